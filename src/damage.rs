@@ -10,11 +10,11 @@ use crate::print;
 /// Returns the exit code of a command that has opened and read `store`. If records could not be
 /// read, prints their number and advice. `effect` describes the effect on the command's result.
 pub(crate) fn report(store: &dyn Store, location: &ArchiveLocation, effect: &str) -> ExitCode {
-    tell(store.stats().damaged, location, effect)
+    report_count(store.stats().damaged, location, effect)
 }
 
 /// Does the same as [`report`], for a known number of records.
-pub(crate) fn tell(damaged: u64, location: &ArchiveLocation, effect: &str) -> ExitCode {
+pub(crate) fn report_count(damaged: u64, location: &ArchiveLocation, effect: &str) -> ExitCode {
     if damaged == 0 {
         return ExitCode::SUCCESS;
     }

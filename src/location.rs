@@ -277,7 +277,7 @@ impl ArchiveLocation {
     }
 
     /// Like [`ArchiveLocation::write`], for records from another store.
-    pub(crate) fn bring(&self) -> anyhow::Result<HistoryWriter> {
+    pub(crate) fn import(&self) -> anyhow::Result<HistoryWriter> {
         let policy = self.shelf_config().retention;
         Ok(HistoryWriter::new(self.write()?, policy, self.network.records()))
     }

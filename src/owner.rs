@@ -49,7 +49,7 @@ pub(crate) fn make_dir_like(dir: &Path, source: &Path) -> anyhow::Result<()> {
 }
 
 /// Tells root the owner of the archive in `dir`, which was made from `source`, a file or a folder.
-pub(crate) fn tell(dir: &Path, source: Option<&Path>) {
+pub(crate) fn report_to_root(dir: &Path, source: Option<&Path>) {
     if !geteuid().is_root() {
         return;
     }

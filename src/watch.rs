@@ -61,7 +61,7 @@ impl ConfigWatch {
             } else {
                 None
             };
-            let result = result.or_else(|| files.gives_up(Instant::now()).then(still_written));
+            let result = result.or_else(|| files.has_timed_out(Instant::now()).then(still_written));
             let Some(result) = result else { continue };
             self.server.report(result.as_ref().err().map(|refused| refused.reason.clone()));
             // A refused configuration is not read again until one of its files changes.

@@ -115,13 +115,13 @@ impl HistoryWriter {
             is_old.push(policy.would_delete(&record, clock.now_s()).is_some());
             if let Some(store) = self.writer.own_store() {
                 self.state
-                    .bring(policy, store, &clock, &record)
+                    .prepare_import(policy, store, &clock, &record)
                     .context("the archive could not be written to")?;
             }
         }
         let outcomes = match &mut self.writer {
             WriterHandle::Server(client) => {
-                texts(client.bring_many(&records).context(SERVER_IS_GONE)?)
+                texts(client.import_many(&records).context(SERVER_IS_GONE)?)
             }
             writer @ WriterHandle::Own(_) => writer.put(records)?,
         };
@@ -138,7 +138,7 @@ impl HistoryWriter {
     }
 
     /// Reports the effect of retention on the written records, if any.
-    pub(crate) fn tell_held(&self) {
+    pub(crate) fn report_held(&self) {
         let Self { held, records, .. } = self;
         if *held == 0 {
             return;

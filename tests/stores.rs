@@ -67,10 +67,10 @@ impl Subject for Shelf {
                 self.store = None;
                 let options = EmbeddedOptions { listed_labels: b"e", ..self.options.clone() };
                 let opened = EmbeddedStore::open(&self.path(), rules(self.flavour), options);
-                opened.expect("opens").settle().expect("settles");
+                opened.expect("opens").run_due_maintenance().expect("settles");
                 self.open();
                 if random.once_in(2) {
-                    self.embedded().settle().expect("settles");
+                    self.embedded().run_due_maintenance().expect("settles");
                 }
             }
             2 => {
@@ -93,7 +93,7 @@ impl Subject for Shelf {
                     .expect("rebuilds");
                 self.open();
             }
-            _ => self.embedded().settle().expect("settles"),
+            _ => self.embedded().run_due_maintenance().expect("settles"),
         }
         let report = hark_store_embedded::check(&self.path(), &self.options, &mut |_| {});
         assert_eq!(report.expect("checks").faults, Vec::new());

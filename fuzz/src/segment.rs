@@ -51,7 +51,7 @@ pub fn check(bytes: &[u8]) {
             // Beside a segment with unreadable ids, a commit waits until the segment is made anew.
             let mut done = store.commit(batch);
             if let Err(CommitError::Unavailable(_)) = done {
-                store.settle().expect("makes the segment anew");
+                store.run_due_maintenance().expect("makes the segment anew");
                 done = store.commit(batch);
             }
             done.expect("commits");

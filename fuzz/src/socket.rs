@@ -85,7 +85,7 @@ fn receive(frames: &[u8], compressed: bool, piece: usize) -> (Vec<String>, Vec<u
             flushed.expect("is written");
             return (inputs, socket.stream().sent.clone());
         }
-        socket.settle();
+        socket.shrink_buffers();
     }
 }
 

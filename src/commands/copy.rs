@@ -80,9 +80,9 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
     if makes {
         owner::make_dir_like(&to.data, &from.shelf())?;
     }
-    let mut writer = to.bring()?;
+    let mut writer = to.import()?;
     if makes {
-        owner::tell(&to.data, Some(&from.shelf()));
+        owner::report_to_root(&to.data, Some(&from.shelf()));
     }
     let started = Instant::now();
     let mut sum = CopyTotals::default();
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
     }
     let complete = !stop.load(Ordering::Relaxed);
     report(args, &sum, started, complete)?;
-    writer.tell_held();
+    writer.report_held();
     if !complete {
         print::note!(
             "hark: stopped; what is counted as copied is safe. Run the copy again to continue"
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
     } else {
         "The others were copied"
     };
-    Ok(damage::tell(sum.damaged, &from, effect))
+    Ok(damage::report_count(sum.damaged, &from, effect))
 }
 
 fn walk(

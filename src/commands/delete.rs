@@ -80,7 +80,7 @@ fn dry_run(
     if args.json {
         let json = serde_json::json!({ "matching": matching, "deleted": 0, "damaged": damaged });
         print::line(&json.to_string())?;
-        return Ok(damage::tell(damaged, location, NOT_MATCHED));
+        return Ok(damage::report_count(damaged, location, NOT_MATCHED));
     }
     let matches = if matching == 1 { "matches" } else { "match" };
     let count = print::count(matching, location.network.record());
@@ -97,7 +97,7 @@ fn dry_run(
     if matching > 0 {
         print::line("to delete them, run it again with --yes")?;
     }
-    Ok(damage::tell(damaged, location, NOT_MATCHED))
+    Ok(damage::report_count(damaged, location, NOT_MATCHED))
 }
 
 fn delete(
@@ -139,6 +139,6 @@ fn delete(
         format!("{} deleted{more}", print::count(deleted, location.network.record()))
     };
     print::line(&text)?;
-    let told = damage::tell(damaged, location, NOT_DELETED);
+    let told = damage::report_count(damaged, location, NOT_DELETED);
     Ok(if stopped { ExitCode::from(interrupt::INTERRUPTED) } else { told })
 }

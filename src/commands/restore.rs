@@ -89,7 +89,7 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
         }
     }
     RESTORE.finish(data)?;
-    owner::tell(data, source.as_deref());
+    owner::report_to_root(data, source.as_deref());
     if args.json {
         let names = setups().iter().map(|setup| setup.network.name());
         let shelves: Vec<_> = names.filter(|name| data.join(name).is_dir()).collect();

@@ -113,12 +113,12 @@ pub(crate) fn run(
         print::line(&json!({ "shelves": shelves }).to_string())?;
     } else {
         for (network, report) in &reports {
-            say(*network, report)?;
+            print_report(*network, report)?;
         }
     }
     // This step comes last, so that an archive in its final place has been reported.
     SALVAGE.finish(&args.to)?;
-    owner::tell(&args.to, Some(&args.from));
+    owner::report_to_root(&args.to, Some(&args.from));
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -185,7 +185,7 @@ fn to_json(shelf: &str, report: &SalvageReport) -> Value {
     })
 }
 
-fn say(network: &dyn Network, report: &SalvageReport) -> anyhow::Result<()> {
+fn print_report(network: &dyn Network, report: &SalvageReport) -> anyhow::Result<()> {
     print::line(&format!(
         "{}: {} brought over; had been deleted: {}, replaced by others or there twice: {}",
         network.name(),

@@ -62,7 +62,7 @@ impl FileWatch {
 
     /// Whether a request has waited too long, so that the answer must be that the files still
     /// change. Ends such a request.
-    pub(crate) fn gives_up(&mut self, now: Instant) -> bool {
+    pub(crate) fn has_timed_out(&mut self, now: Instant) -> bool {
         let is_late =
             self.asked.is_some_and(|asked| now.saturating_duration_since(asked) > ASKED_MAX);
         if is_late {
@@ -204,7 +204,9 @@ mod tests {
         assert!(!watch.must_wait(&before, &before, last + ms(1_000)));
         write("changed meanwhile\n");
         assert!(watch.must_wait(&before, &before, last + ms(10_000)));
-        assert!(!watch.gives_up(start + ms(30_000)) && watch.gives_up(start + ms(30_001)));
+        assert!(
+            !watch.has_timed_out(start + ms(30_000)) && watch.has_timed_out(start + ms(30_001))
+        );
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -4,9 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hark_server::limits::Rate;
 use hark_codec::waku::ProtectedShard;
 use hark_networks::waku::retention::Retention;
+use hark_server::limits::Rate;
 use hark_server::ranges;
 use hark_store_postgres::shown;
 use ipnet::IpNet;

@@ -4,10 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hark_server::limits::Limits;
 use hark_archive::retention::RetentionPolicy;
-use hark_networks::Network as _;
 use hark_archive::writer::WriterOptions;
+use hark_networks::Network as _;
+use hark_server::limits::Limits;
 use hark_server::nostr::policy::EventPolicy;
 use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, ThreadCounts};
 use hark_server::{AddressLists, MetricsDoor, Proxies, SparedClients};
@@ -151,7 +151,7 @@ impl Default for Config {
 impl Config {
     /// Returns one line for each allow list without entries. Such a list allows nothing.
     pub(crate) fn empty_lists(&self) -> Vec<String> {
-        let addresses = self.addresses.serve_nobody().map(str::to_owned);
+        let addresses = self.addresses.warn_if_none_allowed().map(str::to_owned);
         let lists = self.policy.empty_lists().map(hark_server::nostr::policy::nothing_allowed);
         addresses.into_iter().chain(lists).collect()
     }

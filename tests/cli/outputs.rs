@@ -36,7 +36,7 @@ impl Logging {
 
     fn terminate(mut self) -> (Option<i32>, String) {
         self.0.signal("TERM");
-        (self.0.wait().unwrap().code(), self.0.rest_of_log())
+        (self.0.wait().unwrap().code(), self.0.remaining_log())
     }
 }
 

@@ -76,7 +76,7 @@ fn run(seed: u64) {
         let after = random.below(40) as u64;
         disk.arm(trouble, after);
         let taken = take(&folder, &disk);
-        disk.calm();
+        disk.end_faults();
         disk = disk.crash(&mut random).expect("a directory for the disk");
         let context = format!("seed {seed}, round {round}, {trouble:?} after {after}: {taken:?}");
         let there = restored(&disk, &options, &context);
@@ -225,7 +225,7 @@ fn a_backup_in_one_file_on_a_failing_disk_is_the_former_one_or_the_new_one() {
             let trouble = *random.pick(&[Trouble::Once, Trouble::Full, Trouble::Power]);
             disk.arm(trouble, random.below(60) as u64);
             let taken = pack_to(&folder, &disk);
-            disk.calm();
+            disk.end_faults();
             disk = disk.crash(&mut random).expect("a directory for the disk");
             let context = format!("seed {seed}, {trouble:?}: {taken:?}");
             let there = std::fs::read(disk.root().join("packed")).ok().map(|bytes| {

@@ -36,13 +36,13 @@ fn who_comes_too_late_changes_nothing() {
     let options = EmbeddedOptions::default();
     let old = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     write(&old, &mut random, &mut alive);
-    old.rest(true);
+    old.pause_maintenance(true);
     old.release().expect("writes");
     let late =
         EmbeddedStore::open_released(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     old.resume().expect("nothing has changed");
     write(&old, &mut random, &mut alive);
-    assert!(late.take().is_err());
+    assert!(late.begin_writing().is_err());
     drop(late);
     write(&old, &mut random, &mut alive);
     drop(old);
@@ -65,7 +65,7 @@ fn who_has_released_a_shelf_after_maintenance_failed_goes_on_with_it() {
     while old.stats().heads_waiting == 0 {
         write(&old, &mut random, &mut alive);
     }
-    old.rest(true);
+    old.pause_maintenance(true);
     old.release().expect("writes");
     old.resume().expect("nothing has changed");
     write(&old, &mut random, &mut alive);
@@ -84,11 +84,11 @@ fn who_has_released_a_shelf_that_another_has_written_does_not_go_on() {
     let options = EmbeddedOptions::default();
     let old = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     write(&old, &mut random, &mut alive);
-    old.rest(true);
+    old.pause_maintenance(true);
     old.release().expect("writes");
     let new =
         EmbeddedStore::open_released(&dir, Box::new(KeepAll), options.clone()).expect("opens");
-    new.take().expect("nothing has changed");
+    new.begin_writing().expect("nothing has changed");
     new.commit(&[Write::Put(encode(&HEAD, &[]))]).expect("commits");
     drop(new);
     assert!(old.resume().is_err());
@@ -126,7 +126,7 @@ fn who_follows_sees_what_the_writer_writes_and_numbers_it_without_a_gap() {
         for _ in 0..random.below(40) {
             write(&old, &mut random, &mut alive);
         }
-        old.rest(true);
+        old.pause_maintenance(true);
         let mark = old.release().expect("writes");
         assert!(old.commit(&[]).is_ok() && old.release().is_err());
         if random.once_in(3) {
@@ -135,14 +135,14 @@ fn who_follows_sees_what_the_writer_writes_and_numbers_it_without_a_gap() {
             let new =
                 EmbeddedStore::open_released(&dir, Box::new(KeepAll), options).expect("opens");
             if random.once_in(2) {
-                new.take().expect("nothing has changed");
+                new.begin_writing().expect("nothing has changed");
             }
             drop(new);
             old.resume().expect("nothing has changed");
             for _ in 0..random.below(40) {
                 write(&old, &mut random, &mut alive);
             }
-            old.rest(true);
+            old.pause_maintenance(true);
             old.release().expect("writes again");
         } else {
             assert_eq!(old.end(), mark);
@@ -150,10 +150,10 @@ fn who_follows_sees_what_the_writer_writes_and_numbers_it_without_a_gap() {
         let new =
             EmbeddedStore::open_released(&dir, Box::new(KeepAll), options.clone()).expect("opens");
         assert!(new.commit(&[Write::Put(encode(&HEAD, &[]))]).is_err());
-        new.take().expect("nothing has changed");
+        new.begin_writing().expect("nothing has changed");
         assert_eq!((new.end(), all(&new).0), (old.end(), all(&old).0), "seed {seed}");
         new.followed(Some(new.end()));
-        new.rest(false);
+        new.pause_maintenance(false);
         let mut seq = all(&old).1;
         for _ in 0..random.below(60) {
             for _ in 0..random.below(5) {

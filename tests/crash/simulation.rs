@@ -172,7 +172,7 @@ impl Simulation {
             }
             match self.random.below(16) {
                 0 => {
-                    let settled = store.settle().map_err(|error| error.to_string());
+                    let settled = store.run_due_maintenance().map_err(|error| error.to_string());
                     self.note(format!("settled: {settled:?}"));
                     self.same_as_model(&store, "settled");
                 }
@@ -236,7 +236,7 @@ impl Simulation {
                     return false;
                 }
                 // The disk was full. Once it has space again, the same store continues.
-                self.disk.calm();
+                self.disk.end_faults();
                 self.same_as_model(store, "put off");
                 self.doubtful.clear();
                 true
@@ -248,9 +248,9 @@ impl Simulation {
     /// records.
     fn stopped(&mut self, store: &EmbeddedStore) {
         self.same_as_model(store, "stopped");
-        self.disk.calm();
+        self.disk.end_faults();
         for _ in 0..2 {
-            let maintenance = store.settle().map_err(|error| error.to_string());
+            let maintenance = store.run_due_maintenance().map_err(|error| error.to_string());
             self.note(format!("settled after the stop: {maintenance:?}"));
             let batch = self.batch();
             let refused = store.commit(&batch);
@@ -262,7 +262,7 @@ impl Simulation {
 
     /// Simulates the end of the process or a loss of power.
     fn fall(&mut self) {
-        self.disk.calm();
+        self.disk.end_faults();
         if self.random.once_in(3) {
             self.note("killed");
         } else {
@@ -277,7 +277,7 @@ impl Simulation {
             let opened = self.open().map(drop).map_err(|error| error.to_string());
             self.note(format!("opened, with {trouble:?} in {after} operations: {opened:?}"));
             assert!(opened.is_ok() || self.disk.struck(), "{opened:?}");
-            self.disk.calm();
+            self.disk.end_faults();
             if self.random.once_in(2) {
                 self.disk = self.disk.crash(&mut self.random).expect("room for another disk");
                 self.note("the power was cut again");
@@ -343,7 +343,7 @@ fn a_new_archive_is_there_after_a_power_cut_however_deep_its_directory_lies() {
         // A first attempt may have stopped at any step.
         disk.arm(Trouble::Once, random.below(24) as u64);
         let _ = open(&disk).map(drop);
-        disk.calm();
+        disk.end_faults();
         let store = open(&disk).expect("opens");
         let record = World::new(seed, Flavour::Labels).record();
         store.commit(&[Write::Put(record)]).expect("commits");

@@ -61,7 +61,7 @@ fn a_bound_of_bytes_is_met_where_a_little_of_every_log_is_deleted() {
         RetentionPolicy { bytes_max: Some(bound), batch_max: 10, ..RetentionPolicy::default() };
     let clock = Clock::fake(1_000_000);
     while policy.step(&*shelf, &writer, &clock).expect("is done").total() > 0 {
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
     }
     let stats = store.stats();
     let taken = on_disk(&dir);
@@ -114,14 +114,14 @@ fn a_bound_set_on_an_archive_that_is_there_is_met_with_few_rewrites() {
         })
         .expect("starts");
     let mut swept = ended.recv().expect("a round");
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     // The next round sees the disk space that the rewrites have freed.
     while on_disk(&dir) > bound * 105 / 100 {
         swept += ended.recv_timeout(std::time::Duration::from_mins(1)).expect("a round");
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
     }
     keeper.stop();
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     let (stats, taken) = (store.stats(), on_disk(&dir));
     assert!(taken <= bound * 105 / 100, "{taken} bytes for a bound of {bound}: {stats:?}");
     assert!(taken > bound * 85 / 100, "no more was deleted than necessary: {taken}, {swept}");

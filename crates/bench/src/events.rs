@@ -176,7 +176,7 @@ impl EventGenerator {
     }
 
     /// Draws any author but the busiest. The busiest is a bot without replies.
-    fn somebody(&mut self) -> usize {
+    fn draw_author(&mut self) -> usize {
         1 + self.random.zipf(self.people.len() - 1)
     }
 
@@ -256,7 +256,7 @@ impl EventGenerator {
     }
 
     fn zap(&mut self) {
-        let sender = self.somebody();
+        let sender = self.draw_author();
         let sender = text::hex(self.public(sender));
         self.tag(&["P", &sender]);
         let Some(note) = self.refer() else { return };
@@ -287,7 +287,7 @@ impl EventGenerator {
             self.hashtags(1);
             return (1, EventAuthor::Ranked(0), text::note(&mut self.random, self.vocabulary));
         }
-        let mut author = self.somebody();
+        let mut author = self.draw_author();
         let (kind, content) = match self.random.below(1_000) {
             0..535 => (1, self.note_tags()),
             535..760 => {
@@ -328,14 +328,14 @@ impl EventGenerator {
                 (30_023, text::article(&mut self.random, self.vocabulary))
             }
             853..903 => {
-                let reader = self.somebody();
+                let reader = self.draw_author();
                 self.tag_person("p", reader);
                 let secret = self.random.bytes();
                 let length = 700 << self.random.below(3);
                 return (WRAP, EventAuthor::Once(secret), text::sealed(&mut self.random, length));
             }
             903..913 => {
-                let reader = self.somebody();
+                let reader = self.draw_author();
                 self.tag_person("p", reader);
                 let sealed = text::sealed(&mut self.random, 200);
                 (4, format!("{sealed}?iv={}", text::sealed(&mut self.random, 16)))

@@ -258,7 +258,7 @@ async fn open_held(
             .collect();
         let mut connection = target.connect(ConnectionKind::Quiet { deflate: false }).await?;
         subscribe(&mut connection, &filters).await?;
-        tasks.push(tokio::spawn(take(connection, Arc::clone(flight))));
+        tasks.push(tokio::spawn(count_deliveries(connection, Arc::clone(flight))));
         left -= own;
     }
     Ok(tasks)
@@ -283,7 +283,7 @@ async fn listen(
             .collect();
         let mut connection = target.connect(ConnectionKind::Busy).await?;
         subscribe(&mut connection, &filters).await?;
-        tasks.push(tokio::spawn(take(connection, Arc::clone(flight))));
+        tasks.push(tokio::spawn(count_deliveries(connection, Arc::clone(flight))));
     }
     Ok(tasks)
 }
@@ -316,7 +316,10 @@ async fn subscribe(connection: &mut RelayConnection, filters: &[String]) -> anyh
 }
 
 /// Counts the deliveries to a connection until the run is over.
-async fn take(mut connection: RelayConnection, flight: Arc<EventsInFlight>) -> anyhow::Result<()> {
+async fn count_deliveries(
+    mut connection: RelayConnection,
+    flight: Arc<EventsInFlight>,
+) -> anyhow::Result<()> {
     // Events of one run have the same length, so their numbers are mostly at the same position.
     let mut place = 0;
     let mut times = Vec::new();
@@ -397,7 +400,7 @@ async fn publish_own(
     let mut answers = PublisherAnswers { times: Latencies::default(), waited_for: Vec::new() };
     for (at, due) in events {
         while Instant::now() < due {
-            answers.take(&mut connection, flight)?;
+            answers.process(&mut connection, flight)?;
             if let Ok(read) = tokio::time::timeout_at(due.into(), connection.fill()).await {
                 read?;
             }
@@ -408,7 +411,7 @@ async fn publish_own(
         connection.send(&frames[at]).await?;
     }
     loop {
-        answers.take(&mut connection, flight)?;
+        answers.process(&mut connection, flight)?;
         if answers.waited_for.is_empty() {
             return Ok(answers.times);
         }
@@ -425,7 +428,7 @@ struct PublisherAnswers {
 
 impl PublisherAnswers {
     /// Handles all messages that have already been read.
-    fn take(
+    fn process(
         &mut self,
         connection: &mut RelayConnection,
         flight: &EventsInFlight,

@@ -92,7 +92,7 @@ impl EventSample {
             if events.is_multiple_of(4_096) {
                 meter.at(events);
             }
-            counts.take(&event, &mut hashtag_of);
+            counts.count(&event, &mut hashtag_of);
             if !is_private(event.kind()) {
                 times.push(event.created_at());
             }
@@ -105,7 +105,7 @@ impl EventSample {
                 }
             }
             // Events that a later version may have replaced are not queried by id.
-            if is_kept(event.kind()) {
+            if is_public_regular(event.kind()) {
                 // Reservoir sampling: every event is equally likely to be kept.
                 kept += 1;
                 if ids.len() < IDS {
@@ -144,12 +144,12 @@ fn is_private(kind: u16) -> bool {
 }
 
 /// Whether events of this kind are public and never replaced by another event.
-fn is_kept(kind: u16) -> bool {
+fn is_public_regular(kind: u16) -> bool {
     !is_private(kind) && !matches!(kind, 0 | 3 | 10_000..40_000)
 }
 
 impl SampleCounts {
-    fn take(&mut self, event: &Event<'_>, hashtag_of: &mut HashMap<Key, String>) {
+    fn count(&mut self, event: &Event<'_>, hashtag_of: &mut HashMap<Key, String>) {
         let kind = event.kind();
         let people = || event.labels().filter(|(letter, _)| *letter == b'p');
         if kind == WRAP {

@@ -60,7 +60,7 @@ pub(crate) const SHAPES: [QueryShape; 17] = [
         Some(format!(r#"{{"authors":["{author}"],"kinds":[1,6],"limit":20}}"#))
     }),
     shape("home, 200 authors, 100", |draw| {
-        let authors = draw.crowd(200)?;
+        let authors = draw.follow_list_authors(200)?;
         Some(format!(r#"{{"authors":[{authors}],"kinds":[1,6],"limit":100}}"#))
     }),
     shape("thread #e", |draw| {
@@ -323,7 +323,7 @@ impl<'a> ParameterSampler<'a> {
     }
 
     /// Lists `count` authors like a person's follow list: some busy, most quiet.
-    fn crowd(&mut self, count: usize) -> Option<String> {
+    fn follow_list_authors(&mut self, count: usize) -> Option<String> {
         let mut keys = BTreeSet::new();
         for _ in 0..4 * count {
             if keys.len() < count {

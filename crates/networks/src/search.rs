@@ -22,7 +22,7 @@ impl AnswerWaiter {
     }
 
     /// Whether nobody waits for the answer any more.
-    pub fn has_gone(&self) -> bool {
+    pub fn is_abandoned(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
@@ -119,7 +119,7 @@ impl<'a> BoundedSearch<'a> {
         };
         let mut noted = 0;
         let more = loop {
-            if self.waiter.has_gone() {
+            if self.waiter.is_abandoned() {
                 break Err(SearchStop::Gone);
             }
             let progress = search.slice(slice_rows, &mut sink);

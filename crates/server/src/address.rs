@@ -110,7 +110,7 @@ pub struct AddressLists {
 
 impl AddressLists {
     /// Returns a warning for the operator if the list of allowed addresses is empty.
-    pub fn serve_nobody(&self) -> Option<&'static str> {
+    pub fn warn_if_none_allowed(&self) -> Option<&'static str> {
         self.allow.as_ref().is_some_and(Vec::is_empty).then_some(
             "[policy] allow_addresses has no entry, so no client is served; [\"*\"] would serve all",
         )

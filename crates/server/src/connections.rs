@@ -87,7 +87,7 @@ impl Connections {
         of_address_max: usize,
         is_beyond: bool,
     ) -> Result<ConnectionPermit, ConnectionRefusal> {
-        let among_all = self.all.take((), max).ok_or(ConnectionRefusal::Full)?;
+        let among_all = self.all.acquire((), max).ok_or(ConnectionRefusal::Full)?;
         let is_proxy = self.clients.is_proxy(peer);
         let of_address = if is_proxy { None } else { self.enter_as(peer, of_address_max)? };
         Ok(ConnectionPermit { _among_all: among_all, of_address, is_beyond })
@@ -106,7 +106,7 @@ impl Connections {
         if self.unlimited {
             return Ok(None);
         }
-        self.of.take(client.into(), of_address_max).map(Some).ok_or(ConnectionRefusal::Address)
+        self.of.acquire(client.into(), of_address_max).map(Some).ok_or(ConnectionRefusal::Address)
     }
 
     /// Whether a trusted proxy is at the other end.
@@ -120,8 +120,8 @@ impl Connections {
     }
 
     /// Takes a permit to read from an ended connection until its client has received the reason.
-    pub(crate) fn linger(&self) -> Option<Permit<()>> {
-        self.lingering.take((), LINGERING_MAX)
+    pub(crate) fn acquire_reading_permit(&self) -> Option<Permit<()>> {
+        self.lingering.acquire((), LINGERING_MAX)
     }
 
     /// A number that no other connection has.
@@ -131,7 +131,7 @@ impl Connections {
 }
 
 /// The HTTP status and the text with which a connection is refused.
-pub(crate) fn farewell(why: ConnectionRefusal) -> (StatusCode, &'static str) {
+pub(crate) fn refusal_response(why: ConnectionRefusal) -> (StatusCode, &'static str) {
     match why {
         ConnectionRefusal::Full => (
             StatusCode::SERVICE_UNAVAILABLE,
@@ -148,8 +148,8 @@ pub(crate) fn farewell(why: ConnectionRefusal) -> (StatusCode, &'static str) {
 }
 
 /// Sends the reason, without reading the request, and closes the connection.
-pub(crate) async fn turn_away(mut stream: TcpStream, why: ConnectionRefusal) {
-    let (status, reason) = farewell(why);
+pub(crate) async fn send_refusal(mut stream: TcpStream, why: ConnectionRefusal) {
+    let (status, reason) = refusal_response(why);
     let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
          Connection: close\r\nRetry-After: 10\r\n\r\n{reason}",

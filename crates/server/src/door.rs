@@ -66,7 +66,7 @@ pub trait Door: Send + Sync {
     }
 
     /// Called every ten seconds. Logs a burst of events as one line instead of one line per event.
-    fn look(&self) {}
+    fn log_bursts(&self) {}
 
     /// Serves until `stop` is signalled and every connection has ended.
     fn serve(self: Arc<Self>, operators: Operators, stop: StopSignal) -> DoorFuture;

@@ -68,9 +68,9 @@ pub(crate) async fn serve<F, A>(
                     let named = answer.extensions().get::<AnsweredClient>();
                     let client = named.map(|named| named.0.into()).or(of_connection);
                     held(answer, |bytes| match client {
-                        Some(_) => room.take(client, bytes),
+                        Some(_) => room.acquire(client, bytes),
                         // An unnamed client may stand for many clients.
-                        None => room.take_any(client, bytes),
+                        None => room.acquire_any(client, bytes),
                     })
                 }
             };

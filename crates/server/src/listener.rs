@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::connections::{ConnectionPermit, Connections, turn_away};
+use crate::connections::{ConnectionPermit, Connections, send_refusal};
 use crate::metrics::ConnectionRefusal;
 use crate::settings::SharedSettings;
 use crate::stop::StopSignal;
@@ -197,7 +197,7 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
                 Err(why) => {
                     if let Ok(permit) = Arc::clone(&turning_away).try_acquire_owned() {
                         tokio::spawn(async move {
-                            turn_away(stream, why).await;
+                            send_refusal(stream, why).await;
                             drop(permit);
                         });
                     }

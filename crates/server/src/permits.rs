@@ -25,7 +25,7 @@ impl<K> Default for Permits<K> {
 
 impl<K: Copy + Eq + Hash> Permits<K> {
     /// Takes a permit, if `of` holds fewer than `max`.
-    pub(crate) fn take(&self, of: K, max: usize) -> Option<Permit<K>> {
+    pub(crate) fn acquire(&self, of: K, max: usize) -> Option<Permit<K>> {
         let mut open = self.0.lock();
         let count = open.get(&of).copied().unwrap_or(0);
         (count < max).then(|| {
@@ -92,18 +92,18 @@ impl<K: Copy + Eq + Hash> Shares<K> {
 
     /// Takes units if they are within the share of the key. A key that holds no units may take all
     /// free units, so that no request is too large forever.
-    pub(crate) fn take(&self, of: K, units: usize) -> Option<Share<K>> {
-        self.take_if(of, units, |held, own, free| {
+    pub(crate) fn acquire(&self, of: K, units: usize) -> Option<Share<K>> {
+        self.acquire_if(of, units, |held, own, free| {
             own == 0 || own + units <= held.of_key_max.min(free / SHARE)
         })
     }
 
     /// Takes free units, without a share, for a key that stands for many clients.
-    pub(crate) fn take_any(&self, of: K, units: usize) -> Option<Share<K>> {
-        self.take_if(of, units, |_, _, _| true)
+    pub(crate) fn acquire_any(&self, of: K, units: usize) -> Option<Share<K>> {
+        self.acquire_if(of, units, |_, _, _| true)
     }
 
-    fn take_if(
+    fn acquire_if(
         &self,
         of: K,
         units: usize,
@@ -148,13 +148,13 @@ mod tests {
     fn one_key_cannot_hold_all_and_all_keys_together_hold_no_more_than_there_is() {
         let shares = Shares::new(100, 50);
         let mut held: Vec<Share<u32>> = Vec::new();
-        held.extend(std::iter::from_fn(|| shares.take(0, 1)));
+        held.extend(std::iter::from_fn(|| shares.acquire(0, 1)));
         // With 20 units held and 80 free, one more unit would exceed a quarter of the free units.
         assert_eq!(held.len(), 20);
         // Each further key gets a smaller share than the key before, but at least one unit until
         // all units are held.
         for key in 1..200 {
-            let own: Vec<_> = std::iter::from_fn(|| shares.take(key, 1)).collect();
+            let own: Vec<_> = std::iter::from_fn(|| shares.acquire(key, 1)).collect();
             assert!(!own.is_empty() || held.len() == 100, "{key}");
             held.extend(own);
         }
@@ -162,13 +162,15 @@ mod tests {
         drop(held);
         assert!(shares.0.lock().by_key.is_empty());
         // A key that holds no units may take all free units, but not more.
-        assert!(shares.take(7, 101).is_none());
-        let all = shares.take(7, 100);
-        assert!(all.is_some() && shares.take(8, 1).is_none() && shares.take_any(8, 1).is_none());
+        assert!(shares.acquire(7, 101).is_none());
+        let all = shares.acquire(7, 100);
+        assert!(
+            all.is_some() && shares.acquire(8, 1).is_none() && shares.acquire_any(8, 1).is_none()
+        );
         let mut all = all.unwrap();
         all.shrink(70);
         all.shrink(80);
-        assert!(shares.take(8, 31).is_none() && shares.take(8, 30).is_some());
+        assert!(shares.acquire(8, 31).is_none() && shares.acquire(8, 30).is_some());
         drop(all);
         assert_eq!(shares.0.lock().held, 0);
     }
@@ -176,11 +178,11 @@ mod tests {
     #[test]
     fn permits_are_given_back_when_they_are_dropped() {
         let permits = Permits::default();
-        let one: Vec<_> = (0..3).map_while(|_| permits.take("one", 2)).collect();
+        let one: Vec<_> = (0..3).map_while(|_| permits.acquire("one", 2)).collect();
         assert_eq!(one.len(), 2);
-        assert!(permits.take("two", 2).is_some());
+        assert!(permits.acquire("two", 2).is_some());
         drop(one);
-        assert!(permits.take("one", 1).is_some());
+        assert!(permits.acquire("one", 1).is_some());
         assert!(permits.0.lock().is_empty());
     }
 }

@@ -131,9 +131,9 @@ impl Server {
             match (taking, movable) {
                 (Some(taking), Some((lock, shelves))) => {
                     let control = control.insert(started.map_err(failed)?);
-                    take(taking, &networks, lock, shelves, control, patience).await?;
+                    become_writer(taking, &networks, lock, shelves, control, patience).await?;
                 }
-                (Some(_), None) => return Err(nothing_to_take()),
+                (Some(_), None) => return Err(no_takeover()),
                 (None, _) => {
                     let published = started.and_then(|mut control| {
                         control.publish()?;
@@ -146,10 +146,10 @@ impl Server {
                 }
             }
         } else if taking.is_some() {
-            return Err(nothing_to_take());
+            return Err(no_takeover());
         }
         // Not earlier: retention writes, and this process may write only from here on.
-        let keepers = networks.iter().map(|network| network.shelf.keep());
+        let keepers = networks.iter().map(|network| network.shelf.start_retention());
         let keepers: Vec<_> = keepers.collect::<Result<_, _>>().map_err(ServeError::Thread)?;
         let phase = watch::Sender::new(Phase::Open);
         let unlimited = config.unlimited;
@@ -207,12 +207,12 @@ impl Server {
         }
         let mut asides = JoinSet::new();
         asides.spawn(vital("the metrics' door", operators.serve(answers)));
-        asides.spawn(vital("the report", look(Arc::clone(&networks), stop)));
+        asides.spawn(vital("the report", watch_health(Arc::clone(&networks), stop)));
         let mut role = role.subscribe();
         tokio::pin!(shutdown);
         let given = tokio::select! {
             () = &mut shutdown => false,
-            Ok(()) = async { role.wait_for(Role::is_given).await.map(drop) } => true,
+            Ok(()) = async { role.wait_for(Role::is_superseded).await.map(drop) } => true,
         };
         let mut lost = None;
         if given {
@@ -279,14 +279,14 @@ impl Server {
     }
 }
 
-fn nothing_to_take() -> ServeError {
+fn no_takeover() -> ServeError {
     let reason = "this server has no archive or no control.sock to take over".into();
     ServeError::TakeOver(ControlError::Refused(reason))
 }
 
 /// Checks doors and shelves at intervals. Logs bursts of events, and each time a shelf's trouble
 /// begins or ends.
-async fn look(networks: Arc<[OpenNetwork]>, mut stop: StopSignal) {
+async fn watch_health(networks: Arc<[OpenNetwork]>, mut stop: StopSignal) {
     let mut troubled = vec![false; networks.len()];
     loop {
         tokio::select! {
@@ -294,7 +294,7 @@ async fn look(networks: Arc<[OpenNetwork]>, mut stop: StopSignal) {
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         for (network, troubled) in networks.iter().zip(&mut troubled) {
-            network.door.look();
+            network.door.log_bursts();
             let (shelf, records) = (network.shelf.name(), network.shelf.records());
             match network.shelf.trouble() {
                 Some(reason) if !*troubled => {
@@ -312,7 +312,7 @@ async fn look(networks: Arc<[OpenNetwork]>, mut stop: StopSignal) {
 }
 
 /// Makes this process the writer of the archive, in place of the process that it takes over from.
-async fn take(
+async fn become_writer(
     mut taking: Takeover,
     networks: &[OpenNetwork],
     lock: Arc<dyn TakeoverLock>,
@@ -335,7 +335,7 @@ async fn take(
     let followed: Vec<_> = shelves.into_iter().zip(begins).collect();
     for (shelf, begin) in &followed {
         shelf.store.followed(Some(*begin));
-        shelf.store.rest(false);
+        shelf.store.pause_maintenance(false);
     }
     if let Err(error) = lock.sign() {
         tracing::warn!(%error, "LOCK does not name this process");

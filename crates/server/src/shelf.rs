@@ -200,7 +200,7 @@ impl Shelf {
     }
 
     /// Starts retention: a thread that removes expired records. The thread writes to the shelf.
-    pub(crate) fn keep(&self) -> std::io::Result<RetentionThread> {
+    pub(crate) fn start_retention(&self) -> std::io::Result<RetentionThread> {
         RetentionThread::start(
             RetentionPolicy::clone(&self.retention.load()),
             Arc::clone(&self.store),
@@ -215,9 +215,9 @@ impl Shelf {
 
     /// Prepares retention for a record that a command imports: retention keeps the record even if
     /// it is older than the rules allow.
-    pub(crate) fn bring(&self, record: &Record<'_>) -> Result<(), RetentionError> {
+    pub(crate) fn prepare_import(&self, record: &Record<'_>) -> Result<(), RetentionError> {
         let policy = self.retention.load();
-        self.retention_state.bring(&policy, &*self.store, &self.clock, record)?;
+        self.retention_state.prepare_import(&policy, &*self.store, &self.clock, record)?;
         Ok(())
     }
 

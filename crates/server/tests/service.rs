@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hark_archive::clock::Clock;
-use hark_server::limits::{Limits, Rate, RateLimits};
 use hark_archive::retention::RetentionPolicy;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::writer;
+use hark_server::limits::{Limits, Rate, RateLimits};
 use hark_server::{Server, ServerConfig, StoreLocation, shelf};
 use hark_testkit::toy::{Serving, Toy};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};

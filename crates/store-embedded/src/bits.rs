@@ -122,7 +122,7 @@ impl DeadRows {
             return;
         }
         let mut by_kind = self.by_kind.lock();
-        let fresh = self.take_fresh(words);
+        let fresh = self.drain_fresh(words);
         if !fresh.is_empty() {
             for (&row, kind) in fresh.iter().zip(kinds_of(&fresh)) {
                 by_kind.entry(kind).or_default().push(row);
@@ -134,7 +134,7 @@ impl DeadRows {
     }
 
     /// Drains the fresh rows, in ascending order; the first call returns all dead rows.
-    fn take_fresh(&self, words: impl FnOnce() -> Vec<u64>) -> Vec<u32> {
+    fn drain_fresh(&self, words: impl FnOnce() -> Vec<u64>) -> Vec<u32> {
         let mut fresh = self.fresh.lock();
         let Some(mut rows) = fresh.replace(Vec::new()) else {
             let words = words();

@@ -54,7 +54,7 @@ impl SafePath {
         let mut links = 0;
         while let Some(name) = left.pop() {
             let is_last = left.is_empty();
-            let found = match openat(&dir, &*name, looking() | OFlags::NOFOLLOW, Mode::empty()) {
+            let found = match openat(&dir, &*name, name_flags() | OFlags::NOFOLLOW, Mode::empty()) {
                 Ok(found) => found,
                 Err(Errno::NOENT) if is_last => return Ok(Self { dir: Some(dir), name }),
                 Err(error) => return Err(error.into()),
@@ -113,7 +113,7 @@ impl SafePath {
     }
 
     /// Changes the owner of the file, the directory or the link itself.
-    pub(crate) fn give(&self, user: u32, group: u32) -> io::Result<()> {
+    pub(crate) fn change_owner(&self, user: u32, group: u32) -> io::Result<()> {
         let (dir, name) = at!(self);
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
         Ok(chownat(dir, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?)
@@ -156,7 +156,7 @@ impl SafePath {
 }
 
 /// The flags for opening a directory only to resolve further names.
-fn looking() -> OFlags {
+fn name_flags() -> OFlags {
     #[cfg(target_os = "linux")]
     return OFlags::PATH | OFlags::CLOEXEC;
     #[cfg(not(target_os = "linux"))]
@@ -166,7 +166,7 @@ fn looking() -> OFlags {
 /// Opens the directory at which a path begins.
 fn open_first(path: &Path) -> io::Result<OwnedFd> {
     let first = if path.has_root() { "/" } else { "." };
-    Ok(openat(CWD, first, looking() | OFlags::DIRECTORY, Mode::empty())?)
+    Ok(openat(CWD, first, name_flags() | OFlags::DIRECTORY, Mode::empty())?)
 }
 
 /// Pushes the names of a path onto the stack of names to resolve, the first name last.

@@ -45,7 +45,7 @@ impl MapSlot {
     }
 
     /// Takes the slot for a map; returns false if the slot is not free.
-    fn take(&self, part: &Range<usize>) -> bool {
+    fn try_claim(&self, part: &Range<usize>) -> bool {
         let version = self.version.load(Ordering::SeqCst);
         let is_free = version.is_multiple_of(2) && self.start.load(Ordering::SeqCst) == 0;
         let (seq, changing) = (Ordering::SeqCst, version + 1);
@@ -105,7 +105,7 @@ impl MapRegistration {
     pub(crate) fn new(part: &Range<usize>) -> Self {
         let mut chunk = &FIRST;
         loop {
-            if let Some(slot) = chunk.slots.iter().find(|slot| slot.take(part)) {
+            if let Some(slot) = chunk.slots.iter().find(|slot| slot.try_claim(part)) {
                 return Self(slot);
             }
             chunk = chunk.next.get_or_init(|| Box::new(MapSlotChunk::new()));

@@ -28,14 +28,14 @@ fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     let is_new = place.about()?.is_none();
     let file = place.open(flags, 0o600)?;
     if is_new {
-        give(&place)?;
+        match_owner(&place)?;
     }
     Ok(file)
 }
 
 /// Creates a folder and its missing parents.
 pub fn create_dir(path: &Path) -> io::Result<()> {
-    create_dirs(path, &give)
+    create_dirs(path, &match_owner)
 }
 
 /// Creates a folder and its missing parents. Folders created by root belong to the owner of
@@ -43,7 +43,9 @@ pub fn create_dir(path: &Path) -> io::Result<()> {
 pub fn create_dir_like(path: &Path, model: &Path) -> io::Result<()> {
     let model = fs::metadata(model)?;
     let owner = (model.uid(), model.gid());
-    create_dirs(path, &|place| if model.uid() == 0 { give(place) } else { give_to(place, owner) })
+    create_dirs(path, &|place| {
+        if model.uid() == 0 { match_owner(place) } else { change_owner_to(place, owner) }
+    })
 }
 
 /// Creates folders, and passes each new folder to `give`.
@@ -75,23 +77,23 @@ pub fn warning(folder: &Path) -> io::Result<Option<String>> {
 }
 
 /// Changes the owner of a file or folder that root has made to the owner of its parent folder.
-fn give(place: &SafePath) -> io::Result<()> {
+fn match_owner(place: &SafePath) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
     match place.about_folder()? {
-        Some(folder) => give_to(place, (folder.st_uid, folder.st_gid)),
+        Some(folder) => change_owner_to(place, (folder.st_uid, folder.st_gid)),
         None => Ok(()),
     }
 }
 
 /// Changes the owner of a file or folder that root has made to `user` and `group`, unless `user` is
 /// root.
-fn give_to(place: &SafePath, (user, group): (u32, u32)) -> io::Result<()> {
+fn change_owner_to(place: &SafePath, (user, group): (u32, u32)) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() || user == 0 {
         return Ok(());
     }
-    place.give(user, group)
+    place.change_owner(user, group)
 }
 
 #[cfg(test)]

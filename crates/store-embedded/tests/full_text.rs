@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hark_archive::{Query, Store, TextSource, WordCondition, Write};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check, rebuild};
 use hark_testkit::contract::{
-    Size, Subject, large_records_come_best_first, listed, rules, run_with_words,
+    Size, Subject, large_records_are_ranked, listed, rules, run_with_words,
 };
 use hark_testkit::folder::Folder;
 use hark_testkit::random::{Flavour, Random, World};
@@ -68,10 +68,10 @@ impl Subject for WordShelf {
                 let others = Sentences { number: 2, kinds: &[1] };
                 let texts = random.once_in(2).then(|| Arc::new(others) as Arc<dyn TextSource>);
                 self.open(EmbeddedOptions { texts, ..self.options.clone() });
-                self.embedded().settle().expect("settles");
+                self.embedded().run_due_maintenance().expect("settles");
                 self.open(self.options.clone());
                 if random.once_in(2) {
-                    self.embedded().settle().expect("settles");
+                    self.embedded().run_due_maintenance().expect("settles");
                 }
             }
             2 => {
@@ -82,7 +82,7 @@ impl Subject for WordShelf {
                 rebuild(&self.dir, &self.options, &mut |_| {}).expect("rebuilds");
                 self.open(self.options.clone());
             }
-            _ => self.embedded().settle().expect("settles"),
+            _ => self.embedded().run_due_maintenance().expect("settles"),
         }
         self.assert_sound();
     }
@@ -148,7 +148,7 @@ fn words_of_what_was_deleted_are_gone_from_the_files_after_a_compaction() {
     for _ in 0..200 {
         store.commit(&[Write::Put(world.record())]).expect("commits");
     }
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     let asked = SearchText::parse(&word[..9]).unwrap().unwrap();
     let beginning = SearchText::parse(&format!("{}*", &word[..9])).unwrap().unwrap();
     let query = |asked: &SearchText| Query {
@@ -170,7 +170,7 @@ fn words_of_what_was_deleted_are_gone_from_the_files_after_a_compaction() {
 #[test]
 fn large_records_come_best_first_and_each_once() {
     let shelf = WordShelf::new("words-large", false, 50);
-    large_records_come_best_first(shelf.store());
+    large_records_are_ranked(shelf.store());
 }
 
 #[test]
@@ -182,10 +182,10 @@ fn what_is_indexed_anew_or_rebuilt_log_by_log_is_merged_again() {
         shelf.embedded().commit(&[Write::Put(world.record())]).expect("commits");
     }
     let segments = |shelf: &WordShelf| shelf.embedded().stats().segments;
-    shelf.embedded().settle().expect("settles");
+    shelf.embedded().run_due_maintenance().expect("settles");
     let (before, records) = (segments(&shelf), shelf.embedded().stats().records);
     shelf.open(shelf.options.clone());
-    shelf.embedded().settle().expect("settles");
+    shelf.embedded().run_due_maintenance().expect("settles");
     shelf.assert_sound();
     assert!(segments(&shelf) <= before, "{} segments, {before} before", segments(&shelf));
     shelf.store = None;
@@ -194,7 +194,7 @@ fn what_is_indexed_anew_or_rebuilt_log_by_log_is_merged_again() {
     assert!(rebuilt.segments > 2 * before, "{rebuilt:?}, {before} segments before");
     shelf.assert_sound();
     shelf.open(shelf.options.clone());
-    shelf.embedded().settle().expect("settles");
+    shelf.embedded().run_due_maintenance().expect("settles");
     shelf.assert_sound();
     assert!(segments(&shelf) <= before, "{} segments, {before} before", segments(&shelf));
     assert_eq!(shelf.embedded().stats().records, records);

@@ -141,7 +141,7 @@ pub fn distribute(
             CitusLayout.begin_migrations(&mut session, options.shards)?;
             migrate::apply(&mut session, &CitusLayout, &new)?;
             CitusLayout.end_migrations(&mut session)?;
-            keep_reached(&mut session, 0, version)?;
+            retain_reached(&mut session, 0, version)?;
             0
         }
     };
@@ -227,7 +227,7 @@ fn reached(
     }))
 }
 
-fn keep_reached(
+fn retain_reached(
     session: &mut DatabaseSession,
     reached: i64,
     of: TableVersion,
@@ -272,7 +272,7 @@ fn copy(
              INSERT INTO tag (term, time, kind, id, place)
                  SELECT unnest(terms), time, kind, id, coalesce(author, id) {of_range}"
         ))?;
-        keep_reached(session, last, of)?;
+        retain_reached(session, last, of)?;
         let copied = first(session, &format!("SELECT count(*) {of_range}"), &[])?;
         session.batch("COMMIT")?;
         Ok(Some(copied))

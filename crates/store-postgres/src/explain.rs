@@ -25,7 +25,7 @@ pub(crate) fn explain(
 ) -> Result<Explanation, StatementError> {
     let position = inner.current.now();
     let query = &Query { budget: query.budget.min(ROWS_MAX), ..query.clone() };
-    let mut asked = inner.asked(query, position);
+    let mut asked = inner.open_queries(query, position);
     asked.retain(|asked| !asked.query.is_void());
     let Some(query) = asked.first().map(|asked| asked.query.clone()) else {
         let plan = "nothing can match".into();

@@ -13,7 +13,7 @@ pub(crate) fn follow(
     session: &mut DatabaseSession,
 ) -> Result<bool, StatementError> {
     let lines = read(session)?;
-    let Some(lost) = inner.current.go_over(lines) else { return Ok(false) };
+    let Some(lost) = inner.current.switch_line(lines) else { return Ok(false) };
     // The database may not have the records of the known ids.
     inner.forget_known();
     if lost == 0 {

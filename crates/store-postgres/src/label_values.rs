@@ -74,7 +74,7 @@ pub(crate) fn read(
 }
 
 /// Whether the table has the values of exactly these labels.
-pub(crate) fn is_settled(
+pub(crate) fn has_same_labels(
     session: &mut DatabaseSession,
     listed: &[u8],
 ) -> Result<bool, StatementError> {
@@ -93,13 +93,13 @@ fn names(listed: &[u8]) -> Vec<i16> {
 
 /// Counts the values of these labels in all records, unless the table has them already. Commits of
 /// other processes wait meanwhile.
-pub(crate) fn settle(
+pub(crate) fn count_values(
     session: &mut DatabaseSession,
     layout: &dyn Layout,
     terms: &DatabaseTermHasher,
     listed: &[u8],
 ) -> Result<(), StatementError> {
-    if is_settled(session, listed)? {
+    if has_same_labels(session, listed)? {
         return Ok(());
     }
     layout.enter(session)?;

@@ -5,7 +5,7 @@
 //! was restored from a backup. Such a database reuses the lost numbers for the next puts. A process
 //! that compared only numbers would treat the new puts as delivered, and never send them to
 //! subscribers. So numbers belong to a *line* (a timeline). A session that is going to write
-//! ([`settle`]) begins a new line in two cases: the last line was begun in another database, or the
+//! ([`begin_line`]) begins a new line in two cases: the last line was begun in another database, or the
 //! database is behind the position of this process. The new line begins before any commit in this
 //! database, under the lock of all commits. So the old and the new line share exactly the puts
 //! before the new line's beginning.
@@ -96,7 +96,7 @@ impl CurrentPosition {
     /// Switches to the last of the database's lines. Returns how many numbers were lost. Does
     /// nothing and returns `None` if the database's last line is the current line or an earlier
     /// line.
-    pub(crate) fn go_over(&self, lines: Vec<Timeline>) -> Option<i64> {
+    pub(crate) fn switch_line(&self, lines: Vec<Timeline>) -> Option<i64> {
         let now = &mut *self.now.lock();
         let common = lines.iter().zip(&now.lines).take_while(|(one, other)| one == other).count();
         let line = lines.get(common..)?.last()?.0;
@@ -139,9 +139,9 @@ mod tests {
     #[test]
     fn numbers_of_this_process_ascend_though_those_of_the_database_go_back() {
         let current = CurrentPosition::new(vec![(0, 0)], 20);
-        assert_eq!(current.go_over(vec![(0, 0)]), None);
+        assert_eq!(current.switch_line(vec![(0, 0)]), None);
         let before = current.now();
-        assert_eq!(current.go_over(vec![(0, 0), (7, 10)]), Some(10));
+        assert_eq!(current.switch_line(vec![(0, 0), (7, 10)]), Some(10));
         assert_eq!((current.now().seen, current.now().own(11)), (10, 21));
         assert!(current.trouble().is_some());
         current.reached(before, 25);
@@ -149,13 +149,17 @@ mod tests {
         current.reached(current.now(), 15);
         // The database is back on an earlier line, for example after a backup was restored. A new
         // line has to begin.
-        assert_eq!(current.go_over(vec![(0, 0)]), None);
+        assert_eq!(current.switch_line(vec![(0, 0)]), None);
         assert!(current.is_ahead_of(0, 12) && current.is_ahead_of(7, 14));
         assert!(!current.is_ahead_of(7, 15) && !current.is_ahead_of(9, 1));
         // The lines share their puts up to the first number at which one of them diverges.
-        assert_eq!(current.go_over(vec![(0, 0), (9, 12)]), Some(5));
+        assert_eq!(current.switch_line(vec![(0, 0), (9, 12)]), Some(5));
         assert_eq!((current.now().seen, current.now().own(11)), (10, 26));
-        assert_eq!(current.go_over(vec![(0, 0), (9, 12), (8, 40)]), Some(0), "nothing was lost");
+        assert_eq!(
+            current.switch_line(vec![(0, 0), (9, 12), (8, 40)]),
+            Some(0),
+            "nothing was lost"
+        );
         assert_eq!((current.now().seen, current.now().era), (10, 3));
     }
 }

@@ -81,11 +81,11 @@ pub(crate) fn open(
     let facts = layout.facts();
     prepare_tables(session, layout, (shelf, &schema), options)?;
     let width = options.part_s.max(1).saturating_mul(options.units_per_s.max(1));
-    let (secret, width) = stats::settled(session, width)?;
+    let (secret, width) = stats::open_stats(session, width)?;
     let terms = DatabaseTermHasher::new(&secret);
     let texts = options.texts.clone().filter(|_| facts.has_words);
     if options.migrate {
-        label_values::settle(session, layout, &terms, options.listed_labels)?;
+        label_values::count_values(session, layout, &terms, options.listed_labels)?;
         // If no process has indexed words before, no index is replaced.
         if let Some(texts) = &texts
             && WordState::read(session)?.texts.is_none()
@@ -156,7 +156,7 @@ fn prepare_tables(
     }
     let missing = migrate::status(session, layout, schema)?;
     let mut missing = missing.iter().filter(|one| one.applied.is_none()).count();
-    if missing == 0 && !label_values::is_settled(session, options.listed_labels)? {
+    if missing == 0 && !label_values::has_same_labels(session, options.listed_labels)? {
         missing = 1;
     }
     if missing > 0 {
@@ -177,7 +177,7 @@ pub fn migrations(
     if up {
         migrate::up(&mut session, layout, &schema, options.shards)?;
         let secret = stats::secret(&mut session)?;
-        label_values::settle(
+        label_values::count_values(
             &mut session,
             layout,
             &DatabaseTermHasher::new(&secret),
@@ -186,7 +186,7 @@ pub fn migrations(
     }
     let mut all = migrate::status(&mut session, layout, &schema)?;
     if let Some(last) = all.last_mut().filter(|last| last.applied.is_some())
-        && !label_values::is_settled(&mut session, options.listed_labels)?
+        && !label_values::has_same_labels(&mut session, options.listed_labels)?
     {
         // The tables exist, but the values of the network's listed labels are not counted yet.
         last.applied = None;

@@ -48,7 +48,7 @@ impl Sessions for QuerySessions {
                 Ok(done) => return Ok(done),
                 Err(fault) => {
                     // A replica also cancels statements that delay replication.
-                    replica.give_up(&fault);
+                    replica.pause_after_fault(&fault);
                     self.on_replica = Some(false);
                 }
             }

@@ -51,22 +51,22 @@ impl Replica {
     pub(crate) fn has(&self, position: TimelinePosition) -> bool {
         let has = |(line, seq): (i64, i64)| line == position.line && seq >= position.seen;
         if has(*self.there.lock()) {
-            return !self.is_resting();
+            return !self.is_paused();
         }
         let until = Instant::now() + WAIT_MAX;
-        while !self.is_resting() {
-            match self.pool.with(|session| self.look(session)) {
+        while !self.is_paused() {
+            match self.pool.with(|session| self.poll(session)) {
                 Ok(there) if has(there) => return true,
-                Ok(_) if Instant::now() >= until => self.rest(REST_BEHIND),
+                Ok(_) if Instant::now() >= until => self.pause(REST_BEHIND),
                 Ok(_) => std::thread::sleep(LOOK_EVERY),
-                Err(fault) => self.give_up(&fault),
+                Err(fault) => self.pause_after_fault(&fault),
             }
         }
         false
     }
 
     /// Reads the replica's line, and the number up to which it has all puts.
-    fn look(&self, session: &mut DatabaseSession) -> Result<(i64, i64), StatementError> {
+    fn poll(&self, session: &mut DatabaseSession) -> Result<(i64, i64), StatementError> {
         let text = "SELECT line, seq, (SELECT value FROM meta WHERE name = 'secret') FROM state";
         let rows = session.query_once(text, &[])?;
         let row = rows.first().filter(|row| row.get::<_, Option<&[u8]>>(2) == Some(&self.secret));
@@ -79,16 +79,16 @@ impl Replica {
     }
 
     /// Logs a fault, and stops using the replica for a while.
-    pub(crate) fn give_up(&self, fault: &StatementError) {
+    pub(crate) fn pause_after_fault(&self, fault: &StatementError) {
         tracing::warn!(%fault, database = self.pool.door().name(), "the replica is not asked");
-        self.rest(REST_AWAY);
+        self.pause(REST_AWAY);
     }
 
-    fn rest(&self, time: Duration) {
+    fn pause(&self, time: Duration) {
         *self.rests.lock() = Some(Instant::now() + time);
     }
 
-    fn is_resting(&self) -> bool {
+    fn is_paused(&self) -> bool {
         let mut rests = self.rests.lock();
         let resting = rests.is_some_and(|until| Instant::now() < until);
         if !resting {

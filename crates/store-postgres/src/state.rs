@@ -106,7 +106,7 @@ impl PostgresState {
         self.texts.as_ref().filter(same)
     }
 
-    pub(crate) fn asked(&self, query: &Query, position: TimelinePosition) -> Vec<SqlQuery> {
+    pub(crate) fn open_queries(&self, query: &Query, position: TimelinePosition) -> Vec<SqlQuery> {
         let mut all = SqlQuery::opened(query, &self.shelf, position.seen);
         // The cache of records reflects the puts that this process has seen.
         let now = self.current.now();

@@ -9,7 +9,7 @@ use crate::terms::SECRET;
 use crate::time::from_db;
 
 /// Returns the shelf's secret and the width of its parts, which is `width` for a new shelf.
-pub(crate) fn settled(
+pub(crate) fn open_stats(
     session: &mut DatabaseSession,
     width: u64,
 ) -> Result<([u8; SECRET], u64), StatementError> {

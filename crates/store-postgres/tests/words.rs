@@ -8,7 +8,7 @@ use hark_archive::{Id, Query, RecordHeader, SearchProgress, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore, WordProgress};
 use hark_testkit::citus::{CitusCluster, is_installed};
-use hark_testkit::contract::{Size, Subject, large_records_come_best_first, rules, run_with_words};
+use hark_testkit::contract::{Size, Subject, large_records_are_ranked, rules, run_with_words};
 use hark_testkit::random::{Flavour, Random, World, encode};
 use hark_testkit::runs::seed_or;
 use hark_testkit::wait::until_ok;
@@ -208,7 +208,7 @@ fn the_words_of_dropped_parts_go_and_those_of_spared_records_stay() {
 #[test]
 fn large_records_come_best_first_and_each_once() {
     let shelf = WordShelf::new("words large");
-    large_records_come_best_first(shelf.store());
+    large_records_are_ranked(shelf.store());
 }
 
 #[test]

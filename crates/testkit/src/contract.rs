@@ -78,7 +78,7 @@ pub fn run_with_words(subject: &mut dyn Subject, seed: u64, size: Size) -> Compa
 
 /// Fills an empty store with records of very different sizes and searches their words. The answer
 /// and its order must equal the model's. No slice may read more text than its bound.
-pub fn large_records_come_best_first(store: &dyn Store) {
+pub fn large_records_are_ranked(store: &dyn Store) {
     let model = MemoryStore::new(NostrRules);
     for id in 0..90_u8 {
         let header = RecordHeader {

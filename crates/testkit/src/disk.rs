@@ -131,7 +131,7 @@ impl FaultyDisk {
     }
 
     /// Bounds the total bytes of all files, or lifts the bound.
-    pub fn give_room(&self, room: Option<u64>) {
+    pub fn set_capacity(&self, room: Option<u64>) {
         self.0.state.lock().room = room;
     }
 
@@ -141,7 +141,7 @@ impl FaultyDisk {
     }
 
     /// Ends the trouble.
-    pub fn calm(&self) {
+    pub fn end_faults(&self) {
         self.0.state.lock().armed = None;
     }
 
@@ -300,7 +300,7 @@ impl State {
         self.namings.push(Naming { names, fate: Fate::Open });
     }
 
-    fn settle(&mut self, file: usize, fate: Fate) {
+    fn set_fate(&mut self, file: usize, fate: Fate) {
         for (_, known) in self.files[file].iter_mut().filter(|(_, known)| *known == Fate::Open) {
             *known = fate;
         }
@@ -336,7 +336,7 @@ impl DiskFile for FaultyFile {
     fn sync(&mut self) -> io::Result<()> {
         let mut state = self.disk.0.state.lock();
         let failed = state.strike(Operation::Other);
-        state.settle(self.number, if failed.is_some() { Fate::Suspect } else { Fate::Durable });
+        state.set_fate(self.number, if failed.is_some() { Fate::Suspect } else { Fate::Durable });
         failed.map_or(Ok(()), Err)
     }
 
@@ -418,7 +418,7 @@ impl Disk for FaultyDisk {
         state.files[number].push((Change::Cut(len as usize), Fate::Open));
         state.files[number].push((Change::Write(sure as usize, again), Fate::Open));
         let failed = state.strike(Operation::Other);
-        state.settle(number, if failed.is_some() { Fate::Suspect } else { Fate::Durable });
+        state.set_fate(number, if failed.is_some() { Fate::Suspect } else { Fate::Durable });
         match failed {
             Some(error) => Err(error),
             None => {

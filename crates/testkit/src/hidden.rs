@@ -45,7 +45,7 @@ impl Secrets {
         Self { random: Random::new(seed), stage: 0, ids: Vec::new() }
     }
 
-    fn anybody(&mut self) -> u8 {
+    fn draw_anyone(&mut self) -> u8 {
         self.random.below(usize::from(READERS + OTHERS)) as u8
     }
 
@@ -57,10 +57,10 @@ impl Secrets {
     fn record(&mut self, time: u64, hidden: bool) -> Box<[u8]> {
         let private = hidden || self.random.once_in(5);
         let kind = *self.random.pick(if private { &PRIVATE[..] } else { &PUBLIC[..] });
-        let author = if hidden { self.other() } else { self.anybody() };
+        let author = if hidden { self.other() } else { self.draw_anyone() };
         let mut labels = Vec::new();
         for _ in 0..self.random.below(3) {
-            let to = if hidden { self.other() } else { self.anybody() };
+            let to = if hidden { self.other() } else { self.draw_anyone() };
             labels.push((b'p', hex(to)));
         }
         if self.random.once_in(2) {
@@ -113,7 +113,7 @@ impl Secrets {
             let many = self.random.once_in(4);
             let count = if many { 80 } else { several(&mut self.random) };
             let author = |at: usize, of: u8| if at < 3 { key(of) } else { [at as u8; 32] };
-            query.authors = Some((0..count).map(|at| author(at, self.anybody())).collect());
+            query.authors = Some((0..count).map(|at| author(at, self.draw_anyone())).collect());
         }
         if self.random.once_in(2) {
             let count = several(&mut self.random);
@@ -125,7 +125,7 @@ impl Secrets {
         }
         if !self.random.once_in(3) {
             let count = several(&mut self.random);
-            let values = (0..count).map(|_| hex(self.anybody()).into()).collect();
+            let values = (0..count).map(|_| hex(self.draw_anyone()).into()).collect();
             query.labels.push(LabelSet { name: b'p', values });
         }
         if self.random.once_in(4) {

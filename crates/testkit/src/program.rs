@@ -249,7 +249,7 @@ impl Process {
     }
 
     /// Returns the log after the last line that [`Process::wait_for_log`] returned.
-    pub fn rest_of_log(&self) -> String {
+    pub fn remaining_log(&self) -> String {
         self.log().split_off(self.passed)
     }
 
@@ -258,7 +258,7 @@ impl Process {
         wait::until_ok(|| {
             // The state is read before the log, so that the last lines count.
             let has_ended = self.child.try_wait().expect("is ours").is_some();
-            let log = self.rest_of_log();
+            let log = self.remaining_log();
             let Some(at) = log.find(said) else {
                 let why = format!("the log is without {said:?}: {log}");
                 assert!(!has_ended, "{why}");
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(process.wait_for_log("aid"), "said");
         process.wait_for_log("said");
         process.wait().unwrap();
-        assert_eq!((process.rest_of_log().trim(), process.log().lines().count()), ("last", 3));
+        assert_eq!((process.remaining_log().trim(), process.log().lines().count()), ("last", 3));
         let output = shell("echo one; echo two >&2; exit 3").output().unwrap();
         assert_eq!(
             (output.status.code(), &output.stdout[..], &output.stderr[..]),

@@ -129,7 +129,7 @@ impl Server {
     pub fn terminate(mut self) -> (i32, String) {
         self.process.signal("TERM");
         let status = self.process.wait().expect("has ended");
-        (status.code().unwrap_or(-1), self.process.rest_of_log())
+        (status.code().unwrap_or(-1), self.process.remaining_log())
     }
 }
 

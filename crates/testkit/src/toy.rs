@@ -138,7 +138,8 @@ impl Door for ToyDoor {
     }
     fn serve(self: Arc<Self>, _: Operators, stop: StopSignal) -> door::DoorFuture {
         Box::pin(async move {
-            let talk = |stream| talk(stream, Arc::clone(&self.service), self.live.clone());
+            let talk =
+                |stream| serve_connection(stream, Arc::clone(&self.service), self.live.clone());
             self.listener.serve(stop, talk).await;
         })
     }
@@ -147,7 +148,11 @@ impl Door for ToyDoor {
     }
 }
 
-async fn talk(mut stream: tokio::net::TcpStream, service: Arc<Service>, live: LiveRecords) {
+async fn serve_connection(
+    mut stream: tokio::net::TcpStream,
+    service: Arc<Service>,
+    live: LiveRecords,
+) {
     let Ok(client) = stream.peer_addr().map(|addr| addr.ip()) else { return };
     let (from, mut to) = stream.split();
     let mut lines = BufReader::new(from).lines();

@@ -214,7 +214,7 @@ impl SearchText {
             };
             is_bare = false;
             let mut tokens = Tokens::default();
-            let is_open = tokens.read_asked(inner);
+            let is_open = tokens.read_question(inner);
             if tokens.is_empty() {
                 continue;
             }

@@ -129,7 +129,7 @@ impl Tokens {
     /// Appends the words of a question. A run of a dense script at the very end of the question may
     /// continue in a matching text. Returns whether the last word is only the beginning of a word,
     /// as it is the only character of such a run.
-    pub fn read_asked(&mut self, text: &str) -> bool {
+    pub fn read_question(&mut self, text: &str) -> bool {
         self.read_run(text, usize::MAX, true)
     }
 
@@ -275,7 +275,7 @@ mod tests {
 
     fn asked(text: &str) -> (Vec<String>, bool) {
         let mut tokens = Tokens::default();
-        let open = tokens.read_asked(text);
+        let open = tokens.read_question(text);
         (tokens.iter().map(str::to_owned).collect(), open)
     }
 

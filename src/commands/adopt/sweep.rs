@@ -167,7 +167,7 @@ pub(super) fn finish(
     let ids = swept.map(|swept| (swept.to_json(), swept.report()));
     tally.report(pace.seconds(), as_json, ids)?;
     let Some(swept) = swept else { return Ok(stopped()) };
-    tell_faulty(swept.faulty());
+    report_faulty(swept.faulty());
     Ok(if swept.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -180,7 +180,7 @@ pub(super) fn stopped() -> ExitCode {
 }
 
 /// Reports how many events of the source are invalid, if any.
-pub(super) fn tell_faulty(events: u64) {
+pub(super) fn report_faulty(events: u64) {
     if events > 0 {
         print::note!(
             "hark: rows of the source that are no events, or not those that their ids name: {}. They \

@@ -19,7 +19,7 @@ pub(super) struct PeakMemory {
 
 impl PeakMemory {
     /// Measures the memory in use, at most once per [`LOOK_EVERY`].
-    pub(super) fn look(&mut self) {
+    pub(super) fn measure_if_due(&mut self) {
         if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
             return;
         }

@@ -91,7 +91,7 @@ impl<R: Read> RecordLines<R> {
         }
     }
 
-    fn take(&mut self, bytes: usize) {
+    fn consume(&mut self, bytes: usize) {
         let input = std::mem::take(&mut self.input);
         let mut rest = &input[..bytes];
         while let Some((&byte, behind)) = rest.split_first() {
@@ -316,7 +316,7 @@ impl<R: Read> Read for RecordLines<R> {
             if got == 0 {
                 self.end();
             }
-            self.take(got);
+            self.consume(got);
         }
         let ready = &self.lines[self.given..self.ready()];
         let size = ready.len().min(into.len());

@@ -65,7 +65,7 @@ const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let stop = interrupt::flag()?;
-    let mut writer = location.bring()?;
+    let mut writer = location.import()?;
     let trusted = args.trusted && location.network.lines().are_signed();
     // Looking up known ids only saves checks, and a trusted import makes none.
     let known = if args.trusted { None } else { known_ids(&writer, location) };
@@ -120,7 +120,7 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
             print::line(&cost.to_text(total.stored))?;
         }
     }
-    writer.tell_held();
+    writer.report_held();
     if let Some(error) = failed {
         return Err(error);
     }
@@ -198,7 +198,7 @@ fn file(
             scope.spawn(|| vital::run("a thread that checks", || work(&queue, options, &halt)));
         }
         // The end of this scope waits for the workers, which may wait for the flag `halt`.
-        let written = vital::run("the import", || intake.take(&order, stop));
+        let written = vital::run("the import", || intake.write_results(&order, stop));
         halt.store(true, Ordering::Relaxed);
         written
     });
@@ -278,7 +278,7 @@ struct ImportWriter<'a> {
 
 impl ImportWriter<'_> {
     /// Writes results in order until no more results follow or `stop` is set.
-    fn take(
+    fn write_results(
         &mut self,
         order: &Receiver<Receiver<CheckedChunk>>,
         stop: &AtomicBool,
@@ -311,7 +311,7 @@ impl ImportWriter<'_> {
         self.batch.records.extend(checked.records);
         self.batch.lines.extend(checked.lines.iter().map(|line| first_line + line));
         self.tally.append(checked.tally);
-        self.memory.look();
+        self.memory.measure_if_due();
         let rate = self.tally.records as f64 / self.started.elapsed().as_secs_f64().max(0.001);
         let words = format!(
             "{}, {}/s",

@@ -155,7 +155,9 @@ impl RelayRules {
             }
             let RulesInForce { limits, policy, own_urls } = &*rules.read();
             admit::refusal(event, bytes, limits, when::now_s(), proven, &mut arena)
-                .or_else(|| policy.refusal(event).filter(|_| !own_urls.are_asked_by(event)))
+                .or_else(|| {
+                    policy.refusal(event).filter(|_| !own_urls.are_named_by_deletion(event))
+                })
                 .map(|refusal| ("policy", refusal.to_string()))
         })
     }

@@ -333,7 +333,7 @@ fn to_text(
     row("seconds in part", totals.unreached, "of more events than the relay returns");
     let is_done = end.error.is_none() && !end.stopped;
     // This note comes last, since it is no count.
-    let kept = kept_words(args, end).unwrap_or_default();
+    let kept = describe_withheld(args, end).unwrap_or_default();
     if rows.is_empty() && is_done && totals.refused_here.total() == 0 {
         return format!("{head}; both are in step, and were before{kept}");
     }
@@ -356,7 +356,7 @@ fn to_text(
 }
 
 /// Describes the private events that a synchronisation may not have transferred.
-fn kept_words(args: &SyncArgs, end: &RunEnd) -> Option<String> {
+fn describe_withheld(args: &SyncArgs, end: &RunEnd) -> Option<String> {
     if end.private_kinds.is_empty() || end.error.is_some() || end.stopped {
         return None;
     }

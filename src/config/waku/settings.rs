@@ -6,10 +6,10 @@ use std::path::Path;
 #[cfg(feature = "libp2p")]
 use std::time::Duration;
 
-use hark_server::limits::Rate;
 use hark_codec::waku::ProtectedShard;
 use hark_networks::waku::NS_PER_S;
 use hark_networks::waku::retention::Retention;
+use hark_server::limits::Rate;
 use hark_server::waku::{NodeConfig, NodeSettings, can_forward, shared};
 
 use crate::config::doors::DoorFacts;

@@ -4,10 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 #[cfg(feature = "devp2p")]
 use std::time::Duration;
 
-use hark_server::limits::Rate;
 use hark_archive::retention::{RetentionPolicy, RetentionRule};
 use hark_networks::whisper::admit::EnvelopeBounds;
 use hark_server::WebAccess;
+use hark_server::limits::Rate;
 #[cfg(feature = "devp2p")]
 use hark_server::whisper::peers::{PeerTimes, PeersConfig, RequestRules};
 use hark_server::whisper::{MailConfig, MailSettings, shared};

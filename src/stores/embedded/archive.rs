@@ -70,7 +70,7 @@ impl FileArchive {
             )
         })?;
         let mut lock = DirectoryLock::acquire(&self.data);
-        if lock.as_ref().is_err_and(LockError::is_disk_full) && self.reserve.give_up()? {
+        if lock.as_ref().is_err_and(LockError::is_disk_full) && self.reserve.remove_file()? {
             lock = DirectoryLock::acquire(&self.data);
         }
         lock.map_err(|error| match error {

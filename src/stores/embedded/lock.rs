@@ -61,7 +61,7 @@ impl TakeoverLock for ArchiveLock {
         })
     }
 
-    fn given(&self) {
+    fn release_for_good(&self) {
         drop(self.lock.lock().take());
     }
 
@@ -79,8 +79,8 @@ pub(crate) struct LockedShelf {
 }
 
 impl Handover for LockedShelf {
-    fn rest(&self, rest: bool) {
-        self.store.rest(rest);
+    fn pause_maintenance(&self, pause: bool) {
+        self.store.pause_maintenance(pause);
     }
 
     fn release(&self) -> Result<LogPosition, HandoverError> {
@@ -92,9 +92,9 @@ impl Handover for LockedShelf {
         self.store.resume().map_err(HandoverError::new)
     }
 
-    fn take(&self) -> Result<(), HandoverError> {
+    fn begin_writing(&self) -> Result<(), HandoverError> {
         self.held.must_be_claimed()?;
-        self.store.take().map_err(HandoverError::new)
+        self.store.begin_writing().map_err(HandoverError::new)
     }
 
     fn followed(&self, from: Option<LogPosition>) {

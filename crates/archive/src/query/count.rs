@@ -45,7 +45,8 @@ fn count_opened<S: Source>(
     work: &mut u64,
 ) -> Option<u64> {
     if !lengths_suffice(query, &opened.plan) {
-        return SourceWalk::new(Arc::clone(source), Arc::clone(query), opened).count_rest(work);
+        return SourceWalk::new(Arc::clone(source), Arc::clone(query), opened)
+            .count_remaining(work);
     }
     let driver = opened.plan.driver;
     let mut count = alive_in(&**source, opened.lists(driver)?, driver != Set::Time, work)?;

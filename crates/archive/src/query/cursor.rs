@@ -247,7 +247,7 @@ impl<S: Source> SourceWalk<S> {
 
     /// Counts the remaining matches. `None` if `work` does not suffice, or if a record could not be
     /// read.
-    pub(super) fn count_rest(&mut self, work: &mut u64) -> Option<u64> {
+    pub(super) fn count_remaining(&mut self, work: &mut u64) -> Option<u64> {
         let mut count = 0;
         loop {
             match self.advance(work) {

@@ -33,13 +33,13 @@ impl Gate {
     }
 
     /// Returns whether the readers may see `record`.
-    pub fn lets_see(&self, record: &Record<'_>) -> bool {
-        self.lets_see_if(record, &|set| carries(record, set))
+    pub fn is_visible(&self, record: &Record<'_>) -> bool {
+        self.is_visible_if(record, &|set| carries(record, set))
     }
 
-    /// Does the same as [`Gate::lets_see`]. `carries` returns whether the record has a label of a
+    /// Does the same as [`Gate::is_visible`]. `carries` returns whether the record has a label of a
     /// set.
-    pub(super) fn lets_see_if(
+    pub(super) fn is_visible_if(
         &self,
         record: &Record<'_>,
         carries: &impl Fn(&LabelSet) -> bool,

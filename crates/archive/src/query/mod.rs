@@ -214,7 +214,7 @@ impl Query {
             && (self.not_authors.is_empty()
                 || record.author().is_none_or(|author| !holds(&self.not_authors, author)))
             && labels().all(|(at, set)| known == Some(Set::Label(at)) || carries(set))
-            && self.gate.as_ref().is_none_or(|gate| gate.lets_see_if(record, carries))
+            && self.gate.as_ref().is_none_or(|gate| gate.is_visible_if(record, carries))
     }
 }
 

@@ -401,7 +401,7 @@ fn shows<S: Source>(source: &S, query: &Query, row: u32) -> bool {
     open || (!source.is_dead(row)
         && source.record(row).is_none_or(|record| {
             !query.not_kinds.contains(&record.kind())
-                && query.gate.as_ref().is_none_or(|gate| gate.lets_see(&record))
+                && query.gate.as_ref().is_none_or(|gate| gate.is_visible(&record))
         }))
 }
 

@@ -44,7 +44,7 @@ impl RetentionState {
     /// Prepares for a record that is brought, before the record is put. If rules would delete the
     /// record at once, they delete no record of its age from now on. Returns whether the record is
     /// held.
-    pub fn bring(
+    pub fn prepare_import(
         &self,
         policy: &RetentionPolicy,
         store: &dyn Store,

@@ -238,7 +238,11 @@ fn what_was_brought_is_held_until_a_person_lets_rules_delete_it() {
     for (id, day, is_held) in [(1, 10, true), (2, 969, true), (3, 971, false)] {
         let Write::Put(bytes) = record(id, day * DAY, 1, 1, None) else { unreachable!() };
         let read = Record::new(&bytes).unwrap();
-        assert_eq!(state.bring(&policy, &*store, &clock, &read).unwrap(), is_held, "{day}");
+        assert_eq!(
+            state.prepare_import(&policy, &*store, &clock, &read).unwrap(),
+            is_held,
+            "{day}"
+        );
         store.commit(&[Write::Put(bytes.clone())]).unwrap();
     }
     let held = SweepResult { history_held: true, ..SweepResult::default() };

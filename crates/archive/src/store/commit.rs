@@ -18,7 +18,7 @@ pub enum Write {
 impl Write {
     /// Returns what is left of the write after a step that deleted `erased` records.
     #[must_use]
-    pub fn rest(mut self, erased: u64) -> Self {
+    pub fn remainder(mut self, erased: u64) -> Self {
         if let Self::Erase(query) = &mut self {
             query.limit = query.limit.saturating_sub(usize::try_from(erased).unwrap_or(usize::MAX));
         }
@@ -170,7 +170,7 @@ pub fn commit_whole(
             let Some(Outcome::Erased(count)) = all.outcomes.pop() else {
                 return Err(CommitError::nothing_done());
             };
-            (left, erased) = (Some(writes[all.outcomes.len()].clone().rest(count)), count);
+            (left, erased) = (Some(writes[all.outcomes.len()].clone().remainder(count)), count);
         }
     }
 }

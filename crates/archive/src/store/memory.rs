@@ -161,7 +161,7 @@ impl MemoryState {
 fn shows(query: &Query, bytes: &[u8]) -> bool {
     let record = view(bytes);
     !query.not_kinds.contains(&record.kind())
-        && query.gate.as_ref().is_none_or(|gate| gate.lets_see(&record))
+        && query.gate.as_ref().is_none_or(|gate| gate.is_visible(&record))
 }
 
 /// The number of records that a commit may still delete, and the records that it has deleted.

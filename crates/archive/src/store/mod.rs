@@ -94,7 +94,7 @@ pub trait Store: Send + Sync {
     /// [`ERASE_STEP`](crate::limits::ERASE_STEP) records, or searches more than
     /// [`SEARCH_STEP`](crate::limits::SEARCH_STEP) rows. The part also ends after the write with
     /// which [`SEARCH_BATCH`](crate::limits::SEARCH_BATCH) rows were searched. The caller then
-    /// commits the rest of that write ([`Write::rest`]) and the later writes. Only a write that
+    /// commits the rest of that write ([`Write::remainder`]) and the later writes. Only a write that
     /// comes last in its batch keeps its place in a search from one step to the next; any other
     /// write begins its search again. So the rest of a write is committed alone, or as the last
     /// write of a batch.

@@ -144,7 +144,7 @@ fn commit(
             if let Some(Outcome::Erased(count)) = step {
                 let (write, mut waiting) = (writes.remove(0), waiting.remove(0));
                 waiting.erased += count;
-                let rest = (write.rest(*count), waiting);
+                let rest = (write.remainder(*count), waiting);
                 if rest.1.has_turn {
                     unfinished.push_front(rest);
                 } else {

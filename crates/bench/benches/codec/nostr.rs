@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use hark_bench::codec::operation::{
     CANONICAL, ID, JSON_TRIP, MATCH, PARSE, REWRITE, VERIFY, WRITE,
 };
-use hark_bench::codec::{CodecMeter, CodecSample, CodecSampleKind, Library, keep, note};
+use hark_bench::codec::{CodecMeter, CodecSample, CodecSampleKind, Library, consume_value, note};
 use hark_bench::report::Column;
 use nostr::filter::MatchEventOptions;
 use nostr::{Event, EventId, Filter, JsonUtil};
@@ -41,15 +41,15 @@ fn event(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
     ensure!(event.verify().is_ok(), "{}: the nostr crate refuses it", message.name);
     ensure!(event.as_json().as_bytes() == json, "{}: written otherwise", message.name);
 
-    meter.measure(PARSE, || keep(Event::from_json(black_box(json))));
-    meter.measure(WRITE, || keep(black_box(&event).as_json()));
-    meter.measure(REWRITE, || keep(black_box(&other).as_json()));
-    meter.measure(CANONICAL, || keep(canonical(black_box(&event))));
-    meter.measure(ID, || keep(id(black_box(&event))));
-    meter.measure(VERIFY, || keep(black_box(&event).verify_signature()));
+    meter.measure(PARSE, || consume_value(Event::from_json(black_box(json))));
+    meter.measure(WRITE, || consume_value(black_box(&event).as_json()));
+    meter.measure(REWRITE, || consume_value(black_box(&other).as_json()));
+    meter.measure(CANONICAL, || consume_value(canonical(black_box(&event))));
+    meter.measure(ID, || consume_value(id(black_box(&event))));
+    meter.measure(VERIFY, || consume_value(black_box(&event).verify_signature()));
     meter.measure(JSON_TRIP, || {
         let event = Event::from_json(black_box(json));
-        keep(event.map(|event| event.as_json()));
+        consume_value(event.map(|event| event.as_json()));
     });
     Ok(())
 }
@@ -58,9 +58,9 @@ fn filter(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
     let json = message.json.as_slice();
     let filter = Filter::from_json(json).context("a filter")?;
     let event = Event::from_json(&note().json)?;
-    meter.measure(PARSE, || keep(Filter::from_json(black_box(json))));
+    meter.measure(PARSE, || consume_value(Filter::from_json(black_box(json))));
     meter.measure(MATCH, || {
-        keep(filter.match_event(black_box(&event), MatchEventOptions::new()));
+        consume_value(filter.match_event(black_box(&event), MatchEventOptions::new()));
     });
     Ok(())
 }

@@ -98,7 +98,7 @@ impl EnvelopeStore for ShelfOfEnvelopes {
         Ok(())
     }
 
-    fn settle(&self) -> anyhow::Result<()> {
+    fn wait_for_maintenance(&self) -> anyhow::Result<()> {
         loop {
             let stats = self.owned.store.stats();
             if let Some(why) = stats.maintenance_failed {

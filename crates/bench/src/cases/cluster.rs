@@ -91,14 +91,14 @@ impl GrowingCluster {
             rebalance_strategy => 'by_shard_count')";
         run_sql(&self.coordinator, &["SET client_min_messages = warning".into(), balance.into()])
             .context("the shards could not be spread over the new workers")?;
-        self.settle()
+        self.run_maintenance()
     }
 
     /// Runs the maintenance on all nodes that PostgreSQL would otherwise run during the
     /// measurement.
-    pub(super) fn settle(&self) -> anyhow::Result<()> {
+    pub(super) fn run_maintenance(&self) -> anyhow::Result<()> {
         for node in std::iter::once(&self.coordinator).chain(&self.workers) {
-            node.process.server()?.settle(DATABASE)?;
+            node.process.server()?.run_maintenance(DATABASE)?;
         }
         Ok(())
     }

@@ -90,7 +90,7 @@ fn pairs(
 ) -> anyhow::Result<()> {
     let first = starter.start("database-1", false)?;
     loader.load(&first)?;
-    first.process.server()?.settle(DATABASE)?;
+    first.process.server()?.run_maintenance(DATABASE)?;
     let hark = |number: usize, database: &BoundedPostgres| {
         HarkProcess::start(starter.run, &format!("hark-{number}"), &database.process.url(DATABASE))
     };
@@ -127,7 +127,7 @@ fn cluster(
     sizes.dedup();
     let mut cluster = GrowingCluster::start(starter, sizes.first().copied().unwrap_or(1))?;
     loader.load(&cluster.coordinator)?;
-    cluster.settle()?;
+    cluster.run_maintenance()?;
     let shards = cluster.shards()?;
     report.setting("shards", shards);
     for (at, &workers) in sizes.iter().enumerate() {

@@ -12,7 +12,7 @@ use super::operation::{
     BINARY_TRIP, CANONICAL, ENCODE, FIELDS, ID, JSON_TRIP, LABELS, MATCH, PARSE, REWRITE, VERIFY,
     WRITE,
 };
-use super::{CodecMeter, CodecSample, CodecSampleKind, Column, Library, keep};
+use super::{CodecMeter, CodecSample, CodecSampleKind, Column, Library, consume_value};
 
 pub(super) const LIBRARY: Library = Library {
     ns: Column::plain("ns", "hark", "ns"),
@@ -35,7 +35,7 @@ fn event(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
     let (mut encoder, mut verifier) = (EventEncoder::default(), SignatureVerifier::new(16));
     let (mut out, mut stored) = (Vec::new(), Vec::new());
 
-    meter.measure(PARSE, || keep(Event::parse(black_box(json), &mut spare)));
+    meter.measure(PARSE, || consume_value(Event::parse(black_box(json), &mut spare)));
     let event = Event::parse(json, &mut arena)?;
     let other = Event::parse(&message.respelled, &mut other_arena)?;
     meter.measure(WRITE, || {
@@ -53,12 +53,12 @@ fn event(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
         canonical::write_canonical(&mut out, black_box(&event));
         black_box(&out);
     });
-    meter.measure(ID, || keep(black_box(&event).compute_id()));
+    meter.measure(ID, || consume_value(black_box(&event).compute_id()));
     let signed = verifier.verify(event.id(), event.pubkey(), event.signature());
     ensure!(event.has_valid_id() && signed.is_ok(), "{}: not signed", message.name);
     meter.measure(VERIFY, || {
         let event = black_box(&event);
-        keep(verifier.verify(event.id(), event.pubkey(), event.signature()));
+        consume_value(verifier.verify(event.id(), event.pubkey(), event.signature()));
     });
     meter.measure(ENCODE, || {
         out.clear();
@@ -67,7 +67,7 @@ fn event(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
     });
     stored.clone_from(&out);
     read_fields(&stored).context("not a record")?;
-    meter.measure(FIELDS, || keep(read_fields(black_box(&stored))));
+    meter.measure(FIELDS, || consume_value(read_fields(black_box(&stored))));
     let record = Record::new(&stored)?;
     meter.measure(LABELS, || {
         for label in black_box(record).labels() {
@@ -107,10 +107,10 @@ fn read_fields(bytes: &[u8]) -> Option<EventRecord<'_>> {
 
 fn filter(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
     let mut filter = Filter::default();
-    meter.measure(PARSE, || keep(filter.parse(black_box(&message.json))));
+    meter.measure(PARSE, || consume_value(filter.parse(black_box(&message.json))));
     let (note, mut arena) = (note(), EventArena::new());
     let event = Event::parse(&note.json, &mut arena)?;
     filter.parse(&message.json)?;
-    meter.measure(MATCH, || keep(filter.matches(black_box(&event))));
+    meter.measure(MATCH, || consume_value(filter.matches(black_box(&event))));
     Ok(())
 }

@@ -55,7 +55,7 @@ impl CodecMeter {
 }
 
 /// Keeps the compiler from removing the computation of a value.
-pub fn keep<T>(value: T) {
+pub fn consume_value<T>(value: T) {
     let _ = black_box(value);
 }
 

@@ -19,7 +19,7 @@ use clap::Args;
 pub use library::Library;
 pub use messages::{CodecSample, CodecSampleKind, follow_list, note};
 use meter::Figure;
-pub use meter::{CodecMeter, keep};
+pub use meter::{CodecMeter, consume_value};
 use operation::{FIELDS, LABELS, MATCH, VERIFY};
 
 use crate::args::OutputArgs;

@@ -138,11 +138,11 @@ fn measure(
                     schema::event_tags(&client).await?;
                     schema::indices(&client, true).await
                 })?;
-                server.settle(NOSTREAM)?;
+                server.run_maintenance(NOSTREAM)?;
             }
             lines::put(hark, &args.file, from..events)?;
             if args.store.is_none() {
-                server.settle(HARK)?;
+                server.run_maintenance(HARK)?;
             }
         }
         from = events;

@@ -59,7 +59,7 @@ impl SqlServer {
     }
 
     /// Runs the maintenance that PostgreSQL would otherwise run within minutes, during the queries.
-    pub(crate) fn settle(&self, database: &str) -> anyhow::Result<()> {
+    pub(crate) fn run_maintenance(&self, database: &str) -> anyhow::Result<()> {
         let (runtime, client) = self.connect(database)?;
         runtime.block_on(client.batch_execute("VACUUM ANALYZE"))?;
         // The role may lack the right to run a checkpoint.

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use tokio::runtime::Runtime;
 
 use super::publisher::Publisher;
-use super::rest::{RestClient, RestConnection, encoded, glance, runtime};
+use super::rest::{RestClient, RestConnection, count_messages, encoded, runtime};
 use super::totals::{AcceptedMessage, REST, RequestTotals, draft};
 use super::watch::{WatchSelector, watch};
 use crate::args::WakuBenchArgs;
@@ -201,7 +201,7 @@ async fn ask(
         match reader.messages(&format!("{query}{cursor}")).await? {
             Ok(body) => {
                 done.answered(due);
-                let (messages, cursor) = glance(&body)?;
+                let (messages, cursor) = count_messages(&body)?;
                 done.messages += messages;
                 following = cursor
                     .filter(|_| pages + 1 < pages_max)

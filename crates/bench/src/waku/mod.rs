@@ -168,7 +168,7 @@ fn measure(
         }
         row(report, &name, &published, start, None);
         report.curve(published.times.curve(&name));
-        keeps_up(report, &name, &published, start, args.publish_rate);
+        note_slow_rate(report, &name, &published, start, args.publish_rate);
         all.add(published);
     }
     let mut queries = RequestTotals::default();
@@ -183,7 +183,7 @@ fn measure(
     if args.readers > 0 {
         let name = name("questions");
         report.curve(queries.times.curve(&name));
-        keeps_up(report, &name, &queries, start, args.query_rate);
+        note_slow_rate(report, &name, &queries, start, args.query_rate);
         all.add(queries);
     }
     let each_ms = |cpu: Duration| cpu.as_secs_f64() * 1e3 / all.count.max(1) as f64;
@@ -243,7 +243,7 @@ fn per_s(done: &RequestTotals, start: Instant) -> Option<f64> {
 }
 
 /// Adds a note if the rate of requests was below the requested rate.
-fn keeps_up(
+fn note_slow_rate(
     report: &mut BenchReport,
     name: &str,
     done: &RequestTotals,
@@ -269,7 +269,7 @@ fn questions(
 ) -> anyhow::Result<Vec<ShapeQueries>> {
     // Each payload size has a different seed, so that its first queries are new to the node.
     let mut random = Random::new(seed as u64);
-    let sample = HistorySample::take(client, &mut random)?;
+    let sample = HistorySample::read(client, &mut random)?;
     let mut questions = Vec::new();
     for shape in shapes {
         let queries = shape.queries(&sample, &mut random);

@@ -31,7 +31,7 @@ pub(crate) struct HistorySample {
 impl HistorySample {
     /// Reads a sample from the node. The sample has only topics under the newest message's pubsub
     /// topic.
-    pub(crate) fn take(client: &mut RestClient, random: &mut Random) -> anyhow::Result<Self> {
+    pub(crate) fn read(client: &mut RestClient, random: &mut Random) -> anyhow::Result<Self> {
         let mut sample = Self::default();
         let newest = client.page("includeData=true&pageSize=100&ascending=false")?;
         let newest: Vec<StoredFields> = newest.messages;

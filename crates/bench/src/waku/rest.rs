@@ -189,7 +189,7 @@ async fn connect(url: &Url) -> anyhow::Result<SendRequest<Full<Bytes>>> {
 /// Returns the number of messages in an answer and the cursor of the next page. A load needs
 /// nothing else, and this scan takes little CPU from the node on the same machine. The scan
 /// searches for names with their quotes, since quotes within JSON strings are escaped.
-pub(crate) fn glance(body: &[u8]) -> anyhow::Result<(u64, Option<String>)> {
+pub(crate) fn count_messages(body: &[u8]) -> anyhow::Result<(u64, Option<String>)> {
     const CURSOR: &[u8] = b"\"paginationCursor\"";
     if !(body.starts_with(b"{") && body.ends_with(b"}")) {
         bail!("the node's answer is no page of messages");

@@ -101,12 +101,12 @@ impl<'a> LoadedStores<'a> {
         let database = self.database.insert(open(url)?);
         let Some(server) = self.server.as_ref().filter(|_| !args.again) else { return Ok(()) };
         put_all(args, &**database, "PostgreSQL", "load_postgresql_per_s", report)?;
-        server.settle(HARK)?;
+        server.run_maintenance(HARK)?;
         let (runtime, client) = server.connect(MAIL_SERVER)?;
         let (start, mut envelopes) = (Instant::now(), EnvelopeSource::open(args)?);
         let count = runtime.block_on(mailserver::fill(&client, &mut envelopes))?;
         note_load("the mail server's table", "load_table_per_s", count, start, report);
-        server.settle(MAIL_SERVER)
+        server.run_maintenance(MAIL_SERVER)
     }
 
     /// The store in files.
@@ -179,7 +179,7 @@ fn put_all(
         }
     }
     meter.finish();
-    store.settle()?;
+    store.wait_for_maintenance()?;
     note_load(&format!("Hark in {what}"), key, count, start, report);
     Ok(())
 }

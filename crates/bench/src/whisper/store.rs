@@ -30,7 +30,7 @@ pub trait EnvelopeStore: Send + Sync {
     fn put(&self, envelopes: &[Vec<u8>]) -> anyhow::Result<()>;
 
     /// Waits until the store's maintenance has finished.
-    fn settle(&self) -> anyhow::Result<()>;
+    fn wait_for_maintenance(&self) -> anyhow::Result<()>;
 
     /// Returns all topics, each with the number of its envelopes.
     fn topics(&self) -> anyhow::Result<Vec<(Topic, u64)>>;

@@ -116,13 +116,13 @@ const ALL: [(u8, &str); 7] = [
 #[inline]
 fn usual_field(reader: &mut JsonReader<'_>) -> Option<(u8, &'static str)> {
     let (found, field) = match reader.second() {
-        b'i' => (reader.take(b"\"id\":"), (ID, "id")),
-        b'p' => (reader.take(b"\"pubkey\":"), (PUBKEY, "pubkey")),
-        b'k' => (reader.take(b"\"kind\":"), (KIND, "kind")),
-        b't' => (reader.take(b"\"tags\":"), (TAGS, "tags")),
-        b's' => (reader.take(b"\"sig\":"), (SIG, "sig")),
-        b'c' if reader.take(b"\"content\":") => (true, (CONTENT, "content")),
-        b'c' => (reader.take(b"\"created_at\":"), (CREATED_AT, "created_at")),
+        b'i' => (reader.skip_if(b"\"id\":"), (ID, "id")),
+        b'p' => (reader.skip_if(b"\"pubkey\":"), (PUBKEY, "pubkey")),
+        b'k' => (reader.skip_if(b"\"kind\":"), (KIND, "kind")),
+        b't' => (reader.skip_if(b"\"tags\":"), (TAGS, "tags")),
+        b's' => (reader.skip_if(b"\"sig\":"), (SIG, "sig")),
+        b'c' if reader.skip_if(b"\"content\":") => (true, (CONTENT, "content")),
+        b'c' => (reader.skip_if(b"\"created_at\":"), (CREATED_AT, "created_at")),
         _ => return None,
     };
     if found {

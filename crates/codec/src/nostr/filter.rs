@@ -87,12 +87,12 @@ impl Filter {
             self.read_element(reader, element)?;
         }
         self.groups.sort_unstable_by_key(|group| (group.letter, group.is_and));
-        self.take_and_values();
+        self.remove_and_values();
         Ok(())
     }
 
     /// Removes the values of `&t` from `#t`. If no value is left, the condition `#t` is removed.
-    fn take_and_values(&mut self) {
+    fn remove_and_values(&mut self) {
         let mut at = 0;
         while let Some([one, all]) = self.groups.get(at..at + 2) {
             let (one, all) = (*one, *all);

@@ -47,7 +47,7 @@ impl<'a> JsonReader<'a> {
 
     /// Skips `text` if the input continues with `text`. Returns true if it was skipped.
     #[inline]
-    pub(crate) fn take<const N: usize>(&mut self, text: &[u8; N]) -> bool {
+    pub(crate) fn skip_if<const N: usize>(&mut self, text: &[u8; N]) -> bool {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let there = rest.first_chunk::<N>() == Some(text);
         self.at += if there { N } else { 0 };

@@ -91,7 +91,7 @@ impl<'a> ProtobufFields<'a> {
         Self(bytes)
     }
 
-    fn take(&mut self, len: u64) -> Result<&'a [u8], ProtobufError> {
+    fn read_bytes(&mut self, len: u64) -> Result<&'a [u8], ProtobufError> {
         let len = usize::try_from(len).map_err(|_| ProtobufError::Short)?;
         let (taken, rest) = self.0.split_at_checked(len).ok_or(ProtobufError::Short)?;
         self.0 = rest;
@@ -106,12 +106,12 @@ impl<'a> ProtobufFields<'a> {
         }
         let value = match key & 7 {
             0 => ProtobufValue::Varint(varint(&mut self.0)?),
-            1 => self.take(8).map(|_| ProtobufValue::Fixed)?,
+            1 => self.read_bytes(8).map(|_| ProtobufValue::Fixed)?,
             2 => {
                 let len = varint(&mut self.0)?;
-                ProtobufValue::Bytes(self.take(len)?)
+                ProtobufValue::Bytes(self.read_bytes(len)?)
             }
-            5 => self.take(4).map(|_| ProtobufValue::Fixed)?,
+            5 => self.read_bytes(4).map(|_| ProtobufValue::Fixed)?,
             _ => return Err(ProtobufError::Type(number)),
         };
         Ok(ProtobufField { number, value })

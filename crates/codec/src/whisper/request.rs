@@ -98,7 +98,7 @@ impl<'a> RequestTopics<'a> {
             return Err(RequestError::TooManyTopics(count));
         }
         // Each topic is encoded as a length byte and the topic.
-        Ok(Self(items.rest().as_chunks().0))
+        Ok(Self(items.remaining().as_chunks().0))
     }
 
     /// Number of topics.

@@ -82,7 +82,7 @@ impl<'a> RlpItems<'a> {
     }
 
     /// The encoded bytes of the items.
-    pub fn rest(&self) -> &'a [u8] {
+    pub fn remaining(&self) -> &'a [u8] {
         self.0
     }
 

@@ -65,7 +65,7 @@ impl OwnUrls {
 
     /// Whether an event asks this relay to delete data of its author: a deletion, or a request to
     /// vanish that names this relay. The relay's policy must not block such a request.
-    pub fn are_asked_by(&self, event: &Event<'_>) -> bool {
+    pub fn are_named_by_deletion(&self, event: &Event<'_>) -> bool {
         u32::from(event.kind()) == DELETION
             || event.kind() == VANISH_KIND && self.are_named_by(event)
     }

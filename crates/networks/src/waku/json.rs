@@ -101,12 +101,12 @@ pub fn put_hash(out: &mut Vec<u8>, hash: &Id) {
 }
 
 /// Appends a stored message: its hash and, if `include_data`, the message and its pubsub topic.
-pub fn put_kept(out: &mut Vec<u8>, record: &MessageRecord<'_>, include_data: bool) {
+pub fn put_stored(out: &mut Vec<u8>, record: &MessageRecord<'_>, include_data: bool) {
     let topic = String::from_utf8_lossy(record.pubsub_topic());
     put_element(out, record.hash(), include_data.then_some((record.message(), &*topic)));
 }
 
-/// Like [`put_kept`], for a message that is stored elsewhere.
+/// Like [`put_stored`], for a message that is stored elsewhere.
 pub fn put_element(out: &mut Vec<u8>, hash: &Id, data: Option<(&[u8], &str)>) {
     out.extend_from_slice(b"{\"messageHash\":");
     put_hash(out, hash);
@@ -200,7 +200,7 @@ mod tests {
             let (hash, mut record) = (message.hash(PUBSUB), Vec::new());
             MessageEncoder::default().encode(&message, PUBSUB, &hash, &mut record);
             let mut line = Vec::new();
-            put_kept(&mut line, &MessageRecord::new(Record::new(&record).unwrap()), true);
+            put_stored(&mut line, &MessageRecord::new(Record::new(&record).unwrap()), true);
             let kept = read_stored(&line).unwrap();
             assert_eq!(kept.pubsub_topic, PUBSUB);
             assert_eq!(kept.hash(), (hash, true));

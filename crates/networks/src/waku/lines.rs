@@ -4,7 +4,7 @@ use hark_archive::{Id, Record};
 use hark_codec::waku::{MessageEncoder, MessageRecord};
 
 use super::admit::{MessageBounds, MessageRefusal};
-use super::json::{put_kept, read_stored};
+use super::json::{put_stored, read_stored};
 use crate::{LineFault, LineFormat, LineReader, ReadOptions};
 
 /// Lines of messages.
@@ -12,7 +12,7 @@ pub(super) struct MessageLines;
 
 impl LineFormat for MessageLines {
     fn write(&self, record: &Record<'_>, line: &mut Vec<u8>) {
-        put_kept(line, &MessageRecord::new(*record), true);
+        put_stored(line, &MessageRecord::new(*record), true);
     }
 
     fn reader(&self, options: &ReadOptions) -> Box<dyn LineReader> {

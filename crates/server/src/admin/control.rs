@@ -63,7 +63,7 @@ impl ControlClient {
 
     /// Like [`ControlClient::put_many`], for records from another store. Retention keeps those that
     /// are already older than its rules allow, until the operator decides.
-    pub fn bring_many<R: AsRef<[u8]>>(
+    pub fn import_many<R: AsRef<[u8]>>(
         &mut self,
         records: &[R],
     ) -> Result<Vec<Result<Outcome, WriteRefusal>>, ControlError> {

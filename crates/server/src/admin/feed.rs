@@ -43,7 +43,7 @@ impl FeedWriter {
 
     /// Writes an answer about a shelf, after the growth of the followed shelves. So a follower
     /// sends OK to its client only after its own readers see the record.
-    pub(super) fn say(&self, what: u8, shelf: &str, body: &[u8]) -> io::Result<()> {
+    pub(super) fn write_answer(&self, what: u8, shelf: &str, body: &[u8]) -> io::Result<()> {
         let mut to = self.to.lock();
         to.report_growth()?;
         protocol::write(&mut to.stream, what, shelf, body)

@@ -90,7 +90,7 @@ impl TakeoverSource {
         }
         tracing::info!("another process wants to take over");
         let patience = Duration::from_millis(patience_ms);
-        match self.give(doors, &mut from, stream, stopping, patience) {
+        match self.run_exchange(doors, &mut from, stream, stopping, patience) {
             TakeoverOutcome::Away(successors) => self.follow(&mut from, &successors),
             TakeoverOutcome::Kept(reason) => {
                 tracing::warn!(reason, "the takeover failed; this server continues");
@@ -126,11 +126,11 @@ impl TakeoverSource {
     }
 
     /// Whether another process has taken over.
-    pub(super) fn is_given(&self) -> bool {
-        self.role.borrow().is_given()
+    pub(super) fn is_superseded(&self) -> bool {
+        self.role.borrow().is_superseded()
     }
 
-    fn give(
+    fn run_exchange(
         &self,
         doors: &[OpenNetwork],
         from: &mut BufReader<UnixStream>,
@@ -188,28 +188,28 @@ impl TakeoverSource {
     /// Holds all writers and stops writing. This applies to all shelves, or to none.
     fn release(&self, patience: Duration) -> Result<Vec<WriterHold>, TakeoverOutcome> {
         for moved in &self.shelves {
-            moved.store.rest(true);
+            moved.store.pause_maintenance(true);
         }
         let until = Instant::now() + patience;
         let hold = |moved: &MovableShelf| WriterHold::begin(&moved.shelf, until);
         let holds: Vec<_> = match self.shelves.iter().map(hold).collect() {
             Ok(holds) => holds,
-            Err(late) => return Err(self.keep(0, late.to_string())),
+            Err(late) => return Err(self.resume_all(0, late.to_string())),
         };
         for (released, moved) in self.shelves.iter().enumerate() {
             if let Err(error) = moved.store.release() {
                 // The writers are held until the released shelves are writable again.
-                return Err(self.keep(released, error.to_string()));
+                return Err(self.resume_all(released, error.to_string()));
             }
         }
         Ok(holds)
     }
 
     /// Continues with all shelves. Only the first `released` shelves were released.
-    fn keep(&self, released: usize, reason: String) -> TakeoverOutcome {
+    fn resume_all(&self, released: usize, reason: String) -> TakeoverOutcome {
         let (released, others) = self.shelves.split_at(released);
         for moved in others {
-            moved.store.rest(false);
+            moved.store.pause_maintenance(false);
         }
         match released.iter().try_for_each(|moved| moved.store.resume()) {
             Ok(()) => TakeoverOutcome::Kept(reason),
@@ -219,7 +219,7 @@ impl TakeoverSource {
 
     /// Directs all writes to the new process, which now has the right to write.
     fn away(&self, holds: Vec<WriterHold>, successors: &[Arc<Successor>]) {
-        self.lock.given();
+        self.lock.release_for_good();
         self.listeners.lock().clear();
         for (hold, successor) in holds.into_iter().zip(successors) {
             let siblings = successor.shelf.siblings();
@@ -335,7 +335,7 @@ impl TakeoverExchange<'_> {
     /// which the caller performs.
     fn run(&mut self) -> OldProcessStep {
         let mut giver = OldProcess::Handed;
-        let mut event = match self.hand_over() {
+        let mut event = match self.send_state() {
             Ok(()) => ExchangeEvent::Moment,
             Err(error) => {
                 self.failed(ExchangeEvent::Gone, format!("nothing could be handed over: {error}"))
@@ -357,7 +357,7 @@ impl TakeoverExchange<'_> {
         }
     }
 
-    fn hand_over(&mut self) -> io::Result<()> {
+    fn send_state(&mut self) -> io::Result<()> {
         let mut to = self.stream;
         for OpenNetwork { shelf, door } in self.doors {
             for part in door.state() {
@@ -464,14 +464,14 @@ impl TakeoverExchange<'_> {
         match giving.shelves.iter().try_for_each(|moved| moved.store.resume()) {
             Ok(()) => {
                 for (hold, moved) in holds.into_iter().zip(&giving.shelves) {
-                    hold.let_go();
+                    hold.release();
                     moved.shelf.siblings().set_trouble(None);
                 }
                 TakeoverOutcome::Kept(reason)
             }
             Err(why) => {
                 let reason = format!("{reason}; and this server cannot write any more: {why}");
-                give_up(holds, &reason);
+                refuse_for_good(holds, &reason);
                 TakeoverOutcome::Lost(reason)
             }
         }
@@ -481,7 +481,7 @@ impl TakeoverExchange<'_> {
     fn lost(self, why: &str) -> TakeoverOutcome {
         let Self { giving, holds, reason, .. } = self;
         let reason = if reason.is_empty() { why.to_owned() } else { format!("{why}: {reason}") };
-        give_up(holds, &reason);
+        refuse_for_good(holds, &reason);
         // The end of this process also releases the right to write, but may come late.
         if let Err(error) = giving.lock.offer() {
             tracing::warn!(%error, "the right to write goes with the end of this process");
@@ -491,8 +491,8 @@ impl TakeoverExchange<'_> {
 }
 
 /// Makes the writers refuse all further writes, permanently.
-fn give_up(holds: Vec<WriterHold>, reason: &str) {
+fn refuse_for_good(holds: Vec<WriterHold>, reason: &str) {
     for hold in holds {
-        hold.give_up(reason);
+        hold.refuse_for_good(reason);
     }
 }

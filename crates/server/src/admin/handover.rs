@@ -28,7 +28,7 @@ pub trait TakeoverLock: Send + Sync {
     fn claim(&self) -> io::Result<WriteClaim>;
 
     /// Releases the lock permanently, after the other process has started to write.
-    fn given(&self);
+    fn release_for_good(&self);
 
     /// Writes this process's name to LOCK as the writer. A failure has no other effect.
     fn sign(&self) -> io::Result<()>;
@@ -39,7 +39,7 @@ pub trait TakeoverLock: Send + Sync {
 pub trait Handover: Send + Sync {
     /// Pauses maintenance (`true`) or resumes maintenance (`false`). Returns once maintenance has
     /// paused.
-    fn rest(&self, rest: bool);
+    fn pause_maintenance(&self, pause: bool);
 
     /// Stops writing. Returns the position up to which the store is durable, where the other
     /// process starts.
@@ -51,7 +51,7 @@ pub trait Handover: Send + Sync {
 
     /// Begins to write, but without maintenance. The process must have the right to write. Fails if
     /// the other process has written since this process opened the store.
-    fn take(&self) -> Result<(), HandoverError>;
+    fn begin_writing(&self) -> Result<(), HandoverError>;
 
     /// Sets the position from which another process follows this process. `None` means that no
     /// process follows any more.
@@ -108,7 +108,7 @@ pub(crate) enum Role {
 
 impl Role {
     /// Whether another process has taken over.
-    pub(crate) fn is_given(&self) -> bool {
+    pub(crate) fn is_superseded(&self) -> bool {
         matches!(self, Self::Following | Self::Lost(_))
     }
 }

@@ -73,7 +73,7 @@ impl WriterHold {
     }
 
     /// Releases the writer, which continues as before.
-    pub(super) fn let_go(mut self) {
+    pub(super) fn release(mut self) {
         let refused = Arc::clone(&self.refused);
         self.change(Box::new(move |target| {
             let commit = refused.lock().take();
@@ -92,7 +92,7 @@ impl WriterHold {
     }
 
     /// Makes the writer refuse all writes permanently.
-    pub(super) fn give_up(mut self, reason: &str) {
+    pub(super) fn refuse_for_good(mut self, reason: &str) {
         self.refuse(reason);
     }
 

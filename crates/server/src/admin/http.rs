@@ -150,7 +150,9 @@ impl Operators {
             );
         }
         // These lines apply to all doors.
-        lines.extend(settings.addresses.serve_nobody().iter().flat_map(|words| [words, "\n"]));
+        lines.extend(
+            settings.addresses.warn_if_none_allowed().iter().flat_map(|words| [words, "\n"]),
+        );
         for OpenNetwork { shelf, door } in &*self.networks {
             for question in shelf.questions() {
                 self.add_line(&mut lines, shelf, question);

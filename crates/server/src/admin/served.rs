@@ -144,7 +144,7 @@ impl Drop for ControlSocket {
         // Wakes the accepting thread. A new connection would not wake the thread if another
         // server's socket is at the path by now.
         let woken = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both).is_ok();
-        let given = || self.connection.giving.as_ref().is_some_and(|giving| giving.is_given());
+        let given = || self.connection.giving.as_ref().is_some_and(|giving| giving.is_superseded());
         let woken = woken || !given() && socket::connect(&self.bound).is_ok();
         if let Some(thread) = self.accepting.take().filter(|_| woken) {
             let _ = thread.join();
@@ -308,7 +308,7 @@ impl ControlConnection {
             PUT | BRING => {
                 let brought = (frame.what == BRING).then(|| Record::new(frame.body()).ok());
                 if let Some(record) = brought.flatten()
-                    && let Err(reason) = shelf.bring(&record)
+                    && let Err(reason) = shelf.prepare_import(&record)
                 {
                     let _ = say.send((FAILED, reason.to_string().into()));
                     return;
@@ -477,7 +477,7 @@ fn answer(promised: &Receiver<PendingReply>, to: &FeedWriter) -> io::Result<()> 
                     Err(_) => (FAILED, b"the archive takes no more writes".to_vec()),
                 }
             };
-            to.say(what, shelf, &body)?;
+            to.write_answer(what, shelf, &body)?;
             if what != PROGRESS {
                 break;
             }

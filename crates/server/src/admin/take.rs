@@ -123,7 +123,7 @@ impl Takeover {
                     }
                 },
                 NewProcessStep::Begin => {
-                    match shelves.iter().try_for_each(|shelf| shelf.store.take()) {
+                    match shelves.iter().try_for_each(|shelf| shelf.store.begin_writing()) {
                         Ok(()) => ExchangeEvent::Begun,
                         Err(error) => {
                             failed = refused(&error.to_string());

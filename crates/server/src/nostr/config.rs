@@ -7,8 +7,8 @@ use hark_archive::TextSource;
 
 use super::identity::SharedIdentity;
 use super::policy;
-use crate::shelf;
 use crate::service::StoreLocation;
+use crate::shelf;
 
 /// Default size from which a message is compressed, in bytes. Shorter messages are mostly ids, keys
 /// and signatures, which hardly compress.

@@ -86,8 +86,9 @@ impl CountJob {
         let Some(query) = self.queries.get(self.at) else {
             self.relay.metrics.done(Verb::Count);
             let registers = self.hll.as_ref().map(HyperLogLog::registers);
-            self.outbox
-                .say(|out| reply::write_count(out, &self.id, self.count, self.damaged, registers));
+            self.outbox.push_message(|out| {
+                reply::write_count(out, &self.id, self.count, self.damaged, registers);
+            });
             return Ok(SliceResult::Done);
         };
         let mut search = if let Some(search) = self.search.take() {
@@ -125,7 +126,7 @@ impl CountJob {
 
     fn refuse(&self, refusal: &NostrRefusal) {
         self.relay.metrics.refused(Verb::Count, refusal.verdict);
-        self.outbox.say(|out| refusal.write_closed(out, &self.id));
+        self.outbox.push_message(|out| refusal.write_closed(out, &self.id));
     }
 }
 
@@ -138,7 +139,7 @@ impl Drop for CountJob {
 
 impl ReaderJob for CountJob {
     fn turn(&mut self, rows_max: u64) -> SliceResult {
-        if self.outbox.is_gone() {
+        if self.outbox.is_closed_by_client() {
             return SliceResult::Done;
         }
         self.cost.begin();

@@ -58,7 +58,7 @@ pub(super) fn check(
         let stranger = proven.is_empty().then(|| policy.auth_refusal(event)).flatten();
         let refusal = refusal.or(stranger).or_else(|| vanish_refusal(parts, event));
         let unwelcome = policy.refusal(event);
-        let is_heard = || parts.identity.current().own_urls.are_asked_by(event);
+        let is_heard = || parts.identity.current().own_urls.are_named_by_deletion(event);
         match unwelcome {
             Some(_) if refusal.is_none() && is_heard() => (None, unwelcome),
             unwelcome => (refusal.or(unwelcome), None),
@@ -88,7 +88,7 @@ fn vanish_refusal(parts: &IntakeContext, event: &Event<'_>) -> Option<NostrRefus
         return None;
     }
     let identity = parts.identity.current();
-    if identity.own_urls.are_asked_by(event) {
+    if identity.own_urls.are_named_by_deletion(event) {
         return None;
     }
     let Some(url) = &identity.info.url else {

@@ -170,7 +170,7 @@ impl Intake {
 
     /// Takes this thread's share of the queue, waiting while it is empty. False once the queue is
     /// closed and empty.
-    fn take(&self, batch: &mut Vec<QueuedEvent>) -> bool {
+    fn pop_batch(&self, batch: &mut Vec<QueuedEvent>) -> bool {
         let mut queue = self.queue.lock();
         while queue.arrivals.is_empty() {
             if queue.closed {
@@ -210,7 +210,7 @@ impl<'a> VerifyWorker<'a> {
 
     fn run(&mut self, intake: &Intake) {
         let mut batch = Vec::new();
-        while intake.take(&mut batch) {
+        while intake.pop_batch(&mut batch) {
             let now_s = self.parts.shelf.clock().now_s();
             let mut expected = self.parts.shelf.writer().expect(batch.len());
             // A panic is a bug in the server. The events of the batch then get no OK, but the
@@ -389,7 +389,7 @@ impl<'a> VerifyWorker<'a> {
         {
             let refusal = NostrVerdict::Error.because("the archive takes no more writes");
             self.parts.metrics.refused(Verb::Event, refusal.verdict);
-            outbox.say(|out| refusal.write_ok(out, &id));
+            outbox.push_message(|out| refusal.write_ok(out, &id));
         }
     }
 }

@@ -73,7 +73,7 @@ impl LandingPage {
             .replace("{name}", &escape(nip11::name(info)))
             .replace("{description}", &escape(description))
             .replace("{url}", &escape(info.url.as_deref().unwrap_or(url)))
-            .replace("{kept}", &kept(&self.relay.shelf.retention(), private_kinds))
+            .replace("{kept}", &describe_retention(&self.relay.shelf.retention(), private_kinds))
             .replace("{limits}", &bounds(&settings.limits, &self.relay.policy.load()))
             .replace("{operator}", &self.operator())
             .replace("{nips}", &nips.join(", "))
@@ -171,8 +171,8 @@ fn image(class: &str, url: &str) -> String {
 }
 
 /// Formats the retention policy as list items: which events are kept, and which are removed.
-fn kept(policy: &RetentionPolicy, private_kinds: &[u32]) -> String {
-    let mut items: Vec<String> = policy.rules.iter().map(goes).collect();
+fn describe_retention(policy: &RetentionPolicy, private_kinds: &[u32]) -> String {
+    let mut items: Vec<String> = policy.rules.iter().map(describe_rule).collect();
     if let Some(bound) = policy.bytes_max {
         items.push(format!("Above {} on disk the oldest go first.", size_set(bound)));
     }
@@ -205,7 +205,7 @@ fn kept(policy: &RetentionPolicy, private_kinds: &[u32]) -> String {
 }
 
 /// Formats a retention rule as a sentence.
-fn goes(rule: &RetentionRule) -> String {
+fn describe_rule(rule: &RetentionRule) -> String {
     let of = match (&rule.kinds, rule.not_kinds.is_empty()) {
         (Some(some), _) => kinds(some),
         (None, true) => "Events".into(),
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_said_as_the_policy_means_it() {
         let policy = RetentionPolicy::default();
-        assert!(kept(&policy, &[]).starts_with("<li>Everything stays"));
+        assert!(describe_retention(&policy, &[]).starts_with("<li>Everything stays"));
         let policy = RetentionPolicy {
             rules: vec![
                 RetentionRule {
@@ -325,7 +325,7 @@ mod tests {
             tombstone_kinds: vec![5, 62],
             ..policy
         };
-        let said = kept(&policy, &[4]);
+        let said = describe_retention(&policy, &[4]);
         for item in [
             "Events of kind 7 stay for 90 days.",
             "Events of other kinds than 0, 3 stay for 90 minutes.",

@@ -100,8 +100,8 @@ impl Door for RelayDoor {
         lists.map(nothing_allowed).chain(url).collect()
     }
 
-    fn look(&self) {
-        self.report.lock().look(&self.relay.metrics);
+    fn log_bursts(&self) {
+        self.report.lock().log_growth(&self.relay.metrics);
     }
 
     fn serve(self: Arc<Self>, operators: Operators, stop: StopSignal) -> door::DoorFuture {
@@ -130,7 +130,7 @@ async fn serve_all(
 ) {
     let web = WebState::new(Arc::clone(relay), operators, stop.clone());
     let enter = |peer| {
-        let slot = CountedConnection::take(relay, peer);
+        let slot = CountedConnection::admit(relay, peer);
         slot.inspect_err(|why| relay.metrics.turned_away.of(*why).add(1))
     };
     accept(listener, stop, enter, |stream, peer, (slot, alive)| {

@@ -92,7 +92,7 @@ impl MessageHandler {
         rated: RatedConnection,
         address: Option<ClientAddress>,
     ) -> Self {
-        outbox.say(|out| reply::write_auth(out, caller.challenge()));
+        outbox.push_message(|out| reply::write_auth(out, caller.challenge()));
         let comparisons = Comparisons::new(&relay, &outbox, rated.clone());
         Self {
             relay,
@@ -129,7 +129,7 @@ impl MessageHandler {
     /// Continues a question that this thread has begun, once the client has received all earlier
     /// messages. Returns false if no question is left, or if this poll has spent enough time on
     /// questions.
-    pub(crate) fn go_on_asking(&mut self) -> bool {
+    pub(crate) fn continue_question(&mut self) -> bool {
         if self.is_spent() || self.own.unfinished.is_empty() {
             return false;
         }
@@ -219,7 +219,7 @@ impl MessageHandler {
                 | ClientMessage::NegMsg { .. }
         );
         if too_fast.is_none() && asks {
-            too_fast = self.rated.asks(&self.caller.gate().readers).err();
+            too_fast = self.rated.charge_question(&self.caller.gate().readers).err();
         }
         let (wait, too_fast) = too_fast.map(|it| (it.wait, it.into())).unzip();
         match message {
@@ -254,11 +254,13 @@ impl MessageHandler {
                     self.neg_err(sub, &refusal);
                 }
             }
-            ClientMessage::NegMsg { sub, message } => match self.go_on(sub, message, wait) {
-                // The message is accepted, and its answer follows later.
-                Ok(()) => return None,
-                Err(refusal) => self.neg_err(sub, &too_fast.unwrap_or(refusal)),
-            },
+            ClientMessage::NegMsg { sub, message } => {
+                match self.continue_comparison(sub, message, wait) {
+                    // The message is accepted, and its answer follows later.
+                    Ok(()) => return None,
+                    Err(refusal) => self.neg_err(sub, &too_fast.unwrap_or(refusal)),
+                }
+            }
             ClientMessage::NegClose { sub } => {
                 self.comparisons.end(sub);
                 self.relay.metrics.done(Verb::Neg);
@@ -352,14 +354,14 @@ impl MessageHandler {
         self.comparisons.open(id, query, received, (question, set))
     }
 
-    fn go_on(
+    fn continue_comparison(
         &mut self,
         id: &str,
         message: &str,
         wait: Option<Duration>,
     ) -> Result<(), NostrRefusal> {
         let received = self.received(message)?;
-        self.comparisons.go_on(id, received, wait)
+        self.comparisons.continue_comparison(id, received, wait)
     }
 
     /// The bytes of a comparison's message, with memory for the message and its answer. If memory
@@ -437,18 +439,18 @@ impl MessageHandler {
 
     fn refuse_event(&self, id: &Id, refusal: &NostrRefusal) {
         self.relay.metrics.refused(Verb::Event, refusal.verdict);
-        self.outbox.say(|out| refusal.write_ok(out, id));
+        self.outbox.push_message(|out| refusal.write_ok(out, id));
     }
 
     fn closed(&self, verb: Verb, sub: &str, refusal: &NostrRefusal) {
         self.challenge_again(refusal);
         self.relay.metrics.refused(verb, refusal.verdict);
-        self.outbox.say(|out| refusal.write_closed(out, sub));
+        self.outbox.push_message(|out| refusal.write_closed(out, sub));
     }
 
     fn notice(&self, refusal: &NostrRefusal) {
         self.relay.metrics.refused(Verb::Unknown, refusal.verdict);
-        self.outbox.say(|out| refusal.write_notice(out));
+        self.outbox.push_message(|out| refusal.write_notice(out));
     }
 
     /// Refuses a message of a comparison, which ends the comparison.
@@ -456,13 +458,13 @@ impl MessageHandler {
         self.comparisons.end(sub);
         self.challenge_again(refusal);
         self.relay.metrics.refused(Verb::Neg, refusal.verdict);
-        self.outbox.say(|out| refusal.write_neg_err(out, sub, None));
+        self.outbox.push_message(|out| refusal.write_neg_err(out, sub, None));
     }
 
     /// Sends the client its challenge again before the first refusal that asks for an AUTH.
     fn challenge_again(&self, refusal: &NostrRefusal) {
         if let Some(challenge) = self.caller.repeated_challenge(refusal) {
-            self.outbox.say(|out| reply::write_auth(out, challenge));
+            self.outbox.push_message(|out| reply::write_auth(out, challenge));
         }
     }
 }

@@ -183,7 +183,7 @@ impl Outbox {
     /// puts nothing, if the subscription is over.
     pub(crate) fn put_for(&self, over: &EndFlag, mut part: OutboxItem) -> bool {
         if let OutboxItem::Page(messages) = &mut part {
-            messages.settle(self.is_polled() && self.is_client_up_to_date());
+            messages.shrink_buffers(self.is_polled() && self.is_client_up_to_date());
         }
         let queue = self.queue.lock();
         if over.is() {
@@ -268,7 +268,7 @@ impl Outbox {
     }
 
     /// Puts one message into the outbox. `write` appends the message to a buffer.
-    pub(crate) fn say(&self, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn push_message(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let mut out = Vec::with_capacity(128);
         write(&mut out);
         self.put(OutboxItem::One(out));
@@ -299,7 +299,7 @@ impl Outbox {
     }
 
     /// Marks the client as too slow, which ends its session.
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn mark_too_slow(&self) {
         self.queue.lock().slow = true;
         self.wake();
     }
@@ -320,8 +320,8 @@ impl Outbox {
 
     /// Resumes questions that wait for capacity in the outboxes of all clients, if capacity is
     /// available.
-    pub(crate) fn look_for_room(&self) {
-        self.account.go_on();
+    pub(crate) fn resume_if_room(&self) {
+        self.account.resume_parked();
     }
 
     /// Whether this thread is polling the session of this outbox.
@@ -348,7 +348,7 @@ impl Outbox {
         self.had_ns.store(ns, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
+    pub(crate) fn is_closed_by_client(&self) -> bool {
         self.queue.lock().gone
     }
 
@@ -421,7 +421,7 @@ impl Outbox {
 
     /// Closes the outbox of a client that is gone. Waiting items are dropped, and new items are not
     /// accepted.
-    pub(crate) fn hang_up(&self) {
+    pub(crate) fn close(&self) {
         let mut queue = self.queue.lock();
         queue.gone = true;
         let counted = queue.counted();

@@ -53,7 +53,7 @@ impl LiveDelivery {
     }
 
     /// Whether the messages to all subscriptions were taken.
-    pub(crate) fn is_taken(&self) -> bool {
+    pub(crate) fn is_written(&self) -> bool {
         self.taken as usize == self.opens.len()
     }
 }

@@ -113,7 +113,7 @@ impl OutboxAccount {
         if let Some((_, of)) = &self.of {
             of.bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
-        self.go_on();
+        self.resume_parked();
     }
 
     /// Whether a question must wait if its client has `own` unread bytes.
@@ -143,13 +143,13 @@ impl OutboxAccount {
         self.outboxes.waiting_len.store(waiting.len(), Ordering::SeqCst);
         drop(waiting);
         // Bytes freed just before the push did not resume this question.
-        self.go_on();
+        self.resume_parked();
         None
     }
 
     /// Resumes the parked questions once an eighth of the bound is free. Less free space resumes
     /// nothing, because otherwise every byte would wake all questions.
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn resume_parked(&self) {
         let outboxes = &self.outboxes;
         if outboxes.waiting_len.load(Ordering::SeqCst) == 0
             || outboxes.bytes() > self.all_max - self.all_max / 8
@@ -273,9 +273,9 @@ mod tests {
         page(&two, 500_000);
         assert!(!may_ask(&three), "and then for nobody");
         assert_eq!(house.0.waiting_len.load(Ordering::SeqCst), 1);
-        one.hang_up();
+        one.close();
         assert_eq!(house.0.waiting_len.load(Ordering::SeqCst), 1, "it is still too much");
-        two.hang_up();
+        two.close();
         assert_eq!(house.0.waiting_len.load(Ordering::SeqCst), 0, "it goes on");
         assert_eq!(house.0.bytes(), 0);
     }
@@ -293,7 +293,7 @@ mod tests {
         assert!(one.account().hold(1).is_none(), "nor is there room for an answer over HTTP");
         let held = other.account().hold(1_000).unwrap();
         for outbox in [&one, &two, &other] {
-            outbox.hang_up();
+            outbox.close();
         }
         drop((one, two, other, held));
         assert!(house.0.bytes() == 0 && house.0.of.lock().is_empty());
@@ -361,7 +361,7 @@ mod tests {
         let each = size_of::<OutboxItem>() + size_of::<u32>() + b"open".len();
         assert_eq!(house.0.bytes(), bytes.len() + outboxes.len() * each);
         for outbox in &outboxes {
-            outbox.hang_up();
+            outbox.close();
         }
         assert_eq!(house.0.bytes(), 0);
         drop(handles);

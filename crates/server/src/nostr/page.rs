@@ -73,7 +73,7 @@ impl live::SubscriptionSink for LiveSink {
     fn overflow(&self) {
         // A subscription that has ended is about to be removed from the index.
         if !self.over.is() {
-            self.outbox.give_up();
+            self.outbox.mark_too_slow();
         }
     }
 }
@@ -277,7 +277,7 @@ impl StoredAnswer {
                 open
             } else {
                 let Some(open) = self.open(&mut work)? else {
-                    self.go_on(AnswerReach::Nothing);
+                    self.next_query(AnswerReach::Nothing);
                     continue;
                 };
                 if work == 0 {
@@ -344,11 +344,11 @@ impl StoredAnswer {
     /// Ends the answer to the current query. `more` is true if records exist beyond its limit.
     fn end(&mut self, query: &OpenQuery, more: bool) {
         self.more |= more;
-        self.go_on(query.reach(more));
+        self.next_query(query.reach(more));
     }
 
     /// Advances to the next query.
-    fn go_on(&mut self, reach: AnswerReach) {
+    fn next_query(&mut self, reach: AnswerReach) {
         self.reached.push(reach);
         self.at += 1;
     }
@@ -376,7 +376,7 @@ impl Drop for StoredAnswer {
 
 impl ReaderJob for StoredAnswer {
     fn turn(&mut self, rows_max: u64) -> SliceResult {
-        if self.sub.is_over() || self.sub.outbox.is_gone() {
+        if self.sub.is_over() || self.sub.outbox.is_closed_by_client() {
             return SliceResult::Done;
         }
         self.cost.begin();

@@ -1,7 +1,7 @@
 //! The operator's policy for published events: lists of keys, kinds and words, and the proof of
 //! work that an event must have (NIP-13). An empty allow list allows nothing. The policy does not
 //! apply to requests about a person's own data
-//! ([`OwnUrls::are_asked_by`](hark_networks::nostr::admit::OwnUrls::are_asked_by)).
+//! ([`OwnUrls::are_named_by_deletion`](hark_networks::nostr::admit::OwnUrls::are_named_by_deletion)).
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;

@@ -5,7 +5,7 @@ use crate::metrics::MetricsPage;
 
 /// Writes the relay's metrics.
 pub(super) fn write(page: &mut MetricsPage, relay: &Relay) {
-    said(page, relay);
+    write_messages(page, relay);
     connections(page, relay);
     questions(page, relay);
     page.histogram(
@@ -16,7 +16,7 @@ pub(super) fn write(page: &mut MetricsPage, relay: &Relay) {
     page.counter("hark_verified_events_total", "Signatures checked.", &relay.metrics.verified);
 }
 
-fn said(page: &mut MetricsPage, relay: &Relay) {
+fn write_messages(page: &mut MetricsPage, relay: &Relay) {
     let metrics = &relay.metrics;
     page.counters_nested(
         "hark_messages_total",

@@ -16,9 +16,9 @@ use super::readers::Readers;
 use crate::budget::Budget;
 use crate::connections::Connections;
 use crate::rate::RateLimiter;
+use crate::service::SlowLog;
 use crate::settings::{Settings, SharedSettings};
 use crate::shelf::Shelf;
-use crate::service::SlowLog;
 use crate::websocket::DeflateOptions;
 
 /// State shared by all sessions.

@@ -49,20 +49,20 @@ impl ReplyHandle {
     /// Answers with an OK without a reason.
     pub(super) fn done(&self, id: &Id) {
         self.outbox().metrics().done(self.verb);
-        self.outbox().say(|out| reply::write_ok(out, id, true, ""));
+        self.outbox().push_message(|out| reply::write_ok(out, id, true, ""));
     }
 
     pub(super) fn notice(&self, refusal: &NostrRefusal) {
         self.outbox().metrics().refused(self.verb, refusal.verdict);
-        self.outbox().say(|out| refusal.write_notice(out));
+        self.outbox().push_message(|out| refusal.write_notice(out));
     }
 
     /// Answers with an OK that gives the reason.
     pub(super) fn refuse(&self, id: &Id, refusal: &NostrRefusal) {
         if let Some(challenge) = self.caller.repeated_challenge(refusal) {
-            self.outbox().say(|out| reply::write_auth(out, challenge));
+            self.outbox().push_message(|out| reply::write_auth(out, challenge));
         }
         self.outbox().metrics().refused(self.verb, refusal.verdict);
-        self.outbox().say(|out| refusal.write_ok(out, id));
+        self.outbox().push_message(|out| refusal.write_ok(out, id));
     }
 }

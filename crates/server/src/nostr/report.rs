@@ -11,7 +11,7 @@ pub(super) struct LoggedCounts {
 }
 
 impl LoggedCounts {
-    pub(super) fn look(&mut self, metrics: &RelayMetrics) {
+    pub(super) fn log_growth(&mut self, metrics: &RelayMetrics) {
         if let Some(by_reason) = grown(&metrics.turned_away, &mut self.turned_away) {
             tracing::warn!(by_reason, "connections were turned away");
         }

@@ -176,7 +176,7 @@ impl RelaySession {
 
     async fn finish(mut self: Box<Self>, end: SessionEnd) {
         self.messages.end_all();
-        self.outbox.hang_up();
+        self.outbox.close();
         let ended = match end {
             SessionEnd::Gone => ConnectionEnd::Gone,
             SessionEnd::Broken => ConnectionEnd::Protocol,
@@ -203,7 +203,7 @@ impl RelaySession {
         );
         if is_fault
             && let Ok(Ok(())) = closed
-            && let Some(_permit) = relay.connections.linger()
+            && let Some(_permit) = relay.connections.acquire_reading_permit()
         {
             let _ = tokio::time::timeout(LINGER_MAX, socket.drain(LINGER_BYTES_MAX)).await;
         }
@@ -225,12 +225,12 @@ impl RelaySession {
             return Poll::Ready(end);
         }
         self.messages.poll_idle(cx);
-        self.socket.settle();
+        self.socket.shrink_buffers();
         if !self.count_inbound() {
             return Poll::Ready(SessionEnd::Close(CloseReason::Crowded));
         }
         let mut written = self.poll_write(cx);
-        while matches!(written, Poll::Ready(Ok(()))) && self.messages.go_on_asking() {
+        while matches!(written, Poll::Ready(Ok(()))) && self.messages.continue_question() {
             written = self.poll_write(cx);
         }
         self.messages.end_poll(written.is_pending());
@@ -333,7 +333,7 @@ impl RelaySession {
                 self.relay.metrics.messages_in.add(1);
                 self.relay.metrics.bytes_in.add(text.len() as u64);
                 match request_kind(&text) {
-                    Some(what) => self.bring(what, text),
+                    Some(what) => self.submit_event(what, text),
                     None => self.messages.handle(&text),
                 }
             }
@@ -345,7 +345,7 @@ impl RelaySession {
 
     /// Hands an EVENT or AUTH to the intake, even one above the rate limit: its OK needs the
     /// event's id, and only the intake parses events.
-    fn bring(&mut self, what: RequestKind, text: Box<[u8]>) -> Option<Duration> {
+    fn submit_event(&mut self, what: RequestKind, text: Box<[u8]>) -> Option<Duration> {
         let bytes = text.len();
         let too_fast = self.rated.publishes(bytes).err();
         let (wait, refusal) = too_fast.map(|it| (it.wait, it.into())).unzip();
@@ -362,7 +362,7 @@ impl RelaySession {
         while self.alarm.as_mut().poll(cx).is_ready() {
             let limits = &self.relay.settings().limits;
             let (ping, idle) = (limits.ping_after_s, limits.idle_timeout_s);
-            self.outbox.look_for_room();
+            self.outbox.resume_if_room();
             let idle_max = Duration::from_secs(idle);
             let stalled = self.socket.stalled();
             if stalled.is_some_and(|since| since.elapsed() >= idle_max) {
@@ -451,7 +451,7 @@ impl OutgoingItems {
                 sent.live += 1;
                 sent.done.add(weight);
             }
-            if !live.is_taken() {
+            if !live.is_written() {
                 return;
             }
         }

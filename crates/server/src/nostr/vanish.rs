@@ -70,7 +70,7 @@ fn requests(shelf: &Shelf, urls: &OwnUrls) -> Result<Vec<Vec<u8>>, SearchError> 
         let is_done = record.labels().any(|(name, _)| name == VANISH);
         if let Ok(event) = Event::parse(record.wire(), &mut arena)
             && !is_done
-            && urls.are_asked_by(&event)
+            && urls.are_named_by_deletion(&event)
         {
             let mut request = Vec::new();
             encoder.encode(&event, PrivateLabels::of(&event, urls).labels(), &mut request);

@@ -23,7 +23,7 @@ use super::session;
 use super::{Relay, nip11};
 use crate::address::{ClientAddress, Proxies};
 use crate::admin::http::Operators;
-use crate::connections::{ConnectionPermit, farewell};
+use crate::connections::{ConnectionPermit, refusal_response};
 use crate::http::held;
 use crate::listener::SessionGuard;
 use crate::metrics::ConnectionRefusal;
@@ -68,7 +68,7 @@ impl ConnectionContext {
 
 impl CountedConnection {
     /// Takes a slot for a connection from `peer`, or returns the reason for refusal.
-    pub(crate) fn take(relay: &Arc<Relay>, peer: IpAddr) -> Result<Self, ConnectionRefusal> {
+    pub(crate) fn admit(relay: &Arc<Relay>, peer: IpAddr) -> Result<Self, ConnectionRefusal> {
         let settings = relay.settings();
         let limits = &settings.limits;
         let (max, of_address_max) = (limits.connections_max, limits.connections_per_address_max);
@@ -134,7 +134,7 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
     // A proxy may forward or strip the path of the relay's URL.
     let path = request.uri().path();
     let path = if is_own(&web.relay, path) { "/" } else { path };
-    if says(headers, UPGRADE.as_str(), "websocket") {
+    if header_lists(headers, UPGRADE.as_str(), "websocket") {
         // The relay has one endpoint, because the path does not change the service (NIP-01).
         return if path == "/" { upgrade(web, context, request) } else { nothing() };
     }
@@ -157,7 +157,7 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
         }
         _ => return nothing(),
     }
-    if says(headers, ACCEPT.as_str(), "application/nostr+json") {
+    if header_lists(headers, ACCEPT.as_str(), "application/nostr+json") {
         let (relay, settings) = (&web.relay, web.relay.settings());
         let identity = relay.identity.current();
         let document = nip11::document(
@@ -216,7 +216,7 @@ fn plain(content_type: &'static str, body: impl Into<Body>) -> Response {
 }
 
 /// Whether a header has `value` in its list.
-fn says(headers: &HeaderMap, name: &str, value: &str) -> bool {
+fn header_lists(headers: &HeaderMap, name: &str, value: &str) -> bool {
     headers.get_all(name).iter().filter_map(|list| list.to_str().ok()).any(|list| {
         list.split(',').any(|item| {
             let item = item.split(';').next().unwrap_or_default();
@@ -291,14 +291,14 @@ fn refuse(relay: &Relay, fault: HandshakeFault, peer: IpAddr) -> Response {
 fn upgrade(web: WebState, context: ConnectionContext, request: Request) -> Response {
     if context.slot.entered.is_beyond {
         web.relay.metrics.turned_away.of(ConnectionRefusal::Address).add(1);
-        return farewell(ConnectionRefusal::Address).into_response();
+        return refusal_response(ConnectionRefusal::Address).into_response();
     }
     let (mut parts, _) = request.into_parts();
     let (address, permit) = match client(&web.relay, context.peer, &parts.headers) {
         Ok(client) => client,
         Err(why) => {
             web.relay.metrics.turned_away.of(why).add(1);
-            return farewell(why).into_response();
+            return refusal_response(why).into_response();
         }
     };
     let message_bytes_max = web.relay.settings().limits.message_bytes_max;

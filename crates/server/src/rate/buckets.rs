@@ -114,12 +114,12 @@ impl RateBuckets {
     }
 
     /// Takes one token, or returns the time until a token is available.
-    pub(crate) fn take(&self, meter: RateSubject, rate: Rate) -> Result<(), Duration> {
-        self.take_many(meter, rate, 1)
+    pub(crate) fn charge(&self, meter: RateSubject, rate: Rate) -> Result<(), Duration> {
+        self.charge_many(meter, rate, 1)
     }
 
     /// Takes `count` tokens if at least one token is available, or returns the time until then.
-    pub(super) fn take_many(
+    pub(super) fn charge_many(
         &self,
         meter: RateSubject,
         rate: Rate,
@@ -155,15 +155,15 @@ mod tests {
         let buckets = RateBuckets::default();
         let meter = |n| RateSubject::Events(RateSource::Connection(n));
         for _ in 0..5 {
-            assert!(buckets.take(meter(1), SLOW).is_ok());
+            assert!(buckets.charge(meter(1), SLOW).is_ok());
         }
-        let wait = buckets.take(meter(1), SLOW).unwrap_err();
+        let wait = buckets.charge(meter(1), SLOW).unwrap_err();
         assert!(wait > Duration::from_secs(30) && wait <= Duration::from_mins(1), "{wait:?}");
-        assert!(buckets.take(meter(2), SLOW).is_ok(), "another has its own");
+        assert!(buckets.charge(meter(2), SLOW).is_ok(), "another has its own");
         let questions = RateSubject::Questions(RateSource::Connection(1));
-        assert!(buckets.take(questions, SLOW).is_ok(), "and so has another meter");
+        assert!(buckets.charge(questions, SLOW).is_ok(), "and so has another meter");
         // A raised rate applies at once.
-        assert!(buckets.take(meter(1), Rate { at_once: 6, ..SLOW }).is_ok());
+        assert!(buckets.charge(meter(1), Rate { at_once: 6, ..SLOW }).is_ok());
     }
 
     #[cfg(feature = "devp2p")]
@@ -183,7 +183,7 @@ mod tests {
         let buckets = RateBuckets::default();
         let meter = RateSubject::Rows(RateSource::Connection(7));
         buckets.spend(meter, SLOW, u64::MAX);
-        let wait = buckets.take(meter, SLOW).unwrap_err();
+        let wait = buckets.charge(meter, SLOW).unwrap_err();
         assert!(wait <= Duration::from_mins(6), "{wait:?}");
     }
 }

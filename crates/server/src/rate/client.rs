@@ -85,18 +85,18 @@ impl RatedConnection {
         is_spared
     }
 
-    fn take(&self, meter: RateSubject, count: u64) -> Result<(), RateExceeded> {
-        if self.is_spared() { Ok(()) } else { self.0.rates.take(meter, count) }
+    fn charge(&self, meter: RateSubject, count: u64) -> Result<(), RateExceeded> {
+        if self.is_spared() { Ok(()) } else { self.0.rates.charge(meter, count) }
     }
 
     /// Charges an EVENT or AUTH message of `bytes` bytes. Fails if the rate is exceeded.
     pub(crate) fn publishes(&self, bytes: usize) -> Result<(), RateExceeded> {
-        self.take(RateSubject::Events(self.0.source), tokens(bytes))
+        self.charge(RateSubject::Events(self.0.source), tokens(bytes))
     }
 
     /// Charges an event with a valid signature to its author. Fails if the rate is exceeded.
     pub(crate) fn publishes_of(&self, author: &Key) -> Result<(), RateExceeded> {
-        self.take(RateSubject::EventsOf(*author), 1)
+        self.charge(RateSubject::EventsOf(*author), 1)
     }
 
     /// Checks that an event of this author would be within its rate, and charges nothing.
@@ -104,31 +104,31 @@ impl RatedConnection {
         if self.is_spared() {
             return Ok(());
         }
-        self.0.rates.look(RateSubject::EventsOf(*author))
+        self.0.rates.check(RateSubject::EventsOf(*author))
     }
 
     /// Charges a message of another type, of `bytes` bytes. Fails if the rate is exceeded.
     pub(crate) fn speaks(&self, bytes: usize) -> Result<(), RateExceeded> {
-        self.take(RateSubject::Questions(self.0.source), tokens(bytes))
+        self.charge(RateSubject::Questions(self.0.source), tokens(bytes))
     }
 
     /// Charges a question to the keys that its client has proved. Fails if the rate of a key or of
     /// visited rows is exceeded.
-    pub(crate) fn asks(&self, keys: &[Key]) -> Result<(), RateExceeded> {
+    pub(crate) fn charge_question(&self, keys: &[Key]) -> Result<(), RateExceeded> {
         if self.is_spared() {
             return Ok(());
         }
         let RatedClient { rates, source, connection, .. } = &*self.0;
-        rates.look(RateSubject::Rows(*connection))?;
+        rates.check(RateSubject::Rows(*connection))?;
         if source != connection {
-            rates.look(RateSubject::Rows(*source))?;
+            rates.check(RateSubject::Rows(*source))?;
         }
-        keys.iter().try_for_each(|key| rates.take(RateSubject::QuestionsOf(*key), 1))
+        keys.iter().try_for_each(|key| rates.charge(RateSubject::QuestionsOf(*key), 1))
     }
 
     /// Charges a message that was refused or deferred before, or returns the time that it has to
     /// wait.
-    pub(crate) fn goes_on(&self) -> Result<(), Duration> {
+    pub(crate) fn charge_deferred(&self) -> Result<(), Duration> {
         if self.is_spared() {
             return Ok(());
         }

@@ -96,9 +96,9 @@ impl RateLimiter {
     }
 
     /// Takes `count` tokens if at least one token is available.
-    pub(super) fn take(&self, meter: RateSubject, count: u64) -> Result<(), RateExceeded> {
+    pub(super) fn charge(&self, meter: RateSubject, count: u64) -> Result<(), RateExceeded> {
         let Some(rate) = self.rate(meter) else { return Ok(()) };
-        let taken = self.buckets.take_many(meter, rate, count);
+        let taken = self.buckets.charge_many(meter, rate, count);
         taken.map_err(|wait| self.too_fast(meter, rate, wait))
     }
 
@@ -111,7 +111,7 @@ impl RateLimiter {
     }
 
     /// Checks that a token is available, and takes none.
-    pub(crate) fn look(&self, meter: RateSubject) -> Result<(), RateExceeded> {
+    pub(crate) fn check(&self, meter: RateSubject) -> Result<(), RateExceeded> {
         let Some(rate) = self.rate(meter) else { return Ok(()) };
         match self.buckets.wait(meter, rate) {
             Duration::ZERO => Ok(()),

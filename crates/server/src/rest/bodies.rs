@@ -27,12 +27,12 @@ impl Default for BodyPermits {
 impl BodyPermits {
     /// Takes the permit for a body of `bytes` bytes. Refuses the request if the memory for bodies
     /// is used up.
-    pub(crate) fn take(
+    pub(crate) fn acquire(
         &self,
         request: &Request,
         bytes: usize,
     ) -> Result<Share<RateSource>, RestAnswer> {
-        let room = self.0.take(source(request), bytes.clamp(1, BYTES_MAX));
+        let room = self.0.acquire(source(request), bytes.clamp(1, BYTES_MAX));
         let busy = "too many requests are being received; try again later\n";
         room.ok_or_else(|| RestAnswer::words(StatusCode::SERVICE_UNAVAILABLE, busy))
     }
@@ -62,7 +62,7 @@ pub(crate) async fn bounded_body(
     }
     // A longer body is refused before its end.
     let bytes = body_length(&request).unwrap_or(bytes_max).min(bytes_max);
-    match bodies.take(&request, bytes) {
+    match bodies.acquire(&request, bytes) {
         Ok(_room) => next.run(request).await,
         Err(busy) => busy.into_response(),
     }

@@ -33,7 +33,7 @@ impl Answers {
 
     /// Takes the permit for an answer of `bytes` bytes. `None` above the bounds.
     pub(crate) fn reserve(&self, of: RateSource, bytes: usize) -> Option<Share<RateSource>> {
-        self.0.take(of, bytes)
+        self.0.acquire(of, bytes)
     }
 }
 

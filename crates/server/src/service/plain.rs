@@ -86,7 +86,7 @@ impl Service {
 
     async fn put(&self, source: RateSource, record: Vec<u8>) -> Result<Outcome, ServiceRefusal> {
         if let Some(rate) = self.settings.load().limits.rates.events_per_address {
-            let taken = self.buckets.take(RateSubject::Events(source), rate);
+            let taken = self.buckets.charge(RateSubject::Events(source), rate);
             taken.map_err(|_| ServiceRefusal::TooMany)?;
         }
         Ok(self.intake.enter(record).await?.submit()?.durable().await?)

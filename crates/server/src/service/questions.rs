@@ -84,7 +84,7 @@ impl Questions {
         rate: Option<Rate>,
     ) -> Result<(), TooManyQuestions> {
         if let Some(rate) = rate {
-            let taken = self.buckets.take(RateSubject::Questions(from), rate);
+            let taken = self.buckets.charge(RateSubject::Questions(from), rate);
             taken.map_err(|_| TooManyQuestions)?;
         }
         self.may_search(from)
@@ -92,7 +92,7 @@ impl Questions {
 
     /// Checks that the questions of a source have not visited too many rows.
     pub(crate) fn may_search(&self, from: RateSource) -> Result<(), TooManyQuestions> {
-        self.rates.look(RateSubject::Rows(from)).map_err(|_| TooManyQuestions)
+        self.rates.check(RateSubject::Rows(from)).map_err(|_| TooManyQuestions)
     }
 
     /// Begins the pause of a subject between two questions, or fails if the pause has not ended.

@@ -311,7 +311,7 @@ mod tests {
             RateSource::Connection(7),
             move |asker| {
                 began.send(()).unwrap();
-                while !asker.has_gone() {
+                while !asker.is_abandoned() {
                     std::thread::yield_now();
                 }
                 asker.visit(5);

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use crate::limits::Rate;
+use arc_swap::ArcSwap;
 use hark_codec::waku::{ProtectedShard, Shard};
 use hark_networks::waku::admit;
 

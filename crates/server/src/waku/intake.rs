@@ -55,8 +55,8 @@ impl From<NotStored> for MessageRejection {
 }
 
 impl WakuNode {
-    /// Checks a message and stores it: see [`WakuNode::admit`] and [`WakuNode::keep`].
-    pub(crate) async fn take(
+    /// Checks a message and stores it: see [`WakuNode::admit`] and [`WakuNode::store_message`].
+    pub(crate) async fn accept_message(
         &self,
         origin: MessageOrigin,
         message: &Message<'_>,
@@ -64,7 +64,7 @@ impl WakuNode {
         pubsub_topic: &str,
     ) -> Result<AcceptResult, MessageRejection> {
         self.admit(origin, message, bytes, pubsub_topic)?;
-        self.keep(origin, message, pubsub_topic).await
+        self.store_message(origin, message, pubsub_topic).await
     }
 
     /// Checks whether a message of `bytes` bytes is admissible. Counts refused messages.
@@ -133,7 +133,7 @@ impl WakuNode {
     }
 
     /// Stores an admitted message. On return the message is durable, unless it is ephemeral.
-    pub(super) async fn keep(
+    pub(super) async fn store_message(
         &self,
         origin: MessageOrigin,
         message: &Message<'_>,

@@ -265,7 +265,7 @@ impl NodeMetrics {
     }
 
     /// Records the time to answer a request for history.
-    pub fn asked(&self, time: Duration) {
+    pub fn record_history_time(&self, time: Duration) {
         self.query.note(time);
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.last_query_ns.store(time_ns, Ordering::Relaxed);

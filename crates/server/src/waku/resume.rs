@@ -94,11 +94,11 @@ impl HistoryFetch {
     pub(super) async fn run(self, waku: Arc<WakuNode>, mut stop: StopSignal) {
         tokio::select! {
             () = stop.accepting() => {}
-            () = self.keep_up(&waku) => {}
+            () = self.watch_connections(&waku) => {}
         }
     }
 
-    async fn keep_up(&self, waku: &WakuNode) {
+    async fn watch_connections(&self, waku: &WakuNode) {
         let (mut complete, mut noted) = (false, Instant::now());
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -203,7 +203,7 @@ async fn pages(
             if !waku.serves(topic) || message.hash(topic)[..] != *one.message_hash {
                 return None;
             }
-            Some(waku.take(MessageOrigin::Store, &message, bytes.len(), topic).await)
+            Some(waku.accept_message(MessageOrigin::Store, &message, bytes.len(), topic).await)
         }));
         for taken in taken.await {
             fetched.messages += 1;

@@ -24,14 +24,14 @@ thread_local! {
 }
 
 /// Takes the thread's spare write buffer, which is empty and has room for a page.
-pub(super) fn take_spare() -> Vec<u8> {
+pub(super) fn reuse_spare() -> Vec<u8> {
     let spare = TO_WRITE.take();
     if spare.capacity() < PAGE_BYTES { Vec::with_capacity(PAGE_BYTES) } else { spare }
 }
 
 /// Keeps a buffer as the thread's spare write buffer, unless the present spare is larger or the
 /// buffer is too large.
-pub(super) fn keep_spare(mut bytes: Vec<u8>) {
+pub(super) fn cache_spare(mut bytes: Vec<u8>) {
     if bytes.capacity() <= KEPT_BYTES_MAX {
         let spare = TO_WRITE.take();
         if spare.capacity() > bytes.capacity() {
@@ -58,7 +58,7 @@ impl ReadBuffer {
     }
 
     /// All bytes not consumed yet.
-    pub(super) fn rest(&self) -> &[u8] {
+    pub(super) fn unread(&self) -> &[u8] {
         &self.bytes[self.from..self.to]
     }
 
@@ -94,7 +94,7 @@ impl ReadBuffer {
         if waiting < READ_BYTES / 2 && self.bytes.len() < READ_BYTES {
             let mut bytes = TO_READ.take();
             bytes.resize(READ_BYTES, 0);
-            bytes[..waiting].copy_from_slice(self.rest());
+            bytes[..waiting].copy_from_slice(self.unread());
             (self.bytes, self.from, self.to) = (bytes, 0, waiting);
         } else if self.to == self.bytes.len() {
             self.bytes.copy_within(self.from..self.to, 0);
@@ -120,11 +120,11 @@ impl ReadBuffer {
     /// Shrinks the buffer to the bytes not consumed yet, because nothing is read for now. A buffer
     /// that is at least half full stays. Otherwise each poll would copy the beginning of a long
     /// message out of its buffer and back.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn shrink_buffers(&mut self) {
         if self.bytes.len() <= 2 * (self.to - self.from) {
             return;
         }
-        let rest = self.rest().to_vec();
+        let rest = self.unread().to_vec();
         (self.from, self.to) = (0, rest.len());
         let bytes = std::mem::replace(&mut self.bytes, rest);
         if bytes.len() == READ_BYTES {
@@ -165,19 +165,19 @@ impl WriteBuffer {
     pub(super) fn append(&mut self, bytes: Vec<u8>) {
         if self.len() == 0 {
             self.sent = 0;
-            keep_spare(std::mem::replace(&mut self.bytes, bytes));
+            cache_spare(std::mem::replace(&mut self.bytes, bytes));
         } else {
             self.bytes.extend_from_slice(&bytes);
-            keep_spare(bytes);
+            cache_spare(bytes);
         }
     }
 
     /// Frees the memory of sent bytes while the unsent bytes wait.
-    fn settle(&mut self) {
+    fn shrink_buffers(&mut self) {
         if self.len() < self.bytes.capacity() / 2 {
             let rest = self.bytes[self.sent..].to_vec();
             self.sent = 0;
-            keep_spare(std::mem::replace(&mut self.bytes, rest));
+            cache_spare(std::mem::replace(&mut self.bytes, rest));
         }
     }
 
@@ -191,7 +191,7 @@ impl WriteBuffer {
             let rest = &self.bytes[self.sent..];
             let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(cx, rest) else {
                 self.stalled.get_or_insert_with(Instant::now);
-                self.settle();
+                self.shrink_buffers();
                 return Poll::Pending;
             };
             self.stalled = None;
@@ -201,7 +201,7 @@ impl WriteBuffer {
             }
         }
         self.sent = 0;
-        keep_spare(std::mem::take(&mut self.bytes));
+        cache_spare(std::mem::take(&mut self.bytes));
         Poll::Ready(Ok(()))
     }
 }

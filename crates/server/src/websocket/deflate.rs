@@ -77,7 +77,7 @@ fn take<T>(idle: &Mutex<Vec<T>>, make: impl FnOnce() -> T) -> T {
     waiting.unwrap_or_else(make)
 }
 
-fn give_back<T>(idle: &Mutex<Vec<T>>, one: T) {
+fn return_idle<T>(idle: &Mutex<Vec<T>>, one: T) {
     let mut idle = idle.lock();
     if idle.len() < IDLE_MAX {
         idle.push(one);
@@ -105,7 +105,7 @@ impl Compressors {
             }
         }
         compress.reset();
-        give_back(&self.out, compress);
+        return_idle(&self.out, compress);
         let end = out.len().checked_sub(TAIL.len()).filter(|end| out[*end..] == TAIL)?;
         out.truncate(end);
         Some(())
@@ -145,7 +145,7 @@ impl Compressors {
             }
         }
         decompress.reset(false);
-        give_back(&self.back, decompress);
+        return_idle(&self.back, decompress);
         Ok(out)
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct FramedMessages {
 impl FramedMessages {
     /// An empty list of messages, in the thread's spare buffer.
     pub(crate) fn new() -> Self {
-        Self { bytes: buffers::take_spare(), messages: 0, text_bytes: 0 }
+        Self { bytes: buffers::reuse_spare(), messages: 0, text_bytes: 0 }
     }
 
     /// Adds a message, given in pieces.
@@ -72,11 +72,11 @@ impl FramedMessages {
 
     /// Frees memory that the frames do not fill. Frames that are sent `at_once` keep their buffer
     /// if they have at least [`FEW_BYTES`] bytes.
-    pub(crate) fn settle(&mut self, at_once: bool) {
+    pub(crate) fn shrink_buffers(&mut self, at_once: bool) {
         let is_kept = at_once && self.bytes.len() >= FEW_BYTES;
         if !is_kept && self.bytes.len() < self.bytes.capacity() / 2 {
             let bytes = self.bytes.as_slice().to_vec();
-            buffers::keep_spare(std::mem::replace(&mut self.bytes, bytes));
+            buffers::cache_spare(std::mem::replace(&mut self.bytes, bytes));
         }
     }
 }

@@ -127,13 +127,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     }
 
     /// Shrinks the read buffer to its unread bytes, as nothing is read for a while.
-    pub fn settle(&mut self) {
-        self.inbox.settle();
+    pub fn shrink_buffers(&mut self) {
+        self.inbox.shrink_buffers();
     }
 
     /// Takes the next message from the buffered frames. `None` if the message needs more bytes.
     fn next(&mut self) -> Result<Option<ClientInput>, CloseFault> {
-        while let Some(head) = FrameHeader::read(self.inbox.rest())? {
+        while let Some(head) = FrameHeader::read(self.inbox.unread())? {
             let begun = self.begun.as_ref().map_or(0, |begun| begun.bytes.len());
             if head.len.saturating_add(begun) > self.message_bytes_max {
                 return Err(CloseFault::LENGTH);
@@ -285,7 +285,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                     return Poll::Ready(());
                 }
                 let Poll::Ready(filled) = self.inbox.poll_fill(&mut self.stream, cx) else {
-                    self.inbox.settle();
+                    self.inbox.shrink_buffers();
                     return Poll::Pending;
                 };
                 if !matches!(filled, Ok(false)) {

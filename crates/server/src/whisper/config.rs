@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use crate::limits::Rate;
+use arc_swap::ArcSwap;
 use hark_networks::whisper::admit::EnvelopeBounds;
 
 #[cfg(feature = "devp2p")]

@@ -66,7 +66,7 @@ impl MailServer {
     /// envelope is charged to; without a sender, there is no rate limit. Waits while too many bytes
     /// of envelopes are not durable yet.
     ///
-    /// [`MailServer::settle`] waits until the envelope is durable. A caller with several envelopes
+    /// [`MailServer::wait_until_durable`] waits until the envelope is durable. A caller with several envelopes
     /// submits all of them before the first call of `settle`.
     pub(crate) async fn submit(
         &self,
@@ -79,7 +79,7 @@ impl MailServer {
         let sender = sender.filter(|_| !self.unlimited).map(RateSubject::Events);
         let too_many = |_: &Duration| self.count(from, EnvelopeFate::TooMany);
         if let Some((sender, rate)) = sender.zip(settings.envelopes) {
-            let taken = self.service.buckets.take(sender, rate).inspect_err(too_many);
+            let taken = self.service.buckets.charge(sender, rate).inspect_err(too_many);
             taken.map_err(|_| EnvelopeRejection::TooMany)?;
         }
         let envelope =
@@ -91,7 +91,7 @@ impl MailServer {
         if let Some((sender, rate)) = sender.zip(settings.new_topics)
             && !self.topics.has(envelope.topic)
         {
-            let taken = self.topic_buckets.take(sender, rate).inspect_err(too_many);
+            let taken = self.topic_buckets.charge(sender, rate).inspect_err(too_many);
             taken.map_err(|_| EnvelopeRejection::TooManyTopics)?;
         }
         let mut record = Vec::new();
@@ -101,7 +101,7 @@ impl MailServer {
     }
 
     /// Waits until an envelope is durable.
-    pub(crate) async fn settle(
+    pub(crate) async fn wait_until_durable(
         &self,
         pending: PendingEnvelope,
     ) -> Result<Archived, EnvelopeRejection> {

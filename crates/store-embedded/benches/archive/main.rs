@@ -158,7 +158,7 @@ fn fill(dir: &Path, events: &mut Events, count: usize) {
     sync_floor(dir, 40_000);
     without_sync(dir, count / 5);
     let begun = Instant::now();
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     println!(
         "maintenance settled after {:.1} s, RssAnon {} MB",
         begun.elapsed().as_secs_f64(),

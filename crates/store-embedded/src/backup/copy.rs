@@ -52,7 +52,7 @@ impl BackedUpLog {
     /// Writes all bytes after the first `copied` bytes to a file, which the caller syncs. Returns
     /// the CRC32C of all bytes; `crc` is the CRC32C of the first `copied` bytes. `progress`
     /// receives the length of each piece.
-    pub(super) fn write_rest(
+    pub(super) fn write_remaining(
         &mut self,
         (copied, crc): (u64, u32),
         (to, path): (&mut dyn DiskFile, &Path),

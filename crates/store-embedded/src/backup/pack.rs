@@ -83,7 +83,7 @@ impl CopyTarget for FileTarget<'_, '_> {
         let (shelf, bytes) = (self.shelf, source.bytes);
         let line = format!("{COPY}{shelf} {number} {generation} {salt} {bytes} {nth}\n");
         self.to.write_all(line.as_bytes()).map_err(BackupError::io(self.path))?;
-        source.write_rest((0, 0), (self.to, self.path), progress)
+        source.write_remaining((0, 0), (self.to, self.path), progress)
     }
 
     fn end_shelf(&mut self) -> Result<(), BackupError> {

@@ -187,7 +187,7 @@ impl CopyTarget for DirectoryTarget<'_> {
             self.to.append(&path, copy.bytes, copy.bytes)
         };
         let mut file = file.map_err(BackupError::io(&path))?;
-        let crc = source.write_rest((copy.bytes, copy.crc), (&mut *file, &path), progress)?;
+        let crc = source.write_remaining((copy.bytes, copy.crc), (&mut *file, &path), progress)?;
         file.sync().map_err(BackupError::io(&path))?;
         Ok(crc)
     }

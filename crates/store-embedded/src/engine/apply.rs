@@ -173,7 +173,7 @@ impl WriteStep<'_> {
         }
         for Position { id, .. } in found {
             if let Some(target) = self.view.locate(id, self.terms.id(id), true) {
-                target.doom();
+                target.mark_deleted();
                 if let Some(erase) = &mut erase {
                     erase.add(target.log());
                 }

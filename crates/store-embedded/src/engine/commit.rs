@@ -53,7 +53,7 @@ pub(super) fn commit_piece(
     step.carry_out_all(writes, is_end, done)?;
     if let Some(trouble) = view.trouble() {
         // Unreadable data may have misled the rules, so no part of the batch is written.
-        writing.take_back(&view);
+        writing.discard_unpublished(&view);
         note_unreadable(shelf, &view);
         return Err(CommitError::Unavailable(trouble));
     }
@@ -117,7 +117,7 @@ pub(crate) fn flush(
     match append((&shelf.files, &shelf.writer), writing, &view.active.log) {
         Ok(()) => {}
         Err(AppendError::Full(error)) => {
-            writing.take_back(view);
+            writing.discard_unpublished(view);
             return Err(refuse(&shelf.jobs, &format!("the log could not be written: {error}")));
         }
         Err(AppendError::Failed(error)) => {

@@ -16,7 +16,7 @@ use hark_archive::{
 };
 
 use super::commit::commit_piece;
-use super::faults::{believe, damaged_files};
+use super::faults::{check_reads, damaged_files};
 use super::id_ranges::id_ranges;
 use super::label_values::label_values;
 use super::retention_notes;
@@ -121,7 +121,7 @@ impl Store for EmbeddedStore {
     fn knows(&self, id: &Id) -> Result<bool, SearchError> {
         let (view, before) = (self.shelf.view.load(), self.shelf.view.faults());
         let known = view.locate(id, self.shelf.files.terms().id(id), false).is_some();
-        believe(&self.shelf, &view, &before, || view.trouble())?;
+        check_reads(&self.shelf, &view, &before, || view.trouble())?;
         Ok(known)
     }
 
@@ -156,7 +156,7 @@ impl Store for EmbeddedStore {
         let questions = PreparedQuery::opened(query.clone(), self.shelf.files.terms());
         let (view, before) = (self.shelf.view.load(), self.shelf.view.faults());
         let count = count_all(&view.parts, &view.now().0, questions, visited);
-        believe(&self.shelf, &view, &before, || view.parts.trouble(&query))?;
+        check_reads(&self.shelf, &view, &before, || view.parts.trouble(&query))?;
         Ok(count)
     }
 
@@ -173,7 +173,7 @@ impl Store for EmbeddedStore {
         }
         let (view, before) = (self.shelf.view.load_full(), self.shelf.view.faults());
         label_values(&view, terms, name, each);
-        believe(&self.shelf, &view, &before, || view.trouble())
+        check_reads(&self.shelf, &view, &before, || view.trouble())
     }
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
@@ -190,7 +190,7 @@ impl Store for EmbeddedStore {
             let segment = Arc::clone(segment);
             gather_expired(&SegmentView { segment, writing: false }, now, limit, &mut ids);
         }
-        believe(&self.shelf, &view, &before, || view.trouble())?;
+        check_reads(&self.shelf, &view, &before, || view.trouble())?;
         Ok(ids)
     }
 

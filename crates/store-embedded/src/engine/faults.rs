@@ -25,7 +25,7 @@ pub(crate) fn has_lost(shelf: &OpenShelf, view: &ShelfView, before: &ReadFaults)
 /// Returns an error if a read of a file has failed since `before`, or if `trouble` returns a reason
 /// not to trust the result.
 #[inline]
-pub(super) fn believe(
+pub(super) fn check_reads(
     shelf: &OpenShelf,
     view: &ShelfView,
     before: &ReadFaults,

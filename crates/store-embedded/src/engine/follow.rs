@@ -58,8 +58,8 @@ pub enum FollowError {
 
 impl EmbeddedStore {
     /// Pauses or resumes maintenance. A pause waits until the current job has ended.
-    pub fn rest(&self, rest: bool) {
-        self.shelf.jobs.pause(rest);
+    pub fn pause_maintenance(&self, pause: bool) {
+        self.shelf.jobs.pause(pause);
     }
 
     /// Stops writing, so that another process can open the shelf and write. Maintenance must be
@@ -93,14 +93,14 @@ impl EmbeddedStore {
             }
         }
         drop(writing);
-        self.rest(false);
+        self.pause_maintenance(false);
         Ok(())
     }
 
     /// Begins to write the shelf that [`EmbeddedStore::open_released`] has opened; the process that
     /// released the shelf no longer writes. Maintenance stays paused until a call of
     /// [`EmbeddedStore::rest`].
-    pub fn take(&self) -> Result<(), FollowError> {
+    pub fn begin_writing(&self) -> Result<(), FollowError> {
         let shelf = &self.shelf;
         let mut writing = shelf.writer.lock();
         let manifest = shelf.writer.manifest();
@@ -160,7 +160,7 @@ impl EmbeddedStore {
             } else {
                 shelf.files.log_file_bytes(&log::path(shelf.files.dir(), number, 0))?
             };
-            writing.followed += take_in(shelf.files.terms(), &view, bytes, each)?;
+            writing.followed += read_new_part(shelf.files.terms(), &view, bytes, each)?;
             if writing.followed > records_max {
                 let records = writing.followed;
                 return Err(FollowError::TooMany { records, records_max });
@@ -191,7 +191,7 @@ fn is_unchanged(
 }
 
 /// Reads the new part of the active log, up to byte `to`, and returns its number of records.
-fn take_in(
+fn read_new_part(
     hasher: &TermHasher,
     view: &ShelfView,
     to: u64,

@@ -8,7 +8,7 @@ use hark_archive::{Position, Query, SearchError};
 use hark_codec::id_sum::IdTally;
 
 use super::current_view::ReadFaults;
-use super::faults::believe;
+use super::faults::check_reads;
 use super::shelf::OpenShelf;
 use super::shelf_view::ShelfView;
 use crate::sums::SummedSegment;
@@ -124,6 +124,6 @@ impl IdRanges for ShelfRanges {
     }
 
     fn check(&self) -> Result<(), SearchError> {
-        believe(&self.shelf, &self.view, &self.faults, || self.view.trouble())
+        check_reads(&self.shelf, &self.view, &self.faults, || self.view.trouble())
     }
 }

@@ -31,7 +31,7 @@ impl EmbeddedStore {
         if let Some(reserve) = &reserve {
             // A new archive has no directory yet. Any other failure occurs again when the shelf is
             // opened, and is reported then.
-            let _ = reserve.give_up_below(START_BYTES);
+            let _ = reserve.release_below(START_BYTES);
         }
         for dir in [dir, &dir.join("log"), &dir.join("seg")] {
             make_dir(&*disk, dir).map_err(ShelfOpenError::io(dir))?;
@@ -81,7 +81,7 @@ impl EmbeddedStore {
     }
 
     /// Opens a shelf that another process has [released](EmbeddedStore::release). This process
-    /// writes nothing to the shelf before [`EmbeddedStore::take`], since the other process may
+    /// writes nothing to the shelf before [`EmbeddedStore::begin_writing`], since the other process may
     /// still resume writing.
     pub fn open_released(
         dir: &Path,

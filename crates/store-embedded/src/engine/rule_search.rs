@@ -60,7 +60,7 @@ struct RuleSearch {
 impl RuleSearch {
     /// Continues until `wanted` records are found or `left` rows are visited. Returns false if the
     /// search must continue in the next step.
-    fn go_on(&mut self, wanted: usize, left: &mut u64) -> Result<bool, SearchError> {
+    fn advance(&mut self, wanted: usize, left: &mut u64) -> Result<bool, SearchError> {
         let found = &mut self.found;
         while found.len() < wanted
             && let Some(search) = &mut self.rest
@@ -232,7 +232,7 @@ impl RuleSearches {
         let at = known.unwrap_or(self.current.len() - 1);
         let failed = |error: SearchError| CommitError::Stopped(error.to_string());
         let search = &mut self.current[at];
-        let is_found = search.go_on(wanted, &mut self.left).map_err(failed)?;
+        let is_found = search.advance(wanted, &mut self.left).map_err(failed)?;
         Ok(is_found.then(|| search.found.iter().take(wanted).copied().collect()))
     }
 
@@ -317,7 +317,7 @@ mod tests {
         let of = |n: u16| if n.is_multiple_of(50) { 2 } else { 1 };
         let all: Vec<Write> = (0..3_000).map(|n| event(n, of(n), 1, &[])).collect();
         all.chunks(100).for_each(|part| assert!(store.commit(part).is_ok()));
-        store.settle().unwrap();
+        store.run_due_maintenance().unwrap();
         drop(store);
         let store = open();
         assert!(store.stats().segments >= 5);

@@ -8,7 +8,7 @@ use hark_archive::query::merge::SnapshotSearch;
 use hark_archive::query::plan::Set;
 use hark_archive::{Record, Search, SearchError, SearchProgress};
 
-use super::faults::believe;
+use super::faults::check_reads;
 use super::shelf::OpenShelf;
 use super::shelf_view::ShelfView;
 
@@ -27,7 +27,7 @@ impl Search for WatchedSearch {
     ) -> Result<SearchProgress, SearchError> {
         let before = self.shelf.view.faults();
         let progress = self.search.slice(work, sink)?;
-        believe(&self.shelf, &self.view, &before, || self.search.trouble())?;
+        check_reads(&self.shelf, &self.view, &before, || self.search.trouble())?;
         Ok(progress)
     }
 

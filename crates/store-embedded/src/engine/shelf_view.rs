@@ -147,10 +147,10 @@ impl LiveRow {
         }
     }
 
-    pub(crate) fn doom(&self) {
+    pub(crate) fn mark_deleted(&self) {
         match self {
             Self::Head(head, row) => {
-                head.doom(*row);
+                head.mark_deleted(*row);
             }
             Self::Segment(segment, row) => {
                 segment.dead.doomed.set(*row);

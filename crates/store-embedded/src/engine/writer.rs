@@ -133,8 +133,8 @@ impl LogWriterState {
     }
 
     /// Forgets the gathered batch, which is not in the log.
-    pub(super) fn take_back(&mut self, view: &ShelfView) {
-        view.active.take_back();
+    pub(super) fn discard_unpublished(&mut self, view: &ShelfView) {
+        view.active.discard_unpublished();
         self.targets.drain(..).for_each(|target| target.spare());
         self.empty_frames();
         self.searches.forget();
@@ -170,7 +170,7 @@ impl LogWriterState {
     /// process that only reads.
     pub(crate) fn gather_deletion(&mut self, id: Id, row: LiveRow) -> Option<usize> {
         let salt = self.tail.as_ref()?.salt;
-        row.doom();
+        row.mark_deleted();
         self.gather(LogFrame::Delete { id, log: row.log() }, salt);
         self.targets.push(row);
         Some(self.frames.len())

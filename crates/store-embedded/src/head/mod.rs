@@ -238,7 +238,7 @@ impl Head {
     }
 
     /// Marks a row as deleted by the current batch; returns false if the row was already marked.
-    pub fn doom(&self, row: u32) -> bool {
+    pub fn mark_deleted(&self, row: u32) -> bool {
         self.chunk(row).is_some_and(|chunk| chunk.doomed.set(row % CHUNK as u32))
     }
 
@@ -256,7 +256,7 @@ impl Head {
 
     /// Marks the unpublished rows as dead after a failed write of their batch. The rows are dead
     /// for the writer and for readers; no reader has seen them before.
-    pub fn take_back(&self) {
+    pub fn discard_unpublished(&self) {
         for row in self.published()..self.inserted() {
             if let Some(chunk) = self.chunk(row) {
                 chunk.doomed.set(row % CHUNK as u32);

@@ -145,11 +145,11 @@ impl Log {
     pub fn copy_dead(&self, other: &Self) {
         self.dead_bytes.store(other.dead_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         self.dead_records.store(other.dead_records.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.copy_kept(other);
+        self.copy_rewrite_data(other);
     }
 
     /// Copies the data of the last rewrite from another map of the log.
-    pub fn copy_kept(&self, other: &Self) {
+    pub fn copy_rewrite_data(&self, other: &Self) {
         if let Some(rewritten) = other.rewritten.get() {
             // If the log was rewritten since, the newer data stay.
             let _ = self.rewritten.set(rewritten.clone());
@@ -169,7 +169,7 @@ impl Log {
     }
 
     /// Whether the log keeps deletions of records in one of these logs.
-    pub fn keeps_deletions_of(&self, logs: &BTreeSet<u32>) -> bool {
+    pub fn has_deletions_of(&self, logs: &BTreeSet<u32>) -> bool {
         self.rewritten().is_some_and(|rewrite| !rewrite.kept_of.is_disjoint(logs))
     }
 

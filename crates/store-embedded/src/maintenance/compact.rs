@@ -9,7 +9,7 @@ use super::round::MaintenanceRound;
 use crate::engine::embedded_store::EmbeddedStore;
 use crate::engine::shelf::OpenShelf;
 use crate::options::{JobProgress, OnProgress};
-use crate::space::writes::look_for_space;
+use crate::space::writes::recheck_space;
 
 /// The result of a compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,12 +35,12 @@ impl EmbeddedStore {
             return Err(MaintenanceError::Resting);
         }
         if let Some(reserve) = &shelf.files.options().reserve {
-            reserve.give_up_below(reserve.bytes())?;
+            reserve.release_below(reserve.bytes())?;
         }
         shelf.jobs.space().set_compacting(true);
         let compacted = compact(shelf, progress);
         shelf.jobs.space().set_compacting(false);
-        look_for_space(&shelf.files, &shelf.jobs);
+        recheck_space(&shelf.files, &shelf.jobs);
         compacted?;
         if let Some(path) = shelf.jobs.damaged_files().into_iter().next() {
             return Err(MaintenanceError::Damaged(path));

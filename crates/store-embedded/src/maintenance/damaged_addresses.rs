@@ -97,7 +97,7 @@ pub(super) fn remake_addresses(
     let line = line.ok_or_else(damaged)?;
     let line = readdress(&shelf.files, disk, bad, line)?;
     let renewed = reopen(&shelf.files, disk, bad, &line, &next)?;
-    renewed.keep_dead(bad, None);
+    renewed.copy_dead_from(bad, None);
     let renewed = replace_segment(shelf, disk, manifest, next, renewed)?;
     shelf.jobs.forget_unreadable(&segment::path(shelf.files.dir(), number));
     // Every frame of these logs has been read and is whole.

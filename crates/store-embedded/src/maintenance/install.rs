@@ -84,7 +84,7 @@ pub(super) fn install(
         fresh.set_dead(&next.logs);
         for log in fresh.logs.iter().flatten() {
             if let Some(known) = known.get(&log.number) {
-                log.copy_kept(known);
+                log.copy_rewrite_data(known);
             }
         }
     }

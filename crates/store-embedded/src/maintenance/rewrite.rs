@@ -146,7 +146,7 @@ pub(super) fn rewrite(
     };
     let line = readdress(&shelf.files, disk, segment, line)?;
     let renewed = reopen(&shelf.files, disk, segment, &line, &next)?;
-    renewed.keep_dead(segment, Some(number));
+    renewed.copy_dead_from(segment, Some(number));
     // Records that died while the log was copied are still in the copy.
     for row in moved_and_dead(&renewed, number) {
         renewed.note_dead(row);

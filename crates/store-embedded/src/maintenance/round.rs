@@ -239,7 +239,7 @@ impl<'a> MaintenanceRound<'a> {
     /// removed from the segments. Logs that could not be erased stay in `logs`.
     pub(super) fn erase(&mut self, logs: &mut BTreeSet<u32>) {
         let due = logs.clone();
-        let is_due = |log: &Log| due.contains(&log.number) || log.keeps_deletions_of(&due);
+        let is_due = |log: &Log| due.contains(&log.number) || log.has_deletions_of(&due);
         self.rewrite(RewriteOrder::Oldest, &is_due, &mut |_| {});
         let covers = |segment: &Segment| {
             let entry = &segment.entry;
@@ -254,7 +254,7 @@ impl<'a> MaintenanceRound<'a> {
             let is_passed = due.contains(&log.number) && !self.logs.contains(&log.number);
             // A log that was rewritten before the log with the deleted records still has the
             // deletions.
-            if (is_passed && log.has_dead()) || log.keeps_deletions_of(&due) {
+            if (is_passed && log.has_dead()) || log.has_deletions_of(&due) {
                 logs.insert(log.number);
             }
         }
@@ -284,7 +284,9 @@ impl<'a> MaintenanceRound<'a> {
                 );
             }
             Err(error) if error.may_pass() => self.note(error),
-            Err(error) => self.give_up(path, format!("damaged, and not made anew: {error}")),
+            Err(error) => {
+                self.mark_irreparable(path, format!("damaged, and not made anew: {error}"));
+            }
         }
     }
 
@@ -313,13 +315,13 @@ impl<'a> MaintenanceRound<'a> {
         if let MaintenanceError::Log(error) = &error
             && let Some(path) = damaged_log(error)
         {
-            self.give_up(path, error.to_string());
+            self.mark_irreparable(path, error.to_string());
         }
         self.failed.get_or_insert(error);
     }
 
     /// Records that a file is damaged for good, and logs the damage once.
-    fn give_up(&mut self, path: PathBuf, reason: String) {
+    fn mark_irreparable(&mut self, path: PathBuf, reason: String) {
         self.shelf.jobs.note_untidy();
         self.shelf.jobs.note_damaged_file(path, reason);
         tidy(self.shelf);

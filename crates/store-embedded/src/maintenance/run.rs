@@ -8,8 +8,8 @@ use super::rewrite::RewriteOrder;
 use super::round::MaintenanceRound;
 use crate::engine::shelf::OpenShelf;
 use crate::log::Log;
-use crate::space::pressure::{lacks_space, puts_off_rewrites};
-use crate::space::writes::look_for_space;
+use crate::space::pressure::{defers_rewrites, lacks_space};
+use crate::space::writes::recheck_space;
 
 /// Dead share above which a log is rewritten even while many records are being deleted, since
 /// hardly any bytes have to be copied.
@@ -30,7 +30,7 @@ pub(crate) fn maintain_all(shelf: &OpenShelf) -> Result<(), MaintenanceError> {
     // Small logs are not sealed early: many small logs would take more space than rewrites free.
     let gives_back = active.written() >= (options.log_bytes_max / 16).max(1 << 20)
         && active.dead_share() > options.rewrite_dead_share;
-    let puts_off = || puts_off_rewrites(jobs, &view.load());
+    let puts_off = || defers_rewrites(jobs, &view.load());
     if is_erased || (is_lacking && gives_back && !puts_off()) {
         round.seal_head();
     }
@@ -54,7 +54,7 @@ pub(crate) fn maintain_all(shelf: &OpenShelf) -> Result<(), MaintenanceError> {
     }
     let ended = round.end();
     if !stop() {
-        look_for_space(files, jobs);
+        recheck_space(files, jobs);
     }
     ended
 }

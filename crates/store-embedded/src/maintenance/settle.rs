@@ -7,13 +7,13 @@ use crate::repair::file_lengths::{check_lengths, forget_verified};
 
 impl EmbeddedStore {
     /// Runs all due maintenance jobs and returns after the last one; for tests and benches.
-    pub fn settle(&self) -> Result<(), MaintenanceError> {
+    pub fn run_due_maintenance(&self) -> Result<(), MaintenanceError> {
         maintain_all(&self.shelf)
     }
 
     /// Checks the lengths of all files, and makes later reads verify checksums again, as
     /// maintenance does regularly; for tests.
-    pub fn look_at_files(&self) {
+    pub fn recheck_files(&self) {
         check_lengths(&self.shelf);
         forget_verified(&self.shelf.view.load_full());
     }

@@ -25,7 +25,7 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<JoinHandle<()>> {
         let jobs = &shelf.jobs;
         let (mut done, mut looks) = (WorkReport::default(), FileLooks::new());
         loop {
-            let pause = next_look(jobs, &shelf.files, &done);
+            let pause = next_check(jobs, &shelf.files, &done);
             let mut signal = jobs.signal();
             let until = pause.map(|pause| Instant::now() + pause);
             while (!signal.work || signal.resting) && !signal.stop {
@@ -59,7 +59,7 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<JoinHandle<()>> {
 }
 
 /// Time after which maintenance checks for work without a call; `None` if no check is needed.
-fn next_look(jobs: &ShelfJobs, files: &ShelfFiles, done: &WorkReport) -> Option<Duration> {
+fn next_check(jobs: &ShelfJobs, files: &ShelfFiles, done: &WorkReport) -> Option<Duration> {
     let space = jobs.space().lacking().map(|_| REST);
     let erase = erase_wait(files, jobs);
     [space, erase, done.next()].into_iter().flatten().min()

@@ -68,7 +68,7 @@ pub fn merge(
     lists(&mut builder, Spool::new(disk, shelf, number)?, segments, &rows)?;
     let mut expiries: Vec<(u64, u32)> = Vec::new();
     for (segment, map) in segments.iter().zip(&rows) {
-        let moved = |(time, row): (u64, u32)| Some((time, kept(map, row)?));
+        let moved = |(time, row): (u64, u32)| Some((time, new_row(map, row)?));
         expiries.extend(segment.file.expiries().filter_map(moved));
     }
     expiries.sort_unstable();
@@ -76,7 +76,7 @@ pub fn merge(
     builder.values(terms.listed(), values(segments, &rows, terms))?;
     builder.sums(order.iter().map(|&(segment, row)| id(&segments[segment as usize], row)))?;
     let words: Vec<Words<'_>> = segments.iter().map(|segment| segment.file.words()).collect();
-    builder.words(|into| merge_words(into, &words, |at, row| kept(&rows[at], row)))?;
+    builder.words(|into| merge_words(into, &words, |at, row| new_row(&rows[at], row)))?;
     let mut bytes = builder.finish()?;
     let addresses =
         order.iter().map(|&(segment, row)| segments[segment as usize].address(row).pack());
@@ -84,7 +84,7 @@ pub fn merge(
     Ok(MergedSegment { rows, count: order.len() as u32, bytes })
 }
 
-fn kept(map: &[u32], row: u32) -> Option<u32> {
+fn new_row(map: &[u32], row: u32) -> Option<u32> {
     map.get(row as usize).copied().filter(|&new| new != DROPPED)
 }
 
@@ -130,7 +130,7 @@ fn interleave(segments: &[Arc<Segment>]) -> Vec<(u32, u32)> {
 fn ids(segments: &[Arc<Segment>], rows: &[Vec<u32>]) -> impl Iterator<Item = (u64, u32)> {
     let parts = segments.iter().zip(rows).map(|(segment, map)| {
         let entries = (0..).map_while(|entry| segment.file.id_entry(entry));
-        entries.filter_map(|(hash, row)| Some((hash, kept(map, row)?)))
+        entries.filter_map(|(hash, row)| Some((hash, new_row(map, row)?)))
     });
     merged(parts.collect())
 }
@@ -146,7 +146,7 @@ fn values<'a>(
         segments.iter().zip(rows).any(|(segment, map)| {
             let file = &segment.file;
             let mut postings = file.term(term).flat_map(|entry| file.list(entry));
-            postings.any(|at| kept(map, file.posting(at)).is_some())
+            postings.any(|at| new_row(map, file.posting(at)).is_some())
         })
     };
     let mut last = None;
@@ -177,7 +177,7 @@ fn lists(
             heap.pop();
             heap.extend(next(at, entry + 1));
             let file = &segments[at].file;
-            list.extend(file.list(entry).filter_map(|i| kept(&rows[at], file.posting(i))));
+            list.extend(file.list(entry).filter_map(|i| new_row(&rows[at], file.posting(i))));
             lists += 1;
         }
         if lists > 1 {

@@ -129,7 +129,7 @@ impl Segment {
 
     /// Copies the dead bytes and dead records of the logs from `other`, except for the log numbered
     /// `except`.
-    pub fn keep_dead(&self, other: &Self, except: Option<u32>) {
+    pub fn copy_dead_from(&self, other: &Self, except: Option<u32>) {
         for both in self.logs.iter().zip(&other.logs) {
             if let (Some(mine), Some(theirs)) = both
                 && Some(mine.number) != except

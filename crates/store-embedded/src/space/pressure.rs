@@ -29,7 +29,7 @@ pub(crate) fn deletes_follow(jobs: &ShelfJobs, view: &ShelfView, follow: bool) {
 
 /// Whether rewrites of partly dead logs are postponed: more of their records will be deleted soon,
 /// and each log would be rewritten many times.
-pub(crate) fn puts_off_rewrites(jobs: &ShelfJobs, view: &ShelfView) -> bool {
+pub(crate) fn defers_rewrites(jobs: &ShelfJobs, view: &ShelfView) -> bool {
     let Some(bytes) = jobs.deletes_from_bytes() else { return false };
     view.bytes_on_disk() <= bytes + bytes / GROWTH_SHARE
 }

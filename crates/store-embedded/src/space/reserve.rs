@@ -103,7 +103,7 @@ impl DiskReserve {
     }
 
     /// Removes the file, and returns whether the file existed.
-    pub fn give_up(&self) -> io::Result<bool> {
+    pub fn remove_file(&self) -> io::Result<bool> {
         let _changing = self.changing.lock();
         match self.disk.remove(&self.data.join(NAME)) {
             Ok(()) => {}
@@ -118,9 +118,9 @@ impl DiskReserve {
     }
 
     /// Removes the reserve if fewer than `bytes` bytes are free.
-    pub(crate) fn give_up_below(&self, bytes: u64) -> io::Result<()> {
+    pub(crate) fn release_below(&self, bytes: u64) -> io::Result<()> {
         if self.disk.free(&self.data)? < bytes {
-            self.give_up()?;
+            self.remove_file()?;
         }
         Ok(())
     }

@@ -61,7 +61,7 @@ pub(crate) fn check_space(
     }
     if deletes
         && let Some(reserve) = &files.options().reserve
-        && reserve.give_up().is_ok_and(|given_up| given_up)
+        && reserve.remove_file().is_ok_and(|given_up| given_up)
         && self::lack(files, needs, true).is_ok_and(|lack| lack == 0)
     {
         return Ok(());
@@ -121,7 +121,7 @@ pub(crate) fn note_space(
 }
 
 /// Checks whether the disk has space again after a refused batch, and makes the reserve again.
-pub(crate) fn look_for_space(files: &ShelfFiles, jobs: &ShelfJobs) {
+pub(crate) fn recheck_space(files: &ShelfFiles, jobs: &ShelfJobs) {
     if let Some(reserve) = &files.options().reserve
         && let Err(error) = reserve.make()
     {

@@ -115,7 +115,7 @@ fn a_write_that_finds_the_disk_full_is_undone_and_the_same_store_goes_on() {
             // The first write of the commit writes the batch or the header of a log.
             fixture.disk.arm(Trouble::Full, 0);
             let refused = store.commit(&batch).expect_err("nothing fits").to_string();
-            fixture.disk.calm();
+            fixture.disk.end_faults();
             assert!(refused.contains("the disk is full"), "{refused}");
             assert!(everything(&store) == before, "nothing of it is there");
             store.commit(&batch).expect("there is space again");
@@ -123,7 +123,7 @@ fn a_write_that_finds_the_disk_full_is_undone_and_the_same_store_goes_on() {
             fixture.same_as_model(&store, "after the disk was full");
         }
         assert_eq!(store.stats().damaged, 0);
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         fixture.same_as_model(&store, "settled");
         drop(store);
         let again = fixture.open(fixture.options());
@@ -142,7 +142,7 @@ fn too_many_open_files_put_off_what_needs_a_new_log_and_stop_nothing() {
         let batch: Vec<Write> = (0..12).map(|_| Write::Put(fixture.world.record())).collect();
         fixture.disk.arm(Trouble::NoFiles, 0);
         let committed = store.commit(&batch);
-        fixture.disk.calm();
+        fixture.disk.end_faults();
         if let Err(error) = committed {
             assert!(matches!(error, hark_archive::CommitError::Unavailable(_)), "{error}");
             assert!(error.to_string().contains("a new log could not be begun"), "{error}");
@@ -154,7 +154,7 @@ fn too_many_open_files_put_off_what_needs_a_new_log_and_stop_nothing() {
         fixture.same_as_model(&store, "committed");
     }
     assert!(put_off >= 5, "{put_off} logs were begun");
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     assert_eq!(fixture.unnamed(), Vec::<String>::new());
     drop(store);
     fixture.no_faults("settled");
@@ -177,7 +177,7 @@ fn what_was_stored_before_the_disk_was_full_is_answered_as_stored() {
         // The first write fits, and a later write does not.
         fixture.disk.arm(Trouble::Full, 4);
         let done = store.commit_some(&batch);
-        fixture.disk.calm();
+        fixture.disk.end_faults();
         let stored = done.as_ref().map_or(0, |done| done.outcomes.len());
         assert_eq!(stored > 0, syncs(&store) > syncs_before, "as many are answered as are stored");
         fixture.model.commit(&batch[..stored]).expect("commits");

@@ -30,7 +30,7 @@ fn a_damaged_segment_is_made_anew_before_it_is_merged() {
     let fixture = Fixture::with_all_maintenance_due(7);
     flip(&first(&fixture, "seg"), IN_TIMES);
     let store = fixture.open(fixture.options());
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     let stats = store.stats();
     assert!(stats.segments < 4, "{} segments", stats.segments);
     assert_eq!(stats.damaged_files, Vec::<String>::new());
@@ -48,14 +48,14 @@ fn a_segment_that_cannot_be_made_anew_stops_no_other_work_and_is_named_once() {
     // Damage most records of the segment.
     let len = fs::metadata(&log).expect("is there").len() as usize;
     (100..len).step_by(200).for_each(|at| flip(&log, at));
-    store.settle().expect("the others are merged");
+    store.run_due_maintenance().expect("the others are merged");
     let stats = store.stats();
     assert!(stats.segments < 6, "{} segments", stats.segments);
     assert!(stats.maintenance.rewriting.bytes > 0, "logs of the others are rewritten");
     let named = [segment.display().to_string()];
     assert_eq!(stats.damaged_files, named);
     let jobs = store.stats().maintenance;
-    store.settle().expect("it is left alone");
+    store.run_due_maintenance().expect("it is left alone");
     assert_eq!(store.stats().maintenance, jobs);
     let reason = store.compact(&mut |_| {}).expect_err("the caller gets the error").to_string();
     assert!(reason.contains("damaged") && reason.contains(&named[0]), "{reason}");
@@ -68,7 +68,7 @@ fn a_rewrite_loses_no_record_that_damaged_addresses_do_not_name() {
     let options =
         EmbeddedOptions { merge_fan_in: 1_000, rewrite_dead_share: 2.0, ..fixture.options() };
     let store = fixture.open(options);
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     let log = fs::metadata(first(&fixture, "log")).expect("is there").len();
     for path in files(&fixture, "seg", "addr") {
         // Erase the addresses of the first rows, after the first 8 bytes of the file.

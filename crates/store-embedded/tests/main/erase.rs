@@ -93,7 +93,7 @@ fn figures_are_true_through_merges_rewrites_and_a_restart() {
     for _ in 0..5 {
         fixture.write(&store, 40);
         delete(&fixture, &store, 30);
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         figures_agree(&fixture, &store);
     }
     let before = store.stats();
@@ -103,7 +103,7 @@ fn figures_are_true_through_merges_rewrites_and_a_restart() {
     assert_eq!((after.dead, after.dead_bytes), (0, 0), "{after:?}");
     fixture.write(&store, 40);
     delete(&fixture, &store, 30);
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     let before = store.stats();
     drop(store);
     let store = fixture.open(options);
@@ -123,7 +123,7 @@ fn what_was_deleted_before_a_rebuild_is_erased_after_it() {
     for without_manifest in [false, true] {
         let fixture = Fixture::with_all_maintenance_due(14);
         let store = fixture.open(fixture.options());
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         let deleted = delete(&fixture, &store, 60);
         drop(store);
         assert!(!found(&fixture.dir(), &deleted).is_empty());
@@ -151,13 +151,13 @@ fn what_was_deleted_is_erased_in_time_in_heads_and_segments_and_over_restarts() 
     let store = fixture.open(EmbeddedOptions { erase_within: None, ..options.clone() });
     fixture.write(&store, 10);
     let mut deleted = delete(&fixture, &store, 60);
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     assert!(!found(&fixture.dir(), &deleted).is_empty(), "nothing is erased unless it is set");
     drop(store);
     // The next process cannot distinguish deleted from replaced records, and erases both.
     let store = fixture.open(options);
     for round in 0..4 {
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         assert_eq!(found(&fixture.dir(), &deleted), Vec::<String>::new(), "round {round}");
         figures_agree(&fixture, &store);
         fixture.same_as_model(&store, "erased");
@@ -182,10 +182,10 @@ fn bounds_that_change_while_the_shelf_is_open_hold_from_the_next_round_on() {
     let store = fixture.open(options.clone());
     fixture.write(&store, 10);
     let deleted = delete(&fixture, &store, 10);
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     assert!(!found(&fixture.dir(), &deleted).is_empty(), "nothing is erased unless it is set");
     store.set_space(&SpaceBounds { erase_within: Some(Duration::ZERO), ..bounds });
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     assert_eq!(found(&fixture.dir(), &deleted), Vec::<String>::new());
     drop(store);
     for changed in [
@@ -194,12 +194,12 @@ fn bounds_that_change_while_the_shelf_is_open_hold_from_the_next_round_on() {
     ] {
         let store = fixture.open(options.clone());
         delete(&fixture, &store, 10);
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         let before = store.stats();
         assert!(before.dead_bytes > 0 && before.reclaimable_bytes == 0, "{before:?}");
         store.set_space(&changed);
         assert!(store.stats().reclaimable_bytes > 0, "{changed:?}");
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         let after = store.stats();
         assert!(after.dead_bytes < before.dead_bytes && after.reclaimable_bytes == 0, "{after:?}");
         figures_agree(&fixture, &store);
@@ -211,7 +211,7 @@ fn bounds_that_change_while_the_shelf_is_open_hold_from_the_next_round_on() {
     store.set_space(&SpaceBounds { log_bytes_max: 1, ..bounds });
     fixture.write(&store, 5);
     fixture.write(&store, 5);
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     assert!(segments(&store) > before, "a log of a byte is full: {:?}", store.stats());
 }
 
@@ -241,7 +241,7 @@ fn a_compaction_that_fails_or_is_cut_off_anywhere_loses_nothing() {
             let compacted = store.compact(&mut |_| {}).map_err(|error| error.to_string());
             fixture.same_as_model(&store, &format!("{when}: {compacted:?}"));
             let crashed = fixture.disk.crash(&mut random).expect("is made");
-            fixture.disk.calm();
+            fixture.disk.end_faults();
             drop(store);
             let after = Fixture { disk: crashed, world: fixture.world, model: fixture.model };
             let store = after.open(after.options());

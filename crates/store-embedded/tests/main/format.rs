@@ -93,7 +93,7 @@ fn segments_of_format_3_are_read_and_kept_until_they_are_merged() {
     assert_eq!(check(&dir, &options, &mut |_| {}).expect("checks").faults, Vec::new());
     let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     assert_same(&store, b"", "before maintenance");
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     assert!(magics(&dir).iter().all(|magic| magic == b"HARKseg3"), "{:?}", magics(&dir));
     store.compact(&mut |_| {}).expect("compacts");
     assert_eq!(magics(&dir), [b"HARKseg4"]);
@@ -106,7 +106,7 @@ fn segments_of_format_3_are_read_and_kept_until_they_are_merged() {
 fn write_in_format(dir: &Path, magic: &[u8], sections: usize) {
     let options = EmbeddedOptions { background: false, ..EmbeddedOptions::default() };
     let store = EmbeddedStore::open(dir, Box::new(KeepAll), options).expect("opens");
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     drop(store);
     for path in segments(dir) {
         let bytes = fs::read(&path).expect("is read");
@@ -141,7 +141,7 @@ fn opened_and_brought_up(dir: &Path, listed: &'static [u8]) {
     assert_eq!(magics(dir), before);
     let store = EmbeddedStore::open(dir, Box::new(KeepAll), options.clone()).expect("opens");
     assert_same(&store, listed, "before maintenance");
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     assert_same(&store, listed, "after maintenance");
     assert!(magics(dir).iter().all(|magic| magic == b"HARKseg4"), "{:?}", magics(dir));
     assert!(is_summed(&store));
@@ -166,7 +166,7 @@ fn a_damaged_list_of_values_is_found_and_mended() {
     let options =
         EmbeddedOptions { background: false, listed_labels: b"pt", ..EmbeddedOptions::default() };
     let open = || EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
-    open().settle().expect("settles");
+    open().run_due_maintenance().expect("settles");
     // Only the section of values has the values: a dictionary has hashes.
     let listed = b"t\x07\0\0\0topic 5";
     for (damage, fault) in [(5, "that of no row"), (11, "out of order")] {

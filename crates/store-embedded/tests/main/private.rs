@@ -36,7 +36,7 @@ fn all_that_is_made_in_a_data_directory_is_for_its_owner_alone() {
         let batch: Vec<Write> = (0..10).map(|_| Write::Put(world.record())).collect();
         store.commit(&batch).expect("commits");
     }
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     drop((store, lock));
     let mut found = Vec::new();
     all(&data, &mut found);

@@ -11,7 +11,7 @@ fn maintenance_that_fails_leaves_only_what_manifest_names() {
     let due = Fixture::with_all_maintenance_due(1);
     let store = due.open(due.options());
     let before = due.disk.operations();
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     let operations = due.disk.operations() - before;
     assert!(operations > 100, "{operations} operations are too few for all jobs");
     drop((store, due));
@@ -23,10 +23,10 @@ fn maintenance_that_fails_leaves_only_what_manifest_names() {
             let store = fixture.open(fixture.options());
             let when = format!("{trouble:?} in {after} operations");
             fixture.disk.arm(trouble, after);
-            let failed = store.settle().err().map(|error| error.to_string());
-            fixture.disk.calm();
+            let failed = store.run_due_maintenance().err().map(|error| error.to_string());
+            fixture.disk.end_faults();
             let unnamed = fixture.unnamed();
-            let again = store.settle().err().map(|error| error.to_string());
+            let again = store.run_due_maintenance().err().map(|error| error.to_string());
             if again.as_ref().is_some_and(|error| error.contains("the disk failed once")) {
                 // A sync failed, so nothing is written or removed before the next start.
                 continue;
@@ -52,8 +52,8 @@ fn a_merge_that_does_not_fit_leaves_the_room_to_the_writer_and_comes_later() {
     let store = fixture.open(fixture.options());
     // This space suffices for sealing with a reserve for the writer, but not for a merge with its
     // larger reserve.
-    fixture.disk.give_room(Some(fixture.disk.used() + (16 << 20)));
-    let refused = store.settle().expect_err("a merge is due").to_string();
+    fixture.disk.set_capacity(Some(fixture.disk.used() + (16 << 20)));
+    let refused = store.run_due_maintenance().expect_err("a merge is due").to_string();
     assert!(refused.contains("not enough room") && refused.contains("merging"), "{refused}");
     assert!(refused.contains("16.0 MiB are free"), "{refused}");
     let stats = store.stats();
@@ -61,8 +61,8 @@ fn a_merge_that_does_not_fit_leaves_the_room_to_the_writer_and_comes_later() {
     assert!(stats.maintenance.rewriting.bytes > 0, "logs are rewritten none the less");
     assert_eq!(fixture.unnamed(), Vec::<String>::new());
     fixture.write(&store, 5);
-    fixture.disk.give_room(None);
-    store.settle().expect("there is room");
+    fixture.disk.set_capacity(None);
+    store.run_due_maintenance().expect("there is room");
     assert!(store.stats().segments < 7);
     fixture.same_as_model(&store, "merged");
     drop(store);
@@ -73,7 +73,7 @@ fn a_merge_that_does_not_fit_leaves_the_room_to_the_writer_and_comes_later() {
 fn without_room_for_sealing_the_writer_waits_and_goes_on_by_itself() {
     let mut fixture = Fixture::new(5);
     let store = fixture.open(fixture.options());
-    fixture.disk.give_room(Some(fixture.disk.used() + (4 << 20)));
+    fixture.disk.set_capacity(Some(fixture.disk.used() + (4 << 20)));
     let refused = loop {
         let batch: Vec<Write> = (0..10).map(|_| Write::Put(fixture.world.record())).collect();
         match store.commit(&batch) {
@@ -84,7 +84,7 @@ fn without_room_for_sealing_the_writer_waits_and_goes_on_by_itself() {
     assert!(matches!(refused, CommitError::Unavailable(_)), "{refused}");
     assert!(refused.to_string().contains("not enough room"), "{refused}");
     assert_eq!(store.stats().heads_waiting, 4, "so many wait in memory, no more");
-    fixture.disk.give_room(None);
+    fixture.disk.set_capacity(None);
     fixture.write(&store, 10);
     assert_eq!(store.stats().heads_waiting, 0);
     fixture.same_as_model(&store, "sealed");
@@ -98,13 +98,13 @@ fn a_file_of_the_manifest_that_was_begun_in_vain_is_taken_away_and_its_number_is
     let store = fixture.open(fixture.options());
     let before = std::fs::read_to_string(fixture.dir().join("MANIFEST")).expect("is there");
     fixture.disk.arm(Trouble::Full, 5);
-    store.settle().expect_err("nothing fits");
-    fixture.disk.calm();
+    store.run_due_maintenance().expect_err("nothing fits");
+    fixture.disk.end_faults();
     let after = std::fs::read_to_string(fixture.dir().join("MANIFEST")).expect("is there");
     assert_eq!(before, after);
     // The manifest in memory equals the manifest on the disk, which a resume after a failed
     // takeover checks.
-    store.rest(true);
+    store.pause_maintenance(true);
     store.release().expect("is released");
     store.resume().expect("goes on");
 }

@@ -40,7 +40,7 @@ fn a_sound_shelf_is_read_whole_and_nothing_is_found() {
             }
         }
         // No job rewrites files that the pass has already read, so that the figures match the pass.
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         let before = store.stats().scrub.expect("is there").read_bytes;
         let scrubbed = store.scrub().expect("scrubs");
         let read = scrubbed.read_bytes - before;
@@ -56,7 +56,7 @@ fn a_damaged_section_is_found_and_its_segment_made_again() {
         let fixture = Fixture::with_all_maintenance_due(5);
         let options = EmbeddedOptions { merge_fan_in: 1_000, ..fixture.options() };
         let store = fixture.open(options);
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         let segment = files(&fixture, "seg", "seg").remove(0);
         let (at, len) = section(&segment, number);
         overwrite(&segment, at, |bytes| bytes.fill(0), len.min(4096));
@@ -78,7 +78,7 @@ fn a_damaged_frame_is_found_before_a_question_meets_it_and_only_told_of() {
         // A rewritten log has no deletions left, so logs are not rewritten here.
         let options = EmbeddedOptions { rewrite_dead_share: 2.0, ..fixture.options() };
         let store = fixture.open(options.clone());
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         drop(store);
         // Find the last frame of this kind in a log that is not the last log.
         let mut logs = files(&fixture, "log", "log");
@@ -124,7 +124,7 @@ fn a_record_that_was_read_when_it_was_whole_is_not_given_once_it_is_known_to_be_
     for is_sealed in [true, false] {
         let mut fixture = Fixture::with_all_maintenance_due(4);
         let store = fixture.open(fixture.options());
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         fixture.write(&store, 5);
         let all = everything(&store);
         // Choose the last byte of a live record.
@@ -149,7 +149,7 @@ fn a_record_that_was_read_when_it_was_whole_is_not_given_once_it_is_known_to_be_
 fn damaged_addresses_are_found_and_made_again_at_once() {
     let mut fixture = Fixture::with_all_maintenance_due(8);
     let store = fixture.open(fixture.options());
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     fixture.same_as_model(&store, "sound");
     let segments = store.stats().segments;
     // After the first 8 bytes, the file has 8 bytes for each row.
@@ -189,7 +189,7 @@ fn the_background_thread_reads_everything_again_and_again() {
 /// Stores records twice, by damaging the index of their ids in between.
 fn store_twice(fixture: &mut Fixture) -> (EmbeddedStore, u64) {
     let store = fixture.open(EmbeddedOptions { merge_fan_in: 1_000, ..fixture.options() });
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     let all = everything(&store);
     // Not a hole: a hole reads as zeros and would be noticed.
     for segment in files(fixture, "seg", "seg") {
@@ -232,7 +232,7 @@ fn a_record_of_the_last_log_that_rots_is_left_out_before_and_after_it_was_read()
         let whole = everything(&store);
         if !was_read {
             // Forget that the records have been verified.
-            store.look_at_files();
+            store.recheck_files();
         }
         let log = files(&fixture, "log", "log").pop().expect("a log");
         let bytes = std::fs::read(&log).expect("is read");
@@ -241,7 +241,7 @@ fn a_record_of_the_last_log_that_rots_is_left_out_before_and_after_it_was_read()
         overwrite(&log, (at + rotten.len() / 2) as u64, |byte| byte[0] ^= 0x10, 1);
         if was_read {
             // Simulate the check after an hour.
-            store.look_at_files();
+            store.recheck_files();
         }
         let left = everything(&store);
         assert_eq!(left.len(), whole.len() - 1, "read before: {was_read}");
@@ -255,19 +255,19 @@ fn a_file_that_is_shortened_within_its_last_page_is_noticed_and_made_again() {
     for ending in ["seg", "addr"] {
         let fixture = Fixture::with_all_maintenance_due(5);
         let store = fixture.open(fixture.options());
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         let path = files(&fixture, "seg", ending).remove(0);
         let len = std::fs::metadata(&path).expect("is there").len();
         let file = std::fs::OpenOptions::new().write(true).open(&path).expect("opens");
         file.set_len(len - len.min(4096) / 4).expect("is shortened");
-        store.look_at_files();
+        store.recheck_files();
         let question = hark_archive::Query::default();
         let refused = store
             .search(&question)
             .expect("begins")
             .slice(u64::MAX, &mut |_| std::ops::ControlFlow::Continue(()));
         assert!(refused.is_err(), "a question that needs {ending} is not answered without it");
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         fixture.same_as_model(&store, "made again");
         drop(store);
         fixture.no_faults("made again");
@@ -287,7 +287,7 @@ fn a_hole_in_the_ids_of_a_segment_is_noticed_before_anything_is_stored_twice() {
             store.commit(part).expect("commits");
             fixture.model.commit(part).expect("commits");
         }
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         let segment = files(&fixture, "seg", "seg").remove(0);
         let (at, len) = section(&segment, number);
         // A multiple of eight bytes, like a page.
@@ -298,7 +298,7 @@ fn a_hole_in_the_ids_of_a_segment_is_noticed_before_anything_is_stored_twice() {
             if let Err(error) = store.commit(part) {
                 assert!(matches!(error, hark_archive::CommitError::Unavailable(_)), "{error}");
                 put_off += 1;
-                store.settle().expect("the segment is made again");
+                store.run_due_maintenance().expect("the segment is made again");
                 store.commit(part).expect("commits");
             }
             fixture.model.commit(part).expect("commits");
@@ -320,7 +320,7 @@ fn a_hole_in_times_kinds_or_postings_is_noticed_by_the_first_question_that_reads
         for _ in 0..12 {
             fixture.write(&store, 300);
         }
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         let segment = files(&fixture, "seg", "seg").remove(0);
         let (start, len) = section(&segment, number);
         let end = start + len as u64;
@@ -336,7 +336,7 @@ fn a_hole_in_times_kinds_or_postings_is_noticed_by_the_first_question_that_reads
                 let expected = ids(&fixture.model, &query).expect("the model answers");
                 let Ok(answer) = ids(&store, &query) else {
                     noticed += 1;
-                    store.settle().expect("the segment is made again");
+                    store.run_due_maintenance().expect("the segment is made again");
                     assert_eq!(ids(&store, &query).expect("answers"), expected);
                     continue;
                 };

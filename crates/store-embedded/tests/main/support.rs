@@ -74,7 +74,7 @@ impl Fixture {
         }
         drop(store);
         let store = fixture.open(EmbeddedOptions { background: true, ..nothing_due });
-        store.rest(true);
+        store.pause_maintenance(true);
         while store.stats().heads_waiting < 3 {
             fixture.write(&store, 10);
         }

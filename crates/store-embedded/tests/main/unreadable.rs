@@ -44,7 +44,7 @@ fn segments_that_lose_their_pages_are_asked_in_vain_until_they_are_made_anew() {
     for ending in ["seg", "addr"] {
         let mut fixture = Fixture::with_all_maintenance_due(3);
         let store = fixture.open(fixture.options());
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         let expected = everything(&store);
         let known = *hark_archive::Record::new(&expected[expected.len() / 2]).unwrap().id();
         cut(&fixture, "seg", ending, 0);
@@ -60,7 +60,7 @@ fn segments_that_lose_their_pages_are_asked_in_vain_until_they_are_made_anew() {
         assert!(!named.is_empty() && named[0].contains(".seg"), "{named:?}");
 
         // Maintenance makes both files again from the logs.
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         assert_eq!(store.stats().damaged_files, Vec::<String>::new());
         assert!(everything(&store) == expected, "{ending}");
         fixture.write(&store, 20);
@@ -73,7 +73,7 @@ fn segments_that_lose_their_pages_are_asked_in_vain_until_they_are_made_anew() {
 fn records_whose_log_loses_its_pages_are_left_out_and_the_log_is_named() {
     let mut fixture = Fixture::with_all_maintenance_due(4);
     let store = fixture.open(fixture.options());
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     let all = ask(&store).expect("answers");
     let logs = cut(&fixture, "log", "log", 4096);
     assert!(ask(&store).is_err(), "the caller gets the error");
@@ -90,7 +90,7 @@ fn records_whose_log_loses_its_pages_are_left_out_and_the_log_is_named() {
 fn a_walk_that_meets_lost_pages_gives_all_other_records() {
     let fixture = Fixture::with_all_maintenance_due(4);
     let store = fixture.open(fixture.options());
-    store.settle().expect("settles");
+    store.run_due_maintenance().expect("settles");
     let all = ask(&store).expect("answers");
     cut(&fixture, "log", "log", 4096);
     let empty = MemoryStore::new(NostrRules);
@@ -109,7 +109,7 @@ fn the_slow_check_finds_logs_that_were_cut_short() {
     for len in [0, 4096] {
         let fixture = Fixture::with_all_maintenance_due(4);
         let store = fixture.open(fixture.options());
-        store.settle().expect("settles");
+        store.run_due_maintenance().expect("settles");
         let logs = cut(&fixture, "log", "log", len);
         let scrubbed = store.scrub().expect("scrubs");
         assert_eq!(scrubbed.last_faults, logs.len() as u64);

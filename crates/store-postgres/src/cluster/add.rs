@@ -121,7 +121,7 @@ fn arrive(
         Err(fault @ StatementError::Refused(_)) => {
             // The node may not have the database.
             let opened = coordinator.to_database(address, MAINTENANCE).open();
-            match opened.and_then(|mut session| look_for_database(coordinator, &mut session)) {
+            match opened.and_then(|mut session| find_missing_database(coordinator, &mut session)) {
                 Ok(Some(facts)) => return Ok((None, facts)),
                 Ok(None) | Err(_) => fault,
             }
@@ -133,7 +133,7 @@ fn arrive(
 }
 
 /// Returns the facts of a node that does not have the database.
-fn look_for_database(
+fn find_missing_database(
     coordinator: &Coordinator,
     session: &mut DatabaseSession,
 ) -> Result<Option<NodeFacts>, StatementError> {

@@ -48,7 +48,7 @@ pub fn drain(
         }
     }
     let nodes = coordinator.nodes()?;
-    let mut checks = vec![others_take_shards(&node, &nodes)];
+    let mut checks = vec![check_shard_targets(&node, &nodes)];
     checks.push(ClusterCheck::of(
         Some(address),
         "active",
@@ -88,7 +88,7 @@ pub fn drain(
 }
 
 /// Checks that another node can take the shards.
-fn others_take_shards(node: &ClusterNode, nodes: &[ClusterNode]) -> ClusterCheck {
+fn check_shard_targets(node: &ClusterNode, nodes: &[ClusterNode]) -> ClusterCheck {
     let takes = |one: &&ClusterNode| {
         one.is_primary() && one.is_active && one.may_have_shards && one.id != node.id
     };

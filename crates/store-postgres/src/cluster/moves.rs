@@ -68,7 +68,7 @@ pub(crate) fn clean_up(
     let until = Instant::now() + MOVE_MAX;
     let mut noted = None;
     while let Some(running) = running_moves(coordinator)?.into_iter().next() {
-        work.go_on()?;
+        work.check_stop()?;
         if noted != Some(running.process) {
             noted = Some(running.process);
             work.note(format!(
@@ -111,7 +111,7 @@ fn make(
     let mut arrived = 0;
     let mut mover = coordinator.another(MOVE_MAX)?;
     for (at, one) in moves.iter().enumerate() {
-        work.go_on()?;
+        work.check_stop()?;
         let mut progress = MoveProgress::of(one, at, moves.len(), total, arrived);
         progress.expect(started);
         work.report(&ClusterEvent::Move(progress.clone()));

@@ -82,7 +82,7 @@ pub fn replace(
     }
     if found.waits_for_none {
         work.step("alone", format!("{standby} does not wait for a standby of its own"), || {
-            let_commit(coordinator, standby)
+            clear_sync_standbys(coordinator, standby)
         })?;
     }
     if found.facts.in_recovery {
@@ -220,7 +220,10 @@ fn sign_of_life(
 }
 
 /// Empties the setting that [`can_commit`] checks.
-fn let_commit(coordinator: &Coordinator, standby: &NodeAddress) -> Result<(), ClusterError> {
+fn clear_sync_standbys(
+    coordinator: &Coordinator,
+    standby: &NodeAddress,
+) -> Result<(), ClusterError> {
     let mut session = coordinator.to_node(standby).open()?;
     session.batch("ALTER SYSTEM SET synchronous_standby_names = ''")?;
     session.batch("SELECT pg_reload_conf()")?;

@@ -31,7 +31,7 @@ impl ClusterWork<'_> {
     }
 
     /// Fails if the caller wants to stop.
-    pub(crate) fn go_on(&self) -> Result<(), ClusterError> {
+    pub(crate) fn check_stop(&self) -> Result<(), ClusterError> {
         if self.is_stopped() { Err(ClusterError::Interrupted) } else { Ok(()) }
     }
 
@@ -42,7 +42,7 @@ impl ClusterWork<'_> {
         words: impl Into<String>,
         take: impl FnOnce() -> Result<T, ClusterError>,
     ) -> Result<Option<T>, ClusterError> {
-        self.go_on()?;
+        self.check_stop()?;
         let started = Instant::now();
         let taken = if self.dry_run { None } else { Some(take()?) };
         self.report(&ClusterEvent::Step(ClusterStep {
@@ -60,6 +60,6 @@ impl ClusterWork<'_> {
         for check in checks {
             self.report(&ClusterEvent::Check(check));
         }
-        if failed > 0 { Err(ClusterError::Requirements(failed)) } else { self.go_on() }
+        if failed > 0 { Err(ClusterError::Requirements(failed)) } else { self.check_stop() }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn all_matches(
     position: TimelinePosition,
 ) -> Vec<SqlQuery> {
     let query = &Query { after: None, limit: usize::MAX, ..query.clone() };
-    let mut asked = inner.asked(query, position);
+    let mut asked = inner.open_queries(query, position);
     asked.retain(|asked| !asked.query.is_void());
     asked
 }

@@ -124,7 +124,7 @@ impl SearchSteps for PlainSteps {
             let fetched: Vec<(usize, FetchedRecord)> = rows.iter().map(record).collect();
             if let Some((era, recent)) = cache {
                 let records = fetched.iter().map(|(at, record)| (keys[*at], record.clone()));
-                recent.keep(era, found.asked.seq, records);
+                recent.insert(era, found.asked.seq, records);
             }
             bodies.extend(fetched.into_iter().map(|(at, record)| (at, record.body)));
         }

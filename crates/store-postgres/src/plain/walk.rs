@@ -151,7 +151,7 @@ impl IndexWalk {
         found.dedup();
         out.extend(found);
         Ok(match frontier {
-            Some(at) if self.is_dear(wanted) => GatherResult::Instead(at),
+            Some(at) if self.is_costly(wanted) => GatherResult::Instead(at),
             _ => GatherResult::Some,
         })
     }
@@ -301,7 +301,7 @@ impl IndexWalk {
     }
 
     /// Whether walking the ranges of single values is cheaper than passing other authors' records.
-    fn is_dear(&mut self, wanted: usize) -> bool {
+    fn is_costly(&mut self, wanted: usize) -> bool {
         let Some(ranges) = self.instead else { return false };
         let ahead = wanted as u64 * self.walked / self.matched.max(1);
         // Most keys are skipped, so more keys are read at a time.

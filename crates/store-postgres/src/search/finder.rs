@@ -100,7 +100,7 @@ impl Finder {
                     return Ok(SearchProgress::Done { more: true });
                 }
                 if handed >= work.max(1) {
-                    return Ok(self.rest(shared));
+                    return Ok(self.release_rows(shared));
                 }
                 let Ok(record) = Record::new(body) else {
                     self.found.bodies.pop_front();
@@ -111,14 +111,14 @@ impl Finder {
                 let stop = sink(&record).is_break();
                 self.found.bodies.pop_front();
                 if stop {
-                    return Ok(self.rest(shared));
+                    return Ok(self.release_rows(shared));
                 }
             }
             if self.found.visited >= self.found.asked.query.budget {
                 return Ok(SearchProgress::Exhausted);
             }
             if self.found.visited - start >= work.max(1) {
-                return Ok(self.rest(shared));
+                return Ok(self.release_rows(shared));
             }
             if !sessions.with(|session| self.step(shared, session))? {
                 return Ok(SearchProgress::Done { more: false });
@@ -127,7 +127,7 @@ impl Finder {
     }
 
     /// Releases the records beyond the bytes that a search may keep until the next slice.
-    pub(super) fn rest(&mut self, shared: &SearchState) -> SearchProgress {
+    pub(super) fn release_rows(&mut self, shared: &SearchState) -> SearchProgress {
         let found = &mut self.found;
         // The records of the remaining keys may be deleted before the next slice, so the cache is
         // not used any more.

@@ -20,10 +20,10 @@ pub(crate) fn start(
     position: TimelinePosition,
 ) -> Box<dyn Search> {
     let Some(words) = query.ranking() else {
-        return PooledSearch::boxed(inner, inner.asked(query, position), position);
+        return PooledSearch::boxed(inner, inner.open_queries(query, position), position);
     };
     let bound = RankBound::new(words);
-    let mut asked = inner.asked(&RankedSearch::unranked(query), position);
+    let mut asked = inner.open_queries(&RankedSearch::unranked(query), position);
     for asked in &mut asked {
         (asked.rank, asked.best) = (Some(Arc::clone(&bound)), query.limit);
     }
@@ -31,7 +31,7 @@ pub(crate) fn start(
     let inner = Arc::clone(inner);
     let read = move |ids, from, to| {
         let query = Query { ids: Some(ids), from, to, ..Query::default() };
-        Ok(PooledSearch::boxed(&inner, inner.asked(&query, position), position))
+        Ok(PooledSearch::boxed(&inner, inner.open_queries(&query, position), position))
     };
     Box::new(RankedSearch::new(query, bound, search, Box::new(read)))
 }

@@ -92,7 +92,7 @@ impl RecentRecords {
 
     /// Adds records that were fetched by a search that sees puts up to `seq`. A record with another
     /// key than the given one is ignored.
-    pub(crate) fn keep(
+    pub(crate) fn insert(
         &self,
         era: u64,
         seq: i64,
@@ -249,21 +249,21 @@ mod tests {
         let bytes_max = 16 * bytes(&record(99, 1, 1_000).1);
         let recent = RecentRecords { bytes_max, ..RecentRecords::default() };
         for n in 0..100 {
-            recent.keep(0, 1, [record(n, 1, 1_000)].into_iter());
+            recent.insert(0, 1, [record(n, 1, 1_000)].into_iter());
             assert_eq!(found(&recent, &[0], 1), [0], "{n}");
             let all = recent.generations.lock();
             assert!(all.young.len() + all.old.len() <= 16);
             assert_eq!(all.bytes, all.young.values().map(bytes).sum::<usize>());
         }
         assert_eq!(found(&recent, &[99, 50, 98], 1), [99, 98]);
-        recent.keep(0, 1, [record(7, 1, 5_000)].into_iter());
+        recent.insert(0, 1, [record(7, 1, 5_000)].into_iter());
         assert!(found(&recent, &[7], 1).is_empty());
     }
 
     #[test]
     fn a_record_that_was_put_after_the_search_began_is_not_seen() {
         let recent = RecentRecords::default();
-        recent.keep(0, 3, (1..4).map(|n| record(n, i64::from(n), 10)));
+        recent.insert(0, 3, (1..4).map(|n| record(n, i64::from(n), 10)));
         assert_eq!(found(&recent, &[1, 2, 3], 2), [1, 2]);
         recent.remove(&[key(1), key(9)]);
         assert_eq!(found(&recent, &[1, 2, 3], 3), [2, 3]);
@@ -275,14 +275,14 @@ mod tests {
     #[test]
     fn what_may_have_been_read_before_it_was_put_again_is_not_kept() {
         let recent = RecentRecords::default();
-        recent.keep(0, 4, [record(1, 1, 10)].into_iter());
+        recent.insert(0, 4, [record(1, 1, 10)].into_iter());
         // A batch whose put number 6 was deleted in the same batch.
         recent.put(0, [(key(1), 5), (key(2), 7)].into_iter());
         assert!(found(&recent, &[1, 2], 7).is_empty());
         // Records from a replica, or from searches that began before the batch.
-        recent.keep(0, 4, [record(1, 1, 10), record(2, 2, 10)].into_iter());
+        recent.insert(0, 4, [record(1, 1, 10), record(2, 2, 10)].into_iter());
         assert!(found(&recent, &[1, 2], 7).is_empty());
-        recent.keep(0, 7, [record(1, 5, 10), record(2, 7, 10)].into_iter());
+        recent.insert(0, 7, [record(1, 5, 10), record(2, 7, 10)].into_iter());
         assert_eq!(found(&recent, &[1, 2], 7), [1, 2]);
         assert_eq!(found(&recent, &[1, 2], 6), [1]);
     }
@@ -294,7 +294,7 @@ mod tests {
         damaged.body = damaged.body[..60].into();
         let other_time = IndexKey { time: key.time + 1, ..key };
         let others = [(key, record(2, 1, 10).1), (other_time, record(1, 1, 10).1)];
-        recent.keep(0, 1, [(key, damaged)].into_iter().chain(others));
+        recent.insert(0, 1, [(key, damaged)].into_iter().chain(others));
         let all = recent.generations.lock();
         assert!(all.young.is_empty() && all.old.is_empty());
     }
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn puts_take_no_space_of_records_and_none_is_forgotten() {
         let recent = RecentRecords::default();
-        recent.keep(0, 1, [record(3, 1, 10)].into_iter());
+        recent.insert(0, 1, [record(3, 1, 10)].into_iter());
         let others = (0..200_000_u32).map(|n| {
             let mut id = [9; 32];
             id[28..].copy_from_slice(&n.to_be_bytes());
@@ -311,9 +311,9 @@ mod tests {
         recent.put(0, [(key(1), 5)].into_iter().chain(others));
         assert_eq!(recent.generations.lock().last_puts.len(), KEY_SETS);
         assert_eq!(found(&recent, &[3], 1), [3]);
-        recent.keep(0, 4, [record(1, 1, 10)].into_iter());
+        recent.insert(0, 4, [record(1, 1, 10)].into_iter());
         assert!(found(&recent, &[1], 300_000).is_empty());
-        recent.keep(0, 300_000, [record(1, 5, 10)].into_iter());
+        recent.insert(0, 300_000, [record(1, 5, 10)].into_iter());
         assert_eq!(found(&recent, &[1], 300_000), [1]);
     }
 
@@ -321,12 +321,12 @@ mod tests {
     fn nothing_of_one_era_is_found_in_another() {
         let recent = RecentRecords::default();
         recent.put(0, [(key(1), 20)].into_iter());
-        recent.keep(0, 20, [record(1, 20, 10), record(2, 2, 10)].into_iter());
+        recent.insert(0, 20, [record(1, 20, 10), record(2, 2, 10)].into_iter());
         assert!(found_in(&recent, 1, &[1, 2], 10).is_empty());
-        recent.keep(1, 10, [record(1, 1, 10)].into_iter());
+        recent.insert(1, 10, [record(1, 1, 10)].into_iter());
         assert_eq!(found_in(&recent, 1, &[1], 10), [1], "numbers begin anew");
         // A search and a put from before the process switched to another line.
-        recent.keep(0, 20, [record(2, 2, 10)].into_iter());
+        recent.insert(0, 20, [record(2, 2, 10)].into_iter());
         recent.put(0, [(key(1), 21)].into_iter());
         assert!(found_in(&recent, 0, &[1, 2], 20).is_empty());
         assert_eq!(found_in(&recent, 1, &[1, 2], 10), [1]);

@@ -82,7 +82,7 @@ impl Finders {
                 } else if self.visited() >= budget {
                     return Ok(SearchProgress::Exhausted);
                 } else if self.visited() - start >= work {
-                    return Ok(self.rest(shared));
+                    return Ok(self.release_rows(shared));
                 } else if let Some(finder) = self.all.get_mut(at)
                     && !sessions.with(|session| finder.step(shared, session))?
                 {
@@ -104,7 +104,7 @@ impl Finders {
                 return Ok(SearchProgress::Done { more: true });
             }
             if handed >= work {
-                return Ok(self.rest(shared));
+                return Ok(self.release_rows(shared));
             }
             let finder = &mut self.all[at];
             let Some(body) = finder.found.bodies.pop_front() else { continue };
@@ -113,14 +113,14 @@ impl Finders {
             self.delivered += 1;
             finder.found.delivered += 1;
             if sink(&record).is_break() {
-                return Ok(self.rest(shared));
+                return Ok(self.release_rows(shared));
             }
         }
     }
 
-    fn rest(&mut self, shared: &SearchState) -> SearchProgress {
+    fn release_rows(&mut self, shared: &SearchState) -> SearchProgress {
         for finder in &mut self.all {
-            finder.rest(shared);
+            finder.release_rows(shared);
         }
         SearchProgress::Paused
     }

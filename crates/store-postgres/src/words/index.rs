@@ -180,7 +180,7 @@ pub(crate) fn run(inner: &Weak<PostgresState>) {
     let mut work = BackgroundIndexing::default();
     while let Some(strong) = inner.upgrade() {
         let Some(texts) = strong.texts.clone() else { return };
-        let pause = work.go_on(&strong, &texts);
+        let pause = work.step(&strong, &texts);
         drop(strong);
         std::thread::sleep(pause);
     }
@@ -204,7 +204,7 @@ struct BackgroundIndexing {
 
 impl BackgroundIndexing {
     /// Makes one step, and returns the pause before the next step.
-    fn go_on(&mut self, inner: &PostgresState, texts: &Arc<dyn TextSource>) -> Duration {
+    fn step(&mut self, inner: &PostgresState, texts: &Arc<dyn TextSource>) -> Duration {
         let started = Instant::now();
         let result = inner.pool.with(|session| {
             if !self.has_begun {

@@ -34,7 +34,7 @@ pub(super) fn run(
     let stop = interrupt::flag()?;
     let mut source = MailSource::open(&args.from)?;
     let location = &location.of(&Whisper);
-    let mut writer = location.bring()?;
+    let mut writer = location.import()?;
     hark_store_embedded::permissions::create_dir(&location.data)?;
     let mut progress = MailProgress::open(location, &source.name())?;
     if !progress.key.is_empty() {
@@ -57,6 +57,6 @@ pub(super) fn run(
         let swept = sweep::run(&mut source, &mut writer, location, &mut adoption)?;
         Some(swept).filter(|_| !adoption.pace.is_stopped())
     };
-    writer.tell_held();
+    writer.report_held();
     finish(&adoption.tally, &adoption.pace, args.json, swept.as_ref())
 }

@@ -46,7 +46,7 @@ pub(super) fn run(
         }
         for some in rows.chunks(LOOK_UP) {
             let missing = look_up(&*archive, some, &mut swept)?;
-            bring(writer, adoption, &missing, &mut swept)?;
+            store_envelopes(writer, adoption, &missing, &mut swept)?;
         }
         let done = source.done();
         meter.at(done, total.max(done), &print::count(swept.rows, "key"));
@@ -96,7 +96,7 @@ fn look_up(
 }
 
 /// Stores the envelopes of rows, and counts refusals by reason.
-fn bring(
+fn store_envelopes(
     writer: &mut HistoryWriter,
     adoption: &mut MailAdoption<'_>,
     rows: &[EnvelopeRow],

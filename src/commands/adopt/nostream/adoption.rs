@@ -148,7 +148,7 @@ impl Adoption<'_> {
             let until = Instant::now() + FOLLOW_EVERY;
             while !self.stopped() && Instant::now() < until {
                 if late.is_due() {
-                    self.bring_late(source, writer, progress, (&mut late, from.created_at))?;
+                    self.copy_late_rows(source, writer, progress, (&mut late, from.created_at))?;
                 } else {
                     std::thread::sleep(Duration::from_millis(50));
                 }
@@ -158,7 +158,7 @@ impl Adoption<'_> {
     }
 
     /// Copies new rows with a time before `created_at`, from one piece of nostream's table.
-    fn bring_late(
+    fn copy_late_rows(
         &mut self,
         source: &NostreamSource,
         writer: &mut HistoryWriter,

@@ -21,7 +21,7 @@ use self::progress::NostreamProgress;
 use self::source::{NostreamSource, RowCursor};
 use super::events::ConvertOptions;
 use super::pace::AdoptPace;
-use super::sweep::{stopped, tell_faulty};
+use super::sweep::{report_faulty, stopped};
 use super::tally::AdoptTally;
 use crate::interrupt;
 use crate::location::ArchiveLocation;
@@ -33,7 +33,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<ExitCode> {
     let stop = interrupt::flag()?;
     let mut source = NostreamSource::open(&args.url)?;
-    let mut writer = location.bring()?;
+    let mut writer = location.import()?;
     hark_store_embedded::permissions::create_dir(&location.data)?;
     let mut progress = NostreamProgress::open(location, &source.name())?;
     // A saved transaction number in the future is from another database of the same name.
@@ -68,8 +68,8 @@ pub(crate) fn run(
     };
     let ids = swept.as_ref().map(|swept| (swept.to_json(), swept.rows()));
     adoption.tally.report(adoption.pace.seconds(), args.json, ids)?;
-    writer.tell_held();
+    writer.report_held();
     let Some(swept) = swept else { return Ok(stopped()) };
-    tell_faulty(swept.faulty());
+    report_faulty(swept.faulty());
     Ok(if swept.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -138,7 +138,7 @@ pub(super) fn run(
         }
         swept.here += (places.len() - missing.len()) as u64;
         for some in missing.chunks(LOOK_UP) {
-            bring(source, writer, adoption, some, &mut swept)?;
+            store_events(source, writer, adoption, some, &mut swept)?;
         }
         meter.at(swept.ids, total.max(swept.ids), "");
     }
@@ -181,7 +181,7 @@ fn missing_of(
 }
 
 /// Stores the events of `ids`, and counts refusals by reason.
-fn bring(
+fn store_events(
     source: &NostreamSource,
     writer: &mut HistoryWriter,
     adoption: &mut Adoption<'_>,

@@ -35,7 +35,7 @@ pub(super) fn run(
 ) -> anyhow::Result<ExitCode> {
     let stop = interrupt::flag()?;
     let location = &location.of(&Nostr);
-    let mut writer = location.bring()?;
+    let mut writer = location.import()?;
     hark_store_embedded::permissions::create_dir(&location.data)?;
     let mut progress = RelayProgress::open(location, relay.position_file, &source.name())?;
     if progress.number > 0 {
@@ -62,6 +62,6 @@ pub(super) fn run(
     // With --follow, an interrupt is the normal end, and all events are looked up. Without it, an
     // interrupt ends the run at once.
     let swept = sweep::run(&mut source, &mut writer, location, &mut adoption)?;
-    writer.tell_held();
+    writer.report_held();
     finish(&adoption.tally, &adoption.pace, args.json, swept.as_ref())
 }

@@ -59,7 +59,7 @@ impl<M: AsRef<[u8]>> AnswerPass<M> {
             Ok(reached) => reached,
             Err(MessageFull) => start,
         };
-        self.writer.rest(set, left);
+        self.writer.end_with_fingerprint(set, left);
         Ok(false)
     }
 

@@ -60,11 +60,11 @@ impl MessageReader {
         if rest.is_empty() {
             return Ok(None);
         }
-        let bound = take_bound(&mut rest, self.bound.time)?;
+        let bound = read_bound(&mut rest, self.bound.time)?;
         if bound.at < self.bound {
             return Err(NegentropyError::Order);
         }
-        let words = match take_number(&mut rest)? {
+        let words = match read_number(&mut rest)? {
             0 => RangeWords::Skip,
             1 => {
                 let (fingerprint, after) =
@@ -73,9 +73,9 @@ impl MessageReader {
                 RangeWords::Fingerprint(fingerprint)
             }
             2 => {
-                let count = usize::try_from(take_number(&mut rest)?).ok();
+                let count = usize::try_from(read_number(&mut rest)?).ok();
                 let bytes = count.and_then(|count| count.checked_mul(32));
-                let bytes = take(&mut rest, bytes.ok_or(NegentropyError::Short)?)?;
+                let bytes = read_bytes(&mut rest, bytes.ok_or(NegentropyError::Short)?)?;
                 RangeWords::Ids(bytes.as_chunks().0)
             }
             other => return Err(NegentropyError::Mode(other)),
@@ -85,14 +85,14 @@ impl MessageReader {
     }
 }
 
-fn take<'a>(from: &mut &'a [u8], len: usize) -> Result<&'a [u8], NegentropyError> {
+fn read_bytes<'a>(from: &mut &'a [u8], len: usize) -> Result<&'a [u8], NegentropyError> {
     let (taken, rest) = from.split_at_checked(len).ok_or(NegentropyError::Short)?;
     *from = rest;
     Ok(taken)
 }
 
 /// Reads a number, of ten digits at most.
-fn take_number(from: &mut &[u8]) -> Result<u64, NegentropyError> {
+fn read_number(from: &mut &[u8]) -> Result<u64, NegentropyError> {
     let mut number = 0_u64;
     loop {
         let (&digit, rest) = from.split_first().ok_or(NegentropyError::Short)?;
@@ -109,15 +109,15 @@ fn take_number(from: &mut &[u8]) -> Result<u64, NegentropyError> {
 }
 
 /// Reads a bound. `before` is the time of the previous bound.
-fn take_bound(from: &mut &[u8], before: u64) -> Result<RangeBound, NegentropyError> {
-    let time = match take_number(from)?.checked_sub(1) {
+fn read_bound(from: &mut &[u8], before: u64) -> Result<RangeBound, NegentropyError> {
+    let time = match read_number(from)?.checked_sub(1) {
         None => u64::MAX,
         Some(step) => before.checked_add(step).ok_or(NegentropyError::Number)?,
     };
-    let len = take_number(from)?;
+    let len = read_number(from)?;
     let mut bound = RangeBound { at: NegentropyItem { time, id: [0; 32] }, len: len.min(33) as u8 };
     let prefix = bound.at.id.get_mut(..usize::from(bound.len)).ok_or(NegentropyError::Prefix)?;
-    prefix.copy_from_slice(take(from, prefix.len())?);
+    prefix.copy_from_slice(read_bytes(from, prefix.len())?);
     Ok(bound)
 }
 
@@ -132,7 +132,7 @@ mod tests {
             let (digits, len) = digits_of(number);
             let mut written = &digits[digits.len() - len..];
             assert_eq!(written.len(), (64 - number.leading_zeros()).div_ceil(7).max(1) as usize);
-            assert_eq!(take_number(&mut written), Ok(number));
+            assert_eq!(read_number(&mut written), Ok(number));
             assert!(written.is_empty());
         }
         for (bytes, error) in [
@@ -143,7 +143,7 @@ mod tests {
             (&[0x82, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0], NegentropyError::Number),
             (&[0xff; 12], NegentropyError::Number),
         ] {
-            assert_eq!(take_number(&mut &*bytes), Err(error), "{bytes:x?}");
+            assert_eq!(read_number(&mut &*bytes), Err(error), "{bytes:x?}");
         }
     }
 

@@ -128,7 +128,7 @@ impl MessageWriter {
     }
 
     /// Ends the message with the fingerprint of all items from `start` on.
-    pub(super) fn rest(&mut self, set: &impl NegentropySet, start: usize) {
+    pub(super) fn end_with_fingerprint(&mut self, set: &impl NegentropySet, start: usize) {
         self.end(&set.fingerprint(start..set.size()));
     }
 

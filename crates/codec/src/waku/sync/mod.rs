@@ -85,11 +85,11 @@ impl<'a> SyncPayload<'a> {
             return Ok(None);
         }
         let from = &mut bytes;
-        let (pubsub_topics, content_topics) = (SyncTopics::take(from)?, SyncTopics::take(from)?);
+        let (pubsub_topics, content_topics) = (SyncTopics::read(from)?, SyncTopics::read(from)?);
         let start = number(from)?;
         let mut payload = Self { pubsub_topics, content_topics, start, end: start, ranges: bytes };
         let mut ranges = SyncRanges::of(&payload);
-        while let Some(range) = ranges.take()? {
+        while let Some(range) = ranges.read_next()? {
             payload.end = range.end.0;
         }
         Ok(Some(payload))
@@ -99,7 +99,7 @@ impl<'a> SyncPayload<'a> {
     pub fn ranges(&self) -> impl Iterator<Item = SyncRange<'a>> + use<'a> {
         let mut ranges = SyncRanges::of(self);
         // `parse` has checked all ranges.
-        std::iter::from_fn(move || ranges.take().ok().flatten())
+        std::iter::from_fn(move || ranges.read_next().ok().flatten())
     }
 }
 
@@ -111,7 +111,7 @@ pub struct SyncTopics<'a> {
 }
 
 impl<'a> SyncTopics<'a> {
-    fn take(from: &mut &'a [u8]) -> Result<Self, SyncError> {
+    fn read(from: &mut &'a [u8]) -> Result<Self, SyncError> {
         let count = number(from)?;
         if count > TOPICS_MAX {
             return Err(SyncError::Topics);
@@ -144,7 +144,7 @@ pub struct SyncItems<'a> {
 }
 
 impl<'a> SyncItems<'a> {
-    fn take(from: &mut &'a [u8]) -> Result<Self, SyncError> {
+    fn read(from: &mut &'a [u8]) -> Result<Self, SyncError> {
         let count = number(from)?;
         let (bytes, mut last) = (*from, None);
         for _ in 0..count {
@@ -180,7 +180,7 @@ impl<'a> SyncRanges<'a> {
         Self { left: payload.ranges, end: (payload.start, [0; 32]) }
     }
 
-    fn take(&mut self) -> Result<Option<SyncRange<'a>>, SyncError> {
+    fn read_next(&mut self) -> Result<Option<SyncRange<'a>>, SyncError> {
         if self.left.is_empty() {
             return Ok(None);
         }
@@ -188,9 +188,9 @@ impl<'a> SyncRanges<'a> {
         let step = number(from)?;
         let mut hash = [0; 32];
         if step == 0 {
-            let len = usize::from(take(from, 1)?[0]);
+            let len = usize::from(read_bytes(from, 1)?[0]);
             let known = hash.get_mut(..len).ok_or(SyncError::Kind)?;
-            known.copy_from_slice(take(from, len)?);
+            known.copy_from_slice(read_bytes(from, len)?);
         }
         let end = (self.end.0.checked_add(step).ok_or(SyncError::Number)?, hash);
         // Overlapping ranges could request the same message many times.
@@ -198,12 +198,12 @@ impl<'a> SyncRanges<'a> {
             return Err(SyncError::Order);
         }
         self.end = end;
-        let said = match take(from, 1)?[0] {
+        let said = match read_bytes(from, 1)?[0] {
             0 => RangeContent::Skip,
             1 => RangeContent::Fingerprint(id(from)?),
             2 => {
-                let items = SyncItems::take(from)?;
-                match take(from, 1)?[0] {
+                let items = SyncItems::read(from)?;
+                match read_bytes(from, 1)?[0] {
                     was_sent @ (0 | 1) => RangeContent::Items(items, was_sent == 1),
                     _ => return Err(SyncError::Kind),
                 }
@@ -225,7 +225,7 @@ pub fn fingerprint(items: &[MessagePosition]) -> Id {
     all
 }
 
-fn take<'a>(from: &mut &'a [u8], len: usize) -> Result<&'a [u8], SyncError> {
+fn read_bytes<'a>(from: &mut &'a [u8], len: usize) -> Result<&'a [u8], SyncError> {
     let (taken, rest) = from.split_at_checked(len).ok_or(SyncError::Short)?;
     *from = rest;
     Ok(taken)
@@ -246,7 +246,7 @@ fn number(from: &mut &[u8]) -> Result<u64, SyncError> {
 
 fn topic<'a>(from: &mut &'a [u8]) -> Result<&'a str, SyncError> {
     let len = usize::try_from(number(from)?).map_err(|_| SyncError::Short)?;
-    simdutf8::basic::from_utf8(take(from, len)?).map_err(|_| SyncError::Topic)
+    simdutf8::basic::from_utf8(read_bytes(from, len)?).map_err(|_| SyncError::Topic)
 }
 
 /// Reads a message, whose time is encoded relative to the time of the previous message.

@@ -226,7 +226,7 @@ impl ComparisonJob {
         let mut work = self.relay.settings().limits.slice_rows;
         let set = ComparedSet::new(memory);
         if self.comparison.query.is_void() {
-            self.comparison.keep(set.seal());
+            self.comparison.cache_set(set.seal());
             return Ok(ComparisonStep::FromSet(answer));
         }
         self.count(work)?;
@@ -256,7 +256,7 @@ impl ComparisonJob {
             _ if set.size() > self.comparison.events_max => Err(self.too_big()),
             SearchProgress::Paused => Ok(ComparisonStep::Collect { answer, search, set }),
             SearchProgress::Done { .. } => {
-                self.comparison.keep(set.seal());
+                self.comparison.cache_set(set.seal());
                 Ok(ComparisonStep::FromSet(answer))
             }
             SearchProgress::Exhausted => Err(self.too_big()),
@@ -296,7 +296,7 @@ impl Drop for ComparisonJob {
 
 impl ReaderJob for ComparisonJob {
     fn turn(&mut self, _: u64) -> SliceResult {
-        if self.comparison.over.is() || self.comparison.outbox.is_gone() {
+        if self.comparison.over.is() || self.comparison.outbox.is_closed_by_client() {
             return SliceResult::Done;
         }
         self.cost.begin();

@@ -112,7 +112,7 @@ impl Comparisons {
 
     /// Queues the next message of a comparison for an answer. The message is deferred if `wait` is
     /// given, or if other messages are deferred already.
-    pub(super) fn go_on(
+    pub(super) fn continue_comparison(
         &mut self,
         id: &str,
         received: ReceivedComparison,
@@ -138,7 +138,7 @@ impl Comparisons {
     }
 
     /// Queues the deferred messages that the rates allow by now.
-    fn poll_put_off(&mut self, cx: &mut Context<'_>) {
+    fn poll_deferred(&mut self, cx: &mut Context<'_>) {
         self.put_off.retain(|(comparison, _)| !comparison.over.is());
         while !self.put_off.is_empty()
             && let Some(until) = &mut self.put_off_until
@@ -146,7 +146,7 @@ impl Comparisons {
             if until.as_mut().poll(cx).is_pending() {
                 return;
             }
-            if let Err(wait) = self.rated.goes_on() {
+            if let Err(wait) = self.rated.charge_deferred() {
                 until.as_mut().reset(tokio::time::Instant::now() + wait.min(PUT_OFF_MAX));
             } else if let Some((comparison, received)) = self.put_off.pop_front() {
                 self.work(comparison, received, None);
@@ -186,7 +186,7 @@ impl Comparisons {
     /// Queues deferred messages that are due, and ends the comparisons whose client took too long.
     /// The task is woken when either is due again.
     pub(super) fn poll_idle(&mut self, cx: &mut Context<'_>) {
-        self.poll_put_off(cx);
+        self.poll_deferred(cx);
         if self.open.is_empty() {
             self.alarm = None;
             return;

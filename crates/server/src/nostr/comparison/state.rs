@@ -57,7 +57,7 @@ pub(super) struct ComparisonState {
 
 impl Comparison {
     /// Keeps the set, unless the comparison has ended meanwhile.
-    pub(super) fn keep(&self, set: ComparedSet) {
+    pub(super) fn cache_set(&self, set: ComparedSet) {
         let mut state = self.state.lock();
         if !state.has_ended {
             state.set = Some(Arc::new(set));

@@ -72,7 +72,7 @@ impl WakuNode {
         from: RateSource,
     ) -> Result<Share<RateSource>, HistoryError> {
         self.admit_question(from)?;
-        self.peer_questions.take(from, 1).ok_or(HistoryError::TooMany)
+        self.peer_questions.acquire(from, 1).ok_or(HistoryError::TooMany)
     }
 
     /// Returns the page of history for a request, and records how long the request took. The
@@ -85,14 +85,15 @@ impl WakuNode {
         let (began, questions) = (Instant::now(), &self.service.questions);
         self.admit_question(from)?;
         let query = read().and_then(HistoryQuery::new);
-        let query = Arc::new(query.inspect_err(|_| self.metrics.asked(began.elapsed()))?);
+        let query =
+            Arc::new(query.inspect_err(|_| self.metrics.record_history_time(began.elapsed()))?);
         let (asked, positions) = (Arc::clone(&query), Arc::clone(&self.positions));
         let rows_max = self.settings().query_rows_max;
         let found =
             questions.search(from, rows_max, move |search| page(search, &positions, &asked));
         let found = found.await.map_err(not_asked)?;
         let time = began.elapsed();
-        self.metrics.asked(time);
+        self.metrics.record_history_time(time);
         questions.note("STORE", time, &found, || query.query());
         let page = found.result?;
         let room = self.service.answers.reserve(from, page.answer_bytes());

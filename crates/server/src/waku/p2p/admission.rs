@@ -113,12 +113,12 @@ impl PeerAdmission {
             AddressClass::Denied => return Err(NotAdmitted::Denied(ip)),
         };
         let half_open = if address.is_some() {
-            self.half_open.take(address, 1)
+            self.half_open.acquire(address, 1)
         } else {
-            self.half_open.take_any(address, 1)
+            self.half_open.acquire_any(address, 1)
         };
         let half_open = half_open.ok_or(NotAdmitted::HalfOpen)?;
-        let of_address = address.and_then(|at| self.addresses.take(at, self.per_address_max));
+        let of_address = address.and_then(|at| self.addresses.acquire(at, self.per_address_max));
         let full = address.filter(|_| of_address.is_none());
         match full {
             Some(at) if !self.configured_at.contains(&at) => Err(NotAdmitted::Address(at)),
@@ -130,13 +130,14 @@ impl PeerAdmission {
     fn enter(&mut self, connection: ConnectionId, peer: PeerId) -> Result<(), NotAdmitted> {
         // This node's own connections have no entry in `knocking`.
         let knocked = self.knocking.remove(&connection).unwrap_or_default();
-        let of_peer = self.peers.take(peer, CONNECTIONS_PER_PEER_MAX).ok_or(NotAdmitted::Peer)?;
+        let of_peer =
+            self.peers.acquire(peer, CONNECTIONS_PER_PEER_MAX).ok_or(NotAdmitted::Peer)?;
         let stranger = if self.configured.contains(&peer) {
             None
         } else if let Some(address) = knocked.full {
             return Err(NotAdmitted::Address(address));
         } else {
-            Some(self.strangers.take((), self.strangers_max).ok_or(NotAdmitted::Full)?)
+            Some(self.strangers.acquire((), self.strangers_max).ok_or(NotAdmitted::Full)?)
         };
         let permits =
             PeerPermits { _of_address: knocked.of_address, _of_peer: of_peer, _stranger: stranger };

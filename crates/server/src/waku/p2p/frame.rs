@@ -22,7 +22,7 @@ pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Op
 /// data. The end of a stream is not enough, because yamux reports a reset stream like a peer that
 /// has finished sending. No received data accumulates in memory, because this function reads the
 /// stream.
-pub(super) async fn gone(reader: &mut (impl AsyncRead + Unpin), peer: &mut StreamPeer) {
+pub(super) async fn wait_until_left(reader: &mut (impl AsyncRead + Unpin), peer: &mut StreamPeer) {
     if let Ok(0) = reader.read(&mut [0]).await {
         // The peer sends no more, because its request is complete. It may still read.
         peer.disconnected().await;

@@ -51,7 +51,7 @@ impl ForwardBudget {
     }
 
     /// Whether a message may be forwarded. If so, the message is charged to the budget.
-    pub(super) fn take(&mut self, bytes: usize, now: Instant) -> bool {
+    pub(super) fn try_charge(&mut self, bytes: usize, now: Instant) -> bool {
         if now.duration_since(self.since) >= BUDGET_SPAN {
             *self = Self::new(now);
         }
@@ -97,8 +97,10 @@ mod tests {
         let mut budget = ForwardBudget::new(start);
         for span in 0..3 {
             let now = start + BUDGET_SPAN * span;
-            assert!((0..64).all(|_| budget.take(1 << 20, now)));
-            assert!(!budget.take(1, now) && !budget.take(usize::MAX, now + BUDGET_SPAN / 2));
+            assert!((0..64).all(|_| budget.try_charge(1 << 20, now)));
+            assert!(
+                !budget.try_charge(1, now) && !budget.try_charge(usize::MAX, now + BUDGET_SPAN / 2)
+            );
         }
     }
 }

@@ -188,7 +188,7 @@ impl ConnectionHandler for StreamDispatcher {
         let Some(served) = self.table.get(at) else { return };
         // A stream is reset if its protocol has no handler yet or the peer has too many streams.
         let Some(serve) = served.serve.get() else { return };
-        if let Some(permit) = served.permits.take(self.peer.id, STREAMS_PER_PEER_MAX) {
+        if let Some(permit) = served.permits.acquire(self.peer.id, STREAMS_PER_PEER_MAX) {
             serve(self.peer.clone(), stream, permit);
         }
     }

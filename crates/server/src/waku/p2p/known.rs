@@ -30,7 +30,7 @@ impl KnownPeers {
         self.0.entry(peer).or_insert(new);
     }
 
-    pub(super) fn gone(&mut self, peer: PeerId) {
+    pub(super) fn disconnected(&mut self, peer: PeerId) {
         self.0.remove(&peer);
     }
 

@@ -20,7 +20,7 @@ const REQUEST_WAIT: Duration = Duration::from_secs(30);
 
 /// Answers the requests of all peers.
 pub(super) fn serve(incoming: &IncomingStreams, waku: &WakuNode) {
-    let answer = said(waku.config.cluster, &waku.config.shards);
+    let answer = encode_metadata(waku.config.cluster, &waku.config.shards);
     let answer: Arc<[u8]> = answer.into();
     incoming.serve(PROTOCOL, move |_, mut stream| {
         let answer = Arc::clone(&answer);
@@ -43,7 +43,7 @@ pub(super) fn serve(incoming: &IncomingStreams, waku: &WakuNode) {
 
 /// Encodes the cluster, and the shards twice: js-waku reads the shards from field 2, one by one,
 /// and nwaku reads the shards from field 3, packed.
-fn said(cluster: u16, shards: &[u16]) -> Vec<u8> {
+fn encode_metadata(cluster: u16, shards: &[u16]) -> Vec<u8> {
     let mut out = Vec::new();
     put_number(&mut out, 1, cluster.into());
     let mut packed = Vec::new();
@@ -59,6 +59,9 @@ fn said(cluster: u16, shards: &[u16]) -> Vec<u8> {
 mod tests {
     #[test]
     fn shards_are_said_in_both_fields() {
-        assert_eq!(super::said(16, &[0, 200]), [8, 16, 16, 0, 16, 200, 1, 26, 3, 0, 200, 1]);
+        assert_eq!(
+            super::encode_metadata(16, &[0, 200]),
+            [8, 16, 16, 0, 16, 200, 1, 26, 3, 0, 200, 1]
+        );
     }
 }

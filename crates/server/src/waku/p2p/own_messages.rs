@@ -81,7 +81,7 @@ pub(super) fn span(waku: &WakuNode, from: u64, to: u64) -> Query {
 }
 
 /// Returns the query for this store's messages of a payload's time span and topics.
-pub(super) fn asked(waku: &WakuNode, payload: &SyncPayload<'_>) -> Query {
+pub(super) fn payload_query(waku: &WakuNode, payload: &SyncPayload<'_>) -> Query {
     let mut query = span(waku, payload.start, payload.end);
     let theirs = payload.pubsub_topics;
     if !theirs.is_empty() {

@@ -71,7 +71,7 @@ impl Peers {
     }
 
     /// Dials the peers whose next attempt is due.
-    pub(super) fn look(&mut self, swarm: &mut Swarm<NodeBehaviour>) {
+    pub(super) fn dial_due(&mut self, swarm: &mut Swarm<NodeBehaviour>) {
         let now = Instant::now();
         for (&peer, wanted) in &mut self.wanted {
             if swarm.is_connected(&peer) || wanted.next.is_none_or(|next| next > now) {
@@ -126,7 +126,7 @@ impl Peers {
     }
 
     /// Handles the end of a peer's last connection.
-    pub(super) fn gone(&mut self, peer: PeerId, why: Option<&impl Display>) {
+    pub(super) fn disconnected(&mut self, peer: PeerId, why: Option<&impl Display>) {
         if let Some(wanted) = self.wanted.get_mut(&peer) {
             wanted.next = Some(Instant::now() + wanted.pause);
             let why = why.map(ToString::to_string);

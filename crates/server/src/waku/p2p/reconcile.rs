@@ -32,7 +32,7 @@ impl Reconciliation {
     }
 
     /// Removes from `own`, this store's messages, all messages that the other store does not lack.
-    pub(super) fn keep_lacked(&self, own: &mut Vec<MessagePosition>) {
+    pub(super) fn retain_lacked(&self, own: &mut Vec<MessagePosition>) {
         let mut at = 0;
         own.retain(|_| {
             at += 1;
@@ -182,7 +182,7 @@ mod tests {
             }
             let lacked = |who: usize| -> Vec<MessagePosition> {
                 let mut own = lists[who].clone();
-                found[who].keep_lacked(&mut own);
+                found[who].retain_lacked(&mut own);
                 own
             };
             assert!(one.difference(&two).eq(&lacked(0)), "{count} of {span}");
@@ -212,7 +212,7 @@ mod tests {
             assert!(next.finish().0.len() <= 10_000);
         }
         let mut lacked = own.clone();
-        found.keep_lacked(&mut lacked);
+        found.retain_lacked(&mut lacked);
         assert_eq!((found.lacks.len(), lacked.len()), (50_000, 50_000));
         // A payload full of ranges, each of which requests its messages.
         let mut many = vec![0, 0, 1];

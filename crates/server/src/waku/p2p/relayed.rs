@@ -41,10 +41,10 @@ pub(super) fn accept(waku: &WakuNode, gossip: &gossipsub::Message) -> GossipVerd
 }
 
 /// Stores a gossip message after [`accept`] has accepted the message.
-pub(super) async fn take(waku: &WakuNode, gossip: &gossipsub::Message) {
+pub(super) async fn store_gossip(waku: &WakuNode, gossip: &gossipsub::Message) {
     let Ok(message) = Message::parse(&gossip.data) else { return };
     let topic = gossip.topic.as_str();
-    if let Err(error) = waku.keep(MessageOrigin::Relay, &message, topic).await {
+    if let Err(error) = waku.store_message(MessageOrigin::Relay, &message, topic).await {
         tracing::debug!(%error, topic, "a message of a peer was not accepted");
     }
 }

@@ -26,7 +26,7 @@ impl SentMessages {
     /// Removes from `lacks` the messages that were already sent to the peer. Forgets messages
     /// before `start`, the beginning of the compared time span, because they are not compared any
     /// more.
-    pub(super) fn take_out(&self, peer: PeerId, start: u64, lacks: &mut Vec<MessagePosition>) {
+    pub(super) fn remove_sent(&self, peer: PeerId, start: u64, lacks: &mut Vec<MessagePosition>) {
         if let Some(sent) = self.0.lock().get_mut(&peer) {
             *sent = sent.split_off(&(start, [0; 32]));
             lacks.retain(|position| !sent.contains(position));
@@ -66,7 +66,7 @@ mod tests {
         let all: Vec<MessagePosition> = (0..10).map(|at| (at, [7; 32])).collect();
         let lacked = |peer, start| {
             let mut lacks = all.clone();
-            sent.take_out(peer, start, &mut lacks);
+            sent.remove_sent(peer, start, &mut lacks);
             lacks.len()
         };
         assert_eq!(lacked(peer, 0), 10);

@@ -43,7 +43,7 @@ pub(super) fn serve(incoming: &IncomingStreams, waku: Arc<WakuNode>) {
 async fn serve_one(waku: &WakuNode, long: &LongRequests, mut peer: StreamPeer, mut stream: Stream) {
     let source = peer.source;
     let reading = frame::read_if(&mut stream, REQUEST_MAX, |len| {
-        if len <= REQUEST_SHORT { Some(None) } else { long.take(source, 1).map(Some) }
+        if len <= REQUEST_SHORT { Some(None) } else { long.acquire(source, 1).map(Some) }
     });
     let read = match tokio::time::timeout(REQUEST_WAIT, reading).await {
         Ok(Ok(Some(read))) => Ok(read),
@@ -67,7 +67,7 @@ async fn serve_one(waku: &WakuNode, long: &LongRequests, mut peer: StreamPeer, m
     };
     tokio::select! {
         () = answering => {}
-        () = frame::gone(&mut reader, &mut peer) => waku.metrics.gone.add(1),
+        () = frame::wait_until_left(&mut reader, &mut peer) => waku.metrics.gone.add(1),
     }
 }
 

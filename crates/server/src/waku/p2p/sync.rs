@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use super::handle::NetworkHandle;
 use super::incoming::IncomingStreams;
-use super::own_messages::{ITEMS_MAX, ITEMS_STEP, OwnMessages, asked, span, topics};
+use super::own_messages::{ITEMS_MAX, ITEMS_STEP, OwnMessages, payload_query, span, topics};
 use super::reconcile::{self, Reconciliation};
 use super::sync_fault::SyncFault;
 use super::transfer::WAIT;
@@ -70,8 +70,8 @@ impl SyncPermits {
     }
 
     /// Takes a unit of `of` for a peer.
-    fn take(&self, of: &Shares<RateSource>, peer: RateSource) -> Option<Share<RateSource>> {
-        if self.is_shared { of.take(peer, 1) } else { of.take_any(peer, 1) }
+    fn acquire(&self, of: &Shares<RateSource>, peer: RateSource) -> Option<Share<RateSource>> {
+        if self.is_shared { of.acquire(peer, 1) } else { of.acquire_any(peer, 1) }
     }
 }
 
@@ -124,13 +124,13 @@ async fn serve_session(
         if len <= PAYLOAD_SHORT {
             Some(None)
         } else {
-            permits.take(&permits.long, peer.source).map(Some)
+            permits.acquire(&permits.long, peer.source).map(Some)
         }
     });
     let first = tokio::time::timeout(peer.payload_time, reading).await;
     let first = first.map_err(|_| SyncFault::FirstPayload)?;
     let Some((first, _long)) = first.map_err(SyncFault::Broken)? else { return Ok(()) };
-    let session = permits.take(&permits.sessions, peer.source);
+    let session = permits.acquire(&permits.sessions, peer.source);
     let _session = session.ok_or(SyncFault::Sessions)?;
     let within = waku.service.questions.may_search(peer.source);
     within.map_err(|TooManyQuestions| SyncFault::Refused(HistoryError::TooMany))?;
@@ -182,7 +182,7 @@ async fn compare(
     let own = OwnMessages::load(waku, OWN, span(waku, start, stop), items).await?;
     let mut first = PayloadWriter::new(&topics(waku), start, PAYLOAD_MAX);
     first.fingerprint((stop, [0; 32]), &fingerprint(&own.items));
-    say(waku, &mut stream, &first.finish().0).await?;
+    send_payload(waku, &mut stream, &first.finish().0).await?;
     let received = next_payload(&mut stream, PAYLOAD_MAX, WAIT).await?;
     session(waku, control, peer, stream, received, (start, own)).await
 }
@@ -197,7 +197,7 @@ async fn answer(
     items: Arc<Semaphore>,
 ) -> Result<(), SyncFault> {
     let (start, query) = match SyncPayload::parse(&first)? {
-        Some(payload) => (payload.start, asked(waku, &payload)),
+        Some(payload) => (payload.start, payload_query(waku, &payload)),
         // An empty payload ends the session.
         None => return Ok(()),
     };
@@ -230,7 +230,7 @@ async fn session(
         reconcile::answer(&own.items, &payload, &mut found, &mut next);
         drop(bytes);
         let (next, says) = next.finish();
-        say(waku, &mut stream, &next).await?;
+        send_payload(waku, &mut stream, &next).await?;
         if !says || round_trips == ROUNDS_MAX {
             break;
         }
@@ -240,12 +240,12 @@ async fn session(
     // The session ends even if the peer does not receive the end of the stream.
     let _ = frame::end(&mut stream).await;
     let OwnMessages { items: mut lacks, _room } = own;
-    found.keep_lacked(&mut lacks);
+    found.retain_lacked(&mut lacks);
     counts.round_trips.note(round_trips as u64);
     counts.differences.note((lacks.len() + found.missed) as u64);
     let count = lacks.len();
     let Some(network) = waku.network.as_ref().filter(|_| count > 0) else { return Ok(()) };
-    network.sent.take_out(peer.id, start, &mut lacks);
+    network.sent.remove_sent(peer.id, start, &mut lacks);
     let sent = if lacks.is_empty() {
         0
     } else {
@@ -257,7 +257,7 @@ async fn session(
 }
 
 /// Sends a payload.
-async fn say(waku: &WakuNode, stream: &mut Stream, bytes: &[u8]) -> Result<(), SyncFault> {
+async fn send_payload(waku: &WakuNode, stream: &mut Stream, bytes: &[u8]) -> Result<(), SyncFault> {
     frame::write(stream, bytes).await.map_err(SyncFault::Broken)?;
     let counts = &waku.metrics.sync.bytes;
     counts.of(SyncProtocol::Reconciliation).of(Direction::Sent).add(bytes.len() as u64);

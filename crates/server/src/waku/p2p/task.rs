@@ -114,7 +114,7 @@ impl NetworkTask {
                 () = stop.accepting() => break,
                 _ = tick.tick() => {
                     self.listen();
-                    self.peers.look(&mut self.swarm);
+                    self.peers.dial_due(&mut self.swarm);
                 }
                 Some(order) = self.orders.recv() => self.carry_out(order),
                 event = self.swarm.select_next_some() => self.event(event, &waku, &taking).await,
@@ -162,7 +162,7 @@ impl NetworkTask {
 
     /// Whether a message may be forwarded. Messages above the budget are counted.
     fn may_forward(&mut self, waku: &WakuNode, bytes: usize) -> bool {
-        let is_within = self.budget.take(bytes, Instant::now());
+        let is_within = self.budget.try_charge(bytes, Instant::now());
         if !is_within {
             waku.metrics.gossip_losses.of(GossipLoss::Unforwarded).add(1);
         }
@@ -201,7 +201,7 @@ impl NetworkTask {
                 let Ok(room) = room else { return };
                 let waku = Arc::clone(waku);
                 tokio::spawn(async move {
-                    relayed::take(&waku, &message).await;
+                    relayed::store_gossip(&waku, &message).await;
                     drop(room);
                 });
             }
@@ -239,8 +239,8 @@ impl NetworkTask {
                 }
                 if num_established == 0 {
                     waku.metrics.peers.sub(1);
-                    self.known.gone(peer_id);
-                    self.peers.gone(peer_id, cause.as_ref());
+                    self.known.disconnected(peer_id);
+                    self.peers.disconnected(peer_id, cause.as_ref());
                 }
             }
             SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => {

@@ -42,7 +42,7 @@ pub(super) fn receive(incoming: &IncomingStreams, waku: &Arc<WakuNode>) {
         let waku = Arc::clone(&waku);
         async move {
             if waku.knows(peer.id) {
-                take(&waku, stream).await;
+                store_gossip(&waku, stream).await;
             }
         }
     });
@@ -91,7 +91,7 @@ fn transferred(waku: &WakuNode, direction: Direction, bytes: usize) {
 }
 
 /// Stores the messages of a stream until the stream ends.
-async fn take(waku: &Arc<WakuNode>, mut stream: Stream) {
+async fn store_gossip(waku: &Arc<WakuNode>, mut stream: Stream) {
     // A topic may have 1,024 bytes.
     let bytes_max = waku.config.message_bytes_max + 1_024;
     let slots = Arc::new(Semaphore::new(AT_ONCE));
@@ -131,6 +131,7 @@ async fn one(waku: &WakuNode, bytes: &[u8]) -> bool {
     }
     let Some(bytes) = message.filter(|_| waku.serves(pubsub_topic)) else { return false };
     let Ok(message) = Message::parse(bytes) else { return false };
-    let taken = waku.take(MessageOrigin::Store, &message, bytes.len(), pubsub_topic).await;
+    let taken =
+        waku.accept_message(MessageOrigin::Store, &message, bytes.len(), pubsub_topic).await;
     matches!(taken, Ok(AcceptResult::Stored))
 }

@@ -41,7 +41,7 @@ pub(super) async fn publish(waku: &WakuNode, body: &[u8], topic: Option<String>)
     }
     let mut wire = Vec::with_capacity(body.len());
     message.write(&mut wire);
-    match waku.take(MessageOrigin::Rest, &message, wire.len(), &topic).await {
+    match waku.accept_message(MessageOrigin::Rest, &message, wire.len(), &topic).await {
         Ok(_) => {
             waku.pass_on(topic, wire).await;
             RestAnswer::ok()

@@ -6,7 +6,7 @@ use hark_codec::record::Id;
 use hark_codec::waku::store::Status;
 use hark_codec::waku::{MessageRecord, StoreResponse};
 use hark_networks::waku::history::{HistoryError, HistoryPage, MessageRequest};
-use hark_networks::waku::json::{put_element, put_hash, put_kept, read_hash};
+use hark_networks::waku::json::{put_element, put_hash, put_stored, read_hash};
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
@@ -190,7 +190,7 @@ pub(super) fn json(page: &HistoryPage) -> Vec<u8> {
         if at > 0 {
             out.push(b',');
         }
-        put_kept(&mut out, &record, page.include_data);
+        put_stored(&mut out, &record, page.include_data);
     }
     end(&mut out, page.cursor().as_ref());
     out

@@ -76,7 +76,7 @@ impl BatchOutcome {
 
 impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     /// Archives the envelopes of a packet. On return they are durable.
-    pub(super) async fn take(&self, packet: &[u8]) -> Result<(), PeerSessionEnd> {
+    pub(super) async fn store_packet(&self, packet: &[u8]) -> Result<(), PeerSessionEnd> {
         let unread = |error| PeerSessionEnd::Packet(code::MESSAGES, error);
         let mut items = RlpItems::of_list(packet).map_err(unread)?;
         let (mut outcome, mut pending) = (BatchOutcome::default(), Vec::new());
@@ -89,13 +89,13 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
                 Err(why) => outcome.note(rlp, &why),
             }
             if pending.len() == TOGETHER_MAX {
-                self.settle(&mut pending, &mut outcome).await;
+                self.wait_until_durable(&mut pending, &mut outcome).await;
             }
             if outcome.is_too_much {
                 break;
             }
         }
-        self.settle(&mut pending, &mut outcome).await;
+        self.wait_until_durable(&mut pending, &mut outcome).await;
         if self.confirms.load(Ordering::Relaxed) {
             self.acknowledge(packet, &outcome.faults).await?;
         }
@@ -103,13 +103,13 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     }
 
     /// Waits until envelopes are durable.
-    async fn settle(
+    async fn wait_until_durable(
         &self,
         pending: &mut Vec<(&[u8], PendingEnvelope)>,
         outcome: &mut BatchOutcome,
     ) {
         for (rlp, envelope) in pending.drain(..) {
-            if let Err(why) = self.state.mail.settle(envelope).await {
+            if let Err(why) = self.state.mail.wait_until_durable(envelope).await {
                 outcome.note(rlp, &why);
             }
         }

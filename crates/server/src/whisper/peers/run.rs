@@ -88,7 +88,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         loop {
             ticks.tick().await;
             let sent = match self.send_base(base::PING).await {
-                Ok(()) => self.tell_pow().await,
+                Ok(()) => self.send_pow().await,
                 Err(end) => Err(end),
             };
             if let Err(end) = sent {
@@ -98,7 +98,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     }
 
     /// Sends the peer the minimum proof of work if the minimum has changed.
-    async fn tell_pow(&self) -> Result<(), PeerSessionEnd> {
+    async fn send_pow(&self) -> Result<(), PeerSessionEnd> {
         let pow_min = self.state.mail.settings().bounds.pow_min;
         if self.told_pow.swap(pow_min.to_bits(), Ordering::Relaxed) == pow_min.to_bits() {
             return Ok(());
@@ -180,7 +180,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
             return Ok(());
         }
         match packet {
-            code::MESSAGES => self.take(payload).await,
+            code::MESSAGES => self.store_packet(payload).await,
             code::REQUEST => self.asked(payload, ask).await,
             code::SYNC_REQUEST if self.form == PeerForm::Shh && self.is_trusted() => {
                 self.enqueue(PeerQuestion::Sync(payload.into()), ask).await

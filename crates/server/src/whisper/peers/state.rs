@@ -35,7 +35,7 @@ pub(super) struct PeersState {
 impl PeersState {
     /// Logs a line about a peer, unless the log already has too many such lines.
     pub(super) fn note(&self, log: impl FnOnce()) {
-        if self.lines.take(RateSubject::Events(RateSource::Connection(0)), LINES).is_ok() {
+        if self.lines.charge(RateSubject::Events(RateSource::Connection(0)), LINES).is_ok() {
             log();
         }
     }

@@ -43,9 +43,9 @@ fn split(body: &[u8]) -> Result<Vec<&[u8]>, RlpError> {
     }
     let mut envelopes = Vec::new();
     while !items.is_empty() {
-        let before = items.rest();
+        let before = items.remaining();
         items.list()?;
-        envelopes.push(&before[..before.len() - items.rest().len()]);
+        envelopes.push(&before[..before.len() - items.remaining().len()]);
     }
     Ok(envelopes)
 }
@@ -74,7 +74,7 @@ async fn store(
     let (mut failed, mut too_many) = (false, false);
     for (at, pending) in pending.into_iter().enumerate() {
         let archived = match pending {
-            Ok(pending) => mail.settle(pending).await,
+            Ok(pending) => mail.wait_until_durable(pending).await,
             Err(rejection) => Err(rejection),
         };
         match archived {

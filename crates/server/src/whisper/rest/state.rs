@@ -51,7 +51,7 @@ impl RestMail {
             let words = format!("a body has at most {bytes_max} bytes\n");
             return Err(RestAnswer::words(StatusCode::PAYLOAD_TOO_LARGE, words));
         }
-        let room = self.bodies.take(&request, bytes)?;
+        let room = self.bodies.acquire(&request, bytes)?;
         let bytes = to_bytes(request.into_body(), bytes_max).await;
         let bytes = bytes.map_err(|error| {
             let words = format!("the body could not be received: {error}\n");

@@ -297,7 +297,7 @@ impl<R: AsyncRead + Unpin, A: ReadAllowance> RlpxReader<R, A> {
         let content = self.opener.content(header, &mut self.frame)?;
         let mut items = RlpItems::of_sequence(content);
         let code = items.uint64().map_err(RlpxError::Code)?;
-        let payload = items.rest();
+        let payload = items.remaining();
         if !self.is_snappy {
             let fits = payload.len() <= message_bytes_max;
             let too_long = || RlpxError::TooLong(payload.len(), message_bytes_max);

@@ -113,16 +113,16 @@ impl<T> DeletionsOfBatch<T> {
         match part {
             ScannedPart::Frame(at, LogFrame::Batch(bytes)) => {
                 // Another batch follows, so the previous batch was acknowledged.
-                self.settle(each);
+                self.run_due_maintenance(each);
                 self.end = at + LogFrame::BATCH_BYTES as u64 + u64::from(*bytes);
                 self.torn = false;
             }
-            ScannedPart::Frame(_, LogFrame::Put(_)) => self.settle(each),
+            ScannedPart::Frame(_, LogFrame::Put(_)) => self.run_due_maintenance(each),
             ScannedPart::Frame(at, LogFrame::Delete { .. }) => {
                 self.waiting.extend(deletion);
                 let end = at + (FRAME + 36) as u64;
                 if end == self.end && !self.torn {
-                    self.settle(each);
+                    self.run_due_maintenance(each);
                 }
             }
             ScannedPart::Lost(_) => self.torn = true,
@@ -132,11 +132,11 @@ impl<T> DeletionsOfBatch<T> {
     /// Ends the log. In the last log, undecided deletions are dropped.
     pub(crate) fn end(mut self, is_last: bool, each: &mut dyn FnMut(T)) {
         if !is_last {
-            self.settle(each);
+            self.run_due_maintenance(each);
         }
     }
 
-    fn settle(&mut self, each: &mut dyn FnMut(T)) {
+    fn run_due_maintenance(&mut self, each: &mut dyn FnMut(T)) {
         self.waiting.drain(..).for_each(each);
     }
 }

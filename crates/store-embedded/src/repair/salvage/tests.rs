@@ -58,7 +58,7 @@ fn a_log_that_cannot_be_opened_is_lost_alone() {
         let head = RecordHeader { id: [n; 32], time, author: None, kind: 1, expires: None };
         store.commit(&[Write::Put(hark_testkit::random::encode(&head, &[]))]).unwrap();
     }
-    store.settle().unwrap();
+    store.run_due_maintenance().unwrap();
     drop(store);
     let log = crate::log::path(&dir, 2, 0);
     let into = MemoryStore::new(KeepAll);

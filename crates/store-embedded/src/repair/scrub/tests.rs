@@ -37,7 +37,7 @@ fn shelf(name: &str) -> (Scratch, EmbeddedStore) {
             RecordHeader { id: [n; 32], time: u64::from(n), author: None, kind: 1, expires: None };
         store.commit(&[Write::Put(hark_testkit::random::encode(&head, &[]))]).unwrap();
     }
-    store.settle().unwrap();
+    store.run_due_maintenance().unwrap();
     assert_eq!(store.stats().segments, 1);
     (dir, store)
 }
@@ -61,7 +61,7 @@ fn a_pass_ends_although_a_log_of_its_segment_is_rewritten_before_each_step() {
         deleted = if deleted >= 60 { deleted - 59 } else { deleted + 20 };
         let delete = Write::Erase(Box::new(Query { limit: 1, ids, ..Query::default() }));
         store.commit(&[delete]).unwrap();
-        store.settle().unwrap();
+        store.run_due_maintenance().unwrap();
         assert!(rewritten() > before);
         scrub_step(&store.shelf).1
     });

@@ -13,7 +13,7 @@ impl<'a> ByteReader<'a> {
     }
 
     /// Reads this many bytes.
-    pub(super) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+    pub(super) fn read_bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(taken)
@@ -21,7 +21,7 @@ impl<'a> ByteReader<'a> {
 
     /// Reads `N` bytes.
     pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
+        self.read_bytes(N)?.try_into().ok()
     }
 
     /// Reads a variable-length number: seven bits per byte, the lowest first, and a bit that is set
@@ -46,7 +46,7 @@ impl<'a> ByteReader<'a> {
     /// Reads a length and as many bytes.
     pub(super) fn string(&mut self) -> Option<&'a [u8]> {
         let len = self.size()?;
-        self.take(len)
+        self.read_bytes(len)
     }
 }
 

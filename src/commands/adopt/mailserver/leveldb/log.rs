@@ -88,7 +88,7 @@ fn chunk(rest: &[u8]) -> Chunk<'_> {
     if (sum, len, kind) == (0, 0, 0) {
         return Chunk::End;
     }
-    let Some(data) = reader.take(len) else { return Chunk::Short };
+    let Some(data) = reader.read_bytes(len) else { return Chunk::Short };
     let len = HEAD_BYTES + len;
     let is_equal = rest.get(HEAD_BYTES - 1..len).is_some_and(|covered| checksum(covered) == sum);
     if is_equal { Chunk::Good { kind, data, len } } else { Chunk::Damaged }

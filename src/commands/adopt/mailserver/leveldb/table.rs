@@ -99,8 +99,8 @@ impl BlockReader {
             return None;
         }
         self.key.truncate(shared);
-        self.key.extend_from_slice(reader.take(own)?);
-        reader.take(value)?;
+        self.key.extend_from_slice(reader.read_bytes(own)?);
+        reader.read_bytes(value)?;
         self.at = self.end - reader.0.len();
         self.value = self.at - value..self.at;
         Some(true)
