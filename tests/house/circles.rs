@@ -11,53 +11,14 @@ use std::fmt::Write as _;
 use super::tokens::{ModulePath, SourceFile, group, is_word, shipped, shipped_sources, tokens};
 
 /// The circles that are there, each as the folder of its files and their names.
-const CIRCLES: [&str; 41] = [
-    "crates/archive/src/: effects/mod.rs query/gate.rs query/mod.rs query/plan.rs query/prepared.rs query/ranked.rs query/words.rs store.rs store/ranges.rs",
-    "crates/archive/src/: retention.rs retention/hold.rs",
-    "crates/archive/src/live/: index.rs list.rs mod.rs newest.rs seam.rs",
-    "crates/bench/src/: html.rs report.rs report/parts.rs",
-    "crates/bench/src/cases/: cluster.rs setup.rs",
-    "crates/bench/src/cases/: mod.rs stages.rs tables.rs",
-    "crates/bench/src/codec/: hark.rs mod.rs owned.rs",
-    "crates/bench/src/waku/: load.rs stored.rs watch.rs",
-    "crates/bench/src/whisper/: args.rs generate.rs",
-    "crates/codec/src/nostr/: canonical.rs event.rs json.rs",
-    "crates/codec/src/nostr/negentropy/: fingerprint.rs set.rs write.rs",
-    "crates/networks/src/waku/: admit.rs lines.rs mod.rs",
+const CIRCLES: [&str; 2] = [
     "crates/server/src/: admin/http.rs admin/prometheus.rs door.rs",
-    "crates/server/src/: clients.rs rate.rs settings.rs",
-    "crates/server/src/admin/: control.rs subscribed.rs",
-    "crates/server/src/nostr/: auth.rs identity.rs intake.rs mod.rs",
-    "crates/server/src/nostr/: listen.rs open.rs",
     "crates/server/src/nostr/: outbox.rs outboxes.rs readers.rs",
-    "crates/server/src/nostr/comparison/: job.rs mod.rs ranges.rs",
-    "crates/server/src/waku/: mod.rs neighbours.rs p2p/admission.rs p2p/frame.rs p2p/incoming.rs p2p/known.rs p2p/metadata.rs p2p/mod.rs p2p/peers.rs p2p/store.rs p2p/sync.rs",
-    "crates/server/src/waku/rest/: admin.rs mod.rs",
-    "crates/server/src/whisper/: history.rs metrics.rs mod.rs peers/delivery.rs peers/mod.rs peers/session.rs peers/status.rs topics.rs",
-    "crates/server/src/whisper/rest/: envelopes.rs messages.rs mod.rs",
-    "crates/store-embedded/src/: disk.rs room.rs",
-    "crates/store-embedded/src/: divide.rs follow.rs lengths.rs maintenance.rs maintenance/erase.rs maintenance/install.rs maintenance/rewrite.rs maintenance/round.rs open.rs rebuild.rs rule_search.rs scrub/mod.rs shelf.rs space.rs store.rs suspect.rs",
-    "crates/store-embedded/src/: head/ids.rs head/lists.rs head/long.rs head/mod.rs head/table.rs head/word_run.rs head/words.rs options.rs segment/file.rs segment/values.rs sums/head.rs sums/keys.rs term.rs",
-    "crates/store-embedded/src/: segment/view.rs sums/excluded.rs",
-    "crates/store-embedded/src/salvage/: mod.rs sources.rs",
-    "crates/store-embedded/src/segment/: gathered.rs merge.rs seal.rs",
-    "crates/store-postgres/src/: commit/fetch.rs commit/mod.rs commit/placed.rs commit/play.rs label_values.rs",
-    "crates/store-postgres/src/: distribute.rs lib.rs words/index.rs",
-    "crates/store-postgres/src/: line.rs others.rs replica.rs search/asked.rs search/mod.rs search/plan.rs search/walk.rs search/windows.rs search/words.rs state.rs",
-    "crates/store-postgres/src/: session.rs waiting.rs",
-    "crates/store-postgres/src/layout/: citus.rs plain.rs words.rs",
-    "crates/testkit/src/: random.rs sentences.rs",
-    "src/commands/: bench.rs bench/envelopes.rs",
-    "src/commands/adopt/: copy.rs events.rs mailserver/convert.rs mailserver/mod.rs mailserver/progress.rs mailserver/sweep.rs mod.rs nostr_rs_relay/mod.rs nostr_rs_relay/source.rs nostream/late.rs nostream/mod.rs nostream/sweep.rs relay/mod.rs relay/sweep.rs strfry/mod.rs strfry/source.rs",
-    "src/commands/adopt/mailserver/leveldb/: merge.rs mod.rs table.rs",
-    "src/commands/cluster/: mod.rs standby.rs status.rs work.rs",
-    "src/commands/relays/: engine.rs waiting.rs",
-    "src/config/: bounds.rs checks.rs mail_keys.rs mod.rs networks.rs nostr.rs policy.rs reread.rs search.rs settings.rs sizes.rs typed.rs waku.rs whisper.rs",
 ];
 /// Maximum number of circles.
-const CIRCLES_MAX: usize = 41;
+const CIRCLES_MAX: usize = 8;
 /// Maximum number of files in a circle.
-const FILES_MAX: usize = 16;
+const FILES_MAX: usize = 4;
 
 /// A name in a `use`.
 struct UsedName {

@@ -12,125 +12,30 @@ use super::{root, sources};
 const LINES_MAX: usize = 500;
 
 /// Files with more than [`LINES_MAX`] lines.
-const LONG_FILES: [&str; 33] = [
-    "crates/archive/src/live/tests.rs",
-    "crates/archive/src/mirror.rs",
-    "crates/archive/src/query/cursor.rs",
-    "crates/archive/src/retention.rs",
-    "crates/archive/src/store.rs",
-    "crates/archive/src/writer.rs",
-    "crates/bench/src/args.rs",
-    "crates/bench/src/query.rs",
-    "crates/codec/src/waku/sync.rs",
-    "crates/server/src/nostr/door.rs",
-    "crates/server/src/nostr/intake.rs",
-    "crates/server/src/nostr/outbox.rs",
-    "crates/server/src/rate.rs",
-    "crates/server/src/waku/history.rs",
-    "crates/server/src/waku/p2p/mod.rs",
-    "crates/server/src/waku/p2p/sync.rs",
-    "crates/store-embedded/src/check.rs",
-    "crates/store-embedded/src/log.rs",
-    "crates/store-embedded/src/open.rs",
-    "crates/store-embedded/src/segment/view.rs",
-    "crates/store-embedded/src/shelf.rs",
-    "crates/store-postgres/src/layout/plain.rs",
-    "crates/store-postgres/src/lib.rs",
-    "crates/store-postgres/src/search/mod.rs",
-    "crates/store-postgres/src/search/walk.rs",
-    "crates/store-postgres/src/search/windows.rs",
-    "crates/store-postgres/src/session.rs",
-    "crates/testkit/src/disk.rs",
-    "crates/testkit/src/postgres.rs",
-    "src/commands/import/json.rs",
-    "src/config/mod.rs",
-    "src/config/settings.rs",
-    "src/location.rs",
-];
+const LONG_FILES: [&str; 0] = [];
 /// Maximum number of files in [`LONG_FILES`].
-const LONG_FILES_MAX: usize = 33;
+const LONG_FILES_MAX: usize = 8;
 
 /// Modules `x.rs` with children in `x/`, which are `x/mod.rs` elsewhere.
-const BESIDE_THEIR_FOLDER: [&str; 14] = [
-    "crates/archive/src/retention.rs",
-    "crates/archive/src/store.rs",
-    "crates/bench/src/report.rs",
-    "crates/server/src/admin/exchange.rs",
-    "crates/server/src/admin/exchange/explored.rs",
-    "crates/server/src/admin/exchange/explored/world.rs",
-    "crates/server/src/rest.rs",
-    "crates/server/src/waku/history.rs",
-    "crates/server/src/waku/p2p/tests.rs",
-    "crates/server/src/whisper/history.rs",
-    "crates/server/src/whisper/peers/mail.rs",
-    "crates/server/src/whisper/rlpx/handshake.rs",
-    "crates/store-embedded/src/maintenance.rs",
-    "src/commands/bench.rs",
-];
+const BESIDE_THEIR_FOLDER: [&str; 0] = [];
 
 /// Files of PostgreSQL's store that ask whether the tables are distributed. A layout brings its own
 /// statements and steps instead.
-const ASK_FOR_THE_LAYOUT: [&str; 10] = [
-    "crates/store-postgres/src/commit/fetch.rs",
-    "crates/store-postgres/src/commit/mod.rs",
-    "crates/store-postgres/src/commit/placed.rs",
-    "crates/store-postgres/src/lib.rs",
-    "crates/store-postgres/src/listen.rs",
-    "crates/store-postgres/src/migrate.rs",
-    "crates/store-postgres/src/others.rs",
-    "crates/store-postgres/src/search/mod.rs",
-    "crates/store-postgres/src/search/words.rs",
-    "crates/store-postgres/src/state.rs",
-];
+const ASK_FOR_THE_LAYOUT: [&str; 0] = [];
 
 /// Files in which a value without a text has the empty text. A type of its own leaves no such value.
-const EMPTY_TEXTS: [&str; 1] = ["crates/store-postgres/src/layout/citus.rs"];
+const EMPTY_TEXTS: [&str; 0] = [];
 
 /// Files of the server and the networks that return errors as texts. A caller cannot tell such
 /// errors apart, so an error is a type.
-const TEXTS_AS_ERRORS: [&str; 30] = [
-    "crates/networks/src/lib.rs",
-    "crates/networks/src/nostr/filters.rs",
-    "crates/networks/src/nostr/query.rs",
-    "crates/networks/src/waku/filters.rs",
-    "crates/networks/src/waku/retention.rs",
-    "crates/networks/src/whisper/filters.rs",
-    "crates/server/src/admin/control.rs",
-    "crates/server/src/admin/give.rs",
-    "crates/server/src/admin/handover.rs",
-    "crates/server/src/admin/hold.rs",
-    "crates/server/src/admin/reload.rs",
-    "crates/server/src/admin/served.rs",
-    "crates/server/src/admin/successor.rs",
-    "crates/server/src/nostr/auth.rs",
-    "crates/server/src/nostr/comparison/mod.rs",
-    "crates/server/src/nostr/comparison/set.rs",
-    "crates/server/src/nostr/count.rs",
-    "crates/server/src/nostr/door.rs",
-    "crates/server/src/nostr/page.rs",
-    "crates/server/src/nostr/vanish.rs",
-    "crates/server/src/reload.rs",
-    "crates/server/src/settings.rs",
-    "crates/server/src/shelf.rs",
-    "crates/server/src/waku/p2p/mod.rs",
-    "crates/server/src/waku/p2p/peers.rs",
-    "crates/server/src/waku/p2p/store.rs",
-    "crates/server/src/waku/p2p/sync.rs",
-    "crates/server/src/waku/rest/store.rs",
-    "crates/server/src/waku/resume.rs",
-    "crates/server/src/whisper/rest/messages.rs",
-];
+const TEXTS_AS_ERRORS: [&str; 0] = [];
 
 /// Words of protocols, which the archive does not know.
 const PROTOCOL_WORDS: [&str; 8] =
     ["CLOSED", "NEG-", "NIP-", "AUTH", "WebSocket", "Nostr", "Waku", "Whisper"];
 
 /// Files of the archive that have words of protocols.
-const PROTOCOL_FILES: [&str; 3] = [
-    "crates/archive/src/effects/mod.rs",
-    "crates/archive/src/limits.rs",
-    "crates/archive/src/query/mod.rs",
-];
+const PROTOCOL_FILES: [&str; 0] = [];
 
 /// The source files of all crates.
 fn crate_sources() -> impl Iterator<Item = (String, String)> {
