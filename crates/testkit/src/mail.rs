@@ -66,9 +66,7 @@ pub fn node(enode: &str) -> (PublicKey, SocketAddr) {
 /// The RLP of an envelope, with a proof of work of at least `pow`.
 pub fn envelope(sent: u32, ttl: u32, topic: Topic, data: &[u8], pow: f64) -> Vec<u8> {
     let mut envelope = Envelope { expiry: sent + ttl, ttl, topic, data, nonce: 0 };
-    while envelope.pow() < pow {
-        envelope.nonce += 1;
-    }
+    envelope.find_nonce(pow);
     let mut rlp = Vec::new();
     envelope.write(&mut rlp);
     rlp

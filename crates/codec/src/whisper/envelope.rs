@@ -109,10 +109,27 @@ impl<'a> Envelope<'a> {
     /// seconds count as 1. go-ethereum divides by zero in this case and gets an infinite proof,
     /// which costs the sender nothing.
     pub fn pow_for(&self, ttl_s: u32) -> f64 {
-        let fields = self.fields_len();
+        self.pow_of(self.hashed_fields(), ttl_s)
+    }
+
+    /// Sets the first nonce from the present nonce on whose proof of work is at least `pow`.
+    pub fn find_nonce(&mut self, pow: f64) {
+        let fields = self.hashed_fields();
+        while self.pow_of(fields.clone(), self.ttl) < pow {
+            self.nonce += 1;
+        }
+    }
+
+    /// The hash of all fields except the nonce, which is still to be added.
+    fn hashed_fields(&self) -> Keccak256 {
         let mut hash = Keccak256::new();
-        put_list(&mut hash, fields);
+        put_list(&mut hash, self.fields_len());
         self.put_fields(&mut hash);
+        hash
+    }
+
+    fn pow_of(&self, mut hash: Keccak256, ttl_s: u32) -> f64 {
+        let fields = self.fields_len();
         hash.update(self.nonce.to_be_bytes());
         let hash: Id = hash.finalize().into();
         let hashes = 2f64.powi(leading_zeros(&hash).cast_signed());
@@ -229,6 +246,12 @@ mod tests {
         assert!(none.pow().is_finite());
         assert_eq!(none.pow().to_bits(), none.pow_for(1).to_bits());
         assert_eq!((none.pow_for(2) * 2.0).to_bits(), none.pow().to_bits());
+        let (mut found, mut tried) = (none, none);
+        found.find_nonce(50.0);
+        while tried.pow() < 50.0 {
+            tried.nonce += 1;
+        }
+        assert_eq!((found, found.pow() >= 50.0), (tried, true));
     }
 
     #[test]
