@@ -5,7 +5,7 @@ use clap::{Arg, CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::adopt::AdoptArgs;
 use crate::commands::backup::BackupArgs;
-use crate::commands::bench::BenchArgs;
+use crate::commands::bench::BenchProgramArgs;
 use crate::commands::cluster::ClusterArgs;
 use crate::commands::config::ConfigArgs;
 use crate::commands::copy::CopyArgs;
@@ -113,7 +113,7 @@ pub(crate) enum Command {
     /// Print the default configuration with comments, or check a configuration file
     Config(ConfigArgs),
     /// Measure a relay, this one or any other, by its URL
-    Bench(BenchArgs),
+    Bench(BenchProgramArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
     /// Write the manual pages to a directory

@@ -137,7 +137,7 @@ impl ArchiveLocation {
         Ok(other)
     }
 
-    /// The shelf as its store opens it.
+    /// The place of the shelf, for its store.
     pub(crate) fn place(&self) -> ShelfPlace<'_> {
         ShelfPlace { network: self.network, data: &self.data, config: &self.config }
     }

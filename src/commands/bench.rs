@@ -28,14 +28,14 @@ From nothing to a comparison:
 The benchmarks are in a program of their own, hark-bench, which is run with these arguments. `hark bench --help` \
 lists them. What is measured, how to repeat it, and what the JSON holds: docs/benchmarks.md"
 )]
-pub(crate) struct BenchArgs {
+pub(crate) struct BenchProgramArgs {
     /// The benchmark and its flags
     #[arg(value_name = "BENCHMARK", trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
 }
 
 /// Replaces this process by `hark-bench`. Returns only if that program could not be started.
-pub(crate) fn run(args: &BenchArgs, refusal: Option<&str>) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &BenchProgramArgs, refusal: Option<&str>) -> anyhow::Result<ExitCode> {
     let names_network =
         |arg: &OsString| arg == "--network" || arg.to_string_lossy().starts_with("--network=");
     if let Some(why) = refusal.filter(|_| args.args.iter().any(names_network)) {

@@ -15,7 +15,7 @@ use hark_server::shelf::CompactFn;
 use super::address::AddressForm;
 use crate::config::{Config, ShelfConfig, shelf_config};
 
-/// A kind of store, as the list of stores has it.
+/// A kind of store: an entry of the list of stores.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreSetup {
     /// The form of the store's addresses.
@@ -24,7 +24,7 @@ pub struct StoreSetup {
     pub archive: fn(&str, &Path) -> Arc<dyn ArchiveStore>,
 }
 
-/// What commands and doors must know of a store.
+/// Facts about a store for commands and doors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreFacts {
     /// The name in metrics.

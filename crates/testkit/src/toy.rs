@@ -15,6 +15,7 @@ use hark_server::door::{self, Door, DoorAddress, Host, OpenFuture, OpenNetwork, 
 use hark_server::service::{IntakeBounds, LiveRecords, Service, StoreLocation};
 use hark_server::{listener::Listener, metrics::MetricsPage, shelf, stop::StopSignal};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Toy;
@@ -138,8 +139,7 @@ impl Door for ToyDoor {
     }
     fn serve(self: Arc<Self>, _: Operators, stop: StopSignal) -> door::DoorFuture {
         Box::pin(async move {
-            let talk =
-                |stream| serve_connection(stream, Arc::clone(&self.service), self.live.clone());
+            let talk = |stream| serve_client(stream, Arc::clone(&self.service), self.live.clone());
             self.listener.serve(stop, talk).await;
         })
     }
@@ -148,11 +148,7 @@ impl Door for ToyDoor {
     }
 }
 
-async fn serve_connection(
-    mut stream: tokio::net::TcpStream,
-    service: Arc<Service>,
-    live: LiveRecords,
-) {
+async fn serve_client(mut stream: TcpStream, service: Arc<Service>, live: LiveRecords) {
     let Ok(client) = stream.peer_addr().map(|addr| addr.ip()) else { return };
     let (from, mut to) = stream.split();
     let mut lines = BufReader::new(from).lines();

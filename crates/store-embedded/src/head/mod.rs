@@ -249,7 +249,7 @@ impl Head {
         if self.dead.kill(row, || chunk.dead.set(row % CHUNK as u32)) {
             self.log.note_dead(found.offset);
             if let Some(summed) = &mut *self.summed.lock() {
-                self.take_summed(summed, row);
+                self.remove_summed(summed, row);
             }
         }
     }

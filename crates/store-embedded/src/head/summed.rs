@@ -24,7 +24,7 @@ impl Head {
             // Rows that died earlier were removed at that time.
             for (_, row) in self.expired_by(now).into_iter().filter(|(_, row)| !self.is_dead(*row))
             {
-                self.take_summed(summed, row);
+                self.remove_summed(summed, row);
             }
         }
         let published = self.published();
@@ -41,7 +41,7 @@ impl Head {
     }
 
     /// Removes a row from the sums, if the sums include the row.
-    pub(super) fn take_summed(&self, summed: &mut SummedHead, row: u32) {
+    pub(super) fn remove_summed(&self, summed: &mut SummedHead, row: u32) {
         if summed.has_seen(row)
             && let Some(record) = self.record(row)
         {

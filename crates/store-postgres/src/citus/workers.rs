@@ -1,4 +1,4 @@
-//! The workers of a cluster, as the database of a shelf shows them.
+//! The workers of a cluster in the view of a shelf's database.
 
 use crate::error::StatementError;
 use crate::session::DatabaseSession;

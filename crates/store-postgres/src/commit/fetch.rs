@@ -79,7 +79,7 @@ pub(crate) struct RuleLookups {
     pub(crate) slots_max: usize,
     /// Whether ids are looked up.
     pub(crate) by_id: bool,
-    /// Maximum number of queries of a commit that need a search, as no look-up answers them.
+    /// Maximum number of queries of a commit that no look-up can answer and that need a search.
     pub(crate) searches_max: usize,
 }
 

@@ -1,5 +1,5 @@
-//! The layouts of a shelf's tables: a trait with all steps in which they differ, and what they
-//! share. [`plain`](crate::plain) is the layout for one server, [`citus`](crate::citus) the layout
+//! The layouts of a shelf's tables: a trait with all steps that differ between layouts, and the
+//! shared statements. [`plain`](crate::plain) is the layout for one server, [`citus`](crate::citus) the layout
 //! for a cluster.
 
 pub(crate) use shared::{

@@ -115,7 +115,7 @@ pub(super) fn plan(
     })
 }
 
-/// Finds the keys of ids, or their records if one fetch could return all of them.
+/// Finds the keys of ids. If one fetch can return all records, finds the records instead.
 fn find_ids(found: &mut FinderState, session: &mut DatabaseSession) -> Result<(), StatementError> {
     found.driver = Some(Set::Ids);
     let asked = &found.asked;

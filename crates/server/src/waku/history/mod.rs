@@ -51,7 +51,7 @@ fn position(store: &dyn Store, hash: Id) -> Result<Option<Position>, HistoryErro
 }
 
 /// The refusal of a question that was not searched.
-fn not_asked(why: NotAsked) -> HistoryError {
+fn refusal_error(why: NotAsked) -> HistoryError {
     match why {
         NotAsked::Line => HistoryError::TooMany,
         NotAsked::Panicked => HistoryError::Down,
@@ -91,7 +91,7 @@ impl WakuNode {
         let rows_max = self.settings().query_rows_max;
         let found =
             questions.search(from, rows_max, move |search| page(search, &positions, &asked));
-        let found = found.await.map_err(not_asked)?;
+        let found = found.await.map_err(refusal_error)?;
         let time = began.elapsed();
         self.metrics.record_history_time(time);
         questions.note("STORE", time, &found, || query.query());

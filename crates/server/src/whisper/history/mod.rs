@@ -38,7 +38,7 @@ impl PageBytes {
 }
 
 /// The refusal of a question that was not searched.
-fn not_asked(why: NotAsked) -> MailError {
+fn refusal_error(why: NotAsked) -> MailError {
     match why {
         NotAsked::Line => MailError::Busy,
         NotAsked::Panicked => MailError::Down,
@@ -78,7 +78,7 @@ impl MailServer {
         let bounds = PageBounds { envelopes: usize::MAX, bytes };
         let (asked, rows_max) = (question.clone(), self.settings().query_rows_max);
         let found = questions.search(source, rows_max, move |search| asked.page(search, &bounds));
-        let found = found.await.map_err(not_asked)?;
+        let found = found.await.map_err(refusal_error)?;
         let time = began.elapsed();
         self.metrics.page.note(time);
         questions.note("MAIL", time, &found, || question.query.clone());
