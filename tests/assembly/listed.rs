@@ -130,8 +130,12 @@ pub(crate) fn without_a_cell() -> Vec<String> {
     let words = words.split("other =>").next().unwrap_or_default();
     look("message", "nostr", quoted(words, "\n            "), 8);
     let mut protocols = BTreeSet::new();
-    for file in ["gossip", "metadata", "sync", "store"] {
-        let text = source(&format!("server/src/waku/p2p/{file}.rs"));
+    let folder = "server/src/waku/p2p";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates").join(folder);
+    for entry in fs::read_dir(path).expect("the folder of libp2p is read") {
+        let name = entry.expect("an entry is read").file_name();
+        let Some(file) = name.to_str().filter(|name| name.ends_with(".rs")) else { continue };
+        let text = source(&format!("{folder}/{file}"));
         protocols
             .extend(quoted(&text, "&str = ").into_iter().filter(|name| name.contains("/vac/")));
     }

@@ -19,8 +19,8 @@ const SCHEMA: &str = "PRAGMA journal_mode = WAL; PRAGMA user_version = 18;
     CREATE TABLE event (id INTEGER PRIMARY KEY, event_hash BLOB NOT NULL, first_seen INTEGER NOT NULL,
         created_at INTEGER NOT NULL, expires_at INTEGER, author BLOB NOT NULL, delegated_by BLOB,
         kind INTEGER NOT NULL, hidden INTEGER, content TEXT NOT NULL);
-    CREATE UNIQUE INDEX event_hash_index ON event_line(event_hash);
-    CREATE INDEX created_at_index ON event_line(created_at);";
+    CREATE UNIQUE INDEX event_hash_index ON event(event_hash);
+    CREATE INDEX created_at_index ON event(created_at);";
 
 /// The events that strfry has compressed with a dictionary.
 const COMPRESSED: usize = 33;

@@ -20,6 +20,8 @@ pub mod hidden;
 pub mod http;
 #[cfg(feature = "devp2p")]
 pub mod mail;
+#[cfg(feature = "manual")]
+pub mod manual;
 pub mod nostr;
 pub mod pooler;
 pub mod postgres;
