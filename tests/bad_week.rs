@@ -93,7 +93,7 @@ impl Week {
 /// Publishes an event. Returns whether the relay accepted the event, and the reason if not.
 fn publish(address: &str, event: &str) -> (bool, String) {
     let mut socket = Socket::connect(address);
-    socket.say(format!("[\"EVENT\",{}]", event.trim()));
+    socket.send_text(format!("[\"EVENT\",{}]", event.trim()));
     let answer = socket.json();
     assert_eq!(answer[0], "OK", "{answer}");
     (answer[2] == true, answer[3].as_str().unwrap_or_default().to_owned())

@@ -23,12 +23,12 @@ fn http(address: &str, method: &str, path: &str, body: &str) -> (u16, String) {
 fn publish_and_count(address: &str, number: u64) -> Value {
     let mut socket = Socket::connect(address);
     let event = event_line(3, 1_700_000_000 + number, 1, &[&["t", "a"]], &format!("note {number}"));
-    socket.say(format!(r#"["EVENT",{}]"#, event.trim()));
+    socket.send_text(format!(r#"["EVENT",{}]"#, event.trim()));
     let answer = socket.json();
     assert_eq!(answer[2], true, "{answer}");
-    socket.say(r#"["REQ","all",{"kinds":[1]}]"#);
+    socket.send_text(r#"["REQ","all",{"kinds":[1]}]"#);
     while socket.json()[0] != "EOSE" {}
-    socket.say(r#"["COUNT","all",{"kinds":[1]}]"#);
+    socket.send_text(r#"["COUNT","all",{"kinds":[1]}]"#);
     socket.json()[2]["count"].clone()
 }
 

@@ -35,7 +35,7 @@ fn listen(
     until("the publisher goes on", || acknowledged.load(Ordering::Acquire) >= begin);
     let mut request = vec![json!("REQ"), json!("s")];
     request.extend_from_slice(filters);
-    socket.say(json!(request).to_string());
+    socket.send_text(json!(request).to_string());
     let (mut received, mut eose) = (Delivery::default(), false);
     while received.times.len() < events || !eose {
         let message = socket.json();
@@ -49,7 +49,7 @@ fn listen(
         }
     }
     // A duplicate that is still in transit would arrive before the answer to this COUNT.
-    socket.say(json!(["COUNT", "n", { "limit": 1 }]).to_string());
+    socket.send_text(json!(["COUNT", "n", { "limit": 1 }]).to_string());
     let last = socket.json();
     assert_eq!(last[0], "COUNT", "{last}");
     received
@@ -138,7 +138,7 @@ fn a_thousand_subscriptions_to_fifty_tags_lose_nothing() {
                     let mine = |sub: usize| connection * PER_CONNECTION + sub;
                     for sub in 0..PER_CONNECTION {
                         let filter = json!({ "#t": [format!("tag {}", mine(sub) % TAGS)] });
-                        socket.say(json!(["REQ", sub.to_string(), filter]).to_string());
+                        socket.send_text(json!(["REQ", sub.to_string(), filter]).to_string());
                     }
                     for _ in 0..PER_CONNECTION {
                         assert_eq!(socket.json()[0], "EOSE");

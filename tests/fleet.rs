@@ -116,7 +116,7 @@ fn what_three_servers_are_sent_at_once_is_kept_once_and_delivered_on_all() {
 /// Measures how long an event takes from one server to a subscriber of another.
 fn received_elsewhere(nodes: &[Server], keys: &KeyPair) {
     let mut subscriber = Socket::connect(&nodes[1].address);
-    subscriber.say(r##"["REQ","live",{"#t":["far"],"limit":0}]"##);
+    subscriber.send_text(r##"["REQ","live",{"#t":["far"],"limit":0}]"##);
     while subscriber.json()[0] != "EOSE" {}
     let mut publisher = Socket::connect(&nodes[0].address);
     let mut writer = publisher.writer();
@@ -125,7 +125,7 @@ fn received_elsewhere(nodes: &[Server], keys: &KeyPair) {
             let (message, id) =
                 publication(keys, now_s(), 1, &[&["t", "far"]], &format!("far {n}"));
             let sent = Instant::now();
-            writer.say(&message).expect("is sent");
+            writer.send_text(&message).expect("is sent");
             let received = subscriber.json();
             let time = sent.elapsed();
             assert_eq!(received[2]["id"], String::from_utf8_lossy(&hex::encode_32(&id)).as_ref());

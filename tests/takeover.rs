@@ -101,7 +101,7 @@ impl Published {
 /// Subscribes to all events of the load from now on.
 fn subscribe(address: &str) -> Socket {
     let mut socket = Socket::connect(address);
-    socket.say(json!(["REQ", "s", { "#t": ["load"], "limit": 0 }]).to_string());
+    socket.send_text(json!(["REQ", "s", { "#t": ["load"], "limit": 0 }]).to_string());
     assert_eq!(socket.json()[0], "EOSE");
     socket
 }
@@ -121,15 +121,15 @@ fn listen(mut socket: Socket, ends: usize) -> HashMap<String, u32> {
         }
     }
     // A duplicate that is still in transit would arrive before the answer to this COUNT.
-    socket.say(json!(["COUNT", "n", { "limit": 1 }]).to_string());
+    socket.send_text(json!(["COUNT", "n", { "limit": 1 }]).to_string());
     assert_eq!(socket.json()[0], "COUNT");
     received
 }
 
 /// Publishes one event and waits for its OK.
-fn say(socket: &mut Socket, kept: bool, content: &str) -> Id {
+fn send_text(socket: &mut Socket, kept: bool, content: &str) -> Id {
     let (message, id) = event(kept, content);
-    socket.say(&message);
+    socket.send_text(&message);
     let answer = socket.json();
     assert_eq!((&answer[0], &answer[2]), (&json!("OK"), &json!(true)), "{answer}");
     id
@@ -138,10 +138,10 @@ fn say(socket: &mut Socket, kept: bool, content: &str) -> Id {
 /// Asserts that a query finds the event with this id.
 fn finds(socket: &mut Socket, id: &Id) {
     let id = String::from_utf8(hark_codec::hex::encode_32(id).to_vec()).expect("is hex");
-    socket.say(json!(["REQ", "q", { "ids": [id] }]).to_string());
+    socket.send_text(json!(["REQ", "q", { "ids": [id] }]).to_string());
     assert_eq!(socket.json()[0], "EVENT", "what got its OK is not found");
     assert_eq!(socket.json()[0], "EOSE");
-    socket.say(json!(["CLOSE", "q"]).to_string());
+    socket.send_text(json!(["CLOSE", "q"]).to_string());
 }
 
 #[test]
@@ -174,8 +174,11 @@ fn a_server_is_replaced_under_load_and_nobody_notices() {
             loading.push(load("c"));
             let mut fresh = Socket::connect(&address);
             for n in 0..50 {
-                let id =
-                    say(&mut idle, true, &format!("end of nothing {n}").replace("end", "idle"));
+                let id = send_text(
+                    &mut idle,
+                    true,
+                    &format!("end of nothing {n}").replace("end", "idle"),
+                );
                 finds(&mut idle, &id);
                 finds(&mut fresh, &id);
             }
@@ -185,8 +188,8 @@ fn a_server_is_replaced_under_load_and_nobody_notices() {
                 assert!(each.join().expect("no panic"), "an event got no OK");
             }
             for kept in [true, false] {
-                say(&mut idle, kept, "end, said to the old one");
-                say(&mut fresh, kept, "end, said to the new one");
+                send_text(&mut idle, kept, "end, said to the old one");
+                send_text(&mut fresh, kept, "end, said to the new one");
             }
             let late = late.join().expect("no panic");
             (new, took, late, listening.map(|each| each.join().expect("no panic")))
@@ -229,7 +232,7 @@ fn servers_are_replaced_one_after_another() {
     }
     for (at, socket) in sockets.iter_mut().enumerate() {
         for n in 0..600 {
-            let id = say(socket, n % 3 > 0, &format!("{at} {n}"));
+            let id = send_text(socket, n % 3 > 0, &format!("{at} {n}"));
             if n % 3 > 0 {
                 finds(socket, &id);
             }
@@ -237,7 +240,7 @@ fn servers_are_replaced_one_after_another() {
     }
     for (at, socket) in sockets.iter_mut().enumerate() {
         for kept in [true, false] {
-            say(socket, kept, &format!("end {at}"));
+            send_text(socket, kept, &format!("end {at}"));
         }
     }
     for subscriber in subscribers {
@@ -289,9 +292,9 @@ fn a_takeover_that_fails_changes_nothing() {
     let mut alive = |kept: bool| {
         times += 1;
         let content = format!("still there {times}");
-        say(&mut socket, kept, &content);
+        send_text(&mut socket, kept, &content);
         assert_eq!(subscriber.json()[2]["content"], content);
-        assert_eq!(Socket::connect(&server.address).writer().say(b"[]").ok(), Some(()));
+        assert_eq!(Socket::connect(&server.address).writer().send_text(b"[]").ok(), Some(()));
     };
     alive(true);
     // A new process that disconnects once it has the sockets.
@@ -395,7 +398,7 @@ fn whichever_is_killed_meanwhile_nothing_acknowledged_is_lost() {
 /// Publishes an event, and returns whether it gets its OK.
 fn round_trip(socket: &mut Socket, round: u32) -> bool {
     let (message, _) = event(true, &format!("{round}, after"));
-    socket.writer().say(&message).is_ok()
+    socket.writer().send_text(&message).is_ok()
         && socket.receive().is_some_and(|text| {
             let text = String::from_utf8_lossy(&text);
             text.starts_with("[\"OK\"") && text.contains(",true,")

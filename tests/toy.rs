@@ -108,15 +108,15 @@ impl Place {
 struct Client(BufReader<TcpStream>);
 
 impl Client {
-    fn say(&mut self, line: &str) -> String {
+    fn send_text(&mut self, line: &str) -> String {
         writeln!(self.0.get_mut(), "{line}").expect("is sent");
         let mut answer = String::new();
         self.0.read_line(&mut answer).expect("is answered");
         answer
     }
 
-    fn keep(&mut self, line: &str) {
-        let answer = self.say(line);
+    fn publish_new(&mut self, line: &str) {
+        let answer = self.send_text(line);
         assert!(answer.starts_with("Ok(Stored"), "{line}: {answer}");
     }
 }
@@ -200,19 +200,19 @@ impl Place {
 fn beside_a_server(place: &Place) -> Server {
     let server = place.serve(&[]);
     let (mut client, now) = (place.connect(), now_s());
-    client.keep(&format!("weather {now} sun"));
-    assert!(client.say(&format!("weather {now} sun")).starts_with("Ok(Duplicate"));
-    assert!(client.say("nonsense").starts_with("Err("), "and the connection stays open");
-    client.keep(&format!("!now {now} one"));
-    client.keep(&format!("!now {} two", now + 1));
-    assert!(client.say(&format!("!now {now} three")).starts_with("Ok(Superseded"));
+    client.publish_new(&format!("weather {now} sun"));
+    assert!(client.send_text(&format!("weather {now} sun")).starts_with("Ok(Duplicate"));
+    assert!(client.send_text("nonsense").starts_with("Err("), "and the connection stays open");
+    client.publish_new(&format!("!now {now} one"));
+    client.publish_new(&format!("!now {} two", now + 1));
+    assert!(client.send_text(&format!("!now {now} three")).starts_with("Ok(Superseded"));
     assert_eq!(place.says(&["query", "!now"]), format!("!now {} two\n", now + 1));
-    client.keep(&format!("gone {now} soon"));
+    client.publish_new(&format!("gone {now} soon"));
     assert_eq!(place.json(&["delete", "--yes", "gone"])["deleted"], 1);
     let file = place.root.file("more", format!("weather {now} snow\n"));
     assert_eq!(place.json(&["import", file.to_str().expect("a path")])["stored"], 1);
     // Retention deletes records that are older than ten years.
-    client.keep("weather 1000 long ago");
+    client.publish_new("weather 1000 long ago");
     until("what is old goes", || place.count("weather") == 52);
     let page = get(&server.address, "/metrics").ok();
     for line in ["hark_store_records{shelf=\"toy\"} 53\n", "hark_mirror_in_step{shelf=\"toy\"} "] {
@@ -234,13 +234,13 @@ fn in_step(server: &Server) {
 /// Another process takes over the archive, and connected clients notice nothing.
 fn taken_over(place: &Place, mut old: Server) -> Server {
     let (mut kept, now) = (place.connect(), now_s());
-    kept.keep(&format!("weather {now} before"));
+    kept.publish_new(&format!("weather {now} before"));
     let new = place.serve(&["--takeover"]);
     until("the old process knows", || place.log().contains("another process has taken over"));
-    kept.keep(&format!("weather {now} through the new one"));
+    kept.publish_new(&format!("weather {now} through the new one"));
     let mut client = place.connect();
-    client.keep(&format!("weather {now} to the new one"));
-    assert!(kept.say(&format!("weather {now} to the new one")).starts_with("Ok(Duplicate"));
+    client.publish_new(&format!("weather {now} to the new one"));
+    assert!(kept.send_text(&format!("weather {now} to the new one")).starts_with("Ok(Duplicate"));
     drop(kept);
     assert!(old.wait().expect("ends").success(), "{}", place.log());
     assert_eq!(place.count("weather"), 55);

@@ -257,7 +257,7 @@ fn elsewhere(world: &World) -> (String, String) {
     let topic = format!("elsewhere{}", number());
     let note = event_json(7, now_s(), 1, &[&["t", &topic]], "from elsewhere");
     let mut socket = Socket::connect(world.helper().relay());
-    socket.say(format!("[\"EVENT\",{note}]"));
+    socket.send_text(format!("[\"EVENT\",{note}]"));
     let ok = socket.json();
     assert_eq!(ok[2], true, "{ok}");
     (id(&note), json!({"#t": [topic]}).to_string())

@@ -155,7 +155,7 @@ fn shape(reply: &HttpReply) -> Answer {
 
 /// The messages of the relay up to the message that ends an answer.
 fn answered(socket: &mut Socket, message: &str) -> Vec<String> {
-    socket.say(message);
+    socket.send_text(message);
     let mut received = Vec::new();
     loop {
         let text =
@@ -169,7 +169,7 @@ fn answered(socket: &mut Socket, message: &str) -> Vec<String> {
 }
 
 /// Publishes an event with the current time about a topic. The relay must store the event.
-fn keep(addr: &str, topic: &str, content: &str) -> String {
+fn publish_note(addr: &str, topic: &str, content: &str) -> String {
     let note = event_json(7, now_s(), 1, &[&["t", topic]], content);
     let answer = answered(&mut Socket::connect(addr), &format!("[\"EVENT\",{note}]"));
     assert_eq!(answer, [format!("[\"OK\",\"{}\",true,\"\"]", id(&note))]);
@@ -182,7 +182,7 @@ fn publishes(world: &World) -> Answer {
     let topic = format!("published{}", number());
     let ask = json!(["REQ", "live", {"#t": [topic], "limit": 0}]).to_string();
     assert!(answered(&mut live, &ask)[0].contains("EOSE"));
-    let note = keep(&world.writes().relay, &topic, "published");
+    let note = publish_note(&world.writes().relay, &topic, "published");
     let received = live.json();
     assert_eq!((&received[0], received[2]["id"].as_str()), (&json!("EVENT"), Some(&*id(&note))));
     let find = format!("[\"REQ\",\"stored\",{{\"ids\":[\"{}\"]}}]", id(&note));
@@ -242,10 +242,10 @@ fn closes(world: &World) -> Answer {
     let topic = format!("closed{}", number());
     answered(&mut socket, &live("closed", &topic));
     answered(&mut socket, &live("open", &topic));
-    socket.say(r#"["CLOSE","closed"]"#);
+    socket.send_text(r#"["CLOSE","closed"]"#);
     // A CLOSE has no answer. The next answer shows that the relay has read the CLOSE.
     answered(&mut socket, r#"["COUNT","n",{"limit":1}]"#);
-    let note = keep(&world.writes().relay, &topic, "after a close");
+    let note = publish_note(&world.writes().relay, &topic, "after a close");
     let received = socket.json();
     assert_eq!((&received[1], received[2]["id"].as_str()), (&json!("open"), Some(&*id(&note))));
     Own
@@ -301,7 +301,7 @@ fn compares(world: &World) -> Answer {
     let mut initiator = NegentropyInitiator::new(&ours, 0);
     let filter = json!({"kinds": [1], "until": LAST_S});
     let mut socket = Socket::connect(&world.reads().relay);
-    socket.say(json!(["NEG-OPEN", "c", filter, digits(&initiator.open())]).to_string());
+    socket.send_text(json!(["NEG-OPEN", "c", filter, digits(&initiator.open())]).to_string());
     let (mut have, mut need) = (Vec::new(), Vec::new());
     loop {
         let received = socket.json();
@@ -313,9 +313,9 @@ fn compares(world: &World) -> Answer {
             NegentropyDifference::Need(id) => need.push(digits(&id)),
         });
         let Some(next) = next.expect("an answer of the protocol") else { break };
-        socket.say(json!(["NEG-MSG", "c", digits(&next)]).to_string());
+        socket.send_text(json!(["NEG-MSG", "c", digits(&next)]).to_string());
     }
-    socket.say(r#"["NEG-CLOSE","c"]"#);
+    socket.send_text(r#"["NEG-CLOSE","c"]"#);
     have.sort();
     need.sort();
     // Only our side has the deleted event.
@@ -331,7 +331,7 @@ fn compares_on(world: &World) -> Answer {
     let first = answered(&mut socket, &open);
     let again = answered(&mut socket, &json!(["NEG-MSG", "c", nothing]).to_string());
     assert_eq!(first, again);
-    socket.say(r#"["NEG-CLOSE","c"]"#);
+    socket.send_text(r#"["NEG-CLOSE","c"]"#);
     let closed = answered(&mut socket, &json!(["NEG-MSG", "c", nothing]).to_string());
     assert!(closed[0].starts_with("[\"NEG-ERR\",\"c\","), "{closed:?}");
     Same(format!("{first:?} {closed:?}"))

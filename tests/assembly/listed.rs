@@ -134,7 +134,11 @@ pub(crate) fn without_a_cell() -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates").join(folder);
     for entry in fs::read_dir(path).expect("the folder of libp2p is read") {
         let name = entry.expect("an entry is read").file_name();
-        let Some(file) = name.to_str().filter(|name| name.ends_with(".rs")) else { continue };
+        let Some(file) =
+            name.to_str().filter(|name| Path::new(name).extension().is_some_and(|end| end == "rs"))
+        else {
+            continue;
+        };
         let text = source(&format!("{folder}/{file}"));
         protocols
             .extend(quoted(&text, "&str = ").into_iter().filter(|name| name.contains("/vac/")));

@@ -192,7 +192,7 @@ fn fail_over(world: &mut World) {
         // A server notices the failure only at a write or a query.
         until("the server is well again", || {
             let mut socket = Socket::connect(&node.relay);
-            socket.say(r#"["COUNT","well",{"kinds":[1]}]"#);
+            socket.send_text(r#"["COUNT","well",{"kinds":[1]}]"#);
             socket.json()[0] == "COUNT" && get(&node.relay, "/healthz").status == 200
         });
     }

@@ -121,7 +121,7 @@ fn a_server_that_meets_a_damaged_record_says_so_everywhere() {
     let mut server = place.serve();
     let mut socket = Socket::connect(&server.address);
     let mut ask = |filter: &str| {
-        socket.say(format!("[\"REQ\",\"s\",{filter}]"));
+        socket.send_text(format!("[\"REQ\",\"s\",{filter}]"));
         loop {
             let message = socket.json();
             if message[0] != "EVENT" {
@@ -133,7 +133,7 @@ fn a_server_that_meets_a_damaged_record_says_so_everywhere() {
     assert_eq!(ask("{\"since\":1700000500,\"limit\":5000}"), json!(["EOSE", "s", ["finish"]]));
     assert!(page("/healthz").ok().starts_with("ok\n"));
     assert_eq!(ask("{\"limit\":5000,\"kinds\":[1],\"until\":1700000100}"), json!(["EOSE", "s"]));
-    socket.say("[\"COUNT\",\"c\",{\"#t\":[\"nostr\",\"bread\"],\"until\":1700000100}]");
+    socket.send_text("[\"COUNT\",\"c\",{\"#t\":[\"nostr\",\"bread\"],\"until\":1700000100}]");
     assert_eq!(socket.json()[2]["approximate"], json!(true));
     let (status, health) = page("/healthz").parts();
     assert_eq!(status, 503, "{health}");

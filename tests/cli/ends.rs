@@ -57,7 +57,7 @@ fn a_server_that_is_asked_twice_to_end_says_that_it_ends_at_once() {
     let mut server = place.serve_with(&["--config", &file]);
     // A client that does not read the requested events.
     let mut socket = Socket::connect(&server.address);
-    socket.say("[\"REQ\",\"a\",{\"limit\":300}]");
+    socket.send_text("[\"REQ\",\"a\",{\"limit\":300}]");
     assert!(socket.receive().is_some());
     // All buffers on the path are full once the size of the server's own buffer is above zero and
     // constant.

@@ -95,7 +95,7 @@ fn an_author_who_vanishes_is_gone_from_the_files_in_time() {
     let report = place.hark_fed(&["import", "--json"], profiles().as_bytes()).json();
     assert_eq!(report["stored"], 602, "{report}");
     let mut socket = Socket::connect(&serving.address);
-    socket.say(format!("[\"EVENT\",{}]", request().trim()));
+    socket.send_text(format!("[\"EVENT\",{}]", request().trim()));
     let answer = socket.json();
     assert_eq!((&answer[0], &answer[2]), (&json!("OK"), &json!(true)), "{answer}");
     until("all are gone", || are_gone(&place.data()));

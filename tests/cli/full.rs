@@ -78,7 +78,7 @@ fn events(from: u64, count: u64) -> String {
 }
 
 fn publish(socket: &mut Socket, n: u64) -> Value {
-    socket.say(format!("[\"EVENT\",{}]", events(n, 1).trim()));
+    socket.send_text(format!("[\"EVENT\",{}]", events(n, 1).trim()));
     socket.json()
 }
 
@@ -118,7 +118,7 @@ fn a_full_disk_lets_a_server_start_and_what_is_deleted_makes_room() {
     assert!(reason.starts_with("error: ") && reason.contains("the disk is full"), "{reason}");
     let (status, why) = health(&serving.address);
     assert!(status == 503 && why.contains("the disk is full"), "{status} {why}");
-    socket.say("[\"REQ\",\"a\",{\"limit\":1}]");
+    socket.send_text("[\"REQ\",\"a\",{\"limit\":1}]");
     assert_eq!(socket.json()[0], "EVENT", "what is stored is answered");
     assert_eq!(socket.json()[0], "EOSE");
     let stats = place.hark(&["stats", "--json"]).json();
@@ -175,7 +175,7 @@ fn without_any_space_a_server_reads_and_says_why_it_does_not_write() {
     let reason = refused[3].as_str().unwrap_or_default();
     assert!(refused[2] == false && reason.starts_with("error: "), "{refused}");
     assert!(reason.contains("the disk is full"), "{refused}");
-    socket.say("[\"REQ\",\"a\",{\"limit\":1}]");
+    socket.send_text("[\"REQ\",\"a\",{\"limit\":1}]");
     assert_eq!(socket.json()[0], "EVENT");
     let (code, logged) = serving.terminate();
     assert_eq!(code, 0, "{logged}");

@@ -156,7 +156,7 @@ fn connections_leave_files_to_the_archive() {
     // Each of these events begins a new log, which needs a new file.
     for n in 0..20 {
         let event = event_line(1, 1_700_000_000 + n, 1, &[], &"x".repeat(60_000));
-        publisher.say(format!("[\"EVENT\",{}]", event.trim()));
+        publisher.send_text(format!("[\"EVENT\",{}]", event.trim()));
         let answer = std::iter::repeat_with(|| publisher.json()).find(|answer| answer[0] == "OK");
         let answer = answer.unwrap();
         assert_eq!(answer[2], true, "{answer}");

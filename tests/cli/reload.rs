@@ -221,7 +221,7 @@ impl Publisher {
     /// Publishes a note, and returns OK's verdict and reason.
     fn publish(&mut self, who: u8, content: &str) -> (bool, String) {
         let note = event_line(who, now_s(), 1, &[], content);
-        self.0.say(format!("[\"EVENT\",{}]", note.trim_end()));
+        self.0.send_text(format!("[\"EVENT\",{}]", note.trim_end()));
         let ok = self.0.json();
         assert_eq!(ok[0], "OK", "{ok}");
         (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())

@@ -81,7 +81,7 @@ async fn nip11_does_not_claim_privacy_that_is_switched_off() {
     let nips = document["supported_nips"].as_array().unwrap();
     assert!(!nips.iter().any(|nip| [4, 17, 59].contains(&nip.as_u64().unwrap())), "{nips:?}");
     let mut client = connect(&relay).await;
-    client.keep(&event(1, 100, 4, &[], "")).await;
+    client.publish_new(&event(1, 100, 4, &[], "")).await;
     assert_eq!(client.ask("s", &[json!({"kinds": [4]})]).await.len(), 1);
 }
 
@@ -110,7 +110,7 @@ async fn nip45_several_filters_are_one_union_and_every_event_counts_once() {
         let expected = (0..2_000).filter(|n| is_in(*n)).count() as u64;
         assert_eq!(client.count(filters.as_array().unwrap()).await, expected, "{filters}");
     }
-    client.say(json!(["COUNT", "n", {"kinds": [1]}])).await;
+    client.send_text(json!(["COUNT", "n", {"kinds": [1]}])).await;
     assert_eq!(client.receive().await, json!(["COUNT", "n", {"count": 1_000}]), "and nothing else");
 }
 
@@ -124,7 +124,7 @@ async fn nip45_followers_come_with_a_hyperloglog_byte_for_byte() {
         let mut registers = [0_u8; 256];
         for who in 1..=120 {
             client
-                .keep(&event(
+                .publish_new(&event(
                     who,
                     100 + u64::from(target == pubkey(202)),
                     3,
@@ -146,7 +146,7 @@ async fn nip45_followers_come_with_a_hyperloglog_byte_for_byte() {
             *register = (*register).max(zeros as u8 + 1);
         }
         let hex: Vec<String> = registers.iter().map(|register| format!("{register:02x}")).collect();
-        client.say(json!(["COUNT", "n", {"kinds": [3], "#p": [target]}])).await;
+        client.send_text(json!(["COUNT", "n", {"kinds": [3], "#p": [target]}])).await;
         let expected = json!({"count": 120, "hll": hex.concat()});
         assert_eq!(client.receive().await, json!(["COUNT", "n", expected]));
     }
@@ -163,7 +163,7 @@ async fn nip45_a_count_that_is_refused_is_closed() {
         json!(["COUNT", "n", {"search": "x".repeat(2_000)}]),
         json!(["COUNT", "n", {"#t": ["a", "b"], "authors": [pubkey(1)]}, {"#t": ["a"], "since": 1}]),
     ] {
-        client.say(&said).await;
+        client.send_text(&said).await;
         let received = client.receive().await;
         assert_eq!(
             (&received[0], &received[1]),
@@ -180,7 +180,7 @@ async fn nip65_relay_lists_are_taken_from_anyone_and_the_newest_is_kept() {
     for who in 1..=20 {
         for at in [100, 200] {
             let url = format!("wss://{who}.example");
-            client.keep(&event(who, at, 10_002, &[&["r", &url, "write"]], "")).await;
+            client.publish_new(&event(who, at, 10_002, &[&["r", &url, "write"]], "")).await;
         }
     }
     let found = client.ask("s", &[json!({"kinds": [10_002]})]).await;
@@ -197,7 +197,7 @@ async fn nip67_eose_says_finish_or_more_and_a_second_is_never_split_in_silence()
     let notes: Vec<Value> = (0..70).map(|n| note(1, 100 + n / 7, &n.to_string())).collect();
     fill(&mut client, &notes).await;
     let mut page = async |filter: Value| {
-        client.say(json!(["REQ", "s", filter])).await;
+        client.send_text(json!(["REQ", "s", filter])).await;
         let (events, hint) = client.page("s").await;
         let times: Vec<u64> =
             events.iter().map(|event| event["created_at"].as_u64().unwrap()).collect();
@@ -261,7 +261,9 @@ async fn tags_with_kinds_many_authors_and_deep_pages_cost_what_they_give() {
     // 3: all pages down to the oldest event. The limit of rows applies to each page.
     let (mut seen, mut until) = (HashSet::new(), u64::MAX);
     loop {
-        client.say(json!(["REQ", "s", {"kinds": [9735], "until": until, "limit": 500}])).await;
+        client
+            .send_text(json!(["REQ", "s", {"kinds": [9735], "until": until, "limit": 500}]))
+            .await;
         let (page, hint) = client.page("s").await;
         until = page.last().unwrap()["created_at"].as_u64().unwrap();
         seen.extend(page.iter().map(|event| event["id"].to_string()));
@@ -280,7 +282,7 @@ async fn a_question_that_costs_too_much_ends_with_closed() {
     let events: Vec<Value> =
         (0..400).map(|n| event(1, n, 1, &[&["t", "a"], &["r", "b"]], "")).collect();
     fill(&mut client, &events).await;
-    client.say(json!(["REQ", "s", {"#t": ["a"], "limit": 300}])).await;
+    client.send_text(json!(["REQ", "s", {"#t": ["a"], "limit": 300}])).await;
     let closed = loop {
         let received = client.receive().await;
         if received[0] != "EVENT" {
@@ -304,7 +306,7 @@ async fn a_deletion_of_thousands_leaves_publishers_their_answers() {
     leaving.feed(json!(["EVENT", vanish])).await;
     leaving.flush().await;
     for n in 0..50 {
-        other.keep(&note(2, 100 + n, "")).await;
+        other.publish_new(&note(2, 100 + n, "")).await;
     }
     assert_eq!(leaving.receive().await[2], true);
     assert_eq!(other.count(&[json!({"kinds": [1]})]).await, 50);
@@ -329,7 +331,7 @@ async fn live_events_reach_wide_and_narrow_filters_alike() {
     }
     for n in 0..20 {
         let event = event(1, now_s(), 1, &[&["t", "a"]], &n.to_string());
-        sender.keep(&event).await;
+        sender.publish_new(&event).await;
         for client in &mut listeners {
             assert_eq!(client.receive().await, json!(["EVENT", "s", event]));
         }
@@ -340,7 +342,7 @@ async fn live_events_reach_wide_and_narrow_filters_alike() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_archive_is_small() {
     let relay = Relay::start("small", "");
-    connect(&relay).await.keep(&note(1, 100, "")).await;
+    connect(&relay).await.publish_new(&note(1, 100, "")).await;
     let output = hark(&relay.place.data()).args(["stats", "--json"]).output().unwrap();
     let stats: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(stats["bytes"].as_u64().unwrap() < 1 << 20, "{stats}");

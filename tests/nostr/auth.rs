@@ -10,7 +10,7 @@ use super::kit::connect;
 use crate::served::Relay;
 
 async fn closed(client: &mut Client, said: Value, prefix: &str) {
-    client.say(&said).await;
+    client.send_text(&said).await;
     let received = client.receive().await;
     assert_eq!((&received[0], &received[1]), (&json!("CLOSED"), &said[1]), "{received}");
     assert!(received[2].as_str().unwrap().starts_with(prefix), "{received}");
@@ -29,7 +29,7 @@ async fn full(relay: &Relay) -> Vec<Value> {
         event(9, 50, 1059, &[&["p", &three]], "wrap for 3"),
     ];
     for event in &events {
-        client.keep(event).await;
+        client.publish_new(event).await;
     }
     events
 }
@@ -95,7 +95,7 @@ async fn nip42_kind_22242_is_never_stored_or_sent() {
     let (accepted, reason) = client.publish(&proof).await;
     assert!(!accepted && reason.starts_with("invalid: "), "{reason}");
     let last = note(1, now_s(), "");
-    client.keep(&last).await;
+    client.publish_new(&last).await;
     assert_eq!(listener.receive().await, json!(["EVENT", "s", last]));
     assert_eq!(client.ask("s", &[json!({})]).await, [last]);
 }
@@ -111,7 +111,7 @@ async fn nip70_protected_events_come_from_their_author_only() {
     let repost = event(2, now_s(), 6, &[], &protected.to_string());
     assert!(client.publish(&repost).await.1.starts_with("blocked: "));
     client.auth(1).await;
-    client.keep(&protected).await;
+    client.publish_new(&protected).await;
     assert!(!client.publish(&repost).await.0);
     assert_eq!(client.ask("s", &[json!({})]).await, [protected]);
 }
@@ -141,7 +141,7 @@ async fn nip17_and_59_wraps_reach_their_recipients_only() {
         let theirs = json!({"kinds": kinds, "#p": [pubkey(3)]});
         assert!(party.ask("s", &[theirs]).await.is_empty());
     }
-    stranger.say(json!(["NEG-OPEN", "n", {"kinds": [1059]}, "6100000200"])).await;
+    stranger.send_text(json!(["NEG-OPEN", "n", {"kinds": [1059]}, "6100000200"])).await;
     assert_eq!(stranger.receive().await[0], "NEG-ERR");
 
     stranger.ask("s", &[mixed.clone(), to_two.clone()]).await;
@@ -150,7 +150,7 @@ async fn nip17_and_59_wraps_reach_their_recipients_only() {
     let two = pubkey(2);
     for kind in [4, 1059, 21_059, 1] {
         let sent = event(7, now_s(), kind, &[&["p", &two]], "live");
-        sender.keep(&sent).await;
+        sender.publish_new(&sent).await;
         assert_eq!(party.receive().await, json!(["EVENT", "s", sent]));
         if kind == 1 {
             assert_eq!(stranger.receive().await, json!(["EVENT", "s", sent]));
@@ -166,14 +166,14 @@ async fn what_is_hidden_does_not_count_for_the_limit() {
     let relay = Relay::start("limit-gate", "");
     let mut client = connect(&relay).await;
     let two = pubkey(2);
-    client.keep(&event(1, 10, 1, &[&["p", &two]], "public")).await;
+    client.publish_new(&event(1, 10, 1, &[&["p", &two]], "public")).await;
     for n in 0..30 {
-        client.keep(&event(1, 100 + n, 1059, &[&["p", &two]], "")).await;
+        client.publish_new(&event(1, 100 + n, 1059, &[&["p", &two]], "")).await;
     }
     for limit in [1, 20] {
         let filter = [json!({"#p": [two], "limit": limit})];
         assert_eq!(contents(&client.ask("s", &filter).await), ["public"]);
     }
-    client.say(json!(["REQ", "s", {"#p": [two], "limit": 1}])).await;
+    client.send_text(json!(["REQ", "s", {"#p": [two], "limit": 1}])).await;
     assert_eq!(client.page("s").await.1, Some(json!(["finish"])), "nor for what is left");
 }

@@ -18,10 +18,10 @@ async fn nip09_what_its_author_deletes_by_id_is_gone_and_stays_away() {
     let relay = Relay::start("delete-by-id", "");
     let mut client = connect(&relay).await;
     let (gone, never, kept) = (note(1, 100, "gone"), note(1, 101, "never"), note(1, 102, "kept"));
-    client.keep(&gone).await;
-    client.keep(&kept).await;
+    client.publish_new(&gone).await;
+    client.publish_new(&kept).await;
     let request = event(1, 90, 5, &[&["e", id(&gone)], &["e", id(&never)], &["k", "1"]], "oops");
-    client.keep(&request).await;
+    client.publish_new(&request).await;
     for event in [&gone, &never] {
         let (accepted, reason) = client.publish(event).await;
         assert!(!accepted && reason.starts_with("blocked: "), "{reason}");
@@ -45,23 +45,23 @@ async fn nip09_an_address_means_all_versions_up_to_the_request() {
         } else {
             [json!({"kinds": [kind]})]
         };
-        client.keep(&version(100)).await;
-        client.keep(&event(1, 200, 5, &[&["a", &address]], "")).await;
+        client.publish_new(&version(100)).await;
+        client.publish_new(&event(1, 200, 5, &[&["a", &address]], "")).await;
         assert_eq!(client.count(&filter).await, 0, "{address}");
         for at in [50, 100, 199, 200] {
             let (accepted, reason) = client.publish(&version(at)).await;
             assert!(!accepted && reason.starts_with("blocked: "), "{address} at {at}: {reason}");
         }
-        client.keep(&version(201)).await;
+        client.publish_new(&version(201)).await;
         assert_eq!(contents(&client.look(&filter).await), ["201"]);
         // A request with an earlier time does not delete newer versions.
-        client.keep(&event(1, 150, 5, &[&["a", &address]], "")).await;
+        client.publish_new(&event(1, 150, 5, &[&["a", &address]], "")).await;
         assert_eq!(client.count(&filter).await, 1, "{address}");
     }
     // The newest event of all is deleted like any other (3.4.16).
     let newest = note(1, now_s(), "newest");
-    client.keep(&newest).await;
-    client.keep(&event(1, now_s(), 5, &[&["e", id(&newest)]], "")).await;
+    client.publish_new(&newest).await;
+    client.publish_new(&event(1, now_s(), 5, &[&["e", id(&newest)]], "")).await;
     assert_eq!(client.count(&[json!({"kinds": [1]})]).await, 0);
 }
 
@@ -71,10 +71,12 @@ async fn nip09_others_delete_nothing() {
     let mut client = connect(&relay).await;
     let (a, b) = (note(1, 100, "a"), event(1, 100, 30_000, &[&["d", "x"]], "b"));
     let address = format!("30000:{}:x", pubkey(1));
-    client.keep(&event(2, 200, 5, &[&["e", id(&a)], &["a", &address]], "")).await;
-    client.keep(&a).await;
-    client.keep(&b).await;
-    client.keep(&event(2, 300, 5, &[&["e", id(&a)], &["e", id(&b)], &["a", &address]], "")).await;
+    client.publish_new(&event(2, 200, 5, &[&["e", id(&a)], &["a", &address]], "")).await;
+    client.publish_new(&a).await;
+    client.publish_new(&b).await;
+    client
+        .publish_new(&event(2, 300, 5, &[&["e", id(&a)], &["e", id(&b)], &["a", &address]], ""))
+        .await;
     assert_eq!(client.count(&[json!({"authors": [pubkey(1)]})]).await, 2);
 }
 
@@ -84,8 +86,8 @@ async fn nip09_deleting_a_deletion_does_nothing() {
     let mut client = connect(&relay).await;
     let gone = note(1, 100, "gone");
     let request = event(1, 101, 5, &[&["e", id(&gone)]], "");
-    client.keep(&request).await;
-    client.keep(&event(1, 102, 5, &[&["e", id(&request)], &["k", "5"]], "")).await;
+    client.publish_new(&request).await;
+    client.publish_new(&event(1, 102, 5, &[&["e", id(&request)], &["k", "5"]], "")).await;
     assert_eq!(client.count(&[json!({"ids": [request["id"]]})]).await, 1);
     assert!(!client.publish(&gone).await.0);
 }
@@ -99,12 +101,12 @@ async fn nip59_recipients_delete_their_wraps_and_others_do_not() {
     let (for_two, for_three) =
         (event(8, 100, 1059, &[&["p", &two]], ""), event(9, 101, 1059, &[&["p", &three]], ""));
     for wrap in [&for_two, &for_three] {
-        client.keep(wrap).await;
+        client.publish_new(wrap).await;
     }
     client.auth(2).await;
     client.auth(3).await;
     let both: &[&[&str]] = &[&["e", id(&for_two)], &["e", id(&for_three)], &["k", "1059"]];
-    client.keep(&event(2, 200, 5, both, "")).await;
+    client.publish_new(&event(2, 200, 5, both, "")).await;
     assert_eq!(client.look(&[json!({"kinds": [1059]})]).await, std::slice::from_ref(&for_three));
     let (accepted, reason) = client.publish(&for_two).await;
     assert!(!accepted && reason.starts_with("blocked: "), "{reason}");
@@ -131,18 +133,18 @@ async fn nip62_vanishing_takes_everything_and_for_good() {
         note(1, 201, "later"),
     ];
     for event in mine.iter().chain(&others) {
-        client.keep(event).await;
+        client.publish_new(event).await;
     }
     for who in [1, 2] {
         client.auth(who).await;
     }
     // A request for another relay has no effect here, and a request that names no relay is refused.
-    client.keep(&event(1, 200, 62, &[&["relay", "wss://there.example"]], "")).await;
+    client.publish_new(&event(1, 200, 62, &[&["relay", "wss://there.example"]], "")).await;
     assert!(!client.publish(&event(1, 200, 62, &[], "")).await.0);
     assert_eq!(client.count(&[json!({})]).await, 10);
 
     let request = event(1, 200, 62, &[&["relay", "wss://Here.example/"]], "bye");
-    client.keep(&request).await;
+    client.publish_new(&request).await;
     let left = client.look(&[json!({})]).await;
     assert!(left.contains(&request), "{left:?}");
     assert_eq!(left.len(), others.len() + 1);
@@ -151,10 +153,10 @@ async fn nip62_vanishing_takes_everything_and_for_good() {
         assert!(!accepted && reason.starts_with("blocked: "), "{event}: {reason}");
     }
     // A request to vanish cannot be withdrawn.
-    client.keep(&event(1, 300, 5, &[&["e", id(&request)], &["k", "62"]], "")).await;
+    client.publish_new(&event(1, 300, 5, &[&["e", id(&request)], &["k", "62"]], "")).await;
     assert!(!client.publish(&mine[0]).await.0);
     let all = event(2, 400, 62, &[&["relay", "ALL_RELAYS"]], "");
-    client.keep(&all).await;
+    client.publish_new(&all).await;
     assert_eq!(client.count(&[json!({"authors": [two], "kinds": [1]})]).await, 0);
 }
 
@@ -168,10 +170,10 @@ async fn nip40_what_has_expired_is_neither_accepted_nor_sent_and_goes() {
     let (accepted, reason) = client.publish(&until(now_s() - 1)).await;
     assert!(!accepted && reason.starts_with("invalid: "), "{reason}");
     let odd = event(1, now_s(), 1, &[&["expiration", "soon"]], "not a time");
-    client.keep(&odd).await;
+    client.publish_new(&odd).await;
     let end = now_s() + 3;
     let short = until(end);
-    client.keep(&short).await;
+    client.publish_new(&short).await;
     let found = client.count(&[json!({"ids": [short["id"]]})]).await;
     // The event may have expired before the answer.
     assert!(found == 1 || now_s() >= end, "{found}");
@@ -185,7 +187,7 @@ async fn nip40_what_has_expired_is_neither_accepted_nor_sent_and_goes() {
     let far = (now_s() + 1_000).to_string();
     listener.ask("e", &[json!({"kinds": [20_001]})]).await;
     let passing = event(1, now_s(), 20_001, &[&["expiration", &far]], "");
-    client.keep(&passing).await;
+    client.publish_new(&passing).await;
     for _ in ["s", "e"] {
         assert_eq!(listener.receive().await[2], passing);
     }

@@ -179,7 +179,7 @@ impl Guest {
     async fn ask(&mut self, filters: &[Value], stored: &[Value], sub: &str) {
         let expected = expected(filters, stored, &self.readers);
         let who = format!("{:?} asks {}", self.readers, json!(filters));
-        self.client.say(message("REQ", sub, filters)).await;
+        self.client.send_text(message("REQ", sub, filters)).await;
         self.subs.remove(sub);
         let (mut events, mut hint) = (Vec::new(), None);
         let open = loop {
@@ -210,7 +210,7 @@ impl Guest {
             let all: BTreeSet<&str> = expected.ids.iter().flatten().map(String::as_str).collect();
             assert_eq!(returned, all, "{who}");
         }
-        self.client.say(message("COUNT", "count", filters)).await;
+        self.client.send_text(message("COUNT", "count", filters)).await;
         let received = self.client.receive().await;
         if received[0] == "COUNT" {
             assert!(open, "{who}: {received}");
@@ -231,7 +231,7 @@ impl Guest {
 
     /// Checks the live events since the last call, up to the answer to a COUNT.
     async fn live(&mut self, news: &[Value]) {
-        self.client.say(json!(["COUNT", "barrier", {"ids": []}])).await;
+        self.client.send_text(json!(["COUNT", "barrier", {"ids": []}])).await;
         let mut received = BTreeSet::new();
         loop {
             let message = self.client.receive().await;
@@ -268,7 +268,7 @@ async fn world(seed: u64) {
     let mut events: Vec<Value> = (0..EVENTS).map(|_| made(random, at)).collect();
     let mut sender = connect(&relay).await;
     for event in &events {
-        sender.keep(event).await;
+        sender.publish_new(event).await;
     }
     let mut stored: Vec<Value> =
         events.iter().filter(|event| event["kind"] != 21_059).cloned().collect();
@@ -290,7 +290,7 @@ async fn world(seed: u64) {
         if random.once_in(4) {
             let news: Vec<Value> = (0..3).map(|_| made(random, at)).collect();
             for event in &news {
-                sender.keep(event).await;
+                sender.publish_new(event).await;
             }
             for guest in &mut guests {
                 guest.live(&news).await;

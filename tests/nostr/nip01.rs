@@ -22,7 +22,7 @@ fn ties(count: usize, make: impl Fn(&str) -> Value) -> Vec<Value> {
 /// Sends a message and returns the reason of the answer. The answer must name the message, and the
 /// reason must begin with a standard prefix.
 async fn refused(client: &mut Client, said: &str, verb: &str) -> String {
-    client.say(said).await;
+    client.send_text(said).await;
     let received = client.receive().await;
     assert_eq!(received[0], verb, "{said}: {received}");
     let reason = received.as_array().unwrap().last().unwrap().as_str().unwrap().to_owned();
@@ -42,7 +42,7 @@ async fn newest_first_and_at_a_tie_the_lowest_id_first() {
     for event in
         same.iter().rev().step_by(2).chain([&newer, &older]).chain(same.iter().skip(1).step_by(2))
     {
-        client.keep(event).await;
+        client.publish_new(event).await;
     }
     let all: Vec<Value> = [newer].into_iter().chain(same).chain([older]).collect();
     assert_eq!(client.ask("s", &[json!({})]).await, all);
@@ -61,22 +61,22 @@ async fn of_replaceable_events_the_newest_is_kept_and_at_a_tie_the_lowest_id() {
         let make = |at, content: &str| event(1, at, kind, tags, content);
         let same = ties(3, |n| make(500, n));
         let filter = [json!({"kinds": [kind]})];
-        client.keep(&same[1]).await;
+        client.publish_new(&same[1]).await;
         for event in [&same[2], &make(499, "older")] {
             let (accepted, reason) = client.publish(event).await;
             assert!(!accepted && reason.starts_with("replaced: "), "kind {kind}: {reason}");
             assert_eq!(client.look(&filter).await, [same[1].clone()], "kind {kind}");
         }
-        client.keep(&same[0]).await;
+        client.publish_new(&same[0]).await;
         assert_eq!(client.look(&filter).await, [same[0].clone()]);
         let newer = make(501, "newer");
-        client.keep(&newer).await;
+        client.publish_new(&newer).await;
         assert_eq!(client.look(&filter).await, [newer]);
         // An event of another author has another address, and so does an event with another `d`.
-        client.keep(&event(2, 400, kind, tags, "")).await;
+        client.publish_new(&event(2, 400, kind, tags, "")).await;
         assert_eq!(client.count(&filter).await, 2);
         if kind == 30_023 {
-            client.keep(&event(1, 400, kind, &[&["d", "y"]], "")).await;
+            client.publish_new(&event(1, 400, kind, &[&["d", "y"]], "")).await;
             assert_eq!(client.count(&filter).await, 3);
         }
     }
@@ -87,13 +87,13 @@ async fn limit_binds_the_stored_phase_only() {
     let relay = Relay::start("limit", "");
     let (mut client, mut other) = (connect(&relay).await, connect(&relay).await);
     for n in 0..3 {
-        other.keep(&note(1, 1_000 + n, "stored")).await;
+        other.publish_new(&note(1, 1_000 + n, "stored")).await;
     }
     assert_eq!(client.ask("s", &[json!({"kinds": [1], "limit": 2})]).await.len(), 2);
     assert!(client.ask("t", &[json!({"kinds": [1], "limit": 0})]).await.is_empty());
     for n in 0..5 {
         let live = note(1, 10 + n, "live");
-        other.keep(&live).await;
+        other.publish_new(&live).await;
         let mut received = [client.receive().await, client.receive().await];
         received.sort_by_key(|message| message[1].to_string());
         assert_eq!(received, [json!(["EVENT", "s", live]), json!(["EVENT", "t", live])]);
@@ -105,7 +105,7 @@ async fn since_and_until_are_inclusive() {
     let relay = Relay::start("window", "");
     let (mut client, mut other) = (connect(&relay).await, connect(&relay).await);
     for at in 100..110 {
-        client.keep(&note(1, at, &at.to_string())).await;
+        client.publish_new(&note(1, at, &at.to_string())).await;
     }
     let window = [json!({"since": 103, "until": 105})];
     assert_eq!(contents(&client.ask("s", &window).await), ["105", "104", "103"]);
@@ -113,7 +113,7 @@ async fn since_and_until_are_inclusive() {
     assert_eq!(client.count(&[json!({"until": 100})]).await, 1);
     assert_eq!(client.count(&[json!({"since": 106, "until": 105})]).await, 0);
     for at in [102, 103, 105, 106] {
-        other.keep(&note(2, at, "live")).await;
+        other.publish_new(&note(2, at, "live")).await;
     }
     assert_eq!(client.receive().await[2]["created_at"], 103);
     assert_eq!(client.receive().await[2]["created_at"], 105);
@@ -125,7 +125,7 @@ async fn ids_authors_e_and_p_are_exactly_64_lowercase_hex_digits() {
     let relay = Relay::start("hex", "");
     let mut client = connect(&relay).await;
     let key = pubkey(1);
-    client.keep(&event(1, 100, 1, &[&["p", &key], &["e", &"ab".repeat(32)]], "")).await;
+    client.publish_new(&event(1, 100, 1, &[&["p", &key], &["e", &"ab".repeat(32)]], "")).await;
     for element in ["ids", "authors", "#e", "#p"] {
         for value in
             [&key[..8], "", &key[..63], &format!("{key}0"), &"AB".repeat(32), &"zz".repeat(32)]
@@ -154,13 +154,13 @@ async fn subscription_ids_are_1_to_64_characters_and_each_connections_own() {
     let longest = "é".repeat(64);
     assert!(one.ask(&longest, &[json!({"kinds": [1]})]).await.is_empty());
     assert!(two.ask(&longest, &[json!({"kinds": [7]})]).await.is_empty());
-    two.say(json!(["CLOSE", longest])).await;
+    two.send_text(json!(["CLOSE", longest])).await;
     let event = note(1, 100, "");
-    two.keep(&event).await;
+    two.publish_new(&event).await;
     assert_eq!(one.receive().await, json!(["EVENT", longest, event]));
     // A second REQ with the same id replaces the first.
     assert!(one.ask(&longest, &[json!({"kinds": [9]})]).await.is_empty());
-    two.keep(&note(1, 101, "")).await;
+    two.publish_new(&note(1, 101, "")).await;
     assert_eq!(one.count(&[json!({})]).await, 2);
 }
 
@@ -170,7 +170,7 @@ async fn only_the_first_value_of_single_letter_tags_is_found() {
     let mut client = connect(&relay).await;
     let tags: &[&[&str]] =
         &[&["t", "first", "second"], &["T", "upper"], &["tt", "two"], &["t", "more"]];
-    client.keep(&event(1, 100, 1, tags, "")).await;
+    client.publish_new(&event(1, 100, 1, tags, "")).await;
     for (filter, count) in [
         (json!({"#t": ["first"]}), 1),
         (json!({"#t": ["more", "none"]}), 1),
@@ -202,7 +202,7 @@ async fn ok_always_has_four_elements_and_refusals_a_standard_prefix() {
         (&unformed, false, "invalid: "),
         (&note(1, now_s() + 10_000, "future"), false, "invalid: "),
     ] {
-        client.say(json!(["EVENT", event])).await;
+        client.send_text(json!(["EVENT", event])).await;
         let ok = client.receive().await;
         assert_eq!(ok.as_array().unwrap().len(), 4, "{ok}");
         assert_eq!((&ok[0], &ok[1], &ok[2]), (&json!("OK"), &event["id"], &json!(accepted)));
@@ -237,7 +237,7 @@ async fn a_refused_question_is_answered_with_closed() {
     refused(&mut client, r#"["REQ","c",{"ids":[],"ids":[]}]"#, "CLOSED").await;
     refused(&mut client, &json!(["NEG-OPEN", "n", {}, "6100"]).to_string(), "NEG-ERR").await;
     // None of the refusals has ended the other subscriptions.
-    connect(&relay).await.keep(&note(1, now_s(), "")).await;
+    connect(&relay).await.publish_new(&note(1, now_s(), "")).await;
     let received = [client.receive().await, client.receive().await];
     assert!(received.iter().all(|message| message[0] == "EVENT"), "{received:?}");
 }
@@ -263,11 +263,11 @@ async fn ephemeral_events_are_passed_on_and_never_kept() {
     client.ask("s", &[json!({"kinds": [20_000, 29_999]})]).await;
     for kind in [20_000, 29_999] {
         let passing = event(1, now_s(), kind, &[], "");
-        other.keep(&passing).await;
+        other.publish_new(&passing).await;
         assert_eq!(client.receive().await, json!(["EVENT", "s", passing]));
         assert_eq!(other.count(&[json!({"ids": [passing["id"]]})]).await, 0);
         // The relay does not remember the event's id either, so each publication is sent.
-        other.keep(&passing).await;
+        other.publish_new(&passing).await;
         assert_eq!(client.receive().await, json!(["EVENT", "s", passing]));
     }
     assert_eq!(other.count(&[json!({})]).await, 0);
@@ -281,17 +281,17 @@ async fn odd_characters_are_hashed_and_served_as_clients_write_them() {
     let odd =
         "\u{7f} \u{0}\u{1}\u{1f} \" \\ / \n\r\t\u{8}\u{c} \u{2028}\u{2029} é 🤙 \u{fffe} \u{ffff}";
     let event = event(1, 100, 1, &[&["t", odd], &["x", "\u{7f}"]], odd);
-    client.keep(&event).await;
+    client.publish_new(&event).await;
     assert_eq!(client.ask("s", &[json!({"#t": [odd]})]).await, std::slice::from_ref(&event));
     // With other escapes, the event is the same.
     let text = json!(["EVENT", event]).to_string();
     let spelt = text.replace('/', "\\/").replace('é', "\\u00e9").replace('\u{7f}', "\\u007f");
     assert_ne!(spelt, text);
-    client.say(spelt).await;
+    client.send_text(spelt).await;
     assert_eq!(client.receive().await[3], "duplicate: already have this event");
     // Half of a surrogate pair is not a character.
     let broken = text.replacen("é", "\\ud83e", 1);
-    client.say(broken).await;
+    client.send_text(broken).await;
     let received = client.receive().await;
     assert!(received.to_string().contains("invalid: "), "{received}");
     assert_eq!(client.count(&[json!({})]).await, 1);
@@ -305,7 +305,7 @@ async fn tags_may_hold_any_strings_and_are_found_by_them() {
     let long = "x".repeat(60_000);
     let tags: &[&[&str]] = &[&["e", "no id"], &["p", ""], &["t"], &["r", &long], &["", "x"]];
     let event = event(1, 100, 1, tags, "");
-    client.keep(&event).await;
+    client.publish_new(&event).await;
     assert_eq!(client.ask("s", &[json!({"#r": [long]})]).await, [event]);
     assert_eq!(client.count(&[json!({"#r": [long[1..]]})]).await, 0);
 }
@@ -334,7 +334,7 @@ async fn events_of_another_form_are_refused() {
     ] {
         let mut bad = good.clone();
         bad[field] = value;
-        client.say(json!(["EVENT", bad])).await;
+        client.send_text(json!(["EVENT", bad])).await;
         let received = client.receive().await;
         let reason = received.as_array().unwrap().last().unwrap().as_str().unwrap();
         assert!(reason.starts_with("invalid: "), "{field}: {received}");
@@ -342,7 +342,7 @@ async fn events_of_another_form_are_refused() {
     }
     let twice =
         json!(["EVENT", good]).to_string().replacen("\"kind\":1", "\"kind\":1,\"kind\":1", 1);
-    client.say(twice).await;
+    client.send_text(twice).await;
     assert_eq!(client.receive().await[2], false);
     assert_eq!(client.count(&[json!({})]).await, 0);
 }

@@ -41,11 +41,13 @@ async fn the_best_come_first(relay: &Relay) {
     let mut client = connect(relay).await;
     let latest = now_s() - 100;
     let long = format!("{} fox", "other words here ".repeat(60));
-    client.keep(&note(1, latest, &long)).await;
-    client.keep(&note(1, latest - 50, "a FÖX, at last")).await;
-    client.keep(&event(1, latest - 60, 30_023, &[&["d", "x"], &["title", "Fox"]], "text")).await;
-    client.keep(&note(1, latest - 40 * 86_400, "old fox")).await;
-    client.keep(&event(1, latest, 4, &[], "private fox")).await;
+    client.publish_new(&note(1, latest, &long)).await;
+    client.publish_new(&note(1, latest - 50, "a FÖX, at last")).await;
+    client
+        .publish_new(&event(1, latest - 60, 30_023, &[&["d", "x"], &["title", "Fox"]], "text"))
+        .await;
+    client.publish_new(&note(1, latest - 40 * 86_400, "old fox")).await;
+    client.publish_new(&event(1, latest, 4, &[], "private fox")).await;
     let found = client.look(&[json!({"search": "fox"})]).await;
     assert_eq!(contents(&found), ["text", "a FÖX, at last", &long, "old fox"]);
     let found = client.look(&[json!({"search": "fox", "limit": 2})]).await;
@@ -66,7 +68,9 @@ async fn the_best_come_first(relay: &Relay) {
     // An empty search text is no condition.
     assert_eq!(client.count(&[json!({"search": "", "kinds": [1]})]).await, 3);
     // Deleted events are not found.
-    client.keep(&event(1, latest + 1, 5, &[&["e", found[0]["id"].as_str().unwrap()]], "")).await;
+    client
+        .publish_new(&event(1, latest + 1, 5, &[&["e", found[0]["id"].as_str().unwrap()]], ""))
+        .await;
     assert_eq!(client.count(&[json!({"search": "fox"})]).await, 3);
 }
 
@@ -82,10 +86,10 @@ async fn nip50_matches_come_as_they_are_published() {
 async fn matches_come(relay: &Relay) {
     let (mut client, mut other) = (connect(relay).await, connect(relay).await);
     client.ask("s", &[json!({"search": "quick fox", "limit": 5})]).await;
-    other.keep(&note(1, now_s(), "a slow fox")).await;
+    other.publish_new(&note(1, now_s(), "a slow fox")).await;
     let (first, second) = (note(1, now_s(), "a quick, quick fox"), note(2, now_s(), "Fox? Quick!"));
-    other.keep(&first).await;
-    other.keep(&second).await;
+    other.publish_new(&first).await;
+    other.publish_new(&second).await;
     assert_eq!(client.receive().await, json!(["EVENT", "s", first]));
     assert_eq!(client.receive().await, json!(["EVENT", "s", second]));
 }
@@ -125,7 +129,7 @@ async fn results_are_those_of_a_loop(relay: &Relay) {
         })
         .collect();
     for event in &events {
-        client.keep(event).await;
+        client.publish_new(event).await;
     }
     let mut answers = 0;
     for _ in 0..200 {
@@ -155,7 +159,11 @@ fn nip50_every_acknowledged_event_is_found_by_its_words_after_kill_9() {
             assert_eq!(runtime.block_on(client.count(&asked)), 1, "word{before}x, {round}");
         }
         for at in round * 12..(round + 1) * 12 {
-            runtime.block_on(client.keep(&note(1, now_s() - 1_000 + at, &format!("a word{at}x"))));
+            runtime.block_on(client.publish_new(&note(
+                1,
+                now_s() - 1_000 + at,
+                &format!("a word{at}x"),
+            )));
         }
         server.kill();
     }
@@ -182,7 +190,7 @@ fn nip50_a_database_that_was_not_searched_is_indexed_by_a_command() {
     let mut client = runtime.block_on(Client::connect(&url, now_s()));
     for at in 0..150 {
         let note = note(1, now_s() - 1_000 + at, &format!("a word{at}x"));
-        runtime.block_on(client.keep(&note));
+        runtime.block_on(client.publish_new(&note));
     }
     let run = |place: &Place, args: &[&str]| {
         let run = place.command(args).output().expect("runs");
@@ -198,7 +206,7 @@ fn nip50_a_database_that_was_not_searched_is_indexed_by_a_command() {
     let (code, said, _) = run(&searched, &["migrate", "index-words", "--json"]);
     let said: Value = serde_json::from_str(&said).expect("is JSON");
     assert_eq!((code, &said["state"], &said["indexed"]), (Some(0), &json!("indexed"), &json!(150)));
-    runtime.block_on(client.keep(&note(1, now_s(), "a word1999x")));
+    runtime.block_on(client.publish_new(&note(1, now_s(), "a word1999x")));
     assert_eq!(run(&searched, &count).1, "62");
     server.kill();
     let mut server = searched.start();

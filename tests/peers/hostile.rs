@@ -19,7 +19,7 @@ const START: u64 = 1_700_000_000;
 struct ScriptedClient(WebSocket<TcpStream>);
 
 impl ScriptedClient {
-    fn say(&mut self, message: &Value) -> bool {
+    fn send_text(&mut self, message: &Value) -> bool {
         self.0.send(Message::text(message.to_string())).is_ok()
     }
 }
@@ -49,7 +49,7 @@ fn relay(answer: impl Fn(&mut ScriptedClient, &Value) + Clone + Send + 'static) 
 #[test]
 fn notices_do_not_stand_for_an_answer_and_are_shown() {
     let url = relay(|client, _| {
-        while client.say(&json!(["NOTICE", "we are busy"])) {
+        while client.send_text(&json!(["NOTICE", "we are busy"])) {
             thread::sleep(Duration::from_millis(200));
         }
     });
@@ -70,7 +70,7 @@ fn a_refusal_is_told_in_the_words_of_the_relay() {
     let url = relay(|client, asked| {
         let answer = if asked[0] == "REQ" { "CLOSED" } else { "NEG-ERR" };
         if asked[0] == "REQ" || asked[0] == "NEG-OPEN" {
-            client.say(&json!([answer, asked[1], "restricted: this relay is for members"]));
+            client.send_text(&json!([answer, asked[1], "restricted: this relay is for members"]));
         }
     });
     let here = Node::new("restricted", "", &notes("here", 3, START));
@@ -86,11 +86,11 @@ fn a_relay_that_takes_until_0_for_none_is_read_to_its_end() {
     let first = event_line(1, 1, 1, &[], "at the beginning");
     let told = first.clone();
     let url = relay(move |client, asked| match asked[0].as_str() {
-        Some("NEG-OPEN") => drop(client.say(&json!(["NOTICE", "unknown command"]))),
+        Some("NEG-OPEN") => drop(client.send_text(&json!(["NOTICE", "unknown command"]))),
         Some("REQ") => {
             let event: Value = serde_json::from_str(&told).expect("is JSON");
-            client.say(&json!(["EVENT", asked[1], event]));
-            client.say(&json!(["EOSE", asked[1]]));
+            client.send_text(&json!(["EVENT", asked[1], event]));
+            client.send_text(&json!(["EOSE", asked[1]]));
         }
         _ => {}
     });
@@ -152,7 +152,7 @@ fn the_ids_that_a_relay_names_are_compared_part_by_part() {
             let text = format!("[\"EVENT\",{},{made}]", asked[1]);
             client.0.write(Message::text(text)).expect("is sent");
         }
-        client.say(&json!(["EOSE", asked[1]]));
+        client.send_text(&json!(["EOSE", asked[1]]));
     });
     let ours = [
         event_line(1, START + 100, 1, &[], "a"),

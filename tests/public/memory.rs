@@ -72,7 +72,7 @@ impl Watch {
 
 fn still_serves(relay: &Relay) {
     let mut socket = Socket::connect(relay.address());
-    socket.say(r#"["COUNT","n",{"limit":1}]"#);
+    socket.send_text(r#"["COUNT","n",{"limit":1}]"#);
     assert_eq!(socket.json()[0], "COUNT");
 }
 
@@ -103,9 +103,9 @@ fn a_client_that_never_reads() {
     let watch = Watch::start(&relay);
     // One client gets live events, and the other gets stored events.
     let mut deaf = Socket::connect(relay.address());
-    deaf.say(r#"["REQ","all",{"limit":0}]"#);
+    deaf.send_text(r#"["REQ","all",{"limit":0}]"#);
     let mut late = Socket::connect(relay.address());
-    late.say(r#"["REQ","all",{"limit":5000},{"kinds":[1],"limit":5000}]"#);
+    late.send_text(r#"["REQ","all",{"limit":5000},{"kinds":[1],"limit":5000}]"#);
     publish_notes(&relay, events, "during");
     still_serves(&relay);
     let what = format!("clients that never read, {events} events match");
@@ -219,7 +219,7 @@ fn subscriptions_opened_and_abandoned() {
         let mut socket = Socket::connect(relay.address());
         for n in 0..per_connection {
             let author = format!("{n:064x}");
-            socket.say(
+            socket.send_text(
                 json!(["REQ", n.to_string(), {"authors": [author], "kinds": [1, 7]}]).to_string(),
             );
         }
@@ -233,7 +233,7 @@ fn subscriptions_opened_and_abandoned() {
     // Subscriptions above the limit are refused, no matter how many a client requests.
     let mut socket = Socket::connect(relay.address());
     for n in 0..per_connection + 5 {
-        socket.say(json!(["REQ", n.to_string(), {}]).to_string());
+        socket.send_text(json!(["REQ", n.to_string(), {}]).to_string());
         assert_eq!(socket.json()[0], if n < per_connection { "EOSE" } else { "CLOSED" });
     }
 }

@@ -243,7 +243,7 @@ fn everything_at_once_stays_within_the_memory_that_settings_add_up_to() {
     // The server has memory for queries again once it notices that the other clients are gone.
     until("it still serves", || {
         let mut socket = Socket::connect(&stage.server.address);
-        socket.say(r#"["COUNT","n",{"limit":1}]"#);
+        socket.send_text(r#"["COUNT","n",{"limit":1}]"#);
         socket.json()[0] == "COUNT"
     });
     drop(stage);

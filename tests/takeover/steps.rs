@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use super::between::{Between, Said};
-use super::{check, event, finds, place, reader, say};
+use super::{check, event, finds, place, reader, send_text};
 use crate::served::Place;
 use crate::served::hark;
 
@@ -38,7 +38,7 @@ fn takes_over(place: &Place) -> Process {
 fn kept(address: &str, content: &str) -> Option<Id> {
     let mut socket = Socket::try_connect(address).ok()?;
     let (message, id) = event(true, content);
-    socket.writer().say(&message).ok()?;
+    socket.writer().send_text(&message).ok()?;
     let text = String::from_utf8(socket.receive()?).expect("is text");
     (text.starts_with("[\"OK\"") && text.contains(",true,")).then_some(id)
 }
@@ -183,13 +183,13 @@ fn hangs(comes_back: bool) {
     let mut old = place.start();
     let address = old.address.clone();
     let mut socket = Socket::connect(&address);
-    let mut ids = vec![say(&mut socket, true, "before")];
+    let mut ids = vec![send_text(&mut socket, true, "before")];
     let between = Between::come(&place.data());
     let new = takes_over(&place);
     let paused = between.hold(Said::Started);
     signal(&new, Signal::STOP);
     let (message, refused) = event(true, "refused");
-    socket.say(&message);
+    socket.send_text(&message);
     let answer = socket.json();
     let reason = answer[3].as_str().expect("a reason");
     let pid = format!("process {} ", new.id());
@@ -206,7 +206,7 @@ fn hangs(comes_back: bool) {
         paused.lose();
     }
     healthy(&address, 200);
-    ids.push(say(&mut socket, true, "after"));
+    ids.push(send_text(&mut socket, true, "after"));
     finds(&mut socket, &ids[1]);
     check(&place, &ids);
     assert!(!reader(&place).knows(&refused).expect("answers"), "it was refused");
@@ -233,13 +233,13 @@ fn who_comes_back_too_late_does_not_write() {
     let paused = between.hold(Said::Go);
     let mut socket = Socket::connect(&old.address);
     // The event waits for its OK until the old server continues.
-    let mut ids = vec![say(&mut socket, true, "the old one went on")];
+    let mut ids = vec![send_text(&mut socket, true, "the old one went on")];
     between.go();
     let new = place.take_over();
-    ids.push(say(&mut socket, true, "through the new one"));
+    ids.push(send_text(&mut socket, true, "through the new one"));
     paused.pass();
     assert!(late.wait_for_end(END).is_some(), "what was offered to it is not offered any more");
-    ids.push(say(&mut socket, true, "and still"));
+    ids.push(send_text(&mut socket, true, "and still"));
     drop(socket);
     assert!(old.wait().expect("ends").success());
     ids.push(kept(&new.address, "and after that").expect("is kept"));

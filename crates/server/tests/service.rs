@@ -26,7 +26,7 @@ impl Client {
         Self(BufReader::new(TcpStream::connect(addr).await.unwrap()))
     }
 
-    async fn say(&mut self, line: &str) {
+    async fn send_text(&mut self, line: &str) {
         self.0.write_all(format!("{line}\n").as_bytes()).await.unwrap();
     }
 
@@ -37,7 +37,7 @@ impl Client {
     }
 
     async fn ask(&mut self, line: &str) -> String {
-        self.say(line).await;
+        self.send_text(line).await;
         self.hear().await
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn follow(
 
 /// Begins a new line if the last line was begun in another database, or if this database is behind
 /// the position of this process. Every session calls this function before it writes.
-pub(crate) fn settle(
+pub(crate) fn renew_line(
     inner: &PostgresState,
     session: &mut DatabaseSession,
 ) -> Result<(), StatementError> {

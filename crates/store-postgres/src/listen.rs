@@ -133,7 +133,7 @@ async fn listen(
             }
             Err(_) => {
                 look_at = tokio::time::Instant::now() + LOOK_EVERY;
-                if look(&inner, &client).await? {
+                if poll_news(&inner, &client).await? {
                     wake();
                 }
             }
@@ -167,7 +167,7 @@ async fn note_commit(
 
 /// Checks for other writers, and whether a notification was missed. Returns whether to wake the
 /// writer.
-async fn look(inner: &PostgresState, client: &Client) -> Result<bool, StatementError> {
+async fn poll_news(inner: &PostgresState, client: &Client) -> Result<bool, StatementError> {
     let state = format!("SELECT line, seq, {} FROM state", others::counted());
     let own = inner.writer_process.load(Ordering::Relaxed);
     let rows = query(client, &state, &[&own]).await?;
@@ -212,7 +212,7 @@ pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, Stateme
             let Some((line, seq)) = news.at else { return Ok(Vec::new()) };
             if line != position.line || seq < position.seen {
                 if !failover::follow(inner, session)? {
-                    failover::settle(inner, session)?;
+                    failover::renew_line(inner, session)?;
                 }
             } else {
                 inner.note_news(position, &news.puts);

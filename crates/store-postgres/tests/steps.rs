@@ -67,14 +67,14 @@ fn waits_for_one_step(database: &Database<'_>) {
     store.commit(&(1..=count).map(|n| note(n, 1)).collect::<Vec<_>>()).unwrap();
     let writer = Writer::start(Arc::clone(&store) as _, Batches::default(), Box::new(()));
     let (sender, receiver) = channel();
-    let say = |name: &'static str| {
+    let send = |name: &'static str| {
         let sender = sender.clone();
         Box::new(move |outcome: Result<Outcome, _>| {
             let _ = sender.send((name, outcome.unwrap()));
         })
     };
-    writer.submit(vanish(1), say("vanish")).unwrap();
-    writer.submit(note(100_000, 2), say("here")).unwrap();
+    writer.submit(vanish(1), send("vanish")).unwrap();
+    writer.submit(note(100_000, 2), send("here")).unwrap();
     let first = receiver.recv().unwrap();
     assert!(matches!(first, ("here", Outcome::Stored { .. })), "{first:?}");
     // Another node does not wait for the whole deletion either.

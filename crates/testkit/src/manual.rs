@@ -24,7 +24,7 @@ pub fn compare(name: &str, made: &str) {
     }
 }
 
-/// Returns the help of a command and of all commands below it. `name` is used for a command that
+/// Returns the help of a command and of all its subcommands. `name` is used for a command that
 /// does not know how it is run.
 pub fn commands(command: clap::Command, name: &str) -> String {
     let (mut made, mut command) = (String::new(), command.term_width(100));

@@ -127,8 +127,8 @@ impl Socket {
 
     /// Sends a message.
     #[track_caller]
-    pub fn say(&mut self, text: impl AsRef<[u8]>) {
-        self.to.say(text.as_ref()).expect("is sent");
+    pub fn send_text(&mut self, text: impl AsRef<[u8]>) {
+        self.to.send_text(text.as_ref()).expect("is sent");
     }
 
     /// Returns the next message, except AUTH challenges. `None` once the connection has ended.
@@ -161,7 +161,7 @@ impl Socket {
 
 impl SocketWriter {
     /// Sends a message.
-    pub fn say(&mut self, text: &[u8]) -> io::Result<()> {
+    pub fn send_text(&mut self, text: &[u8]) -> io::Result<()> {
         self.0.write_all(&masked(first::TEXT, text))
     }
 }

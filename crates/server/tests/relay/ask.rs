@@ -61,7 +61,7 @@ async fn at_the_same_second_the_lowest_id_comes_first() {
 async fn page(client: &mut Client, filters: &[Value]) -> (Vec<String>, Option<Value>) {
     let mut message = vec![json!("REQ"), json!("s")];
     message.extend_from_slice(filters);
-    client.say(json!(message)).await;
+    client.send_text(json!(message)).await;
     let (events, hint) = client.page("s").await;
     (contents(&events).into_iter().map(str::to_owned).collect(), hint)
 }
@@ -157,16 +157,16 @@ async fn a_count_of_reactions_comes_with_its_hyperloglog() {
     let hll: Vec<String> = registers.iter().map(|register| format!("{register:02x}")).collect();
     let hll = hll.concat();
     let count = json!({"kinds": [7], "#e": [liked]});
-    client.say(json!(["COUNT", "n", count])).await;
+    client.send_text(json!(["COUNT", "n", count])).await;
     assert_eq!(client.receive().await, json!(["COUNT", "n", {"count": 59, "hll": hll}]));
     let none = json!({"kinds": [6], "#e": [liked]});
-    client.say(json!(["COUNT", "n", none])).await;
+    client.send_text(json!(["COUNT", "n", none])).await;
     assert_eq!(
         client.receive().await,
         json!(["COUNT", "n", {"count": 0, "hll": "00".repeat(256)}])
     );
     for filters in [json!(["COUNT", "n", count, none]), json!(["COUNT", "n", {"kinds": [7]}])] {
-        client.say(filters).await;
+        client.send_text(filters).await;
         assert_eq!(client.receive().await, json!(["COUNT", "n", {"count": 59}]));
     }
     relay.stop().await;
@@ -244,18 +244,18 @@ async fn limits_refuse_with_closed_and_a_reason() {
     let plain = Relay::start(|_| {}).await;
     let mut all = plain.client().await;
     let wanted: Vec<String> = (0..33).map(|n| n.to_string()).collect();
-    all.say(json!(["REQ", "d", {"&t": wanted}])).await;
+    all.send_text(json!(["REQ", "d", {"&t": wanted}])).await;
     assert!(all.receive().await[2].as_str().unwrap().starts_with("blocked: "));
     plain.stop().await;
     for (said, prefix) in refused {
-        client.say(&said).await;
+        client.send_text(&said).await;
         let received = client.receive().await;
         assert_eq!((&received[0], &received[1]), (&json!("CLOSED"), &said[1]));
         assert!(received[2].as_str().unwrap().starts_with(prefix), "{received}");
     }
     // The refused REQ for `b` has also ended that subscription, so one of the two is left.
     client.ask("c", &[json!({})]).await;
-    client.say(json!(["CLOSE", "a"])).await;
+    client.send_text(json!(["CLOSE", "a"])).await;
     client.ask("b", &[json!({})]).await;
     relay.stop().await;
 }
@@ -275,7 +275,7 @@ async fn a_slow_reader_gets_everything_and_holds_nobody_up() {
     for n in 0..200 {
         other.publish(&note(1, n, &long)).await;
     }
-    slow.say(json!(["REQ", "s", {}])).await;
+    slow.send_text(json!(["REQ", "s", {}])).await;
     for _ in 0..5 {
         assert_eq!(other.ask("o", &[json!({"limit": 3})]).await.len(), 3);
     }
@@ -381,12 +381,12 @@ async fn a_list_of_10_000_entries_is_stored_and_found() {
         let spaced = list.to_string().replace("],[", &format!("]\t{},[", " ".repeat(15)));
         assert!(list.to_string().len() < 1 << 20 && spaced.len() > 1 << 20);
         assert!(spaced.len() + 10 <= longest, "{}", spaced.len());
-        client.say(format!("[\"EVENT\",{spaced}]")).await;
+        client.send_text(format!("[\"EVENT\",{spaced}]")).await;
         let ok = client.receive().await;
         assert_eq!((&ok[2], &ok[3]), (&json!(true), &json!("")), "{kind}");
         let found = client.ask("s", &[json!({"kinds": [kind], "#p": [keys[9_999]]})]).await;
         assert_eq!(found, [list]);
-        client.say(json!(["CLOSE", "s"])).await;
+        client.send_text(json!(["CLOSE", "s"])).await;
         let (taken, reason) = client.publish(&event(1, NOW_S + 1, kind, &tags, "")).await;
         assert!(!taken && reason == "invalid: event has more than 10000 tags", "{reason}");
     }
@@ -407,14 +407,14 @@ async fn an_addressable_event_without_d_is_found_by_the_empty_one() {
         [(1, &[][..]), (2, &[&["d"][..]]), (3, &[&["d", ""][..]]), (4, &[&["d"][..], &["d", "x"]])]
     {
         let made = event(who, NOW_S, 30_000, tags, "");
-        client.keep(&made).await;
+        client.publish_new(&made).await;
         assert_eq!(live.receive().await[2], made);
         let author = json!({"authors": [pubkey(who)], "#d": [""]});
         assert_eq!(client.ask("s", &[author]).await, [made]);
     }
     // Only addressable events have an address.
-    client.keep(&event(1, NOW_S, 1, &[&["d"]], "")).await;
-    client.keep(&event(5, NOW_S, 30_000, &[&["d", "x"]], "")).await;
+    client.publish_new(&event(1, NOW_S, 1, &[&["d"]], "")).await;
+    client.publish_new(&event(5, NOW_S, 30_000, &[&["d", "x"]], "")).await;
     assert_eq!(client.count(&[empty]).await, 4);
     relay.stop().await;
 }

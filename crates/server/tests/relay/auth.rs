@@ -82,7 +82,7 @@ async fn another_relay_reads_nothing_with_an_answer_that_was_meant_for_it() {
         let relay =
             Relay::start(|config| config.info(|info| info.url = url.map(str::to_owned))).await;
         let wrap = event(2, NOW_S, 1059, &[&["p", &pubkey(1)]], "secret");
-        relay.client().await.keep(&wrap).await;
+        relay.client().await.publish_new(&wrap).await;
         let evil = ["wss://evil.example", "wss://evil.example/", "ws://evil.example:80/x"];
         for headers in [
             &[("Host", "evil.example")][..],
@@ -97,7 +97,7 @@ async fn another_relay_reads_nothing_with_an_answer_that_was_meant_for_it() {
                 let (accepted, said) = client.auth_with(&answer).await;
                 assert!(!accepted && said.starts_with("invalid: relay "), "{name}: {said}");
             }
-            client.say(json!(["REQ", "s", {"kinds": [1059]}])).await;
+            client.send_text(json!(["REQ", "s", {"kinds": [1059]}])).await;
             let closed = client.receive().await;
             assert_eq!((&closed[0], &closed[1]), (&json!("CLOSED"), &json!("s")), "{closed}");
         }
@@ -122,7 +122,7 @@ async fn a_client_that_missed_the_challenge_gets_it_with_the_first_demand_and_on
         assert_eq!(client.challenged_again, 1);
     }
     let mut client = relay.client().await;
-    client.say(json!(["REQ", "s", {"kinds": [4]}])).await;
+    client.send_text(json!(["REQ", "s", {"kinds": [4]}])).await;
     assert_eq!(client.receive().await[0], "CLOSED");
     assert_eq!(client.challenged_again, 1);
     client.auth(1).await;
@@ -136,7 +136,7 @@ async fn only_its_author_learns_that_a_protected_event_is_stored() {
     let protected = event(1, NOW_S, 1, &[&["-"]], "mine");
     let (mut author, mut other) = (relay.client().await, relay.client().await);
     author.auth(1).await;
-    author.keep(&protected).await;
+    author.publish_new(&protected).await;
     let refusal = "event is protected; only its author may publish it";
     let said = other.publish(&protected).await;
     assert_eq!(said, plain(false, &format!("auth-required: {refusal}")));

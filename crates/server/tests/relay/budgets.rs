@@ -25,7 +25,7 @@ async fn questions_of_all_connections_of_an_address_share_its_part_of_the_memory
     let mut clients = [relay.client().await, relay.client().await];
     'all: for client in &mut clients {
         for n in 0..FIT / 2 {
-            client.say(json!(["REQ", n.to_string(), { "kinds": [1] }])).await;
+            client.send_text(json!(["REQ", n.to_string(), { "kinds": [1] }])).await;
             let received = client.receive().await;
             if received[0] == "CLOSED" {
                 refused = Some(received);
@@ -43,11 +43,11 @@ async fn questions_of_all_connections_of_an_address_share_its_part_of_the_memory
     );
     assert!(scrape(&relay).await["hark_questions_bytes"] <= 100_000.0);
     let [mut first, mut second] = clients;
-    second.say(json!(["COUNT", "c", { "kinds": [1] }])).await;
+    second.send_text(json!(["COUNT", "c", { "kinds": [1] }])).await;
     assert_eq!(second.receive().await[0], "CLOSED", "a COUNT takes memory, too");
-    first.say(json!(["CLOSE", "0"])).await;
-    first.say(json!(["CLOSE", "1"])).await;
-    first.say(json!(["REQ", "again", { "kinds": [1] }])).await;
+    first.send_text(json!(["CLOSE", "0"])).await;
+    first.send_text(json!(["CLOSE", "1"])).await;
+    first.send_text(json!(["REQ", "again", { "kinds": [1] }])).await;
     assert_eq!(first.receive().await[0], "EOSE", "there is room again");
     drop((first, second));
     until(&relay, "hark_questions_bytes", |bytes| bytes == 0.0).await;

@@ -17,7 +17,7 @@ use crate::outboxes::until;
 
 /// Sends a message that must be refused. Returns the reason.
 async fn refused(client: &mut Client, said: Value) -> String {
-    client.say(&said).await;
+    client.send_text(&said).await;
     let received = client.receive().await;
     assert_eq!((&received[0], &received[1]), (&json!("NEG-ERR"), &said[1]), "{said}: {received}");
     received[2].as_str().unwrap().to_owned()
@@ -91,9 +91,9 @@ async fn what_is_refused_says_why_and_ends_the_comparison() {
     // Ids of comparisons and ids of subscriptions are independent.
     assert!(client.ask("n", &[json!({})]).await.is_empty());
     for said in [json!(["CLOSE", "n"]), json!(["NEG-CLOSE", "a"]), json!(["NEG-CLOSE", "b"])] {
-        client.say(said).await;
+        client.send_text(said).await;
     }
-    client.say(json!(["NEG-MSG", "n", NOTHING])).await;
+    client.send_text(json!(["NEG-MSG", "n", NOTHING])).await;
     assert_eq!(client.receive().await, json!(["NEG-MSG", "n", NOTHING]));
     assert!(refused(&mut client, json!(["NEG-MSG", "a", NOTHING])).await.starts_with("closed: "));
     relay.stop().await;
@@ -147,7 +147,7 @@ async fn the_memory_of_comparisons_is_bounded_for_each_connection_and_for_all() 
         assert!(reason.starts_with(prefix), "{reason}");
         let bytes = scrape(&relay).await["hark_comparisons_bytes"];
         assert!(bytes > 10_000.0 && bytes <= 12_500.0, "{bytes}");
-        clients[0].say(json!(["NEG-CLOSE", "0"])).await;
+        clients[0].send_text(json!(["NEG-CLOSE", "0"])).await;
         until(&relay, "hark_comparisons_bytes", |bytes| bytes < 7_500.0).await;
         open(&mut clients[who], "more", json!({})).await;
         drop(clients);
@@ -169,12 +169,12 @@ async fn comparisons_count_into_the_rates() {
     let notes: Vec<Value> = (0..60).map(|n| note(1, NOW_S - n, "")).collect();
     publish_all(&mut client, &notes).await;
     open(&mut client, "n", json!({})).await;
-    client.say(json!(["NEG-MSG", "n", NOTHING])).await;
+    client.send_text(json!(["NEG-MSG", "n", NOTHING])).await;
     for said in [json!(["NEG-MSG", "m", NOTHING]), json!(["NEG-OPEN", "m", {}, NOTHING])] {
         assert!(refused(&mut client, said).await.starts_with("rate-limited: "));
     }
     for said in [json!(["REQ", "s", {}]), json!(["COUNT", "s", {}])] {
-        client.say(said).await;
+        client.send_text(said).await;
         let closed = client.receive().await;
         assert!(closed[2].as_str().unwrap().starts_with("rate-limited: "), "{closed}");
     }
@@ -194,7 +194,7 @@ async fn a_relay_may_do_without_comparisons() {
         let nips = document["supported_nips"].as_array().unwrap();
         assert_eq!(nips.contains(&json!(77)), offered);
         let mut client = relay.client().await;
-        client.say(json!(["NEG-OPEN", "n", {}, NOTHING])).await;
+        client.send_text(json!(["NEG-OPEN", "n", {}, NOTHING])).await;
         let received = client.receive().await;
         if offered {
             assert_eq!(received, json!(["NEG-MSG", "n", NOTHING]));
@@ -226,7 +226,7 @@ async fn long_messages_are_answered_within_the_bound() {
         message.extend([0, 1]);
         message.extend([7; 16]);
     }
-    client.say(json!(["NEG-OPEN", "n", {}, digits(&message)])).await;
+    client.send_text(json!(["NEG-OPEN", "n", {}, digits(&message)])).await;
     let received = client.receive().await;
     let long = received.to_string().len();
     assert!(received[0] == "NEG-MSG" && long <= 20_000, "{long}: {received}");
@@ -236,7 +236,7 @@ async fn long_messages_are_answered_within_the_bound() {
         message.extend([1, 0, 2, 0].iter().cycle().take((bytes / 2 - 100) / 4 * 4));
         let message = digits(&message);
         client
-            .say(if opens {
+            .send_text(if opens {
                 json!(["NEG-OPEN", "n", {}, message])
             } else {
                 json!(["NEG-MSG", "n", message])

@@ -205,7 +205,7 @@ async fn said_alike(limits: &Limits, filters: &[Value]) {
 }
 
 pub(crate) async fn open(client: &mut Client, sub: &str, filter: Value) -> String {
-    client.say(json!(["NEG-OPEN", sub, filter, NOTHING])).await;
+    client.send_text(json!(["NEG-OPEN", sub, filter, NOTHING])).await;
     let received = client.receive().await;
     assert_eq!((&received[0], &received[1]), (&json!("NEG-MSG"), &json!(sub)), "{received}");
     received[2].as_str().unwrap().to_owned()
@@ -220,7 +220,7 @@ async fn an_id_that_is_open_is_replaced() {
     assert!(open(&mut client, "n", json!({"kinds": [1]})).await.contains(&id(&one)));
     let answer = open(&mut client, "n", json!({"kinds": [2]})).await;
     assert!(answer.contains(&id(&two)) && !answer.contains(&id(&one)));
-    client.say(json!(["NEG-MSG", "n", NOTHING])).await;
+    client.send_text(json!(["NEG-MSG", "n", NOTHING])).await;
     assert_eq!(client.receive().await, json!(["NEG-MSG", "n", answer]));
     // A replaced comparison sends nothing more, whether or not it was answered before.
     for n in 0..20 {
@@ -247,7 +247,7 @@ async fn events_that_come_or_go_meanwhile_change_nothing() {
     let answer = open(&mut client, "n", json!({})).await;
     let deletion = event(1, NOW_S, 5, &[&["e", &id(&notes[3])]], "");
     publish_all(&mut client, &[deletion, note(1, NOW_S - 5, "new")]).await;
-    client.say(json!(["NEG-MSG", "n", NOTHING])).await;
+    client.send_text(json!(["NEG-MSG", "n", NOTHING])).await;
     assert_eq!(client.receive().await, json!(["NEG-MSG", "n", answer]));
     assert_ne!(open(&mut client, "n", json!({})).await, answer);
     relay.stop().await;
@@ -261,9 +261,9 @@ async fn another_version_is_answered_with_ours() {
     let mut client = relay.client().await;
     let one = note(1, NOW_S, "");
     publish_all(&mut client, std::slice::from_ref(&one)).await;
-    client.say(json!(["NEG-OPEN", "n", {}, "62ffff"])).await;
+    client.send_text(json!(["NEG-OPEN", "n", {}, "62ffff"])).await;
     assert_eq!(client.receive().await, json!(["NEG-MSG", "n", "61"]));
-    client.say(json!(["NEG-MSG", "n", NOTHING])).await;
+    client.send_text(json!(["NEG-MSG", "n", NOTHING])).await;
     let expected = format!("6100000201{}", id(&one));
     assert_eq!(client.receive().await, json!(["NEG-MSG", "n", expected]));
     relay.stop().await;

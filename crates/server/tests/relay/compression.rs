@@ -56,7 +56,7 @@ impl Compressing {
     }
 
     /// Sends one message in `cuts` + 1 frames.
-    async fn say(&mut self, message: &[u8], random: &mut Random, cuts: usize) {
+    async fn send_text(&mut self, message: &[u8], random: &mut Random, cuts: usize) {
         let payload = deflate(message, 6, 15);
         let mut ends: Vec<usize> = (0..cuts).map(|_| random.below(payload.len() + 1)).collect();
         ends.sort_unstable();
@@ -89,8 +89,8 @@ async fn a_compressed_conversation_says_the_same() {
     let (mut client, mut random) = (Compressing::connect(&relay).await, Random::new(1));
     assert_eq!(client.receive().await.unwrap()[0], "AUTH");
     let event = note(1, NOW_S, &"hark! ".repeat(2_000));
-    client.say(json!(["EVENT", event]).to_string().as_bytes(), &mut random, 0).await;
-    client.say(json!(["REQ", "s", {}]).to_string().as_bytes(), &mut random, 0).await;
+    client.send_text(json!(["EVENT", event]).to_string().as_bytes(), &mut random, 0).await;
+    client.send_text(json!(["REQ", "s", {}]).to_string().as_bytes(), &mut random, 0).await;
     for expected in [
         json!(["OK", event["id"], true, ""]),
         json!(["EVENT", "s", event]),
@@ -120,7 +120,7 @@ async fn whatever_a_client_compresses_is_understood() {
                 7 => json!(["COUNT", "n", { "ids": [event["id"]] }]).to_string() + &" ".repeat(len),
                 _ => json!(["EVENT", event]).to_string(),
             };
-            client.say(message.as_bytes(), &mut random, cuts).await;
+            client.send_text(message.as_bytes(), &mut random, cuts).await;
             let expected = match cuts {
                 7 => json!(["COUNT", "n", { "count": 1 }]),
                 _ => json!(["OK", event["id"], true, reason]),
@@ -146,7 +146,7 @@ async fn a_message_that_is_long_only_when_unpacked_ends_its_connection() {
     let relay = Relay::start(|_| {}).await;
     let mut client = Compressing::connect(&relay).await;
     assert_eq!(client.receive().await.unwrap()[0], "AUTH");
-    client.say(&vec![b' '; 100_000_000], &mut Random::new(3), 0).await;
+    client.send_text(&vec![b' '; 100_000_000], &mut Random::new(3), 0).await;
     assert_eq!(client.receive().await.unwrap_err(), "88 a message is longer than it may be");
     let mut other = relay.client().await;
     assert_eq!(other.count(&[json!({})]).await, 0);

@@ -36,9 +36,9 @@ async fn too_long_a_message_ends_its_connection_only() {
     .await;
     let (mut client, mut other) = (relay.client().await, relay.client().await);
     let exact = format!("[\"REQ\",\"s\",{{}}{}]", " ".repeat(1_000 - 14));
-    client.say(&exact).await;
+    client.send_text(&exact).await;
     assert!(client.stored("s").await.is_empty());
-    client.say("x".repeat(1_001)).await;
+    client.send_text("x".repeat(1_001)).await;
     assert_eq!(client.closed().await, Some(CloseCode::Size));
     drop(client);
     // The connection is counted once the server has seen its end.

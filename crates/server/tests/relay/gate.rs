@@ -27,7 +27,7 @@ async fn full(relay: &Relay) -> Client {
 }
 
 async fn refused(client: &mut Client, said: Value, prefix: &str) {
-    client.say(&said).await;
+    client.send_text(&said).await;
     let received = client.receive().await;
     assert_eq!((&received[0], &received[1]), (&json!("CLOSED"), &said[1]), "{received}");
     assert!(received[2].as_str().unwrap().starts_with(prefix), "{received}");
@@ -110,12 +110,12 @@ async fn a_question_for_private_kinds_only_is_closed_until_a_party_asks() {
     assert!(client.ask("s", &others).await.is_empty());
     let mut sender = relay.client().await;
     let both = event(9, 60, 1059, &[&["p", &three], &["p", &two]], "for both");
-    sender.keep(&both).await;
+    sender.publish_new(&both).await;
     assert_eq!(client.receive().await, json!(["EVENT", "s", both]));
     assert_eq!(client.ask("s", &others).await, [both]);
     // A subscription that was closed gets no live events.
     refused(&mut sender, message("REQ", &questions[0]), "auth-required: ").await;
-    sender.keep(&event(8, 70, 1059, &[&["p", &two]], "late")).await;
+    sender.publish_new(&event(8, 70, 1059, &[&["p", &two]], "late")).await;
     relay.stop().await;
 }
 
@@ -164,7 +164,7 @@ async fn private_events_cost_those_nothing_who_may_not_see_them() {
         let (mut sender, two) = (relay.client().await, pubkey(2));
         for n in 0..10 + wraps {
             let kind = if n < 10 { 1 } else { 1059 };
-            sender.keep(&event(9, NOW_S - n, kind, &[&["p", &two]], "")).await;
+            sender.publish_new(&event(9, NOW_S - n, kind, &[&["p", &two]], "")).await;
         }
         for (who, filter) in [
             (None, json!({"#p": [two], "limit": 1})),
@@ -178,7 +178,7 @@ async fn private_events_cost_those_nothing_who_may_not_see_them() {
             }
             let mut count = 0;
             loop {
-                asker.say(json!(["REQ", "s", filter])).await;
+                asker.send_text(json!(["REQ", "s", filter])).await;
                 let received = asker.receive().await;
                 match received[0].as_str() {
                     Some("EVENT") => drop(asker.stored("s").await),

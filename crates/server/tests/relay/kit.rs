@@ -89,8 +89,8 @@ impl Relay {
             writer: writer::WriterOptions::default(),
             clock: clock.clone(),
             retention: RetentionPolicy::default(),
-            compact: Some(Arc::new(|say| {
-                say("half");
+            compact: Some(Arc::new(|progress| {
+                progress("half");
                 Ok("small now".into())
             })),
             handover: None,

@@ -22,7 +22,7 @@ async fn limitation(relay: &Relay) -> Value {
 
 /// Sends a REQ. Returns the number of stored events, or the reason of CLOSED.
 async fn req(client: &mut Client, sub: &str, filter: Value) -> Result<usize, String> {
-    client.say(json!(["REQ", sub, filter])).await;
+    client.send_text(json!(["REQ", sub, filter])).await;
     let mut events = 0;
     loop {
         let received = client.receive().await;
@@ -107,9 +107,9 @@ async fn every_field_of_the_limitation_document_is_true() {
     assert!(refused.starts_with("blocked: "), "{refused}");
 
     let longest = number("max_message_length");
-    client.say(format!("[\"REQ\",\"s\",{{}}{}]", " ".repeat(longest - 14))).await;
+    client.send_text(format!("[\"REQ\",\"s\",{{}}{}]", " ".repeat(longest - 14))).await;
     client.stored("s").await;
-    client.say(" ".repeat(longest + 1)).await;
+    client.send_text(" ".repeat(longest + 1)).await;
     assert_eq!(client.closed().await, Some(CloseCode::Size));
     relay.stop().await;
 
@@ -140,18 +140,18 @@ async fn a_question_has_a_bound_of_its_own_which_is_the_one_of_the_document() {
         ("[\"COUNT\",\"s\",{}", "]", "COUNT", "CLOSED"),
         ("[\"NEG-OPEN\",\"s\",{}", ",\"61\"]", "NEG-MSG", "NEG-ERR"),
     ] {
-        client.say(padded(head, tail, longest)).await;
+        client.send_text(padded(head, tail, longest)).await;
         assert_eq!(client.receive().await[0], answered, "{head}");
-        client.say(padded(head, tail, longest + 1)).await;
+        client.send_text(padded(head, tail, longest + 1)).await;
         let received = client.receive().await;
         assert_eq!((&received[0], &received[1]), (&json!(refused), &json!("s")), "{received}");
         let reason = received[2].as_str().unwrap();
         assert!(reason.contains("at most 262144 bytes"), "{reason}");
     }
     // The subscription of that id has ended with its REQ.
-    client.keep(&note(1, NOW_S, "nobody hears of it")).await;
+    client.publish_new(&note(1, NOW_S, "nobody hears of it")).await;
     let event = note(1, NOW_S, "long").to_string();
-    client.say(padded("[\"EVENT\",", &format!("{event}]"), longest + 1)).await;
+    client.send_text(padded("[\"EVENT\",", &format!("{event}]"), longest + 1)).await;
     let received = client.receive().await;
     assert_eq!((&received[0], &received[2]), (&json!("OK"), &json!(true)), "{received}");
     relay.stop().await;
@@ -176,7 +176,7 @@ async fn events_come_as_fast_as_an_address_may() {
     }
     // A duplicate counts as well, and so does an EVENT without a valid event.
     assert!(two.publish(&note(1, NOW_S, "0")).await.1.starts_with("duplicate: "));
-    two.say("[\"EVENT\",{}]").await;
+    two.send_text("[\"EVENT\",{}]").await;
     assert_eq!(two.receive().await[0], "NOTICE");
     let (accepted, reason) = one.publish(&note(2, NOW_S, "more")).await;
     assert!(
@@ -223,20 +223,20 @@ async fn questions_come_as_fast_as_an_address_may() {
     let (mut one, mut two) = (relay.client().await, relay.client().await);
     assert_eq!(req(&mut one, "a", json!({})).await, Ok(0));
     assert_eq!(two.count(&[json!({})]).await, 0);
-    two.say("what?").await;
+    two.send_text("what?").await;
     assert_eq!(two.receive().await[0], "NOTICE");
     // A CLOSE has no rate limit.
     for _ in 0..10 {
-        one.say(json!(["CLOSE", "a"])).await;
+        one.send_text(json!(["CLOSE", "a"])).await;
     }
     assert_eq!(req(&mut one, "a", json!({})).await, Ok(0));
     let refused = req(&mut one, "b", json!({})).await.unwrap_err();
     assert!(refused.starts_with("rate-limited: more than 1 messages a minute of your address"));
-    two.say(json!(["COUNT", "n", {}])).await;
+    two.send_text(json!(["COUNT", "n", {}])).await;
     let received = two.receive().await;
     assert_eq!((&received[0], &received[1]), (&json!("CLOSED"), &json!("n")));
     assert!(received[2].as_str().unwrap().starts_with("rate-limited: "), "{received}");
-    two.say("what?").await;
+    two.send_text("what?").await;
     assert!(two.receive().await[1].as_str().unwrap().starts_with("rate-limited: "));
     relay.stop().await;
 }
@@ -407,7 +407,7 @@ async fn limits_change_while_connections_are_open() {
     let conflict = relay.reload.set(settings(1, RateLimits::none())).unwrap_err();
     assert!(conflict.to_string().contains("limit_default"), "{conflict}");
     assert_eq!(req(&mut client, "s", json!({"limit": 100})).await, Ok(3));
-    client.say(json!(["CLOSE", "s"])).await;
+    client.send_text(json!(["CLOSE", "s"])).await;
     let events_per_address = Some(at_once(1));
     relay.reload.set(settings(3, RateLimits { events_per_address, ..RateLimits::none() })).unwrap();
     assert_eq!(client.publish(&note(1, NOW_S, "y")).await.1, "");

@@ -21,7 +21,7 @@ async fn live_events_come_after_eose_to_whom_they_concern() {
     assert_eq!(one.receive().await, json!(["EVENT", "s", a]));
     assert_eq!(one.receive().await, json!(["EVENT", "s", b]));
     assert_eq!(two.receive().await, json!(["EVENT", "t", b]));
-    one.say(json!(["CLOSE", "s"])).await;
+    one.send_text(json!(["CLOSE", "s"])).await;
     // The answer to the COUNT shows that the CLOSE was processed before.
     one.count(&[json!({})]).await;
     let c = note(2, NOW_S, "c");
@@ -72,7 +72,7 @@ async fn no_gap_and_no_duplicate_between_stored_and_live() {
                 let some = json!({"authors": [pubkey(1), pubkey(2)], "limit": 5000});
                 json!(["REQ", "s", some, {"kinds": [1], "authors": [pubkey(2)], "limit": 5000}, all])
             };
-            client.say(filters).await;
+            client.send_text(filters).await;
             let mut received: HashMap<String, u32> = HashMap::new();
             let mut eose = 0;
             while received.len() < EVENTS || eose == 0 {
@@ -85,7 +85,7 @@ async fn no_gap_and_no_duplicate_between_stored_and_live() {
                 }
             }
             // An event that is still in transit would arrive before the answer to this COUNT.
-            client.say(json!(["COUNT", "n", {"kinds": [1]}])).await;
+            client.send_text(json!(["COUNT", "n", {"kinds": [1]}])).await;
             let last = client.receive().await;
             assert_eq!(last[0], "COUNT", "a duplicate: {last}");
             assert!(received.values().all(|times| *times == 1), "round {round}");

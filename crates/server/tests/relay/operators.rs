@@ -110,7 +110,7 @@ async fn metrics_say_what_was_done() {
     assert!(other.publish(&note(2, NOW_S, "live")).await.0);
     client.receive().await;
     assert_eq!(client.count(&[json!({})]).await, 4);
-    client.say("what?").await;
+    client.send_text("what?").await;
     client.receive().await;
     let found = scrape(&relay).await;
     for (series, value) in [

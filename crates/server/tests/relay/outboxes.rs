@@ -23,7 +23,7 @@ const NOTE_BYTES: usize = 90_000;
 async fn fill(relay: &Relay) {
     let mut client = relay.client().await;
     for n in 0..NOTES {
-        client.keep(&note(1, NOW_S + n as u64, &"x".repeat(NOTE_BYTES))).await;
+        client.publish_new(&note(1, NOW_S + n as u64, &"x".repeat(NOTE_BYTES))).await;
     }
 }
 

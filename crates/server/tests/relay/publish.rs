@@ -124,7 +124,7 @@ async fn deletions_of_too_many_kinds_and_wraps_for_too_many_recipients_are_block
     ] {
         let tags: Vec<[&str; 2]> = values.iter().map(|value| [name, value.as_str()]).collect();
         let tags: Vec<&[&str]> = tags.iter().map(|tag| &tag[..]).collect();
-        client.keep(&event(who, NOW_S, kind, &tags[1..], "")).await;
+        client.publish_new(&event(who, NOW_S, kind, &tags[1..], "")).await;
         assert_eq!(client.publish(&event(who, NOW_S, kind, &tags, "")).await, plain(false, reason));
     }
     relay.stop().await;
@@ -137,7 +137,7 @@ async fn a_request_to_vanish_is_not_taken_by_who_cannot_tell_whom_it_names() {
         let relay =
             Relay::start(|config| config.info(|info| info.url = url.map(str::to_owned))).await;
         let mut client = relay.client().await;
-        client.keep(&note(1, 100, "mine")).await;
+        client.publish_new(&note(1, 100, "mine")).await;
         let request = |relay: &str| event(1, 200, 62, &[&["relay", relay]], relay);
         for (relay, is_us) in [("wss://there.example", false), ("wss://here.example", true)] {
             let (accepted, reason) = client.publish(&request(relay)).await;
@@ -151,7 +151,7 @@ async fn a_request_to_vanish_is_not_taken_by_who_cannot_tell_whom_it_names() {
         let nips = document["supported_nips"].as_array().unwrap();
         assert_eq!(nips.contains(&json!(62)), is_known, "{nips:?}");
         // `ALL_RELAYS` includes this relay.
-        client.keep(&event(1, 300, 62, &[&["relay", "ALL_RELAYS"]], "")).await;
+        client.publish_new(&event(1, 300, 62, &[&["relay", "ALL_RELAYS"]], "")).await;
         assert_eq!(client.count(&[json!({})]).await, 1);
         let (_, health) = crate::kit::http(&relay.url, "/healthz", "").await;
         assert_eq!(health.contains("[info] url is not set"), !is_known, "{health}");
@@ -176,7 +176,7 @@ async fn a_request_to_vanish_from_another_path_of_this_host_is_refused_in_words(
     })
     .await;
     let mut client = relay.client().await;
-    client.keep(&note(1, 100, "mine")).await;
+    client.publish_new(&note(1, 100, "mine")).await;
     // A request that came by an import is known, and has deleted nothing either.
     let others =
         ["wss://here.example", "wss://HERE.example:443/other/", "here.example"].map(request);
@@ -282,7 +282,7 @@ async fn bad_messages_get_an_answer_and_the_connection_goes_on() {
         ("[\"NEG-MSG\",\"n\",\"AA\"]".to_owned(), json!(["NEG-ERR", "n"])),
     ];
     for (said, expected) in cases {
-        client.say(&said).await;
+        client.send_text(&said).await;
         let received = client.receive().await;
         let expected = expected.as_array().unwrap();
         assert_eq!(
@@ -297,7 +297,7 @@ async fn bad_messages_get_an_answer_and_the_connection_goes_on() {
     client.send(Message::binary(vec![1, 2, 3])).await;
     assert_eq!(client.receive().await[0], "NOTICE");
     let auth = event(1, NOW_S, 22_242, &[], "");
-    client.say(json!(["AUTH", auth])).await;
+    client.send_text(json!(["AUTH", auth])).await;
     assert_eq!(client.receive().await[2], false);
     assert_eq!(client.publish(&note(1, NOW_S, "still here")).await.1, "");
     relay.stop().await;

@@ -111,7 +111,7 @@ async fn what_the_store_cannot_do_is_said_and_the_relay_goes_on() {
         (json!(["COUNT", "s", {}, {"kinds": [PANICS]}]), "the relay failed"),
     ];
     for (said, reason) in cases {
-        client.say(&said).await;
+        client.send_text(&said).await;
         let received = client.receive().await;
         assert_eq!(
             (&received[0], &received[1]),

@@ -221,7 +221,7 @@ impl Log {
     }
 
     /// Notes that a part of the log is damaged.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn note_damage(&self) {
         self.is_damaged.store(true, Ordering::Relaxed);
     }
 
@@ -243,7 +243,7 @@ impl Log {
 
     /// Notes that the record at `offset` could not be read.
     pub fn note_damaged(&self, offset: u32) {
-        self.doubt();
+        self.note_damage();
         self.damage.note(&self.path, self.number, offset);
     }
 

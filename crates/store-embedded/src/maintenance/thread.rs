@@ -35,14 +35,14 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<JoinHandle<()>> {
                 }
                 let left = left.filter(|left| !left.is_zero());
                 jobs.wait_for(&mut signal, left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY));
-                MutexGuard::unlocked(&mut signal, || looks.look(&shelf));
+                MutexGuard::unlocked(&mut signal, || looks.check_if_due(&shelf));
             }
             if signal.stop {
                 return;
             }
             signal.work = false;
             drop(signal);
-            looks.look(&shelf);
+            looks.check_if_due(&shelf);
             let result = maintain_all(&shelf);
             done.note(&jobs.done());
             let mut signal = jobs.signal();

@@ -29,7 +29,7 @@ impl FileLooks {
     }
 
     /// Checks the files of the shelf if a check is due.
-    pub(crate) fn look(&mut self, shelf: &OpenShelf) {
+    pub(crate) fn check_if_due(&mut self, shelf: &OpenShelf) {
         if self.looked.elapsed() >= LOOK_EVERY {
             self.looked = Instant::now();
             check_lengths(shelf);

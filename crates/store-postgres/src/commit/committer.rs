@@ -51,7 +51,7 @@ impl CommitterState {
                 inner.writer_process.store(process, Ordering::Relaxed);
                 inner.layout.prepare_committer(&mut session).map_err(|fault| away(&fault))?;
                 others::announce(&mut session).map_err(|fault| away(&fault))?;
-                failover::settle(inner, &mut session).map_err(|fault| away(&fault))?;
+                failover::renew_line(inner, &mut session).map_err(|fault| away(&fault))?;
                 self.session = Some(session);
                 fresh = true;
             }

@@ -52,7 +52,7 @@ impl Client {
     }
 
     /// Sends text.
-    pub async fn say(&mut self, text: impl ToString) {
+    pub async fn send_text(&mut self, text: impl ToString) {
         self.socket.send(Message::text(text.to_string())).await.unwrap();
     }
 
@@ -102,7 +102,7 @@ impl Client {
 
     /// Publishes and returns OK's verdict and reason.
     pub async fn publish(&mut self, event: &Value) -> (bool, String) {
-        self.say(json!(["EVENT", event])).await;
+        self.send_text(json!(["EVENT", event])).await;
         let ok = self.receive().await;
         assert_eq!((&ok[0], &ok[1]), (&json!("OK"), &event["id"]), "{ok}");
         (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
@@ -116,7 +116,7 @@ impl Client {
 
     /// Sends AUTH with an event and returns OK's verdict and reason.
     pub async fn auth_with(&mut self, event: &Value) -> (bool, String) {
-        self.say(json!(["AUTH", event])).await;
+        self.send_text(json!(["AUTH", event])).await;
         let ok = self.receive().await;
         assert_eq!((&ok[0], &ok[1]), (&json!("OK"), &event["id"]), "{ok}");
         (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
@@ -129,7 +129,7 @@ impl Client {
     }
 
     /// Publishes an event that must be accepted.
-    pub async fn keep(&mut self, event: &Value) {
+    pub async fn publish_new(&mut self, event: &Value) {
         assert_eq!(self.publish(event).await, (true, String::new()), "{event}");
     }
 
@@ -137,14 +137,14 @@ impl Client {
     pub async fn ask(&mut self, sub: &str, filters: &[Value]) -> Vec<Value> {
         let mut message = vec![json!("REQ"), json!(sub)];
         message.extend_from_slice(filters);
-        self.say(json!(message)).await;
+        self.send_text(json!(message)).await;
         self.stored(sub).await
     }
 
     /// Does the same as [`Client::ask`], and closes the subscription.
     pub async fn look(&mut self, filters: &[Value]) -> Vec<Value> {
         let events = self.ask("look", filters).await;
-        self.say(json!(["CLOSE", "look"])).await;
+        self.send_text(json!(["CLOSE", "look"])).await;
         events
     }
 
@@ -171,7 +171,7 @@ impl Client {
     pub async fn count(&mut self, filters: &[Value]) -> u64 {
         let mut message = vec![json!("COUNT"), json!("n")];
         message.extend_from_slice(filters);
-        self.say(json!(message)).await;
+        self.send_text(json!(message)).await;
         let received = self.receive().await;
         assert_eq!((&received[0], &received[1]), (&json!("COUNT"), &json!("n")), "{received}");
         received[2]["count"].as_u64().unwrap()

@@ -49,7 +49,7 @@ pub async fn compare(
 ) -> Result<Compared, Value> {
     let mut initiator = NegentropyInitiator::new(ours, frame_bytes_max);
     let mut compared = Compared::default();
-    client.say(json!(["NEG-OPEN", "compare", filter, digits(&initiator.open())])).await;
+    client.send_text(json!(["NEG-OPEN", "compare", filter, digits(&initiator.open())])).await;
     loop {
         let received = client.receive().await;
         assert_eq!(received[1], "compare", "{received}");
@@ -64,8 +64,8 @@ pub async fn compare(
             NegentropyDifference::Need(id) => drop(compared.need.insert(digits(&id))),
         });
         let Some(next) = next.unwrap() else { break };
-        client.say(json!(["NEG-MSG", "compare", digits(&next)])).await;
+        client.send_text(json!(["NEG-MSG", "compare", digits(&next)])).await;
     }
-    client.say(json!(["NEG-CLOSE", "compare"])).await;
+    client.send_text(json!(["NEG-CLOSE", "compare"])).await;
     Ok(compared)
 }

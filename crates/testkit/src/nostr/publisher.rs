@@ -30,7 +30,7 @@ pub fn publish(
             }
         });
         while let Some(message) = next() {
-            if writer.say(&message).is_err() || sent.send(()).is_err() {
+            if writer.send_text(&message).is_err() || sent.send(()).is_err() {
                 return;
             }
         }

@@ -138,7 +138,7 @@ impl Adoption<'_> {
                 let rows = source.after(&at, self.args.batch)?;
                 let Some(last) = rows.last() else { break };
                 at = last.cursor();
-                self.bring(writer, progress, &rows)?;
+                self.put_new_rows(writer, progress, &rows)?;
                 progress.at = progress.at.max(at);
             }
             // The next read starts at this position. `late` finds new rows with earlier times.
@@ -169,14 +169,14 @@ impl Adoption<'_> {
             if self.stopped() {
                 return Ok(());
             }
-            self.bring(writer, progress, &source.of_ids(ids)?)?;
+            self.put_new_rows(writer, progress, &source.of_ids(ids)?)?;
         }
         late.pass();
         Ok(())
     }
 
     /// Puts newly published rows. Some of them may be stored already.
-    fn bring(
+    fn put_new_rows(
         &mut self,
         writer: &mut HistoryWriter,
         progress: &mut NostreamProgress,

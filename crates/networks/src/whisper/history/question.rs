@@ -57,7 +57,7 @@ impl EnvelopeQuestion {
             filter: None,
         };
         if let Some(after) = request.after {
-            question.go_on(after);
+            question.continue_after(after);
         }
         match request.topics {
             TopicChoice::All => {}
@@ -80,7 +80,7 @@ impl EnvelopeQuestion {
     }
 
     /// Continues after a position.
-    fn go_on(&mut self, after: HistoryCursor) {
+    fn continue_after(&mut self, after: HistoryCursor) {
         self.query.after = Some(Position { time: after.sent.into(), id: after.hash });
     }
 
@@ -88,7 +88,7 @@ impl EnvelopeQuestion {
     pub fn advance(&mut self, page: &EnvelopePage) {
         self.query.limit = self.query.limit.saturating_sub(page.len());
         if let Some(last) = page.last {
-            self.go_on(last);
+            self.continue_after(last);
         }
     }
 

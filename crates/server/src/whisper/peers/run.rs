@@ -181,7 +181,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         }
         match packet {
             code::MESSAGES => self.store_packet(payload).await,
-            code::REQUEST => self.asked(payload, ask).await,
+            code::REQUEST => self.accept_request(payload, ask).await,
             code::SYNC_REQUEST if self.form == PeerForm::Shh && self.is_trusted() => {
                 self.enqueue(PeerQuestion::Sync(payload.into()), ask).await
             }
@@ -202,7 +202,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     }
 
     /// Accepts a request. The answer comes after the answers to earlier requests.
-    async fn asked(
+    async fn accept_request(
         &self,
         packet: &[u8],
         ask: &mpsc::Sender<PeerQuestion>,

@@ -103,7 +103,7 @@ pub fn salvage(
     for (at, log) in logs.iter().enumerate() {
         let map = salvage.open(disk, log);
         if let Some(map) = &map {
-            salvage.look(log, map, at + 1 == logs.len(), progress);
+            salvage.scan_log(log, map, at + 1 == logs.len(), progress);
         }
         opened.push(map.is_some());
     }
@@ -118,7 +118,7 @@ pub fn salvage(
     let opened = logs.iter().zip(opened).filter(|(_, was_opened)| *was_opened);
     for (log, _) in opened {
         if let Some(map) = salvage.open(disk, log) {
-            salvage.bring(log, &map, &dead, into, progress)?;
+            salvage.copy_records(log, &map, &dead, into, progress)?;
         }
     }
     let mut report = salvage.report;
@@ -144,7 +144,7 @@ impl Salvage {
         let number = name.and_then(|name| crate::log::parse_name(&name)).map_or(0, |(n, _)| n);
         let log = SalvagedLog { number, generation: 0, path, bytes: 0 };
         let mut lost = [LostPart::new(&log.path, 0..u64::MAX)];
-        self.witnesses.tell(number, &[], &mut lost);
+        self.witnesses.add_lost(number, &[], &mut lost);
         self.list(lost.into());
     }
 
@@ -159,7 +159,7 @@ impl Salvage {
             Err(error) => {
                 let mut lost = [LostPart::new(&log.path, 0..log.bytes)];
                 lost[0].unopened = Some(error.to_string());
-                self.witnesses.tell(log.number, &[], &mut lost);
+                self.witnesses.add_lost(log.number, &[], &mut lost);
                 self.list(lost.into());
                 None
             }
@@ -185,7 +185,7 @@ impl Salvage {
     }
 
     /// Reads the deletions of a log, and finds its lost parts.
-    fn look(&mut self, log: &SalvagedLog, map: &Map, is_last: bool, progress: OnProgress<'_>) {
+    fn scan_log(&mut self, log: &SalvagedLog, map: &Map, is_last: bool, progress: OnProgress<'_>) {
         let Self { deletions, .. } = self;
         let mut lost = Vec::new();
         let mut batch = DeletionsOfBatch::default();
@@ -213,7 +213,7 @@ impl Salvage {
             lost.push(LostPart::new(&log.path, len..reach));
         }
         batch.end(is_last, &mut add);
-        self.witnesses.tell(log.number, map, &mut lost);
+        self.witnesses.add_lost(log.number, map, &mut lost);
         for part in &mut lost {
             part.may_be_torn = is_last && part.bytes.end == map.len() as u64;
             if part.ids.is_empty() {
@@ -227,7 +227,7 @@ impl Salvage {
     }
 
     /// Puts the live records of a log into the new store.
-    fn bring(
+    fn copy_records(
         &mut self,
         log: &SalvagedLog,
         map: &Map,

@@ -68,7 +68,7 @@ impl SegmentWitnesses {
 
     /// Adds the lost live records to `lost`, the ordered lost parts of the log numbered `number`.
     /// `bytes` are the bytes of the log.
-    pub(super) fn tell(&self, number: u32, bytes: &[u8], lost: &mut [LostPart]) {
+    pub(super) fn add_lost(&self, number: u32, bytes: &[u8], lost: &mut [LostPart]) {
         let covers = |witness: &&SegmentWitness| witness.logs.contains(&number);
         for witness in self.segments.iter().filter(covers) {
             for part in lost.iter_mut() {

@@ -189,7 +189,7 @@ pub(super) fn end_log(
     let log = &target.log;
     if !place.lost.is_empty() || place.given_up.is_some() {
         // From now on, every read of a record in this log verifies the checksum.
-        log.doubt();
+        log.note_damage();
     }
     if let (Some(segment), Some(segment_place)) = (&target.segment, segment_place) {
         let lost = if place.lost.is_empty() { 0 } else { note_lost(segment, log, place) };

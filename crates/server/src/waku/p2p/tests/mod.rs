@@ -149,12 +149,12 @@ impl Pair {
         Ok((answer.status_code.unwrap(), words, answer.messages().count()))
     }
 
-    async fn say(&self, bytes: &[u8]) -> (u32, String, usize) {
+    async fn send_text(&self, bytes: &[u8]) -> (u32, String, usize) {
         self.try_say(bytes).await.unwrap()
     }
 
     async fn ask(&self, request: &StoreRequest<'_>) -> (u32, String, usize) {
-        self.say(&framed(request)).await
+        self.send_text(&framed(request)).await
     }
 
     /// Whether the node accepts one more peer. The peer stays connected until its swarm is dropped.
@@ -223,7 +223,7 @@ async fn what_is_wrong_is_answered_in_the_protocols_terms() {
         (&[0xff, 0xff, 0xff, 0x7f], "bytes, where"),
         (&[0xff; 9], "length"),
     ] {
-        let (status, words, messages) = pair.say(bytes).await;
+        let (status, words, messages) = pair.send_text(bytes).await;
         assert!((status, messages) == (400, 0) && words.contains(said), "{bytes:?}: {words}");
     }
     let cursor = Some(&[7; 32][..]);
@@ -377,7 +377,7 @@ impl Comparing {
     }
 
     /// Sends a payload, and returns the answer. Returns `None` if the stream is reset.
-    async fn say(&self, pair: &Pair, payload: &[u8]) -> Option<Vec<u8>> {
+    async fn send_text(&self, pair: &Pair, payload: &[u8]) -> Option<Vec<u8>> {
         let mut control = self.control.clone();
         let protocol = StreamProtocol::new(sync::PROTOCOL);
         let mut stream = control.open_stream(pair.peer, protocol).await.unwrap();
@@ -406,7 +406,7 @@ async fn what_a_peer_was_sent_is_not_sent_to_it_again() {
     let peer = Comparing::start(&pair, key.clone()).await;
     let done = || pair.waku.metrics.sync.differences.classes().iter().sum::<u64>();
     for round in 1..=5 {
-        assert_eq!(peer.say(&pair, &nothing_there()).await.as_deref(), Some(&[0][..]));
+        assert_eq!(peer.send_text(&pair, &nothing_there()).await.as_deref(), Some(&[0][..]));
         if round == 1 {
             peer.is_sent_one().await;
         }
@@ -421,7 +421,7 @@ async fn what_a_peer_was_sent_is_not_sent_to_it_again() {
     peer.client.abort();
     let _ = peer.client.await;
     let again = Comparing::start(&pair, key).await;
-    again.say(&pair, &nothing_there()).await;
+    again.send_text(&pair, &nothing_there()).await;
     again.is_sent_one().await;
     // The message is counted after it has been sent. The peer may receive the message earlier.
     while sent() < 2 {
@@ -438,17 +438,17 @@ async fn a_payload_of_millions_of_ranges_is_answered_with_a_few_bytes() {
     // From time 1 on, each range is 1 ns long, and is skipped.
     let mut ranges = vec![0, 0, 1];
     ranges.extend([1, 0].iter().cycle().take(4_000_000));
-    assert_eq!(peer.say(&pair, &ranges).await.as_deref(), Some(&[0][..]));
+    assert_eq!(peer.send_text(&pair, &ranges).await.as_deref(), Some(&[0][..]));
     // Each range has a fingerprint that differs from the store's fingerprint.
     let print = [&[1, 1][..], &[7; 32]].concat();
     let prints: Vec<u8> =
         [0, 0, 1].into_iter().chain(print.iter().copied().cycle().take(3_400_000)).collect();
-    let answer = peer.say(&pair, &prints).await.unwrap();
+    let answer = peer.send_text(&pair, &prints).await.unwrap();
     assert!(answer.len() <= 4 << 20, "{} bytes", answer.len());
     // Too many topics are refused.
     let mut topics = vec![0x80, 0x80, 0x80, 1];
     topics.resize(4_000_000, 0);
-    assert_eq!(peer.say(&pair, &topics).await, None);
+    assert_eq!(peer.send_text(&pair, &topics).await, None);
     assert_eq!(pair.ask(&good()).await.0, 200);
     pair.end().await;
 }
