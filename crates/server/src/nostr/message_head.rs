@@ -1,9 +1,8 @@
 //! The beginning of a client's message, read before the message is parsed: its type, and the id of
 //! a question that is too long to be parsed.
 
-use crate::limits::Limits;
-
 use super::outbox::RequestKind;
+use crate::limits::Limits;
 
 /// Maximum bytes of a REQ, COUNT or NEG-OPEN. An event may be longer, but thousands of short filter
 /// values take milliseconds to parse. A filter with the maximum number of ids fits.

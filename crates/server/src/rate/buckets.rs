@@ -12,10 +12,10 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::limits::Rate;
 use hark_codec::record::Key;
 
 use crate::address::ClientAddress;
+use crate::limits::Rate;
 
 /// Number of buckets; together they take 1 MiB.
 const BUCKETS: usize = 1 << 17;

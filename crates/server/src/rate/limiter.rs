@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limits::{Rate, RateLimits};
-
 use super::buckets::{RateBuckets, RateSource, RateSubject};
+use crate::limits::{Rate, RateLimits};
 use crate::metrics::{ByLabel, MetricLabel, labels};
 use crate::settings::SharedSettings;
 

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limits::Rate;
 use hark_archive::query::plan::Set;
 use hark_archive::{Query, Store};
 use hark_networks::search::{AnswerWaiter, BoundedSearch};
 
 use super::slow::{SearchCost, SlowLog};
 use super::turns::{NotAsked, QuestionSlots, StoreLocation, TurnAnswer};
+use crate::limits::Rate;
 use crate::metrics::SearchDriver;
 use crate::rate::{RateBuckets, RateLimiter, RateSource, RateSubject};
 use crate::settings::SharedSettings;

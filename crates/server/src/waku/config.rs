@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::limits::Rate;
 use arc_swap::ArcSwap;
 use hark_codec::waku::{ProtectedShard, Shard};
 use hark_networks::waku::admit;
@@ -11,6 +10,7 @@ use hark_networks::waku::admit;
 #[cfg(feature = "libp2p")]
 use super::p2p::P2pConfig;
 use crate::WebAccess;
+use crate::limits::Rate;
 use crate::service::StoreLocation;
 
 /// The web pages that may use the REST API, and the allowed functions of the API.

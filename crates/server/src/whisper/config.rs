@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::limits::Rate;
 use arc_swap::ArcSwap;
 use hark_networks::whisper::admit::EnvelopeBounds;
 
 #[cfg(feature = "devp2p")]
 use super::peers::PeersConfig;
 use crate::WebAccess;
+use crate::limits::Rate;
 use crate::service::StoreLocation;
 
 /// The settings that can change while a mail server runs.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limits::Rate;
 use hark_codec::whisper::keys::{PublicKey, SecretKey};
 
 use super::config::PeerTimes;
 use super::half_open::HalfOpenConnections;
 use super::mail::RequestRules;
 use crate::budget::Budget;
+use crate::limits::Rate;
 use crate::rate::{RateBuckets, RateSource, RateSubject};
 use crate::whisper::mail_server::MailServer;
 use crate::whisper::rlpx::hello::Hello;
