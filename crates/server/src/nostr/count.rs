@@ -19,8 +19,8 @@ use super::cost::{QuestionCost, TimedSearch};
 use super::hll::HyperLogLog;
 use super::metrics::Verb;
 use super::outbox::{Outbox, RequestPermit};
+use super::question_refusals::{bug, too_much};
 use super::readers::{ReaderJob, SliceResult};
-use super::refusal::{bug, too_much};
 use crate::budget::BudgetShare;
 
 pub(super) struct CountJob {

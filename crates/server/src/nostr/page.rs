@@ -23,8 +23,8 @@ use super::cost::{QuestionCost, TimedSearch};
 use super::metrics::Verb;
 use super::outbox::{EndFlag, Outbox, RequestKind, RequestPermit};
 use super::outbox_item::OutboxItem;
+use super::question_refusals::{bug, too_much};
 use super::readers::{ReaderJob, Readers, SliceResult};
-use super::refusal::{bug, too_much};
 use crate::budget::BudgetShare;
 use crate::websocket::FramedMessages;
 

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use hark_codec::record::Key;
 
+use super::limits::Rate;
 use crate::address::ClientAddress;
-use crate::limits::Rate;
 
 /// Number of buckets; together they take 1 MiB.
 const BUCKETS: usize = 1 << 17;

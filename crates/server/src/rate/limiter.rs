@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::buckets::{RateBuckets, RateSource, RateSubject};
-use crate::limits::{Rate, RateLimits};
+use super::limits::{Rate, RateLimits};
 use crate::metrics::{ByLabel, MetricLabel, labels};
 use crate::settings::SharedSettings;
 

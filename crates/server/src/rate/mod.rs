@@ -3,9 +3,11 @@
 mod buckets;
 mod client;
 mod limiter;
+mod limits;
 mod spared;
 
 pub(crate) use buckets::{RateBuckets, RateSource, RateSubject};
 pub(crate) use client::RatedConnection;
 pub(crate) use limiter::{RateExceeded, RateLimiter};
+pub use limits::{Rate, RateLimits};
 pub use spared::SparedClients;

@@ -4,10 +4,10 @@
 
 mod error;
 mod page;
-mod query;
+mod paging;
 mod request;
 
 pub use error::HistoryError;
 pub use page::{DAMAGED, HistoryPage, PAGE_BYTES_MAX, answer};
-pub use query::HistoryQuery;
+pub use paging::HistoryQuery;
 pub use request::{MessageRequest, VALUES_MAX};

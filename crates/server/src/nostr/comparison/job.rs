@@ -22,8 +22,8 @@ use crate::budget::BudgetShare;
 use crate::nostr::Relay;
 use crate::nostr::cost::{QuestionCost, TimedSearch};
 use crate::nostr::outbox::{Outbox, RequestPermit};
+use crate::nostr::question_refusals::bug;
 use crate::nostr::readers::{ReaderJob, SliceResult};
-use crate::nostr::refusal::bug;
 use crate::rate::RatedConnection;
 
 /// Ranges of a message that are answered in one time slice. Each takes some microseconds.
