@@ -66,7 +66,7 @@ pub(crate) enum Command {
     Export(ExportArgs),
     /// Copy what is new in the archive to a backup, also while the server runs
     Backup(BackupArgs),
-    /// Make an archive of a backup
+    /// Create an archive from a backup
     Restore(RestoreArgs),
     /// Copy all events of one archive to another, while both are served
     Copy(CopyArgs),

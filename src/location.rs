@@ -137,7 +137,8 @@ impl ArchiveLocation {
         Ok(other)
     }
 
-    /// The place of the shelf, for its store.
+    /// Returns the facts with which a store opens the shelf: the network, the directory and the
+    /// settings.
     pub(crate) fn place(&self) -> ShelfPlace<'_> {
         ShelfPlace { network: self.network, data: &self.data, config: &self.config }
     }

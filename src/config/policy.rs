@@ -23,7 +23,8 @@ use super::value::TypedValue;
 /// that filling a file and emptying it remain distinguishable.
 const ALL: &str = "*";
 
-/// A list as typed: entries, and names of entry files after an `@`.
+/// The value of a setting with a list: entries, and names of files with entries, each name after an
+/// `@`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PolicyList(pub(crate) Vec<String>);
 

@@ -65,7 +65,7 @@ async fn the_best_come_first(relay: &Relay) {
     ] {
         assert_eq!(client.count(&[json!({"search": asked})]).await, count, "{asked}");
     }
-    // An empty search text is no condition.
+    // An empty search text imposes no condition.
     assert_eq!(client.count(&[json!({"search": "", "kinds": [1]})]).await, 3);
     // Deleted events are not found.
     client

@@ -46,7 +46,7 @@ pub(crate) struct EventSample {
     pub(crate) inboxes: Ranked<Key>,
     /// Hashtags, each with the number of notes that carry the hashtag.
     pub(crate) hashtags: Ranked<String>,
-    /// Authors, each with the number of profiles.
+    /// Authors, each with its number of profiles.
     pub(crate) profiles: Ranked<Key>,
     /// Authors, each with the number of events of the rare kind.
     pub(crate) rare: Ranked<Key>,

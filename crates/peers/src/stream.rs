@@ -41,7 +41,7 @@ const REOPENS_MAX: u32 = 6;
 /// Each wait is twice the previous one, while there are such events.
 const RETRY: Duration = Duration::from_mins(1);
 const RETRY_MAX: Duration = Duration::from_hours(1);
-/// Interval of comparisons while nothing is known to be missed.
+/// Interval of comparisons while no event is known to be missing.
 const COMPARE_EVERY: Duration = Duration::from_hours(6);
 /// A relay that does not compare is read again from this many seconds before both sides were last
 /// in step. A single live event does not cause reading from an earlier time.

@@ -27,7 +27,8 @@ const ROUNDS_MAX: u32 = 100_000;
 const DIFFERENCES_MAX: usize = 1 << 17;
 /// Maximum number of differences that are passed on together.
 const DIFFERENCES_TOGETHER: usize = 1024;
-/// Additional time that a relay may take for answers, for each difference in an answer.
+/// Each difference in an answer of a relay extends the time that the relay may take for its answers
+/// by this duration.
 const DIFFERENCE_WORTH: Duration = Duration::from_millis(100);
 /// Maximum number of notices that a relay may send instead of the answer to a message.
 const NOTICES_MAX: u32 = 20;

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::address::ClientAddress;
 
-/// Divisor of a budget: the part that one address may hold.
+/// One address may hold at most the budget divided by this number.
 const OF_ADDRESS: usize = 4;
 
 /// Bytes that are held, in all and by address.

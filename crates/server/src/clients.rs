@@ -19,7 +19,7 @@ pub struct Clients {
 /// The class of a new connection's peer address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressClass {
-    /// A client, which is served.
+    /// A client that the address lists admit.
     Client,
     /// A trusted proxy. Its address does not identify its clients.
     Proxy,

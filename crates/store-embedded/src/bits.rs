@@ -70,9 +70,9 @@ pub fn ones(words: impl Iterator<Item = u64>) -> impl Iterator<Item = u32> {
     words.enumerate().flat_map(move |(at, word)| bits(word).map(move |bit| at as u32 * 64 + bit))
 }
 
-/// The dead rows of a part: their number, and the rows by kind, for counts that are computed from
-/// the lengths of posting lists. The caller owns the bits. A deletion never waits while rows are
-/// sorted by kind.
+/// The number of dead rows of a part, and its dead rows by kind. Counts that are computed from the
+/// lengths of posting lists need the dead rows by kind. The caller owns the bits. A deletion never
+/// waits while rows are sorted by kind.
 #[derive(Debug, Default)]
 pub struct DeadRows {
     count: AtomicU32,

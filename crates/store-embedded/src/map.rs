@@ -74,8 +74,8 @@ impl Map {
         Ok(Self(Some(RegisteredMap::new(map, Advice::Sequential)?)))
     }
 
-    /// Maps a file, or its first `reserve` bytes even if the file is shorter now: the bytes after
-    /// the current end may be read once the file has grown.
+    /// Maps a file or, if `reserve` is given, its first `reserve` bytes. The file may be shorter
+    /// than `reserve`: the bytes after its current end may be read once the file has grown.
     pub fn open(path: &Path, reserve: Option<usize>) -> io::Result<Self> {
         let file = open(path)?;
         let written = file.metadata()?.len() as usize;

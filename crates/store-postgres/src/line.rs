@@ -11,10 +11,10 @@
 //! before the new line's beginning.
 //!
 //! A process that finds unknown lines ([`follow`]) goes back to the point where the lines diverge,
-//! and delivers the later puts. The process's own numbers never go back: the numbers of a new line
-//! are shifted by the number of lost puts. So code that joins stored and live records by number is
-//! not affected. A search in progress may return a record that is delivered again, but no record is
-//! missed.
+//! and delivers the later puts. The numbers that the process itself uses never go back, because the
+//! process adds the number of lost puts to the numbers of a new line. So code that joins stored and
+//! live records by number is not affected. A search in progress may return a record that is
+//! delivered again, but no record is missed.
 
 use parking_lot::Mutex;
 

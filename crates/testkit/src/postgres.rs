@@ -102,7 +102,8 @@ impl Cluster {
         cluster
     }
 
-    /// Prepares a cluster, without its files and its server.
+    /// Creates the directory of a cluster and starts its guard. The cluster has no files yet, and
+    /// its server does not run yet.
     fn prepare(settings: Vec<String>) -> Self {
         static CLUSTERS: AtomicU32 = AtomicU32::new(0);
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);

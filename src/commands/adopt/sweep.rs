@@ -91,7 +91,7 @@ impl SourceSweep {
         (self.damaged, self.first_damage) = (damaged, first.into());
     }
 
-    /// Returns the number of the source's rows that are no records, or whose record does not match
+    /// Returns the number of the source's rows that are not records, or whose record does not match
     /// the id.
     fn faulty(&self) -> u64 {
         self.words.faulty.iter().map(|reason| self.why.count(*reason)).sum()

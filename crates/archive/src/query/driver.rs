@@ -131,7 +131,8 @@ pub(super) fn merged<S: Source>(
     Driver::Many { streams, now, heap }
 }
 
-/// Returns the range of a kind's posting lists in a set, whose lists ascend by kind.
+/// Returns the range of indices at which `set` has the posting lists of `kind`. The lists of the
+/// set ascend by kind.
 #[inline]
 pub(super) fn of_kind<R>(set: &[PostingSlice<R>], kind: Option<u32>) -> Range<usize> {
     let start = set.partition_point(|cut| cut.kind < kind);

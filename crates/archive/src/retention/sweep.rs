@@ -40,7 +40,8 @@ pub enum RetentionError {
     /// A delete failed.
     #[error(transparent)]
     Commit(#[from] Arc<CommitError>),
-    /// The time until which history is held could not be read or stored.
+    /// The hold of history, which is the time up to which records are held, could not be read or
+    /// stored.
     #[error(transparent)]
     Hold(#[from] HoldError),
 }

@@ -78,8 +78,8 @@ pub(super) fn run(
         let Ok(first) = first else { break };
         let between = first.and_then(|first| queue.gather(first, &mut batch));
         // Each round runs one step of one unfinished write, so that new writes wait for only one
-        // step. The same write continues until it is done, as a store keeps its place in the search
-        // of only one write.
+        // step. The same write has all rounds until the write is done, because a store keeps the
+        // place in a search for only one write.
         if let Some((write, mut waiting)) = unfinished.pop_front() {
             waiting.has_turn = true;
             batch.push(write, waiting);

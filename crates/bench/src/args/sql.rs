@@ -100,7 +100,7 @@ pub(crate) struct HammerArgs {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = at_least_one)]
     pub(crate) inserters: usize,
 
-    /// Events inserted a second, in all
+    /// Events inserted per second by all inserters together
     #[arg(long, value_name = "N", default_value_t = 500.0, value_parser = seconds)]
     pub(crate) insert_rate: f64,
 

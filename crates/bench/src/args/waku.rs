@@ -50,7 +50,7 @@ pub(crate) struct WakuBenchArgs {
     pub(crate) publish_by: PublishMethod,
 
     /// The node's address for peers, as in /ip4/127.0.0.1/tcp/60000/p2p/16U... [default: the first
-    /// for TCP that its REST API reports]
+    /// TCP address that its REST API reports]
     #[cfg(feature = "libp2p")]
     #[arg(long, value_name = "MULTIADDR", requires = "publish_by")]
     pub(crate) peer: Option<Multiaddr>,

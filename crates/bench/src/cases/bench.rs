@@ -117,7 +117,7 @@ impl<'a> CasesBench<'a> {
         Ok(())
     }
 
-    /// Measures the questions a second of each form that has costs.
+    /// Measures the number of questions answered per second, for each form in `costs`.
     async fn throughput(
         &self,
         setup: &CaseSetup<'_>,

@@ -16,7 +16,7 @@ pub(super) struct CheckedSetup {
     pub(super) count: ServerCount,
     /// Empty if nothing was measured with bounds.
     pub(super) measured: Vec<CheckedForm>,
-    /// CPU of a question without bounds, by form.
+    /// CPU of a question by form, measured while the CPU of the servers is not bounded.
     pub(super) unbounded: Vec<(CaseForm, QuestionCpu)>,
     /// The share of the busiest worker in the CPU of all workers, by form.
     pub(super) busiest: Vec<(CaseForm, f64)>,

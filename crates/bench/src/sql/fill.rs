@@ -63,8 +63,8 @@ fn slot(event: &Event<'_>) -> Option<ReplaceableKey> {
     Some((*event.pubkey(), event.kind(), d.to_owned()))
 }
 
-/// Returns the ids of superseded events: events among the first `events` with a newer version
-/// there.
+/// Returns the ids of the superseded events among the first `events` events of the file. A
+/// superseded event has a newer version among the same events.
 fn superseded(path: &Path, events: u64) -> anyhow::Result<HashSet<Id>> {
     let mut newest: HashMap<ReplaceableKey, (u64, Id)> = HashMap::new();
     let mut superseded = HashSet::new();

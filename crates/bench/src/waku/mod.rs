@@ -123,7 +123,8 @@ fn begin(args: &WakuBenchArgs, side: &ComparedNode) -> anyhow::Result<BenchRepor
     Ok(report)
 }
 
-/// Publishes payloads of one size, queries at the same time, and adds the rows.
+/// Publishes payloads of one size and queries at the same time, and adds the rows of the results to
+/// the report.
 fn measure(
     args: &WakuBenchArgs,
     shapes: &[&HistoryShape],

@@ -289,9 +289,9 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Reads `"<hex>"` with `decode`, which receives the bytes between the quotes. Returns `None`,
-    /// and reads nothing, if these are not `N` hex digits. Escapes are not decoded, because no hex
-    /// digit needs an escape.
+    /// Reads `"<hex>"` with `decode`, which receives the bytes between the quotes. Returns `None`
+    /// and stays at the same position if the bytes are not exactly `N` hex digits. Escapes are not
+    /// decoded, because no hex digit needs an escape.
     #[inline]
     pub(crate) fn hex<const N: usize, T>(
         &mut self,

@@ -19,7 +19,7 @@ pub mod topic {
 /// A message as RFC 14/WAKU2-MESSAGE defines it, as a view over the bytes it was read from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Content of the message, mostly encrypted. Field 1.
+    /// Content of the message, usually encrypted. Field 1.
     pub payload: &'a [u8],
     /// Topic that the application chose. Field 2.
     pub content_topic: &'a str,

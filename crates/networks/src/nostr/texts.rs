@@ -20,7 +20,7 @@ pub const KINDS: [u32; 18] = [
     31_923, 34_235, 34_550,
 ];
 
-/// A week. An event that is newer by this time ranks like an event of one class more.
+/// A week. In the order of results, this lead in time counts as much as one additional class.
 const CLASS_S: u64 = 7 * 86_400;
 /// The version of the rules in this file. Like the version of [`hark_words`], it is part of the
 /// fingerprint, so all events are indexed anew after a change.

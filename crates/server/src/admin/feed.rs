@@ -124,7 +124,8 @@ pub(super) struct ShelfFeed {
 
 fn run(queued: &Receiver<FeedItem>, waiting: &FeedBacklog, outbox: &FeedWriter) {
     while let Ok(record) = queued.recv() {
-        // The flag is reset before the end of the shelves is read: later growth is queued again.
+        // The flag is reset before the ends of the shelves are read, so that growth after the
+        // reading is queued again.
         waiting.grown.store(false, Ordering::SeqCst);
         // If the connection is broken, the thread that reads from it notices.
         let _ = outbox.feed(record.as_ref());

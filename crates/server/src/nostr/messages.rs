@@ -48,7 +48,7 @@ const VALUE_BYTES: usize = 350;
 /// the live index.
 const SEARCH_BYTES: usize = 2 << 10;
 
-/// Bytes of a malformed message that are charged as one row.
+/// Number of bytes of a malformed message for which one visited row is charged.
 const UNREAD_BYTES: u64 = 4;
 
 /// Minimum bytes of an answer to a comparison for which memory is reserved.

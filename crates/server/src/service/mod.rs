@@ -2,10 +2,12 @@
 //! pages, and **answers** bounds the memory of the pages that clients have not read. A door is the
 //! protocol alone: every door has the same bounds, rates, slow log and figures.
 //!
-//! - `intake`: bounded writes. A record waits for its share of the bytes that may be on the way to
-//!   the disk, and is durable before its sender has an answer.
-//! - `questions`: a question is charged to its source. Its search begins at once, up to a number of
-//!   rows, and then waits for a turn (`turns`). Slow questions are logged (`slow`).
+//! - `intake`: bounded writes. A bounded number of bytes may be on the way to the disk: a record
+//!   waits until its bytes are within this bound. The record is durable before its sender gets an
+//!   answer.
+//! - `questions`: each question counts towards the rates of its source. Its search begins at once,
+//!   up to a number of rows, and then waits for a turn (`turns`). Slow questions are logged
+//!   (`slow`).
 //! - `answers`: the bytes that clients have not read yet, in all and by address.
 //!
 //! A door whose records need nothing else stores and asks with `plain`, and passes new records to

@@ -18,7 +18,7 @@ pub(crate) struct EraseSchedule {
 }
 
 impl EraseSchedule {
-    /// Schedules a log that has a deleted record, or a deletion.
+    /// Schedules a log for erasing: the log has a deleted record, or the frame of a deletion.
     pub(crate) fn add(&mut self, log: u32) {
         self.logs.insert(log);
     }

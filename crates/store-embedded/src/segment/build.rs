@@ -264,7 +264,8 @@ pub struct WordBuilder<'a> {
 }
 
 impl WordBuilder<'_> {
-    /// Adds a list of the next word. Lists ascend by kind and class, rows ascend.
+    /// Adds a posting list of the word that `word` ends next. Lists ascend by kind and class, rows
+    /// ascend.
     pub fn list(&mut self, key: ListKey, rows: &[u32]) {
         self.packer.list(key, rows);
     }

@@ -39,7 +39,7 @@ pub struct WordPacker {
     words: Vec<u8>,
     lists: Vec<u8>,
     count: usize,
-    /// The lists of the next word.
+    /// The packed posting lists of the word that `word` ends next.
     next: Vec<u8>,
     last: Vec<u8>,
     index: Vec<(u64, u64)>,
@@ -48,8 +48,8 @@ pub struct WordPacker {
 }
 
 impl WordPacker {
-    /// Adds a list of the next word. Lists ascend by their keys; rows ascend. A list without rows
-    /// is not added.
+    /// Adds a posting list of the word that `word` ends next. Lists ascend by their keys; rows
+    /// ascend. A list without rows is not added.
     pub fn list(&mut self, (kind, class): ListKey, rows: &[u32]) {
         if rows.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! The common part of all work on a cluster. Work reports its checks and steps, takes no step in a
-//! dry run, and stops between two steps.
+//! The common part of all work on a cluster. Each kind of work reports its checks and steps, takes
+//! no step in a dry run, and can be stopped between two steps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

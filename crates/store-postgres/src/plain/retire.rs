@@ -96,9 +96,10 @@ fn count(session: &mut DatabaseSession, number: i64, retired: bool) -> Result<i6
     }
 }
 
-/// Detaches a part of `records` counted records from the shelf, and keeps its spared records.
-/// Returns the number of spared records, and the new version of the parts. Returns `None` if the
-/// part is gone, or now has too many spared records.
+/// Detaches a part from the shelf, and keeps the part's records of `spared` kinds in the shelf.
+/// `records` is the counted number of the part's records. Returns the number of spared records, and
+/// the new version of the parts. Returns `None` if the part is gone, or now has too many spared
+/// records.
 fn retire(
     inner: &PostgresState,
     session: &mut DatabaseSession,

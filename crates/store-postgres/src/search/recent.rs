@@ -53,8 +53,8 @@ struct Generations {
     /// The number of the last put in each of [`KEY_SETS`] sets of keys. Empty before the first put.
     ///
     /// A search that sees this number has read the last puts of the set's keys. Any other search
-    /// may have read earlier records, and caches no record of the set. The space of these numbers
-    /// does not depend on the number of puts during a search, so no put is ever forgotten. Since
+    /// may have read earlier records, and caches no record of the set. These numbers take the same
+    /// space however many puts there are during a search, so no put ever has to be forgotten. Since
     /// keys share a number, some records are fetched again; this is the only cost.
     last_puts: Vec<i64>,
     /// Generations to drop after the lock is released.

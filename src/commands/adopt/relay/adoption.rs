@@ -62,7 +62,8 @@ pub(in crate::commands::adopt) struct RelayAdoptArgs {
     pub(super) json: bool,
 }
 
-/// The name of a relay's program in reports, and its position file.
+/// The program of a relay whose events are adopted: its name in reports, and the name of its
+/// position file.
 pub(in crate::commands::adopt) struct AdoptedRelay {
     pub(in crate::commands::adopt) name: &'static str,
     /// The name of the file beside the archive that stores the position.

@@ -32,7 +32,8 @@ pub(super) struct MessageWriter {
 struct WriterState {
     /// Time of the last written bound.
     time: u64,
-    /// End of the settled ranges after the last written range.
+    /// The bound where the settled ranges that follow the last written range end. `None` without
+    /// such ranges.
     skipped: Option<RangeBound>,
 }
 

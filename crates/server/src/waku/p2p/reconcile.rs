@@ -110,7 +110,7 @@ fn items(here: &[MessagePosition], end: MessagePosition, answer: &mut PayloadWri
 fn divide(here: &[MessagePosition], start: u64, end: MessagePosition, answer: &mut PayloadWriter) {
     let span = end.0.saturating_sub(start);
     if span < PARTS {
-        // Many messages in a very short time can only be listed.
+        // A range this short cannot be divided, so even many messages are listed.
         return items(here, end, answer);
     }
     let mut rest = here;

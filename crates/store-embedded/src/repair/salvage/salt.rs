@@ -4,10 +4,10 @@
 //! checksum of a whole frame gives the one matching salt. So all bytes that look like a frame
 //! propose a salt, and the salt with the most covered bytes wins.
 //!
-//! The bytes of a message can propose a salt as well, as often as the author likes. So frames count
-//! by their bytes, and no byte counts twice. The frames that a message hides lie within the
-//! message. The message is itself in a frame of the right salt and covers more bytes than the
-//! hidden frames.
+//! The bytes of a message can propose a salt as well, as often as the author likes. So the weight
+//! of a salt is the number of bytes in its frames, and overlapping frames do not count twice. The
+//! frames that a message hides lie within the message. The message is itself in a frame of the
+//! right salt and covers more bytes than the hidden frames.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

@@ -1,4 +1,5 @@
-//! The information of segments about the records of a salvage.
+//! Segments as witnesses of a salvage: a segment knows which records of the damaged logs were
+//! deleted, and which live records these logs had before the damage.
 
 use std::collections::HashSet;
 use std::ops::{Range, RangeInclusive};

@@ -216,7 +216,7 @@ pub(super) fn end_log(
     }
 }
 
-/// Asks maintenance to make a damaged file of a segment again.
+/// Counts a segment with a damaged file as a fault, and asks maintenance to make the segment again.
 fn suspect(
     jobs: &ShelfJobs,
     segment: &Segment,

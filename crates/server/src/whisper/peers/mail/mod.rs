@@ -1,10 +1,10 @@
 //! Requests for history (packet 126). They are opened and checked in the same way as by other mail
 //! servers.
 //!
-//! A request is an envelope whose message only a mail server can read: the message is encrypted
-//! with the key of a password, or for the server's key. The request must be signed, but any key may
-//! sign. status-go and go-ethereum do not compare the signer's key with the peer's key. status-go's
-//! clients may also send an unencrypted request.
+//! A request is an envelope with a message for a mail server. The message is encrypted with a key
+//! that is made from the mail server's password, or with the mail server's public key. The request
+//! must be signed, but any key may sign. status-go and go-ethereum do not compare the signer's key
+//! with the peer's key. status-go's clients may also send an unencrypted request.
 
 use hark_codec::record::Id;
 use hark_codec::whisper::message::{self, OpeningKey, SymmetricKey};
