@@ -106,7 +106,7 @@ async fn another_relay_reads_nothing_with_an_answer_that_was_meant_for_it() {
         let name = url.unwrap_or(&relay.url);
         let tags: [&[&str]; 2] = [&["relay", name], &["challenge", &client.challenge]];
         assert_eq!(client.auth_with(&event(1, NOW_S, 22_242, &tags, "")).await, plain(true, ""));
-        assert_eq!(client.look(&[json!({"kinds": [1059]})]).await, [wrap]);
+        assert_eq!(client.find_now(&[json!({"kinds": [1059]})]).await, [wrap]);
         relay.stop().await;
     }
 }

@@ -79,7 +79,7 @@ async fn messages_that_do_not_come_whole_share_memory_and_one_too_many_gets_a_re
     assert!(scrape(&relay).await["hark_inbound_bytes"] <= 300_000.0);
     // A client that sends complete messages is served as before.
     let mut other = relay.client().await;
-    assert!(other.look(&[json!({ "kinds": [1] })]).await.is_empty());
+    assert!(other.find_now(&[json!({ "kinds": [1] })]).await.is_empty());
     drop(two);
     until(&relay, "hark_inbound_bytes", |bytes| bytes == 0.0).await;
     relay.stop().await;

@@ -90,7 +90,7 @@ async fn a_comparison_finds_what_a_question_finds() {
             client.auth(who).await;
         }
         for filter in &filters {
-            let theirs = ids(&client.look(std::slice::from_ref(filter)).await);
+            let theirs = ids(&client.find_now(std::slice::from_ref(filter)).await);
             for once_in in [1, 2, 50] {
                 let ours: Vec<&Value> =
                     events.iter().filter(|_| !random.once_in(once_in)).collect();
@@ -132,7 +132,7 @@ async fn more_events_than_a_set_may_have_are_compared_by_sums() {
                 client.auth(who).await;
             }
             for filter in [json!({}), json!({"since": NOW_S - 8, "until": NOW_S - 3})] {
-                let theirs = ids(&client.look(std::slice::from_ref(&filter)).await);
+                let theirs = ids(&client.find_now(std::slice::from_ref(&filter)).await);
                 for once_in in [1, 2, 50] {
                     let ours: Vec<&Value> =
                         events.iter().filter(|_| !random.once_in(once_in)).collect();

@@ -80,7 +80,7 @@ async fn questions_of_many_who_never_read_hold_no_more_than_the_server_may() {
             "{most} bytes wait, {bound} may; of an address: {by_address}"
         );
         let mut other = relay.client().await;
-        assert_eq!(other.look(&[json!({ "kinds": [1] })]).await.len(), NOTES);
+        assert_eq!(other.find_now(&[json!({ "kinds": [1] })]).await.len(), NOTES);
         drop(silent);
         until(&relay, "hark_outbox_bytes", |bytes| bytes < 1.0).await;
         relay.stop().await;

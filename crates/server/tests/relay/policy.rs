@@ -211,7 +211,7 @@ async fn who_may_not_publish_deletes_and_vanishes_all_the_same() {
         let request = event(1, NOW_S + 60, 62, tags, &reason);
         taken(&mut client, &request).await;
         client.auth(1).await;
-        assert_eq!(client.look(&[json!({"authors": [pubkey(1)]})]).await, [request]);
+        assert_eq!(client.find_now(&[json!({"authors": [pubkey(1)]})]).await, [request]);
         assert_eq!(client.count(&[json!({})]).await, 2);
         relay.policy.store(Arc::new(none()));
         relay.reload.set(Settings::default()).unwrap();

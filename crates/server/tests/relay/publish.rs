@@ -90,10 +90,16 @@ async fn replaced_deleted_and_vanished_events_are_refused_as_the_nips_say() {
     let here = event(2, 400, 62, &[&["relay", "WSS://here.example"]], "bye");
     assert_eq!(client.publish(&here).await.1, "");
     // Nothing else of the author is left, and the request to another relay does not come back.
-    assert_eq!(client.look(&[json!({"authors": [pubkey(2)]})]).await, std::slice::from_ref(&here));
+    assert_eq!(
+        client.find_now(&[json!({"authors": [pubkey(2)]})]).await,
+        std::slice::from_ref(&here)
+    );
     let already = plain(true, "duplicate: its author has asked to vanish already");
     assert_eq!(client.publish(&elsewhere).await, already);
-    assert_eq!(client.look(&[json!({"authors": [pubkey(2)]})]).await, std::slice::from_ref(&here));
+    assert_eq!(
+        client.find_now(&[json!({"authors": [pubkey(2)]})]).await,
+        std::slice::from_ref(&here)
+    );
     assert_eq!(client.publish(&note_b).await, plain(false, "blocked: its author asked to vanish"));
     // No deletion undoes a request to vanish, whether it comes before or after.
     let sorry = event(2, 500, 5, &[&["e", here["id"].as_str().unwrap()], &["k", "62"]], "");
@@ -220,7 +226,7 @@ async fn a_request_to_vanish_that_was_kept_is_carried_out_once_the_relay_knows_i
         let (accepted, reason) = client.publish(gone).await;
         assert!(!accepted && reason == "blocked: its author asked to vanish", "{reason}");
     }
-    let left = client.look(&[json!({})]).await;
+    let left = client.find_now(&[json!({})]).await;
     assert!(left.len() == 3 && left.contains(&request), "{left:?}");
     assert!(stays.iter().all(|event| left.contains(event)), "{left:?}");
     relay.stop().await;
@@ -243,7 +249,7 @@ async fn a_version_that_loses_is_refused_and_one_that_is_kept_is_a_duplicate() {
         assert_eq!(client.publish(&versions[1]).await, plain(false, reason));
         let kept = plain(true, "duplicate: already have this event");
         assert_eq!(client.publish(&versions[0]).await, kept);
-        assert_eq!(client.look(&[json!({ "kinds": [kind] })]).await, versions[..1]);
+        assert_eq!(client.find_now(&[json!({ "kinds": [kind] })]).await, versions[..1]);
     }
     relay.stop().await;
 }

@@ -142,9 +142,9 @@ impl Client {
     }
 
     /// Does the same as [`Client::ask`], and closes the subscription.
-    pub async fn look(&mut self, filters: &[Value]) -> Vec<Value> {
-        let events = self.ask("look", filters).await;
-        self.send_text(json!(["CLOSE", "look"])).await;
+    pub async fn find_now(&mut self, filters: &[Value]) -> Vec<Value> {
+        let events = self.ask("now", filters).await;
+        self.send_text(json!(["CLOSE", "now"])).await;
         events
     }
 
