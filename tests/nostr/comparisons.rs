@@ -72,7 +72,7 @@ async fn finds_what_a_question_finds(test: &str, store: &str) {
             json!({"#p": [pubkey(1)], "kinds": [4, 1059, 1]}),
             json!({"#t": ["hark"], "limit": 50}),
         ] {
-            let theirs = client.look(std::slice::from_ref(&filter)).await;
+            let theirs = client.find_now(std::slice::from_ref(&filter)).await;
             let theirs: BTreeSet<String> = theirs.iter().map(id).collect();
             for once_in in [2, 40] {
                 let ours: Vec<&Value> =

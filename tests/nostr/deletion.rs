@@ -27,7 +27,7 @@ async fn nip09_what_its_author_deletes_by_id_is_gone_and_stays_away() {
         assert!(!accepted && reason.starts_with("blocked: "), "{reason}");
     }
     // The relay still serves the request itself.
-    assert_eq!(client.look(&[json!({})]).await, [kept, request]);
+    assert_eq!(client.find_now(&[json!({})]).await, [kept, request]);
     assert_eq!(client.count(&[json!({"ids": [gone["id"]]})]).await, 0);
 }
 
@@ -53,7 +53,7 @@ async fn nip09_an_address_means_all_versions_up_to_the_request() {
             assert!(!accepted && reason.starts_with("blocked: "), "{address} at {at}: {reason}");
         }
         client.publish_new(&version(201)).await;
-        assert_eq!(contents(&client.look(&filter).await), ["201"]);
+        assert_eq!(contents(&client.find_now(&filter).await), ["201"]);
         // A request with an earlier time does not delete newer versions.
         client.publish_new(&event(1, 150, 5, &[&["a", &address]], "")).await;
         assert_eq!(client.count(&filter).await, 1, "{address}");
@@ -107,7 +107,10 @@ async fn nip59_recipients_delete_their_wraps_and_others_do_not() {
     client.auth(3).await;
     let both: &[&[&str]] = &[&["e", id(&for_two)], &["e", id(&for_three)], &["k", "1059"]];
     client.publish_new(&event(2, 200, 5, both, "")).await;
-    assert_eq!(client.look(&[json!({"kinds": [1059]})]).await, std::slice::from_ref(&for_three));
+    assert_eq!(
+        client.find_now(&[json!({"kinds": [1059]})]).await,
+        std::slice::from_ref(&for_three)
+    );
     let (accepted, reason) = client.publish(&for_two).await;
     assert!(!accepted && reason.starts_with("blocked: "), "{reason}");
     assert_eq!(client.publish(&for_three).await.1, "duplicate: already have this event");
@@ -145,7 +148,7 @@ async fn nip62_vanishing_takes_everything_and_for_good() {
 
     let request = event(1, 200, 62, &[&["relay", "wss://Here.example/"]], "bye");
     client.publish_new(&request).await;
-    let left = client.look(&[json!({})]).await;
+    let left = client.find_now(&[json!({})]).await;
     assert!(left.contains(&request), "{left:?}");
     assert_eq!(left.len(), others.len() + 1);
     for event in mine.iter().chain([&deleted]) {

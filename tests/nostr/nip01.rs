@@ -65,13 +65,13 @@ async fn of_replaceable_events_the_newest_is_kept_and_at_a_tie_the_lowest_id() {
         for event in [&same[2], &make(499, "older")] {
             let (accepted, reason) = client.publish(event).await;
             assert!(!accepted && reason.starts_with("replaced: "), "kind {kind}: {reason}");
-            assert_eq!(client.look(&filter).await, [same[1].clone()], "kind {kind}");
+            assert_eq!(client.find_now(&filter).await, [same[1].clone()], "kind {kind}");
         }
         client.publish_new(&same[0]).await;
-        assert_eq!(client.look(&filter).await, [same[0].clone()]);
+        assert_eq!(client.find_now(&filter).await, [same[0].clone()]);
         let newer = make(501, "newer");
         client.publish_new(&newer).await;
-        assert_eq!(client.look(&filter).await, [newer]);
+        assert_eq!(client.find_now(&filter).await, [newer]);
         // An event of another author has another address, and so does an event with another `d`.
         client.publish_new(&event(2, 400, kind, tags, "")).await;
         assert_eq!(client.count(&filter).await, 2);

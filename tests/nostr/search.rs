@@ -48,11 +48,12 @@ async fn the_best_come_first(relay: &Relay) {
         .await;
     client.publish_new(&note(1, latest - 40 * 86_400, "old fox")).await;
     client.publish_new(&event(1, latest, 4, &[], "private fox")).await;
-    let found = client.look(&[json!({"search": "fox"})]).await;
+    let found = client.find_now(&[json!({"search": "fox"})]).await;
     assert_eq!(contents(&found), ["text", "a FÖX, at last", &long, "old fox"]);
-    let found = client.look(&[json!({"search": "fox", "limit": 2})]).await;
+    let found = client.find_now(&[json!({"search": "fox", "limit": 2})]).await;
     assert_eq!(contents(&found), ["text", "a FÖX, at last"]);
-    let found = client.look(&[json!({"search": "fox", "kinds": [1], "until": latest - 1})]).await;
+    let found =
+        client.find_now(&[json!({"search": "fox", "kinds": [1], "until": latest - 1})]).await;
     assert_eq!(contents(&found), ["a FÖX, at last", "old fox"]);
     for (asked, count) in [
         ("fox", 4),
@@ -136,7 +137,7 @@ async fn results_are_those_of_a_loop(relay: &Relay) {
         let text = question(&mut random);
         let Some(asked) = SearchText::parse(&text).unwrap() else { continue };
         let limit = 1 + random.below(40);
-        let found = client.look(&[json!({"search": text, "limit": limit})]).await;
+        let found = client.find_now(&[json!({"search": text, "limit": limit})]).await;
         let ours = if asked.is_void() { Vec::new() } else { expected(&events, &asked, limit) };
         assert_eq!(contents(&found), contents(&ours), "{text}");
         answers += found.len();
