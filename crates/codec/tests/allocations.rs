@@ -111,6 +111,7 @@ fn nothing_on_the_way_of_a_question() {
         reply::write_event(&mut out, sub, &json);
         reply::write_eose(&mut out, sub, Some(EoseHint::Finish));
         reply::write_ok(&mut out, event.id(), true, "");
+        reply::write_ok(&mut out, event.id(), true, format_args!("{}: {}", "duplicate", "known"));
         reply::write_count(&mut out, sub, 7, true, Some(&[0; 256]));
         reply::write_closed(&mut out, sub, "error: \"x\"");
     });

@@ -1,6 +1,8 @@
 //! The messages of the relay: each function appends one message to a buffer.
 
-use super::json::{ByteSink, put_string, put_u64};
+use std::fmt::{self, Display, Write as _};
+
+use super::json::{ByteSink, put_escaped, put_string, put_u64};
 use crate::hex;
 use crate::record::Id;
 
@@ -14,11 +16,11 @@ pub enum EoseHint {
 }
 
 /// `["OK","<id>",<accepted>,"<message>"]`
-pub fn write_ok(out: &mut Vec<u8>, id: &Id, accepted: bool, message: &str) {
+pub fn write_ok(out: &mut Vec<u8>, id: &Id, accepted: bool, message: impl Display) {
     out.put(b"[\"OK\",\"");
     out.put(&hex::encode_32(id));
     out.put(if accepted { b"\",true," } else { b"\",false," });
-    put_string(out, message);
+    put_display(out, message);
     out.put(b"]");
 }
 
@@ -34,18 +36,22 @@ pub fn write_eose(out: &mut Vec<u8>, sub: &str, hint: Option<EoseHint>) {
 }
 
 /// `["CLOSED","<sub>","<message>"]`
-pub fn write_closed(out: &mut Vec<u8>, sub: &str, message: &str) {
-    write_strings(out, b"[\"CLOSED\",", &[sub, message]);
+pub fn write_closed(out: &mut Vec<u8>, sub: &str, message: impl Display) {
+    write_about(out, b"[\"CLOSED\",", sub, message);
 }
 
 /// `["NOTICE","<message>"]`
-pub fn write_notice(out: &mut Vec<u8>, message: &str) {
-    write_strings(out, b"[\"NOTICE\",", &[message]);
+pub fn write_notice(out: &mut Vec<u8>, message: impl Display) {
+    out.put(b"[\"NOTICE\",");
+    put_display(out, message);
+    out.put(b"]");
 }
 
 /// `["AUTH","<challenge>"]` (NIP-42)
 pub fn write_auth(out: &mut Vec<u8>, challenge: &str) {
-    write_strings(out, b"[\"AUTH\",", &[challenge]);
+    out.put(b"[\"AUTH\",");
+    put_string(out, challenge);
+    out.put(b"]");
 }
 
 /// `["COUNT","<sub>",{"count":n}]`, with `"approximate":true` if `approximate`, and with
@@ -98,8 +104,8 @@ pub fn write_neg_msg(out: &mut Vec<u8>, sub: &str, message: &[u8]) {
 
 /// `["NEG-ERR","<sub>","<message>"]` (NIP-77). If a comparison exceeds the maximum number of
 /// events, `events_max` is appended.
-pub fn write_neg_err(out: &mut Vec<u8>, sub: &str, message: &str, events_max: Option<u64>) {
-    write_strings(out, b"[\"NEG-ERR\",", &[sub, message]);
+pub fn write_neg_err(out: &mut Vec<u8>, sub: &str, message: impl Display, events_max: Option<u64>) {
+    write_about(out, b"[\"NEG-ERR\",", sub, message);
     if let Some(events_max) = events_max {
         out.pop();
         out.put(b",");
@@ -108,13 +114,31 @@ pub fn write_neg_err(out: &mut Vec<u8>, sub: &str, message: &str, events_max: Op
     }
 }
 
-fn write_strings(out: &mut Vec<u8>, open: &[u8], strings: &[&str]) {
+/// Appends a message about a subscription.
+fn write_about(out: &mut Vec<u8>, open: &[u8], sub: &str, message: impl Display) {
     out.put(open);
-    for (n, text) in strings.iter().enumerate() {
-        out.put(if n == 0 { b"" } else { b"," });
-        put_string(out, text);
-    }
+    put_string(out, sub);
+    out.put(b",");
+    put_display(out, message);
     out.put(b"]");
+}
+
+/// Appends a text as a JSON string, without a copy of the text.
+fn put_display(out: &mut Vec<u8>, text: impl Display) {
+    out.put(b"\"");
+    // A write to a buffer cannot fail.
+    let _ = write!(EscapedText(out), "{text}");
+    out.put(b"\"");
+}
+
+/// A buffer that escapes text for a JSON string.
+struct EscapedText<'a>(&'a mut Vec<u8>);
+
+impl fmt::Write for EscapedText<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        put_escaped(self.0, text);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -89,23 +89,23 @@ impl fmt::Display for NostrRefusal {
 impl NostrRefusal {
     /// Appends the OK of an event.
     pub fn write_ok(&self, out: &mut Vec<u8>, id: &Id) {
-        reply::write_ok(out, id, self.verdict.is_accepted(), &self.to_string());
+        reply::write_ok(out, id, self.verdict.is_accepted(), self);
     }
 
     /// Appends the CLOSED of a subscription or count.
     pub fn write_closed(&self, out: &mut Vec<u8>, sub: &str) {
-        reply::write_closed(out, sub, &self.to_string());
+        reply::write_closed(out, sub, self);
     }
 
     /// Appends a NOTICE, for a message that names no event and no subscription.
     pub fn write_notice(&self, out: &mut Vec<u8>) {
-        reply::write_notice(out, &self.to_string());
+        reply::write_notice(out, self);
     }
 
     /// Appends the NEG-ERR of a comparison (NIP-77). If the comparison has too many events,
     /// `events_max` is their maximum number.
     pub fn write_neg_err(&self, out: &mut Vec<u8>, sub: &str, events_max: Option<u64>) {
-        reply::write_neg_err(out, sub, &self.to_string(), events_max);
+        reply::write_neg_err(out, sub, self, events_max);
     }
 }
 
