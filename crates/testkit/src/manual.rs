@@ -1,5 +1,5 @@
 //! Pages of the manual that are made from a program. A page begins with text of its own, up to
-//! [`MARK`].
+//! `MARK`.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -357,7 +357,7 @@ impl Search for SnapshotSearch {
 }
 
 /// Counts the matches of these queries in all parts, ignoring cursor and limit. `None` if the
-/// budget does not suffice. Adds to `visited` as [`count`] does.
+/// budget does not suffice. Adds to `visited` as `count` does.
 pub fn count_all(
     parts: &SnapshotSources,
     head: &Arc<dyn AnySource>,

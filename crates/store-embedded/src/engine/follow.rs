@@ -99,7 +99,7 @@ impl EmbeddedStore {
 
     /// Begins to write the shelf that [`EmbeddedStore::open_released`] has opened; the process that
     /// released the shelf no longer writes. Maintenance stays paused until a call of
-    /// [`EmbeddedStore::rest`].
+    /// [`EmbeddedStore::pause_maintenance`].
     pub fn begin_writing(&self) -> Result<(), FollowError> {
         let shelf = &self.shelf;
         let mut writing = shelf.writer.lock();
