@@ -65,7 +65,7 @@ pub(crate) const COMMANDS: &[Door] = &[
         Own
     }),
     command("cluster status", |world| on_cluster(world, &["status"], true)),
-    command("cluster standby", |world| on_cluster(world, &["standby"], true)),
+    command("cluster standby", standbys),
     command("cluster add", |world| on_cluster(world, &["add", "127.0.0.1:1", "--dry-run"], false)),
     command("cluster drain", |world| {
         on_cluster(world, &["drain", "127.0.0.1:1", "--dry-run"], false)
@@ -120,6 +120,18 @@ fn on_cluster(world: &World, args: &[&str], succeeds: bool) -> Answer {
     let done = world.hark(&[&["cluster"], args].concat());
     if world.store == StoreKind::Citus && succeeds {
         done.text();
+    } else {
+        done.refused();
+    }
+    Own
+}
+
+/// The cluster of this world has no standby, which makes the command fail.
+fn standbys(world: &World) -> Answer {
+    let done = world.hark(&["cluster", "standby"]);
+    if world.store == StoreKind::Citus {
+        assert_eq!(done.code, 1, "{done:?}");
+        assert!(done.stdout.contains("no standby streams"), "{done:?}");
     } else {
         done.refused();
     }

@@ -120,7 +120,8 @@ pub(crate) const fn command(name: &'static str, ask: fn(&World) -> Answer) -> Do
     once("command", name, ask)
 }
 
-/// Replaces numbers, which differ with time and size, so that the other text can be compared.
+/// Replaces numbers and the units of sizes, which differ with time and store, so that the other text
+/// can be compared.
 pub(crate) fn without_numbers(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -130,7 +131,7 @@ pub(crate) fn without_numbers(text: &str) -> String {
             c => out.push(c),
         }
     }
-    out
+    ["KiB", "MiB", "GiB"].iter().fold(out, |text, unit| text.replace(unit, "B"))
 }
 
 /// The fields of a JSON answer, without their values.
@@ -343,7 +344,14 @@ fn page(world: &World) -> Answer {
     for part in ["How to connect", addr.as_str()] {
         assert!(text.contains(part), "{part} is missing: {text}");
     }
-    Same(without_numbers(&text.replace(addr.as_str(), "HOST")))
+    // The page names the NIPs of the document, and a cluster is not searched (NIP-50).
+    let document = information(world);
+    let nips = document["supported_nips"].as_array().expect("a list");
+    let nips: Vec<String> = nips.iter().map(Value::to_string).collect();
+    let listed = format!("NIPs: {}.", nips.join(", "));
+    assert!(text.contains(&listed), "{listed} is missing: {text}");
+    let text = text.replace(addr.as_str(), "HOST").replace(&listed, "NIPs");
+    Same(without_numbers(&text))
 }
 
 fn page_counts(world: &World) -> Answer {
@@ -358,12 +366,17 @@ fn page_counts(world: &World) -> Answer {
     Same(names.join(" "))
 }
 
-fn document(world: &World) -> Answer {
+/// Returns the relay's information document.
+fn information(world: &World) -> Value {
     let accept = [("Accept", "application/nostr+json")];
     let reply = HttpRequest::new("GET", "/").headers(&accept).send(&world.reads().relay);
     assert!(reply.head.contains("application/nostr+json"), "{}", reply.head);
     assert_eq!(reply.status, 200);
-    let mut document = reply.json();
+    reply.json()
+}
+
+fn document(world: &World) -> Answer {
+    let mut document = information(world);
     if world.store == crate::stores::StoreKind::Citus {
         return Own;
     }
