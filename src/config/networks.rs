@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use hark_networks::Network;
 
-use super::network::{NetworkSetup, ShelfConfig};
+use super::network_setup::{NetworkSetup, ShelfConfig};
 use super::values::Config;
 use super::{nostr, waku, whisper};
 

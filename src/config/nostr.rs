@@ -9,7 +9,7 @@ use hark_server::nostr::{RelayConfig, RelayService, SharedIdentity, policy};
 use hark_server::{StoreLocation, shelf};
 
 use super::doors::DoorFacts;
-use super::network::{NetworkService, NetworkSetup, ShelfConfig};
+use super::network_setup::{NetworkService, NetworkSetup, ShelfConfig};
 use super::values::Config;
 
 /// The configuration and setup of the network.

@@ -7,7 +7,7 @@ use hark_server::waku::NodeService;
 
 use crate::config::bounds::{ANY, DAYS, MESSAGE, SECONDS};
 use crate::config::doors::DoorFacts;
-use crate::config::network::{NetworkService, NetworkSetup, ShelfConfig};
+use crate::config::network_setup::{NetworkService, NetworkSetup, ShelfConfig};
 use crate::config::setting::{Setting, SettingsSection, settings};
 use crate::config::setting_type::SettingType;
 use crate::config::values::Config;

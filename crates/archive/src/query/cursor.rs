@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hark_codec::record::{Id, Record};
 
-use super::driver::{Driver, begin, drive, merged, of_kind, pair_by_kind};
+use super::driver_stream::{Driver, begin, drive, merged, of_kind, pair_by_kind};
 use super::excluded::ExcludedLists;
 use super::opening::OpenedPlan;
 use super::pace::ReadPace;

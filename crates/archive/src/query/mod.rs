@@ -10,7 +10,7 @@ use set::Set;
 mod compared;
 mod count;
 mod cursor;
-mod driver;
+mod driver_stream;
 mod excluded;
 pub mod explain;
 mod gate;

@@ -22,7 +22,7 @@ use crate::maintenance::jobs::ShelfJobs;
 use crate::manifest::{Manifest, ManifestError, SegmentEntry};
 use crate::options::EmbeddedOptions;
 use crate::repair::divide::divide;
-use crate::repair::segments::{DeletionMap, rebuild_logs};
+use crate::repair::from_logs::{DeletionMap, rebuild_logs};
 use crate::segment::open::open_segment;
 use crate::segment::opened::Segment;
 use crate::term::{TermBuffers, TermHasher};

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use hark_archive::{Id, Record};
 
-use super::segments::{DeletionMap, rebuild_segment};
+use super::from_logs::{DeletionMap, rebuild_segment};
 use crate::disk::{Disk, DiskFile};
 use crate::engine::open_error::ShelfOpenError;
 use crate::engine::shelf_dir::random_u32;

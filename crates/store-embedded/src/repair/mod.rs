@@ -6,7 +6,7 @@ pub(crate) mod check;
 pub(crate) mod divide;
 mod doubles;
 pub(crate) mod file_lengths;
+pub(crate) mod from_logs;
 pub(crate) mod rebuild;
 pub(crate) mod salvage;
 pub(crate) mod scrub;
-pub(crate) mod segments;

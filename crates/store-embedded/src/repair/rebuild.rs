@@ -7,7 +7,7 @@ use hark_archive::CommitError;
 use hark_archive::effects::KeepAll;
 
 use super::divide::{divide, too_long};
-use super::segments::{DeletionMap, rebuild_logs, sealed_logs};
+use super::from_logs::{DeletionMap, rebuild_logs, sealed_logs};
 use crate::disk::Disk;
 use crate::engine::embedded_store::EmbeddedStore;
 use crate::engine::open_error::ShelfOpenError;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::report::{CheckReport, FileFault};
 use crate::disk::Disk;
 use crate::manifest::Manifest;
-use crate::repair::segments::DeletionMap;
+use crate::repair::from_logs::DeletionMap;
 use crate::term::TermHasher;
 
 /// Maximum number of faults of one file that are listed one by one; further faults are summed up.

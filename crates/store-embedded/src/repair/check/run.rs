@@ -10,7 +10,7 @@ use crate::engine::open_error::ShelfOpenError;
 use crate::engine::shelf_dir::existing_manifest;
 use crate::manifest::Manifest;
 use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
-use crate::repair::segments::DeletionMap;
+use crate::repair::from_logs::DeletionMap;
 use crate::segment::open::open_segment;
 use crate::segment::opened::Segment;
 use crate::term::TermHasher;

@@ -1,4 +1,4 @@
-//! Making segments again from the logs alone.
+//! Builds segments anew from the logs alone.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The rows that drive a walk: posting lists that are merged lazily, or sorted rows.
+//! The rows that drive a walk: posting lists that are merged lazily, or sorted rows. The planner
+//! (`plan.rs`) has chosen the set of these rows.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
