@@ -2,6 +2,8 @@
 //! some files may contain, and existing files for all names in the documents.
 
 mod circles;
+mod deploy;
+mod metrics;
 mod names;
 mod sentences;
 mod structure;
