@@ -27,6 +27,10 @@ fn value(page: &str, metric: &str) -> u64 {
     said(page, metric).parse().expect("a whole number")
 }
 
+/// Beginnings of the metrics of databases and mirrors, which this node does not have. A test of the
+/// tree (`tests/house/metrics.rs`) compares these metrics with the sources.
+const OF_OTHER_STORES: [&str; 3] = ["hark_database_", "hark_mirror_", "hark_statement_"];
+
 /// Names of the page's series.
 fn names(page: &str) -> BTreeSet<String> {
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
@@ -111,7 +115,8 @@ fn dashboards_ask_for_what_there_is() {
             let asked = metrics(expr);
             assert!(!asked.is_empty(), "{expr}");
             for name in asked {
-                assert!(there.contains(&name), "{}: {name} in {expr}", file.display());
+                let is_other = OF_OTHER_STORES.iter().any(|family| name.starts_with(family));
+                assert!(is_other || there.contains(&name), "{}: {name} in {expr}", file.display());
             }
         }
         for variable in variables {
@@ -121,7 +126,7 @@ fn dashboards_ask_for_what_there_is() {
             assert!(there.contains(name), "{}: {text}", file.display());
         }
     }
-    assert_eq!(boards, 3);
+    assert_eq!(boards, 4);
 }
 
 #[test]
