@@ -61,15 +61,15 @@ impl PostgresState {
     /// Returns the position for a query that sees all puts acknowledged before the query.
     pub(crate) fn newest(&self) -> TimelinePosition {
         let mut position = self.current.now();
-        let Some(newest) = self.layout.newest().filter(|_| self.others.may_be()) else {
+        if !self.others.may_be() {
             return position;
-        };
-        let read = self.pool.with(|session| session.query(newest, &[]));
+        }
+        let read = self.pool.with(|session| self.layout.newest(session));
         // If the database is unreachable or was replaced, the query itself reports the fault.
-        if let Ok([row]) = read.as_deref()
-            && row.get::<_, i64>(0) == position.line
+        if let Ok(Some((line, seq))) = read
+            && line == position.line
         {
-            position.seen = position.seen.max(row.get(1));
+            position.seen = position.seen.max(seq);
         }
         position
     }

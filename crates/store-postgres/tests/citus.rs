@@ -226,6 +226,8 @@ fn dies_in_doubt(has_decided: bool) {
             lock.release(held, name);
             let seq = || database.sql("SELECT seq FROM hark_nostr.state");
             until("the coordinator has committed", || seq() == "100");
+            // Questions of other nodes must not yet look for these records on the workers.
+            assert_eq!(database.sql("SELECT seq FROM hark_nostr.published"), "50");
             cluster.coordinator.kill();
             prepared.resume();
         } else {
@@ -238,6 +240,9 @@ fn dies_in_doubt(has_decided: bool) {
     cluster.coordinator.start();
     // The coordinator ends the transaction when it starts, or else the next commit does.
     until("commits go on", || store.commit(&[put(200)]).is_ok());
+    let is_published = "SELECT (p.line, p.seq) = (s.line, s.seq) \
+                        FROM hark_nostr.published p, hark_nostr.state s";
+    assert_eq!(database.sql(is_published), "t");
     for worker in &cluster.workers {
         assert_eq!(in_doubt(worker), "0");
     }

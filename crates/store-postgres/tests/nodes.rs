@@ -393,6 +393,67 @@ fn what_one_node_has_acknowledged_the_other_answers_with_at_once() {
     assert_eq!(other.news().len(), 51, "subscribers get each, too, but for the profiles of before");
 }
 
+/// Returns the times of the records that a query finds.
+fn times(store: &PostgresStore, query: &Query) -> Vec<u64> {
+    let mut times = Vec::new();
+    let mut sink = |record: &Record<'_>| {
+        times.push(record.time());
+        ControlFlow::Continue(())
+    };
+    store.search(query).unwrap().slice(u64::MAX, &mut sink).unwrap();
+    times
+}
+
+#[test]
+fn what_one_node_of_a_cluster_has_acknowledged_the_other_answers_with_at_once() {
+    if !is_installed() {
+        return;
+    }
+    let database = CitusCluster::shared().database("at once");
+    let nodes = [open(&database), open(&database)];
+    let newest = Query { limit: 1, ..Query::default() };
+    let labelled =
+        Query { labels: vec![hark_archive::LabelSet::one(b't', b"a")], ..newest.clone() };
+    let mut stale = Vec::new();
+    for n in 0..1_000 {
+        let (author, time) = ((n % 40) as u8, 1_700_000_000 + u64::from(n));
+        let (putting, asking) = (&nodes[n as usize % 2], &nodes[(n as usize + 1) % 2]);
+        let done = putting.commit(&[Write::Put(record(n, 0, author, time))]).unwrap();
+        let [Outcome::Stored { seq }] = done.outcomes[..] else { panic!("{:?}", done.outcomes) };
+        if n % 50 == 7 {
+            // As after a crash of the coordinator.
+            database.sql("DELETE FROM hark_nostr.published");
+        }
+        let profile = Query { authors: Some(vec![[author; 32]]), ..Query::default() };
+        assert!(asking.search(&profile).unwrap().seq() >= seq, "live delivery goes on behind {n}");
+        let found = [&profile, &newest, &labelled].map(|query| times(asking, query));
+        if found.iter().any(|found| *found != [time]) {
+            stale.push((n, found));
+        }
+    }
+    assert!(stale.is_empty(), "{} of 1,000 answers are stale: {stale:?}", stale.len());
+}
+
+/// The node that stored a record ended before it published the record's number. Another node
+/// acknowledges the record as a duplicate.
+#[test]
+fn a_duplicate_that_one_node_of_a_cluster_acknowledges_the_other_answers_with() {
+    if !is_installed() {
+        return;
+    }
+    let database = CitusCluster::shared().database("duplicate");
+    let (storing, other, asking) = (open(&database), open(&database), open(&database));
+    let notes = [1_700_000_000, 1_700_000_001].map(|time| record(time as u32, 1, 1, time));
+    for note in &notes {
+        storing.commit(&[Write::Put(note.clone())]).unwrap();
+    }
+    database.sql("UPDATE hark_nostr.published SET seq = seq - 1");
+    assert_eq!(times(&asking, &Query::default()), [1_700_000_000]);
+    let again = other.commit(&[Write::Put(notes[1].clone())]).unwrap();
+    assert_eq!(again.outcomes, [Outcome::Duplicate]);
+    assert_eq!(times(&asking, &Query::default()), [1_700_000_001, 1_700_000_000]);
+}
+
 #[test]
 fn a_node_asks_for_the_newest_put_only_while_there_are_others() {
     let database = Cluster::shared().database("others");

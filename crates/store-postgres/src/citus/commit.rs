@@ -43,9 +43,14 @@ pub(super) fn prepare(session: &mut DatabaseSession) -> Result<(), StatementErro
     Ok(())
 }
 
-/// Lets other processes commit after an attempt to commit, and notifies the processes of a durable
-/// batch. The coordinator frees the row in `state` before the workers have committed, so a commit
-/// holds the lock of the shelf until they have.
+/// Lets other processes commit after an attempt to commit. Publishes the number of a durable batch
+/// for the questions of other processes, and notifies these processes.
+///
+/// The coordinator frees the row in `state`, and shows the batch's number, before the workers have
+/// committed. So a commit holds the lock of the shelf until the workers have committed, and
+/// publishes the number then. If this fails, the batch must not be acknowledged: another process
+/// could answer a later question without its records. The session is closed, which frees the lock,
+/// and the other processes find the batch by polling.
 pub(super) fn leave_after(
     session: &mut DatabaseSession,
     attempt: &CommitAttempt,
@@ -53,12 +58,7 @@ pub(super) fn leave_after(
     match attempt {
         Ok(Some(batch)) if !batch.kept.is_empty() || !batch.deleted.is_empty() => {
             let has_deleted = i32::from(!batch.deleted.is_empty());
-            let told = session.query(CitusStatement::LeaveTelling, &[&has_deleted]);
-            // The batch is durable. A lost session frees its lock, and other processes find the
-            // batch by polling.
-            if let Err(fault) = told {
-                tracing::debug!(%fault, "others were not told of a commit");
-            }
+            session.query(CitusStatement::LeaveTelling, &[&has_deleted]).map_err(closing)?;
         }
         // The caller closes the session, which frees the lock.
         Ok(None) => {}
@@ -67,11 +67,18 @@ pub(super) fn leave_after(
             session.batch("ROLLBACK")?;
             session.query(CitusStatement::Leave, &[])?;
         }
+        // A duplicate is acknowledged, too. The process that stored it may have ended before it
+        // published the number.
         Ok(Some(_)) => {
-            session.query(CitusStatement::Leave, &[])?;
+            session.query(CitusStatement::LeavePublished, &[]).map_err(closing)?;
         }
     }
     Ok(())
+}
+
+/// Returns the fault as one that closes the session.
+fn closing(fault: StatementError) -> StatementError {
+    if fault.is_away() { fault } else { StatementError::Away(fault.to_string()) }
 }
 
 /// Begins the transaction, locks the shelf, and fetches the records.

@@ -47,7 +47,10 @@ impl Layout for CitusLayout {
     }
 
     fn migrations(&self) -> &'static [MigrationText] {
-        &[(1, "shelf", include_str!("../../migrations/citus/0001_shelf.sql"))]
+        &[
+            (1, "shelf", include_str!("../../migrations/citus/0001_shelf.sql")),
+            (2, "published", include_str!("../../migrations/citus/0002_published.sql")),
+        ]
     }
 
     fn begin_migrations(
@@ -75,9 +78,14 @@ impl Layout for CitusLayout {
         CitusStatement::Lock.into()
     }
 
-    // The number of a commit is visible before the workers have committed.
-    fn newest(&self) -> Option<StatementForm> {
-        None
+    // The number in `state` is visible before the workers have committed. Without a published
+    // number of the current line, the number in `state` is read once no commit is in progress.
+    fn newest(&self, session: &mut DatabaseSession) -> Result<Option<(i64, i64)>, StatementError> {
+        let mut rows = session.query(CitusStatement::Newest, &[])?;
+        if rows.is_empty() {
+            rows = session.query(CitusStatement::WholeState, &[])?;
+        }
+        Ok(rows.first().map(|row| (row.get(0), row.get(1))))
     }
 
     fn news(

@@ -49,7 +49,8 @@ pub(crate) fn text(statement: CitusStatement) -> String {
         CitusStatement::AddForbids => "INSERT INTO forbid SELECT * FROM \
             unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])"
             .into(),
-        // Other processes are notified after the workers have committed (`LeaveTelling`).
+        // The number is published, and other processes are notified, after the workers have
+        // committed (`LeaveTelling`).
         CitusStatement::Advance => "UPDATE state SET seq = $1, records = $2".into(),
         // Words are not indexed on a cluster.
         CitusStatement::Lock => "SELECT seq, records, parts, line, NULL::bigint, 0::bigint, \
@@ -86,10 +87,24 @@ pub(crate) fn text(statement: CitusStatement) -> String {
         CitusStatement::DeletePlaces => "DELETE FROM id_place WHERE id = ANY($1::bytea[])".into(),
         CitusStatement::Enter => format!("SELECT pg_advisory_lock({SHELF})"),
         CitusStatement::Leave => format!("SELECT pg_advisory_unlock({SHELF})"),
-        CitusStatement::LeaveTelling => format!(
-            "SELECT pg_notify(current_schema(), seq || ' ' || $1::int || ' ' || parts || ' ' || line), \
-             pg_advisory_unlock({SHELF}) FROM state"
+        // The lock is released for a row of `done`, and so after the number is written: a later
+        // commit must not write its number first.
+        CitusStatement::LeavePublished => format!(
+            "WITH done AS (UPDATE published p SET line = s.line, seq = s.seq FROM state s \
+             WHERE p.line <> s.line OR p.seq <> s.seq RETURNING 1) \
+             SELECT pg_advisory_unlock({SHELF}) FROM (SELECT count(*) FROM done) d"
         ),
+        CitusStatement::LeaveTelling => format!(
+            "WITH done AS (INSERT INTO published (line, seq) SELECT line, seq FROM state \
+             ON CONFLICT (one) DO UPDATE SET line = excluded.line, seq = excluded.seq \
+             RETURNING published.line, published.seq) SELECT pg_notify(current_schema(), \
+             d.seq || ' ' || $1::int || ' ' || s.parts || ' ' || d.line), \
+             pg_advisory_unlock({SHELF}) FROM done d, state s"
+        ),
+        // A number of an earlier line does not count.
+        CitusStatement::Newest => {
+            "SELECT p.line, p.seq FROM published p JOIN state s ON s.line = p.line".into()
+        }
         // Waits until the workers have committed the coordinator's last transaction.
         CitusStatement::WholeState => format!(
             "SELECT s.line, s.seq FROM (SELECT pg_advisory_lock_shared({SHELF}), \

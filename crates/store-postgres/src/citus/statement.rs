@@ -95,8 +95,12 @@ pub(crate) enum CitusStatement {
     Enter,
     /// Lets other processes commit.
     Leave,
-    /// Lets other processes commit, and notifies other nodes.
+    /// Publishes the newest number if this is not done yet, and lets other processes commit.
+    LeavePublished,
+    /// Publishes the number of a commit, lets other processes commit, and notifies other nodes.
     LeaveTelling,
+    /// The shelf's timeline and the published number.
+    Newest,
     /// The shelf's timeline and the number of the put up to which all workers have committed.
     WholeState,
 }
@@ -129,7 +133,9 @@ impl CitusStatement {
             Self::DeletePlaces => "delete_places",
             Self::Enter => "enter",
             Self::Leave => "leave",
+            Self::LeavePublished => "leave_published",
             Self::LeaveTelling => "leave_telling",
+            Self::Newest => "newest",
             Self::WholeState => "whole_state",
         }
     }

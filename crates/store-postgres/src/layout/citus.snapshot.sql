@@ -60,8 +60,12 @@ INSERT INTO forbid SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[],
 UPDATE state SET seq = $1, records = $2
 -- Leave
 SELECT pg_advisory_unlock(hashtextextended(current_schema(), 7235419860234518))
+-- LeavePublished
+WITH done AS (UPDATE published p SET line = s.line, seq = s.seq FROM state s WHERE p.line <> s.line OR p.seq <> s.seq RETURNING 1) SELECT pg_advisory_unlock(hashtextextended(current_schema(), 7235419860234518)) FROM (SELECT count(*) FROM done) d
 -- LeaveTelling
-SELECT pg_notify(current_schema(), seq || ' ' || $1::int || ' ' || parts || ' ' || line), pg_advisory_unlock(hashtextextended(current_schema(), 7235419860234518)) FROM state
+WITH done AS (INSERT INTO published (line, seq) SELECT line, seq FROM state ON CONFLICT (one) DO UPDATE SET line = excluded.line, seq = excluded.seq RETURNING published.line, published.seq) SELECT pg_notify(current_schema(), d.seq || ' ' || $1::int || ' ' || s.parts || ' ' || d.line), pg_advisory_unlock(hashtextextended(current_schema(), 7235419860234518)) FROM done d, state s
+-- Newest
+SELECT p.line, p.seq FROM published p JOIN state s ON s.line = p.line
 -- WholeState
 SELECT s.line, s.seq FROM (SELECT pg_advisory_lock_shared(hashtextextended(current_schema(), 7235419860234518)), pg_advisory_unlock_shared(hashtextextended(current_schema(), 7235419860234518))) l, LATERAL (SELECT line, seq FROM state WHERE l IS NOT NULL) s
 -- News
@@ -198,4 +202,17 @@ ALTER TABLE tag REPLICA IDENTITY USING INDEX tag_term;
 SELECT create_distributed_table('record', 'place', colocate_with => 'none');
 SELECT create_distributed_table('id_place', 'id', colocate_with => 'record');
 SELECT create_distributed_table('tag', 'term', colocate_with => 'none');
+
+-- migration 2 published
+-- The number up to which every put is committed on all workers. The number in `state` is visible a little
+-- earlier: the coordinator commits before the workers. A commit writes this row when the workers have
+-- committed, and before the senders get their acknowledgements. Questions of other nodes read it.
+--
+-- The table is not logged, so that a write waits for no disk. After a crash, and on a standby that takes over,
+-- it has no row until the next commit.
+CREATE UNLOGGED TABLE published (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    line bigint NOT NULL,
+    seq bigint NOT NULL
+) WITH (fillfactor = 10);
 

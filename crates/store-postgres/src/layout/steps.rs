@@ -54,9 +54,9 @@ pub(crate) trait Layout: Send + Sync {
     /// The statement that locks the shelf and returns its state.
     fn lock(&self) -> StatementForm;
 
-    /// The statement for the timeline and the number of the newest put that another process has
-    /// stored. `None` if such a number may be visible before its put.
-    fn newest(&self) -> Option<StatementForm>;
+    /// Reads the timeline and a number up to which all puts are visible, including every put that a
+    /// process has acknowledged. `None` if the table `state` is empty.
+    fn newest(&self, session: &mut DatabaseSession) -> Result<Option<(i64, i64)>, StatementError>;
 
     /// Reads at most `limit` puts with numbers above `after` and up to `to`.
     fn news(

@@ -168,7 +168,9 @@ fn citus_statements() -> Vec<(String, StatementForm)> {
         named(CitusStatement::AddForbids),
         named(CitusStatement::Advance),
         named(CitusStatement::Leave),
+        named(CitusStatement::LeavePublished),
         named(CitusStatement::LeaveTelling),
+        named(CitusStatement::Newest),
         named(CitusStatement::WholeState),
         named(CitusStatement::News),
     ]

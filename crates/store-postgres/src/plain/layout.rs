@@ -84,8 +84,9 @@ impl Layout for PlainLayout {
         PlainStatement::Lock.into()
     }
 
-    fn newest(&self) -> Option<StatementForm> {
-        Some(PlainStatement::Newest.into())
+    fn newest(&self, session: &mut DatabaseSession) -> Result<Option<(i64, i64)>, StatementError> {
+        let rows = session.query(PlainStatement::Newest, &[])?;
+        Ok(rows.first().map(|row| (row.get(0), row.get(1))))
     }
 
     fn news(
