@@ -114,7 +114,7 @@ impl WriteStep<'_> {
         let holders = erased.len();
         for query in &effects.erases {
             if query.ids.is_none() && query.kinds.is_none() && query.labels.is_empty() {
-                self.jobs.erase_schedule().add_all();
+                self.jobs.erase_schedule().add_authors(query);
             }
             // Finding one record more than the step may delete shows that the step cannot delete
             // all.

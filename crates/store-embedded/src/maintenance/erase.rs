@@ -4,15 +4,26 @@
 //! The writer records the logs with deleted records and the logs with the deletions. Twice within
 //! the bound, a round of maintenance rewrites all these logs. The file ERASED has the start of the
 //! last such round, so that restarts do not delay the next round.
+//!
+//! If an author vanishes, earlier versions of the author's records have to go, too. They were only
+//! replaced, so no list names their logs. The round finds them: a log is read, which takes a
+//! fraction of the time of a rewrite, and is rewritten only if it has records of the author.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use hark_archive::Record;
+use hark_archive::query::prepared::TermMap as _;
+
+use super::erase_schedule::ErasedAuthors;
 use super::jobs::ShelfJobs;
 use crate::engine::files::ShelfFiles;
 use crate::engine::shelf::OpenShelf;
 use crate::engine::shelf_view::ShelfView;
+use crate::log::{self, Log, LogFrame};
+use crate::segment::RecordAddress;
+use crate::segment::opened::Segment;
 
 const NAME: &str = "ERASED";
 
@@ -65,16 +76,73 @@ pub(super) fn begin_erasing(shelf: &OpenShelf) -> Option<EraseRound> {
         let logs = std::mem::take(&mut shelf.jobs.erase_schedule().again);
         return (!logs.is_empty()).then_some(EraseRound { logs, began: None });
     }
-    // The writer's lock is held, so that every scheduled deletion has also been applied in
-    // memory.
-    let _writing = shelf.writer.lock();
-    let mut erase = shelf.jobs.erase_schedule();
-    let mut logs = std::mem::take(&mut erase.logs);
-    logs.append(&mut erase.again);
-    if std::mem::take(&mut erase.all) {
-        logs.append(&mut logs_with_dead(&shelf.view.load()));
+    let (mut logs, authors) = {
+        // The writer's lock is held, so that every scheduled deletion has also been applied in
+        // memory.
+        let _writing = shelf.writer.lock();
+        let mut erase = shelf.jobs.erase_schedule();
+        let mut logs = std::mem::take(&mut erase.logs);
+        logs.append(&mut erase.again);
+        if std::mem::take(&mut erase.all) {
+            logs.append(&mut logs_with_dead(&shelf.view.load()));
+        }
+        (logs, std::mem::take(&mut erase.authors))
+    };
+    if !authors.is_empty() {
+        add_logs_of(shelf, &authors, &mut logs);
     }
     Some(EraseRound { logs, began: Some(now) })
+}
+
+/// Adds the logs with dead records of these authors. After a stop, the logs that were not read are
+/// added as well.
+fn add_logs_of(shelf: &OpenShelf, authors: &ErasedAuthors, logs: &mut BTreeSet<u32>) {
+    let view = shelf.view.load_full();
+    // Heads are few, and their logs are still written.
+    let heads = view.heads().filter(|head| head.log.has_dead());
+    logs.extend(heads.map(|head| head.log.number));
+    for segment in &view.segments {
+        add_dead_rows_of(shelf, segment, authors, logs);
+        for log in segment.logs.iter().flatten().filter(|log| log.has_dead()) {
+            let is_due = || shelf.jobs.is_stopped() || has_records_of(&shelf.files, log, authors);
+            if !logs.contains(&log.number) && is_due() {
+                logs.insert(log.number);
+            }
+        }
+    }
+}
+
+/// Adds the logs of a segment's dead rows of these authors. The segment may have a row of a record
+/// that is no longer in any log.
+fn add_dead_rows_of(
+    shelf: &OpenShelf,
+    segment: &Segment,
+    authors: &ErasedAuthors,
+    logs: &mut BTreeSet<u32>,
+) {
+    let terms = shelf.files.terms();
+    for entry in authors.keys().flat_map(|author| segment.file.term(terms.author(author))) {
+        let rows = segment.file.postings(segment.file.list(entry));
+        for row in rows.filter(|&row| row < segment.file.rows && segment.dead.dead.get(row)) {
+            let address = segment.address(row);
+            let is_gone = address == RecordAddress::GONE;
+            logs.insert(if is_gone { segment.entry.first_log } else { address.log });
+        }
+    }
+}
+
+/// Whether a log has records of these authors. A log that cannot be read counts as well, since its
+/// rewrite reports the damage.
+fn has_records_of(files: &ShelfFiles, log: &Log, authors: &ErasedAuthors) -> bool {
+    let mut has_any = false;
+    let id = (log.number, log.generation);
+    let read = log::replay_whole(files.disk(), log.path(), id, &mut |_, frame| {
+        let LogFrame::Put(bytes) = frame else { return };
+        let Ok(record) = Record::new(bytes) else { return };
+        let to = record.author().and_then(|author| authors.get(author));
+        has_any |= to.is_some_and(|to| record.time() <= *to);
+    });
+    has_any || read.is_err()
 }
 
 /// Ends a round of erasing. Later runs retry the remaining logs; if the round was cut short, a

@@ -1,15 +1,24 @@
 //! The logs with records to erase from the files.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
+
+use hark_archive::{Key, Query};
+
+/// Maximum number of authors whose records a round looks for in the logs.
+const AUTHORS_MAX: usize = 10_000;
+
+/// Authors, each with the time up to which all records of the author are to be erased.
+pub(super) type ErasedAuthors = BTreeMap<Key, u64>;
 
 /// The logs to erase, and the time of the last round.
 #[derive(Debug, Default)]
 pub(crate) struct EraseSchedule {
     /// Numbers of the logs that have records or deletions to be erased.
     pub(super) logs: BTreeSet<u32>,
-    /// Whether any log may have such records: an author has vanished, and no list names the logs of
-    /// the author's replaced records.
+    /// Authors who have vanished. No list names the logs of their replaced records.
+    pub(super) authors: ErasedAuthors,
+    /// Whether any log may have such records, because too many authors have vanished.
     pub(super) all: bool,
     /// Logs that the last round could not erase. Every run of maintenance retries these logs.
     pub(super) again: BTreeSet<u32>,
@@ -23,8 +32,17 @@ impl EraseSchedule {
         self.logs.insert(log);
     }
 
-    /// Schedules all logs with dead records.
-    pub(crate) fn add_all(&mut self) {
-        self.all = true;
+    /// Schedules all records of a query's authors up to the query's time, including replaced
+    /// records.
+    pub(crate) fn add_authors(&mut self, query: &Query) {
+        let authors = query.authors.as_deref().unwrap_or_default();
+        if authors.is_empty() || self.authors.len() + authors.len() > AUTHORS_MAX {
+            self.all = true;
+            return;
+        }
+        for author in authors {
+            let to = self.authors.entry(*author).or_default();
+            *to = query.to.max(*to);
+        }
     }
 }

@@ -1,15 +1,17 @@
 //! Deleted records are gone from the files after a compaction, and within the configured time.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
 use hark_archive::store::SpaceBounds;
-use hark_archive::{Query, Record, Store, Write};
+use hark_archive::{Query, Record, RecordHeader, Store, Write};
+use hark_networks::nostr::rules::{VANISH, VANISH_KIND};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check, rebuild};
 use hark_testkit::disk::Trouble;
-use hark_testkit::random::Random;
+use hark_testkit::random::{Random, encode};
 
-use crate::support::{Fixture, everything};
+use crate::support::{Fixture, everything, files};
 
 /// Returns the files of the shelf that contain an id of these records, each with such an id.
 fn found(shelf: &Path, ids: &[[u8; 32]]) -> Vec<String> {
@@ -166,6 +168,75 @@ fn what_was_deleted_is_erased_in_time_in_heads_and_segments_and_over_restarts() 
     }
     drop(store);
     fixture.no_faults("erased");
+}
+
+/// Returns the generation of each log, by number.
+fn generations(fixture: &Fixture) -> BTreeMap<u32, u32> {
+    let parsed = |path: &Path| {
+        let name = path.file_stem().expect("has a name").to_str().expect("is text");
+        let (number, generation) = name.split_once('-').expect("two numbers");
+        (number.parse().expect("a number"), generation.parse().expect("a number"))
+    };
+    files(fixture, "log", "log").iter().map(|path| parsed(path)).collect()
+}
+
+/// Returns the numbers of the logs that contain an id of these records.
+fn logs_with(fixture: &Fixture, ids: &[[u8; 32]]) -> BTreeSet<u32> {
+    let paths = files(fixture, "log", "log");
+    let has = |path: &Path| {
+        let bytes = std::fs::read(path).expect("is there");
+        bytes.windows(32).any(|some| ids.iter().any(|id| some == id))
+    };
+    let numbers = generations(fixture).into_keys();
+    numbers.zip(&paths).filter(|(_, path)| has(path)).map(|(number, _)| number).collect()
+}
+
+#[test]
+fn a_request_to_vanish_rewrites_only_the_logs_with_records_of_its_author() {
+    let fixture = Fixture::new(16);
+    let store = fixture.open(EmbeddedOptions {
+        erase_within: Some(Duration::ZERO),
+        rewrite_dead_share: 2.0,
+        merge_fan_in: 1_000,
+        ..fixture.options()
+    });
+    let mut made = 0_u32;
+    let mut record = |author: u8, kind: u32, time: u64, labels: &[(u8, Vec<u8>)]| {
+        made += 1;
+        let mut id = [0xab; 32];
+        id[..4].copy_from_slice(&made.to_be_bytes());
+        let head = RecordHeader { id, time, author: Some([author; 32]), kind, expires: None };
+        (id, Write::Put(encode(&head, labels)))
+    };
+    // Each log has a version of a profile, which the next log replaces. Some logs also have a
+    // version of another author's profile.
+    let mut theirs = Vec::new();
+    for time in 0..16 {
+        let mut batch: Vec<Write> = (0..40).map(|_| record(1, 1, time, &[]).1).collect();
+        batch.push(record(2, 0, time, &[]).1);
+        if time % 5 == 0 {
+            let (id, put) = record(3, 0, time, &[]);
+            theirs.push(id);
+            batch.push(put);
+        }
+        store.commit(&batch).expect("commits");
+    }
+    store.run_due_maintenance().expect("settles");
+    let mut expected = logs_with(&fixture, &theirs);
+    assert!(expected.len() >= 4 && generations(&fixture).len() >= 12, "{expected:?}");
+    let (_, vanishes) = record(3, VANISH_KIND, 100, &[(VANISH, Vec::new())]);
+    store.commit(&[vanishes]).expect("commits");
+    let before = generations(&fixture);
+    // The log that is being written has the deletions.
+    expected.extend(before.keys().last());
+    store.run_due_maintenance().expect("settles");
+    assert_eq!(found(&fixture.dir(), &theirs), Vec::<String>::new());
+    let after = generations(&fixture);
+    let rewritten = before.iter().filter(|(number, was)| after.get(number) != Some(was));
+    let rewritten: BTreeSet<u32> = rewritten.map(|(number, _)| *number).collect();
+    assert_eq!(rewritten, expected, "of {} logs", before.len());
+    drop(store);
+    fixture.no_faults("vanished");
 }
 
 #[test]
