@@ -12,6 +12,7 @@ use super::filter_error::{Element, FilterError};
 use super::json::{ByteSink, put_string, put_u64};
 use super::read::JsonReader;
 use super::span::Span;
+use super::value_bound::ValueBound;
 use crate::hex;
 use crate::record::{Id, Key, Record};
 
@@ -68,13 +69,19 @@ impl Filter {
     pub fn parse(&mut self, bytes: &[u8]) -> Result<(), FilterError> {
         let mut reader = JsonReader::new(bytes)?;
         reader.skip_space();
-        self.read(&mut reader)?;
+        self.read(&mut reader, usize::MAX)?;
         Ok(reader.end()?)
     }
 
-    /// Reads the object at the cursor.
-    pub(crate) fn read(&mut self, reader: &mut JsonReader<'_>) -> Result<(), FilterError> {
+    /// Reads the object at the cursor. Reading ends with an error at the value after the first
+    /// `values_max` values of all lists, including repeated values.
+    pub(crate) fn read(
+        &mut self,
+        reader: &mut JsonReader<'_>,
+        values_max: usize,
+    ) -> Result<(), FilterError> {
         self.clear();
+        let mut bound = ValueBound::new(values_max);
         if !reader.eat(b'{') {
             return Err(FilterError::NoObject);
         }
@@ -84,7 +91,7 @@ impl Filter {
             let key = reader.key(&mut self.text)?;
             let element = element(key.get(reader.text(), &self.text))?;
             self.text.truncate(text_len);
-            self.read_element(reader, element)?;
+            self.read_element(reader, element, &mut bound)?;
         }
         self.groups.sort_unstable_by_key(|group| (group.letter, group.is_and));
         self.remove_and_values();
@@ -121,28 +128,29 @@ impl Filter {
         &mut self,
         reader: &mut JsonReader<'_>,
         element: Element,
+        bound: &mut ValueBound,
     ) -> Result<(), FilterError> {
         let fresh = match element {
             Element::Ids => {
                 let fresh = !std::mem::replace(&mut self.has_ids, true);
-                read_keys(reader, element, &mut self.ids)?;
+                read_keys(reader, element, bound, &mut self.ids)?;
                 fresh
             }
             Element::Authors => {
                 let fresh = !std::mem::replace(&mut self.has_authors, true);
-                read_keys(reader, element, &mut self.authors)?;
+                read_keys(reader, element, bound, &mut self.authors)?;
                 fresh
             }
             Element::Kinds => {
                 let fresh = !std::mem::replace(&mut self.has_kinds, true);
-                read_kinds(reader, &mut self.kinds)?;
+                read_kinds(reader, bound, &mut self.kinds)?;
                 fresh
             }
             Element::Tag(letter) | Element::AndTag(letter) => {
                 let is_and = matches!(element, Element::AndTag(_));
                 let is_other = |group: &Group| (group.letter, group.is_and) != (letter, is_and);
                 let fresh = self.groups.iter().all(is_other);
-                self.read_values(reader, element, letter)?;
+                self.read_values(reader, element, bound, letter)?;
                 fresh
             }
             Element::Since => self.since.replace(read_number(reader, element)?).is_none(),
@@ -160,12 +168,13 @@ impl Filter {
         &mut self,
         reader: &mut JsonReader<'_>,
         element: Element,
+        bound: &mut ValueBound,
         letter: u8,
     ) -> Result<(), FilterError> {
         let is_key = matches!(letter, b'e' | b'p');
         let from = self.values.len();
         let mut index = 0;
-        read_list(reader, element, |reader| {
+        read_list(reader, element, bound, |reader| {
             if is_key && reader.clone().hex::<64, _>(hex::decode_32).is_none() {
                 return Err(FilterError::Hex { element, index });
             }
@@ -383,6 +392,7 @@ fn element(key: &str) -> Result<Element, FilterError> {
 fn read_list<'a>(
     reader: &mut JsonReader<'a>,
     element: Element,
+    bound: &mut ValueBound,
     mut read: impl FnMut(&mut JsonReader<'a>) -> Result<(), FilterError>,
 ) -> Result<(), FilterError> {
     if !reader.eat(b'[') {
@@ -390,6 +400,7 @@ fn read_list<'a>(
     }
     let mut first = true;
     while reader.next_item(&mut first, b']')? {
+        bound.charge()?;
         read(reader)?;
     }
     Ok(())
@@ -398,9 +409,10 @@ fn read_list<'a>(
 fn read_keys(
     reader: &mut JsonReader<'_>,
     element: Element,
+    bound: &mut ValueBound,
     keys: &mut Vec<[u8; 32]>,
 ) -> Result<(), FilterError> {
-    read_list(reader, element, |reader| {
+    read_list(reader, element, bound, |reader| {
         let index = keys.len() as u32;
         let key = reader.hex::<64, _>(hex::decode_32);
         keys.push(key.ok_or(FilterError::Hex { element, index })?);
@@ -418,8 +430,12 @@ fn read_keys(
     Ok(())
 }
 
-fn read_kinds(reader: &mut JsonReader<'_>, kinds: &mut Vec<u16>) -> Result<(), FilterError> {
-    read_list(reader, Element::Kinds, |reader| {
+fn read_kinds(
+    reader: &mut JsonReader<'_>,
+    bound: &mut ValueBound,
+    kinds: &mut Vec<u16>,
+) -> Result<(), FilterError> {
+    read_list(reader, Element::Kinds, bound, |reader| {
         let kind = read_number(reader, Element::Kinds)?;
         kinds.push(u16::try_from(kind).map_err(|_| FilterError::KindRange(kind))?);
         Ok(())

@@ -72,6 +72,9 @@ pub enum FilterError {
     /// An element that occurs twice.
     #[error("filter has more than one {0}")]
     Duplicate(Element),
+    /// More values than the reader accepts.
+    #[error("a filter has more than {0} values, including repeated values; split it")]
+    TooManyValues(usize),
     /// An element that the relay does not know: ignoring it would answer a different query.
     #[error("filter element {0:?}")]
     Unsupported(Box<str>),

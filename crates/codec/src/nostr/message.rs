@@ -130,6 +130,7 @@ pub struct MessageBuffers {
     filters: Vec<Filter>,
     used: usize,
     filters_max: usize,
+    values_max: usize,
 }
 
 /// A message's parts, as spans that still have to be resolved in the buffers.
@@ -162,7 +163,14 @@ impl MessageBuffers {
             filters: Vec::new(),
             used: 0,
             filters_max: filters_max.max(1),
+            values_max: usize::MAX,
         }
+    }
+
+    /// Refuses a filter at the value after its first `values_max` values, including repeated values.
+    /// The values after that are not read.
+    pub fn with_values_max(self, values_max: usize) -> Self {
+        Self { values_max, ..self }
     }
 }
 
@@ -314,7 +322,7 @@ impl MessageBuffers {
             self.filters.push(Filter::default());
         }
         if let Some(filter) = self.filters.get_mut(self.used) {
-            filter.read(reader)?;
+            filter.read(reader, self.values_max)?;
             self.used += 1;
         }
         Ok(())

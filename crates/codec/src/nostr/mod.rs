@@ -18,6 +18,7 @@ mod read;
 pub mod reply;
 mod span;
 mod tag;
+mod value_bound;
 pub mod verified;
 
 pub use binary::{EventEncoder, EventRecord};

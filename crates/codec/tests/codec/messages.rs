@@ -108,6 +108,26 @@ fn every_message_and_every_refusal() {
     assert!(seen(b"[\"REQ\",\"\xff\"]", &mut inbox).contains("not valid UTF-8"));
 }
 
+/// The values after the bound are not read, so a fault among them is not found.
+#[test]
+fn a_filter_with_too_many_values_is_refused_before_the_others_are_read() {
+    let mut inbox = MessageBuffers::new(3).with_values_max(4);
+    let key = "0".repeat(64);
+    let refused = r#"CLOSED "s" a filter has more than 4 values, including repeated values"#;
+    for (filters, expected) in [
+        (r#"{"kinds":[1,2,3,4]}"#.to_owned(), r#"req "s" 1"#),
+        (r#"{"kinds":[1,2,3,4]},{"kinds":[5,6,7,8]}"#.into(), r#"req "s" 2"#),
+        (r#"{"kinds":[1,1,1,1,-1]}"#.into(), refused),
+        (r##"{"#t":["a","b","c","d",1]}"##.into(), refused),
+        (r##"{"#t":["a","b"],"&t":["a","b",1]}"##.into(), refused),
+        (format!(r#"{{"authors":["{key}","{key}"],"ids":["{key}","{key}","x"]}}"#), refused),
+        (r#"{},{"kinds":[1,2,3],"ids":[],"since":1,"foo":[4,5]}"#.into(), "CLOSED \"s\" filter el"),
+    ] {
+        let got = seen(format!(r#"["REQ","s",{filters}]"#).as_bytes(), &mut inbox);
+        assert!(got.starts_with(expected), "{filters}\n got      {got}");
+    }
+}
+
 #[test]
 fn cut_or_changed_bytes_never_panic() {
     let event = with_tags(r#"[["t","\ud83e\udd19"]]"#);

@@ -123,9 +123,11 @@ impl From<&MessageErrorKind> for NostrRefusal {
 
 impl From<&FilterError> for NostrRefusal {
     fn from(error: &FilterError) -> Self {
-        let is_unsupported = error.is_unsupported();
-        let verdict =
-            if is_unsupported { NostrVerdict::Unsupported } else { NostrVerdict::Invalid };
+        let verdict = match error {
+            FilterError::TooManyValues(_) => NostrVerdict::Blocked,
+            error if error.is_unsupported() => NostrVerdict::Unsupported,
+            _ => NostrVerdict::Invalid,
+        };
         verdict.because(error.to_string())
     }
 }
@@ -204,11 +206,15 @@ mod tests {
             (r#"["PING"]"#, r#"unsupported: message type "PING""#),
             (r#"["REQ","s"]"#, "invalid: no filter"),
             (r#"["REQ","s",{},{}]"#, "blocked: more than 1 filters"),
+            (
+                r#"["REQ","s",{"kinds":[1,1,1,1]}]"#,
+                "blocked: a filter has more than 3 values, including repeated values; split it",
+            ),
             (r#"["REQ","s",{"foo":1}]"#, r#"unsupported: filter element "foo""#),
             (r#"["REQ","s",{"ids":1}]"#, "invalid: ids is not an array"),
             (r#"["EVENT",1]"#, "invalid: event is not an object"),
         ] {
-            let mut buffers = MessageBuffers::new(1);
+            let mut buffers = MessageBuffers::new(1).with_values_max(3);
             let error = ClientMessage::parse(text.as_bytes(), &mut buffers).unwrap_err();
             assert_eq!(NostrRefusal::from(&error.reason).to_string(), expected);
         }

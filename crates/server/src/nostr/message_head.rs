@@ -1,5 +1,7 @@
 //! The beginning of a client's message, read before the message is parsed: its type, and the id of
-//! a question that is too long to be parsed.
+//! a question that is too long to be parsed. Also the bounds of parsing.
+
+use hark_codec::nostr::MessageBuffers;
 
 use super::outbox::RequestKind;
 use crate::limits::Limits;
@@ -10,6 +12,29 @@ pub(super) fn question_bytes_max(limits: &Limits) -> usize {
     (256 << 10)
         .max(limits.filters.filter_values_max.saturating_mul(80))
         .min(limits.message_bytes_max)
+}
+
+/// How many times as many values of a filter are read as a filter may have. Clients may repeat
+/// values, and put values of `&t` into `#t` as well (NIP-91). Only distinct values count.
+const VALUES_READ: usize = 2;
+
+/// The numbers of filters and values that are read of a message. The rest of a larger message is
+/// not parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FilterBounds {
+    filters_max: usize,
+    values_max: usize,
+}
+
+impl FilterBounds {
+    pub(super) fn of(limits: &Limits) -> Self {
+        let values_max = limits.filters.filter_values_max.saturating_mul(VALUES_READ);
+        Self { filters_max: limits.filters.filters_max, values_max }
+    }
+
+    pub(super) fn buffers(self) -> MessageBuffers {
+        MessageBuffers::new(self.filters_max).with_values_max(self.values_max)
+    }
 }
 
 /// Bytes at the beginning of a longer question in which its id is searched, so that the refusal can

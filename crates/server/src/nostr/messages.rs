@@ -19,7 +19,7 @@ use super::comparison::{Comparisons, ReceivedComparison};
 use super::cost::QuestionCost;
 use super::count::CountJob;
 use super::hll::HyperLogLog;
-use super::message_head::{head_of_long_question, question_bytes_max};
+use super::message_head::{FilterBounds, head_of_long_question, question_bytes_max};
 use super::metrics::Verb;
 use super::outbox::{Outbox, RequestKind};
 use super::page::{SessionSubscription, StoredAnswer};
@@ -30,7 +30,7 @@ use crate::rate::{RateExceeded, RatedConnection};
 
 thread_local! {
     /// Buffers for the current message. One set per thread is enough, as nothing here waits.
-    static INBOX: RefCell<Option<(usize, MessageBuffers)>> = const { RefCell::new(None) };
+    static INBOX: RefCell<Option<(FilterBounds, MessageBuffers)>> = const { RefCell::new(None) };
 }
 
 /// Nanoseconds that a session's thread spends on questions before it serves other sessions.
@@ -156,14 +156,13 @@ impl MessageHandler {
     /// then the result is the time that the client should wait.
     pub(crate) fn handle(&mut self, text: &[u8]) -> Option<Duration> {
         let settings = self.relay.settings();
-        let filters_max = settings.limits.filters.filters_max;
+        let bounds = FilterBounds::of(&settings.limits);
         let bytes_max = question_bytes_max(&settings.limits);
         INBOX.with_borrow_mut(|inbox| {
-            if inbox.as_ref().is_none_or(|(bound, _)| *bound != filters_max) {
+            if inbox.as_ref().is_none_or(|(used, _)| *used != bounds) {
                 *inbox = None;
             }
-            let (_, inbox) =
-                inbox.get_or_insert_with(|| (filters_max, MessageBuffers::new(filters_max)));
+            let (_, inbox) = inbox.get_or_insert_with(|| (bounds, bounds.buffers()));
             let head = head_of_long_question(text, bytes_max);
             let message = ClientMessage::parse(head.unwrap_or(text), inbox);
             // A CLOSE saves work, so it has no rate limit.

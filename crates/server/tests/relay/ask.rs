@@ -239,7 +239,12 @@ async fn limits_refuse_with_closed_and_a_reason() {
         (json!(["REQ", "long id", {}]), "invalid"),
         (json!(["REQ", "d", {}, {}, {}]), "blocked"),
         (json!(["REQ", "b", {"#t": ["x".repeat(90)]}]), "blocked"),
-        (json!(["COUNT", "d", {"kinds": [1, 2, 3, 4]}]), "blocked"),
+        (
+            json!(["COUNT", "d", {"kinds": [1, 2, 3, 4]}]),
+            "blocked: a filter has more than 3 values;",
+        ),
+        // The rest of the message is not read.
+        (json!(["REQ", "d", {"#t": ["a", "a", "a", "a", "a", "a", 7]}]), "blocked: a filter has"),
     ];
     let plain = Relay::start(|_| {}).await;
     let mut all = plain.client().await;
