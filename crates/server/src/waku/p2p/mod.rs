@@ -22,6 +22,7 @@ mod incoming;
 mod key;
 mod known;
 mod metadata;
+mod mplex;
 mod own_messages;
 mod patience;
 mod peers;

@@ -15,6 +15,7 @@ use super::admission::PeerAdmission;
 use super::behaviour::NodeBehaviour;
 use super::error::NetworkError;
 use super::incoming::IncomingStreams;
+use super::mplex::BoundedMplex;
 use super::patience::PatientMuxer;
 use super::served::ServedTopics;
 use super::watched::WatchedGossip;
@@ -31,9 +32,6 @@ pub(super) const IDLE_MAX: Duration = Duration::from_mins(10);
 /// Maximum number of streams of one connection: those of all protocols that a peer may open, and
 /// those of gossip. Each stream can buffer unread bytes from its peer.
 const STREAMS_MAX: usize = 96;
-/// Maximum number of unread frames of an mplex stream. A frame has up to 1 MiB. Above this bound
-/// the connection is not read.
-const MPLEX_FRAMES_MAX: usize = 4;
 
 /// Bounds for peers' connections and messages.
 pub(super) struct PeerBounds {
@@ -78,9 +76,7 @@ fn transport(key: &Keypair) -> SetUp<Boxed<(PeerId, StreamMuxerBox)>> {
     let muxers = || {
         let mut yamux = yamux::Config::default();
         yamux.set_max_num_streams(STREAMS_MAX);
-        let mut mplex = libp2p_mplex::Config::default();
-        mplex.set_max_num_streams(STREAMS_MAX).set_max_buffer_size(MPLEX_FRAMES_MAX);
-        SelectUpgrade::new(yamux, mplex)
+        SelectUpgrade::new(yamux, BoundedMplex::new(STREAMS_MAX))
     };
     let web = websocket::Config::new(tcp()?)
         .upgrade(Version::V1Lazy)
