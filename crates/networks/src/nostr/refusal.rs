@@ -27,8 +27,6 @@ pub enum NostrVerdict {
     Invalid,
     /// Refused to this reader or writer.
     Restricted,
-    /// Accepted, but delivered to no subscriber.
-    Mute,
     /// Could not be done.
     Error,
     /// Refused until a key is proved.
@@ -42,7 +40,8 @@ pub enum NostrVerdict {
 impl NostrVerdict {
     /// The prefix of the verdict in messages, without the colon. Most prefixes are those of
     /// NIP-01. NIP-42 has `auth-required`, NIP-77 has `closed`, and other relays also send
-    /// `replaced` and `unsupported`.
+    /// `replaced` and `unsupported`. The prefix `mute` of NIP-01 would reveal who is online, so
+    /// there is no such verdict.
     pub const fn prefix(self) -> &'static str {
         match self {
             Self::Duplicate => "duplicate",
@@ -52,7 +51,6 @@ impl NostrVerdict {
             Self::RateLimited => "rate-limited",
             Self::Invalid => "invalid",
             Self::Restricted => "restricted",
-            Self::Mute => "mute",
             Self::Error => "error",
             Self::AuthRequired => "auth-required",
             Self::Unsupported => "unsupported",
@@ -62,7 +60,7 @@ impl NostrVerdict {
 
     /// Whether OK reports the event as accepted: the relay has the event.
     pub fn is_accepted(self) -> bool {
-        matches!(self, Self::Duplicate | Self::Mute)
+        self == Self::Duplicate
     }
 
     /// Makes a refusal with this verdict. `words` give the reason.

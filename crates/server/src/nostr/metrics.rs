@@ -70,7 +70,6 @@ impl MetricLabel for MessageResult {
         refused(NostrVerdict::RateLimited),
         refused(NostrVerdict::Invalid),
         refused(NostrVerdict::Restricted),
-        refused(NostrVerdict::Mute),
         refused(NostrVerdict::Error),
         refused(NostrVerdict::AuthRequired),
         refused(NostrVerdict::Unsupported),
