@@ -17,7 +17,7 @@ use hark_archive::writer::{CommitListener, Writer, WriterOptions};
 use hark_archive::{LabelSet, Query, Record, Store, Write};
 use hark_codec::record::{LabelPosition, RecordHeader, write};
 
-/// Prints each record once the record is durable.
+/// Prints each record that has become durable.
 struct Notified;
 
 impl CommitListener for Notified {
@@ -29,7 +29,7 @@ impl CommitListener for Notified {
         for (number, record) in records {
             println!("durable: number {number}, time {}", record.time());
         }
-        // Senders receive their answer after all listeners have received the records.
+        // The writer answers the senders only after the records have reached all listeners.
         answer();
     }
 }
@@ -57,7 +57,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{:?}", writer.write(Write::Put(record(number, topic)))?);
     }
 
-    // Newest first, at most two. A search may stop after any slice of rows and continue later.
+    // The query asks for at most two records, newest first. A search may stop after any slice of
+    // rows and continue later.
     let query = Query { labels: vec![LabelSet::one(b't', b"even")], limit: 2, ..Query::default() };
     let mut found = Vec::new();
     store.search(&query)?.slice(u64::MAX, &mut |record| {

@@ -1,8 +1,8 @@
 //! Threads of an async runtime that may block.
 //!
 //! A runtime polls many tasks on few threads, so none of these may wait for a disk or a database. A
-//! runtime also has threads that may block, but a store cannot tell the two sorts of threads apart.
-//! Code that starts work on a thread that may block therefore calls [`may_block`].
+//! store cannot tell such a thread from a thread that must not block. So code that starts work on a
+//! thread that may block calls [`may_block`].
 
 use std::cell::Cell;
 
@@ -10,8 +10,8 @@ thread_local! {
     static ALLOWED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Restores the previous permission when dropped, even after a panic, as the thread continues with
-/// other work.
+/// Restores the previous permission when dropped, also after a panic: the thread goes on to other
+/// work.
 struct Permission(bool);
 
 impl Drop for Permission {
@@ -20,7 +20,7 @@ impl Drop for Permission {
     }
 }
 
-/// Runs `work` on this thread, which may block although it belongs to an async runtime.
+/// Runs `work` on this thread. The work may block, although the thread belongs to an async runtime.
 pub fn may_block<T>(work: impl FnOnce() -> T) -> T {
     let _before = Permission(ALLOWED.replace(true));
     work()

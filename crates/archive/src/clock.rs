@@ -1,4 +1,4 @@
-//! The clock, passed in so that tests can set the time.
+//! The clock of a shelf. Code gets the clock as an argument, so tests can set the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,12 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Makes a clock that shows `now_s` until it is set.
+    /// Makes a clock that shows `now_s` until [`Clock::set`] is called.
     pub fn fake(now_s: u64) -> Self {
         Self::Fake(Arc::new(AtomicU64::new(now_s)))
     }
 
-    /// Sets a fake clock. Does nothing to the machine's clock.
+    /// Sets a fake clock. The machine's clock stays unchanged.
     pub fn set(&self, now_s: u64) {
         if let Self::Fake(now) = self {
             now.store(now_s, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Compares two shelves: one ordered walk through both finds the records that only one shelf has.
 //!
-//! No state is kept between two walks, as a walk finds a copied record on both sides. A copy that
-//! was stopped thus continues from the same place, and repeating a complete copy costs one read of
+//! No state is kept between two walks: a walk finds each copied record on both sides. So a copy
+//! that was stopped can simply be started again, and a copy with nothing to do costs one read of
 //! both shelves.
 
 use std::collections::VecDeque;
@@ -23,9 +23,9 @@ const READY_IDS: usize = 8_192;
 /// A record that only one of two shelves has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// The source has this record, the target does not.
+    /// The source has this record; the target lacks the record.
     Missing(Box<[u8]>),
-    /// The target has a record of this id, the source does not.
+    /// The target has a record with this id; the source lacks the record.
     Extra(Id),
 }
 
@@ -43,7 +43,7 @@ struct ComparedSide<'a, T> {
 }
 
 impl<'a> ComparisonWalk<'a> {
-    /// Starts a walk at the oldest record, over the current state of both shelves.
+    /// Starts a walk over the current records of both shelves, at the oldest record.
     pub fn new(source: &'a dyn Store, target: &'a dyn Store) -> Result<Self, SearchError> {
         Ok(Self {
             source: ComparedSide::new(source)?,
@@ -57,18 +57,20 @@ impl<'a> ComparisonWalk<'a> {
         self.compared
     }
 
-    /// Returns how many records of the source, up to the position of the walk, could not be read.
-    /// If the target has such a record, the walk returns its id as a [`Difference::Extra`].
+    /// Returns how many of the source's records the walk has passed without being able to read the
+    /// record. If the target has a readable copy of such a record, the walk reports the copy as
+    /// [`Difference::Extra`].
     pub fn damaged(&self) -> u64 {
         self.source.search.damaged()
     }
 
-    /// Returns the next difference. `None` at the end of both shelves.
+    /// Returns the next difference. Returns `None` at the end of both shelves.
     pub fn next_difference(&mut self) -> Result<Option<Difference>, SearchError> {
         self.next_difference_with(|| {})
     }
 
-    /// Returns the next difference, and calls `progress` whenever a shelf has been read further.
+    /// Does the same as [`ComparisonWalk::next_difference`], and calls `progress` each time
+    /// before it reads on from a shelf.
     pub fn next_difference_with(
         &mut self,
         progress: impl Fn(),
@@ -105,8 +107,8 @@ impl<'a, T> ComparedSide<'a, T> {
         Ok(Self { search: ResumedSearch::new(store, query)?, ready: VecDeque::new(), done: false })
     }
 
-    /// Reads until a record is ready or none is left. `size` returns how much of `ready_max` a
-    /// record uses; `keep` returns the part of the record to buffer.
+    /// Reads until a record is ready or none is left. `keep` returns the part of a record to
+    /// buffer, and `size` returns how much of `ready_max` this part uses.
     fn fill(
         &mut self,
         ready_max: usize,

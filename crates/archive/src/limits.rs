@@ -1,8 +1,8 @@
-//! The bounds of one step of a commit. All stores keep these bounds, so that no write delays the
-//! other writes for long.
+//! The bounds of one step of a commit. All stores keep these bounds, so no write delays other
+//! writes for long.
 
-/// Maximum number of records that one commit deletes. A write that deletes more (a request to
-/// vanish, an erase without a limit) is carried out in steps of this size, and other writes are
+/// Maximum number of records that one commit deletes. A write that deletes more records (a request
+/// to vanish, an erase without a limit) takes several steps of this size. Other writes are
 /// committed between the steps. A step takes some tens of milliseconds in a database.
 pub const ERASE_STEP: usize = 1_000;
 
@@ -12,6 +12,6 @@ pub const ERASE_STEP: usize = 1_000;
 /// of a millisecond, or some hundred milliseconds if each row is read from a disk.
 pub const SEARCH_STEP: u64 = 4_096;
 
-/// Rows that all writes of a step may search together. The step then ends, and the remaining writes
-/// are in the next step.
+/// Maximum number of rows that all writes of one step search together. At this bound the step ends,
+/// and the remaining writes wait for the next step.
 pub const SEARCH_BATCH: u64 = 4 * SEARCH_STEP;

@@ -1,4 +1,4 @@
-//! Metrics: counters and histograms of times. They are cheap enough for the hot paths, as each
+//! Metrics: counters and histograms of durations. They are cheap enough for the hot paths, as each
 //! update is an addition without a lock. Values that are read may be slightly out of date.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,8 +25,8 @@ impl Counter {
     }
 }
 
-/// Upper bounds of the classes of a [`Histogram`], in nanoseconds: 1, 2.5 and 5 of each power of
-/// ten from 10 µs to 10 s. Longer times are in a class of their own.
+/// Upper bounds of the classes of a [`Histogram`], in nanoseconds: 1, 2.5 and 5 times each power of
+/// ten from 10 µs to 10 s. Longer durations are in one more class.
 pub const BOUNDS_NS: [u64; 19] = [
     10_000,
     25_000,
@@ -59,7 +59,8 @@ pub struct Histogram {
 /// The values of a [`Histogram`] at the time of reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistogramSnapshot {
-    /// The number of durations in each class of [`BOUNDS_NS`], and last, of longer ones.
+    /// The number of durations in each class of [`BOUNDS_NS`]; the last entry is for longer
+    /// durations.
     pub classes: [u64; BOUNDS_NS.len() + 1],
     /// The sum of all durations.
     pub sum_ns: u64,

@@ -1,9 +1,10 @@
-//! A search that continues after a part of the archive that could not be read.
+//! A search that goes on when a part of the archive cannot be read.
 //!
-//! A store detects an unreadable part of a file only when a search reads that part. The slice of
-//! that search fails, as its result cannot be trusted. From then on, the records in the part are
-//! left out and count as damaged. To get all readable records, the caller begins the search again
-//! after its last record. A process that did not would fail at the same place in each run.
+//! A store notices an unreadable part of a file only when a search reads this part. The slice of
+//! that search fails, as its result cannot be trusted. From then on, searches leave out the records
+//! of this part and count them as damaged. To get all readable records, the caller begins a new
+//! search after the last record of the failed search. Without this, a process would fail at the
+//! same place in each run.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -13,24 +14,24 @@ use hark_codec::record::Record;
 use crate::query::{Position, Query, SearchRank};
 use crate::store::{Search, SearchError, SearchProgress, Store};
 
-/// Maximum number of times that a search is begun again, each time because another part could not
-/// be read.
+/// Maximum number of times that a search is begun again. Each time, another part could not be read.
 const RESUMES_MAX: u32 = 10_000;
 
-/// A search that is begun again whenever a part was left out.
+/// A search that is begun again whenever the store leaves out another part.
 pub struct ResumedSearch<'a> {
     store: &'a dyn Store,
     /// The query for the records that are still to be found.
     query: Query,
     /// The rank of the last record, if the query is ranked.
     last: Option<SearchRank>,
-    /// The rank after which the current search continues.
+    /// The rank after which the current search goes on.
     behind: Option<SearchRank>,
     search: Box<dyn Search>,
     resumes: u32,
-    /// Rows visited by earlier searches.
+    /// Number of rows that earlier searches visited.
     visited: u64,
-    /// Damaged records met before the current search, and up to its last good slice.
+    /// Number of damaged records met before the current search, and the number including its last
+    /// good slice.
     damaged: (u64, u64),
 }
 
@@ -42,8 +43,8 @@ impl<'a> ResumedSearch<'a> {
         Ok(Self { store, query, last, behind, search, resumes: 0, visited: 0, damaged: (0, 0) })
     }
 
-    /// Appends the results of `keep` for the next matching records to `ready`, with the positions
-    /// of the records. Visits at most about `work` rows, and ends with the first record at which
+    /// Appends `keep`'s results for the next matching records to `ready`, each with the record's
+    /// position. Visits about `work` rows at most, and stops after the first record for which
     /// `keep` breaks. If a part could not be read, nothing is appended, and the progress is
     /// [`SearchProgress::Paused`].
     pub fn gather<T>(
@@ -58,7 +59,7 @@ impl<'a> ResumedSearch<'a> {
         let sliced = self.search.slice(work, &mut |record| {
             if let Some(words) = ranking {
                 let rank = words.rank(record);
-                // A ranked search has no cursor.
+                // A ranked search has no cursor, so records up to the last rank are skipped here.
                 if behind.is_some() && rank <= behind {
                     return ControlFlow::Continue(());
                 }
@@ -116,7 +117,7 @@ mod tests {
     use crate::store::memory::MemoryStore;
     use crate::store::{CommitError, CommitResult, StoreStats, Write};
 
-    /// A store in which the third slice of each search fails, `left` times in all.
+    /// A store in which the third slice of each search fails, until `left` slices have failed.
     struct Gaps {
         store: MemoryStore,
         left: Arc<AtomicU32>,
@@ -199,8 +200,8 @@ mod tests {
         }
     }
 
-    /// Returns the records that a search finds in slices of at most two records, and the number of
-    /// failures left.
+    /// Returns the records that a search finds in slices of at most two records, and how many
+    /// failures are left.
     fn found(failures: u32, limit: usize) -> (Result<Vec<u8>, String>, u32) {
         let record = |n: u8| {
             let id = [n; 32];

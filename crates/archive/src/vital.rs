@@ -1,12 +1,13 @@
-//! Threads and tasks that the process cannot do without: a panic in one of them ends the process.
+//! Threads and tasks without which the process cannot work: a panic in one of them ends the
+//! process.
 //!
-//! A panic is a bug. A panic in the work for one connection or one query ends only that connection
-//! or query, as the code that does such work catches the panic. Without its writer, or without the
-//! thread that seals its heads, a process would continue half alive: it would accept connections
-//! and never answer a write. The thread may also have left its data in any state. Acknowledged
-//! writes are durable, and a restart takes moments. So the process ends at once. It does not clean
-//! up, as this could wait for the thread that is gone. systemd, or another supervisor, starts the
-//! process again.
+//! A panic is a bug. A panic in the work for one connection or one query ends only this connection
+//! or query, because the code around such work catches the panic. Without its writer, or without
+//! the thread that seals heads, a process would be half alive: it would accept connections and
+//! never answer a write. The thread may also have left its data in an invalid state. All
+//! acknowledged writes are durable, and a restart takes moments. So the process ends at once. It
+//! does no cleanup, because a cleanup could wait for the thread that is gone. systemd, or another
+//! supervisor, starts the process again.
 
 use std::io::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,14 +19,14 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Joi
     Builder::new().name(name.into()).spawn(move || run(&own, work))
 }
 
-/// Runs `work`. If it panics, the process ends.
+/// Runs `work`. If `work` panics, the process ends.
 pub fn run<T>(name: &str, work: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| end(name))
 }
 
-/// Ends the process because the thread or task `name`, which it cannot do without, has panicked.
+/// Ends the process because the thread or task `name` has panicked.
 pub fn end(name: &str) -> ! {
-    // If this write fails, there is nowhere else to report the panic.
+    // If this write fails, there is no other way to report the panic.
     let _ = writeln!(
         io::stderr(),
         "hark: {name} failed (a bug; what it said is above), and nothing works without it: the process \
@@ -59,7 +60,7 @@ mod tests {
         }
     }
 
-    /// Runs `test` alone in a process of its own, with the environment variable [`INNER`] set.
+    /// Runs `test` alone in a new process that has the environment variable [`INNER`].
     fn in_a_process_of_its_own(test: &str) -> std::process::Output {
         let this = std::env::current_exe().expect("has a path");
         let mut child = Command::new(this);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Atomic bits. Only [`AtomicBits::clear`] and [`AtomicBits::clear_all`] change a bit from 1 to 0.
+/// Atomic bits. Only [`AtomicBits::clear`] and [`AtomicBits::clear_all`] change bits from 1 to 0.
 #[derive(Debug)]
 pub struct AtomicBits {
     words: Box<[AtomicU64]>,
@@ -53,7 +53,7 @@ impl AtomicBits {
         word.is_some_and(|word| word.load(Ordering::Acquire) >> (index % 64) & 1 == 1)
     }
 
-    /// The bits in words of 64, the lowest bit first.
+    /// The bits as words of 64 bits; the lowest bit comes first.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
         self.words.iter().map(|word| word.load(Ordering::Acquire))
     }
@@ -64,22 +64,22 @@ impl AtomicBits {
     }
 }
 
-/// Indices of the set bits of words, ascending.
+/// Indices of the set bits of these words, ascending.
 pub fn ones(words: impl Iterator<Item = u64>) -> impl Iterator<Item = u32> {
     let bits = |word: u64| (0..64u32).filter(move |bit| word >> bit & 1 == 1);
     words.enumerate().flat_map(move |(at, word)| bits(word).map(move |bit| at as u32 * 64 + bit))
 }
 
-/// The number of dead rows of a part, and its dead rows by kind. Counts that are computed from the
-/// lengths of posting lists need the dead rows by kind. The caller owns the bits. A deletion never
-/// waits while rows are sorted by kind.
+/// How many rows of a part are dead, and which rows of a kind. The dead rows of a kind are needed
+/// when a count is computed from the lengths of posting lists. The bits of the rows belong to the
+/// caller. No deletion waits while rows are being sorted by kind.
 #[derive(Debug, Default)]
 pub struct DeadRows {
     count: AtomicU32,
-    /// The dead rows by kind, except the `fresh` rows. Rows of unknown kind are under kind `None`.
+    /// The dead rows by kind, without the `fresh` rows. Rows of unknown kind are under `None`.
     by_kind: Mutex<BTreeMap<Option<u32>, Vec<u32>>>,
     /// Rows that died since the last sorting by kind; `None` before the first sorting. Every
-    /// deletion takes this lock, so each holder keeps it only briefly.
+    /// deletion takes this lock, so no thread holds the lock for long.
     fresh: Mutex<Option<Vec<u32>>>,
 }
 
@@ -94,10 +94,11 @@ impl DeadRows {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Records a dead row; `set` sets the row's bit. Returns false if the bit was set before.
+    /// Adds a dead row; `set` must set the bit of the row. Returns false if the bit was already
+    /// set.
     pub fn kill(&self, row: u32, set: impl FnOnce() -> bool) -> bool {
-        // The bit is set under the lock, so that a row killed while the bits are read is listed
-        // once.
+        // The bit is set under the lock. Otherwise a row that dies while the bits are read could be
+        // listed twice.
         let mut fresh = self.fresh.lock();
         if !set() {
             return false;
@@ -133,7 +134,8 @@ impl DeadRows {
         }
     }
 
-    /// Drains the fresh rows, in ascending order; the first call returns all dead rows.
+    /// Returns the fresh rows, ascending, and empties their list; the first call returns all dead
+    /// rows.
     fn drain_fresh(&self, words: impl FnOnce() -> Vec<u64>) -> Vec<u32> {
         let mut fresh = self.fresh.lock();
         let Some(mut rows) = fresh.replace(Vec::new()) else {
@@ -152,7 +154,8 @@ mod tests {
     use super::*;
 
     const ROWS: u32 = 4096;
-    /// The kind of rows below this number is the row modulo 3; the kind of later rows is unknown.
+    /// In this test, the kind of a row below this number is the row modulo 3, and later rows have
+    /// no known kind.
     const KNOWN: u32 = 4000;
 
     struct Part {

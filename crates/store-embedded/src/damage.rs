@@ -1,5 +1,4 @@
-//! Records that could not be read: each record is counted once, and the first record is logged at
-//! once.
+//! Records that could not be read. Each record is counted once, and the first is logged at once.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,28 +6,28 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Maximum number of counted records. A file that is lost as a whole may have more records; then
-/// the count means "at least this many".
+/// Maximum number of counted records. A file that is lost as a whole may have more records; the
+/// count then means "at least this many".
 const COUNTED_MAX: usize = 1 << 20;
 /// Shortest time between two lines in the log, so that a lost file does not fill the disk with log
 /// lines.
 const LOG_EVERY: Duration = Duration::from_mins(1);
 
-/// The records of a shelf that could not be read. All logs of a shelf share this list.
+/// The damaged records of a shelf. All its logs share this list.
 #[derive(Debug, Default)]
 pub struct DamagedRecords(Mutex<DamageState>);
 
 #[derive(Debug, Default)]
 struct DamageState {
-    /// The damaged records: the number of the log, and the offset of the frame.
+    /// Each damaged record, as the number of its log and the offset of its frame.
     known: BTreeSet<(u32, u32)>,
     /// Time of the last line in the log, and the number of records that were known then.
     told: Option<(Instant, usize)>,
 }
 
 impl DamagedRecords {
-    /// Records that the record at `offset` of the log numbered `log` could not be read. `path` is
-    /// the log's file.
+    /// Notes that the record at `offset` of the log numbered `log` could not be read. `path` is the
+    /// log's file.
     pub fn note(&self, path: &Path, log: u32, offset: u32) {
         let mut state = self.0.lock();
         if state.known.len() >= COUNTED_MAX || !state.known.insert((log, offset)) {
@@ -57,7 +56,7 @@ impl DamagedRecords {
         self.0.lock().known.len() as u64
     }
 
-    /// Forgets the records of a log that was replaced or removed.
+    /// Removes the records of a log from the list, because the log was replaced or removed.
     pub fn forget(&self, log: u32) {
         self.0.lock().known.retain(|(of, _)| *of != log);
     }

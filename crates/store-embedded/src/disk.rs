@@ -1,5 +1,5 @@
-//! All file operations of a shelf, behind one small trait, so that tests can lose, tear and reorder
-//! unsynced writes, and make calls fail.
+//! All file operations of a shelf, as one small trait. So a disk of the tests can lose, tear and
+//! reorder unsynced writes, and let calls fail.
 
 use std::fs;
 use std::io::{self, Read, Seek as _, SeekFrom, Write};
@@ -19,9 +19,9 @@ pub trait DiskFile: Send {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Syncs the file: returns once all written bytes are durable.
     fn sync(&mut self) -> io::Result<()>;
-    /// Reserves disk space after the file's `len` bytes, up to `end`, so that a sync need not
-    /// allocate space. Releases the space reserved beyond `end`. The readable bytes of the file do
-    /// not change.
+    /// Reserves disk space from the file's end, at `len`, up to `end`, so that a sync need not
+    /// allocate space. Reserved space beyond `end` is released. The content of the file does not
+    /// change.
     fn reserve(&mut self, len: u64, end: u64) -> io::Result<()>;
     /// Truncates the file to `len` bytes after a failed write; the next write continues there. By
     /// default a file cannot be truncated.
@@ -34,15 +34,15 @@ pub trait DiskFile: Send {
 pub trait Disk: Send + Sync {
     /// Creates an empty file, or empties an existing file.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
-    /// Opens a file for appending after its first `len` bytes, and truncates the rest. On return
-    /// these bytes are durable. The bytes from `sure` on are read and written again. After a failed
-    /// sync the system's cache may mark these bytes as written, and only a new write makes the next
-    /// sync reliable.
+    /// Opens a file for appending after its first `len` bytes, and cuts off the bytes behind. On
+    /// return the first `len` bytes are durable. The bytes from `sure` to `len` are read and
+    /// written again. After a failed sync the system's cache may wrongly mark these bytes as
+    /// written, and the next sync writes them only after a new write.
     fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>>;
     /// Renames a file, and replaces an existing file of the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Renames a file within its directory, and replaces an existing file. On return the name is
-    /// durable. If too many files are open for the operation, nothing has changed.
+    /// durable. If the operation fails because too many files are open, nothing has changed.
     fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.rename(from, to)?;
         self.sync_dir(folder_of(to))
@@ -60,7 +60,8 @@ pub trait Disk: Send + Sync {
         Ok(known.f_bavail.saturating_mul(known.f_frsize))
     }
 
-    /// Names and lengths of the files in a directory, except files that are removed meanwhile.
+    /// Names and lengths of the files in a directory. A file that is removed during the call may be
+    /// missing.
     fn list(&self, path: &Path) -> io::Result<Vec<(String, u64)>> {
         SafePath::of(path)?.list()
     }
@@ -70,7 +71,7 @@ pub trait Disk: Send + Sync {
         Ok(Box::new(SafePath::of(path)?.open(OFlags::RDONLY, 0)?))
     }
 
-    /// Maps a file for one read from front to back; see `Map::open_sequential`.
+    /// Maps a file that is read once, from front to back; see `Map::open_sequential`.
     fn map_sequential(&self, path: &Path) -> io::Result<Map> {
         Map::open_sequential(path)
     }
@@ -87,9 +88,9 @@ pub fn make_dir(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.is_dir();
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
     let Some(first) = missing.last() else { return Ok(()) };
-    // The lowest existing directory may have been created by a process that ended before the
-    // directory's name was durable. A directory that this process may not read contains nothing
-    // that an earlier process of the same user has created.
+    // A process may have created the lowest existing directory and ended before the name was
+    // durable. In a directory that this process may not read, no earlier process of the same user
+    // can have created the name.
     match parent(first).map_or(Ok(()), |there| disk.sync_dir(folder_of(there))) {
         Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
         _ => {}
@@ -105,7 +106,7 @@ fn parent(path: &Path) -> Option<&Path> {
     path.parent().filter(|parent| !parent.as_os_str().is_empty())
 }
 
-/// The directory that a file or directory is in.
+/// The parent directory of a file or directory.
 fn folder_of(path: &Path) -> &Path {
     parent(path).unwrap_or_else(|| Path::new(if path.has_root() { "/" } else { "." }))
 }
@@ -183,15 +184,15 @@ impl Disk for RealDisk {
     }
 }
 
-/// A disk that refuses to write after the first failed sync or rename: the state of the files is
-/// unknown then, and a later successful sync would prove nothing. Reading continues. An error for
-/// too many open files is no failure of the disk, since no operation was begun.
+/// A disk that refuses to write after the first failed sync or rename. The state of the files is
+/// then unknown, and a later successful sync would prove nothing. Reads are still possible. An
+/// error that too many files are open does not count as a failure: no operation was begun.
 pub(crate) struct FailStopDisk {
     disk: Arc<dyn Disk>,
     failed: DiskFailure,
 }
 
-/// The first failure of a disk.
+/// The first failure of a disk, if any.
 #[derive(Clone, Default)]
 struct DiskFailure(Arc<OnceLock<String>>);
 

@@ -1,5 +1,6 @@
-//! The embedded archive: an append-only log that is the source of truth, an in-memory head over its
-//! newest part, and sealed segments that index the rest. docs/format.md describes the files.
+//! The embedded archive: an append-only log as the source of truth, a head that indexes the newest
+//! records in memory, and segments that index all older records. docs/format.md describes the
+//! files.
 //!
 //! Read in this order: [`disk`] and [`log`] (durable bytes), [`head`] and [`segment`] (indices over
 //! the log), `engine` (opening, committing, searching), `maintenance` (sealing, merging, rewriting),

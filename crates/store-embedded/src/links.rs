@@ -1,10 +1,11 @@
 //! Safe paths for root: a symbolic link is followed only if root owns the link.
 //!
-//! The archive's directory usually belongs to the user of a service. A link there could lead a
-//! command that root runs to any other file, and the command would empty, fill or give away that
-//! file. So root opens a path directory by directory, each relative to its parent, and follows no
-//! link of another user anywhere in the path. Links of root are followed, since /var/lib/hark may
-//! be such a link. For any other user a link opens no new access, so paths are used unchanged.
+//! The archive's directory usually belongs to the user of a service. Root may run a command on this
+//! directory. A link that this user puts there could lead root's command to any other file, and the
+//! command would empty, fill or give away that file. So root opens a path directory by directory,
+//! each relative to its parent, and follows no other user's link anywhere in the path. Links of
+//! root are followed, since /var/lib/hark may be such a link. Any other user gains no access by a
+//! link, so for other users a path is used unchanged.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -22,7 +23,7 @@ use rustix::io::Errno;
 /// Maximum number of links that are followed in one path.
 const LINKS_MAX: usize = 40;
 
-/// A name in an open directory. No link can redirect the directory or the name any more.
+/// A name in an open directory. No link can redirect either of them any more.
 pub(crate) struct SafePath {
     dir: Option<OwnedFd>,
     name: OsString,
@@ -83,7 +84,8 @@ impl SafePath {
         Ok(Self { dir: Some(dir), name: ".".into() })
     }
 
-    /// Opens the file or directory. A link that has replaced the file meanwhile is not followed.
+    /// Opens the file or directory. If a link has replaced the file in the meantime, the link is
+    /// not followed.
     pub(crate) fn open(&self, flags: OFlags, mode: u32) -> io::Result<File> {
         let flags = if self.dir.is_some() { flags | OFlags::NOFOLLOW } else { flags };
         let (dir, name) = at!(self);
@@ -96,8 +98,8 @@ impl SafePath {
         Ok(mkdirat(dir, name, Mode::from_raw_mode(mode as _))?)
     }
 
-    /// Returns the metadata of the file, the directory or the link itself; `None` if the name does
-    /// not exist.
+    /// Returns the metadata of the file or directory, or of the link itself; `None` if the name
+    /// does not exist.
     pub(crate) fn about(&self) -> io::Result<Option<Stat>> {
         let (dir, name) = at!(self);
         match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -112,7 +114,7 @@ impl SafePath {
         Ok(self.dir.as_ref().map(fstat).transpose()?)
     }
 
-    /// Changes the owner of the file, the directory or the link itself.
+    /// Changes the owner of the file or directory, or of the link itself.
     pub(crate) fn change_owner(&self, user: u32, group: u32) -> io::Result<()> {
         let (dir, name) = at!(self);
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
@@ -131,8 +133,8 @@ impl SafePath {
         Ok(unlinkat(dir, name, AtFlags::empty())?)
     }
 
-    /// Returns the names and lengths of the directory's entries, except entries that are removed
-    /// meanwhile.
+    /// Returns the names and lengths of the directory's entries. An entry that is removed during
+    /// the call may be missing.
     pub(crate) fn list(&self) -> io::Result<Vec<(String, u64)>> {
         let folder = self.open(OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
         let mut files = Vec::new();
@@ -155,7 +157,7 @@ impl SafePath {
     }
 }
 
-/// The flags for opening a directory only to resolve further names.
+/// The flags for opening a directory only as the parent of further names.
 fn name_flags() -> OFlags {
     #[cfg(target_os = "linux")]
     return OFlags::PATH | OFlags::CLOEXEC;
@@ -163,13 +165,13 @@ fn name_flags() -> OFlags {
     return OFlags::RDONLY | OFlags::CLOEXEC;
 }
 
-/// Opens the directory at which a path begins.
+/// Opens the directory in which a path begins.
 fn open_first(path: &Path) -> io::Result<OwnedFd> {
     let first = if path.has_root() { "/" } else { "." };
     Ok(openat(CWD, first, name_flags() | OFlags::DIRECTORY, Mode::empty())?)
 }
 
-/// Pushes the names of a path onto the stack of names to resolve, the first name last.
+/// Pushes the names of a path onto the stack of names to resolve; the first name ends up on top.
 fn push(path: &Path, left: &mut Vec<OsString>) {
     let names = path.components().rev().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),

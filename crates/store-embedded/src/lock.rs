@@ -1,13 +1,13 @@
-//! LOCK and WRITER: one writing process per data directory. The system releases the locks on both
-//! files when the process ends for any reason.
+//! LOCK and WRITER: one writing process per data directory. The system releases both locks when the
+//! process ends for any reason.
 //!
-//! LOCK excludes all other processes. In a takeover two servers share LOCK, so that no third
-//! process can acquire LOCK in between. WRITER decides which of the two servers writes: each has
-//! opened WRITER separately, and only the process that holds the lock on WRITER may write. WRITER
-//! has no content, but its length is the turn. The turn is even once a process has claimed the
-//! right to write, odd once that process has offered the right, and never decreases. The turn shows
-//! a process that claims the right too late that another process has claimed the right before, even
-//! if WRITER is free again.
+//! The lock on LOCK excludes all other processes. In a takeover the two servers share the lock on
+//! LOCK, so a third process can never get the lock. The lock on WRITER decides which of the two
+//! servers writes. Each has opened WRITER separately, and only the process that holds the lock may
+//! write. WRITER has no content, but its length is a number, the turn. A process that claims the
+//! right to write makes the turn even; a process that offers the right makes the turn odd. The turn
+//! never decreases. So a process that claims the right too late sees that another process has had
+//! the right in between, even if WRITER is free again.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -19,44 +19,45 @@ use crate::disk::{RealDisk, make_dir};
 use crate::permissions;
 use crate::space::errors::is_full;
 
-/// Number of attempts to lock WRITER while holding LOCK, and the time between two attempts. Another
-/// process holds WRITER at that point only while that process ends.
+/// Number of attempts to lock WRITER while holding LOCK. At this point, another process holds
+/// WRITER only because that process is just ending.
 const TRIES: u32 = 500;
 const RETRY: Duration = Duration::from_millis(10);
 
 /// The lock of a data directory, held until this value is dropped.
 #[derive(Debug)]
 pub struct DirectoryLock {
-    // This file is closed before LOCK, so that a process that gets LOCK finds WRITER free.
+    // This file is closed before LOCK. So a process that gets LOCK finds WRITER free.
     writer: File,
     file: File,
     /// Whether this process has locked WRITER.
     claimed: bool,
-    /// The last turn at which this process may claim the right to write; `None` allows any turn.
+    /// The highest turn at which this process may still claim the right to write; `None` allows any
+    /// turn.
     last: Option<u64>,
 }
 
 /// The result of claiming the right to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockClaim {
-    /// This process has the right, until [`DirectoryLock::offer`] or its end.
+    /// This process has the right until it calls [`DirectoryLock::offer`] or ends.
     Mine,
     /// Another process has the right.
     Held,
-    /// The right is free, but a third process has had the right meanwhile, or has received an offer
-    /// of the right.
+    /// The right is free, but in the meantime a third process has had the right or has been offered
+    /// the right.
     Late,
 }
 
 /// Why the lock was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another process writes.
+    /// Another process has the right to write.
     #[error("the archive in {data} is in use by process {pid}")]
     Held {
         /// The data directory.
         data: PathBuf,
-        /// The id of the process that holds the lock, as written by that process.
+        /// The id that the process with the lock has written.
         pid: String,
     },
     /// A lock file could not be created or locked.
@@ -75,14 +76,14 @@ impl LockError {
         matches!(self, Self::Io { cause, .. } if is_full(cause))
     }
 
-    /// Whether the lock could not be taken because the user of this process lacks the permission.
+    /// Whether the lock could not be taken because this process lacks the permission.
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied)
     }
 }
 
 impl DirectoryLock {
-    /// Locks a data directory, creates the directory if necessary, and claims the right to write.
+    /// Locks a data directory and claims the right to write. Creates the directory if necessary.
     pub fn acquire(data: &Path) -> Result<Self, LockError> {
         let path = data.join("LOCK");
         let io = |cause| LockError::Io { path: path.clone(), cause };
@@ -104,23 +105,24 @@ impl DirectoryLock {
             std::thread::sleep(RETRY);
         }
         match lock.sign() {
-            // The process id is for messages only.
+            // The process id is only used in messages, so a failure to write it is no error, unless
+            // the disk is full.
             Err(error) if !is_full(&error) => Err(io(error)),
             _ => Ok(lock),
         }
     }
 
-    /// Takes over the lock that another process has handed to this process. LOCK stays locked until
-    /// both processes have released their handles. This process can claim the right to write, up to
-    /// `turn`, once the other process has offered the right.
+    /// Takes over the lock that another process has passed to this process. LOCK stays locked until
+    /// both processes have closed their handles. Once the other process has offered the right to
+    /// write, this process can claim it, up to `turn`.
     pub fn inherit(handed: OwnedFd, data: &Path, turn: u64) -> Result<Self, LockError> {
         let (writer, file) = (open_writer(data)?, handed.into());
         Ok(Self { writer, file, claimed: false, last: Some(turn) })
     }
 
-    /// Returns a handle of LOCK for the process that takes over, and the last turn at which the new
-    /// process can claim the right to write. This process can claim the right back until the new
-    /// process has offered the right.
+    /// Returns a handle of LOCK for the new process, and the highest turn at which the new process
+    /// can claim the right to write. Until the new process has offered the right, this process can
+    /// claim it back.
     pub fn share(&mut self) -> io::Result<(OwnedFd, u64)> {
         let (file, turn) = (self.file.try_clone()?, self.writer.metadata()?.len());
         self.last = Some(turn + 2);
@@ -136,9 +138,9 @@ impl DirectoryLock {
         self.writer.unlock().and(turn)
     }
 
-    /// Claims the right to write, if no other process has the right. A process that already has the
-    /// right claims the right again at a new turn. Processes with earlier shared handles can then
-    /// no longer claim the right.
+    /// Claims the right to write, if no other process has the right. If this process already has
+    /// the right, the turn still advances. Processes that were given handles earlier can then no
+    /// longer claim the right.
     pub fn claim(&mut self) -> io::Result<LockClaim> {
         match self.writer.try_lock() {
             Ok(()) => {}
@@ -173,7 +175,7 @@ impl DirectoryLock {
     }
 }
 
-/// Makes the error that names the process holding the lock.
+/// Makes the error that names the process with the lock.
 fn held(file: &mut File, data: &Path) -> io::Result<LockError> {
     let mut pid = String::new();
     file.read_to_string(&mut pid)?;
@@ -217,7 +219,7 @@ mod tests {
         let mut late = inherit(&mut old, &data);
         assert_eq!(late.claim().unwrap(), LockClaim::Held);
         old.offer().unwrap();
-        // `old` claims the right back before `late` claims the right, so `late` comes too late.
+        // `old` claims the right back before `late` tries to claim it, so `late` is too late.
         assert_eq!(old.claim().unwrap(), LockClaim::Mine);
         let mut new = inherit(&mut old, &data);
         old.offer().unwrap();
@@ -228,8 +230,7 @@ mod tests {
             (LockClaim::Held, LockClaim::Held)
         );
         assert!(new.is_claimed() && !old.is_claimed() && !late.is_claimed());
-        // `new` offers the right: `old` can no longer claim the right back, even while the right is
-        // free.
+        // `new` offers the right. `old` can no longer claim it back, even while it is free.
         let mut next = inherit(&mut new, &data);
         new.offer().unwrap();
         assert_eq!(
@@ -238,8 +239,8 @@ mod tests {
         );
         assert_eq!(new.claim().unwrap(), LockClaim::Mine);
         assert_eq!(next.claim().unwrap(), LockClaim::Held);
-        // One handle of LOCK excludes other processes; the right to write does not outlive its
-        // process.
+        // While one handle of LOCK is open, other processes are excluded; the right to write ends
+        // with its process.
         drop((old, late, next));
         assert!(matches!(DirectoryLock::acquire(&data), Err(LockError::Held { .. })));
         drop(new);
@@ -251,8 +252,8 @@ mod tests {
     #[test]
     fn whoever_ends_leaves_the_right_to_write_to_the_other() {
         let data = hark_testkit::disk::scratch("leaves");
-        // The old process ends before offering the right; the new process ends after claiming the
-        // right.
+        // The old process ends without offering the right, and the new process ends after it has
+        // claimed the right.
         let mut old = DirectoryLock::acquire(&data).unwrap();
         let mut new = inherit(&mut old, &data);
         drop(old);
@@ -266,7 +267,7 @@ mod tests {
         drop(new);
         let mut late = inherit(&mut old, &data);
         assert_eq!(old.claim().unwrap(), LockClaim::Mine);
-        // `old` has claimed the right again without an offer to `late`.
+        // `old` claims the right again and offers nothing to `late`.
         drop(old);
         assert_eq!(late.claim().unwrap(), LockClaim::Late);
         // If the removal fails, only temporary files remain.

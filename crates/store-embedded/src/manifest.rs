@@ -1,5 +1,6 @@
-//! MANIFEST: the logs and segments that make up the shelf. A few lines of text and their checksum,
-//! replaced as a whole: MANIFEST.new is written, synced and renamed, and the folder is synced.
+//! MANIFEST: the file that names the logs and segments of a shelf. MANIFEST has a few lines of text
+//! and their checksum. It is always replaced as a whole: MANIFEST.new is written, synced and
+//! renamed, and the directory is synced.
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
@@ -24,15 +25,15 @@ const ASIDE: &str = "MANIFEST.new";
 /// A log file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// The log's number. Logs are ordered by number; the last one is being written.
+    /// The log's number. Logs are ordered by number. The last log is the active log.
     pub number: u32,
-    /// How many times the log was rewritten.
+    /// How often the log was rewritten.
     pub generation: u32,
-    /// Deletions in logs below this number have been applied to this file: the file lacks the
-    /// deleted records.
+    /// All deletions in logs below this number have been applied to this file: it no longer has
+    /// their records.
     pub purged: u32,
     /// Bytes of dead records and of deletions in the log when the manifest was written. The number
-    /// decides when a rewrite is due.
+    /// decides when the log is rewritten.
     pub dead_bytes: u64,
     /// Number of dead records in the log when the manifest was written.
     pub dead_records: u64,
@@ -60,7 +61,7 @@ pub struct SegmentEntry {
     pub first_log: u32,
     /// Last log that the segment covers.
     pub last_log: u32,
-    /// Generation of the segment's address file.
+    /// Generation of the segment's file of addresses.
     pub addresses: u32,
     /// Generation of the segment's file of dead rows.
     pub dead: u32,
@@ -69,13 +70,13 @@ pub struct SegmentEntry {
 /// The content of MANIFEST.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// The shelf's secret, for hashes.
+    /// The shelf's secret, from which hashes are keyed.
     pub secret: [u8; SECRET],
     /// The logs, ascending by number.
     pub logs: Vec<LogEntry>,
-    /// The segments, ascending by the logs that they cover.
+    /// The segments, ordered by the logs that they cover.
     pub segments: Vec<SegmentEntry>,
-    /// First unused segment number.
+    /// The number of the next new segment.
     pub next_segment: u32,
 }
 
@@ -116,7 +117,7 @@ impl Manifest {
             file.sync()
         };
         write().inspect_err(|_| {
-            // If the removal fails as well, the next write of a manifest replaces the file.
+            // If the removal fails, too, the next write of a manifest replaces the file.
             let _ = disk.remove(&aside);
         })?;
         disk.replace(&aside, &shelf.join(NAME))
@@ -129,11 +130,10 @@ impl Manifest {
         format!("{text}crc32c {sum:08x}\n")
     }
 
-    /// Adds the lines of all facts to `text`: everything but the version and the checksum.
+    /// Adds all lines except the version and the checksum to `text`.
     pub(crate) fn write_lines(&self, text: &mut String) {
         text.push_str("secret ");
         let mut line = |arguments: std::fmt::Arguments<'_>| {
-            // Writing to a String cannot fail.
             let _ = text.write_fmt(arguments);
         };
         for byte in self.secret {
@@ -175,12 +175,12 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// An empty manifest, to be filled line by line.
+    /// Makes an empty manifest, to which lines are added.
     pub(crate) fn empty() -> Self {
         Self { secret: [0; SECRET], logs: Vec::new(), segments: Vec::new(), next_segment: 0 }
     }
 
-    /// Adds the fact of one line; `None` if the line is invalid.
+    /// Adds the content of one line; `None` if the line is invalid.
     pub(crate) fn line(&mut self, line: &str) -> Option<()> {
         let (name, rest) = line.split_once(' ')?;
         if name == "secret" {

@@ -1,30 +1,31 @@
 //! Files mapped into memory for reading. This is the only module of the crate with `unsafe`.
 //!
-//! Mapped bytes do not change: segments are written once, and readers read only the written bytes
-//! of a log. Only Hark may shorten a file of a shelf while the file is open.
+//! Mapped bytes do not change: a segment is written once, and readers read only the bytes of a log
+//! that are already written. While a file of a shelf is open, only Hark may shorten the file.
 //!
 //! # Pages that cannot be read
 //!
-//! If another program shortens a file nevertheless, or the disk cannot read a sector, the page has
-//! no bytes: the system sends SIGBUS, which by default ends the process. Reading by system calls
-//! instead of maps would return an error. But a call for each record, and for each step of a search
-//! in an index, is many times slower, and only a read shows whether a page is readable. So the
-//! signal is caught (`bus::handle`): the handler replaces the missing page with zeros and counts
-//! the fault ([`faults`], [`Map::is_unreadable`]), and the read continues. The zeros are never
-//! trusted:
+//! If another program shortens it nevertheless, or if the disk cannot read a sector, a page of the
+//! map cannot be read. The system then sends SIGBUS, which by default ends the process. Without
+//! maps, a system call for each read would return an error instead. But a system call for each
+//! record, and for each step of a search in an index, is many times slower. A check in advance is
+//! not possible: only a read shows whether a page is readable. So Hark catches the signal
+//! (`bus::handle`). The handler replaces the unreadable page with zeros and counts the fault
+//! ([`faults`], [`Map::is_unreadable`]), and the read goes on. Nobody trusts these zeros:
 //!
-//! - a query compares [`faults`] before and after; if a file of the shelf has new faults, the
+//! - a query compares [`faults`] before and after: if a file of the shelf has new faults, the
 //!   result is an error (`engine/faults.rs`);
-//! - a segment with a missing page is not read any more: queries that need the segment fail until
-//!   the segment is rebuilt from the log;
-//! - each read of a record in a log with a missing page verifies the record's checksum;
-//! - replaying, merging and rewriting end with an error.
+//! - a segment with an unreadable page is no longer read: queries that need it fail until it is
+//!   rebuilt from the log;
+//! - in a log with an unreadable page, each read of a record verifies the record's checksum;
+//! - replays, merges and rewrites end with an error.
 //!
-//! Maps are few and live long; the open maps are in a list that the handler can walk
-//! ([`crate::mapped`]). For a fault at any other address, the previous SIGBUS action applies, as if
-//! this handler did not exist. A map that loses many pages is replaced as a whole, since the system
-//! limits the number of mappings of a process. A caller that needs all readable pages, and has few
-//! maps, can allow many more pages to be replaced individually ([`Map::spare_readable_pages`]).
+//! There are few maps, and they live long. All open maps are in a list in which the handler looks
+//! up addresses ([`crate::mapped`]). If the address of a fault is in no map, the previous action
+//! for SIGBUS applies, as if there were no handler. If many pages of one map are unreadable, the
+//! whole map is replaced, since the system limits the number of mappings of a process. A caller
+//! that has few maps and needs every readable page can let the handler replace many more pages one
+//! by one ([`Map::spare_readable_pages`]).
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -40,13 +41,12 @@ use rustix::fs::OFlags;
 use crate::links::SafePath;
 use crate::mapped::MapRegistration;
 
-/// A mapped file. The map expects random access, unless the file was opened by
-/// [`Map::open_sequential`].
+/// A mapped file. The map expects random access, unless it was made by [`Map::open_sequential`].
 #[derive(Default)]
 pub struct Map(Option<RegisteredMap>);
 
-/// A map and its entry in the list. The entry is dropped first: no address in the list may be
-/// unmapped.
+/// A map and its entry in the list. The entry is dropped before the map, so that no address in the
+/// list is unmapped.
 struct RegisteredMap {
     registered: MapRegistration,
     bytes: Mmap,
@@ -63,23 +63,23 @@ impl RegisteredMap {
 }
 
 impl Map {
-    /// Maps a file for one read from front to back.
+    /// Maps a file that is read once, from front to back.
     pub fn open_sequential(path: &Path) -> io::Result<Self> {
         let file = open(path)?;
         if file.metadata()?.len() == 0 {
             return Ok(Self(None));
         }
-        // SAFETY: as in `open`; the length is the current length of the file.
+        // SAFETY: as in `open`; `len` is the current length of the file.
         let map = unsafe { MmapOptions::new().map(&file)? };
         Ok(Self(Some(RegisteredMap::new(map, Advice::Sequential)?)))
     }
 
     /// Maps a file or, if `reserve` is given, its first `reserve` bytes. The file may be shorter
-    /// than `reserve`: the bytes after its current end may be read once the file has grown.
+    /// than `reserve`. The bytes beyond its current end may be read after the file has grown.
     pub fn open(path: &Path, reserve: Option<usize>) -> io::Result<Self> {
         let file = open(path)?;
         let written = file.metadata()?.len() as usize;
-        // Not even the first page of an empty file may be read.
+        // In a map of an empty file, even the first page must not be read.
         if written == 0 {
             return Ok(Self(None));
         }
@@ -90,7 +90,7 @@ impl Map {
         Ok(Self(Some(RegisteredMap::new(map, Advice::Random)?)))
     }
 
-    /// Whether a read of the file has failed; such a read returned zeros.
+    /// Whether a read of the file has failed and returned zeros.
     #[inline]
     pub fn is_unreadable(&self) -> bool {
         self.faults() > 0
@@ -105,8 +105,8 @@ impl Map {
         self.0.as_ref().map_or(0, |map| map.registered.slot().faults())
     }
 
-    /// Records that a part of the file is lost although no read has failed: a hole, and the rest of
-    /// the last page of a shortened file, read as zeros.
+    /// Notes that a part of the file is lost although no read has failed. Zeros without a failed
+    /// read come from a hole, or from the rest of the last page of a shortened file.
     pub(crate) fn note_lost(&self) {
         if let Some(map) = &self.0 {
             map.registered.slot().note_fault();
@@ -114,28 +114,28 @@ impl Map {
         }
     }
 
-    /// Makes the handler replace only the unreadable pages of this map, up to [`PAGES_SPARING`]
-    /// pages. For a process with few such maps: each gap in a map counts as a mapping of the
-    /// process, and by default the system allows 65,530 mappings.
+    /// Lets the handler replace up to [`PAGES_SPARING`] unreadable pages of this map one by one,
+    /// instead of the whole map. Only a process with few such maps may use this: each replaced page
+    /// splits a mapping, and by default the system allows 65,530 mappings.
     pub fn spare_readable_pages(&self) {
         if let Some(map) = &self.0 {
             map.registered.slot().replace_one_by_one(PAGES_SPARING);
         }
     }
 
-    /// Makes the system read a part of the file from the disk in large pieces, without waiting. For
-    /// a part that is about to be read as a whole.
+    /// Makes the system read a part of the file from the disk in large pieces. The call does not
+    /// wait. For a part of which soon all bytes are needed.
     pub fn read_ahead(&self, part: Range<usize>) {
         if let Some(RegisteredMap { bytes, .. }) =
             self.0.as_ref().filter(|map| part.end <= map.bytes.len())
         {
-            // Only a hint: without the hint the same bytes are read page by page.
+            // This is only a hint: without it, the same bytes are read page by page.
             let _ = bytes.advise_range(Advice::WillNeed, part.start, part.len());
         }
     }
 
-    /// Prefetches the bytes at `at` into the processor's cache without waiting: about as many bytes
-    /// as a typical record has.
+    /// Prefetches about as many bytes from `at` as a typical record has into the processor's cache.
+    /// The call does not wait.
     #[inline]
     pub fn prefetch(&self, at: usize) {
         #[cfg(target_arch = "x86_64")]
@@ -154,11 +154,12 @@ fn open(path: &Path) -> io::Result<File> {
     SafePath::of(path)?.open(OFlags::RDONLY, 0)
 }
 
-/// Maximum number of pages replaced individually in a map that spares its readable pages. With a
-/// gap on each side of every page, they take half of the mappings of a process.
+/// Maximum number of pages that are replaced one by one in a map that spares its readable pages. If
+/// there is a readable page on each side of every such page, these pages take half of the mappings
+/// of a process.
 const PAGES_SPARING: u32 = 16_384;
 
-/// Cache lines of a record that are prefetched.
+/// Number of cache lines that are prefetched for a record.
 #[cfg(target_arch = "x86_64")]
 const LINES: usize = 12;
 
@@ -173,8 +174,8 @@ impl Deref for Map {
 /// Number of failed reads of all maps.
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of failed reads of maps, which returned zeros, since the process began. All
-/// reads made before the call are counted.
+/// Returns the number of failed reads of maps since the process began. The number includes all
+/// reads before the call.
 #[inline]
 pub(crate) fn faults() -> u64 {
     // Earlier reads must not be reordered behind this load.
@@ -197,8 +198,8 @@ mod bus {
     use super::FAULTS;
     use crate::mapped::{self, PAGES_EACH};
 
-    /// Maximum number of pages replaced individually in all maps together, except maps with their
-    /// own limit.
+    /// Maximum number of pages that are replaced one by one in all maps together. Maps with their
+    /// own limit do not count.
     const PAGES: u64 = 4096;
 
     /// Number of failed reads of the maps without their own limit.
@@ -224,14 +225,14 @@ mod bus {
             unsafe { (mem::zeroed(), mem::zeroed()) };
         let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = handle;
         ours.sa_sigaction = handler as usize;
-        // The handler runs on the thread's signal stack, if the thread has a signal stack.
+        // The handler runs on the thread's signal stack, if the thread has one of its own.
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         // SAFETY: both point to structs of this function; `handle` does only what a handler may do.
         unsafe {
             if libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // Set before our handler is installed, since the handler reads `BEFORE`.
+            // `BEFORE` is set before the handler is installed, because the handler reads `BEFORE`.
             let _ = BEFORE.set(before);
             if libc::sigaction(libc::SIGBUS, &raw const ours, ptr::null_mut()) != 0 {
                 return Err(io::Error::last_os_error());
@@ -253,7 +254,8 @@ mod bus {
         if is_fault && replace(address) {
             return;
         }
-        // SAFETY: restores the previous action. A fault recurs at once; other signals are resent.
+        // SAFETY: restores the previous action. Then a fault occurs again at once, and any other
+        // signal is sent again.
         unsafe {
             let before = BEFORE.get().map_or(ptr::null(), ptr::from_ref);
             libc::sigaction(signal, before, ptr::null_mut());
@@ -267,7 +269,7 @@ mod bus {
     /// to no map.
     fn replace(address: usize) -> bool {
         let Some((slot, whole)) = mapped::find(address) else { return false };
-        // Count the fault before any thread can read a zero.
+        // The fault is counted before any thread can read a zero.
         let here = slot.note_fault();
         FAULTS.fetch_add(1, Ordering::SeqCst);
         let pages_max = slot.pages_max();
@@ -279,8 +281,8 @@ mod bus {
         let part = if few { page..page + page_bytes } else { whole };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         // SAFETY: the part lies within a map that the interrupted reader keeps open, and begins at
-        // a page boundary. Other threads that read the part see bytes change as after a change of
-        // the file. These threads rely on no other guarantee.
+        // a page boundary. Other threads that read the part see its bytes change, as after a change
+        // of the file. These threads rely on no other guarantee.
         let made = unsafe {
             let at = ptr::with_exposed_provenance_mut(part.start);
             libc::mmap(at, part.len(), libc::PROT_READ, flags, -1, 0)

@@ -1,31 +1,32 @@
-//! The list of mapped files, for a signal handler that looks up addresses. A lookup neither takes a
-//! lock nor allocates.
+//! The list of maps, in which a signal handler looks up an address. A lookup neither takes a lock
+//! nor allocates.
 
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
-/// Number of maps in one chunk of the list.
+/// Number of maps in each chunk of the list.
 const CHUNK: usize = 128;
 
-/// An entry of the list: the memory and the faults of one map.
+/// An entry of the list: a map's range of memory, and its number of failed reads.
 pub(crate) struct MapSlot {
-    /// A sequence number, which is odd while the other fields are being changed.
+    /// A sequence number. It is odd while the other fields are being changed.
     version: AtomicUsize,
     /// First address of the map; 0 if the slot is free.
     start: AtomicUsize,
     end: AtomicUsize,
     /// Number of failed reads of the map.
     faults: AtomicU32,
-    /// Maximum number of pages of the map that are replaced individually.
+    /// Maximum number of the map's pages that are replaced individually.
     pages_max: AtomicU32,
 }
 
-/// Maximum number of pages replaced individually in one map, unless [`MapSlot::replace_one_by_one`]
-/// raises this limit.
+/// Maximum number of pages that are replaced one by one in a map, unless
+/// [`MapSlot::replace_one_by_one`] raises this limit.
 pub(crate) const PAGES_EACH: u32 = 16;
 
-/// A part of the list. The list only grows, so a signal handler finds each part whole at any time.
+/// A part of the list. The list only grows, so a signal handler finds each chunk complete at any
+/// time.
 struct MapSlotChunk {
     slots: [MapSlot; CHUNK],
     next: OnceLock<Box<MapSlotChunk>>,
@@ -60,7 +61,7 @@ impl MapSlot {
         true
     }
 
-    /// Returns the map's range of memory, unless the slot is free or being changed.
+    /// Returns the map's range of memory; `None` if the slot is free or being changed.
     fn part(&self) -> Option<Range<usize>> {
         let version = self.version.load(Ordering::SeqCst);
         let part = self.start.load(Ordering::SeqCst)..self.end.load(Ordering::SeqCst);
@@ -74,13 +75,13 @@ impl MapSlot {
         self.faults.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Makes the handler replace up to `pages` pages of the map individually, and only then the
+    /// Lets the handler replace up to `pages` pages of the map one by one, before it replaces the
     /// whole map.
     pub(crate) fn replace_one_by_one(&self, pages: u32) {
         self.pages_max.store(pages, Ordering::SeqCst);
     }
 
-    /// Maximum number of pages of the map that are replaced individually.
+    /// Maximum number of the map's pages that are replaced individually.
     pub(crate) fn pages_max(&self) -> u32 {
         self.pages_max.load(Ordering::SeqCst)
     }
@@ -127,8 +128,8 @@ impl Drop for MapRegistration {
     }
 }
 
-/// Returns the map that contains an address, and the map's range of memory. The reader that faulted
-/// keeps its map open, so a map that is being registered or removed cannot be the wanted map.
+/// Returns the map that contains an address, and the map's range of memory. The map is neither
+/// being registered nor being removed: the reader that caused the fault has it open.
 pub(crate) fn find(address: usize) -> Option<(&'static MapSlot, Range<usize>)> {
     let mut chunk = Some(&FIRST);
     while let Some(here) = chunk {
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn maps_are_found_while_they_are_there_and_no_longer() {
-        // These addresses are far from the maps of other tests.
+        // No map of another test is near these addresses.
         let part = |at: usize| (at + 1) << 8..((at + 1) << 8) + 100;
         let maps: [_; CHUNK * 3] = array::from_fn(|at| MapRegistration::new(&part(at)));
         for at in 0..maps.len() {

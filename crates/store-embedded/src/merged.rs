@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Merges ascending sequences into one ascending sequence. Equal items stay.
+/// Merges ascending sequences into one ascending sequence. Equal items are all kept.
 pub(crate) fn merged<T: Ord>(mut parts: Vec<impl Iterator<Item = T>>) -> impl Iterator<Item = T> {
     let first = parts.iter_mut().enumerate();
     let first = first.filter_map(|(at, part)| Some(Reverse((part.next()?, at))));

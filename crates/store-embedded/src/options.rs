@@ -11,49 +11,50 @@ use crate::head;
 use crate::log::LOG_BYTES_MAX;
 use crate::space::reserve::DiskReserve;
 
-/// Settings of an embedded shelf. The settings of [`SpaceBounds`] can change while the shelf is
-/// open, by [`Store::set_space`](hark_archive::Store::set_space).
+/// Settings of an embedded shelf. [`Store::set_space`](hark_archive::Store::set_space) changes the
+/// settings of [`SpaceBounds`] while the shelf is open.
 #[derive(Clone)]
 pub struct EmbeddedOptions {
-    /// Number of records at which the head is sealed into a segment. Values above
+    /// Number of records at which a head is full and is sealed into a segment. Values above
     /// [`SEAL_RECORDS_MAX`] count as this maximum.
     pub seal_records: u32,
-    /// Length of a log in bytes at which its head is sealed, however few records the head has.
+    /// Length of a log, in bytes, at which its head is sealed, however few records the head has.
     /// Values above [`LOG_BYTES_MAX`] count as this maximum.
     pub log_bytes_max: u64,
-    /// Approximate memory in bytes at which a head is sealed. All heads together, including heads
-    /// that wait to be sealed, take up to four times as much. Above this bound, writes wait for
-    /// sealing.
+    /// Approximate bytes of memory at which a head is sealed. All heads together, including those
+    /// that wait for sealing, may take four times as much. Above four times this size, writes wait
+    /// until a head is sealed.
     pub head_bytes_max: u64,
     /// Number of segments of similar size that are merged into a larger segment.
     pub merge_fan_in: usize,
-    /// Maximum number of records in a merged segment. The memory of a merge grows with this number
-    /// (some 40 bytes per record), and fewer, larger segments bring no advantage.
+    /// Maximum number of records in a merged segment. A merge needs some 40 bytes of memory per
+    /// record, and still larger segments have no advantage.
     pub segment_records_max: u64,
-    /// Share of a sealed log that must be dead before the log is rewritten.
+    /// Share of dead bytes above which a sealed log is rewritten.
     pub rewrite_dead_share: f64,
-    /// Total of dead bytes that may stay in the sealed logs below `rewrite_dead_share`. Above this
-    /// total, the worst of these logs are rewritten, too.
+    /// Maximum number of dead bytes in all sealed logs that stay below `rewrite_dead_share`. Above
+    /// this number, those of these logs with the largest share are rewritten, too.
     pub dead_bytes_max: u64,
-    /// Whether sealing, merging and rewriting run on a separate thread. Otherwise they run inside
-    /// the commit that requires them: slower, but deterministic.
+    /// Whether sealing, merging and rewriting run on a separate thread. If false, they run inside
+    /// the commit that makes them necessary: slower, but deterministic.
     pub background: bool,
-    /// Time within which the slow check reads the whole shelf, in the background. `None` or zero:
-    /// no slow check runs.
+    /// Time within which the slow check reads the whole shelf in the background. With `None` or
+    /// zero, no slow check runs.
     pub scrub_within: Option<Duration>,
-    /// Names of labels whose values are listed in segments, for
-    /// [`Store::label_values`](hark_archive::Store::label_values). Maintenance makes segments that
-    /// list other labels again, one segment at a time.
+    /// Names of the labels whose values are listed in segments, for
+    /// [`Store::label_values`](hark_archive::Store::label_values). Maintenance replaces segments
+    /// that list other labels, one segment at a time.
     pub listed_labels: &'static [u8],
-    /// The texts whose words are indexed. `None`: searches read the words from the records.
-    /// Maintenance makes segments that index other texts again, one segment at a time.
+    /// Defines the texts whose words are indexed. With `None`, searches read the words from the
+    /// records. Maintenance replaces segments that index other texts, one segment at a time.
     pub texts: Option<Arc<dyn TextSource>>,
-    /// Time within which deleted records are gone from all files. `None` leaves them until their
-    /// log is rewritten for other reasons. Needs `background`.
+    /// Time within which deleted records are gone from all files. With `None`, they stay until
+    /// their log is rewritten for another reason. The setting needs `background`.
     pub erase_within: Option<Duration>,
-    /// Free bytes of the disk below which maintenance frees all space of deleted records at once.
+    /// Free bytes of the disk below which maintenance frees the space of all deleted records at
+    /// once.
     pub free_bytes_min: u64,
-    /// The disk reserve of the shelf's directory. `None`: no reserve.
+    /// The reserve of disk space in the shelf's directory; `None` for no reserve.
     pub reserve: Option<Arc<DiskReserve>>,
     /// The disk with the shelf's files.
     pub disk: Arc<dyn disk::Disk>,
@@ -81,11 +82,11 @@ impl Default for EmbeddedOptions {
     }
 }
 
-/// Maximum number of records at which a head is sealed: half of the head's capacity. The other half
-/// is for the batch that fills the head.
+/// Maximum value of `seal_records`: half of the rows that a head can have. The other half is for
+/// the batch that fills the head.
 pub const SEAL_RECORDS_MAX: u32 = (head::ROWS_MAX / 2) as u32;
 
-/// Memory that all heads together may take, in units of [`EmbeddedOptions::head_bytes_max`].
+/// Maximum memory of all heads together, as a multiple of [`EmbeddedOptions::head_bytes_max`].
 const HEADS: u64 = 4;
 
 impl EmbeddedOptions {
@@ -96,7 +97,8 @@ impl EmbeddedOptions {
 
     /// Number of rows for which a new head reserves memory at once.
     pub(crate) fn rows_expected(&self) -> u32 {
-        // Reserving a row costs a quarter of a row's memory, and there may be more lists than rows.
+        // To reserve a row costs a quarter of the row's memory, and there may be more lists than
+        // rows.
         let fit = self.head_bytes_max / head::ROW_BYTES / 4;
         self.rows_max().min(fit.try_into().unwrap_or(u32::MAX))
     }
@@ -111,8 +113,8 @@ impl EmbeddedOptions {
         }
     }
 
-    /// Whether a head must be sealed that has `rows` rows, `bytes` of memory and a log of
-    /// `log_bytes`. The log may have `log_bytes_max`.
+    /// Whether a head with `rows` rows, `bytes` bytes of memory and a log of `log_bytes` bytes must
+    /// be sealed. `log_bytes_max` is the current bound for the log.
     pub(crate) fn is_full(
         &self,
         rows: u32,
@@ -125,13 +127,13 @@ impl EmbeddedOptions {
             || bytes >= self.head_bytes_max
     }
 
-    /// Whether `heads_bytes`, the memory of all heads, exceeds the limit.
+    /// Whether `heads_bytes`, the memory of all heads, exceeds the maximum.
     pub(crate) fn are_too_many(&self, heads_bytes: u64) -> bool {
         heads_bytes > self.head_bytes_max.saturating_mul(HEADS)
     }
 
-    /// Whether the heads that wait to be sealed leave too little memory for the active head and the
-    /// batch that fills the active head.
+    /// Whether the heads that wait for sealing leave too little memory for the active head and for
+    /// the batch that fills this head.
     pub(crate) fn must_seal_first(&self, frozen_bytes: u64) -> bool {
         frozen_bytes > self.head_bytes_max.saturating_mul(HEADS - 2)
     }

@@ -1,8 +1,9 @@
-//! Files and folders that only their owner can open, since an archive may hold private messages. A
-//! file or folder made by root belongs to the owner of its parent folder. So a command run as root
-//! does not lock a service out of its archive. [`create_dir_like`] makes folders for another owner.
+//! Makes files and directories that only their owner can open, since an archive may hold private
+//! messages. A file or directory that root makes is given to the owner of its parent directory. So
+//! a command that root runs does not lock a service out of its archive. [`create_dir_like`] makes
+//! directories for another owner.
 
-//! Root follows no link of another user in the path of a file or folder (`links`).
+//! In the path of a file or directory, root follows no other user's link (`links`).
 
 use std::fs::{self, File};
 use std::io;
@@ -18,7 +19,8 @@ pub fn create_file(path: &Path) -> io::Result<File> {
     open(path, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)
 }
 
-/// Opens a file for reading and writing. A missing file is created, empty and private.
+/// Opens a file for reading and writing. If the file is missing, makes an empty file that only its
+/// owner can open.
 pub fn open_file(path: &Path) -> io::Result<File> {
     open(path, OFlags::RDWR | OFlags::CREATE)
 }
@@ -33,13 +35,13 @@ fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     Ok(file)
 }
 
-/// Creates a folder and its missing parents.
+/// Creates a directory and its missing parents.
 pub fn create_dir(path: &Path) -> io::Result<()> {
     create_dirs(path, &match_owner)
 }
 
-/// Creates a folder and its missing parents. Folders created by root belong to the owner of
-/// `model`, unless root owns `model` as well.
+/// Creates a directory and its missing parents. If root makes a directory, it is given to the owner
+/// of `model`, unless root owns `model` as well.
 pub fn create_dir_like(path: &Path, model: &Path) -> io::Result<()> {
     let model = fs::metadata(model)?;
     let owner = (model.uid(), model.gid());
@@ -48,7 +50,7 @@ pub fn create_dir_like(path: &Path, model: &Path) -> io::Result<()> {
     })
 }
 
-/// Creates folders, and passes each new folder to `give`.
+/// Creates a directory and its missing parents, and passes each new directory to `give`.
 fn create_dirs(path: &Path, give: &dyn Fn(&SafePath) -> io::Result<()>) -> io::Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
@@ -64,7 +66,7 @@ fn create_dirs(path: &Path, give: &dyn Fn(&SafePath) -> io::Result<()>) -> io::R
     }
 }
 
-/// Returns a warning with a remedy if other users can look into a folder; `None` if they cannot.
+/// If other users can read or enter a directory, returns a warning with a remedy.
 pub fn warning(folder: &Path) -> io::Result<Option<String>> {
     let mode = fs::metadata(folder)?.mode() & 0o7777;
     Ok((mode & 0o005 != 0).then(|| {
@@ -76,7 +78,7 @@ pub fn warning(folder: &Path) -> io::Result<Option<String>> {
     }))
 }
 
-/// Changes the owner of a file or folder that root has made to the owner of its parent folder.
+/// Gives a file or directory that root has made to the owner of its parent directory.
 fn match_owner(place: &SafePath) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -87,8 +89,7 @@ fn match_owner(place: &SafePath) -> io::Result<()> {
     }
 }
 
-/// Changes the owner of a file or folder that root has made to `user` and `group`, unless `user` is
-/// root.
+/// Gives a file or directory that root has made to `user` and `group`, unless `user` is root.
 fn change_owner_to(place: &SafePath, (user, group): (u32, u32)) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() || user == 0 {
         return Ok(());

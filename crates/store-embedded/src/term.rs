@@ -1,4 +1,5 @@
-//! Terms: keyed 64-bit hashes of the properties by which queries find rows.
+//! Terms: keyed 64-bit hashes of the properties by which queries find rows, such as an author or a
+//! tag.
 //!
 //! The key is the secret of the shelf, so nobody can make two terms collide on purpose. Words with
 //! the same hash are compared as text. Every hit is checked against its record, so an accidental
@@ -18,19 +19,20 @@ use crate::options::EmbeddedOptions;
 /// Bytes of a shelf's secret.
 pub const SECRET: usize = 16;
 
-/// The label name that marks a segment with words. Segments of format 3 listed their words under
-/// this name.
+/// The label name that marks a segment in which words are indexed. Segments of format 3 listed
+/// their words under this name.
 pub const WORDS: u8 = 0x1f;
-/// First of the label names that encode the fingerprint of the indexed texts, four bits per name.
+/// The first of the label names that encode the fingerprint of the indexed texts. Each name encodes
+/// four bits.
 const FINGERPRINT: u8 = 0x10;
 
-/// The hash functions of one shelf, the labels with listed values, and the texts with indexed
-/// words.
+/// The hash functions of a shelf, the labels whose values are listed, and the texts whose words are
+/// indexed.
 #[derive(Clone)]
 pub struct TermHasher {
     hasher: SipHasher13,
-    /// The hash function of words: fast, since there are many words, and different in each process,
-    /// since no file contains these hashes.
+    /// The hash function of words. It is fast, since there are many words, and it differs in each
+    /// process, since no file contains these hashes.
     words: RandomState,
     every: u64,
     labels: &'static [u8],
@@ -38,10 +40,10 @@ pub struct TermHasher {
     texts: Option<Arc<dyn TextSource>>,
 }
 
-/// Reused buffers for the terms of one record at a time.
+/// Buffers for the terms of one record. They are used for one record after another.
 #[derive(Default)]
 pub struct TermBuffers {
-    /// The terms except the terms of words, ascending.
+    /// The terms of a record without those of its words, ascending.
     pub terms: Vec<u64>,
     words: RecordWords,
     weighed: WeighedWords,
@@ -80,13 +82,13 @@ impl TermHasher {
         Self { hasher, words, every: hash(hasher, 0, 0, &[]), labels, listed, texts }
     }
 
-    /// The names of the labels with listed values.
+    /// The names of the labels whose values are listed.
     pub fn labels(&self) -> &'static [u8] {
         self.labels
     }
 
-    /// The list that a segment stores about its content: the names of the listed labels, and the
-    /// fingerprint of the indexed words.
+    /// The list with which a segment describes its content: the names of the listed labels, and the
+    /// fingerprint of the indexed texts.
     pub fn listed(&self) -> &[u8] {
         &self.listed
     }
@@ -96,23 +98,24 @@ impl TermHasher {
         self.texts.is_some()
     }
 
-    /// Whether words of a record of this kind may be indexed.
+    /// Whether words are indexed for records of this kind.
     pub fn has_words_of(&self, kind: u32) -> bool {
         self.texts.as_ref().is_some_and(|texts| texts.has_texts(kind))
     }
 
-    /// Whether a segment that lists `listed` indexes the same words as this shelf.
+    /// Whether a segment with the list `listed` indexes the words that this shelf is configured to
+    /// index.
     pub fn are_words_in(&self, listed: &[u8]) -> bool {
         self.has_words() && self.listed.get(self.labels.len()..) == words_of(listed)
     }
 
-    /// The term that every row has. The posting list of this term and a kind has all rows of the
+    /// The term that every row has. The posting list of this term and a kind has all rows of this
     /// kind.
     pub fn every(&self) -> u64 {
         self.every
     }
 
-    /// Sets the buffers to all terms of a record, deduplicated.
+    /// Fills the buffers with all terms of a record, without duplicates.
     pub fn of(&self, record: &Record<'_>, buffers: &mut TermBuffers) {
         self.of_labels(record, buffers);
         let TermBuffers { words, weighed, .. } = buffers;
@@ -123,7 +126,7 @@ impl TermHasher {
         }
     }
 
-    /// Sets the buffers to all terms of a record, deduplicated, without words.
+    /// Fills the buffers with all terms of a record except those of words, without duplicates.
     pub fn of_labels(&self, record: &Record<'_>, buffers: &mut TermBuffers) {
         buffers.weighed.clear();
         let terms = &mut buffers.terms;
@@ -150,12 +153,12 @@ impl TermHasher {
     }
 }
 
-/// Returns the part of a segment's list that describes the indexed words.
+/// Returns the part of a segment's list `listed` that describes the indexed words.
 fn words_of(listed: &[u8]) -> Option<&[u8]> {
     listed.get(listed.iter().position(|name| *name == WORDS)?..)
 }
 
-/// Whether a segment indexes words.
+/// Whether a segment with the list `listed` indexes words.
 pub fn lists_words(listed: &[u8]) -> bool {
     words_of(listed).is_some()
 }

@@ -1,5 +1,5 @@
-//! Tests that no setting loses or hides a record, panics, or takes memory without bound. The limits
-//! of a log and of a head are lowered for these tests (`log::BYTES_MAX`, `head::ROWS_MAX`).
+//! Tests that no setting loses or hides a record, panics, or takes unbounded memory. For these
+//! tests the maximum sizes of a log and of a head are lower (`log::BYTES_MAX`, `head::ROWS_MAX`).
 
 use std::alloc::System;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::{EmbeddedStore, rebuild};
 #[global_allocator]
 static ALLOCATOR: Counting<System> = Counting(System);
 
-/// A shelf's directory, which is removed when this value is dropped.
+/// The directory of a shelf. It is removed when this value is dropped.
 struct Shelf(PathBuf);
 
 impl Drop for Shelf {
@@ -65,7 +65,8 @@ fn put(numbers: std::ops::Range<u32>, labels: u32, bytes: usize) -> Vec<Write> {
     numbers.map(|number| Write::Put(record_of(number, 1, labels, bytes))).collect()
 }
 
-/// Asserts that exactly the records with these numbers are found, by their ids and by one query.
+/// Asserts that exactly the records with these numbers are found, by their ids and by one query for
+/// all records.
 fn assert_found(store: &EmbeddedStore, numbers: std::ops::Range<u32>) {
     let missing: Vec<u32> =
         numbers.clone().filter(|&number| !store.knows(&id(number)).expect("answers")).collect();
@@ -95,7 +96,7 @@ fn logs_end_where_indices_reach_whatever_is_set() {
     let shelf = Shelf::new("long");
     let options = EmbeddedOptions { log_bytes_max: u64::MAX, ..quiet() };
     let store = shelf.open(&options);
-    // Write three times the maximum length of a log.
+    // The records fill three times the maximum length of a log.
     for at in 0..30 {
         store.commit(&put(at * 10..at * 10 + 10, 1, 10_000)).expect("commits");
     }
@@ -131,7 +132,7 @@ fn a_log_is_read_whole_though_less_is_set_than_when_it_was_written() {
 #[test]
 fn one_deletion_of_very_many_is_written_in_pieces_that_can_be_read_again() {
     let shelf = Shelf::new("erase");
-    // The batch has more deletions than fit into one log.
+    // The batch needs more deletions than fit into one log.
     let rows = (log::BYTES_MAX / 45) as u32 + 1_000;
     let store = shelf.open(&quiet());
     for from in (0..rows).step_by(4_000) {
@@ -146,9 +147,9 @@ fn one_deletion_of_very_many_is_written_in_pieces_that_can_be_read_again() {
     assert_eq!(faults(&shelf.0, &quiet()), "");
 }
 
-/// Makes a shelf in a state that an earlier version could leave. Log 1 has the records 0..10; log 2
-/// is too long and has 10..`end`. Log 3 has record `end` and the deletions of 5, 50 and 51, and
-/// record 50 again.
+/// Makes a shelf in a state that an earlier version could leave behind. Log 1 has the records
+/// 0..10. Log 2 is too long and has the records 10..`end`. Log 3 has record `end`, the deletions of
+/// records 5, 50 and 51, and record 50 once more.
 fn leave_long_log(shelf: &Shelf, end: u32, sealed: bool) {
     let store = shelf.open(&EmbeddedOptions { seal_records: 10, ..quiet() });
     store.commit(&put(0..10, 1, 10_000)).expect("commits");
@@ -234,7 +235,7 @@ fn the_memory_of_a_head_is_about_what_it_says() {
         for bytes in &records {
             head.insert(&Record::new(bytes).expect("sound"), 0, &mut scratch);
         }
-        // The tables that an empty head reserves for later lists are not counted.
+        // The tables that an empty head reserves in advance do not count.
         let taken = (bytes_of_this_thread() - empty) as u64;
         assert!(empty - before < 200_000, "an empty head has {} bytes", empty - before);
         let said = head.bytes();
@@ -334,7 +335,8 @@ fn what_a_segment_keeps_of_rare_kinds_is_bounded() {
     let store = shelf.open(&options);
     let mut writes = put(0..640, 1, 0);
     for number in (0..640).step_by(64) {
-        // One record of a kind with many labels, and one record of a kind with few labels.
+        // One record has a kind and many labels, the other records have another kind and few
+        // labels.
         writes[number as usize] = Write::Put(record_of(number, 7, 1_000, 0));
         writes[number as usize + 1] = Write::Put(record_of(number + 1, 5, 2, 0));
     }
@@ -352,8 +354,8 @@ fn what_a_segment_keeps_of_rare_kinds_is_bounded() {
 fn counts_of_a_kind_are_right_while_records_of_all_kinds_are_deleted() {
     let shelf = Shelf::new("kinds");
     let store = shelf.open(&EmbeddedOptions { seal_records: 640, ..quiet() });
-    // Half of the records have one kind, whose list is searched. The lists of the other kinds are
-    // read.
+    // Half of the records have one kind. The dead rows are looked up in the list of this kind. The
+    // lists of all other kinds are read.
     let kind = |number: u32| if number.is_multiple_of(2) { 0 } else { number % 41 };
     let record = |number| Write::Put(record_of(number, kind(number), 1, 0));
     let puts: Vec<Write> = (0..641).map(record).collect();

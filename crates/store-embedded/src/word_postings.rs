@@ -1,4 +1,4 @@
-//! Words in the order of arrival, each with its postings, before sorting.
+//! Words in the order of arrival with their postings, before they are sorted.
 
 use crate::segment::word_blocks::{ListKey, index_key};
 
@@ -8,10 +8,11 @@ pub struct WordPostings {
     /// The concatenated words.
     text: String,
     words: Vec<GatheredWord>,
-    /// The rows that have words, each row once.
+    /// The rows that have words; each row occurs once.
     rows: Vec<u32>,
     postings: Vec<WordPosting>,
-    /// Hash table of words with linear probing: the number of a word plus one; 0 means a free slot.
+    /// A hash table of words with linear probing. A slot has the number of a word plus one; 0 means
+    /// a free slot.
     slots: Vec<u32>,
 }
 
@@ -19,25 +20,27 @@ struct GatheredWord {
     hash: u64,
     /// The end of the word in the text.
     end: u32,
-    /// The index of the word's last posting, plus one.
+    /// The index of the word's last posting plus one.
     last: u32,
 }
 
 struct WordPosting {
-    /// The index of the previous posting of the same word, plus one; 0 if there is none.
+    /// The index of the previous posting of the same word plus one; 0 if there is no previous
+    /// posting.
     before: u32,
     /// The index of the posting's row in `rows`.
     row: u32,
     key: ListKey,
 }
 
-/// Bytes of memory of a word, without its letters: the entry, and up to four slots.
+/// Bytes of memory of a word without its letters: its entry, and up to four slots.
 pub const WORD_BYTES: usize = size_of::<GatheredWord>() + 16;
 /// Bytes of memory of a posting.
 pub const POSTING_BYTES: usize = size_of::<WordPosting>();
 /// Bytes of memory of a row.
 const ROW_BYTES: usize = size_of::<u32>();
-/// Number of letters, words and postings that keep their memory after [`WordPostings::clear`].
+/// Number of letters, of words and of postings for which memory is kept after
+/// [`WordPostings::clear`].
 const KEPT: usize = 1 << 16;
 
 impl WordPostings {
@@ -89,7 +92,7 @@ impl WordPostings {
         (0..self.words.len()).map(|number| self.word(number))
     }
 
-    /// The number of a word, or else the free slot for the word.
+    /// Returns the number of a word, or else the free slot in which the word belongs.
     fn find(&self, (hash, word): (u64, &str)) -> Result<usize, usize> {
         let mask = self.slots.len() - 1;
         let mut slot = hash as usize & mask;
@@ -103,8 +106,8 @@ impl WordPostings {
         }
     }
 
-    /// Adds a posting of a word and its hash: the row, and its kind and the word's class as `key`.
-    /// The caller adds all postings of a row one after another.
+    /// Adds a posting of a word. `key` has the kind of the row and the class of the word. The
+    /// caller must add all postings of a row in succession.
     pub fn add(&mut self, (hash, word): (u64, &str), key: ListKey, row: u32) {
         if self.slots.len() < 2 * (self.words.len() + 1) {
             self.make_room();
@@ -136,7 +139,7 @@ impl WordPostings {
         }
     }
 
-    /// The postings of a word, the latest posting first.
+    /// The postings of a word, latest first.
     pub fn of(&self, word: (u64, &str)) -> impl Iterator<Item = (ListKey, u32)> {
         let found = (!self.slots.is_empty()).then(|| self.find(word).ok()).flatten();
         let postings = self.chain(found.map_or(0, |number| self.words[number].last));
@@ -151,8 +154,9 @@ impl WordPostings {
         })
     }
 
-    /// Passes each word to `each`, in ascending order, with its postings, ascending. The postings
-    /// contain `numbers` in place of the [`WordPostings::rows`] at the same index.
+    /// Passes each word to `each`, in ascending order, with its postings, which ascend. In the
+    /// postings, each row is replaced by the number at its index in `numbers`
+    /// ([`WordPostings::rows`] has the row at the same index).
     pub fn sorted<'a>(&'a self, numbers: &[u32], mut each: impl FnMut(&'a str, &[(ListKey, u32)])) {
         let mut words: Vec<(u64, u32)> =
             (0..).zip(self.words()).map(|(at, word)| (index_key(word.as_bytes()), at)).collect();

@@ -1,9 +1,9 @@
-//! The effects of a new record on the records before it, and of those records on the new one:
-//! replace, delete, forbid.
+//! The effects of a record: a new record may replace or delete earlier records, and earlier records
+//! may forbid the new record.
 //!
 //! A network expresses these effects as queries ([`Effects`]). Every store applies the same effects
-//! under its own lock or transaction. Effects follow from the record alone, so a record that comes
-//! through another process, or from an old log, has the same effects.
+//! under its own lock or transaction. Effects follow from the record alone. So a record has the
+//! same effects if another process puts the record or an old log is replayed.
 
 use std::ops::Range;
 
@@ -11,32 +11,33 @@ use hark_codec::record::{Key, Record};
 
 use crate::query::{LabelSet, Query};
 
-/// The reason for which a stored record forbids a new record.
+/// Why a stored record forbids a new record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The new record's author (or recipient) deleted it, before or after it first came.
+    /// The author (or recipient) of the new record has deleted this record, before or after the
+    /// record first came.
     Deleted,
-    /// The new record's author asked for all of their records up to a time to vanish.
+    /// The new record's author has asked that all of the author's records up to a time vanish.
     Vanished,
 }
 
-/// The properties of stored records that forbid a new record.
+/// Describes stored records that forbid a new record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prohibition<'a> {
     /// The author of the forbidding record.
     pub author: &'a Key,
     /// The kind of the forbidding record.
     pub kind: u32,
-    /// Name and value of a label of the forbidding record.
+    /// A label that the forbidding record has: name and value.
     pub label: (u8, &'a [u8]),
-    /// The earliest time of the forbidding record, inclusive.
+    /// The forbidding record has this time or a later time.
     pub from: u64,
     /// The reason for the refusal.
     pub refusal: Refusal,
 }
 
 impl Prohibition<'_> {
-    /// Returns a query for the first such record.
+    /// Returns a query that finds one forbidding record.
     pub fn query(&self) -> Query {
         let (name, value) = self.label;
         Query {
@@ -50,7 +51,7 @@ impl Prohibition<'_> {
     }
 }
 
-/// A [`Prohibition`] whose label value is a range of `Effects::bytes`.
+/// A [`Prohibition`] that has a range of `Effects::bytes` in place of the label's value.
 #[derive(Clone, Debug)]
 struct ProhibitionSpan {
     author: Key,
@@ -60,16 +61,18 @@ struct ProhibitionSpan {
     refusal: Refusal,
 }
 
-/// The effects of putting a record, in the order in which they apply.
+/// The effects of putting a record. They apply in the order of these fields.
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
-    /// The record is refused if any of these is stored. Nearly every record has prohibitions, but
-    /// the forbidding records are rarely stored. So prohibitions are not kept as queries, which
-    /// would need allocations. Label values are in `bytes`.
+    /// The record is refused if a record that one of these prohibitions describes is stored. Nearly
+    /// every record has prohibitions, but a stored record rarely matches a prohibition. So
+    /// prohibitions are not queries, which would need allocations. The values of the labels are in
+    /// `bytes`.
     refuse_if: Vec<ProhibitionSpan>,
     bytes: Vec<u8>,
-    /// The slot that only the newest record holds: all records that match are replaced if the new
-    /// record is newer (or as old, with a lower id); otherwise the new record is superseded.
+    /// Of all records that match this query, only the newest is kept. If the new record is newer
+    /// (or has the same time and a lower id), it replaces all of these records; otherwise it is
+    /// superseded.
     pub slot: Option<Query>,
     /// The records that are deleted when the new record is stored.
     pub erases: Vec<Query>,
@@ -84,7 +87,7 @@ impl Effects {
         self.erases.clear();
     }
 
-    /// Refuses the record if a record with these properties is stored.
+    /// Refuses the new record if a record that `there_is` describes is stored.
     pub fn refuse_if(&mut self, there_is: Prohibition<'_>) {
         let Prohibition { author, kind, label: (name, value), from, refusal } = there_is;
         let start = self.bytes.len();
@@ -93,7 +96,7 @@ impl Effects {
         self.refuse_if.push(ProhibitionSpan { author: *author, kind, label, from, refusal });
     }
 
-    /// Returns the properties of records for which the record is refused if one is stored.
+    /// Returns the prohibitions of the new record.
     pub fn forbidding(&self) -> impl Iterator<Item = Prohibition<'_>> {
         self.refuse_if.iter().map(|ProhibitionSpan { author, kind, label, from, refusal }| {
             Prohibition {
@@ -115,11 +118,11 @@ impl Effects {
 
 /// A network's rules.
 pub trait Rules: Send + Sync {
-    /// Fills `effects`, which is empty, with the effects of `record`.
+    /// Fills the empty `effects` with the effects of `record`.
     fn effects(&self, record: &Record<'_>, effects: &mut Effects);
 
-    /// Returns whether records of this kind may forbid others: the kinds that [`Prohibition`]
-    /// names. By default no kind does.
+    /// Returns whether a record of this kind may forbid other records, that is, whether a
+    /// [`Prohibition`] may name the kind. By default no kind does.
     fn forbids(&self, kind: u32) -> bool {
         let _ = kind;
         false

@@ -1,8 +1,9 @@
-//! An index of the filters of subscriptions. Each filter is indexed under one field: ids, else
-//! authors, else a word that is searched for, else the label with the fewest values, else the
-//! beginning of a word, else kinds, else none. Filters under the same value are indexed further by
-//! their times and their kinds ([`super::list`]), so that filters that do not match cost each new
-//! record next to nothing. The newest subscriptions are not indexed yet ([`super::newest`]).
+//! An index of the filters of subscriptions. Each filter is indexed under the first of these fields
+//! that the filter has: ids, authors, a whole word of a search, the label with the fewest values,
+//! the beginning of a word, kinds. A filter without these fields is in a list of its own. Filters
+//! under the same value are indexed once more by their times and kinds ([`super::list`]), so a new
+//! record is compared with few filters that do not match. The newest subscriptions are in
+//! [`super::newest`] instead.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap as StdHashMap, HashSet};
@@ -18,9 +19,9 @@ use super::newest::NewestQueries;
 use super::subscription::{IndexProgress, Subscription};
 use crate::query::{ComparedRecord, LabelSet, Query, TextSource};
 
-/// A map with a fast hash, whose seed clients do not know. A client that opens its home feed asks
-/// for the notes of hundreds of authors, and each such question adds and removes hundreds of
-/// entries.
+/// A map with a fast hash. Clients do not know the seed of the hash. A client that opens its home
+/// feed asks for the notes of hundreds of authors. Each such question adds hundreds of entries to
+/// the map and removes them again.
 type HashMap<K, V> = StdHashMap<K, V, foldhash::quality::RandomState>;
 
 #[derive(Default)]
@@ -31,7 +32,7 @@ pub(super) struct SubscriptionIndex {
     authors: HashMap<Key, QueryList>,
     labels: HashMap<u8, HashMap<Box<[u8]>, QueryList>>,
     words: HashMap<Box<str>, QueryList>,
-    /// By the beginning of a word.
+    /// Filters that are indexed under the beginning of a word.
     beginnings: HashMap<Box<str>, QueryList>,
     kinds: HashMap<u32, QueryList>,
     all: QueryList,
@@ -55,7 +56,7 @@ impl<'a> IndexField<'a> {
         if query.is_void() {
             return None;
         }
-        // The longest comes first, and whole words before beginnings.
+        // The longest word is chosen, and a whole word rather than a beginning.
         let word = query.words.as_ref().and_then(|words| words.needed().first());
         Some(if let Some(ids) = &query.ids {
             Self::Ids(ids)
@@ -92,8 +93,8 @@ pub(super) fn lists(queries: &[Query]) -> usize {
 }
 
 impl SubscriptionIndex {
-    /// Inserts a subscription into at most `lists` more of its lists. Returns true once all its
-    /// lists contain the subscription.
+    /// Inserts a subscription into its lists, at most `lists` of them in this call. Returns true
+    /// once all its lists contain the subscription.
     pub(super) fn insert(
         &mut self,
         subscription: &Arc<Subscription>,
@@ -105,8 +106,8 @@ impl SubscriptionIndex {
         })
     }
 
-    /// Removes a subscription from at most `lists` more lists. Returns true once no list contains
-    /// the subscription.
+    /// Removes a subscription from its lists, at most `lists` of them in this call. Returns true
+    /// once no list contains the subscription.
     pub(super) fn remove(
         &mut self,
         subscription: &Arc<Subscription>,
@@ -144,7 +145,8 @@ impl SubscriptionIndex {
         true
     }
 
-    /// Passes the lists of some values of `field` to `change`. Removes lists that are then empty.
+    /// Passes the lists of some values of `field` to `change`. A list that is empty afterwards is
+    /// removed.
     fn visit(
         &mut self,
         field: &IndexField<'_>,
@@ -174,9 +176,8 @@ impl SubscriptionIndex {
     }
 
     /// Appends the subscriptions that `record` matches; a subscription may be appended more than
-    /// once. Returns the number of comparisons of the record with a filter. A record with many
-    /// labels is compared with each filter only once, even if the lists of several labels contain
-    /// the filter.
+    /// once. Returns how often the record was compared with a filter. A record with many labels is
+    /// compared with each filter only once, even if the lists of several labels contain the filter.
     pub(super) fn find(&self, record: &Record<'_>, found: &mut Vec<Arc<Subscription>>) -> usize {
         let (time, kind) = (record.time(), record.kind());
         let mut comparisons = 0;
@@ -192,7 +193,8 @@ impl SubscriptionIndex {
             }
             comparisons += 1;
             let is_match = filter.query().is_some_and(|query| {
-                // The newest filters that search for words come here even if the kind has no texts.
+                // A filter of [`super::newest`] may ask for words although this kind of record has
+                // no texts.
                 let asked = query.words.as_ref();
                 asked.is_none_or(|asked| asked.texts().has_texts(kind)) && compared.matches(query)
             });
@@ -226,7 +228,8 @@ impl SubscriptionIndex {
             for word in compared.words.get(record, &**texts).distinct() {
                 add(self.words.get(word));
                 if !self.beginnings.is_empty() {
-                    // Beginnings that both words share were looked up for the previous word.
+                    // The previous word has already been looked up under the beginnings that both
+                    // words share.
                     let shared = word.bytes().zip(before.bytes()).take_while(|(a, b)| a == b);
                     let shared = shared.count();
                     let ends = word.char_indices().map(|(at, c)| at + c.len_utf8());

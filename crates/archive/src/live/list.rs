@@ -1,12 +1,12 @@
-//! A list of filters under the same value, searched for filters whose times include the time of a
+//! A list of filters that share a value. The list finds the filters that include the time of a
 //! record.
 //!
-//! A short list is scanned. A long list is an interval tree: each filter covers the times from its
-//! `from` to its `to`, and belongs to the node with the center that separates these two times. The
-//! level of the node is the highest bit in which the two times differ. A record's time lies in at
-//! most one node of each of 65 levels. In a node, a comparison with one end is enough: a time
-//! before the center is before every `to`, and a time from the center on is after every `from`. So
-//! filters for other times are skipped at no cost, whatever their number.
+//! A short list is scanned. A long list is an interval tree. A filter covers the times from its
+//! `from` to its `to`, and belongs to the node with a center between these two times. The level of
+//! the node is the highest bit in which the two times differ. A record's time lies in at most one
+//! node of each of 65 levels. Within a node, one comparison decides: a time before the center is
+//! before every `to`, so only `from` is compared; from the center on, only `to` is compared. So
+//! filters for other times cost nothing, however many there are.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use super::subscription::Subscription;
 use crate::query::Query;
 
-/// Maximum number of filters of a short list.
+/// Maximum number of filters in a short list.
 const FEW: usize = 16;
-/// The level of filters for a single point in time.
+/// The level of filters whose `from` and `to` are equal.
 const POINTS: u32 = 64;
 
 /// A filter of a subscription: one of its queries.
@@ -27,7 +27,8 @@ pub(super) struct ListedQuery {
 }
 
 impl ListedQuery {
-    /// Returns the numbers that identify the entry.
+    /// Returns the number of the subscription and the number of the query, which identify the
+    /// entry.
     pub(super) fn number(&self) -> (u64, u32) {
         (self.subscription.number, self.query)
     }
@@ -42,9 +43,9 @@ impl ListedQuery {
 pub(super) enum QueryList {
     #[default]
     Empty,
-    /// The most common length: the list of an author whom only one client follows.
+    /// One entry: the most common list, as most authors have one follower here.
     One(ListedQuery),
-    /// Entries in no order.
+    /// Some entries, in no order.
     Few(Vec<ListedQuery>),
     Many(Box<TimeTree>),
 }
@@ -90,8 +91,8 @@ impl QueryList {
             Self::Few(entries) => entries.retain(|known| known.number() != entry.number()),
             Self::Many(tree) => {
                 tree.remove(entry);
-                // The bound is lower than `FEW`, so that one entry that comes and goes does not
-                // move all others.
+                // A long list becomes short only at half of `FEW`, so that one entry that comes and
+                // goes does not rebuild the list each time.
                 if tree.len <= FEW / 2 {
                     *self = Self::Few(tree.entries());
                 }
@@ -110,7 +111,7 @@ impl QueryList {
     }
 }
 
-/// Returns the kinds of a query as a mask of one bit per kind. Kinds may share a bit.
+/// Returns the kinds of a query as a mask of one bit per kind. Several kinds may share a bit.
 pub(super) fn mask(query: &Query) -> u64 {
     query.kinds.as_ref().map_or(u64::MAX, |kinds| kinds.iter().fold(0, |all, &k| all | bit(k)))
 }
@@ -120,16 +121,16 @@ pub(super) fn bit(kind: u32) -> u64 {
     1 << (kind.wrapping_mul(0x9e37_79b9) >> 26)
 }
 
-/// One end of a filter's times, and the numbers of the filter.
+/// The `from` or the `to` of a filter, and the numbers that identify the filter.
 type TimeBound = (u64, u64, u32);
 
-/// Filters by one end of their times, with the masks of their kinds.
+/// Filters, sorted by `from` or by `to`, with the masks of their kinds.
 type TimeBounds = BTreeMap<TimeBound, (u64, ListedQuery)>;
 
 /// A long list.
 #[derive(Default)]
 pub(super) struct TimeTree {
-    /// The nodes, by level, then by the bits above the level that all times of the node share.
+    /// The nodes, sorted by level, then by the high bits that all times of the node share.
     levels: BTreeMap<u32, HashMap<u64, TimeTreeNode>>,
     len: usize,
 }
@@ -140,8 +141,8 @@ struct TimeTreeNode {
     by_to: TimeBounds,
 }
 
-/// Returns the node of a filter from `from` to `to`: a level, and the bits above the level, which
-/// all these times share.
+/// Returns the node of a filter from `from` to `to`: a level, and the bits above this level, in
+/// which the two times agree.
 fn node_position(from: u64, to: u64) -> (u32, u64) {
     match (from ^ to).checked_ilog2() {
         Some(level) => (level, above(from, level)),

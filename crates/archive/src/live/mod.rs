@@ -1,10 +1,10 @@
 //! Live subscriptions: finds the subscriptions that a new record matches, and delivers the record.
 //!
-//! A record is compared with the filters of the newest subscriptions, and with those that the index
-//! lists under its id, its author, its kind, one of its labels or words, or under nothing. In a
-//! long list, filters for other times or kinds are skipped. All subscriptions that match share the
-//! same bytes. The writer's thread publishes stored records in the order of their sequence numbers.
-//! Records that are never stored come from any thread and have no number.
+//! A record is compared with the filters of the newest subscriptions, and with the filters that the
+//! index lists under the record's id, author, kind, labels and words, or under nothing. In a long
+//! list, filters for other times or kinds are skipped. All subscriptions that match share the same
+//! bytes. The writer's thread publishes stored records in the order of their sequence numbers.
+//! Ephemeral records, which are never stored, come from any thread and have no number.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -50,17 +50,19 @@ struct Registration {
     subscription: Arc<Subscription>,
 }
 
-/// Maximum number of filters of the newest subscriptions, as each of these filters is compared with
-/// each new record. Above the bound, the oldest of these subscriptions enters its lists.
+/// Maximum number of filters of the newest subscriptions. Each new record is compared with all of
+/// these filters. Above the bound, the oldest of these subscriptions moves into the lists of the
+/// index.
 const NEWEST_MAX: usize = 32;
-/// Maximum number of filters of a subscription that may be one of the newest, and the most values
-/// in these filters. A larger subscription enters its lists at once, in steps for which its own
-/// client waits. As one of the newest, it would make many other subscriptions enter their lists.
+/// Maximum number of filters of a subscription that may be one of the newest, and maximum number of
+/// values in these filters. A larger subscription enters the lists at once, in steps for which its
+/// own client waits. As one of the newest, a large subscription would push many others into the
+/// lists.
 const SMALL_FILTERS: usize = 4;
 const SMALL_VALUES: usize = 256;
 
-/// Lists of the index that are changed under one acquisition of its lock. A subscription to
-/// thousands of authors must not hold up the writer or another client.
+/// Number of lists that are changed under one acquisition of the index's lock. So a subscription to
+/// thousands of authors does not hold up the writer or another client.
 const LISTS_AT_ONCE: usize = 256;
 
 impl Drop for Registration {
@@ -108,14 +110,14 @@ impl Registration {
 }
 
 impl LiveIndex {
-    /// Makes an index without subscriptions that starts after `seq`, the shelf's current number.
-    /// Records up to `seq` were put before and are not delivered.
+    /// Makes an index without subscriptions. `seq` is the current sequence number of the shelf.
+    /// Records up to `seq` were put earlier and are not delivered.
     pub fn since(seq: u64) -> Self {
         Self { published: AtomicU64::new(seq), ..Self::default() }
     }
 
-    /// Subscribes to records that match any of `queries` (limits, cursors and budgets are ignored).
-    /// A subscription to many values may be entered only in part: see
+    /// Subscribes to records that match any of `queries`. Limits, cursors and budgets are ignored.
+    /// A subscription to many values may be in only some of its lists on return: see
     /// [`SubscriptionHandle::enter`]. Records are held back, up to `held_bytes_max`, until
     /// [`SubscriptionHandle::release`].
     pub fn subscribe(
@@ -149,7 +151,7 @@ impl LiveIndex {
         SubscriptionHandle(Arc::new(registration))
     }
 
-    /// Enters the oldest of the newest subscriptions into its lists if the newest have more than
+    /// Moves the oldest of the newest subscriptions into the lists if the newest have more than
     /// `newest_max` filters. Returns whether the number of filters is within the bound.
     fn list_oldest(&self, newest_max: usize) -> bool {
         let oldest = {
@@ -172,8 +174,8 @@ impl LiveIndex {
         self.index.write()
     }
 
-    /// Offers `record` to every subscription that it matches. Calls with a number must not overlap,
-    /// and their numbers must ascend.
+    /// Offers `record` to every subscription that it matches. Two calls with a number must not
+    /// overlap, and the numbers must ascend.
     pub fn publish(&self, seq: Option<u64>, record: &Record<'_>) {
         let mut found = Vec::new();
         self.index.read().find(record, &mut found);
@@ -181,8 +183,8 @@ impl LiveIndex {
         found.dedup_by_key(|subscription| subscription.number);
         if !found.is_empty() {
             let news = NewRecord::new(seq, record, &self.held);
-            // A subscription is woken after the next subscription has the record. By then most
-            // other subscriptions of the same client have the record, too.
+            // A subscription is woken only after the record was offered to the next subscription.
+            // By then most other subscriptions of the same client have the record, too.
             let mut to_wake: Option<Arc<Subscription>> = None;
             for subscription in found {
                 if subscription.offer(&news)
@@ -200,7 +202,7 @@ impl LiveIndex {
         }
     }
 
-    /// Returns the bytes of published records that recipients still keep.
+    /// Returns the bytes of published records that some recipient still holds.
     pub fn held_bytes(&self) -> u64 {
         self.held.get()
     }
@@ -222,35 +224,37 @@ impl SubscriptionHandle {
         &self.0.subscription.queries
     }
 
-    /// Enters a subscription to many values further into the index, or moves older subscriptions
-    /// out of the newest to make room. Returns true once this is done. Only then is no record
-    /// missed, so only then may searches be opened. Each call takes at most about a tenth of a
-    /// millisecond.
+    /// Enters a subscription to many values into further lists, or moves older subscriptions out of
+    /// the newest to make room. Returns true once the subscription is in all its lists. The caller
+    /// may open searches only then; otherwise a record could be missed. Each call takes at most
+    /// about a tenth of a millisecond.
     pub fn enter(&self) -> bool {
         self.0.enter()
     }
 
-    /// Ends the subscription in steps, for callers that a drop would hold up too long. Returns true
-    /// once the subscription has ended; later records are not delivered.
+    /// Ends the subscription in steps, for callers that must not wait for a whole drop. Returns
+    /// true once the subscription has ended. After that, no record is delivered.
     pub fn leave(&self) -> bool {
         self.0.leave()
     }
 
-    /// Notes that the stored search for query number `index` was opened and sees puts up to `seq`.
-    /// Must be called for each query after subscribing.
+    /// Notes that the search for query number `index` was opened and sees puts up to `seq`. After
+    /// subscribing, the caller must call this once for each query.
     pub fn opened(&self, index: usize, seq: u64) {
         self.0.subscription.seam.lock().opened(index, seq);
     }
 
-    /// Delivers the held-back records that were not among the stored records, then all new records
-    /// as they come. Must be called once all stored records are sent. `reached` is the extent of
-    /// the answer to each query; only a subscription with several queries needs this list.
+    /// Delivers those held-back records that the stored answer did not contain, then each new
+    /// record as it comes. Must be called once all stored records are sent. `reached` has the
+    /// extent of the answer to each query. Only a subscription with several queries needs
+    /// `reached`.
     pub fn release(&self, mut reached: Vec<AnswerReach>) {
         let subscription = &self.0.subscription;
         let (mut must_wake, mut are_all) = (false, false);
         while !are_all {
             let mut seam = subscription.seam.lock();
-            // Read under the seam's lock: all records up to this number have been offered.
+            // The number is read under the seam's lock: all records up to this number have been
+            // offered.
             let published = self.0.live.published.load(Ordering::Acquire);
             let (taken, is_end) =
                 seam.release(&mut reached, published, &subscription.queries, |news| {

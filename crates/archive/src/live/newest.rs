@@ -1,6 +1,6 @@
 //! The filters of the newest subscriptions, each of which is compared with every record. Most
-//! questions are closed as soon as they are answered. Their filters never enter the index, where a
-//! filter for hundreds of authors has hundreds of entries.
+//! subscriptions are closed as soon as the stored records are sent. Their filters never enter the
+//! index, in which a filter for hundreds of authors has hundreds of entries.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use super::subscription::Subscription;
 #[derive(Default)]
 pub(super) struct NewestQueries(VecDeque<NewestQuery>);
 
-/// A filter and the values to compare first. Most filters differ from a record in kind, time or
-/// author.
+/// A filter, and the fields that are compared first: most filters differ from a record in kind,
+/// time or author.
 struct NewestQuery {
     kinds: u64,
-    /// A bit for each author and for each id, by its first byte. Several share a bit.
+    /// One bit per author or id, chosen by the first byte. Several keys may share a bit.
     authors: u64,
     ids: u64,
     from: u64,
@@ -26,7 +26,7 @@ struct NewestQuery {
     filter: ListedQuery,
 }
 
-/// Returns the mask of some keys. `None` stands for any key and has all bits.
+/// Returns the mask of these keys. `None` accepts any key, so all bits are set.
 fn keys(keys: Option<&Vec<[u8; 32]>>) -> u64 {
     keys.map_or(u64::MAX, |keys| keys.iter().fold(0, |all, key| all | key_bit(key)))
 }

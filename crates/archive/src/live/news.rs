@@ -9,7 +9,7 @@ use crate::meter::Counter;
 /// A new record, whose bytes all recipients share.
 #[derive(Clone, Debug)]
 pub struct NewRecord {
-    /// The record's position in the sequence of puts. `None` if it is never stored.
+    /// The record's number in the sequence of puts. `None` if the record is never stored.
     pub seq: Option<u64>,
     shared: Arc<SharedBytes>,
     wire: (u32, u32),
@@ -43,12 +43,12 @@ impl NewRecord {
         &self.shared.bytes[self.wire.0 as usize..self.wire.1 as usize]
     }
 
-    /// Returns the bytes that the record takes in memory, for all its recipients together.
+    /// Returns the bytes of memory of the record, which all recipients share.
     pub fn size(&self) -> usize {
         self.shared.bytes.len()
     }
 
-    /// Returns whether both are the same record of the same publication.
+    /// Returns whether both values come from the same publication of the same record.
     pub fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -58,5 +58,5 @@ impl NewRecord {
     }
 }
 
-/// Memory that a held-back record takes in the queue of a subscription, which grows by doubling.
+/// Bytes that a held-back record takes in a subscription's queue. The queue grows by doubling.
 pub(super) const HELD_BYTES: usize = 2 * size_of::<NewRecord>();

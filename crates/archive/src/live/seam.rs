@@ -1,11 +1,12 @@
 //! Joins the stored answer and the live feed of a subscription without a gap or a duplicate.
 //!
 //! The subscription is in the live index before its searches are opened, so nothing is missed. Each
-//! search reports the last sequence number that its snapshot sees, so the numbers of the records
-//! that the search saw are known. With several queries the snapshots differ. A record is new if the
-//! record matches a query whose search did not see it, and no other query's answer has sent the
-//! record. This needs no list of sent records: an answer goes through its matches in order, so the
-//! end of the answer ([`AnswerReach`]) determines the records that it sent.
+//! search reports the last sequence number that its snapshot sees, so a record's number shows
+//! whether the search saw the record. The searches of several queries have different snapshots. A
+//! record is still to be sent if it matches a query and that query's search did not see the record,
+//! unless the answer to another query has sent the record. No list of sent records is needed: an
+//! answer goes through its matches in order, so the end of the answer ([`AnswerReach`]) shows which
+//! records were sent.
 
 use std::collections::VecDeque;
 
@@ -17,20 +18,21 @@ use crate::query::{ComparedRecord, Position, Query, SearchRank};
 /// How far the stored answer to a query went through the matching records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AnswerReach {
-    /// No record was sent.
+    /// The answer sent no record.
     #[default]
     Nothing,
-    /// Up to and including this position.
+    /// The answer went up to this position, inclusive.
     UpTo(Position),
-    /// Up to and including this rank.
+    /// The answer went up to this rank, inclusive.
     UpToRank(SearchRank),
-    /// To the end.
+    /// The answer went to the end.
     All,
 }
 
 impl AnswerReach {
-    /// Returns whether an answer to one of these queries, which went as far as `reached`, passed
-    /// `record`. If so, a further query does not send the record.
+    /// Returns whether the answer to one of these queries has passed `record`; `reached` has the
+    /// extent of each answer. If the result is true, the answer to a further query leaves the
+    /// record out.
     pub fn any(reached: &[Self], queries: &[Query], record: &Record<'_>) -> bool {
         let record = ComparedRecord::new(*record);
         let mut all = reached.iter().zip(queries);
@@ -42,7 +44,7 @@ impl AnswerReach {
         self.covers(query, record) && record.matches(query)
     }
 
-    /// Returns whether the answer passed a record, if the record matches.
+    /// Returns whether the extent of the answer includes a record that is assumed to match.
     fn covers(self, query: &Query, compared: &ComparedRecord<'_>) -> bool {
         let record = compared.record();
         match self {
@@ -58,12 +60,13 @@ impl AnswerReach {
     }
 }
 
-/// Records that are released under one acquisition of the seam's lock, so that the writer does not
-/// wait for the release of all records.
+/// Number of records that are released under one acquisition of the seam's lock. So the writer
+/// never waits for the release of all records.
 const RELEASED_AT_ONCE: usize = 16;
 
 pub(super) struct Seam {
-    /// Per query, the last number that its search sees. `None` until the search is opened.
+    /// For each query, the last sequence number that its search sees. `None` until the search is
+    /// opened.
     snapshots: Vec<Option<u64>>,
     stage: DeliveryStage,
 }
@@ -71,11 +74,11 @@ pub(super) struct Seam {
 enum DeliveryStage {
     /// The stored answer is being sent.
     Stored { held: VecDeque<NewRecord>, held_bytes: usize, held_bytes_max: usize },
-    /// Live, though not every number that the snapshots saw has been published yet.
+    /// Live, except for numbers that the snapshots saw and that are not published yet.
     Late { reached: Vec<AnswerReach> },
     /// Live.
     Live,
-    /// Too much was held back.
+    /// Ended: the held-back records exceeded their bound.
     Over,
 }
 
@@ -130,9 +133,10 @@ impl Seam {
         }
     }
 
-    /// Removes some of the held-back records, and delivers those that are new. Goes live once none
-    /// is left. `published` is the number up to which all records have been offered. Returns the
-    /// number of removed records, and whether none is left.
+    /// Removes some of the held-back records, and delivers those that were not sent yet. The
+    /// subscription goes live once no record is held back. `published` is the number up to which
+    /// all records have been offered. Returns the number of removed records, and whether no
+    /// held-back record remains.
     pub(super) fn release(
         &mut self,
         reached: &mut Vec<AnswerReach>,
@@ -179,7 +183,7 @@ fn last(snapshots: &[Option<u64>]) -> u64 {
     snapshots.iter().flatten().max().copied().unwrap_or(0)
 }
 
-/// Returns whether every search is open and saw the record. Such a record need not be held back.
+/// Returns whether every search is open and saw the record: such a record need not be held back.
 fn seen_by_all(snapshots: &[Option<u64>], news: &NewRecord) -> bool {
     news.seq.is_some_and(|seq| snapshots.iter().all(|snapshot| snapshot.is_some_and(|s| seq <= s)))
 }
@@ -192,7 +196,7 @@ fn is_new(
 ) -> bool {
     let Some(seq) = news.seq else { return true };
     if let [snapshot] = snapshots {
-        // The record was offered because it matches the only query.
+        // The record matches the only query, or it would not have been offered.
         return snapshot.is_none_or(|seen| seq > seen);
     }
     let Some(record) = news.record() else { return false };
@@ -203,8 +207,9 @@ fn is_new(
     if !snapshots.iter().zip(queries).any(unseen) {
         return false;
     }
-    // The first query whose answer passed the record sent it, if its search saw it; later queries
-    // left it out because of [`AnswerReach::any`].
+    // If the answers to several queries passed the record, only the first answer could send the
+    // record, because [`AnswerReach::any`] keeps the record out of later answers. The first answer
+    // sent the record if its search saw the record.
     let mut all = reached.iter().zip(queries).zip(snapshots);
     let first = all.find(|((reach, query), _)| reach.passed(query, &record));
     !first.is_some_and(|(_, snapshot)| snapshot.is_some_and(|seen| seq <= seen))
@@ -212,7 +217,7 @@ fn is_new(
 
 #[cfg(test)]
 impl Seam {
-    /// Returns whether all further records are delivered without a check.
+    /// Returns whether further records are delivered without a check.
     pub(super) fn is_live(&self) -> bool {
         matches!(self.stage, DeliveryStage::Live)
     }

@@ -6,20 +6,20 @@ use super::news::{HELD_BYTES, NewRecord};
 use super::seam::{DeliveryAction, Seam};
 use crate::query::Query;
 
-/// The receiving end of a subscription, held by a door. All methods are called from other threads,
-/// possibly the writer's: they must not block.
+/// The receiving end of a subscription. A door implements this trait. All methods are called from
+/// other threads, possibly from the writer's thread, and must not block.
 pub trait SubscriptionSink: Send + Sync {
     /// Delivers a record to the subscriber. Returns whether a call of `wake` must follow. No call
     /// is needed if the record already waits for another subscription of the same client.
     fn deliver(&self, news: &NewRecord) -> bool;
 
-    /// Reports that records were delivered, to this sink and to others that need no call of their
-    /// own. One call thus serves many subscriptions of a client at once.
+    /// Announces that records were delivered to this sink, and to other sinks of the same client
+    /// that need no call of their own. So one call serves many subscriptions of a client.
     fn wake(&self);
 
     /// Charges the subscriber `bytes` of memory for records that are held back until the stored
-    /// records are sent. The bytes of the records, which all subscribers share, are not included.
-    /// Returns false if the subscriber uses too much memory.
+    /// records have been sent. `bytes` does not include the records' own bytes, which all
+    /// subscribers share. Returns false if the subscriber uses too much memory.
     fn hold(&self, bytes: usize) -> bool {
         let _ = bytes;
         true
@@ -30,8 +30,8 @@ pub trait SubscriptionSink: Send + Sync {
         let _ = bytes;
     }
 
-    /// Reports that the held-back records exceed the bound, as the subscriber is too slow. Nothing
-    /// is delivered after this call.
+    /// Reports that the held-back records exceed their bound because the subscriber is too slow.
+    /// Nothing is delivered after this call.
     fn overflow(&self);
 }
 
@@ -44,11 +44,11 @@ pub(super) struct Subscription {
     pub(super) state: Mutex<IndexingState>,
 }
 
-/// Progress of a subscription into or out of the index. The lock of this state is taken before the
-/// lock of the index.
+/// How far a subscription has been inserted into the index or removed from the index. The lock of
+/// this state is taken before the lock of the index.
 #[derive(Clone, Copy)]
 pub(super) enum IndexingState {
-    /// Among the newest, and in no list.
+    /// One of the newest, and in no list.
     Newest,
     Entering(IndexProgress),
     Entered,
@@ -56,7 +56,7 @@ pub(super) enum IndexingState {
     Left,
 }
 
-/// Progress of the insertion of a subscription into its lists, or of the removal.
+/// How many of its lists a subscription has been inserted into, or removed from.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IndexProgress {
     pub(super) query: usize,

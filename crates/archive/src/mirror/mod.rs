@@ -1,16 +1,16 @@
-//! A second store that receives everything that the first store accepts. An operator can thus move
+//! A second store that receives all writes that the first store accepts. An operator can thus move
 //! from one store to the other, and back, while the server runs.
 //!
 //! The first store never waits for the second. Writes that the first store has made durable go into
-//! a bounded queue. A thread commits the queued writes to the second store. When the queue is full,
-//! or the second store fails, the queue is discarded and the thread walks through both stores (see
-//! [`crate::copy`]) until the second store has all records of the first. The thread also starts
-//! with such a walk, so no state about the second store is kept.
+//! a bounded queue. A thread commits the queued writes to the second store. If the queue is full,
+//! or the second store fails, the queue is discarded. The thread then walks through both stores
+//! (see [`crate::copy`]) until the second store has all records of the first. The thread also
+//! starts with such a walk, so nothing needs to be remembered about the second store.
 //!
-//! Records that only the second store has are counted and kept, as the second store may be more
-//! than a mirror. An erase is therefore passed on as the ids of the records that the first store
-//! has erased. The query of the erase could match other records in the second store. The effects of
-//! a record on others (replace, delete) follow from the same rules in both stores.
+//! Records that only the second store has are counted, and stay there: the second store may be more
+//! than a mirror. For this reason an erase is passed on as the ids of the records that the first
+//! store has erased. The erase's query could match further records in the second store. The other
+//! effects of a record (replace, delete) follow from the same rules in both stores.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -33,7 +33,7 @@ mod options;
 mod queue;
 mod state;
 
-/// The first store, which passes accepted writes on to the second store.
+/// A store that passes its accepted writes on to a second store.
 pub struct MirroredStore {
     shared: Arc<MirrorState>,
     thread: Option<JoinHandle<()>>,
@@ -133,8 +133,8 @@ impl Store for MirroredStore {
         self.shared.first.explain_count(query)
     }
 
-    /// Always returns `None`: the mirror needs the ids of deleted records, so they are erased one
-    /// by one instead.
+    /// Always returns `None`, so the caller deletes the records one by one: the mirror needs their
+    /// ids.
     fn drop_part(&self, _: u64, _: &[u32]) -> Result<Option<u64>, SearchError> {
         Ok(None)
     }

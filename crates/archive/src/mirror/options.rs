@@ -1,21 +1,21 @@
-//! The bounds of a mirror, and the functions that its owner gives.
+//! The bounds of a mirror, and the callbacks that its owner passes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::store::Store;
 
-/// The bounds of a mirror's queue, and its waiting times.
+/// The bounds of a mirror's queue, and the times that a mirror waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirrorOptions {
     /// Bytes of writes that may wait for the second store.
     pub queue_bytes_max: usize,
     /// Maximum number of writes in one batch to the second store.
     pub batch_writes_max: usize,
-    /// Time until a failed second store is first tried again. The time doubles with each failure,
-    /// up to 32 times this value.
+    /// Time after which a failed second store is tried again. With each further failure the time
+    /// doubles, up to 32 times this value.
     pub retry: Duration,
-    /// How long a shutdown waits for queued writes.
+    /// How long a shutdown waits until the queued writes are in the second store.
     pub drain: Duration,
 }
 
@@ -30,8 +30,8 @@ impl Default for MirrorOptions {
     }
 }
 
-/// Opens the second store. Called again until it succeeds.
+/// Opens the second store. The mirror calls the function again until it succeeds.
 pub type StoreOpener = Box<dyn Fn() -> Result<Arc<dyn Store>, String> + Send>;
 
-/// Logs that the mirror falls behind, fails, or is in step again.
+/// Logs that the mirror has fallen behind, has failed, or is in step again.
 pub type MirrorReporter = Box<dyn Fn(&str) + Send>;

@@ -9,14 +9,15 @@ use crate::store::{NumberedRecord, Write};
 pub(super) struct MirrorQueue {
     pub(super) writes: VecDeque<QueuedWrite>,
     pub(super) bytes: usize,
-    /// Whether the second store has not yet answered the batch that was taken last.
+    /// Whether the second store still works on the batch that was removed from the queue last.
     pub(super) is_writing: bool,
-    /// Whether writes are missing in the queue. Only a walk finds such writes.
+    /// Whether writes are missing from the queue. Only a walk through both stores finds the missing
+    /// writes.
     pub(super) gap: bool,
-    /// Since when there has been a gap that no walk has closed yet.
+    /// The time since which writes have been missing that no walk has copied yet.
     pub(super) behind_since: Option<Instant>,
     pub(super) trouble: Option<String>,
-    /// When to give up the remaining writes.
+    /// The time at which the remaining writes are given up.
     pub(super) ends_at: Option<Instant>,
 }
 
@@ -38,7 +39,7 @@ pub(super) fn size(write: &Write) -> usize {
 }
 
 impl MirrorQueue {
-    /// Makes an empty queue that lacks all earlier writes.
+    /// Makes an empty queue, from which all earlier writes are missing.
     pub(super) fn new() -> Self {
         Self {
             writes: VecDeque::new(),
@@ -58,8 +59,8 @@ impl MirrorQueue {
 
     /// Queues the records that other processes have put into the first store.
     pub(super) fn push_news(&mut self, news: &[NumberedRecord]) {
-        // The number of records that these records deleted in the first store is unknown. It is
-        // assumed to be as many as they delete in the second store.
+        // How many records these records deleted in the first store is unknown. It is assumed that
+        // they delete as many records there as in the second store.
         for (_, record) in news {
             self.push(Write::Put(record.clone()), usize::MAX);
         }

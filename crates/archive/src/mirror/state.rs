@@ -1,4 +1,4 @@
-//! The state of a mirror, and the work of its thread: keeps the second store in step.
+//! The state of a mirror, and the work of its thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,11 +15,12 @@ use crate::store::{CommitResult, MirrorLag, Outcome, SearchError, SpaceBounds, S
 pub(super) struct MirrorState {
     pub(super) first: Arc<dyn Store>,
     options: MirrorOptions,
-    /// Held from a commit until its writes are queued, so that a walk begins between two commits.
+    /// Held from a commit until the commit's writes are queued, so that a walk begins between two
+    /// commits.
     pub(super) order: Mutex<()>,
     queue: Mutex<MirrorQueue>,
     second: Mutex<SecondStore>,
-    /// Signals that the queue has grown, or that it is time to end.
+    /// Signals that the queue has grown, or that the thread shall end.
     grown: Condvar,
     closing: AtomicBool,
     progress: LastProgress,
@@ -28,8 +29,8 @@ pub(super) struct MirrorState {
     refused: AtomicU64,
 }
 
-/// The time at which the second store last committed writes, or a comparison last advanced. Cheap
-/// to note.
+/// The last time at which the second store committed writes, or a comparison advanced. Noting the
+/// time is cheap.
 struct LastProgress {
     started: Instant,
     at_ms: AtomicU64,
@@ -53,8 +54,8 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The second store while it is open, and the bounds that were set since the start. The opener
-/// always opens the store with the bounds of the start.
+/// The second store while it is open, and the bounds that were set after the start. The opener
+/// knows only the bounds of the start.
 #[derive(Default)]
 struct SecondStore {
     store: Option<Weak<dyn Store>>,
@@ -115,12 +116,13 @@ impl MirrorState {
         }
     }
 
-    /// Passes bounds of files to the second store, which may not be open yet.
+    /// Passes the bounds of files on to the second store, or keeps them until the second store is
+    /// open.
     pub(super) fn set_space(&self, bounds: &SpaceBounds) {
         self.second.lock().set_space(bounds);
     }
 
-    /// Lets the thread end once the queue is empty or the time for the rest is over.
+    /// Lets the thread end once the queue is empty, or once the time to empty the queue is over.
     pub(super) fn close(&self) {
         self.queue.lock().ends_at = Some(Instant::now() + self.options.drain);
         self.closing.store(true, Ordering::Relaxed);
@@ -131,7 +133,7 @@ impl MirrorState {
     pub(super) fn fill(&self, fill: impl FnOnce(&mut MirrorQueue)) {
         let mut queue = self.queue.lock();
         if queue.writes.is_empty() && !queue.is_writing && queue.behind_since.is_none() {
-            // Nothing waited until now.
+            // The queue was empty until now.
             self.progress.note();
         }
         fill(&mut queue);
@@ -147,7 +149,7 @@ impl MirrorState {
     }
 
     /// Keeps the second store in step until [`MirrorState::close`]. A store that fails is opened
-    /// again after a while.
+    /// again after a waiting time.
     pub(super) fn run(&self, open: &StoreOpener, report: &MirrorReporter) {
         let mut wait = self.options.retry;
         while !self.is_closing() {
@@ -164,7 +166,8 @@ impl MirrorState {
                 report(&format!("the mirror takes nothing and is tried again: {reason}"));
             }
             queue.trouble = Some(reason);
-            // The thread is woken by the end or by new writes; new writes do not shorten the wait.
+            // Only the end may shorten the wait; new writes also wake the thread, but the wait then
+            // goes on.
             let until = Instant::now() + wait;
             while !self.is_closing() && Instant::now() < until {
                 let left = until.saturating_duration_since(Instant::now());
@@ -194,7 +197,7 @@ impl MirrorState {
                 self.copied.fetch_add(writes.len() as u64, Ordering::Relaxed);
                 let fewer = no_more_its_own(&batch, &done);
                 let less = |extra: u64| Some(extra.saturating_sub(fewer));
-                // Does not fail: `less` always returns a number.
+                // The update does not fail: `less` always returns a number.
                 let _ = self.extra.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
             }
         }
@@ -225,8 +228,8 @@ impl MirrorState {
     fn catch_up(&self, second: &dyn Store, report: &MirrorReporter) -> Result<(), String> {
         let failed = |error: SearchError| error.to_string();
         let started = Instant::now();
-        // The walk includes the effects of all writes queued so far, so these are dropped: a second
-        // erase could erase more.
+        // The walk sees the effects of all writes queued so far, so these writes are dropped: a
+        // second erase could erase more records.
         let order = self.order.lock();
         {
             let mut queue = self.queue.lock();
@@ -266,7 +269,7 @@ impl MirrorState {
                 self.queue.lock().discard();
                 return Ok(());
             }
-            // The walk uses at most half of a core, as queries have priority.
+            // The walk uses at most half of a core, because queries have priority.
             let worked = rested.elapsed();
             if worked > Duration::from_millis(10) {
                 std::thread::sleep(worked.min(Duration::from_millis(100)));
@@ -278,7 +281,7 @@ impl MirrorState {
         self.refused.store(refused, Ordering::Relaxed);
         let mut queue = self.queue.lock();
         if queue.gap {
-            // More writes came meanwhile than the queue holds, so another walk follows.
+            // More writes came during the walk than the queue holds, so another walk follows.
             return Ok(());
         }
         queue.behind_since = None;
@@ -293,9 +296,9 @@ impl MirrorState {
     }
 }
 
-/// Counts the records that only the second store had before this batch and that are no longer
-/// extra. Either the first store has now put the record too, or the rules deleted the record in the
-/// second store but not in the first.
+/// Counts the records that were only in the second store before this batch and are no longer.
+/// Either the first store has now put the record too, or the rules have deleted the record in the
+/// second store alone.
 fn no_more_its_own(batch: &[QueuedWrite], done: &CommitResult) -> u64 {
     let mut deleted = vec![0_usize; batch.len()];
     for (at, _) in &done.erased {

@@ -125,7 +125,7 @@ fn what_is_erased_by_a_limit_goes_in_the_mirror_and_nothing_else() {
     assert_eq!(mirrored.lag().extra, 10);
     let oldest = Query { order: Order::OldestFirst, limit: 5, ..Query::default() };
     mirrored.commit(&[Write::Erase(Box::new(oldest))]).unwrap();
-    // A record that so far only the mirror had.
+    // Until now, only the mirror had this record.
     mirrored.commit(&[put(3)]).unwrap();
     let lag = wait_until(&mirrored, |lag| lag.queued == 0);
     drop(mirrored);
@@ -167,7 +167,8 @@ fn the_mirror_ends_the_same_though_it_fails_and_the_queue_overflows() {
     second.fails.store(false, Ordering::Relaxed);
     let lag = wait_until(&mirrored, |lag| lag.in_step && lag.queued == 0);
     assert_eq!((lag.extra, lag.refused, lag.trouble), (1, 0, None));
-    // In step, erases are passed on as well; at the end, all queued writes are.
+    // A mirror that is in step passes erases on, too. At its end, the mirror passes all queued
+    // writes on.
     mirrored.commit(&[Write::Erase(Box::new(kinds)), put(4_000)]).unwrap();
     drop(mirrored);
     let mut expected = ids(&*first);

@@ -1,6 +1,6 @@
 //! A record that is compared with many queries. Its words are read only once, when the first query
-//! needs words. The same holds for its labels if the record has many. A hostile record may have
-//! thousands of labels, and thousands of filters may ask for one of its labels.
+//! needs words. Many labels are also read only once. A hostile record may have thousands of labels,
+//! and thousands of filters may each ask for one of these labels.
 
 use std::cell::OnceCell;
 
@@ -10,17 +10,17 @@ use super::Query;
 use super::labels::{LabelSet, carries};
 use super::words::{LazyWords, text_rows};
 
-/// Maximum number of labels that are compared without sorting, about.
+/// The approximate number of labels up to which labels are compared without sorting.
 const FEW_LABELS: usize = 16;
 /// If a record has this many times more labels than a condition has values, each value is looked up
 /// by binary search.
 const MANY_TIMES: usize = 8;
 
-/// The cost of comparing a record with some queries, beyond the few instructions of most
-/// comparisons.
+/// The cost of comparing a record with some queries. Most comparisons take a few instructions,
+/// which are not charged.
 #[derive(Clone, Copy)]
 pub struct ComparisonCost {
-    /// Number of queries that ask for words. Each of these goes through the words of the record.
+    /// Number of queries that ask for words. Each such query goes through all words of the record.
     of_words: u64,
     asks_labels: bool,
 }
@@ -46,7 +46,7 @@ impl ComparisonCost {
 /// A label's name and value.
 type Label<'r> = (u8, &'r [u8]);
 
-/// A record that many queries are compared with.
+/// A record that is compared with many queries.
 pub struct ComparedRecord<'r> {
     record: Record<'r>,
     pub(crate) words: LazyWords,
@@ -69,7 +69,8 @@ impl<'r> ComparedRecord<'r> {
             && query.words.as_ref().is_none_or(|asked| asked.matches(&self.record, &self.words))
     }
 
-    /// Returns the record's labels, ascending, each once. `None` if the record has few labels.
+    /// Returns the record's labels, ascending and without duplicates. `None` if the record has few
+    /// labels.
     pub(crate) fn many_labels(&self) -> Option<&[Label<'r>]> {
         (self.record.labels_max() > FEW_LABELS).then(|| {
             self.labels
@@ -91,7 +92,8 @@ impl<'r> ComparedRecord<'r> {
     }
 }
 
-/// Returns whether one of `labels`, which share a name, has one of `values`. Both lists ascend.
+/// Returns whether one of `labels`, which all have the same name, has one of `values`. Both lists
+/// ascend.
 fn have_common(mut labels: &[Label<'_>], values: &[Box<[u8]>]) -> bool {
     let is_each_sought = values.len() * MANY_TIMES < labels.len();
     for value in values {
@@ -116,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// Records of a few and of many labels against queries of a few and of many values.
+    /// Records with few and with many labels are compared with queries for few and for many values.
     #[test]
     fn labels_are_found_as_in_the_record_itself() {
         for beginning in ["", "all begin alike "] {
@@ -130,7 +132,7 @@ mod tests {
         let value = |n: usize| format!("{beginning}{n}").into_bytes();
         let mut bytes = Vec::new();
         let head = RecordHeader { id: [1; 32], time: 1, author: None, kind: 1, expires: None };
-        // Each value twice, in no order.
+        // Each value is in the list twice, in no order.
         let values: Vec<_> = (0..2 * len).map(|n| value(n * 37 % len * step)).collect();
         let labels = values.iter().zip([b't', b'u'].into_iter().cycle());
         let labels = labels.map(|(value, name)| (name, LabelPosition::Bytes(value)));

@@ -12,14 +12,14 @@ use super::set::Set;
 use super::source::Source;
 use super::stream::{PostingSlice, find};
 
-/// The least work that a count may use in a source to look up its posting lists. The lookups are
-/// not divided into steps.
+/// Work that a count may always use in a source to look up posting lists, even with a smaller
+/// budget. These lookups are not divided into steps.
 const COUNT_WORK: u64 = 2_048;
 
-/// Counts the rows of `source` that match, ignoring cursor and limit. `None` if `work` does not
-/// suffice, or if a record that may match could not be read. If the lengths of posting lists
-/// suffice, the count is computed from these lengths and no row is visited. Adds to `visited` the
-/// rows that were visited, and the lookups that count as rows.
+/// Counts the rows of `source` that match, ignoring cursor and limit. Returns `None` if `work` does
+/// not suffice, or if a record that may match could not be read. Where possible, the count is
+/// computed from the lengths of posting lists, without visiting rows. Adds to `visited` the rows
+/// that were visited, and the lookups that count as rows.
 pub(super) fn count<S: Source>(
     source: &Arc<S>,
     query: &Arc<PreparedQuery>,
@@ -37,7 +37,7 @@ pub(super) fn count<S: Source>(
     counted
 }
 
-/// Counts the rows of an opened plan, as [`count`] does.
+/// Counts as [`count`] does, with a plan that is already opened.
 fn count_opened<S: Source>(
     source: &Arc<S>,
     query: &Arc<PreparedQuery>,
@@ -66,7 +66,8 @@ fn count_opened<S: Source>(
     Some(count - lost.count() as u64)
 }
 
-/// Counts the live rows of posting lists. With `by_kind`, each list is of one kind.
+/// Counts the rows of posting lists that are not dead. With `by_kind`, each posting list has rows
+/// of one kind only.
 fn alive_in<S: Source>(
     source: &S,
     cuts: &[PostingSlice<S::PostingList>],
@@ -90,7 +91,7 @@ fn alive_in<S: Source>(
     Some(count)
 }
 
-/// Counts the dead rows of a posting list. `dead` has all dead rows of the list's kind.
+/// Counts the dead rows of a posting list. `dead` has all dead rows of that kind.
 fn dead_of<S: Source>(
     source: &S,
     cut: &PostingSlice<S::PostingList>,
@@ -113,7 +114,7 @@ fn lengths_suffice(query: &Query, plan: &Plan) -> bool {
     let disjoint = match plan.driver {
         Set::Label(i) => query.labels[i].values.len() == 1,
         Set::Ids => false,
-        // Each record that has a word is in the list of one class.
+        // Each record with the word is in the list of exactly one class.
         Set::Authors | Set::Kinds | Set::Word(_) | Set::Time => true,
     };
     disjoint

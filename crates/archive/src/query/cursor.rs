@@ -1,4 +1,5 @@
-//! Walks one source: merges the plan's posting lists lazily, intersects them, checks the records.
+//! Walks one source: merges the plan's posting lists lazily, intersects them, and checks the
+//! records.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,13 +19,13 @@ use super::walk::{AnyWalk, WalkEnd, WalkStep, time_key};
 use super::words::LazyWords;
 use super::{Order, Query};
 
-/// Maximum number of rows that are gathered at once.
+/// Maximum number of rows that are gathered in one block.
 const BLOCK_MAX: usize = 32;
-/// Records that are prefetched while one is read.
+/// Number of records that are prefetched ahead of the record being read.
 const AHEAD: usize = 8;
-/// Comparisons of a label with a condition that count as a row.
+/// Number of comparisons of a label with a condition that are charged as one row.
 const LABELS_OF_A_ROW: usize = 64;
-/// Maximum number of rows of a driver that are intersected before they are sorted.
+/// Maximum number of rows of a driver that are intersected first and sorted afterwards.
 const FEW_MAX: u64 = 4096;
 
 /// A walk over the rows of one source that match a query, in the query's order.
@@ -39,20 +40,21 @@ pub(super) struct SourceWalk<S: Source> {
     /// The upper bound of a row's rank, if the query is ranked.
     rank: Option<RowRank>,
     last: Option<u32>,
-    /// Rows to be checked next, already located, each with the value whose posting list it came
-    /// from. `next` is the index of the first row that is not taken yet.
+    /// Rows to check next: the row, the location of its record, and the value under which its
+    /// posting list was found. `next` is the index of the first row that is still in the block.
     block: Vec<(u32, S::RecordLocation, u32)>,
     next: usize,
     pace: ReadPace,
-    /// The row at the walk's position.
+    /// The row at which the walk is.
     here: Option<(u32, S::RecordLocation)>,
     time: u64,
     visited: u64,
     /// Rows whose record could not be read.
     damaged: u64,
-    /// The number of rows of the driver.
+    /// The number of rows that the driver has.
     driver_rows: u64,
-    /// The number of posting lists that are walked or intersected, or of rows if these are sorted.
+    /// The number of posting lists that are walked or intersected; if the driver's rows are sorted,
+    /// the number of rows.
     lists: usize,
 }
 
@@ -80,7 +82,8 @@ impl<S: Source> SourceWalk<S> {
             if !cuts.is_empty() && opened.plan.driver != Set::Time {
                 pair_by_kind(&*source, &mut driver, &mut cuts, query.driver.is_some());
             }
-            // Rows of a given driver are mostly not in the other sets, whatever the sets' sizes.
+            // With a given driver, most of its rows are in none of the other sets, however large
+            // these sets are.
             if query.driver.is_some() && !cuts.is_empty() && opened.plan.size.rows <= FEW_MAX {
                 Driver::Few(driver.into_iter().map(PostingStream::new).collect())
             } else {
@@ -113,8 +116,8 @@ impl<S: Source> SourceWalk<S> {
         }
     }
 
-    /// Gathers the next rows that are alive and in every intersected set: one at first, twice as
-    /// many each time, so that few rows are visited in vain when a limit is reached.
+    /// Gathers the next rows that are alive and in every intersected set: first one row, then twice
+    /// as many each time. So a small limit is reached with few extra rows.
     fn fill(&mut self, work: &mut u64) -> WalkStep {
         self.pace.note(self.block.len());
         let room = (self.block.len() * 2).clamp(1, BLOCK_MAX);
@@ -125,7 +128,7 @@ impl<S: Source> SourceWalk<S> {
             return end;
         }
         if self.pace.is_cold() {
-            // The disk reads many records in little more time than a single record.
+            // A disk reads many records at once in little more time than one record.
             self.block.iter().for_each(|(_, location, _)| self.source.read_ahead(*location));
         }
         for (_, location, _) in self.block.iter().take(AHEAD) {
@@ -134,8 +137,8 @@ impl<S: Source> SourceWalk<S> {
         WalkStep::Found
     }
 
-    /// Returns whether the work is spent although rows of the block are left. The texts of these
-    /// rows cost far more than the rows themselves.
+    /// Returns whether the work is spent while the block still has rows. Reading the texts of these
+    /// rows would cost far more than the rows themselves.
     fn is_out_of_work(&self, work: u64) -> bool {
         work == 0 && self.query.words.is_some() && self.next < self.block.len()
     }
@@ -175,7 +178,7 @@ impl<S: Source> SourceWalk<S> {
                     return WalkStep::End;
                 }
             }
-            // Posting lists are checked first, as they are denser in memory than the data of rows.
+            // The posting lists are checked before the record, because they are denser in memory.
             if self.cut(row, kind)
                 && self.rank.as_ref().is_none_or(|rank| rank.admits(self.source.time_of(row)))
                 && let Some(location) = self.source.locate_alive(row)
@@ -209,8 +212,8 @@ impl<S: Source> SourceWalk<S> {
     }
 
     /// Looks up all rows of a [`Driver::Few`] in the other sets at once, and sorts the rows that
-    /// are in all these sets. If hardly any row is in all sets, sorting all rows first would cost
-    /// many times as much.
+    /// are in all these sets. Usually hardly any row is in all sets, so sorting all rows first
+    /// would cost many times as much.
     fn cut_all(&mut self, work: &mut u64) {
         let Driver::Few(streams) = &self.driver else { return };
         let (source, order) = (&*self.source, self.query.order);
@@ -233,20 +236,20 @@ impl<S: Source> SourceWalk<S> {
             }
         }
         kept.sort_unstable();
-        // Kept rows count as visited when they are walked.
+        // Rows that are in all sets count as visited once the walk reaches these rows.
         let passed = (rows - kept.len()) as u64;
         self.visited += passed;
         *work = work.saturating_sub(passed);
         if let Some(rank) = &mut self.rank {
-            // Only the driver's entry is left, as no set is intersected from now on.
+            // Only the driver's entry remains, because no set is intersected from now on.
             rank.terms.drain(..self.cuts.len());
         }
         self.cuts.clear();
         self.driver = Driver::Keys(kept.into_iter());
     }
 
-    /// Counts the remaining matches. `None` if `work` does not suffice, or if a record could not be
-    /// read.
+    /// Counts the remaining matches. Returns `None` if `work` does not suffice, or if a record
+    /// could not be read.
     pub(super) fn count_remaining(&mut self, work: &mut u64) -> Option<u64> {
         let mut count = 0;
         loop {
@@ -258,7 +261,7 @@ impl<S: Source> SourceWalk<S> {
         }
     }
 
-    /// Returns whether the row is in every intersected set.
+    /// Returns whether the row is in every set to intersect.
     fn cut(&mut self, row: u32, kind: Option<u32>) -> bool {
         let (source, forward) = (&*self.source, self.query.order == Order::NewestFirst);
         let rank = &mut self.rank;
@@ -279,7 +282,7 @@ impl<S: Source> SourceWalk<S> {
         })
     }
 
-    /// Takes the next row of the driver that is not skipped.
+    /// Takes the driver's next row that is not excluded.
     #[inline]
     fn next_row(&mut self) -> Option<(u32, u32, Option<u32>)> {
         loop {
@@ -307,17 +310,16 @@ impl<S: Source> SourceWalk<S> {
     }
 }
 
-/// Counts the cost of comparing the record's labels as `work`, if the labels or the conditions are
-/// many.
+/// Charges `work` for comparing the record's labels, if the record has many labels or the query has
+/// many conditions.
 fn count_labels(query: &PreparedQuery, record: &Record<'_>, work: &mut u64, visited: &mut u64) {
     let rows = (record.labels_max() * query.labels.len() / LABELS_OF_A_ROW) as u64;
     *work = work.saturating_sub(rows);
     *visited += rows;
 }
 
-/// Returns whether the record has the words of the query, and counts the cost of this check as
-/// `work`. Returns true if the query is ranked, as the caller that ranks records checks their words
-/// itself.
+/// Returns whether the record has the words of the query, and charges `work` for this check. Always
+/// returns true if the query is ranked, because the ranked search checks the words itself.
 fn has_words(
     query: &PreparedQuery,
     record: &Record<'_>,
@@ -331,7 +333,8 @@ fn has_words(
     words.matches(record, &LazyWords::default())
 }
 
-/// Returns whether a record comes after the cursor, as far as [`Source::window`] leaves that open.
+/// Returns whether a record comes after the cursor, in cases that [`Source::window`] does not
+/// decide.
 fn is_behind(query: &Query, record: &Record<'_>) -> bool {
     query.order == Order::NewestFirst
         || query.after.is_none_or(|after| record.time() > after.time || *record.id() > after.id)
@@ -447,7 +450,7 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
     }
 
     fn bytes(&self) -> usize {
-        // Each list of a driver has a stream and a place in the heap.
+        // Each list of a driver takes a stream and an entry in the heap.
         let of_list = size_of::<PostingStream<S::PostingList>>() + size_of::<(S::Key, u32)>();
         size_of::<Self>() + self.lists * of_list
     }

@@ -10,25 +10,27 @@ use super::Query;
 use super::source::Source;
 use super::stream::{PostingSlice, PostingStream};
 
-/// Maximum number of streams of a driver that are begun at once. More streams are begun in steps,
-/// as beginning a stream reads its first row.
+/// Maximum number of a driver's streams that are begun in one step. Beginning a stream reads its
+/// first row.
 const BEGUN_MAX: usize = 64;
 
 /// The rows that drive a walk.
 pub(super) enum Driver<S: Source> {
-    /// Rows in order, each with the value whose posting list it came from.
+    /// Sorted rows, each with the value under which its posting list was found.
     Keys(std::vec::IntoIter<(S::Key, u32)>),
-    /// So few rows that they are intersected before they are sorted; see `SourceWalk::cut_all`.
+    /// Lists with so few rows that the rows are intersected first and sorted afterwards; see
+    /// `SourceWalk::cut_all`.
     Few(Vec<PostingStream<S::PostingList>>),
     One(PostingStream<S::PostingList>),
-    /// Streams of which only the first `begun` have been stepped to their first rows, `heads`.
+    /// Streams that are being begun: the first `begun` are at their first rows, which are in
+    /// `heads`.
     Beginning {
         streams: Vec<PostingStream<S::PostingList>>,
         begun: usize,
         heads: Vec<Reverse<(S::Key, u32)>>,
     },
-    /// One stream is followed as long as its next key comes before those of all others. The others
-    /// wait in the heap with their next keys.
+    /// One stream is followed while its next key comes before the next keys of all other streams.
+    /// The other streams are in the heap, by their next keys.
     Many {
         streams: Vec<PostingStream<S::PostingList>>,
         now: Option<(S::Key, u32)>,
@@ -39,7 +41,7 @@ pub(super) enum Driver<S: Source> {
 type RowHeap<K> = BinaryHeap<Reverse<(K, u32)>>;
 
 impl<S: Source> Driver<S> {
-    /// Returns the number of posting lists, or of rows if these are sorted.
+    /// Returns the number of posting lists; if the driver's rows are sorted, the number of rows.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Keys(keys) => keys.len(),
@@ -50,8 +52,8 @@ impl<S: Source> Driver<S> {
         }
     }
 
-    /// Takes the next row, with the value and the kind of its posting list. A row in several lists
-    /// comes once for each, in succession.
+    /// Takes the next row, with the value and the kind of its posting list. A row that is in
+    /// several lists is returned once for each list, in succession.
     #[inline]
     pub(super) fn next_row(
         &mut self,
@@ -60,7 +62,7 @@ impl<S: Source> Driver<S> {
     ) -> Option<(u32, u32, Option<u32>)> {
         match self {
             Self::Keys(keys) => keys.next().map(|(key, value)| (source.row(key), value, None)),
-            // There is no work left to prepare these rows.
+            // The rows are not prepared, as no work is left.
             Self::Few(_) | Self::Beginning { .. } => None,
             Self::One(stream) => {
                 let index = stream.step(source, query)?;
@@ -107,7 +109,7 @@ pub(super) fn drive<S: Source>(
     merged(streams, heads)
 }
 
-/// Steps some streams to their first rows.
+/// Steps these streams to their first rows.
 pub(super) fn begin<S: Source>(
     source: &S,
     streams: &mut [PostingStream<S::PostingList>],
@@ -132,18 +134,18 @@ pub(super) fn merged<S: Source>(
     Driver::Many { streams, now, heap }
 }
 
-/// Returns the range of indices at which `set` has the posting lists of `kind`. The lists of the
-/// set ascend by kind.
+/// Returns the indices in `set` of the posting lists of `kind`. The lists of the set ascend by
+/// kind.
 #[inline]
 pub(super) fn of_kind<R>(set: &[PostingSlice<R>], kind: Option<u32>) -> Range<usize> {
     let start = set.partition_point(|cut| cut.kind < kind);
     start..start + set[start..].partition_point(|cut| cut.kind == kind)
 }
 
-/// Sets the kinds of posting lists, and drops lists of a kind for which another set has no list: a
-/// row is only in lists of its own kind. The lists of a `fixed` driver stay, as the number of rows
-/// walked must not depend on the other sets. Sorts the lists of the other sets by kind; those of
-/// one kind stay in their order.
+/// Sets the kinds of the posting lists. A row is only in lists of its own kind, so a list is
+/// dropped if another set has no list of the same kind. The lists of a `fixed` driver are not
+/// dropped, because the number of rows walked must not depend on the other sets. Sorts the lists of
+/// the other sets by kind; lists of one kind keep their order.
 pub(super) fn pair_by_kind<S: Source>(
     source: &S,
     driver: &mut Vec<PostingSlice<S::PostingList>>,

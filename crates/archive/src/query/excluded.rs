@@ -1,7 +1,7 @@
-//! Rows of excluded kinds, which a walk over all rows skips.
+//! Rows of excluded kinds. A walk over all rows skips these rows.
 //!
-//! Skipped rows do not count as visited, so that no query is charged for rows that it excludes.
-//! Many such rows in succession are skipped at once ([`Source::alike`]).
+//! Skipped rows do not count as visited, so no query is charged for rows that it excludes. Many
+//! such rows in succession are skipped at once ([`Source::alike`]).
 
 use super::source::Source;
 use super::stream::{PostingSlice, PostingStream};
@@ -12,7 +12,7 @@ pub(super) struct ExcludedLists<S: Source>(Vec<ExcludedList<S>>);
 
 struct ExcludedList<S: Source> {
     stream: PostingStream<S::PostingList>,
-    /// The key of the list's next row.
+    /// The key of the row that comes next in the list.
     next: Option<S::Key>,
 }
 
@@ -24,7 +24,7 @@ impl<S: Source> ExcludedList<S> {
 }
 
 impl<S: Source> ExcludedLists<S> {
-    /// Returns lists that exclude nothing.
+    /// Returns an empty set of lists.
     pub(super) fn none() -> Self {
         Self(Vec::new())
     }
@@ -42,8 +42,8 @@ impl<S: Source> ExcludedLists<S> {
         self.0.is_empty()
     }
 
-    /// Returns whether the row of `key`, which was taken from `every`, is to be skipped. If so, may
-    /// also advance `every` past directly following rows that are to be skipped.
+    /// Returns whether to skip the row of `key`, which was taken from `every`. If so, may also
+    /// advance `every` past rows that follow directly and are to be skipped, too.
     pub(super) fn skip(
         &mut self,
         source: &S,

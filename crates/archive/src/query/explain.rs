@@ -11,25 +11,26 @@ pub struct SourcePlan {
     pub rows: u64,
     /// The set whose rows are walked, e.g. `200 authors of kind 1` or `time`.
     pub driver: String,
-    /// The sets that the driver is intersected with, by skipping.
+    /// The sets that are intersected with the driver.
     pub intersect: Vec<String>,
     /// The conditions that are checked on each record.
     pub residual: Vec<String>,
-    /// Rows that the plan expects to visit in the part until the limit is reached.
+    /// Number of rows of the part that the search is expected to visit until the limit is reached.
     pub estimate: u64,
 }
 
 /// The plan for a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
-    /// The plan in a few words: the driver of the part with the highest estimate.
+    /// The plan in a few words: the driver of the part in which most rows are expected to be
+    /// visited.
     pub plan: String,
-    /// The parts, in the order in which they would be searched.
+    /// The parts, in the order in which a search opens the parts.
     pub steps: Vec<SourcePlan>,
-    /// Rows expected to be visited in all.
+    /// Number of rows expected to be visited in all parts.
     pub estimate: u64,
-    /// Further lines from the store, such as the statement for a database and the database's plan
-    /// for the statement.
+    /// Further lines from the store, for example an SQL statement and the database's plan for this
+    /// statement.
     pub details: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Records that a reader may not see, as a part of the query.
+//! A gate: the condition of a query that hides records from its readers.
 //!
 //! A gate is applied before the limit, and in the same way for pages, counts, ids and live
 //! messages. The cost of an answer must not depend on hidden records either: see
@@ -13,21 +13,21 @@ use super::labels::{LabelSet, carries};
 pub struct Gate {
     /// The hidden kinds, ascending.
     pub kinds: Vec<u32>,
-    /// The keys of the readers, ascending. Readers see the records that they wrote.
+    /// The keys of the readers, ascending. A reader sees the records that this reader wrote.
     pub readers: Vec<Key>,
-    /// The labels that name the readers as recipients, with ascending values. Readers see the
-    /// records that have one of these labels.
+    /// The labels that name the readers as recipients, with ascending values. A reader sees the
+    /// records that have such a label.
     pub addressed: LabelSet,
 }
 
 impl Gate {
-    /// Returns the gate for readers who see none of the hidden records.
+    /// Returns the same gate for readers who see no hidden record.
     #[must_use]
     pub fn to_strangers(&self) -> Self {
         Self { kinds: self.kinds.clone(), ..Self::default() }
     }
 
-    /// Returns whether its readers see none of the hidden records.
+    /// Returns whether the gate's readers see no hidden record at all.
     pub fn is_to_strangers(&self) -> bool {
         self.readers.is_empty() && self.addressed.values.is_empty()
     }

@@ -1,13 +1,13 @@
-//! The condition on the labels of a record.
+//! The condition that a record has one of some labels.
 
 use hark_codec::record::Record;
 
-/// The condition that a record has this label with any of these values.
+/// The condition that a record has a label with this name and any of these values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSet {
     /// The label's name.
     pub name: u8,
-    /// The accepted values. An empty list accepts none.
+    /// The accepted values. With an empty list, no record meets the condition.
     pub values: Vec<Box<[u8]>>,
 }
 
@@ -24,7 +24,7 @@ pub(super) fn has_label(record: &Record<'_>, name: u8, value: &[u8]) -> bool {
     record.labels().any(|label| label == (name, value))
 }
 
-/// Returns whether a label of `record` is in `set`, whose values are ascending.
+/// Returns whether `record` has a label of `set`. The values of `set` must ascend.
 #[inline]
 pub(super) fn carries(record: &Record<'_>, set: &LabelSet) -> bool {
     match set.values.as_slice() {
@@ -35,8 +35,8 @@ pub(super) fn carries(record: &Record<'_>, set: &LabelSet) -> bool {
 }
 
 /// Returns whether `sorted` contains `value`. Nearly all values differ in their first eight bytes,
-/// so whole values are compared only if these bytes are equal. Thousands of values may have equal
-/// first bytes.
+/// so these are compared first, and the whole values only if these are equal. A client may send
+/// thousands of values with the same first bytes.
 #[inline]
 fn among(sorted: &[Box<[u8]>], value: &[u8]) -> bool {
     fn first(value: &[u8]) -> u64 {

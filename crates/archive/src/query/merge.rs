@@ -1,4 +1,5 @@
-//! Searches many sources as if they were one: opened lazily, merged by (time, id).
+//! Searches many sources as if they were one: opens sources lazily and merges their rows by (time,
+//! id).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,29 +22,30 @@ use crate::store::{Search, SearchError, SearchProgress};
 pub trait AnySource: Send + Sync {
     /// Returns the oldest and the newest time in the part.
     fn span(&self) -> Option<(u64, u64)>;
-    /// Returns false only if certainly nothing matches. As cheap as possible.
+    /// Returns false only if it is certain that nothing matches. The call must be as cheap as
+    /// possible.
     fn may_match(&self, kinds: Option<&[u32]>, term: Option<u64>) -> bool;
-    /// Begins a walk, and looks up its lists as far as `work` allows. `None` if nothing can match.
-    /// The rows charged for the lookups are added to `visited`, and are also part of
-    /// [`AnyWalk::visited`].
+    /// Begins a walk, and looks up its lists as far as `work` allows. Returns `None` if nothing can
+    /// match. The lookups are charged as rows: their number is added to `visited`, and is also part
+    /// of [`AnyWalk::visited`].
     fn walk(
         self: Arc<Self>,
         query: &Arc<PreparedQuery>,
         work: &mut u64,
         visited: &mut u64,
     ) -> Option<Box<dyn AnyWalk>>;
-    /// Counts the matches, ignoring cursor and limit. `None` if `work` does not suffice, or if a
-    /// record that may match could not be read. Adds to `visited` the rows that were visited, and
-    /// the lookups that count as rows.
+    /// Counts the matches, ignoring cursor and limit. Returns `None` if `work` does not suffice, or
+    /// if a record that may match could not be read. Adds the visited rows to `visited`, and the
+    /// lookups as rows.
     fn count(
         self: Arc<Self>,
         query: &Arc<PreparedQuery>,
         work: &mut u64,
         visited: &mut u64,
     ) -> Option<u64>;
-    /// Returns the reason if the data of the part cannot be trusted.
+    /// If the data of the part cannot be trusted, returns the reason.
     fn trouble(&self) -> Option<String>;
-    /// Returns the plan for an explanation, and the number of matches that it expects.
+    /// Returns the plan for an explanation, and the expected number of matches.
     fn explain(&self, query: &PreparedQuery) -> Option<(SourcePlan, u64)>;
 }
 
@@ -94,7 +96,7 @@ impl<S: Source> AnySource for S {
     }
 }
 
-/// The immutable parts of a snapshot, sorted once for all queries in both orders.
+/// The immutable parts of a snapshot in both orders. They are sorted once for all queries.
 #[derive(Clone, Default)]
 pub struct SnapshotSources {
     newest_first: Arc<[OrderedSource]>,
@@ -103,7 +105,7 @@ pub struct SnapshotSources {
 
 #[derive(Clone)]
 struct OrderedSource {
-    /// The time of the part's first record in the order, as a key that ascends in the order.
+    /// The time of the part's first record, as a key that ascends in the order of the query.
     opens_at: u64,
     span: (u64, u64),
     part: Arc<dyn AnySource>,
@@ -133,12 +135,12 @@ impl SnapshotSources {
         Self { newest_first: sorted(Order::NewestFirst), oldest_first: sorted(Order::OldestFirst) }
     }
 
-    /// Returns false only if certainly no part has a row of these kinds with this term.
+    /// Returns false only if it is certain that no part has a row of these kinds with this term.
     pub fn may_match(&self, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
         self.newest_first.iter().any(|placed| placed.part.may_match(kinds, term))
     }
 
-    /// Returns the reason if a part that the query may need cannot be trusted.
+    /// If a part that the query may need cannot be trusted, returns the reason.
     pub fn trouble(&self, query: &Query) -> Option<String> {
         let mut needed = self.newest_first.iter().filter(|placed| placed.overlaps(query));
         needed.find_map(|placed| placed.part.trouble())
@@ -154,7 +156,7 @@ impl SnapshotSources {
 
 /// A search over the parts of one snapshot.
 pub struct SnapshotSearch {
-    /// The queries that run on each part. The queries share order, times, limit and budget, and
+    /// The queries that are run on each part. The queries share order, times, limit and budget, and
     /// their matches are disjoint.
     questions: Vec<Arc<PreparedQuery>>,
     order: Order,
@@ -163,23 +165,23 @@ pub struct SnapshotSearch {
     /// The one part that still grows.
     head: Option<OrderedSource>,
     parts: Arc<[OrderedSource]>,
-    /// Index in `parts` of the first part that is not opened yet.
+    /// Index in `parts` of the next part to open.
     next: usize,
-    /// Open walks that are at a match. The walk with the next match is last.
+    /// Open walks that are at a match; the walk with the earliest match in the order is last.
     ready: Vec<Box<dyn AnyWalk>>,
     /// Open walks that are not yet at their next match.
     moving: Vec<Box<dyn AnyWalk>>,
     delivered: usize,
     visited: u64,
     damaged: u64,
-    /// The largest driver of an opened part: its number of rows, and the driver.
+    /// The largest driver of the opened parts, with its number of rows.
     driver: Option<(u64, Set)>,
     seq: u64,
 }
 
 impl SnapshotSearch {
-    /// Starts a search over `parts` and a `head`, which see puts up to `seq`. `questions` are the
-    /// queries into which [`PreparedQuery::opened`] has split the original query.
+    /// Starts a search over `parts` and a `head`. The search sees puts up to `seq`. `questions` are
+    /// the queries into which [`PreparedQuery::opened`] has split the query.
     pub fn new(
         parts: &SnapshotSources,
         head: &Arc<dyn AnySource>,
@@ -209,7 +211,7 @@ impl SnapshotSearch {
         }
     }
 
-    /// Returns the reason if a part that the search has opened cannot be trusted.
+    /// If a part that the search has opened cannot be trusted, returns the reason.
     pub fn trouble(&self) -> Option<String> {
         let opened = &self.parts[..self.next.min(self.parts.len())];
         let question = self.questions.first()?;
@@ -217,8 +219,8 @@ impl SnapshotSearch {
         needed.find_map(|placed| placed.part.trouble())
     }
 
-    /// Returns the key at which the next part must be opened (its `opens_at`), and whether that
-    /// part is the head.
+    /// Returns the time key from which the next part must be open (its `opens_at`), and whether the
+    /// next part is the head.
     fn unopened(&mut self) -> Option<(u64, bool)> {
         let first = self.questions.first()?;
         while self.parts.get(self.next).is_some_and(|placed| !placed.overlaps(first)) {
@@ -232,8 +234,8 @@ impl SnapshotSearch {
         }
     }
 
-    /// Advances the walks of `moving` to their next matches, then opens parts that could hold an
-    /// earlier match. Returns false if `work` ran out before.
+    /// Advances the walks of `moving` to their next matches, then opens each part that could have
+    /// an earlier match. Returns false if the work runs out first.
     fn advance_walks(&mut self, work: &mut u64) -> bool {
         loop {
             while let Some(mut walk) = self.moving.pop() {
@@ -357,7 +359,7 @@ impl Search for SnapshotSearch {
 }
 
 /// Counts the matches of these queries in all parts, ignoring cursor and limit. `None` if the
-/// budget does not suffice. Adds to `visited` as `count` does.
+/// budget does not suffice. Adds to `visited` as [`AnySource::count`] does.
 pub fn count_all(
     parts: &SnapshotSources,
     head: &Arc<dyn AnySource>,
@@ -376,8 +378,8 @@ pub fn count_all(
     Some(count)
 }
 
-/// Explains the queries one after another: the parts in the order in which they would be opened,
-/// until the limit is expected to be reached.
+/// Explains the queries one after another: for each query, the parts in the order of opening, until
+/// the limit is expected to be reached.
 pub fn explain_all(
     parts: &SnapshotSources,
     head: &Arc<dyn AnySource>,

@@ -38,27 +38,27 @@ pub use order::{Order, Position};
 pub use ungated::UngatedQuery;
 pub use words::{LazyWords, SearchRank, TextSource, WordCondition};
 
-/// A query. A record must meet all conditions that are given. `None` is no condition; an empty list
-/// in `Some` matches nothing. [`Query::normalise`], which every store calls first, sorts and
+/// A query: a record must meet all conditions that are given. `None` imposes no condition; an empty
+/// list in `Some` matches nothing. [`Query::normalise`], which every store calls first, sorts and
 /// deduplicates the lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// Any of these ids.
+    /// The record has one of these ids.
     pub ids: Option<Vec<Id>>,
-    /// By any of these authors.
+    /// The record is by one of these authors.
     pub authors: Option<Vec<Key>>,
-    /// By none of these authors.
+    /// The record is by none of these authors.
     pub not_authors: Vec<Key>,
-    /// Of any of these kinds.
+    /// The record has one of these kinds.
     pub kinds: Option<Vec<u32>>,
-    /// Of none of these kinds.
+    /// The record has none of these kinds.
     pub not_kinds: Vec<u32>,
-    /// Each of these label conditions.
+    /// The record meets each of these conditions.
     pub labels: Vec<LabelSet>,
     /// The words that a record's text must have.
     pub words: Option<Arc<WordCondition>>,
-    /// Whether the records come in the order of their [`SearchRank`], the best first, and not in
-    /// `order`. Without `words` the flag has no effect. Such a query has no cursor.
+    /// Whether the records come in the order of their [`SearchRank`], best first, instead of
+    /// `order`. Without `words` the flag has no effect. A ranked query has no cursor.
     pub ranked: bool,
     /// The earliest time, inclusive.
     pub from: u64,
@@ -70,11 +70,12 @@ pub struct Query {
     pub after: Option<Position>,
     /// The maximum number of records.
     pub limit: usize,
-    /// The current time: records that expire at or before it are invisible.
+    /// The current time: a record that expires at this time or earlier is invisible.
     pub now: u64,
-    /// The records that the reader may not see.
+    /// The records that are hidden from the reader.
     pub gate: Option<Arc<Gate>>,
-    /// Rows that may be visited in all before the query is given up as too expensive.
+    /// Number of rows that may be visited in all. At this number the query is given up as too
+    /// expensive.
     pub budget: u64,
 }
 
@@ -103,7 +104,7 @@ impl Default for Query {
 
 impl Query {
     /// Sorts and deduplicates the lists, and removes excluded kinds from `kinds`. A query for words
-    /// names the kinds that have texts, so no record of another kind is visited.
+    /// is restricted to kinds that have texts, so no record of another kind is visited.
     pub fn normalise(&mut self) {
         fn tidy<T: Ord>(list: &mut Vec<T>) {
             if !list.is_sorted_by(|a, b| a < b) {
@@ -145,13 +146,13 @@ impl Query {
             || self.words.as_ref().is_some_and(|words| words.is_void())
     }
 
-    /// Returns the condition that ranks the results, if the query is ranked.
+    /// Returns the condition that ranks the results. `None` if the query is not ranked.
     pub fn ranking(&self) -> Option<&Arc<WordCondition>> {
         self.words.as_ref().filter(|_| self.ranked)
     }
 
-    /// Returns the number of ids, authors, kinds, label values and words, each of which may be
-    /// looked up.
+    /// Returns the number of ids, authors, kinds, label values and words that may each need a
+    /// lookup.
     pub fn values(&self) -> usize {
         self.words.as_ref().map_or(0, |words| words.lookups())
             + self.ids.as_ref().map_or(0, Vec::len)
@@ -160,21 +161,21 @@ impl Query {
             + self.labels.iter().map(|set| set.values.len()).sum::<usize>()
     }
 
-    /// Returns whether `record` meets every condition, including time, expiry and gate but not
-    /// cursor, limit and budget. The query must be normalised.
+    /// Returns whether `record` meets every condition, including time, expiry and gate. Cursor,
+    /// limit and budget are ignored. The query must be normalised.
     pub fn matches(&self, record: &Record<'_>) -> bool {
         self.matches_but_words(record)
             && self.words.as_ref().is_none_or(|asked| asked.matches(record, &LazyWords::default()))
     }
 
-    /// Does the same as [`Query::matches`], without the condition on words.
+    /// Does the same as [`Query::matches`], but ignores the condition on words.
     fn matches_but_words(&self, record: &Record<'_>) -> bool {
         self.matches_beside(record, None, &|set| carries(record, set))
     }
 
-    /// Like [`Query::matches_but_words`], for a record from the posting list of a `value` of `set`.
-    /// That value is checked first. The set's other values are checked only if this check fails,
-    /// which is rare.
+    /// Does the same as [`Query::matches_but_words`], for a record that was found in the posting
+    /// list of a `value` of `set`. This value is checked first. The other values of the set are
+    /// checked only if the record lacks this value, which is rare.
     fn matches_knowing(&self, record: &Record<'_>, set: Set, value: usize) -> bool {
         let known = match set {
             Set::Authors => {
@@ -191,8 +192,8 @@ impl Query {
         self.matches_beside(record, known, &|set| carries(record, set))
     }
 
-    /// Returns whether a record meets every condition except the condition of `known` and the
-    /// condition on words. `carries` returns whether the record has a label of a set.
+    /// Returns whether a record meets every condition except the condition on words and the
+    /// condition of the set `known`. `carries` returns whether the record has a label of a set.
     fn matches_beside(
         &self,
         record: &Record<'_>,
@@ -218,8 +219,8 @@ impl Query {
     }
 }
 
-/// Returns whether `sorted` contains `key`. Keys are random, so nearly all differ in their first
-/// eight bytes. A client may still ask for thousands of keys with equal first bytes.
+/// Returns whether `sorted` contains `key`. Keys are random, so the first eight bytes of nearly all
+/// keys differ. Nevertheless a client may send thousands of keys with the same first bytes.
 fn holds(sorted: &[[u8; 32]], key: &[u8; 32]) -> bool {
     let first = |key: &[u8; 32]| key.first_chunk().map_or(0, |eight| u64::from_be_bytes(*eight));
     let wanted = first(key);

@@ -1,9 +1,9 @@
-//! Opens a query on one source: looks up the posting lists that the planner asks for.
+//! Opens a query on one source: looks up the posting lists that the planner needs.
 //!
-//! A question may name thousands of values, and each value may have lists of thousands of kinds. So
-//! the lookups are made in steps, which count as work. A set of too many lists is not walked at
-//! all; its condition is checked on the records instead. Lists of excluded kinds are neither kept
-//! nor counted.
+//! A question may name thousands of values, and a value may have a list for each of thousands of
+//! kinds. So the lookups are made in steps, which count as work. A set with too many lists is not
+//! walked; its condition is checked on the records instead. Lists of excluded kinds are dropped and
+//! not charged.
 
 use std::cell::OnceCell;
 use std::ops::ControlFlow;
@@ -17,23 +17,24 @@ use super::source::Source;
 use super::stream::{PostingSlice, find};
 use super::words::WORD_LISTS;
 
-/// Maximum number of words to which the beginning of a word is completed. If more words have this
-/// beginning, the condition is checked on the records.
+/// Maximum number of words that may complete the beginning of a word. If more words have this
+/// beginning, the condition is checked on the records instead.
 const COMPLETED_MAX: usize = 64;
-/// Terms that are looked up at once.
+/// Number of terms that are looked up in one step.
 const TERMS_AT_ONCE: usize = 32;
-/// The work of looking up a term or an id.
+/// The work that is charged for looking up a term or an id.
 const LOOKUP_WORK: u64 = 4;
-/// Pairs of a requested term and a requested kind that count as much as one found list.
+/// Number of pairs (term, kind) that are charged like one found list.
 const PAIRS_OF_A_LIST: usize = 8;
-/// Maximum number of lists of a set of several terms. A single term has at most one list for each
-/// kind, or a few.
+/// Maximum number of lists of a set that has several terms. A single term has about one list for
+/// each kind.
 const LISTS_MAX: usize = 1 << 15;
-/// Maximum number of lists of a value in which rows found by id are looked up before their records
-/// are read, and the fewest ids for which these lookups are made.
+/// Maximum number of lists of a value with which rows found by id are compared before their records
+/// are read.
 const FEW_LISTS: usize = 32;
 const IDS_MIN: usize = 8;
-/// Lookups and lists of one source that do not count as visited rows. Most queries have fewer.
+/// Number of lookups and lists in one source that are not charged as visited rows. Most queries
+/// need fewer.
 const LOOKUPS_FREE: u64 = 64;
 
 /// A plan, with the posting lists and rows that the lookups found.
@@ -43,7 +44,7 @@ pub(super) struct OpenedPlan<S: Source> {
     /// The posting lists that a walk over all rows skips.
     pub(super) excluded: Vec<PostingSlice<S::PostingList>>,
     pub(super) rows: Vec<u32>,
-    /// Visited rows that the lookups count as.
+    /// Number of visited rows for which the lookups are charged.
     pub(super) visited: u64,
 }
 
@@ -67,12 +68,14 @@ impl<S: Source> OpenedPlan<S> {
     }
 }
 
-/// The index of a needed word that is a beginning, and the words of one source with this beginning.
+/// The index of a needed word that is only a beginning, and all words of one source with this
+/// beginning.
 type CompletedWord = (usize, Vec<Box<str>>);
 
-/// The conditions of a query for words, in one source.
+/// The conditions on words of a query, in one source.
 struct WordSets {
-    /// Conditions for which the source has lists, and conditions for which it has no lists.
+    /// Conditions for which the source has posting lists, then conditions that must be checked on
+    /// the records.
     listed: Vec<(Set, u64)>,
     others: Vec<Set>,
     completed: Vec<CompletedWord>,
@@ -111,20 +114,20 @@ pub(super) struct Opening<S: Source> {
 
 /// The results of the lookups so far.
 struct Lookups<S: Source> {
-    /// Made only once a list is found: looking up a time costs more than finding no list.
+    /// Made when the first list is found: preparing a window costs more than finding no list.
     window: OnceCell<S::Window>,
     found: Vec<FoundSet<S>>,
     excluded: Vec<PostingSlice<S::PostingList>>,
     rows: Vec<u32>,
-    /// Lists that must contain the rows found by id: for some conditions, the lists of the only
-    /// value.
+    /// Lists that must contain each row found by id: for some conditions with a single value, the
+    /// lists of this value.
     few: Option<Vec<Vec<PostingSlice<S::PostingList>>>>,
-    /// State of the current set: its lists, clipped to the window; the number of terms looked up;
-    /// and the number of lists found.
+    /// The set that is being looked up: its lists, clipped to the window; the number of its terms
+    /// looked up; the number of its lists found.
     lists: Vec<PostingSlice<S::PostingList>>,
     next: usize,
     seen: usize,
-    /// Lookups and lists that are charged, including the first [`LOOKUPS_FREE`].
+    /// Lookups and lists to charge, including the first [`LOOKUPS_FREE`].
     counted: u64,
 }
 
@@ -144,20 +147,20 @@ impl<S: Source> Opening<S> {
         Self { words: query.words.is_some().then(|| WordSets::new(source, query)), lookups }
     }
 
-    /// Returns the visited rows that the lookups so far count as.
+    /// Returns the number of visited rows for which the lookups so far are charged.
     pub(super) fn visited(&self) -> u64 {
         self.lookups.counted.saturating_sub(LOOKUPS_FREE)
     }
 
-    /// Returns the approximate bytes of memory of the lists so far.
+    /// Returns the approximate bytes of memory of the lists found so far.
     pub(super) fn bytes(&self) -> usize {
         let found = self.lookups.found.iter().map(|known| known.lists.capacity());
         let lists = found.sum::<usize>() + self.lookups.lists.capacity();
         lists * size_of::<PostingSlice<S::PostingList>>()
     }
 
-    /// Looks up as much as `work` allows. Ready once the plan is known: `None` if nothing in the
-    /// source can match.
+    /// Looks up as much as `work` allows. Ready once the plan is known; the plan is `None` if
+    /// nothing in the source can match.
     pub(super) fn look_up(
         &mut self,
         source: &S,
@@ -190,7 +193,7 @@ impl<S: Source> Opening<S> {
 }
 
 impl<S: Source> Lookups<S> {
-    /// Returns the size of a set. Looks up the set unless its size is known.
+    /// Returns the size of a set, after looking up the set if necessary.
     fn size(
         &mut self,
         source: &S,
@@ -223,7 +226,8 @@ impl<S: Source> Lookups<S> {
                 self.count(query, set, self.lists.len(), work);
                 true
             }
-            // These lists are few: a query asks for few words, and few kinds of records have words.
+            // A question has few words, and few kinds of records have words, so there are few
+            // lists.
             Set::Word(i) => {
                 self.words(source, query, (i, completed));
                 self.count(query, set, self.lists.len(), work);
@@ -243,8 +247,8 @@ impl<S: Source> Lookups<S> {
         Poll::Ready(size)
     }
 
-    /// Charges lookups and found lists. If the query has a given driver, other sets are not
-    /// charged, as some of their lists may be hidden from the reader.
+    /// Charges lookups and found lists. If the query has a given driver, only the driver is
+    /// charged: the lists of other sets may have records that are hidden from the reader.
     fn count(&mut self, query: &PreparedQuery, set: Set, lists: usize, work: &mut u64) {
         if query.driver.is_none_or(|driver| driver == set) {
             self.counted += lists as u64;
@@ -252,7 +256,7 @@ impl<S: Source> Lookups<S> {
         }
     }
 
-    /// Looks up the terms of a set. Ready with false if the set has too many lists.
+    /// Looks up the terms of a set. The result is ready with false if the set has too many lists.
     fn terms(
         &mut self,
         source: &S,
@@ -262,7 +266,8 @@ impl<S: Source> Lookups<S> {
     ) -> Poll<bool> {
         let kinds = query.kinds.as_deref();
         let not_kinds = if kinds.is_none() { &query.not_kinds[..] } else { &[] };
-        // The reader may see all records of a given driver, so such a driver has few lists.
+        // A given driver is never too large: the reader may see all its records, so it has few
+        // lists.
         let is_bounded = terms.len() > 1 && query.driver.is_none_or(|driver| driver != set);
         let max = if is_bounded { LISTS_MAX } else { usize::MAX };
         let mut is_full = false;
@@ -318,9 +323,9 @@ impl<S: Source> Lookups<S> {
         }
     }
 
-    /// Returns the lists of each condition that has a single value with few lists. A row found by
-    /// id does not match if none of a condition's lists contains the row. This check costs less
-    /// than reading the record.
+    /// For each condition with a single value that has few lists, returns these lists. A row found
+    /// by id does not match unless, for each condition, one of the lists contains the row. This
+    /// check costs less than reading the record.
     fn few_lists(
         &self,
         source: &S,
@@ -393,11 +398,11 @@ fn clip<S: Source>(
     }
 }
 
-/// Returns whether the row of an id may be seen. Only such rows are visited; otherwise the cost of
-/// a query would reveal that the record exists.
+/// Returns whether the reader may see the row of an id. Only such rows are visited. Otherwise the
+/// cost of the query would reveal that the record exists.
 fn shows<S: Source>(source: &S, query: &Query, row: u32) -> bool {
     let open = query.gate.is_none() && query.not_kinds.is_empty();
-    // A damaged record is visited, so that the answer does not pass for complete.
+    // The row of a damaged record is visited, so that the answer does not count as complete.
     open || (!source.is_dead(row)
         && source.record(row).is_none_or(|record| {
             !query.not_kinds.contains(&record.kind())

@@ -13,9 +13,9 @@ use super::set::Set;
 use super::source::Source;
 use super::walk::{AnyWalk, WalkEnd, WalkStep};
 
-/// Begins a walk and looks up its lists as far as `work` allows. `None` if nothing in the source
-/// can match. The rows charged for the lookups are added to `visited`, and are also part of
-/// [`AnyWalk::visited`].
+/// Begins a walk and looks up its lists as far as `work` allows. Returns `None` if nothing in the
+/// source can match. The lookups are charged as rows: their number is added to `visited`, and is
+/// also part of [`AnyWalk::visited`].
 pub(super) fn walk<S: Source>(
     source: Arc<S>,
     query: &Arc<PreparedQuery>,
@@ -32,7 +32,7 @@ pub(super) fn walk<S: Source>(
     }
 }
 
-/// A walk whose lists are still being looked up, or were when it began.
+/// A walk that began before its lists were known.
 struct OpeningWalk<S: Source> {
     source: Arc<S>,
     query: Arc<PreparedQuery>,
@@ -65,7 +65,7 @@ impl<S: Source> AnyWalk for OpeningWalk<S> {
         wanted: &mut usize,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> WalkEnd {
-        // A walk is run only once it is at a match.
+        // The caller runs a walk only after the walk is at a match.
         self.walk.as_mut().map_or(WalkEnd::End, |walk| walk.run(work, bound, wanted, sink))
     }
 

@@ -1,14 +1,14 @@
-//! The order of records, and positions in this order.
+//! The order of records, and the position of a record in this order.
 
 use hark_codec::record::{Id, Record};
 
-/// The order of the results. Both orders are total.
+/// The order of the results. Both orders are total orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Time descending and, at equal time, id ascending.
+    /// Later times first; records of the same time by ascending id.
     #[default]
     NewestFirst,
-    /// Time ascending, then id ascending.
+    /// Earlier times first; records of the same time by ascending id.
     OldestFirst,
 }
 

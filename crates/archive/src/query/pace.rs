@@ -1,11 +1,11 @@
-//! Detects from the time of reads whether records are in memory or on the disk. Asking the system
-//! would cost more than reading a record.
+//! Detects from the duration of reads whether records are in memory or on the disk. A system call
+//! that tells this would cost more than reading a record.
 
 use std::time::{Duration, Instant};
 
-/// The least time for a record that is read from the disk by itself.
+/// Minimum duration of reading one record from the disk.
 const FROM_DISK: Duration = Duration::from_micros(20);
-/// Maximum time for reading and processing a record that is in memory.
+/// Maximum duration of reading and processing one record that is in memory.
 const FROM_MEMORY: Duration = Duration::from_micros(4);
 
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(super) struct ReadPace {
 }
 
 impl ReadPace {
-    /// Notes how many records were looked up and read since the last call.
+    /// Notes the number of records that were looked up and read since the last call.
     pub(super) fn note(&mut self, records: usize) {
         let now = Instant::now();
         if let (Some(since), Ok(records @ 1..)) = (self.since.replace(now), u32::try_from(records))
@@ -25,7 +25,8 @@ impl ReadPace {
     }
 
     fn judge(&mut self, each: Duration) {
-        // Records that are read at the same time take less time each than a single record.
+        // If several records are read from the disk at the same time, each takes less time than a
+        // single record would.
         self.is_cold = each >= if self.is_cold { FROM_MEMORY } else { FROM_DISK };
     }
 

@@ -1,9 +1,10 @@
-//! The planner chooses the set to walk, the sets to intersect it with, and the conditions to check
-//! on the records.
+//! The planner. It chooses the set to walk, the sets to intersect, and the conditions to check on
+//! the records.
 //!
-//! A plan is a pure function of the query and exact lengths. Lengths are requested through a
-//! closure, since each costs a lookup in the dictionary: cheap ones first, and none that cannot
-//! change the choice. If a size is not known yet, planning is repeated from the beginning later.
+//! A plan is a pure function of the query and exact lengths. The planner requests lengths through a
+//! closure, since each length costs a lookup in the dictionary. It requests cheap lengths first,
+//! and only lengths that can change the choice. If a length is not known yet, the plan is made
+//! again from the beginning later.
 
 use std::task::{Poll, ready};
 
@@ -19,32 +20,33 @@ pub struct Plan {
     pub driver: Set,
     /// The size of the driver.
     pub size: SetSize,
-    /// The sets that each walked row is looked up in, before its record is read.
+    /// The sets in which each walked row is looked up before its record is read.
     pub cuts: Vec<Set>,
     /// The conditions that are checked on the record.
     pub residual: Vec<Set>,
-    /// Rows expected to be visited.
+    /// Number of rows expected to be visited.
     pub estimate: u64,
-    /// Matches expected among these rows.
+    /// Number of these rows that are expected to match.
     pub matches: u64,
 }
 
-/// Sets of at most this many terms are always looked up: a lookup costs no more than a row.
+/// A set with at most this many terms is always looked up: a lookup costs no more than a row.
 const PROBES_FREE: u64 = 64;
-/// A set is not intersected if a row would have to be looked up in more posting lists than this:
-/// reading the record is cheaper.
+/// Maximum number of posting lists in which a row is looked up for one set. If more were needed,
+/// reading the record would be cheaper.
 const CUT_LISTS_MAX: usize = 8;
-/// The same for a word: to divide a record's text into words costs far more than to read the
-/// record.
+/// The same maximum for a word. It is higher, since dividing a record's text into words costs far
+/// more than reading the record.
 const CUT_WORD_LISTS_MAX: usize = 64;
-/// The least number of terms that are looked up for the beginning of a word.
+/// The number of lookups that is assumed for the beginning of a word.
 const BEGINNING_PROBES: u64 = PROBES_FREE;
 
 /// Returns the size of a set, or `None` if it has too many posting lists to be walked or
 /// intersected.
 pub type SizeOf<'a> = dyn FnMut(Set) -> Poll<Option<SetSize>> + 'a;
 
-/// Plans a query for a source of `rows` rows in all. `None` if nothing in the source can match.
+/// Plans a query for a source of `rows` rows in all. Returns `None` if nothing in the source can
+/// match.
 pub fn plan(
     query: &Query,
     conditions: &[(Set, u64)],
@@ -62,12 +64,12 @@ pub fn plan(
     let mut known: Vec<(Set, SetSize)> = Vec::new();
     let mut residual = Vec::new();
     for &(set, probes) in conditions {
-        // The posting lists of authors and labels are by kind already.
+        // Each posting list of an author or label already has only one kind.
         if set == Set::Kinds && best.0 != Set::Time {
             continue;
         }
         if probes > PROBES_FREE {
-            // The number of rows of excluded kinds must not influence the choice.
+            // The choice must not depend on the number of rows of excluded kinds.
             if best.0 == Set::Time && window.is_none() && !query.not_kinds.is_empty() {
                 best.1 = *window.insert(ready!(size(Set::Time)).unwrap_or_default());
             }
@@ -88,7 +90,8 @@ pub fn plan(
         }
         known.push((set, here));
     }
-    // The window itself is looked up if it restricts the query, or if there is no other driver.
+    // The time window is looked up as a set if it restricts the query, or if no other driver is
+    // possible.
     let mut window_rows = rows;
     if query.is_windowed() || best.0 == Set::Time {
         let window = match window {
@@ -112,7 +115,8 @@ pub fn plan(
             continue;
         }
         share *= (here.rows as f64 / window_rows as f64).min(1.0);
-        // A row of known kind is looked up in only one posting list of each term.
+        // If the kind of a row is known, the row is looked up in only one posting list of each
+        // term.
         let looks = if driver == Set::Time { here.lists } else { here.terms };
         let is_worth_it = match set {
             Set::Word(_) => looks <= CUT_WORD_LISTS_MAX,
@@ -138,8 +142,9 @@ pub fn plan(
     }))
 }
 
-/// Plans a query with a given driver. The visited rows then do not depend on the other sets. Sets
-/// with few terms in this source are intersected, the others are checked on the records.
+/// Plans a query with a given driver, so that the visited rows do not depend on the other sets.
+/// Sets that have few terms in this source are intersected; the other conditions are checked on the
+/// records.
 pub fn driven_by(
     driver: Set,
     query: &Query,
@@ -153,11 +158,12 @@ pub fn driven_by(
     if found.rows == 0 {
         return Poll::Ready(None);
     }
-    // The driver's posting lists are by kind already.
+    // Each posting list of the driver already has only one kind.
     let others = conditions.iter().filter(|(set, _)| *set != driver && *set != Set::Kinds);
     let (mut cuts, mut residual) = (Vec::new(), Vec::new());
     for &(set, probes) in others {
-        // Where there are fewer records than terms, reading the records is cheaper.
+        // If the driver has fewer records than the set has terms, reading the records is cheaper
+        // than looking up the terms.
         let is_asked = probes <= found.rows.max(CUT_LISTS_MAX as u64);
         let few = is_asked && ready!(size(set)).is_some_and(|size| size.terms <= CUT_LISTS_MAX);
         (if few { &mut cuts } else { &mut residual }).push(set);
@@ -167,8 +173,8 @@ pub fn driven_by(
     Poll::Ready(Some(Plan { driver, size: found, cuts, residual, estimate, matches }))
 }
 
-/// Returns the conditions that an index can evaluate and the number of terms that each looks up,
-/// fewest first.
+/// Returns the conditions that an index can evaluate, each with its number of terms, fewest terms
+/// first.
 pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
     let mut sets: Vec<(Set, u64)> = query
         .labels
@@ -182,7 +188,8 @@ pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
         sets.push((Set::Word(i), probes));
     }
     sets.sort_by_key(|(_, probes)| *probes);
-    // Kinds are useful only if no other condition is, or if they save looking up many terms.
+    // Kinds come first only if they may save looking up many terms of another condition; otherwise
+    // they come last.
     let at = if sets.iter().any(|(_, probes)| *probes > PROBES_FREE) { 0 } else { sets.len() };
     sets.splice(at..at, query.kinds.iter().map(|kinds| (Set::Kinds, kinds.len() as u64)));
     sets

@@ -1,4 +1,4 @@
-//! A query, prepared once for all parts of a shelf.
+//! A query that is prepared once and then run on all parts of a shelf.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::ranked::RankBound;
 use super::set::Set;
 use super::{Query, UngatedQuery};
 
-/// Maps ids, authors and labels to their numbers in the sources of a shelf.
+/// Maps ids, authors and labels to the numbers that the sources of a shelf use.
 pub trait TermMap {
     /// Returns the hash of an id.
     fn id(&self, id: &Id) -> u64;
@@ -30,12 +30,13 @@ pub struct PreparedQuery {
     pub authors: Vec<u64>,
     /// Terms of the values of each label condition.
     pub labels: Vec<Vec<u64>>,
-    /// The bound below which records are not wanted, if the query is ranked.
+    /// For a ranked query, the bound below which records are no longer wanted.
     pub rank: Option<Arc<RankBound>>,
     /// The conditions that an index can evaluate, each with the number of terms to look up. The
     /// planner considers the conditions in this order.
     pub conditions: Vec<(Set, u64)>,
-    /// The only set that may drive the query. `None` leaves the choice to the planner.
+    /// The given driver: the only set that may drive the query. `None` leaves the choice to the
+    /// planner.
     pub driver: Option<Set>,
 }
 
@@ -46,7 +47,8 @@ impl PreparedQuery {
         Self::with_labels(query, Vec::new(), terms)
     }
 
-    /// Prepares a normalised query. `labels` are the terms of its first label conditions, if known.
+    /// Prepares a normalised query. `labels` has the terms of the first label conditions, as far as
+    /// they are known.
     fn with_labels(query: Query, mut labels: Vec<Vec<u64>>, terms: &impl TermMap) -> Self {
         let id_hashes = query.ids.iter().flatten().map(|id| terms.id(id)).collect();
         let authors = query.authors.iter().flatten().map(|author| terms.author(author)).collect();
@@ -59,14 +61,14 @@ impl PreparedQuery {
         Self { query, id_hashes, authors, labels, rank, conditions, driver }
     }
 
-    /// Prepares a query that may have a gate. Returns one query, or several with disjoint matches
-    /// ([`Query::opened`]).
+    /// Prepares a query that may have a gate. Returns one query, or several queries with disjoint
+    /// matches ([`Query::opened`]).
     pub fn opened(mut query: Query, terms: &impl TermMap) -> Vec<Self> {
         query.normalise();
         let mut all: Vec<Self> = Vec::new();
         for UngatedQuery { query, driver } in query.opened() {
-            // All these queries have the labels of the original query in the same order, and some
-            // have one label more.
+            // All queries have the original query's labels in the same order; some queries have one
+            // more label.
             let shared = all.first().map_or_else(Vec::new, |first| {
                 let labels = first.query.labels.iter().zip(&query.labels);
                 let same = labels.take_while(|(one, other)| one == other).count();
@@ -77,7 +79,7 @@ impl PreparedQuery {
         all
     }
 
-    /// Returns the same query, for which only matches above a bound are wanted.
+    /// Returns the same query, but only for matches that rank above `rank`.
     #[must_use]
     pub fn with_rank(self, rank: &Arc<RankBound>) -> Self {
         Self { rank: Some(Arc::clone(rank)), ..self }

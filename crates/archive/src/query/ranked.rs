@@ -1,11 +1,11 @@
-//! Ranked searches: the best matches first, and the limit after the ranking.
+//! Ranked searches: matches are ranked before the limit applies.
 //!
-//! A ranked search runs an ordinary search, newest first and without a limit, and ranks its
-//! matches. The best matches, as many as the limit, are kept as ids. A score is the sum of the
-//! record's time and a bonus that has a maximum. Once more records match than the limit, a row is
-//! read only if it can rank better than the worst match that is kept: the index knows the row's
-//! time and the classes of its words. The walk ends at rows so old that no bonus suffices. In the
-//! end, the best records are read by their ids and passed on.
+//! A ranked search runs an ordinary search, newest first and without a limit, and ranks each match.
+//! Only the ids of the best matches are kept, as many as the limit. A score is the sum of the
+//! record's time and a bonus that has a maximum. Once there are more matches than the limit, a row
+//! is read only if it can rank better than the worst of these best matches: the index knows the
+//! row's time and the classes of its words. The walk ends at the first row that is so old that no
+//! bonus suffices. At the end, the best records are read by their ids.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::ControlFlow;
@@ -20,13 +20,13 @@ use super::words::{SearchRank, WordCondition};
 use super::{Order, Query};
 use crate::store::{Search, SearchError, SearchProgress};
 
-/// Records that are read by their ids at once.
+/// Number of records that are read by their ids in one search.
 const CHUNK: usize = 32;
-/// Maximum number of bytes of such records that are kept until they are passed on. One record is
-/// kept whatever its size.
+/// Maximum number of bytes of such records that are buffered. One record is buffered whatever its
+/// size.
 const READY_BYTES_MAX: usize = 64 << 10;
 
-/// The score below which records are not wanted. A search and its walks share this bound.
+/// The score below which records are no longer wanted. A search and its walks share this bound.
 #[derive(Debug)]
 pub struct RankBound {
     words: Arc<WordCondition>,
@@ -34,7 +34,7 @@ pub struct RankBound {
 }
 
 impl RankBound {
-    /// Makes a bound that excludes nothing yet.
+    /// Makes a bound that excludes no record yet.
     pub fn new(words: &Arc<WordCondition>) -> Arc<Self> {
         Arc::new(Self { words: Arc::clone(words), least: AtomicU64::new(0) })
     }
@@ -44,15 +44,15 @@ impl RankBound {
         &self.words
     }
 
-    /// Returns whether a record of this time may be wanted if the sum of the classes of its words
-    /// is at most `points`.
+    /// Returns whether a record of this time can still rank high enough, if the sum of its words'
+    /// classes is at most `points`.
     #[inline]
     pub fn admits(&self, time: u64, points: u32) -> bool {
         let least = self.least.load(Ordering::Relaxed);
         least == 0 || self.words.score(time, points) >= least
     }
 
-    /// Returns whether any record of this time may be wanted.
+    /// Returns whether any record of this time can still rank high enough.
     #[inline]
     pub fn admits_any(&self, time: u64) -> bool {
         self.admits(time, self.words.points_max())
@@ -65,23 +65,23 @@ pub type ReadById =
 
 /// A search whose results come best first.
 pub struct RankedSearch {
-    /// The unranked search; `None` once all its matches are ranked.
+    /// The search for matches; `None` once all matches are ranked.
     search: Option<Box<dyn Search>>,
     bound: Arc<RankBound>,
     limit: usize,
     budget: u64,
-    /// The best matches so far, the worst of them on top.
+    /// The best matches so far, the worst on top.
     best: BinaryHeap<SearchRank>,
-    /// The best matches, worst first, once they are known.
+    /// The best matches, worst first, after all matches are ranked.
     sorted: Vec<SearchRank>,
     /// Whether there are more matches than the limit.
     more: bool,
     read: ReadById,
-    /// Records that were read and not passed on yet, the next one last.
+    /// Records that were read but not delivered yet; the last is delivered next.
     ready: Vec<(SearchRank, Box<[u8]>)>,
-    /// Records that are read next.
+    /// Number of records to read next.
     chunk: usize,
-    /// The rank of the last record that was passed on.
+    /// The rank of the last delivered record.
     last: Option<SearchRank>,
     seq: u64,
     visited: u64,
@@ -94,7 +94,7 @@ pub struct RankedSearch {
 
 impl RankedSearch {
     /// Makes a ranked search from an unranked search for the same query. The walks of the unranked
-    /// search have `bound`.
+    /// search must use the same `bound`.
     pub fn new(
         query: &Query,
         bound: Arc<RankBound>,
@@ -123,15 +123,16 @@ impl RankedSearch {
         }
     }
 
-    /// Returns a ranked query without its ranking.
+    /// Returns the query without its ranking.
     pub fn unranked(query: &Query) -> Query {
-        // A query with limit 0 needs no search.
+        // With limit 0, no match is needed.
         let limit = if query.limit == 0 { 0 } else { usize::MAX };
         let order = Order::NewestFirst;
         Query { ranked: false, limit, after: None, order, ..query.clone() }
     }
 
-    /// Ranks matches for one slice. Returns the progress, or `None` once all matches are ranked.
+    /// Ranks matches until the work of the slice is spent. Returns the progress; `None` once all
+    /// matches are ranked.
     fn rank(&mut self, work: u64) -> Result<Option<SearchProgress>, SearchError> {
         let Self { search: Some(search), best, bound, limit, more, text_rows, words, .. } = self
         else {
@@ -188,8 +189,8 @@ impl RankedSearch {
         let times = || chunk.iter().map(SearchRank::time);
         let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
         let mut search = (self.read)(chunk.iter().map(|rank| rank.id).collect(), first, last)?;
-        // The keys are places in the chunk, which has the best record last, like `sorted`. If the
-        // records have too many bytes, the worst are left for later.
+        // The keys are indices in the chunk, which has the best record last, as `sorted` has. If
+        // the records together are too large, the worst are read later.
         let mut found: BTreeMap<usize, Box<[u8]>> = BTreeMap::new();
         let (mut bytes, mut left) = (0, 0);
         let progress = search.slice(u64::MAX, &mut |record| {
@@ -214,9 +215,9 @@ impl RankedSearch {
         }
         self.visited += search.visited();
         self.damaged += search.damaged();
-        // A record that was deleted meanwhile is left out.
+        // A record that was deleted in the meantime is left out.
         self.ready = found.into_iter().map(|(at, bytes)| (chunk[at], bytes)).collect();
-        // The next chunk has no more records than are likely to be kept.
+        // The next chunk is at most twice as long as the number of buffered records.
         self.chunk = if left == 0 { CHUNK } else { (2 * self.ready.len()).clamp(1, CHUNK) };
         chunk.truncate(left);
         self.sorted.append(&mut chunk);

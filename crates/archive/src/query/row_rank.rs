@@ -7,13 +7,14 @@ use hark_words::CLASS_MAX;
 use super::ranked::RankBound;
 use super::set::Set;
 
-/// The upper bound of a row's rank that follows from posting lists of words: the highest possible
-/// class of each word or phrase of the question. A record has each word of a phrase at least as
-/// often as the phrase. So the class of a phrase is at most the class of each of its words.
+/// The best rank that a row can have. It follows from the posting lists of words, which give the
+/// highest possible class of each word or phrase of the question. Each word of a phrase occurs in a
+/// record at least as often as the phrase. So the class of a phrase is at most the class of each of
+/// its words.
 pub(super) struct RowRank {
     pub(super) bound: Arc<RankBound>,
-    /// For each intersected set, and last for the driver, the word or phrase whose class the set's
-    /// lists determine.
+    /// For each intersected set, and last for the driver: the word or phrase for which the set's
+    /// lists give the class.
     pub(super) terms: Vec<Option<usize>>,
     classes: Vec<u8>,
 }
@@ -22,7 +23,7 @@ impl RowRank {
     pub(super) fn new(bound: &Arc<RankBound>, sets: impl Iterator<Item = Set>) -> Self {
         let needed = bound.words().needed();
         let term = |set| match set {
-            // Lists of completed beginnings do not determine a class.
+            // The lists of a word's completed beginning do not give a class.
             Set::Word(i) => needed.get(i).filter(|one| !one.is_prefix).map(|one| one.term),
             _ => None,
         };
@@ -35,7 +36,8 @@ impl RowRank {
         self.classes.fill(CLASS_MAX);
     }
 
-    /// Notes that a row was found in the set's list of a class.
+    /// Notes that the row was found in a list of the set; `of_row` is the class of the
+    /// list.
     #[inline]
     pub(super) fn note(&mut self, set: usize, of_row: u32) {
         if let Some(class) =
@@ -45,7 +47,7 @@ impl RowRank {
         }
     }
 
-    /// Returns whether a row of this time may be wanted.
+    /// Returns whether a row of this time can still rank high enough.
     #[inline]
     pub(super) fn admits(&self, time: u64) -> bool {
         self.bound.admits(time, self.classes.iter().map(|&class| u32::from(class)).sum())

@@ -1,15 +1,17 @@
 //! The sets of rows that an index can list, one for each condition of a query.
 
-/// A set of rows that an index can list: the rows that meet one condition of the query.
+/// The rows that meet one condition of the query. An index can list these rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Set {
     /// The rows of the query's ids.
     Ids,
-    /// The rows of the authors, only of the kinds if any are given.
+    /// The rows of the authors. If the query names kinds, only rows of these kinds.
     Authors,
-    /// The rows of the `labels[i]` condition, only of the kinds if any are given.
+    /// The rows that meet the condition `labels[i]`. If the query names kinds, only rows of these
+    /// kinds.
     Label(usize),
-    /// The rows that have the `i`th needed word, only of the kinds if any are given.
+    /// The rows that have the `i`th needed word. If the query names kinds, only rows of these
+    /// kinds.
     Word(usize),
     /// The rows of the kinds.
     Kinds,
@@ -20,10 +22,10 @@ pub enum Set {
 /// The exact size of a set within the time window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetSize {
-    /// Rows. A row counts once for each posting list that it is in.
+    /// Number of rows. A row counts once for each posting list that contains the row.
     pub rows: u64,
-    /// Posting lists that are not empty.
+    /// Number of posting lists that are not empty.
     pub lists: usize,
-    /// Terms of the set that have such a list.
+    /// Number of terms that have such a list.
     pub terms: usize,
 }

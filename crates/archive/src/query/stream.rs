@@ -1,30 +1,30 @@
-//! Posting lists during a walk: clipped to the time window, then read in the query's order.
+//! Posting lists during a walk: clipped to the time window, and read in the query's order.
 
 use std::ops::Range;
 
 use super::source::Source;
 use super::{Order, Query};
 
-/// The part of a posting list that lies in the window.
+/// A posting list and the range of its indices that lies in the window.
 pub(super) struct PostingSlice<R> {
     pub(super) list: R,
     pub(super) range: Range<usize>,
-    /// Index of the set's value that the list belongs to.
+    /// Index of the set's value to which the list belongs.
     pub(super) value: u32,
-    /// The kind of the list's rows, if only rows of that kind are looked up in the list.
+    /// If only rows of one kind are looked up in the list, this kind.
     pub(super) kind: Option<u32>,
 }
 
-/// A posting list being walked in the query's order.
+/// A posting list that is being walked in the query's order.
 pub(super) struct PostingStream<R> {
     pub(super) list: R,
     /// The rows that are left, in the list's own order (newest first).
     pub(super) left: Range<usize>,
-    /// Oldest first only: the group of equal time being walked, ascending.
+    /// If the order is oldest first: the rows of one time that are being walked, by ascending id.
     group: Range<usize>,
-    /// Index of the set's value that the list belongs to.
+    /// Index of the set's value to which the list belongs.
     pub(super) value: u32,
-    /// The kind of the list's rows, if they are looked up only in lists of that kind.
+    /// If the rows are looked up only in lists of one kind, this kind.
     pub(super) kind: Option<u32>,
 }
 
@@ -49,8 +49,8 @@ impl<R> PostingStream<R> {
             let last = self.left.next_back()?;
             let time = source.list_time(&self.list, last);
             let is_of_group = |index: usize| source.list_time(&self.list, index) == time;
-            // Most groups are of one row. A long group is not read row by row, as a page may begin
-            // inside the group.
+            // Most groups have one row. A page may begin inside a long group, so the start of the
+            // group is found by doubling steps instead of row by row.
             let (mut first, mut reach) = (last, 1);
             while first - self.left.start >= reach && is_of_group(first - reach) {
                 first -= reach;
@@ -68,7 +68,7 @@ impl<R> PostingStream<R> {
             self.left.end = first;
             self.group = first..end;
             if let Some(after) = query.after.filter(|after| after.time == time) {
-                // Ids ascend in a group.
+                // Within a group, ids ascend.
                 let is_before =
                     |index| source.is_up_to(source.row_at(&self.list, index), &after.id);
                 let mut behind = end;
@@ -90,8 +90,8 @@ impl<R> PostingStream<R> {
     }
 }
 
-/// Returns the index of a row in a posting list, or the index at which the row would be, and
-/// whether the list contains the row.
+/// Searches a posting list for a row. Returns the row's index, or the index at which the row would
+/// be, and whether the list contains the row.
 #[inline]
 pub(super) fn find<S: Source>(
     source: &S,

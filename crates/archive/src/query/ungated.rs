@@ -1,9 +1,9 @@
 //! A query with a gate, split into queries without a gate.
 //!
-//! Hidden records must not influence the cost of an answer, as visited rows are charged and take
-//! time. So stores split a query with a gate into up to three queries without a gate
-//! ([`Query::opened`]). Each of these queries takes its records from posting lists that contain no
-//! hidden records, and is planned from the lengths of such lists alone.
+//! Visited rows are charged and take time, so hidden records must not be visited: the cost of an
+//! answer would reveal hidden records. So stores split a query with a gate into up to three queries
+//! without a gate ([`Query::opened`]). Each of these queries takes its records from posting lists
+//! without hidden records, and its plan depends on the lengths of such lists alone.
 
 use hark_codec::record::Key;
 
@@ -13,18 +13,19 @@ use super::{Gate, LabelSet, Query};
 /// A query that visits no hidden records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UngatedQuery {
-    /// The query: normalised, and without a gate unless it names ids.
+    /// The query, normalised. It has a gate only if it names ids.
     pub query: Query,
-    /// The only set that may drive the query, if lists of other conditions have hidden records.
+    /// The only set that may drive the query, if the lists of other conditions contain hidden
+    /// records.
     pub driver: Option<Set>,
 }
 
 impl Query {
-    /// Splits the query into queries that together find the same records, each record once. The
-    /// query must be normalised; the results are, too.
+    /// Splits the query into queries that together find the same records, each record by exactly
+    /// one query. The query must be normalised, and the results are normalised.
     ///
     /// A query that names ids is returned unchanged. A client that knows an id learns nothing from
-    /// the cost of the lookup, as long as that cost does not depend on the result.
+    /// the cost of the lookup: the cost does not depend on the result.
     pub fn opened(mut self) -> Vec<UngatedQuery> {
         let alone = |query| vec![UngatedQuery { query, driver: None }];
         if self.ids.is_some() {
@@ -51,8 +52,8 @@ impl Query {
         all
     }
 
-    /// Appends the queries for matching records that the gate's readers wrote or received. The
-    /// queries are driven by lists of such records, all of which the readers may see.
+    /// Appends the queries for those hidden records that the gate's readers wrote or received. A
+    /// list of such records drives each query. The readers may see all records of the list.
     fn concerning(self, gate: &Gate, all: &mut Vec<UngatedQuery>) {
         let is_reader = |key: &Key| gate.readers.binary_search(key).is_ok();
         if self.authors.as_ref().is_some_and(|authors| authors.iter().all(is_reader)) {
@@ -77,7 +78,7 @@ impl Query {
             all.push(UngatedQuery { query, driver: Some(Set::Authors) });
         }
         if !gate.addressed.values.is_empty() {
-            // Records that a reader wrote to a reader are found above.
+            // The query above already finds records that one reader wrote to another reader.
             let not_authors = if others.is_some() { &[][..] } else { &gate.readers };
             let mut query = Self { authors: others, ..self };
             query.not_authors.extend_from_slice(not_authors);

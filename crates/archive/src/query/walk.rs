@@ -12,7 +12,7 @@ use super::set::Set;
 pub enum WalkStep {
     /// At a row that matches.
     Found,
-    /// Out of work; continue later.
+    /// The work is spent; the walk continues in a later call.
     Paused,
     /// Past the last row.
     End,
@@ -21,13 +21,13 @@ pub enum WalkStep {
 /// Why [`AnyWalk::run`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalkEnd {
-    /// The walk is at a match that was not delivered.
+    /// The walk is at a match that was not passed to the sink.
     AtMatch,
-    /// Out of work; continue later.
+    /// The work is spent; the walk continues in a later call.
     Paused,
     /// Past the last row.
     End,
-    /// All wanted records were delivered.
+    /// All wanted records were passed to the sink.
     Full,
     /// The sink asked to pause.
     Broke,
@@ -35,10 +35,11 @@ pub enum WalkEnd {
 
 /// A walk over a source of any type.
 pub trait AnyWalk: Send {
-    /// Advances to the next match. Visits at most `work` rows and counts `work` down.
+    /// Advances to the next match. Visits at most `work` rows, and reduces `work` by their number.
     fn advance(&mut self, work: &mut u64) -> WalkStep;
-    /// Passes the record at the walk's position to `sink`, then the following matches as long as
-    /// their time key is below `bound`. Counts down `wanted`, which must not be 0.
+    /// Passes the record at the walk's position to `sink`, and then the following matches while
+    /// their time key is below `bound`. Reduces `wanted`, which must not be 0, by the number of
+    /// passed records.
     fn run(
         &mut self,
         work: &mut u64,
@@ -52,9 +53,9 @@ pub trait AnyWalk: Send {
     fn id(&self) -> Option<Id>;
     /// Returns the number of rows visited so far.
     fn visited(&self) -> u64;
-    /// Returns how many of the rows visited have a record that could not be read.
+    /// Returns for how many of the visited rows the record could not be read.
     fn damaged(&self) -> u64;
-    /// Returns the number of rows of the driver, and the driver, once they are known.
+    /// Returns the driver and its number of rows, once both are known.
     fn driver(&self) -> Option<(u64, Set)>;
     /// Returns the approximate bytes of memory of the walk.
     fn bytes(&self) -> usize;

@@ -1,4 +1,4 @@
-//! The condition that a record's text has some words, and the rank of the matching records.
+//! The condition that a record's text has some words, and the ranks of the records that match.
 //! `hark_words` defines words and scores; the record's network defines the searched texts of a
 //! record.
 
@@ -10,33 +10,33 @@ use std::sync::Arc;
 use hark_codec::record::{Id, Record};
 use hark_words::{CLASS_MAX, Part, RecordWords, SearchText};
 
-/// The number of posting lists that a word has of a kind, one for each class.
+/// The number of posting lists of a word within one kind: one for each class.
 pub const WORD_LISTS: usize = CLASS_MAX as usize + 1;
 
-/// Returns the rows that a record's text counts as if it is divided into words.
+/// Returns the number of rows that are charged for dividing a record's text into words.
 pub fn text_rows(record: &Record<'_>) -> u64 {
     16 + record.wire().len() as u64 / 32
 }
 
-/// The texts that a network's records have.
+/// Defines which texts the records of a network have.
 pub trait TextSource: Send + Sync {
-    /// Passes the texts of a record that are searched to `each`, titles first. Passes nothing for a
-    /// record of a kind that is not searched.
+    /// Passes the searchable texts of a record to `each`, titles first. Passes nothing if the
+    /// record's kind is not searchable.
     fn texts(&self, record: &Record<'_>, each: &mut dyn FnMut(Part, &str));
     /// Returns the kinds of records that may have texts, ascending.
     fn kinds(&self) -> &[u32];
-    /// Returns whether a record of the kind may have texts. Cheap.
+    /// Returns whether a record of the kind may have texts. The check must be cheap.
     fn has_texts(&self, kind: u32) -> bool {
         self.kinds().binary_search(&kind).is_ok()
     }
-    /// Returns a number that identifies this choice of texts, also after a restart.
+    /// Returns a number that identifies this choice of texts, and stays the same after a restart.
     fn fingerprint(&self) -> u64;
-    /// Returns the difference in time that counts as much as one class, in the unit of the records'
-    /// time.
+    /// Returns by how much newer a record must be to make up for one class, in the unit of the
+    /// records' time.
     fn class_time(&self) -> u64;
 }
 
-/// The words of a record, which are read from its text when they are first needed.
+/// The words of a record. They are read from the record's text when they are first needed.
 #[derive(Default)]
 pub struct LazyWords(OnceCell<Box<RecordWords>>);
 
@@ -50,13 +50,13 @@ impl LazyWords {
     }
 }
 
-/// The place of a record among the results of a ranked query: ascending, the best first.
+/// The rank of a record in the results of a ranked query. Ranks ascend from the best record on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SearchRank {
     /// The complement of the score, so that higher scores come first.
     score: u64,
     time: u64,
-    /// The record's id. Ascending for records of the same score and time.
+    /// The record's id. Orders records that have the same score and time.
     pub id: Id,
 }
 
@@ -112,12 +112,13 @@ impl WordCondition {
         &self.texts
     }
 
-    /// Returns the rows that are charged for comparing a record's words with the question.
+    /// Returns the number of rows that are charged for comparing a record's words with the
+    /// question.
     pub fn cost(&self, record: &Record<'_>) -> u64 {
         if self.texts.has_texts(record.kind()) { text_rows(record) } else { 0 }
     }
 
-    /// Returns the number of terms that are looked up for the words.
+    /// Returns the number of lookups that the words need.
     pub(super) fn lookups(&self) -> usize {
         self.needed().len() * WORD_LISTS
     }
@@ -152,24 +153,23 @@ impl WordCondition {
         words.get(record, &*self.texts).points(&self.asked)
     }
 
-    /// Returns the record's place among the results. `None` if the record lacks one of the words.
+    /// Returns the record's rank; `None` if the record lacks one of the words.
     pub fn rank(&self, record: &Record<'_>) -> Option<SearchRank> {
         self.rank_with(record, &LazyWords::default())
     }
 
-    /// Does the same as [`WordCondition::rank`], with the words of the record, which several
-    /// queries share.
+    /// Does the same as [`WordCondition::rank`], with `words`, which several queries share.
     pub(crate) fn rank_with(&self, record: &Record<'_>, words: &LazyWords) -> Option<SearchRank> {
         Some(self.rank_of(record, self.points(record, words)?))
     }
 
-    /// Returns the score of a record with this time and this sum of the classes of its words.
+    /// Returns the score of a record that has this time and this sum of its words' classes.
     pub(super) fn score(&self, time: u64, points: u32) -> u64 {
         let terms = self.asked.term_count().max(1) as u64;
         time.saturating_add(self.texts.class_time().saturating_mul(points.into()) / terms)
     }
 
-    /// Returns the highest sum of classes.
+    /// Returns the highest possible sum of classes.
     pub(super) fn points_max(&self) -> u32 {
         self.asked.term_count() as u32 * u32::from(CLASS_MAX)
     }

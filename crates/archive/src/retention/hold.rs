@@ -1,5 +1,5 @@
-//! Holds history that an import, an adoption or a copy has brought and that rules by age would
-//! delete at once. The history is held until a person allows rules to delete the records.
+//! Holds old history that an import, an adoption or a copy has brought and that rules by age would
+//! delete at once. The history is held until a person allows the rules to delete these records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,23 +10,23 @@ use super::policy::RetentionPolicy;
 use crate::clock::Clock;
 use crate::store::{CommitError, RetentionNote, SearchError, Store};
 
-/// The decisions that retention waits for, and the records that it must not delete. The code that
-/// brings history and the code that reports on the shelf share this state.
+/// The decisions of a person that retention waits for, and the records that retention must not
+/// delete. The code that brings history, and the code that reports on the shelf, share this state.
 #[derive(Debug, Default)]
 pub struct RetentionState {
-    /// The time up to which history is known to be held. Locked while the time is written to the
-    /// store.
+    /// The time up to which history is held, as far as it is known. The mutex is locked while the
+    /// time is written to the store.
     held_until: Mutex<Option<u64>>,
     /// Locked while rules delete records that are not held. A new hold waits for this lock.
     sweeping: Mutex<()>,
-    /// Whether the check for a new store has been made.
+    /// Whether this process has checked if the store is new.
     has_begun: AtomicBool,
     clock_doubted: AtomicBool,
     history_held: AtomicBool,
 }
 
 impl RetentionState {
-    /// Returns whether deletes by age wait, because the clock is not trusted.
+    /// Returns whether deletes by age wait because the clock is not trusted.
     pub fn is_clock_doubted(&self) -> bool {
         self.clock_doubted.load(Ordering::Relaxed)
     }
@@ -41,9 +41,8 @@ impl RetentionState {
         self.history_held.store(history_held, Ordering::Relaxed);
     }
 
-    /// Prepares for a record that is brought, before the record is put. If rules would delete the
-    /// record at once, they delete no record of its age from now on. Returns whether the record is
-    /// held.
+    /// Must be called before a brought record is put. If rules would delete the record at once,
+    /// they stop deleting records of its age. Returns whether the record is held.
     pub fn prepare_import(
         &self,
         policy: &RetentionPolicy,
@@ -72,8 +71,8 @@ impl RetentionState {
         Ok(true)
     }
 
-    /// Makes new holds wait until the guard is dropped. Rules delete records that are not held
-    /// meanwhile.
+    /// Makes new holds wait until the guard is dropped. Meanwhile, rules delete records that are
+    /// not held.
     pub(super) fn sweep(&self) -> MutexGuard<'_, ()> {
         self.sweeping.lock()
     }

@@ -9,20 +9,20 @@ use crate::query::{Order, Query};
 /// The rules and bounds by which records are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// The rules by age. Each rule is applied independently of the others.
+    /// The rules by age, each independent of the others.
     pub rules: Vec<RetentionRule>,
-    /// Bytes on disk above which the oldest records are deleted. Bytes of deleted records that are
-    /// about to be freed do not count, so that a slow compaction does not cost records.
+    /// Bytes on disk above which the oldest records are deleted. Bytes of deleted records that will
+    /// soon be freed do not count, so a slow compaction does not cost further records.
     pub bytes_max: Option<u64>,
-    /// Free bytes of the disk below which the oldest records are deleted, if the store is on a
-    /// disk. Bytes of deleted records that are about to be freed count as free.
+    /// Free bytes of the disk below which the oldest records are deleted. Applies only to a store
+    /// on a disk. Bytes of deleted records that will soon be freed count as free.
     pub free_bytes_min: Option<u64>,
     /// Number of records above which the oldest are deleted.
     pub records_max: Option<u64>,
-    /// Kinds that neither rules nor bounds delete.
+    /// Kinds that no rule and no bound deletes.
     pub spared_kinds: Vec<u32>,
-    /// Kinds whose records keep other records from coming back ([`Rules::forbids`]). Retention
-    /// never deletes records of these kinds, neither by a rule or bound nor after their expiry.
+    /// Kinds with records that prevent deleted records from coming back ([`Rules::forbids`]).
+    /// Retention never deletes records of these kinds: no rule, no bound and no expiry applies.
     ///
     /// [`Rules::forbids`]: crate::effects::Rules::forbids
     pub tombstone_kinds: Vec<u32>,
@@ -30,14 +30,13 @@ pub struct RetentionPolicy {
     pub batch_max: usize,
     /// Time between two rounds.
     pub every: Duration,
-    /// The network's units of time per second.
+    /// How many of the network's units of time make a second.
     pub units_per_s: u64,
-    /// Seconds by which the clock may be ahead of the expected time, which is the last trusted time
-    /// plus the time that a server has run since. If the clock is further ahead, deletes by age
-    /// wait. `None` trusts the clock.
+    /// Seconds by which the clock may be ahead of the expected time: the last trusted time plus the
+    /// time for which a server has run since. If the clock is further ahead, no record is deleted
+    /// by age. With `None`, every clock is trusted.
     pub clock_ahead_max_s: Option<u64>,
-    /// Whether rules also delete records that were already older than the rules allow when they
-    /// were brought from elsewhere.
+    /// Whether rules also delete brought records that were too old already when they were brought.
     pub delete_brought: bool,
 }
 
@@ -59,16 +58,16 @@ impl Default for RetentionPolicy {
     }
 }
 
-/// A rule that deletes records when they are old.
+/// A rule that deletes old records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetentionRule {
-    /// Only of these kinds.
+    /// The rule applies only to these kinds.
     pub kinds: Option<Vec<u32>>,
-    /// Of any but these kinds.
+    /// The rule does not apply to these kinds.
     pub not_kinds: Vec<u32>,
-    /// Only by these authors.
+    /// The rule applies only to these authors.
     pub authors: Option<Vec<Key>>,
-    /// Only records older than this. 0 deletes all that match.
+    /// The rule deletes records older than this. With 0, all records that match are deleted.
     pub older_than_s: u64,
 }
 
@@ -80,7 +79,7 @@ impl RetentionRule {
 }
 
 impl RetentionPolicy {
-    /// The kinds that neither rules nor bounds delete.
+    /// Returns the kinds that no rule and no bound deletes.
     pub(super) fn spared(&self) -> Vec<u32> {
         [&self.spared_kinds[..], &self.tombstone_kinds].concat()
     }
@@ -102,8 +101,8 @@ impl RetentionPolicy {
         units(now_s).checked_sub(units(rule.older_than_s))
     }
 
-    /// Returns the latest time up to which rules that match `record` delete records now. `None` if
-    /// these rules do not delete `record`.
+    /// Returns the latest time of records that a rule which matches `record` deletes now. Returns
+    /// `None` if no such rule deletes `record` now.
     pub fn would_delete(&self, record: &Record<'_>, now_s: u64) -> Option<u64> {
         let matching = self.rules.iter().filter(|rule| {
             rule.kinds.as_ref().is_none_or(|kinds| kinds.contains(&record.kind()))

@@ -1,5 +1,5 @@
-//! A step of retention: deletes a batch of records that have expired, that a rule names, or that
-//! exceed a bound.
+//! One step of retention: deletes a batch of records that have expired, that are too old for a
+//! rule, or that exceed a bound.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,8 +15,9 @@ use crate::store::{
 };
 use crate::writer::Writer;
 
-/// Seconds by which records of a shelf without notes may be older than a rule allows, as the rule
-/// may not have been applied for a while. Older records must have been brought from elsewhere.
+/// In a shelf without notes, a record may be this many seconds older than a rule allows, because
+/// the rule may not have been applied for a while. A record that is older still must have been
+/// brought.
 const UNSWEPT_S: u64 = 30 * 86_400;
 
 /// Why a round ended early.
@@ -28,7 +29,7 @@ pub enum RetentionError {
     /// The clock is not trusted.
     #[error("{CLOCK_IS_AHEAD}")]
     Clock,
-    /// A rule would delete history that was brought.
+    /// A rule would delete brought history.
     #[error("{HISTORY_IS_HELD}")]
     History,
     /// Deleting records cannot free as much of the disk as required.
@@ -37,17 +38,16 @@ pub enum RetentionError {
          deleted for it: free the disk of other files, or lower it"
     )]
     Space,
-    /// A delete failed.
+    /// A write that deletes records failed.
     #[error(transparent)]
     Commit(#[from] Arc<CommitError>),
-    /// The hold of history, which is the time up to which records are held, could not be read or
-    /// stored.
+    /// The time up to which history is held could not be read or stored.
     #[error(transparent)]
     Hold(#[from] HoldError),
 }
 
 impl RetentionError {
-    /// Returns whether nothing has failed, but a person has to make a decision.
+    /// Returns whether this is a question that a person must decide, and not a failure.
     pub fn is_question(&self) -> bool {
         matches!(self, Self::Clock | Self::History)
     }
@@ -62,7 +62,7 @@ pub const CLOCK_IS_AHEAD: &str = "the clock is far ahead of the time at which th
 pub const HISTORY_IS_HELD: &str = "records that were brought are older than retention allows, and are kept until you decide: set \
      retention.delete_brought to true to delete them, or let retention allow their age to keep them";
 
-/// The result of a step: the numbers of deleted records, and the reasons for which others stay.
+/// The result of a step: the numbers of deleted records, and why other records were kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SweepResult {
     /// Records that had expired.
@@ -71,11 +71,11 @@ pub struct SweepResult {
     pub aged: u64,
     /// Records that exceeded a bound.
     pub crowded: u64,
-    /// Whether records that are due wait because the clock is not trusted.
+    /// Whether records are too old for a rule, but wait because the clock is not trusted.
     pub clock_doubted: bool,
-    /// Whether rules spare records because these were brought.
+    /// Whether rules keep records because they are brought history.
     pub history_held: bool,
-    /// Whether nothing is deleted for the disk's free bytes, as far too many are lacking.
+    /// Whether the bound of free bytes deletes nothing, because it is far out of reach.
     pub space_unmet: bool,
 }
 
@@ -93,7 +93,8 @@ impl SweepResult {
 }
 
 impl RetentionPolicy {
-    /// Deletes at most one batch of each sort. If it deletes nothing, nothing is left to do.
+    /// Deletes at most one batch for each reason: expiry, each rule, and the bounds. If the step
+    /// deletes nothing, no work is left.
     pub fn step(
         &self,
         store: &dyn Store,
@@ -104,7 +105,7 @@ impl RetentionPolicy {
         self.step_with(store, writer, clock, (&mut trust, &state))
     }
 
-    /// Like [`RetentionPolicy::step`], with the state of earlier steps.
+    /// Does the same as [`RetentionPolicy::step`], and keeps state from step to step.
     pub(super) fn step_with(
         &self,
         store: &dyn Store,
@@ -132,8 +133,8 @@ impl RetentionPolicy {
         Ok(swept)
     }
 
-    /// Deletes up to a batch of expired records. Expired tombstones stay; earlier versions stored
-    /// tombstones with an expiry.
+    /// Deletes up to a batch of expired records. Expired tombstones stay. Only earlier versions of
+    /// Hark stored tombstones with an expiry.
     fn delete_expired(
         &self,
         store: &dyn Store,
@@ -154,7 +155,8 @@ impl RetentionPolicy {
             if erased > 0 || is_all {
                 return Ok(erased);
             }
-            // All these records are tombstones. The store may have more expired records.
+            // All records found are tombstones. The search stopped at its limit, so the store may
+            // have more expired records.
             wanted = wanted.saturating_mul(2);
         }
     }
@@ -195,8 +197,7 @@ impl RetentionPolicy {
         Ok(())
     }
 
-    /// Returns the time up to which rules delete nothing, because history was brought from
-    /// elsewhere.
+    /// Returns the time up to which rules delete nothing because of brought history.
     fn held_until(
         &self,
         store: &dyn Store,
@@ -213,9 +214,9 @@ impl RetentionPolicy {
         Ok(held_until)
     }
 
-    /// Holds the records that rules would delete, in a shelf that has kept no notes so far. Records
-    /// are held only if some are so old that the rules cannot have been in force. Such a shelf was
-    /// imported by an earlier version, or restored.
+    /// In a shelf without notes, holds the records that rules would delete. Records are held only
+    /// if some are so old that the rules cannot have been applied. Such a shelf was restored, or
+    /// imported with an earlier version of Hark.
     fn hold_unswept(
         &self,
         store: &dyn Store,
@@ -247,14 +248,14 @@ impl RetentionPolicy {
         Ok(false)
     }
 
-    /// Returns whether a step deleted a full batch, so that another step follows at once. A busy
-    /// archive at its bound always has a few records to delete.
+    /// Returns whether a step deleted a full batch. If so, the next step follows at once. A busy
+    /// archive at its bound has a few records to delete in every step.
     pub(super) fn has_more(&self, swept: SweepResult) -> bool {
         swept.expired.max(swept.aged).max(swept.crowded) >= self.batch_max as u64
     }
 
     /// Estimates the number of records that must be deleted to meet the bounds. Also returns
-    /// whether the bound of free bytes is out of reach.
+    /// whether the bound of free bytes is far out of reach.
     fn excess_records(&self, store: &dyn Store) -> (u64, bool) {
         if (self.bytes_max, self.free_bytes_min, self.records_max) == (None, None, None) {
             return (0, false);
@@ -264,7 +265,8 @@ impl RetentionPolicy {
             return (0, false);
         }
         let above = stats.records.saturating_sub(self.records_max.unwrap_or(u64::MAX));
-        // Deleted records that stay on the disk count, or the bound would never be met.
+        // Records that are deleted but cannot be freed yet count as kept, or the bound would never
+        // be met.
         let kept_bytes = stats.bytes.saturating_sub(stats.reclaimable_bytes);
         let excess = self.bytes_max.map_or(0, |bytes_max| kept_bytes.saturating_sub(bytes_max));
         let (lacking, unmet) = self.lacking_bytes(&stats, kept_bytes);
@@ -273,10 +275,10 @@ impl RetentionPolicy {
         (above.max((excess * records).div_ceil(u128::from(kept_bytes.max(1))) as u64), unmet)
     }
 
-    /// Returns the bytes that a store with `kept_bytes` has to free for the disk: its share of the
-    /// lacking bytes. If more bytes are lacking than half of the bytes of all stores on the disk,
-    /// no store frees anything, and the second value is true. In that case other files fill the
-    /// disk, or the bound is a mistake.
+    /// Returns how many of its `kept_bytes` a store must free for the bound of free bytes. Several
+    /// stores on a disk share the missing bytes. If more bytes are missing than half of all that
+    /// these stores keep, no store frees anything, and the second value is true. Then other files
+    /// fill the disk, or the bound is a mistake.
     pub(super) fn lacking_bytes(&self, stats: &StoreStats, kept_bytes: u64) -> (u64, bool) {
         let Some((least, free)) = self.free_bytes_min.zip(stats.free_bytes) else {
             return (0, false);

@@ -1,4 +1,4 @@
-//! Tests of steps and of the thread, with the model store and a clock that the tests set.
+//! Tests of single steps and of the thread, on the model store, with a clock that the tests set.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -52,7 +52,7 @@ fn each_store_gives_its_part_of_what_the_disk_lacks_or_none() {
         disk: Some(DiskUse { kept, reclaimable }),
         ..StoreStats::default()
     };
-    // The store has 100 of the 800 bytes that all stores keep.
+    // All stores together keep 800 bytes, this store keeps 100.
     assert_eq!(policy.lacking_bytes(&stats(1_000, 800, 0), 100), (0, false));
     assert_eq!(policy.lacking_bytes(&stats(840, 800, 0), 100), (20, false));
     assert_eq!(policy.lacking_bytes(&stats(840, 800, 159), 100), (1, false));
@@ -78,7 +78,7 @@ fn what_has_expired_goes_and_no_more() {
 
 #[test]
 fn tombstones_stay_whatever_the_rules_say_and_hold_nothing_else_up() {
-    // More tombstones than fit into a batch have an expiry, as in archives of earlier versions.
+    // More tombstones have an expiry than fit into a batch, as in archives of earlier versions.
     let mut records: Vec<_> =
         (0..20).map(|n| record(n, 10, if n % 2 == 0 { 5 } else { 62 }, 1, Some(20))).collect();
     records.push(record(99, 10, 1, 1, Some(20)));
@@ -163,7 +163,7 @@ fn a_clock_that_the_archive_does_not_bear_out_costs_nothing_but_what_there_is_no
         let record = |(n, day): (usize, &u64)| record(*day as u8 + n as u8, day * DAY, 1, 1, None);
         days.iter().enumerate().map(record).collect()
     };
-    // One record has a time far ahead, as is common in archives.
+    // One record has a time far in the future, as is common in archives.
     let mut all = records(&[100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110]);
     all.push(record(1, 99_000 * DAY, 1, 1, None));
     all.push(record(2, 100 * DAY, 1, 1, Some(111 * DAY)));
@@ -177,7 +177,7 @@ fn a_clock_that_the_archive_does_not_bear_out_costs_nothing_but_what_there_is_no
     assert_eq!(step(&policy, &ahead), doubted);
     let full = RetentionPolicy { records_max: Some(12), ..policy.clone() };
     assert_eq!(step(&full, &ahead), SweepResult { crowded: 1, ..doubted });
-    // A clock that was right stays trusted without new records, but not after a leap.
+    // A clock that was trusted stays trusted without new records, but not if it leaps ahead.
     let clock = Clock::fake(110 * DAY);
     assert!(!step(&policy, &clock).clock_doubted);
     clock.set(110 * DAY + 30);
@@ -186,7 +186,8 @@ fn a_clock_that_the_archive_does_not_bear_out_costs_nothing_but_what_there_is_no
     assert!(step(&policy, &clock).clock_doubted);
     let left = store.stats().records;
     assert_eq!(left, 6, "those of the last five days, and the one of far ahead");
-    // The operator's setting makes the clock trusted, also after the setting is reverted.
+    // With this setting of the operator the clock is trusted, and stays trusted when the setting is
+    // reverted.
     let sure = RetentionPolicy { clock_ahead_max_s: None, ..policy.clone() };
     assert!(!step(&sure, &clock).clock_doubted);
     clock.set(201 * DAY);
@@ -203,7 +204,8 @@ fn a_wrong_clock_is_not_trusted_however_many_records_are_dated_near_it() {
     let policy = RetentionPolicy { rules: vec![rule], ..RetentionPolicy::default() };
     let step = |clock: &Clock| policy.step(&*store, &writer, clock).unwrap();
     assert_eq!(step(&Clock::fake(101 * DAY)), SweepResult::default());
-    // Ten years ahead, in this process and in later ones, and strangers' records of that time.
+    // The clock is ten years ahead, in this process and in later ones, and strangers' records have
+    // that time.
     let wrong = Clock::fake(3_751 * DAY);
     let doubted = SweepResult { clock_doubted: true, ..SweepResult::default() };
     assert_eq!(step(&wrong), doubted);
@@ -212,7 +214,7 @@ fn a_wrong_clock_is_not_trusted_however_many_records_are_dated_near_it() {
         assert_eq!(step(&wrong), doubted);
     }
     assert_eq!(store.stats().records, 70);
-    // The corrected clock is trusted at once.
+    // The clock is trusted as soon as it is corrected.
     assert_eq!(step(&Clock::fake(102 * DAY)), SweepResult::default());
 }
 
@@ -248,11 +250,11 @@ fn what_was_brought_is_held_until_a_person_lets_rules_delete_it() {
     let held = SweepResult { history_held: true, ..SweepResult::default() };
     let step = |policy: &RetentionPolicy| policy.step(&*store, &writer, &clock).unwrap();
     assert_eq!(step(&policy), held);
-    // If an imported record was young enough, it ages like any other record, and rules delete
-    // it as usual.
+    // An imported record that was young enough ages like any other record, and rules delete it as
+    // usual.
     clock.set(1_002 * DAY);
     assert_eq!(step(&policy), SweepResult { aged: 1, ..held });
-    // A longer age in the rule holds the same records; without a rule, nothing is held.
+    // A rule with a longer age still holds the same records; without a rule, no record is held.
     policy.rules = vec![rule(60)];
     assert_eq!(step(&policy), held);
     policy.rules.clear();

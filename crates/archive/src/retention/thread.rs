@@ -16,15 +16,15 @@ use crate::store::Store;
 use crate::vital;
 use crate::writer::Writer;
 
-/// Time between two reports that the clock is not trusted, or that a bound cannot be met.
+/// Interval between two reports of the same question, for example that the clock is not trusted.
 const DOUBTS_EVERY: Duration = Duration::from_hours(1);
 
-/// The times of the last report of each open question.
+/// When each open question was last reported.
 #[derive(Default)]
 struct RetentionReminders([Option<Instant>; 3]);
 
 impl RetentionReminders {
-    /// Returns the questions that are open after a step and were not asked within the last hour.
+    /// Returns the questions that are open after a step and were not reported within the last hour.
     fn due(&mut self, swept: SweepResult) -> Vec<RetentionError> {
         let open = [
             (swept.space_unmet, RetentionError::Space),
@@ -43,19 +43,19 @@ impl RetentionReminders {
     }
 }
 
-/// The thread that carries out a policy, until the thread is stopped or dropped.
+/// The thread that applies a policy. Dropping the handle ends the thread.
 pub struct RetentionThread {
-    /// Wakes the thread for `changed`; dropping it ends the thread.
+    /// A message wakes the thread to read `changed`; dropping the sender ends the thread.
     wake: Option<SyncSender<()>>,
-    /// A new policy that the thread does not use yet.
+    /// A new policy that the thread has not read yet.
     changed: Arc<Mutex<Option<RetentionPolicy>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl RetentionThread {
-    /// Starts the thread. `report` is called at the end of every round that deleted something, and
-    /// for every failure, after which the thread continues with the next round. An untrusted clock
-    /// and held history are reported once an hour; `state` shows both at any time.
+    /// Starts the thread. `report` is called after every round that deleted records, and after
+    /// every failure. The thread then goes on with the next round. An untrusted clock and held
+    /// history are reported once an hour; `state` always shows both.
     pub fn start(
         mut policy: RetentionPolicy,
         store: Arc<dyn Store>,
@@ -70,7 +70,7 @@ impl RetentionThread {
             let (mut pause, mut round) = (policy.every, SweepResult::default());
             let (mut trust, mut deletes_follow) = (ClockTrust::default(), false);
             let mut asked = RetentionReminders::default();
-            // A short pause between the batches of a long round leaves the writer to other writes.
+            // A short pause between the batches of a long round lets other writes pass.
             let rest = Duration::from_millis(5);
             loop {
                 if woken.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {
@@ -108,11 +108,11 @@ impl RetentionThread {
         Ok(Self { wake: Some(wake), changed, thread: Some(thread) })
     }
 
-    /// Replaces the policy. The thread begins a round with it after the current batch.
+    /// Replaces the policy. The thread applies the new policy after the current batch.
     pub fn change(&self, policy: RetentionPolicy) {
         *self.changed.lock() = Some(policy);
         if let Some(wake) = &self.wake {
-            // Fails if an earlier wake-up is still pending.
+            // The send fails if an earlier wake-up is still pending.
             let _ = wake.try_send(());
         }
     }

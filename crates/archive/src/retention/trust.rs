@@ -1,9 +1,9 @@
 //! Trust in the machine's clock, on which deletes by age depend.
 //!
-//! Trust in the clock comes only from the archive's own history. The store keeps the latest time at
-//! which the clock was trusted, and a monotonic clock, which nobody sets, measures the time since
-//! then. Strangers choose the times of records. So records are evidence only once, while a store
-//! has kept no trusted time.
+//! Only the archive's own history makes a clock trusted. The store keeps the latest time at which
+//! the clock was trusted. A monotonic clock, which nobody can set, measures the time since then.
+//! Strangers choose the times in records. So records are evidence only while the store has no
+//! trusted time yet.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -11,36 +11,36 @@ use std::time::Instant;
 use crate::query::Query;
 use crate::store::{RetentionNote, SearchError, SearchProgress, Store};
 
-/// The number of newest records that must all be near a clock that was never trusted. A single
-/// record with a time far ahead may be in any archive. If the store has fewer records, the newest
-/// record is enough.
+/// A clock is trusted for the first time if this many of the newest records are all near its time.
+/// A single record may have a time far in the future, in any archive. If the store has fewer
+/// records, the newest record decides.
 const WITNESSES: usize = 10;
-/// Seconds after which the last trusted time is written to the store again.
+/// Seconds after which the trusted time is written to the store again.
 const NOTE_EVERY_S: u64 = 3_600;
 
 /// Whether a clock is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClockVerdict {
     Trusted,
-    /// Trusted for the first time: the store had kept no trusted time.
+    /// Trusted for the first time: the store had no trusted time yet.
     TrustedFirst,
-    /// The clock is this many seconds ahead of the expected time. `None` if no trusted time is
+    /// The clock is this many seconds ahead of the expected time; `None` if no trusted time is
     /// known.
     Ahead(Option<u64>),
 }
 
-/// Earlier trust in a clock.
+/// The results of earlier checks of the clock.
 #[derive(Debug, Default)]
 pub(super) struct ClockTrust {
-    /// When the clock was last trusted, and the latest time that it has shown until then.
+    /// When the clock was last trusted, and the latest time that it had shown by then.
     last: Option<(Instant, u64)>,
     /// The trusted time that was last written to the store.
     noted_s: Option<u64>,
 }
 
 impl ClockTrust {
-    /// Judges a clock that shows `now_s`, and may be ahead by `ahead_max_s`. `None` trusts any
-    /// clock.
+    /// Judges a clock that shows `now_s` and may be `ahead_max_s` ahead of the expected time. If
+    /// `ahead_max_s` is `None`, any clock is trusted.
     pub(super) fn judge(
         &mut self,
         store: &dyn Store,
@@ -54,8 +54,8 @@ impl ClockTrust {
             (self.noted_s, self.last) = (Some(noted_s), Some((Instant::now(), noted_s)));
         }
         let Some(ahead_max_s) = ahead_max_s else {
-            // The operator vouches for the clock, so its time counts from now on, even if it is
-            // earlier.
+            // The operator vouches for the clock, so its time counts, even if it is earlier than
+            // the trusted time.
             let is_first = self.noted_s.is_none();
             self.last = Some((Instant::now(), now_s));
             self.note(store, now_s, self.noted_s.is_none_or(|noted_s| noted_s > now_s));
@@ -66,7 +66,7 @@ impl ClockTrust {
             let from = now_s.saturating_sub(ahead_max_s).saturating_mul(units_per_s);
             let witness = if newest.len() < WITNESSES { newest.first() } else { newest.last() };
             return Ok(match witness {
-                // Without records there is nothing to delete, and no evidence about the clock.
+                // A store without records has nothing to delete, and no evidence about the clock.
                 None => ClockVerdict::Trusted,
                 Some(time) if *time >= from => {
                     self.last = Some((Instant::now(), now_s));
@@ -81,24 +81,24 @@ impl ClockTrust {
         if ahead_s > ahead_max_s {
             return Ok(ClockVerdict::Ahead(Some(ahead_s)));
         }
-        // A clock that was set back does not lower the trusted time.
+        // A clock that is set back does not lower the trusted time.
         self.last = Some((Instant::now(), now_s.max(expected_s)));
         self.note(store, now_s, false);
         Ok(ClockVerdict::Trusted)
     }
 
-    /// Writes the trusted time to the store, if `is_due` or if the last write is long ago.
+    /// Writes the trusted time to the store if `is_due`, or if the last write was long ago.
     fn note(&mut self, store: &dyn Store, now_s: u64, is_due: bool) {
         let is_due = is_due
             || self.noted_s.is_none_or(|noted_s| now_s >= noted_s.saturating_add(NOTE_EVERY_S));
-        // This fails on a full disk, and is tried again after deletes have made room.
+        // The write fails on a full disk, and is tried again after deletes have made room.
         if is_due && store.set_note(RetentionNote::ClockTrusted, Some(now_s)).is_ok() {
             self.noted_s = Some(now_s);
         }
     }
 }
 
-/// Returns the times of the newest records that are not ahead of `now_s`.
+/// Returns the times of the newest records, without records that are ahead of `now_s`.
 fn newest_times(store: &dyn Store, now_s: u64, units_per_s: u64) -> Result<Vec<u64>, SearchError> {
     let to = now_s.saturating_add(1).saturating_mul(units_per_s).saturating_sub(1);
     let mut search = store.search(&Query { to, limit: WITNESSES, ..Query::default() })?;

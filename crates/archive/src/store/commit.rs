@@ -11,12 +11,12 @@ pub enum Write {
     /// Stores a record, encoded as bytes (see [`hark_codec::record`]), unless a rule refuses the
     /// record.
     Put(Box<[u8]>),
-    /// Deletes the records that match, in the query's order, at most its `limit`.
+    /// Deletes the records that match, first in the query's order, at most its `limit`.
     Erase(Box<Query>),
 }
 
 impl Write {
-    /// Returns what is left of the write after a step that deleted `erased` records.
+    /// Returns the part of the write that remains after a step that deleted `erased` records.
     #[must_use]
     pub fn remainder(mut self, erased: u64) -> Self {
         if let Self::Erase(query) = &mut self {
@@ -31,14 +31,14 @@ impl Write {
 pub enum Outcome {
     /// The record is stored and durable. `seq` is its position in the sequence of all puts.
     Stored {
-        /// Searches that see at least this number see the record.
+        /// A search sees the record if the search sees puts up to this number or a higher number.
         seq: u64,
     },
     /// A record with the same id is already stored.
     Duplicate,
     /// A newer version of the record is already stored.
     Superseded,
-    /// A stored record forbids this one (deleted, vanished).
+    /// A stored record forbids this record (see [`Refusal`]).
     Refused(Refusal),
     /// The number of records that were deleted.
     Erased(u64),
@@ -51,37 +51,38 @@ pub type NumberedRecord = (u64, Box<[u8]>);
 #[derive(Clone, Debug, Default)]
 pub struct CommitResult {
     /// One outcome per write, in the order of the writes. [`Store::commit_some`] may carry out only
-    /// the first writes. The other writes have no outcome, and nothing of them is stored.
+    /// the first writes of the batch. The remaining writes have no outcome and no effect yet.
     ///
     /// [`Store::commit_some`]: super::Store::commit_some
     pub outcomes: Vec<Outcome>,
-    /// Whether the last outcome is that of one step of its write, and later writes were not begun.
-    /// That outcome is the number of records that the step deleted, which may be 0. If the write is
-    /// a put, its record is not stored yet. See [`Store::commit_some`].
+    /// Whether the last outcome belongs to a write of which only one step was done. Later writes
+    /// were not begun. That outcome is the number of records that this step deleted, and may be 0.
+    /// If the write is a put, its record is not stored yet. See [`Store::commit_some`].
     ///
     /// [`Store::commit_some`]: super::Store::commit_some
     pub unfinished: bool,
-    /// The ids of deleted records, each with the index of the deleting write. Indices ascend.
+    /// The ids of deleted records, each with the index of the write that deleted the record. The
+    /// indices ascend.
     pub erased: Vec<(usize, Id)>,
     /// Bytes written to the disk or the database for the batch.
     pub bytes: u64,
-    /// Rows that were visited to find the records that the writes replace or delete, and the
-    /// records that forbid the writes. Zero if the store does not count these rows.
+    /// Rows that were visited to find the records that the writes replace or delete, or that forbid
+    /// the writes. Zero if the store does not count these rows.
     pub searched: u64,
-    /// Records that other processes have put and this store has not reported before, with their
-    /// sequence numbers, which are all lower than those of this batch.
+    /// Records that other processes have put and that this store reports now for the first time.
+    /// All their sequence numbers are lower than those of this batch.
     pub before: Vec<NumberedRecord>,
 }
 
 impl CommitResult {
-    /// Keeps the outcomes of the first `writes`, all of which are whole.
+    /// Keeps only the outcomes of the first `writes`, each of which must be complete.
     pub fn cut(&mut self, writes: usize) {
         self.outcomes.truncate(writes);
         self.erased.retain(|(by, _)| *by < writes);
         self.unfinished = false;
     }
 
-    /// Appends the result of the writes from index `from` on.
+    /// Appends the result of the writes that begin at index `from`.
     fn add(&mut self, more: Self, from: usize) {
         self.outcomes.extend(more.outcomes);
         self.erased.extend(more.erased.into_iter().map(|(at, id)| (from + at, id)));
@@ -91,9 +92,9 @@ impl CommitResult {
     }
 }
 
-/// Why a batch was not stored. After an error of [`Store::commit_some`], no write of its batch has
-/// taken effect. If a failure follows after the first writes were stored, the call returns their
-/// outcomes, and the next call fails.
+/// Why a batch was not stored. If [`Store::commit_some`] returns an error, no write of its batch
+/// has taken effect. If the store fails after the first writes are stored, the call returns the
+/// outcomes of these writes, and the next call fails.
 ///
 /// [`Store::commit_some`]: super::Store::commit_some
 #[derive(Debug, thiserror::Error)]
@@ -117,29 +118,30 @@ pub enum CommitError {
         /// The largest size of a record.
         bytes_max: usize,
     },
-    /// The disk or database failed, now or before. The writer has stopped and must be restarted.
-    /// Nothing is retried, as the state of the disk after a failed sync is unknown.
+    /// The disk or the database failed, in this call or in an earlier call. The writer has stopped
+    /// and must be restarted. Nothing is retried, because the state of a disk after a failed sync
+    /// is unknown.
     #[error("the archive takes no more writes: {0}")]
     Stopped(String),
-    /// Another process has the right to write. The next batch may succeed.
+    /// Another process holds the right to write. The next batch may succeed.
     #[error("{0}")]
     Elsewhere(String),
-    /// The database is unreachable or refused the batch, or the disk lacks space, or a part of an
-    /// index that is being rebuilt cannot be read. The next batch may succeed. If the connection to
-    /// a database was lost at the very end of this batch, it is unknown whether the batch was
-    /// stored; putting it again does no harm.
+    /// The database cannot be reached or refused the batch, or the disk lacks space, or a part of
+    /// an index that is being rebuilt cannot be read. The next batch may succeed. If the connection
+    /// to a database was lost while the batch was being committed, it is unknown whether the batch
+    /// is stored. Putting it again does no harm.
     #[error("{0}")]
     Unavailable(String),
 }
 
 impl CommitError {
-    /// The error for a store that neither carries out a batch nor returns an error.
+    /// The error for a store that did nothing and yet returned no error.
     pub(crate) fn nothing_done() -> Self {
         Self::Stopped("a store did nothing of a batch".into())
     }
 }
 
-/// Carries out a whole batch by calling a store's [`Store::commit_some`] until nothing is left.
+/// Carries out a whole batch by calls of [`Store::commit_some`], until no write remains.
 ///
 /// [`Store::commit_some`]: super::Store::commit_some
 pub fn commit_whole(
@@ -147,7 +149,8 @@ pub fn commit_whole(
     some: impl Fn(&[Write]) -> Result<CommitResult, CommitError>,
 ) -> Result<CommitResult, CommitError> {
     let mut all = CommitResult::default();
-    // The rest of the current write, and the number of records that its steps have deleted.
+    // The remaining part of the current write, and the number of records that its steps have
+    // deleted.
     let (mut left, mut erased): (Option<Write>, u64) = (None, 0);
     loop {
         let at = all.outcomes.len();

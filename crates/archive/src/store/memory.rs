@@ -1,5 +1,5 @@
-//! The model store: a sorted map and a loop. This store is slow and obvious; tests compare every
-//! other store with this model.
+//! The model store: a sorted map, and a loop over this map. This store is slow, but easy to
+//! understand. Tests compare every other store with this model.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -20,7 +20,7 @@ use crate::query::explain::{Explanation, SourcePlan};
 use crate::query::plan::Set;
 use crate::query::{Order, Position, Query, SearchRank, WordCondition};
 
-/// A store that keeps everything in memory and indexes nothing but ids and authors.
+/// A store that keeps everything in memory. Its only indices are ids and authors.
 pub struct MemoryStore {
     rules: Box<dyn Rules>,
     state: Mutex<MemoryState>,
@@ -35,7 +35,8 @@ struct MemoryState {
     /// All records, by time, then id.
     records: RecordMap,
     times: HashMap<Id, u64>,
-    /// The one shortcut: the records of each author, which rules query with every put.
+    /// The only index for queries: the records of each author, which the rules query with every
+    /// put.
     authors: HashMap<Key, RecordMap>,
     notes: BTreeMap<RetentionNote, u64>,
     seq: u64,
@@ -47,13 +48,15 @@ impl MemoryStore {
         Self { rules: Box::new(rules), state: Mutex::default(), erase_step: usize::MAX }
     }
 
-    /// Sets the most records that one step deletes, as in stores where other writes wait.
+    /// Sets the maximum number of records that one step deletes. Other stores have such a maximum
+    /// so that other writes pass.
     #[must_use]
     pub fn with_erase_step(self, erase_step: usize) -> Self {
         Self { erase_step, ..self }
     }
 
-    /// Returns the positions of all matching records in order, ignoring cursor and limit.
+    /// Returns the positions of all matching records in the query's order, ignoring cursor and
+    /// limit.
     pub fn matching(&self, query: &Query) -> Vec<Position> {
         let query = Query { after: None, ..normal(query) };
         let state = self.state.lock();
@@ -74,7 +77,7 @@ fn position(bytes: &[u8]) -> Position {
 }
 
 impl MemoryState {
-    /// Returns the matching records in the query's order. Applies the cursor but not the limit.
+    /// Returns the matching records in the query's order, with the cursor but without the limit.
     fn find(&self, query: &Query) -> Vec<&Arc<[u8]>> {
         let behind =
             |at: &Position| query.after.is_none_or(|after| query.order.compare(&after, at).is_lt());
@@ -157,14 +160,14 @@ impl MemoryState {
     }
 }
 
-/// Returns whether a query may visit a record.
+/// Returns whether the gate and the expiry of a query let a reader see a record.
 fn shows(query: &Query, bytes: &[u8]) -> bool {
     let record = view(bytes);
     !query.not_kinds.contains(&record.kind())
         && query.gate.as_ref().is_none_or(|gate| gate.is_visible(&record))
 }
 
-/// The number of records that a commit may still delete, and the records that it has deleted.
+/// How many records a commit may still delete, and which records it has deleted.
 struct MemoryEraseStep {
     left: usize,
     unfinished: bool,
@@ -222,7 +225,7 @@ impl Store for MemoryStore {
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
         let query = normal(query);
         let state = self.state.lock();
-        // A query with limit 0 does not report whether more records match.
+        // With limit 0, a query does not report whether more records match.
         let enough = if query.limit == 0 { 0 } else { query.limit.saturating_add(1) };
         let mut found = state.find(&query);
         if let Some(words) = query.ranking() {
@@ -314,7 +317,7 @@ impl Store for MemoryStore {
     }
 }
 
-/// The matching records at the time of the call of `ranges`, oldest first.
+/// The records that matched when `ranges` was called, oldest first.
 struct MemoryRanges {
     records: Vec<Position>,
     visited: Cell<u64>,
@@ -351,7 +354,7 @@ impl IdRanges for MemoryRanges {
     }
 }
 
-/// A search whose whole result was computed at its start.
+/// A search that found all its results at its start.
 struct MemorySearch {
     records: Vec<Arc<[u8]>>,
     ranking: Option<Arc<WordCondition>>,

@@ -1,24 +1,24 @@
-//! The ids of the records that match a query, by ranges. Two stores compare such ranges to find the
-//! records that each store lacks.
+//! Ranges of the records that match a query: their number, the sum of their ids, their list. Two
+//! stores compare such ranges to find the records that one of them lacks.
 //!
-//! A store that keeps sums of ids returns the number of records in a range, and the sum of their
-//! ids, without visiting the records.
+//! A store that keeps sums of ids knows the number and the sum for a range without visiting its
+//! records.
 
 use hark_codec::id_sum::IdTally;
 
 use super::SearchError;
 use crate::query::{Position, Query};
 
-/// The matching records of a store as they are at each call, in the order of time and then id, both
-/// ascending. A record that is put or deleted meanwhile may be in one answer and not in another.
+/// The records of a store that match a query, by ascending time, then ascending id. Each call sees
+/// the records of that moment. So a record that is put or deleted between two calls may be in only
+/// one of the results.
 pub trait IdRanges: Send {
-    /// Returns the number of records before a position, and the sum of their ids. Records before
-    /// the query's window may be included, the same ones at each position. So only the difference
-    /// between two positions is meaningful.
+    /// Returns the number of records before a position, and the sum of their ids. The result may
+    /// include records before the query's window, but the same ones at each position. So only the
+    /// difference between two results has a meaning.
     fn before(&self, at: &Position) -> IdTally;
 
-    /// Returns the first records of the range that begins with `from` and ends before `to`, in
-    /// order, at most `max`.
+    /// Returns at most `max` records from position `from` on and before `to`, in order.
     fn items(&self, from: &Position, to: &Position, max: usize) -> Vec<Position>;
 
     /// Returns the number of records before a position, as [`IdRanges::before`] does. Stores that
@@ -27,23 +27,24 @@ pub trait IdRanges: Send {
         self.before(at).count
     }
 
-    /// Returns positions within the range, ascending, that divide it into `parts` parts, or fewer,
-    /// of about the same number of records. The positions follow from the numbers of matching
-    /// records alone, and so reveal nothing about other records.
+    /// Returns ascending positions that divide the range into at most `parts` parts with about the
+    /// same number of records. The positions depend on the numbers of matching records alone, so
+    /// they reveal nothing about other records.
     fn divide(&self, from: &Position, to: &Position, parts: usize) -> Vec<Position> {
         divide(&|at| self.count(at), from, to, parts)
     }
 
-    /// Does a part of the preparation for the other methods, the first of which otherwise takes
-    /// long. Returns whether more preparation is left.
+    /// Does a part of the preparation that the other methods need. Otherwise the first call of
+    /// another method takes long. Returns whether more preparation is needed.
     fn prepare(&self) -> bool {
         false
     }
 
-    /// Returns the work done so far, as the number of rows that a search visits in that time.
+    /// Returns the work done so far, as the number of rows that a search would visit in the same
+    /// time.
     fn visited(&self) -> u64;
 
-    /// Returns an error if the results so far may be wrong.
+    /// Returns an error if results so far may be wrong.
     fn check(&self) -> Result<(), SearchError>;
 }
 
@@ -51,8 +52,8 @@ fn at(time: u64) -> Position {
     Position { time, id: [0; 32] }
 }
 
-/// Returns the last number from `low` to `high` for which `holds` is true. `holds` must be true for
-/// `low` and up to some number, and false above.
+/// Returns the last number from `low` to `high` for which `holds` is true. `holds` must be true
+/// from `low` up to some number, and false for all higher numbers.
 fn last(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
     while low < high {
         let middle = high - (high - low) / 2;
@@ -73,7 +74,7 @@ fn divide(
 ) -> Vec<Position> {
     let (before, end) = (count(from), count(to));
     let all = end.saturating_sub(before);
-    // The range of times without the empty times at both ends.
+    // Times without records at both ends of the range are left out.
     let oldest = last(from.time, to.time, |time| count(&at(time)) <= before);
     let newest = last(oldest, to.time, |time| count(&at(time)) < end);
     let (mut low, mut cuts) = (oldest, Vec::new());
@@ -99,8 +100,8 @@ fn divide(
     cuts
 }
 
-/// Returns a position within a second before which there are about as many records as are `wanted`,
-/// give or take `some`.
+/// Returns a position within a second, before which there are about `wanted` records, plus or minus
+/// `some`.
 fn within(count: &dyn Fn(&Position) -> u64, time: u64, wanted: u64, some: u64) -> Position {
     let of = |prefix: u64| {
         let mut position = at(time);
@@ -124,8 +125,8 @@ fn within(count: &dyn Fn(&Position) -> u64, time: u64, wanted: u64, some: u64) -
 }
 
 impl Query {
-    /// Returns the hidden kinds, if the query asks for all other records of a time window. Sums can
-    /// answer only such queries. `None` for any other query.
+    /// If the query asks for all records of a time window except hidden kinds, returns these kinds.
+    /// Sums can answer only such a query. Returns `None` for any other query.
     pub fn window_without(&self) -> Option<Vec<u32>> {
         let Self {
             ids,

@@ -10,45 +10,44 @@ use crate::query::plan::Set;
 /// The state of a search after a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchProgress {
-    /// The work of the slice is spent, or the sink asked to pause. Call again.
+    /// The work of the slice is spent, or the sink asked to pause. The caller shall call again.
     Paused,
     /// All matching records were delivered, up to the limit.
     Done {
-        /// True if the limit left at least one more matching record.
+        /// Whether at least one more record matches beyond the limit.
         more: bool,
     },
-    /// The query's whole budget was spent before the end.
+    /// The query's whole budget is spent, but not all records were found.
     Exhausted,
 }
 
-/// A query being evaluated over one snapshot.
+/// A query that is being evaluated over one snapshot.
 pub trait Search: Send {
-    /// Hands matching records to `sink`, in the query's order, visiting about `work` rows at most.
-    /// A record at which the sink breaks counts as delivered.
+    /// Passes matching records to `sink` in the query's order. Visits at most about `work` rows. If
+    /// the sink breaks at a record, this record counts as delivered.
     fn slice(
         &mut self,
         work: u64,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<SearchProgress, SearchError>;
 
-    /// Returns the snapshot's sequence number: the search sees puts up to this number, and no later
-    /// puts.
+    /// Returns the snapshot's sequence number: the search sees exactly the puts up to this number.
     fn seq(&self) -> u64;
 
     /// Returns the number of rows visited so far.
     fn visited(&self) -> u64;
 
-    /// Returns how many records so far could not be read, and so were not delivered although they
-    /// may match. A record may count more than once.
+    /// Returns the number of records that could not be read so far. They may match, but were not
+    /// delivered. A record may count more than once.
     fn damaged(&self) -> u64 {
         0
     }
 
-    /// Returns the set that drives the search in the largest part opened so far. `None` if nothing
+    /// Returns the set that drives the search in the largest of the opened parts. `None` if nothing
     /// in the opened parts can match.
     fn driver(&self) -> Option<Set>;
 
-    /// Returns the approximate bytes of memory that the search uses until its next slice.
+    /// Returns the approximate bytes of memory that the search uses between two slices.
     fn bytes(&self) -> usize {
         0
     }
@@ -65,12 +64,12 @@ pub enum SearchError {
     /// The disk or database failed.
     #[error("the archive could not be read: {0}")]
     Failed(String),
-    /// A part of a file could not be read. From now on its records are left out and count as
-    /// damaged, so the same query is answered without them: see
+    /// A part of a file could not be read. From now on the store leaves out the records of this
+    /// part and counts them as damaged. So the same query succeeds without them: see
     /// [`ResumedSearch`](crate::resumed::ResumedSearch).
     #[error("the archive could not be read: {0}")]
     LeftOut(String),
-    /// The search was given up, as it would use more memory than is now free for searches.
+    /// The search was given up: it would use more memory than is now free for searches.
     #[error("the search takes more memory than there is now; ask for less, or try again later")]
     NoMemory,
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::meter::HistogramSnapshot;
 
-/// The size and state of a store, for people and metrics. Zero where a store has no such figure.
+/// The size and state of a store, for people and metrics. A figure is zero if the store does not
+/// have this figure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
     /// Live records.
@@ -13,17 +14,17 @@ pub struct StoreStats {
     pub dead: u64,
     /// Bytes on disk.
     pub bytes: u64,
-    /// The part of `bytes` that belongs to records (the log).
+    /// The bytes of records (the log), as a part of `bytes`.
     pub log_bytes: u64,
-    /// The part of `bytes` that belongs to indices (the segments).
+    /// The bytes of indices (the segments), as a part of `bytes`.
     pub index_bytes: u64,
-    /// Bytes of deleted records that will be freed or reused. An estimate where a store knows only
-    /// the number of these records.
+    /// Bytes of deleted records that will be freed or reused. The number is an estimate if the
+    /// store knows only the number of these records.
     pub dead_bytes: u64,
-    /// The part of `dead_bytes` that the store frees or reuses without another delete. The rest is
-    /// spread too thinly to be worth freeing yet.
+    /// The part of `dead_bytes` that the store frees or reuses without another delete. The
+    /// remaining bytes are spread over too many files to be worth freeing yet.
     pub reclaimable_bytes: u64,
-    /// Records not sealed into a segment yet.
+    /// Records that are not sealed into a segment yet.
     pub head_records: u64,
     /// Sealed segments.
     pub segments: u64,
@@ -31,23 +32,24 @@ pub struct StoreStats {
     pub oldest: Option<u64>,
     /// Time of the newest record.
     pub newest: Option<u64>,
-    /// Records that were found damaged since the start and are still stored, each counted once.
+    /// Records that were found damaged since the start and are still stored. Each record counts
+    /// once.
     pub damaged: u64,
-    /// Files that were found damaged or unreadable since the start and are not rebuilt.
+    /// Files that were found damaged or unreadable since the start and are not rebuilt yet.
     pub damaged_files: Vec<String>,
-    /// Bytes that are free in the file system that the archive is in.
+    /// Free bytes of the file system of the archive.
     pub free_bytes: Option<u64>,
     /// Space that this store and the other stores on the same disk use together; `None` if unknown.
     pub disk: Option<DiskUse>,
     /// Bytes written to disk since the start.
     pub written_bytes: u64,
-    /// Full heads that wait to be sealed.
+    /// Full heads that have not been sealed yet.
     pub heads_waiting: u64,
-    /// Records in segments that wait to be merged.
+    /// Records in segments that have not been merged yet, although a merge is due.
     pub merge_due_records: u64,
     /// Durations of syncs since the start.
     pub syncs: HistogramSnapshot,
-    /// The reason for which background maintenance currently fails.
+    /// Why background maintenance currently fails.
     pub maintenance_failed: Option<String>,
     /// Background maintenance done since the start.
     pub maintenance: MaintenanceStats,
@@ -55,34 +57,34 @@ pub struct StoreStats {
     pub scrub: Option<ScrubStats>,
     /// Use of the database, if the store is in a database.
     pub database: Option<DatabaseStats>,
-    /// Lag of the mirror, if there is a second store that receives all records of this store.
+    /// How far the mirror is behind, if the store has a mirror.
     pub mirror: Option<MirrorLag>,
 }
 
 /// The space that several stores use on a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUse {
-    /// Bytes on disk that no rewrite would free.
+    /// Bytes on disk, without the bytes that a rewrite would free.
     pub kept: u64,
     /// Bytes of deleted records that are freed without another delete.
     pub reclaimable: u64,
 }
 
-/// The background maintenance of a store, done beside its readers and its writer.
+/// The background maintenance of a store, which runs beside the readers and the writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MaintenanceStats {
-    /// Making segments from full heads.
+    /// Makes segments from full heads.
     pub sealing: JobTotals,
-    /// Making one segment from several.
+    /// Makes one segment from several.
     pub merging: JobTotals,
-    /// Rewriting logs without their deleted records.
+    /// Rewrites logs without their deleted records.
     pub rewriting: JobTotals,
 }
 
 /// The totals of one kind of maintenance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobTotals {
-    /// Records processed. A record counts each time that it is processed.
+    /// Number of processed records. A record counts each time that it is processed.
     pub records: u64,
     /// Bytes written.
     pub bytes: u64,
@@ -90,25 +92,24 @@ pub struct JobTotals {
     pub cpu: Duration,
 }
 
-/// The slow check of a store, which reads the whole store again and again, beside its readers and
-/// its writer.
+/// The slow check of a store. It reads the whole store again and again, beside the readers and the
+/// writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStats {
     /// Bytes read since the start.
     pub read_bytes: u64,
     /// Bytes read in the current pass.
     pub pass_bytes: u64,
-    /// Bytes of a whole pass through the current store.
+    /// Bytes that a whole pass would read now.
     pub total_bytes: u64,
-    /// Whole passes that have ended since the start.
+    /// Passes that have ended since the start.
     pub passes: u64,
-    /// Time since the last whole pass ended.
+    /// Time since the last pass ended.
     pub last_pass_age: Option<Duration>,
-    /// Faults that the last whole pass found, repaired or not: damaged segments, and damaged parts
-    /// of logs.
+    /// Damaged segments and damaged parts of logs that the last pass found, repaired or not.
     pub last_faults: u64,
-    /// Damaged segments that were rebuilt since the start, including those that the check did not
-    /// find.
+    /// Damaged segments that were rebuilt since the start, including segments that the check did
+    /// not find.
     pub repaired: u64,
 }
 
@@ -117,46 +118,48 @@ pub struct ScrubStats {
 pub struct DatabaseStats {
     /// Connections that are open for queries.
     pub connections: u64,
-    /// The part of `connections` that is in use.
+    /// Connections that are in use, as a part of `connections`.
     pub connections_used: u64,
     /// How often a query had to wait for a connection, since the start.
     pub waits: u64,
-    /// Queries sent to the replica, and queries that could not be sent, if there is a replica.
+    /// If there is a replica: how many queries were sent to the replica, and how many could not be
+    /// sent.
     pub replica: Option<(u64, u64)>,
     /// Number of puts, by any process, that subscribers have not been notified of yet.
     pub news_behind: u64,
-    /// Durations of statements since the start, by the form of the statement.
+    /// Durations of statements since the start, by the name of the statement.
     pub statements: Vec<(&'static str, HistogramSnapshot)>,
 }
 
 /// How far a mirror, the second store, is behind the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirrorLag {
-    /// Writes that wait for the second store.
+    /// Writes that the second store has not received yet.
     pub queued: u64,
     /// Bytes of these writes.
     pub queued_bytes: u64,
-    /// Age of the oldest of these writes. While the second store catches up or cannot be reached,
+    /// Age of the oldest of these writes; while the second store catches up or cannot be reached,
     /// the duration of this state.
     pub behind_ms: u64,
-    /// Whether the second store has everything except the queued writes.
+    /// Whether the second store has all records except the queued writes.
     pub in_step: bool,
     /// Records that were copied since the start.
     pub copied: u64,
-    /// Records that only the second store has. The count comes from the last walk. Records that the
-    /// first store has put since, and records that the rules have deleted in the second, are
-    /// subtracted. Writes of other processes to the second store are not counted.
+    /// Records that only the second store has. The last walk has counted these records. Since then,
+    /// the number is reduced by records that the first store has put and by records that the rules
+    /// have deleted in the second store. Writes of other processes to the second store do not
+    /// change the number.
     pub extra: u64,
-    /// Records that the second store refused, as of the last walk.
+    /// Records that the second store refused, as counted by the last walk.
     pub refused: u64,
-    /// The reason for which the second store currently takes no writes.
+    /// Why the second store currently takes no writes.
     pub trouble: Option<String>,
-    /// How long nothing has moved although something waits for the second store, in milliseconds.
+    /// How long the second store has made no progress although writes wait, in milliseconds.
     pub idle_ms: u64,
 }
 
 impl MirrorLag {
-    /// Returns how long nothing has moved although something waits for the second store.
+    /// Returns how long the second store has made no progress although writes wait.
     pub fn idle_for(&self) -> Duration {
         Duration::from_millis(self.idle_ms)
     }

@@ -10,27 +10,26 @@ use crate::meter::{Counter, Histogram};
 /// Counters of the writer since its start, and its current state.
 #[derive(Debug, Default)]
 pub struct WriterCounters {
-    /// Durations of the batches that were made durable.
+    /// Durations of the commits of batches.
     pub batches: Histogram,
     /// Writes in these batches.
     pub writes: Counter,
-    /// The reason for which the writer has stopped, once the store takes no more writes.
+    /// Why the writer has stopped, once the store takes no more writes.
     pub stopped: OnceLock<String>,
-    /// The reason for the failure of the last batch, if the next batch may succeed.
+    /// Why the last batch failed, if the next batch may succeed.
     unavailable: Mutex<Option<String>>,
-    /// The start of the commit in progress, if any.
+    /// When the commit in progress began.
     committing: Mutex<Option<Instant>>,
 }
 
 impl WriterCounters {
-    /// Returns the time since the start of the commit in progress. `None` if no commit is in
-    /// progress.
+    /// Returns the duration of the commit in progress so far; `None` if no commit is in progress.
     pub fn committing_for(&self) -> Option<Duration> {
         let since = *self.committing.lock();
         since.map(|since| since.elapsed())
     }
 
-    /// Returns the reason for the failure of the last batch, if the next batch may succeed.
+    /// Returns why the last batch failed, if the next batch may succeed.
     pub fn unavailable(&self) -> Option<String> {
         self.unavailable.lock().clone()
     }

@@ -12,12 +12,12 @@ use crate::store::{CommitError, CommitResult, Outcome, Write};
 pub struct WriterOptions {
     /// Maximum number of writes in a batch.
     pub batch_writes_max: usize,
-    /// Maximum number of bytes of records in a batch, about.
+    /// Approximate maximum number of bytes of a batch's records.
     pub batch_bytes_max: usize,
     /// How long a batch waits for further writes after its first write.
     pub batch_wait: Duration,
-    /// Writes that may wait for the writer. Above the bound, [`Writer::try_submit`] returns
-    /// [`WriterBusy`].
+    /// Maximum number of writes that wait for the writer. When the queue is full,
+    /// [`Writer::try_submit`] returns [`WriterBusy`].
     ///
     /// [`Writer::try_submit`]: super::Writer::try_submit
     /// [`WriterBusy`]: super::WriterBusy
@@ -35,13 +35,13 @@ impl Default for WriterOptions {
     }
 }
 
-/// A callback that receives the outcome of a write, once.
+/// A callback that is called once, with the outcome of a write.
 pub type WriteCallback = Box<dyn FnOnce(Result<Outcome, Arc<CommitError>>) + Send>;
 
-/// Receives, on the writer's thread, the records that have just become durable.
+/// Receives records as soon as they are durable, on the writer's thread.
 pub trait CommitListener: Send {
     /// Receives the records of a durable batch and their sequence numbers, in order. `answer`
-    /// answers the senders, and must be called once all subscribers have been notified.
+    /// answers the senders. The listener must call it after all subscribers have been notified.
     fn batch(
         &mut self,
         records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
@@ -56,7 +56,7 @@ impl CommitListener for () {
     }
 }
 
-/// Makes a batch durable: by [`Store::commit_some`], or in another process that took over the
+/// Makes a batch durable: with [`Store::commit_some`], or by another process that took over the
 /// archive.
 ///
 /// [`Store::commit_some`]: crate::store::Store::commit_some

@@ -1,13 +1,13 @@
 //! Group commit: one thread takes all queued writes and makes the batch durable with one sync.
 //!
 //! While one batch is being synced, the next batch gathers, so the size of batches grows with the
-//! load. A batch also waits a little if many further writes are about to come ([`Writer::expect`]),
-//! since a sync costs about the same for few writes as for many. With
-//! [`WriterOptions::batch_wait`], a batch waits for other writes, too, at the price of latency.
-//! After the sync the listener is notified, and then the senders are answered.
+//! load. A batch also waits up to two milliseconds if many further writes are announced
+//! ([`Writer::expect`]): a sync of many writes costs about as much as a sync of few. With
+//! [`WriterOptions::batch_wait`], a batch waits for all other writes, too, which adds latency.
+//! After the sync, the thread notifies the listener and then answers the senders.
 //!
-//! A write that deletes or searches more than a step ([`Store::commit_some`]) gets its next step
-//! after the writes that have come meanwhile, and its answer after its last step.
+//! A write that deletes or searches more than one step allows ([`Store::commit_some`]) is answered
+//! after its last step. Writes that came in the meantime are committed between two of its steps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,12 +31,12 @@ mod counters;
 mod job;
 mod thread;
 
-/// The error if the queue is full or the writer has stopped. Gives the write back.
+/// The error if the queue is full or the writer has stopped. It returns the write to the caller.
 #[derive(Debug)]
 pub struct WriterBusy(pub Write);
 
-/// A number of writes that are about to be submitted. Dropping the value withdraws the number. See
-/// [`Writer::expect`].
+/// Announces a number of writes that are about to be submitted. Dropping the value withdraws the
+/// announcement. See [`Writer::expect`].
 #[derive(Debug)]
 pub struct ExpectedWrites {
     all: Arc<AtomicUsize>,
@@ -44,8 +44,8 @@ pub struct ExpectedWrites {
 }
 
 impl ExpectedWrites {
-    /// Sets the number of writes that are still to come. Must be called before a write is
-    /// submitted, so that the batch with the last write need not wait.
+    /// Sets the number of announced writes that are still to come. The caller must call this before
+    /// submitting a write, so that the batch with the last write need not wait.
     pub fn left(&mut self, count: usize) {
         if count > self.count {
             self.all.fetch_add(count - self.count, Ordering::Relaxed);
@@ -95,14 +95,14 @@ impl Writer {
     }
 
     /// Announces that `writes` writes are about to be submitted, within a millisecond or two. A
-    /// batch that has begun waits for these writes.
+    /// batch that is being gathered waits for these writes.
     pub fn expect(&self, writes: usize) -> ExpectedWrites {
         let mut expected = ExpectedWrites { all: Arc::clone(&self.expected), count: 0 };
         expected.left(writes);
         expected
     }
 
-    /// Queues a write, or gives it back at once if the queue is full. `done` is called from the
+    /// Queues a write, or returns it at once if the queue is full. `done` is called from the
     /// writer's thread and must not block.
     pub fn try_submit(&self, write: Write, done: WriteCallback) -> Result<(), WriterBusy> {
         self.jobs.try_send(WriterJob::Write(write, done)).map_err(|refused| match refused {
@@ -116,14 +116,14 @@ impl Writer {
     }
 
     /// Runs `job` on the writer's thread, once all earlier writes are durable, delivered and
-    /// answered. Writes queued after the job wait until the job returns, and then go to the target
-    /// that the job has left. The same holds for further steps of unfinished writes. Gives the job
-    /// back if the queue is full or the writer has stopped.
+    /// answered. Writes that are queued after the job wait until the job returns. They then go to
+    /// the target that the job has left. Further steps of unfinished writes wait in the same way.
+    /// Returns the job if the queue is full or the writer has stopped.
     pub fn between(&self, job: BetweenBatchesJob) -> Result<(), BetweenBatchesJob> {
         self.jobs.try_send(WriterJob::Between(job)).map_err(|refused| match refused {
             TrySendError::Full(WriterJob::Between(job))
             | TrySendError::Disconnected(WriterJob::Between(job)) => job,
-            // Not reached: the job that was sent comes back.
+            // Not reached: the error returns the job that was sent.
             TrySendError::Full(_) | TrySendError::Disconnected(_) => {
                 Box::new(|_: &mut WriteTarget| {})
             }
@@ -132,7 +132,7 @@ impl Writer {
 
     /// Passes records that other processes have put ([`Store::news`]) to the listener, between two
     /// batches. If the queue is full, the next batch delivers these records. If the store then
-    /// reports no trouble, the stored reason for an earlier failure is cleared.
+    /// reports no trouble, the reason of an earlier failure is cleared.
     pub fn deliver_news(&self) {
         let (store, counters) = (Arc::clone(&self.store), Arc::clone(&self.counters));
         let waiter = self.between(Box::new(move |target| {
@@ -170,13 +170,13 @@ impl Writer {
     }
 
     /// Makes all queued writes durable and ends the thread; later writes are refused. A write that
-    /// deletes more than a step is answered with an error after its current step: sending it again
-    /// deletes the rest.
+    /// needs several steps is answered with an error after its current step. If it is sent again,
+    /// the remaining steps follow.
     pub fn close(&self) {
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             self.closing.store(true, Ordering::Release);
-            // Wakes the thread; an error means that it has ended.
+            // The send wakes the thread; an error means that the thread has ended.
             let _ = self.jobs.send(WriterJob::Between(Box::new(|_| {})));
             // The thread does not panic: see `vital`.
             let _ = thread.join();
@@ -193,7 +193,7 @@ impl Drop for Writer {
 fn busy(job: WriterJob) -> WriterBusy {
     match job {
         WriterJob::Write(write, _) => WriterBusy(write),
-        // Not reached: only writes are given back.
+        // Not reached: the error returns only the write that was sent.
         WriterJob::Between(_) => WriterBusy(Write::Put(Box::default())),
     }
 }

@@ -18,7 +18,7 @@ fn put(n: u16) -> Write {
     Write::Put(out.into())
 }
 
-/// Sends the number of records of each batch.
+/// Sends the number of records in each batch.
 struct CountingListener(std::sync::mpsc::Sender<usize>);
 
 impl CommitListener for CountingListener {
@@ -47,7 +47,7 @@ fn a_batch_waits_for_many_expected_writes_but_not_for_ever() {
     while came < 20 {
         came += batches.recv().unwrap();
     }
-    // Expected writes that never come do not hold up other writes.
+    // Announced writes that never come do not hold up other writes.
     expected.left(1_000);
     writer.write(put(20)).unwrap();
     assert_eq!(batches.recv().unwrap(), 1);
@@ -60,7 +60,7 @@ fn a_write_that_deletes_much_lets_others_by_between_its_steps() {
     let store = Arc::new(MemoryStore::new(KeepAll).with_erase_step(10));
     store.commit(&(0..95).map(put).collect::<Vec<_>>()).unwrap();
     let writer = Writer::start(Arc::clone(&store) as _, WriterOptions::default(), Box::new(()));
-    // Holds the writer until all writes below are queued.
+    // The job stops the writer until all writes below are queued.
     let (go, wait) = channel::<()>();
     let held = writer.between(Box::new(move |_| wait.recv().unwrap()));
     assert!(held.is_ok());
@@ -80,7 +80,7 @@ fn a_write_that_deletes_much_lets_others_by_between_its_steps() {
     let all: Vec<_> = (0..4).map(|_| receiver.recv().unwrap()).collect();
     let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
     assert_eq!(names[..2], ["one", "another"]);
-    // Together the two erases deleted each record once, and each reports its own number.
+    // The two erases together deleted each record once, and each erase reports its own number.
     let erased = all[2..].iter().map(|(_, outcome)| match outcome {
         Outcome::Erased(count) => *count,
         other => panic!("{other:?}"),

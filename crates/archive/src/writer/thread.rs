@@ -12,12 +12,13 @@ use super::counters::WriterCounters;
 use super::job::{BetweenBatchesJob, WriteCallback, WriteTarget, WriterJob, WriterOptions};
 use crate::store::{CommitError, Outcome, Write};
 
-/// The least number of expected writes for which a batch waits. Fewer are not worth the time.
+/// The minimum number of announced writes for which a batch waits. Waiting for fewer writes is not
+/// worth the time.
 const EXPECTED_MIN: usize = 8;
-/// The longest that a batch waits for expected writes.
+/// The maximum time that a batch waits for announced writes.
 const EXPECTED_WAIT: Duration = Duration::from_millis(2);
-/// The interval at which a waiting thread polls its queue. A thread that blocked on the queue would
-/// be woken by each write.
+/// The interval at which a waiting thread polls its queue. If the thread blocked on the queue, each
+/// write would wake the thread.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
 
 /// Writes to make durable, with their callbacks.
@@ -29,10 +30,9 @@ struct WriteBatch {
 
 struct PendingWrite {
     done: WriteCallback,
-    /// Number of records that steps of the write have deleted.
+    /// Number of records that the steps of the write have deleted so far.
     erased: u64,
-    /// Whether the write has begun its turn among the unfinished writes. The turn lasts until the
-    /// write is done.
+    /// Whether the write is the unfinished write that runs its steps now, until it is done.
     has_turn: bool,
 }
 
@@ -43,13 +43,13 @@ impl WriteBatch {
     }
 }
 
-/// Writes of which a step is done, in the order of their next steps.
+/// Unfinished writes: some steps are done. The first write runs its next step first.
 type UnfinishedWrites = VecDeque<(Write, PendingWrite)>;
 
 /// The input of the writer's thread.
 pub(super) struct WriteQueue {
     pub(super) jobs: Receiver<WriterJob>,
-    /// Writes that are about to come.
+    /// Number of announced writes.
     pub(super) expected: Arc<AtomicUsize>,
     pub(super) options: WriterOptions,
 }
@@ -66,8 +66,8 @@ pub(super) fn run(
         let first = match unfinished.len() {
             _ if closing.load(Ordering::Acquire) => queue.jobs.try_recv().map(Some).map_err(|_| ()),
             0 => queue.jobs.recv().map(Some).map_err(|_| ()),
-            // At most as many writes are unfinished as the queue may hold. No other write is begun
-            // until an unfinished write is done.
+            // The queue's bound also bounds the number of unfinished writes. At the bound, no other
+            // write is begun until an unfinished write is done.
             many if many >= queue.options.queue_max => Ok(None),
             _ => match queue.jobs.try_recv() {
                 Ok(job) => Ok(Some(job)),
@@ -77,9 +77,9 @@ pub(super) fn run(
         };
         let Ok(first) = first else { break };
         let between = first.and_then(|first| queue.gather(first, &mut batch));
-        // Each round runs one step of one unfinished write, so that new writes wait for only one
-        // step. The same write has all rounds until the write is done, because a store keeps the
-        // place in a search for only one write.
+        // Each round runs one step of one unfinished write, so new writes wait for only one step.
+        // The same write runs in each round until it is done, because a store remembers the
+        // position of a search for only one write.
         if let Some((write, mut waiting)) = unfinished.pop_front() {
             waiting.has_turn = true;
             batch.push(write, waiting);
@@ -98,7 +98,7 @@ pub(super) fn run(
 }
 
 /// Makes a batch or its first writes durable, notifies the listener and then answers the senders.
-/// Writes that were not begun stay in the batch. A write of which only a step was done moves to
+/// Writes that were not begun stay in `batch`. A write of which only one step was done moves to
 /// `unfinished`.
 fn commit(
     target: &mut WriteTarget,
@@ -154,7 +154,8 @@ fn commit(
         }
         Err(error) => {
             if let CommitError::Stopped(reason) = &error {
-                // Set once: the store does not start again by itself, so the first reason counts.
+                // The reason is set once: the store never starts again by itself, so the first
+                // reason counts.
                 let _ = counters.stopped.set(reason.clone());
             }
             if let CommitError::Unavailable(reason) = &error {
@@ -170,8 +171,8 @@ fn commit(
 }
 
 impl WriteQueue {
-    /// Takes queued writes, up to the bounds or to a job, which is returned to be run after the
-    /// batch.
+    /// Takes queued writes until the batch is full or a job comes. The job is returned, to be run
+    /// after the batch.
     fn gather(&self, first: WriterJob, batch: &mut WriteBatch) -> Option<BetweenBatchesJob> {
         let began = Instant::now();
         let mut bytes = 0;
@@ -193,7 +194,8 @@ impl WriteQueue {
         None
     }
 
-    /// Returns the next job of a batch that began at `began`. `None` if the batch waits no longer.
+    /// Returns the next job of a batch that began at `began`. Returns `None` once the batch waits
+    /// no longer.
     fn next(&self, began: Instant) -> Option<WriterJob> {
         loop {
             if let Ok(job) = self.jobs.try_recv() {

@@ -1,13 +1,13 @@
-//! The archive in process, on a million events: ingest, size, restart, questions, explanations, and
-//! readers beside a writer. Prints figures and their ratio to the reference: the layout that this
-//! archive was designed after, measured on a machine of the same kind.
+//! Measures the embedded archive in one process, on a million events: ingest, size, restart,
+//! questions, explanations, and readers beside a writer. Prints each figure and its ratio to the
+//! reference, an earlier archive that this layout follows, measured on a machine of the same kind.
 //!
 //!     cargo bench -p hark-store-embedded --bench archive -- [EVENTS] [DIR] [QUESTION]
 //!
-//! With an existing DIR of an earlier run, the bench puts no events. With a QUESTION, it asks only
-//! the questions with these words in their name, for three seconds each: for a profiler. The
-//! QUESTION `ingest` only puts EVENTS without waiting for the disk. `scrub` only runs a pass of the
-//! slow check.
+//! If DIR has the archive of an earlier run, the bench puts no events. With a QUESTION, the bench
+//! asks only the questions with these words in their name, each for three seconds, so that a
+//! profiler sees only these. The QUESTION `ingest` puts EVENTS without waiting for the disk, and
+//! does nothing else. The QUESTION `scrub` runs one pass of the slow check, and does nothing else.
 
 mod measure;
 mod questions;
@@ -28,7 +28,7 @@ use crate::measure::{NoSync, cpu, cpu_here, folder_bytes, rss_anon_mb, sync_floo
 use crate::questions::{explanations, questions, readers_beside_a_writer};
 use crate::sample::sample;
 
-/// The same allocator as in the binary.
+/// The binary uses the same allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -37,7 +37,7 @@ fn open(dir: &Path) -> EmbeddedStore {
         .expect("the shelf opens")
 }
 
-/// The archive's own share of ingest, with and without Nostr's rules.
+/// Measures the archive's own share of the time of ingest, with and without Nostr's rules.
 fn without_sync(dir: &Path, count: usize) {
     let both: [(&str, Box<dyn Rules>); 2] =
         [("32, no sync", Box::new(NostrRules)), ("... nor rules", Box::new(KeepAll))];
@@ -49,7 +49,6 @@ fn without_sync(dir: &Path, count: usize) {
         ingest(&store, &mut events, "(bulk)", count, 20_000);
         ingest(&store, &mut events, name, count / 4, 32);
         drop(store);
-        // No other run uses this directory.
         let _ = std::fs::remove_dir_all(&dir);
     }
 }
@@ -125,8 +124,8 @@ fn main() {
     }
 }
 
-/// Runs the slow check at full speed, and prints the resulting cost of a terabyte a week, the
-/// default rate.
+/// Runs the slow check at full speed, and prints the cost at the default rate of one terabyte a
+/// week.
 fn scrub(store: &EmbeddedStore) {
     let (cpu_before, begun) = (cpu_here(), Instant::now());
     let read = |store: &EmbeddedStore| store.stats().scrub.map_or(0, |scrub| scrub.read_bytes);

@@ -1,4 +1,4 @@
-//! The time and the bytes that the process has used, and a disk that does not wait.
+//! The time and the bytes that the process has used, and a disk that never waits.
 
 use std::io;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(crate) fn written() -> u64 {
     line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
-/// Prints the CPU time and the wall time of writing and syncing `bytes` bytes to a plain file.
+/// Prints the CPU time and the wall time that a plain file needs to write and sync `bytes` bytes.
 pub(crate) fn sync_floor(dir: &Path, bytes: usize) {
     let mut file = std::fs::File::create(dir.join("sync-floor")).expect("creates");
     let block = vec![7; bytes];
@@ -48,8 +48,7 @@ pub(crate) fn sync_floor(dir: &Path, bytes: usize) {
     std::fs::remove_file(dir.join("sync-floor")).expect("removes");
 }
 
-/// The machine's disk without waiting for syncs, so that only the archive's own share of the time
-/// remains.
+/// The machine's disk without syncs. Only the archive's own share of the time remains.
 pub(crate) struct NoSync;
 
 struct NoSyncFile(Box<dyn DiskFile>);

@@ -12,10 +12,10 @@ use hark_testkit::events::{Events, RARE_KIND};
 use crate::sample::{Sample, hex, label};
 use crate::shapes::SHAPES;
 
-/// Number of parameter sets per shape.
+/// Number of questions of each type.
 const PARAMETERS: usize = 300;
 
-/// Takes an answer as a socket would, by copying the wires. Returns the number of rows and of
+/// Takes an answer as a socket does: copies the wire bytes. Returns the number of rows and of
 /// visited rows.
 fn ask(store: &EmbeddedStore, query: &Query, out: &mut Vec<u8>) -> (usize, u64) {
     out.clear();
@@ -30,7 +30,7 @@ fn ask(store: &EmbeddedStore, query: &Query, out: &mut Vec<u8>) -> (usize, u64) 
     (rows, search.visited())
 }
 
-/// Median time of copying the answers from known positions.
+/// Median time of copying the answers when the positions are already known.
 fn copies(store: &EmbeddedStore, queries: &[Query], sample: &Sample, out: &mut Vec<u8>) -> f64 {
     let mut answers = Vec::new();
     for query in queries {

@@ -1,4 +1,4 @@
-//! Data of the archive from which the questions are made.
+//! Data of the archive from which the bench makes its questions.
 
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
@@ -8,7 +8,7 @@ use hark_store_embedded::EmbeddedStore;
 use hark_testkit::events::Events;
 use hark_testkit::random::Random;
 
-/// Data from which the questions are made.
+/// Data from which the bench makes its questions.
 pub(crate) struct Sample {
     pub(crate) random: Random,
     pub(crate) ids: Vec<Id>,
@@ -20,8 +20,8 @@ pub(crate) struct Sample {
     pub(crate) recent: Vec<Id>,
     pub(crate) authors: Vec<[u8; 32]>,
     pub(crate) newest: u64,
-    /// All wires, concatenated, and the position of each wire: to measure the cost of copying an
-    /// answer.
+    /// The wire bytes of all records, concatenated, and the position of each record: for measuring
+    /// the cost of copying an answer.
     pub(crate) wires: Vec<u8>,
     pub(crate) places: HashMap<Id, Range<usize>>,
 }
@@ -31,8 +31,8 @@ impl Sample {
         self.authors[Events::zipf(&mut self.random, bound)]
     }
 
-    /// A thread with a length as in the reference, where the median thread is short and the mean is
-    /// 90 answers.
+    /// Picks a thread of a length that is usual in the reference: half of the threads are short,
+    /// the mean is 90 answers.
     pub(crate) fn thread(&mut self) -> Id {
         let notes = if self.random.below(10) < 3 { &self.hot } else { &self.notes };
         notes[self.random.below(notes.len())]

@@ -1,4 +1,4 @@
-//! The shapes of questions.
+//! The types of questions.
 
 use hark_archive::Query;
 use hark_testkit::events::{Events, RARE_KIND};
@@ -7,7 +7,7 @@ use crate::sample::{Sample, hex, label};
 
 pub(crate) type Make = fn(&mut Sample) -> Query;
 
-/// For each shape: the name, the reference's median in us, whether the question is a count, and a
+/// For each type: its name, the reference's median in µs, whether the question is a count, and a
 /// function that makes a question.
 pub(crate) const SHAPES: [(&str, f64, bool, Make); 17] = [
     ("1 id", 0.8, false, |s| Query { ids: Some(vec![*s.random.pick(&s.ids)]), ..Query::default() }),

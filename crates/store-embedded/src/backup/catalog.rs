@@ -1,5 +1,5 @@
-//! The catalog of a backup: a text file that lists the shelves, the copies of logs and the small
-//! files of the backup. docs/format.md describes the format.
+//! The catalog of a backup: a text file that lists the shelves, the copies of their logs, and the
+//! small files. docs/format.md describes the format.
 
 use std::fmt::Write as _;
 use std::io::{self, Read as _};
@@ -14,20 +14,22 @@ const VERSION: u32 = 1;
 const NAME: &str = "BACKUP";
 const ASIDE: &str = "BACKUP.new";
 
-/// A copy of the first bytes of a log.
+/// A copy of a log, or of the first bytes of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogCopy {
     /// The log's number.
     pub number: u32,
     /// The log's generation.
     pub generation: u32,
-    /// The log's salt. A log with the same number and generation but another salt is another log.
+    /// The log's salt. A log with the same number and generation but another salt is a different
+    /// log.
     pub salt: u32,
-    /// Number of bytes that were copied. Further bytes in the copy's file do not count.
+    /// Number of bytes that were copied. The file of the copy may be longer; its further bytes do
+    /// not count.
     pub bytes: u64,
     /// CRC32C of these bytes.
     pub crc: u32,
-    /// Distinguishes the file from the files of earlier copies of the log.
+    /// Distinguishes the copy's file from the files of earlier copies of the same log.
     pub copy: u32,
 }
 
@@ -65,7 +67,7 @@ impl ShelfBackup {
     }
 }
 
-/// A small file of the archive's directory that belongs to no shelf, like a node's key.
+/// A small file of the archive's directory that belongs to no shelf, for example a node's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedFile {
     /// The file's name.
@@ -104,7 +106,7 @@ impl BackupCatalog {
         Self::of_text(&text, path).map(Some)
     }
 
-    /// Parses the text of a catalog; `path` names the source in errors.
+    /// Parses the text of a catalog. Errors name `path` as the source.
     pub(super) fn of_text(text: &[u8], path: PathBuf) -> Result<Self, BackupError> {
         let version = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
         let version = std::str::from_utf8(version).ok();
@@ -129,7 +131,6 @@ impl BackupCatalog {
     pub(super) fn text(&self) -> String {
         let mut text = format!("hark-backup {VERSION}\ntime {}\n", self.time_s);
         let add = |text: &mut String, line: std::fmt::Arguments<'_>| {
-            // Writing to a String cannot fail.
             let _ = text.write_fmt(line);
         };
         for file in &self.files {
@@ -203,7 +204,7 @@ impl BackupCatalog {
     }
 }
 
-/// Returns a file name that cannot leave its directory; `None` for any other name.
+/// Returns `name` if it is a file name that cannot leave its directory, and otherwise `None`.
 pub(super) fn file_name(name: &str) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let is_name = !name.is_empty() && !name.starts_with('.') && name.chars().all(is_plain);

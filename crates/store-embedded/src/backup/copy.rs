@@ -10,8 +10,8 @@ use crate::disk::{Disk, DiskFile};
 /// Bytes per read.
 const PIECE: usize = 1 << 20;
 
-/// Reads `bytes` bytes, passes each piece to `each`, and returns their CRC32C, continued from
-/// `crc`. An earlier end of the file is an error.
+/// Reads `bytes` bytes, passes each piece to `each`, and returns the CRC32C of the bytes, which
+/// continues `crc`. If the file ends earlier, the result is an error.
 pub(super) fn pass(
     from: &mut dyn Read,
     bytes: u64,
@@ -31,16 +31,16 @@ pub(super) fn pass(
     Ok(crc)
 }
 
-/// A log that is read from the front to be copied.
+/// A log that is read from the front while it is copied.
 pub(super) struct BackedUpLog {
     pub(super) from: Box<dyn Read + Send>,
     pub(super) path: PathBuf,
-    /// Length of the part with whole batches.
+    /// Length of the log up to the end of its last whole batch.
     pub(super) bytes: u64,
 }
 
 impl BackedUpLog {
-    /// Reads as many bytes as a copy has, and returns whether they equal the copy.
+    /// Reads as many bytes as the copy has, and returns whether they equal the copy.
     pub(super) fn begins_with(&mut self, copy: &LogCopy) -> Result<bool, BackupError> {
         if copy.bytes > self.bytes {
             return Ok(false);
@@ -49,9 +49,9 @@ impl BackedUpLog {
         Ok(crc.map_err(BackupError::io(&self.path))? == copy.crc)
     }
 
-    /// Writes all bytes after the first `copied` bytes to a file, which the caller syncs. Returns
-    /// the CRC32C of all bytes; `crc` is the CRC32C of the first `copied` bytes. `progress`
-    /// receives the length of each piece.
+    /// Writes all bytes of the log after the first `copied` bytes to a file. The caller syncs the
+    /// file. Returns the CRC32C of all bytes; `crc` is the CRC32C of the first `copied` bytes.
+    /// `progress` receives the length of each piece.
     pub(super) fn write_remaining(
         &mut self,
         (copied, crc): (u64, u32),

@@ -2,17 +2,18 @@
 //! while a server runs, and an archive can be restored from the backup.
 //!
 //! The catalog ([`BackupCatalog`]) defines a backup: one small file that is replaced atomically.
-//! The bytes of a copy that the catalog counts never change: new bytes are appended to the copy or
-//! written to new files. So a backup that was interrupted at any point is still the former backup.
+//! The bytes of a copy that the catalog counts never change: new bytes are appended after these
+//! bytes, or go to new files. So if a backup is interrupted at any point, the former backup is
+//! still valid.
 //!
-//! Only logs are copied, since segments are derived from logs. A backup needs no lock: logs never
-//! change, except that the last log grows. So a copy of all logs that one MANIFEST names is a state
-//! of the archive at some moment after that MANIFEST was written. If maintenance removes a log
-//! before the backup has copied the log, MANIFEST has been replaced, and the copying begins again
-//! with the new MANIFEST. The copies made until then still count.
+//! Only logs are copied, since segments are derived from logs. A backup needs no lock, because logs
+//! never change, except that the last log grows. A copy of all logs that one MANIFEST names is
+//! therefore a state of the archive at some moment after this MANIFEST was written. If maintenance
+//! removes a log that the backup has not copied yet, there is a new MANIFEST, and the copying
+//! begins again with the new MANIFEST. Copies that were finished before are used again.
 //!
-//! [`pack`] writes a backup into one file instead. The file shows one moment of the archive and is
-//! never changed.
+//! [`pack`] instead writes a backup into one file. This file is the state of one moment and never
+//! changes.
 
 mod catalog;
 mod copy;
@@ -59,7 +60,7 @@ pub enum BackupError {
     /// The catalog is damaged, or the file is no catalog.
     #[error("{0} is damaged: this backup cannot be used")]
     Catalog(PathBuf),
-    /// The catalog, or the file, is of a later format.
+    /// The catalog, or the file, has a later format.
     #[error("{path} has format {version}, which this Hark does not know: use a newer Hark")]
     Version {
         /// The catalog.
@@ -81,7 +82,7 @@ pub enum BackupError {
     /// The file is not a backup.
     #[error("{0} is no backup: name what `hark backup` has written")]
     Foreign(PathBuf),
-    /// A backup in one file differs from the bytes that were written.
+    /// The bytes of a backup in one file differ from the bytes that were written.
     #[error("{path} is damaged from byte {offset} on, or cut short: it is not what was written")]
     Packed {
         /// The file.
@@ -89,7 +90,7 @@ pub enum BackupError {
         /// The offset at which the damaged part begins.
         offset: u64,
     },
-    /// A copy in the backup differs from the bytes that were written.
+    /// The bytes of a copy in the backup differ from the bytes that were written.
     #[error("{0} is not what was written: its checksum or its length is another")]
     Copy(PathBuf),
 }
@@ -99,8 +100,8 @@ impl BackupError {
         move |cause| Self::Io { path: path.into(), cause }
     }
 
-    /// Whether a log that MANIFEST named is gone. If MANIFEST has been replaced meanwhile, a
-    /// missing log is no fault.
+    /// Whether the error means that a log of an older MANIFEST is gone. If there is a new MANIFEST,
+    /// this is no fault.
     fn is_stale(&self) -> bool {
         match self {
             Self::Io { cause, .. } | Self::Log(LogError::Io { cause, .. }) => {

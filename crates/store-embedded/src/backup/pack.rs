@@ -1,8 +1,8 @@
 //! Writing a backup into one file, from front to back. docs/format.md describes the format.
 //!
-//! Copies of logs come first, each after a line that names the log. A copy stays in the file even
-//! if maintenance replaces the log meanwhile. The catalog at the end of the file lists the copies
-//! that count.
+//! The copies of logs come first. A line before each copy names the log. A copy stays in the file
+//! even if maintenance replaces its log before the end. The catalog at the end of the file lists
+//! the copies that are valid.
 
 use std::io;
 use std::path::Path;
@@ -16,14 +16,14 @@ use crate::disk::DiskFile;
 
 /// The format of the file.
 pub(super) const VERSION: u32 = 1;
-/// The beginnings of the file's first line, of the lines before a copy and before the catalog, and
+/// The beginning of the first line, of the line before a copy, of the line before the catalog, and
 /// of the last line.
 pub(super) const HEAD: &str = "hark-backup-file ";
 pub(super) const COPY: &str = "copy ";
 pub(super) const CATALOG: &str = "catalog ";
 pub(super) const SUM: &str = "crc32c ";
 
-/// Copies an archive into a file, which `path` names in errors. On return the file is durable.
+/// Copies an archive into a file. Errors name `path` as the file. On return the file is durable.
 /// `progress` receives the bytes done so far and the total.
 pub fn pack(
     from: &BackupSource<'_>,
@@ -34,7 +34,7 @@ pub fn pack(
     let mut to = SummedFile { to, crc: 0 };
     to.write_all(format!("{HEAD}{VERSION}\n").as_bytes()).map_err(&io)?;
     let mut result = BackupResult::default();
-    // Small files come first, as in a backup directory.
+    // The small files come first, as in a backup directory.
     let files = small_files(from)?;
     let mut catalog = BackupCatalog { time_s: from.now_s, shelves: Vec::new(), files };
     for shelf in from.shelves {
@@ -61,7 +61,7 @@ pub fn pack(
     Ok(result)
 }
 
-/// A shelf's part of the file.
+/// The target of one shelf's copies within the file.
 struct FileTarget<'a, 'b> {
     to: &'a mut SummedFile<'b>,
     path: &'a Path,

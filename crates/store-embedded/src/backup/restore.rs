@@ -10,9 +10,9 @@ use crate::log;
 use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::repair::rebuild::{RebuildResult, rebuild};
 
-/// Restores a shelf into `shelf`, an empty or missing directory, from its backup in `from`, and
-/// rebuilds the segments. Every byte is verified by a checksum; the backup is only read. On return
-/// the shelf is durable, except for the name of its directory.
+/// Restores a shelf from its backup in `from` into `shelf`, an empty or missing directory, and
+/// rebuilds the segments. Every byte is verified by a checksum. The backup itself is not changed.
+/// On return the shelf is durable, except for the name of its directory.
 pub fn restore(
     backup: &ShelfBackup,
     disk: &dyn Disk,
@@ -55,8 +55,8 @@ pub fn restore(
     restore_unpacked(backup, shelf, options, progress)
 }
 
-/// Completes a shelf in `shelf`, a directory that already has the logs, and rebuilds the segments.
-/// On return the shelf is durable, except for the name of its directory.
+/// Completes a shelf in the directory `shelf`, which already has the logs, and rebuilds the
+/// segments. On return the shelf is durable, except for the name of its directory.
 pub fn restore_unpacked(
     backup: &ShelfBackup,
     shelf: &Path,

@@ -1,4 +1,4 @@
-//! Copying the logs of one shelf, also while a server writes to the shelf.
+//! Copies the logs of one shelf. A server may be writing to the shelf.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -18,7 +18,7 @@ use crate::manifest::{LogEntry, Manifest};
 pub struct BackupSource<'a> {
     /// The archive's directory.
     pub data: &'a Path,
-    /// The names of the shelves that the archive may have.
+    /// The names of all shelves that an archive may have.
     pub shelves: &'a [&'a str],
     /// The archive's disk.
     pub disk: Arc<dyn Disk>,
@@ -27,8 +27,8 @@ pub struct BackupSource<'a> {
 }
 
 impl BackupSource<'_> {
-    /// Whether the archive has this shelf. A shelf that has records but no MANIFEST is an error,
-    /// since a backup without this shelf would look complete.
+    /// Whether the archive has the shelf `name`. A shelf that has records but no MANIFEST is an
+    /// error, since a backup without this shelf would look complete.
     pub(super) fn has(&self, name: &str) -> Result<bool, BackupError> {
         let shelf = self.data.join(name);
         if read_manifest(&*self.disk, &shelf)?.is_some() {
@@ -50,27 +50,28 @@ pub struct SavedShelf {
     pub logs: u64,
     /// Bytes of these logs.
     pub bytes: u64,
-    /// Number of logs of which this backup has copied bytes.
+    /// Number of logs from which this backup has copied bytes.
     pub logs_copied: u64,
     /// Number of bytes that this backup has copied.
     pub bytes_copied: u64,
 }
 
-/// A copy that the target already has.
+/// A copy that is already in the target.
 #[derive(Clone)]
 pub(super) struct KnownCopy {
     pub(super) copy: LogCopy,
-    /// Whether the log was complete when it was copied, so that the copy has all bytes of the log.
+    /// Whether the log was already complete when it was copied: then the copy has all its bytes.
     pub(super) is_all: bool,
 }
 
-/// The destination of a shelf's copies.
+/// The target of a shelf's copies.
 pub(super) trait CopyTarget {
-    /// Whether bytes can be appended to a copy. If not, a log that has grown gets a new copy.
+    /// Whether bytes can be appended to an existing copy. If false, a log that has grown is copied
+    /// as a whole again.
     fn can_extend(&self) -> bool;
 
-    /// Writes the bytes that the source has after the copy's last byte, and returns the CRC32C of
-    /// the whole copy. `progress` receives the length of each piece that was written.
+    /// Appends the remaining bytes of the source to the copy, and returns the CRC32C of the whole
+    /// copy. `progress` receives the length of each piece that was written.
     fn write(
         &mut self,
         copy: &LogCopy,
@@ -78,7 +79,7 @@ pub(super) trait CopyTarget {
         progress: &mut dyn FnMut(u64),
     ) -> Result<u32, BackupError>;
 
-    /// Called once all logs of the shelf are copied.
+    /// Called after all logs of the shelf are copied.
     fn end_shelf(&mut self) -> Result<(), BackupError>;
 }
 
@@ -88,17 +89,17 @@ pub(super) struct ShelfCopying<'a> {
     name: &'a str,
     /// The shelf in the archive.
     shelf: PathBuf,
-    /// Copies that the former catalog names, and copies that this backup has made.
+    /// Copies that the former catalog names, and copies that this backup made.
     known: Vec<KnownCopy>,
-    /// The secret of the shelf in the former backup, and the backup's directory.
+    /// The shelf's secret according to the former backup, and the backup's directory.
     expected: Option<([u8; crate::term::SECRET], &'a Path)>,
     target: &'a mut dyn CopyTarget,
     saved: SavedShelf,
 }
 
 impl<'a> ShelfCopying<'a> {
-    /// Prepares the copying of the shelf `name`. The target already has the `known` copies of the
-    /// shelf's logs.
+    /// Prepares the copying of the shelf `name`. `known` lists the copies of the shelf's logs that
+    /// the target already has.
     pub(super) fn new(
         from: &'a BackupSource<'_>,
         name: &'a str,
@@ -110,8 +111,8 @@ impl<'a> ShelfCopying<'a> {
         Self { from, name, shelf, known, expected: None, target, saved }
     }
 
-    /// Makes the copying fail if the secret of the shelf differs from the secret in the backup at
-    /// `dir`.
+    /// Makes the copying fail unless the shelf's secret equals `secret`, the secret in the backup
+    /// at `dir`.
     pub(super) fn expect(&mut self, secret: [u8; crate::term::SECRET], dir: &'a Path) {
         self.expected = Some((secret, dir));
     }
@@ -197,12 +198,11 @@ impl<'a> ShelfCopying<'a> {
         {
             return Ok(known.copy.clone());
         }
-        // Read all frames first, so that damaged bytes never replace an intact copy.
+        // All frames are read first, so that damaged bytes never replace an undamaged copy.
         let id = (log.number, log.generation);
         let replay = if is_last { log::replay } else { log::replay_whole };
         let end = replay(self.from, &path, id, &mut |_, _| {})?;
-        // The bytes that look like a torn end were whole batches when an earlier backup copied the
-        // log.
+        // The bytes look like a torn end, but an earlier backup copied them as whole batches.
         if known.as_ref().is_some_and(|known| (end.good + 1..=end.len).contains(&known.copy.bytes))
         {
             return Err(LogError::Damaged { path: path.clone(), offset: end.good }.into());

@@ -1,4 +1,4 @@
-//! Taking a backup into a directory, or updating an existing backup.
+//! Takes a backup into a directory, which may already have an older backup.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Read as _};
@@ -11,17 +11,17 @@ use super::copy::{BackedUpLog, damaged_copies};
 use super::shelf_copy::{BackupSource, CopyTarget, KnownCopy, SavedShelf, ShelfCopying};
 use crate::disk::{Disk, make_dir};
 
-/// Maximum length of a file that belongs to no shelf; larger files are left out.
+/// Maximum length of a small file that belongs to no shelf. Longer files are not backed up.
 const FILE_BYTES_MAX: u64 = 4096;
-/// Extensions of the saved files in the archive's directory that belong to no shelf: keys of nodes,
-/// and the times up to which nodes have missed nothing.
+/// The extensions of small files that are backed up although they belong to no shelf: keys of
+/// nodes, and for each node the time up to which it has missed no message.
 const FILE_ENDINGS: [&str; 2] = ["key", "online"];
 
 /// The archive to back up, and the directory of the backup.
 pub struct BackupTask<'a> {
     /// The archive.
     pub from: BackupSource<'a>,
-    /// The backup's directory. The caller holds its lock.
+    /// The backup's directory. The caller holds the lock of the directory.
     pub dir: &'a Path,
     /// The backup's disk.
     pub to: Arc<dyn Disk>,
@@ -34,7 +34,7 @@ pub struct BackupTask<'a> {
 pub struct BackupResult {
     /// The shelves that the archive has.
     pub shelves: Vec<SavedShelf>,
-    /// Damaged copies of the former backup. The copies that are still needed have been replaced.
+    /// Damaged copies of the former backup. Copies that the backup still needs have been replaced.
     pub damaged: Vec<PathBuf>,
 }
 
@@ -64,8 +64,8 @@ pub fn back_up(
             progress(read, total);
         });
     }
-    // Small files come first: the saved time up to which a node has missed nothing must not be
-    // later than the copy of the node's shelf.
+    // The small files come first: a node's saved time, up to which it has missed no message, must
+    // not be later than the copy of the node's shelf.
     let files = small_files(from)?;
     let mut catalog = BackupCatalog { time_s: from.now_s, shelves: Vec::new(), files };
     for name in from.shelves {
@@ -87,7 +87,7 @@ pub fn back_up(
     if result.shelves.is_empty() {
         return Err(BackupError::NoArchive(from.data.into()));
     }
-    // A shelf that the archive no longer has stays in the backup.
+    // If the archive no longer has a shelf, the shelf stays in the backup.
     let has = |name: &str| catalog.shelves.iter().any(|shelf| shelf.name == name);
     let gone: Vec<_> = former.shelves.iter().filter(|shelf| !has(&shelf.name)).cloned().collect();
     catalog.shelves.extend(gone);
@@ -132,14 +132,14 @@ fn remove_unnamed(disk: &dyn Disk, shelf: &Path, named: &[&[LogCopy]]) -> Result
     Ok(())
 }
 
-/// A shelf's directory in a backup.
+/// A shelf's directory in a backup, as the target of the shelf's copies.
 struct DirectoryTarget<'a> {
     to: &'a dyn Disk,
     into: PathBuf,
 }
 
 impl DirectoryTarget<'_> {
-    /// Returns the copies of the former backup, and creates the directory.
+    /// Creates the directory, and returns the copies of the former backup.
     fn known(
         &self,
         former: Option<&ShelfBackup>,
@@ -153,16 +153,16 @@ impl DirectoryTarget<'_> {
         let known = former.into_iter().flat_map(|former| &former.copies).map(|copy| {
             let is_there = lengths.get(&copy.name()).is_some_and(|len| *len >= copy.bytes)
                 && !damaged.contains(&copy.path(&self.into));
-            // A missing or damaged copy stays in the list with 0 bytes, since its file name is in
-            // use.
+            // A missing or damaged copy stays in the list with 0 bytes: its file name must not be
+            // used again.
             let copy = if is_there { copy.clone() } else { LogCopy { bytes: 0, ..copy.clone() } };
             KnownCopy { is_all: last != Some(copy.number), copy }
         });
         Ok(known.collect())
     }
 
-    /// Removes the new copies of this backup after a failure. The next backup removes the files
-    /// that could not be removed now.
+    /// After a failure, removes the copies that this backup made. Files that cannot be removed now
+    /// are removed by the next backup.
     fn tidy(&self, former: Option<&ShelfBackup>) {
         let named = former.map_or(&[][..], |former| &former.copies);
         let _ = remove_unnamed(self.to, &self.into, &[named]);

@@ -1,4 +1,4 @@
-//! Reading a backup in one file, in one pass from front to back, so that the file may be a pipe.
+//! Reads a backup in one file, in one pass from front to back, so the file may be a pipe.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, BufRead as _, BufReader, Read};
@@ -11,16 +11,17 @@ use super::pack::{CATALOG, COPY, HEAD, SUM, VERSION};
 use crate::disk::{Disk, make_dir};
 use crate::log;
 
-/// Maximum length of a line, and of the catalog, which suffices for some hundred thousand logs.
+/// Maximum length of a line, and maximum length of the catalog. The catalog may list some hundred
+/// thousand logs.
 const LINE_BYTES_MAX: u64 = 1 << 10;
 const CATALOG_BYTES_MAX: u64 = 64 << 20;
 /// Bytes per read.
 const READ_BYTES: usize = 256 << 10;
 
-/// Writes the logs of a backup in one file durably to `dir`, each shelf in its own directory, and
-/// returns the catalog. Every byte of the file is verified by a checksum. The caller then completes
-/// each shelf with [`restore_unpacked`](super::restore_unpacked). `path` names the file in errors,
-/// and `progress` receives the length of each piece that was read.
+/// Reads a backup in one file, writes its logs durably to `dir`, each shelf in its own directory,
+/// and returns the catalog. Every byte of the file is verified by a checksum. The caller then
+/// completes each shelf with [`restore_unpacked`](super::restore_unpacked). Errors name `path` as
+/// the file, and `progress` receives the length of each piece that was read.
 pub fn unpack(
     from: &mut dyn Read,
     path: &Path,
@@ -80,7 +81,8 @@ fn copy_line(line: &str) -> Option<(String, LogCopy)> {
     word().is_none().then_some((shelf, copy))
 }
 
-/// Renames the copies in the catalog to the names of their logs, and removes all other copies.
+/// Renames the files of the copies in the catalog to the names of their logs, and removes all other
+/// copies.
 fn place(
     backup: &ShelfBackup,
     copies: &BTreeMap<PathBuf, (LogCopy, u64)>,
@@ -164,7 +166,7 @@ impl PackReader<'_> {
         Ok(LogCopy { crc, ..copy.clone() })
     }
 
-    /// Reads the catalog; `bytes` is the length of the catalog, as text from the line before.
+    /// Reads the catalog. `bytes`, from the line before, is the catalog's length as text.
     fn catalog(&mut self, bytes: &str) -> Result<BackupCatalog, BackupError> {
         let bytes = bytes.parse().ok().filter(|bytes| *bytes <= CATALOG_BYTES_MAX);
         let bytes = bytes.ok_or_else(|| self.damaged(self.at))?;
@@ -190,7 +192,7 @@ impl PackReader<'_> {
         BackupError::Packed { path: self.path.into(), offset }
     }
 
-    /// The error of a failed read; an early end of the file counts as damage.
+    /// Makes the error of a failed read. An early end of the file counts as damage.
     fn cut(&self, cause: io::Error) -> BackupError {
         if cause.kind() == io::ErrorKind::UnexpectedEof {
             return self.damaged(self.at);

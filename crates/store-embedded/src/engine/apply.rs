@@ -1,4 +1,4 @@
-//! Applying a write to the batch: the effects of a record on other records, and deletions.
+//! Applies a write to the batch: the effects of its record on other records, or its deletions.
 
 use std::mem;
 
@@ -15,7 +15,7 @@ use crate::log::LogFrame;
 use crate::maintenance::jobs::ShelfJobs;
 use crate::term::TermHasher;
 
-/// The writes of one step, which are added to the batch one after another.
+/// Adds the writes of one step to the batch, one after another.
 pub(super) struct WriteStep<'a> {
     pub(super) rules: &'a dyn Rules,
     pub(super) terms: &'a TermHasher,
@@ -25,8 +25,8 @@ pub(super) struct WriteStep<'a> {
 }
 
 impl WriteStep<'_> {
-    /// Applies the writes up to the end of the step, at most all. `is_end` means that the batch has
-    /// no further writes after these.
+    /// Applies writes until the step or the list of writes ends. `is_end` means that these are the
+    /// last writes of the batch.
     pub(super) fn carry_out_all(
         &mut self,
         writes: &[Write],
@@ -52,7 +52,7 @@ impl WriteStep<'_> {
         Ok(())
     }
 
-    /// Applies a write or a step of a write, and returns the outcome and the number of searched
+    /// Applies a write, or one step of a write. Returns the outcome and the number of searched
     /// rows.
     fn carry_out(&mut self, write: &Write, is_last: bool) -> Result<(Outcome, u64), CommitError> {
         let mut key = is_last.then(|| WriteKey::of(write)).flatten();
@@ -95,8 +95,9 @@ impl WriteStep<'_> {
                 }
             }
         }
-        // Find all records before deleting the first. Only then is it known whether this step can
-        // delete all records. The put must be in the same batch as the last of its deletes.
+        // All records are found before the first is deleted. Only then is it known whether this
+        // step can delete all these records. The put must be in the same batch as the last of its
+        // deletions.
         let mut erased = Vec::new();
         if let Some(slot) = &effects.slot {
             let here = Position::of(record);
@@ -116,7 +117,7 @@ impl WriteStep<'_> {
             if query.ids.is_none() && query.kinds.is_none() && query.labels.is_empty() {
                 self.jobs.erase_schedule().add_authors(query);
             }
-            // Finding one record more than the step may delete shows that the step cannot delete
+            // If the search finds one record more than the step may delete, the step cannot delete
             // all.
             let more = (self.writing.step.left + 1).saturating_sub(erased.len() - holders);
             match self.find(query, query.limit.min(more))? {
@@ -126,7 +127,8 @@ impl WriteStep<'_> {
         }
         let others = erased.len() - holders;
         if others > self.writing.step.left {
-            // The holders of the slot are deleted together with the put, in the last step.
+            // The holders of the slot (the records that the put replaces) are deleted together with
+            // the put, in the last step.
             let step = &erased[holders..holders + self.writing.step.left];
             self.delete(step, true);
             self.writing.step.unfinished = true;
@@ -163,8 +165,7 @@ impl WriteStep<'_> {
     }
 
     /// Adds the deletions of the found records to the batch. With `is_erased`, the records must be
-    /// gone from all files within the bound; this does not apply to records that were only
-    /// replaced.
+    /// gone from all files within `erase_within`. Records that were only replaced need not be.
     fn delete(&mut self, found: &[Position], is_erased: bool) {
         let Some(salt) = self.writing.tail.as_ref().map(|tail| tail.salt) else { return };
         let mut erase = (is_erased && !found.is_empty()).then(|| self.jobs.erase_schedule());
@@ -184,15 +185,15 @@ impl WriteStep<'_> {
         }
     }
 
-    /// Finds the matching records, at most `wanted`. `None` if the write must continue in its next
-    /// step.
+    /// Finds the matching records, at most `wanted`. Returns `None` if the search must continue in
+    /// the write's next step.
     fn find(&mut self, query: &Query, wanted: usize) -> Result<Option<Vec<Position>>, CommitError> {
         let LogWriterState { searches, frames, .. } = &mut *self.writing;
         let among = WrittenRecords { view: self.view, frames, terms: self.terms };
         searches.find(&among, query, wanted)
     }
 
-    /// Finds the records that hold a slot.
+    /// Finds the records that hold a slot, that is, that match its query.
     fn holders(&mut self, slot: &Query) -> Result<Option<Vec<Position>>, CommitError> {
         let LogWriterState { searches, frames, .. } = &mut *self.writing;
         let among = WrittenRecords { view: self.view, frames, terms: self.terms };

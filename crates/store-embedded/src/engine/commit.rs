@@ -1,5 +1,5 @@
-//! Committing: a piece of a batch becomes durable with one sync of the log, and then visible to
-//! readers.
+//! Commits a part of a batch: one sync of the log makes this part durable, and then readers see the
+//! part.
 
 use std::io;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::maintenance::sealing::{after_rotation, wait_for_sealing};
 use crate::space::errors::{is_full, is_passing};
 use crate::space::writes::{self, check_space, refuse, reserve_space};
 
-/// Commits writes up to the end of a step, at most all, with one sync. The caller has checked the
-/// records. `is_end` means that the batch has no further writes after these.
+/// Commits writes until the step or the list of writes ends, with one sync. The caller has checked
+/// the records. `is_end` means that these are the last writes of the batch.
 pub(super) fn commit_piece(
     shelf: &OpenShelf,
     writes: &[Write],
@@ -43,7 +43,6 @@ pub(super) fn commit_piece(
     reserve_space(jobs, writing.tail.as_mut(), needs)?;
     let view = view.load_full();
     if let Some(trouble) = view.trouble() {
-        // Maintenance rebuilds an unreadable segment.
         note_unreadable(shelf, &view);
         return Err(CommitError::Unavailable(trouble));
     }
@@ -52,7 +51,7 @@ pub(super) fn commit_piece(
     let mut step = WriteStep { rules, terms, jobs, view: &view, writing: &mut writing };
     step.carry_out_all(writes, is_end, done)?;
     if let Some(trouble) = view.trouble() {
-        // Unreadable data may have misled the rules, so no part of the batch is written.
+        // An unreadable file may have misled the rules, so no part of the batch is written.
         writing.discard_unpublished(&view);
         note_unreadable(shelf, &view);
         return Err(CommitError::Unavailable(trouble));
@@ -63,13 +62,14 @@ pub(super) fn commit_piece(
     drop(writing);
     let erases = || writes.iter().any(|write| matches!(write, Write::Erase(_)));
     if files.options().background && erases() {
-        // A rewrite of a log may be due now, and the next commit may come much later.
+        // This wakes maintenance: a rewrite of a log may be due, and the next commit may come much
+        // later.
         jobs.call();
     }
     Ok(())
 }
 
-/// Begins a new head if the active head is full; maintenance seals the full head.
+/// If the active head is full, begins a new head. Maintenance seals the full head.
 fn make_room<'a>(
     shelf: &'a OpenShelf,
     mut writing: MutexGuard<'a, LogWriterState>,
@@ -147,7 +147,7 @@ fn append(
     let frames = Arc::make_mut(frames);
     let end = tail.len + frames.len() as u64;
     if end > log.room() {
-        // Only a record that deletes tens of millions of other records gets here. Such a batch
+        // This error needs a record that deletes tens of millions of other records. Such a batch
         // could not be read back correctly.
         return failed(format!("a batch would make it {end} bytes long"));
     }

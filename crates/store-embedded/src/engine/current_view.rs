@@ -1,4 +1,4 @@
-//! The current view of a shelf, which searches and the writer read, and the failed reads of its
+//! The current view of a shelf, which searches and the writer use, and the failed reads of its
 //! files.
 
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use super::shelf_view::ShelfView;
 use crate::head::Head;
 use crate::map;
 
-/// The current view of a shelf. Each thread that replaces the view holds the writer's lock.
+/// The current view of a shelf. A thread replaces the view only while it holds the writer's lock.
 pub(crate) struct CurrentView {
     view: ArcSwap<ShelfView>,
-    /// How often an unreadable part of a file was noticed.
+    /// How often an unreadable part of a file was found.
     losses: AtomicU64,
 }
 
-/// The known failed reads before a query or a job.
+/// The failed reads that were known before a query or a job began.
 pub(crate) struct ReadFaults {
     faults: u64,
     losses: u64,
 }
 
 impl ReadFaults {
-    /// Whether a read of any map has failed since. The map may belong to another shelf.
+    /// Whether a read of any map has failed since then. This map may belong to another shelf.
     #[inline]
     pub(super) fn have_grown(&self) -> bool {
         map::faults() != self.faults
@@ -66,12 +66,12 @@ impl CurrentView {
         ReadFaults { faults: map::faults(), losses: self.losses.load(Ordering::Acquire) }
     }
 
-    /// Records that an unreadable part of a file was noticed.
+    /// Notes that an unreadable part of a file was found.
     pub(super) fn note_loss(&self) {
         self.losses.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether an unreadable part of a file was noticed since `before`.
+    /// Whether an unreadable part of a file was found since `before`.
     pub(super) fn has_losses_since(&self, before: &ReadFaults) -> bool {
         self.losses.load(Ordering::Acquire) != before.losses
     }

@@ -30,13 +30,13 @@ use crate::segment::segment_view::SegmentView;
 use crate::space::pressure::{deletes_follow, set_bounds};
 use crate::space::writes::would_lack;
 
-/// The embedded archive of one network. Dropping the store ends its threads. No other closing is
-/// needed, since acknowledged writes are durable.
+/// The embedded archive of one network. Dropping the store ends its threads. A store needs no other
+/// closing, since acknowledged writes are durable.
 pub struct EmbeddedStore {
     pub(crate) shelf: Arc<OpenShelf>,
     /// Notes on faults that were found and repaired when the shelf was opened.
     pub(crate) notes: Vec<String>,
-    /// The reason why all writes are refused, if the shelf could only be opened for reading.
+    /// Why all writes are refused, if the shelf could only be opened for reading.
     pub(crate) refusal: Option<String>,
     pub(crate) thread: Option<JoinHandle<()>>,
     /// The thread of the slow check.
@@ -44,8 +44,8 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// The reason why the store was opened for reading only and refuses each write; `None` for any
-    /// other store.
+    /// Why the store was opened only for reading and refuses each write; `None` for any other
+    /// store.
     pub fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
@@ -59,7 +59,7 @@ impl EmbeddedStore {
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
         self.shelf.jobs.stop();
-        // A thread of the store may drop the store in a callback, and must not wait for itself.
+        // If this runs in a callback on a thread of the store, the thread must not wait for itself.
         let own = std::thread::current().id();
         let threads = [self.thread.take(), self.scrubs.take()].into_iter().flatten();
         for thread in threads.filter(|thread| thread.thread().id() != own) {
@@ -105,8 +105,8 @@ impl Store for EmbeddedStore {
             let durable = done.outcomes.len();
             let is_end = piece.len() == rest.len();
             if let Err(error) = commit_piece(&self.shelf, piece, is_end, &mut done) {
-                // Stored writes are not reported as failed. If the error persists, the next call
-                // fails.
+                // Writes that are already stored must not be reported as failed. If the error
+                // persists, the next call returns the error.
                 done.cut(durable);
                 return if durable > 0 { Ok(done) } else { Err(error) };
             }
@@ -178,7 +178,7 @@ impl Store for EmbeddedStore {
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
         if self.refusal.is_some() {
-            // A store that refuses writes can delete nothing.
+            // A store that refuses writes cannot delete expired records, so it lists none.
             return Ok(Vec::new());
         }
         let (view, before) = (self.shelf.view.load_full(), self.shelf.view.faults());

@@ -1,5 +1,5 @@
-//! Queries fail if a page of a map could not be read meanwhile; [`crate::map`] describes how such a
-//! page is replaced with zeros.
+//! A query fails if a page of a map could not be read during the query; [`crate::map`] describes
+//! how such a page is replaced with zeros.
 
 use std::path::PathBuf;
 
@@ -17,12 +17,12 @@ pub(crate) fn has_lost(shelf: &OpenShelf, view: &ShelfView, before: &ReadFaults)
     if !before.have_grown() {
         return false;
     }
-    // The losses have grown even if another thread has noticed the failed read first.
+    // The losses have grown even if another thread found the failed read first.
     note_unreadable(shelf, view);
     shelf.view.has_losses_since(before)
 }
 
-/// Returns an error if a read of a file has failed since `before`, or if `trouble` returns a reason
+/// Returns an error if a read of a file has failed since `before`, or if `trouble` gives a reason
 /// not to trust the result.
 #[inline]
 pub(super) fn check_reads(
@@ -41,7 +41,8 @@ pub(super) fn check_reads(
     trouble().map_or(Ok(()), |trouble| Err(SearchError::Failed(trouble)))
 }
 
-/// Records the files of a view with failed reads, logs each file once, and wakes maintenance.
+/// Notes the files of a view in which reads have failed, logs each file once, and wakes
+/// maintenance.
 pub(crate) fn note_unreadable(shelf: &OpenShelf, view: &ShelfView) {
     let files = || view.unreadable(shelf.files.dir());
     if shelf.jobs.note_unreadable(files, || shelf.view.note_loss()) {

@@ -1,4 +1,5 @@
-//! The files of an open shelf: where they are, how they are opened, and the bounds of their space.
+//! The files of an open shelf: their directory, the ways to open them, and the bounds of their disk
+//! space.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ use crate::term::TermHasher;
 pub(crate) struct ShelfFiles {
     dir: PathBuf,
     options: EmbeddedOptions,
-    /// The current bounds, initially the bounds of `options`.
+    /// The current bounds; at the start, the bounds in `options`.
     bounds: ArcSwap<SpaceBounds>,
     terms: TermHasher,
     damage: Arc<DamagedRecords>,
@@ -76,7 +77,7 @@ impl ShelfFiles {
         &self.damage
     }
 
-    /// The bounds of the space, which can change while the shelf is open.
+    /// The bounds of disk space. They can change while the shelf is open.
     #[inline]
     pub(crate) fn bounds(&self) -> SpaceBounds {
         **self.bounds.load()
@@ -133,7 +134,7 @@ impl ShelfFiles {
         Arc::new(Head::new(log, self.terms.clone(), base, self.options.rows_expected()))
     }
 
-    /// Opens a segment by `disk`. `dead` is given if the dead rows are already loaded.
+    /// Opens a segment through `disk`. `dead` has the dead rows, if they are already loaded.
     pub(crate) fn open_segment(
         &self,
         disk: &dyn Disk,
@@ -145,7 +146,7 @@ impl ShelfFiles {
         open_segment((disk, &self.dir), entry, manifest, terms, dead, &self.damage)
     }
 
-    /// Length of a file in the folder of the logs.
+    /// Length of a file in the directory of the logs.
     pub(super) fn log_file_bytes(&self, path: &Path) -> io::Result<u64> {
         let name = path.file_name().unwrap_or_default();
         let files = self.options.disk.list(&self.dir.join("log"))?;

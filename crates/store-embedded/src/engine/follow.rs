@@ -1,8 +1,8 @@
 //! Handing a shelf over to another process, and following the writes of that process.
 //!
-//! Following needs the log alone. The following process reads the synced batches of the writing
-//! process from its open map of the log, and applies these batches as a start does. So both
-//! processes see the same records, each process with its own sequence numbers.
+//! A process that follows needs only the log. It reads the synced batches of the writing process
+//! through its open map of the log, and applies these batches as a start of the server does. So
+//! both processes see the same records, though each process has its own sequence numbers.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::log::{self, Log, LogFrame};
 use crate::manifest::{Manifest, ManifestError};
 use crate::term::{TermBuffers, TermHasher};
 
-/// Why a shelf was not handed over, or is no longer followed.
+/// Why a shelf was not handed over, or cannot be followed any longer.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
     /// Writing to the shelf has already stopped.
@@ -29,18 +29,18 @@ pub enum FollowError {
     /// The shelf was opened for reading, or has already been handed over.
     #[error("this process does not write the archive")]
     NotWriting,
-    /// Another process has changed the shelf meanwhile.
+    /// Another process has changed the shelf in the meantime.
     #[error("another process has changed the archive meanwhile")]
     Changed,
-    /// The log differs from the other process's report.
+    /// The log differs from the position that the other process reported.
     #[error("log {log} is not whole up to byte {bytes}")]
     NotWhole {
         /// The log's number.
         log: u32,
-        /// The log's length in the other process's report.
+        /// The log's length according to the other process.
         bytes: u64,
     },
-    /// The process has followed more records than it may keep in memory.
+    /// The process has followed more records than it may have in memory.
     #[error("{records} records have come since: more than are followed ({records_max})")]
     TooMany {
         /// Records since the shelf was handed over.
@@ -77,8 +77,8 @@ impl EmbeddedStore {
         Ok(self.end())
     }
 
-    /// Resumes writing after [`EmbeddedStore::release`], if the other process has written nothing,
-    /// which this call checks. The caller ensures that the other process never writes.
+    /// Resumes writing after [`EmbeddedStore::release`], after a check that the other process has
+    /// written nothing. The caller ensures that the other process will never write.
     pub fn resume(&self) -> Result<(), FollowError> {
         let mut writing = self.shelf.writer.lock();
         let released = writing.released.take().ok_or(FollowError::NotWriting)?;
@@ -97,8 +97,8 @@ impl EmbeddedStore {
         Ok(())
     }
 
-    /// Begins to write the shelf that [`EmbeddedStore::open_released`] has opened; the process that
-    /// released the shelf no longer writes. Maintenance stays paused until a call of
+    /// Begins to write to the shelf that [`EmbeddedStore::open_released`] has opened. The process
+    /// that released the shelf must not write any more. Maintenance stays paused until a call of
     /// [`EmbeddedStore::pause_maintenance`].
     pub fn begin_writing(&self) -> Result<(), FollowError> {
         let shelf = &self.shelf;
@@ -110,7 +110,7 @@ impl EmbeddedStore {
         if !is_unchanged(&shelf.files, &log, Some(&*manifest), len)? {
             return Err(FollowError::Changed);
         }
-        // All syncs of the other process have succeeded, so no part of the log need be written
+        // All syncs of the other process have succeeded, so no part of the log needs to be written
         // again.
         let path = log::path(shelf.files.dir(), log.number, log.generation);
         let file = shelf.files.disk().append(&path, len, len)?;
@@ -118,8 +118,8 @@ impl EmbeddedStore {
         Ok(())
     }
 
-    /// Records the position from which another process follows; `None` if no process follows.
-    /// Maintenance does not rewrite the logs that the follower has to read.
+    /// Notes the position from which another process follows the log; `None` if no process follows.
+    /// Maintenance then does not rewrite the logs that the other process has to read.
     pub fn followed(&self, from: Option<LogPosition>) {
         self.shelf.jobs.set_followed_from(from.map(|mark| mark.log));
     }
@@ -132,10 +132,10 @@ impl EmbeddedStore {
         LogPosition { log: log.number, bytes: log.written() }
     }
 
-    /// Reads the batches that another process has written up to `to` since
-    /// [`EmbeddedStore::release`] or the last call. Readers see the new records, and `each`
-    /// receives every record with its sequence number. A total of more than `records_max` records
-    /// is an error, since the records are kept in memory.
+    /// Reads the batches up to `to` that another process has written since
+    /// [`EmbeddedStore::release`] or since the last call. Readers see the new records, and `each`
+    /// receives every record with its sequence number. If the calls together read more than
+    /// `records_max` records, the result is an error, since these records stay in memory.
     pub fn follow(
         &self,
         to: LogPosition,
@@ -143,7 +143,8 @@ impl EmbeddedStore {
         each: &mut dyn FnMut(u64, &Record<'_>),
     ) -> Result<(), FollowError> {
         let shelf = &self.shelf;
-        // The lock keeps a second thread from following at the same time; no thread writes now.
+        // The lock prevents two threads from following at the same time; no thread of this process
+        // writes now.
         let mut writing = shelf.writer.lock();
         if writing.tail.is_some() {
             return Err(FollowError::NotWriting);
@@ -179,7 +180,7 @@ fn manifest_on_disk(files: &ShelfFiles) -> Result<Option<Manifest>, ManifestErro
     Manifest::read(files.disk(), files.dir())
 }
 
-/// Whether the disk has this manifest, and an active log of `len` bytes.
+/// Whether the disk still has this manifest, and an active log of `len` bytes.
 fn is_unchanged(
     files: &ShelfFiles,
     log: &Log,
@@ -203,7 +204,7 @@ fn read_new_part(
     if to > log.room() {
         return Err(damaged());
     }
-    // All rows that readers see lie before these bytes, so readers see no new record yet.
+    // The rows of these bytes are not published yet, so readers see no new record.
     log.grow(to.max(from));
     let heads = || view.frozen.iter().chain([head]);
     let (mut at, mut first) = (from as usize, head.inserted());

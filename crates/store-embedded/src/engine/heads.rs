@@ -1,4 +1,5 @@
-//! Beginning a new head: the active head freezes with its log, and a new log and head follow.
+//! Begins a new head: the active head and its log are frozen, and a new log and head take their
+//! place.
 
 use std::io;
 
@@ -9,7 +10,7 @@ use crate::manifest::LogEntry;
 use crate::options::EmbeddedOptions;
 use crate::space::errors::is_passing;
 
-/// Number of heads waiting to be sealed at which the writer waits for sealing.
+/// Number of heads waiting to be sealed at which the writer waits.
 const FROZEN_MAX: usize = 4;
 
 /// Begins a new log and head. Maintenance seals the old head.
@@ -22,7 +23,8 @@ pub(super) fn rotate(shelf: &OpenShelf, writing: &mut LogWriterState) -> io::Res
     }
     let tail = files.new_log(number)?;
     let log = files.open_growing(number, 0, tail.len)?;
-    // Once the manifest names the new log, this log is the last log, and no later step may fail.
+    // From the moment when the manifest names the new log, this log is the last, so no later step
+    // may fail.
     {
         let mut manifest = shelf.writer.manifest();
         let mut next = manifest.clone();
@@ -38,8 +40,8 @@ pub(super) fn rotate(shelf: &OpenShelf, writing: &mut LogWriterState) -> io::Res
     Ok(())
 }
 
-/// Begins a new head if the active head has dead records or deletions; maintenance seals the old
-/// head. Does nothing while too many heads wait to be sealed, or in a process that does not write.
+/// Begins a new head if the active head has dead records or deletions. Maintenance seals the old
+/// head. Does nothing while too many heads wait for sealing, or in a process that does not write.
 pub(crate) fn freeze_head(shelf: &OpenShelf) -> io::Result<()> {
     let mut writing = shelf.writer.lock();
     let is_writing = writing.tail.is_some() && writing.stopped.is_none();
@@ -54,7 +56,7 @@ pub(crate) fn freeze_head(shelf: &OpenShelf) -> io::Result<()> {
     })
 }
 
-/// Whether the writer must wait because too many heads, or too large heads, wait to be sealed.
+/// Whether the writer must wait because too many or too large heads wait for sealing.
 pub(crate) fn must_seal_first(options: &EmbeddedOptions, view: &ShelfView) -> bool {
     let bytes = view.frozen.iter().map(|head| head.bytes()).sum();
     view.frozen.len() >= FROZEN_MAX || options.must_seal_first(bytes)

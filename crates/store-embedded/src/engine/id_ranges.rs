@@ -1,4 +1,4 @@
-//! Ranges of ids over all parts of a shelf.
+//! Ranges of ids over all parts (heads and segments) of a shelf.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::shelf::OpenShelf;
 use super::shelf_view::ShelfView;
 use crate::sums::SummedSegment;
 
-/// Cost of a sum in one part, in rows: a position is looked up, and the ids of two blocks are
-/// added.
+/// Cost of a sum in one part, as a number of rows: one position is looked up, and the ids of two
+/// blocks are added.
 const SUM_ROWS: u64 = 16;
-/// Cost of a position's lookup alone in one part, in rows.
+/// Cost of looking up a position in one part, as a number of rows.
 const PLACE_ROWS: u64 = 2;
 
 /// The visible records of a time window.
@@ -25,14 +25,14 @@ struct ShelfRanges {
     view: Arc<ShelfView>,
     hidden: Vec<u32>,
     now: u64,
-    /// The window: from the first position (inclusive) to the second position (exclusive).
+    /// The window: from the first position, inclusive, to the second position, exclusive.
     window: (Position, Position),
     faults: ReadFaults,
     visited: Cell<u64>,
 }
 
-/// Returns the matching records by ranges. `None` if sums cannot answer the query, or if a segment
-/// has no sums.
+/// Returns the ranges of the matching records. `None` if sums cannot answer the query, or if a
+/// segment has no sums.
 pub(super) fn id_ranges(shelf: &Arc<OpenShelf>, query: &Query) -> Option<Box<dyn IdRanges>> {
     let hidden = query.window_without()?;
     let (view, faults) = (shelf.view.load_full(), shelf.view.faults());
@@ -54,12 +54,12 @@ impl ShelfRanges {
         Position { time, id }
     }
 
-    /// Charges work, in rows.
+    /// Charges for work, as a number of rows.
     fn visit(&self, rows: u64) {
         self.visited.set(self.visited.get() + rows);
     }
 
-    /// Charges work for every part.
+    /// Charges every part for work.
     fn visit_parts(&self, rows_each: u64) {
         self.visit((self.view.segments.len() + self.view.heads().count()) as u64 * rows_each);
     }

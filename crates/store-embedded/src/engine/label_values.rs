@@ -1,5 +1,5 @@
-//! The values of a label, each with its number of live records. They come from the sections of
-//! segments, and from the records of heads, which are in memory or were written recently.
+//! The values of a label, each with its number of live records. For a segment, the values are in a
+//! section of its file. For a head, they are read from its records, which were written recently.
 
 use hark_archive::query::prepared::TermMap as _;
 use hark_archive::query::source::Source as _;
@@ -11,7 +11,7 @@ use crate::merged::merged;
 use crate::segment::opened::Segment;
 use crate::term::TermHasher;
 
-/// Values, ascending, with their numbers of records.
+/// Values, ascending, each with its number of records.
 type Counted<'a> = Box<dyn Iterator<Item = (&'a [u8], u64)> + 'a>;
 
 /// Passes the values of label `name` in a view to `each`, ascending.
@@ -42,7 +42,8 @@ fn of_head(head: &HeadView, name: u8) -> Counted<'_> {
 fn of_segment<'a>(segment: &'a Segment, terms: &'a TermHasher, name: u8) -> Counted<'a> {
     let (file, dead) = (&segment.file, &segment.dead);
     if !file.listed().contains(&name) {
-        // The segment does not list the label yet: maintenance will make the segment again.
+        // The segment does not list the label yet. Maintenance will replace this segment by a
+        // segment that lists the label.
         let live = (0..file.rows).filter(|&row| !dead.dead.get(row));
         return Box::new(count(live.filter_map(|row| segment.record(row)), name).into_iter());
     }

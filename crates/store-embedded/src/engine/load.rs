@@ -27,7 +27,8 @@ use crate::segment::open::open_segment;
 use crate::segment::opened::Segment;
 use crate::term::{TermBuffers, TermHasher};
 
-/// Loads the shelf, for writing if `notes` is given. `notes` receives a sentence for each repair.
+/// Loads the shelf. If `notes` is given, the shelf is loaded for writing. `notes` receives one
+/// sentence for each repair.
 pub(super) fn load(
     dir: &Path,
     rules: Box<dyn Rules>,
@@ -88,7 +89,7 @@ pub(super) fn load(
 }
 
 /// Reads the logs that no segment covers into heads; the last head becomes the active head. Returns
-/// false, with nothing changed, if the shelf is opened for writing, `bounded` is set and the heads
+/// false and changes nothing if the shelf is opened for writing, `bounded` is set, and the heads
 /// would take more memory than allowed.
 fn replay(
     shelf: &mut OpenShelf,
@@ -162,7 +163,7 @@ fn replay(
     Ok(true)
 }
 
-/// Marks the rows of `id` in the log numbered `log` as dead.
+/// Marks the rows of `id` dead whose records are in the log numbered `log`.
 fn kill<'a>(
     segments: &[Arc<Segment>],
     heads: impl Iterator<Item = &'a Arc<Head>>,
@@ -174,8 +175,8 @@ fn kill<'a>(
     found.iter().for_each(LiveRow::kill);
 }
 
-/// Rebuilds a missing or damaged segment as one segment for each of its logs. The new segments
-/// replace the old segment in the manifest.
+/// Replaces a missing or damaged segment by a new segment for each of its logs. The manifest then
+/// names the new segments.
 fn rebuild_entry(
     (disk, dir): (&dyn Disk, &Path),
     old: &SegmentEntry,

@@ -1,4 +1,4 @@
-//! Opening a shelf, for writing or for reading only.
+//! Opens a shelf, for writing or only for reading.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::repair::scrub::thread as scrub_thread;
 use crate::space::reserve::START_BYTES;
 
 impl EmbeddedStore {
-    /// Opens a shelf for reading and writing, and creates the shelf if necessary. Only one process
-    /// at a time may open a shelf for writing; see [`crate::DirectoryLock`].
+    /// Opens a shelf for reading and writing. Creates the shelf if necessary. Only one process at a
+    /// time may open a shelf for writing; see [`crate::DirectoryLock`].
     pub fn open(
         dir: &Path,
         rules: Box<dyn Rules>,
@@ -29,8 +29,8 @@ impl EmbeddedStore {
         let disk = Arc::clone(&options.disk);
         let reserve = options.reserve.clone();
         if let Some(reserve) = &reserve {
-            // A new archive has no directory yet. Any other failure occurs again when the shelf is
-            // opened, and is reported then.
+            // This fails for a new archive, which has no directory yet. Any other failure occurs
+            // again below, where it is reported.
             let _ = reserve.release_below(START_BYTES);
         }
         for dir in [dir, &dir.join("log"), &dir.join("seg")] {
@@ -38,9 +38,9 @@ impl EmbeddedStore {
         }
         let manifest = match read_manifest(&*disk, dir)? {
             Some(manifest) => {
-                // The process that wrote this manifest may have ended before the manifest was
-                // durable. So the manifest is written again before files of the previous manifest
-                // are removed.
+                // The process that wrote this manifest may have ended before the manifest's name
+                // was durable. So the manifest is written again before files of the previous
+                // manifest are removed.
                 manifest.write(&*disk, dir).map_err(ShelfOpenError::io(dir))?;
                 manifest
             }
@@ -51,8 +51,8 @@ impl EmbeddedStore {
         let mut notes = Vec::new();
         let loaded = load(dir, rules, options, manifest, Some(&mut notes));
         if loaded.is_err() || !notes.is_empty() {
-            // Segments may have been rebuilt completely or in part. The next start removes orphans
-            // that remain.
+            // Rebuilding segments has left files of old segments, even if it was cut short. Files
+            // that cannot be removed now are removed at the next start.
             let tidied = read_manifest(&*disk, dir)
                 .and_then(|now| now.map_or(Ok(()), |now| remove_orphans(&*disk, dir, &now)));
             if loaded.is_ok() {
@@ -70,19 +70,20 @@ impl EmbeddedStore {
         let thread = background.then(|| maintenance_thread::start(&shelf)).transpose();
         let thread = thread.map_err(ShelfOpenError::io(dir))?;
         if thread.is_none() {
-            // The next commit that begins a new head seals the heads that a crash left unsealed.
+            // Heads that a crash left unsealed are sealed after the next commit that begins a new
+            // head.
             shelf.jobs.call();
         }
         let store = Self { shelf, notes, refusal: None, thread, scrubs: None };
-        // This call registers the shelf, so that the shelves of a directory know each other from
-        // the start.
+        // This call registers the shelf's disk space, so that the shelves of a directory know each
+        // other's space from the start.
         store.stats();
         store.scrubbed(dir, background)
     }
 
-    /// Opens a shelf that another process has [released](EmbeddedStore::release). This process
-    /// writes nothing to the shelf before [`EmbeddedStore::begin_writing`], since the other process may
-    /// still resume writing.
+    /// Opens a shelf that another process has [released](EmbeddedStore::release). Until
+    /// [`EmbeddedStore::begin_writing`], this process writes nothing to the shelf: the other
+    /// process may still resume writing.
     pub fn open_released(
         dir: &Path,
         rules: Box<dyn Rules>,
@@ -100,8 +101,8 @@ impl EmbeddedStore {
         Self { shelf, notes, refusal: None, thread, scrubs: None }.scrubbed(dir, background)
     }
 
-    /// Starts the slow check, if it runs in the background. If the check cannot be started, the
-    /// store is dropped, which ends the maintenance thread.
+    /// Starts the slow check if `background` is set. If the check cannot be started, the store is
+    /// dropped, which ends the maintenance thread.
     fn scrubbed(mut self, dir: &Path, background: bool) -> Result<Self, ShelfOpenError> {
         if background {
             self.scrubs = scrub_thread::start(&self.shelf).map_err(ShelfOpenError::io(dir))?;
@@ -109,7 +110,7 @@ impl EmbeddedStore {
         Ok(self)
     }
 
-    /// Opens a snapshot of a shelf for reading only; a server may be writing to the shelf.
+    /// Opens a snapshot of a shelf only for reading. A server may be writing to the shelf.
     #[allow(clippy::needless_pass_by_value)] // like `open`
     pub fn open_read_only(dir: &Path, options: EmbeddedOptions) -> Result<Self, ShelfOpenError> {
         let read = || existing_manifest(&*options.disk, dir);
@@ -132,8 +133,8 @@ impl EmbeddedStore {
         }
     }
 
-    /// Opens a shelf for reading only, when the shelf cannot be opened for writing now. Writes fail
-    /// with `why`, which [`Store::trouble`](hark_archive::Store::trouble) also returns.
+    /// Opens a shelf only for reading, because it cannot be opened for writing now. Each write
+    /// fails with `why`, and [`Store::trouble`](hark_archive::Store::trouble) returns `why`.
     pub fn open_refusing(
         dir: &Path,
         options: EmbeddedOptions,

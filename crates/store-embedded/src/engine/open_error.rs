@@ -10,7 +10,7 @@ use crate::space::errors::is_full;
 /// Why a shelf could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ShelfOpenError {
-    /// The directory has no archive, and the caller did not ask to create an archive.
+    /// The directory has no archive, and the caller did not ask for a new archive.
     #[error(
         "there is no archive in {0}: start `hark serve` or `hark import` with this --data first"
     )]
@@ -29,7 +29,7 @@ pub enum ShelfOpenError {
          which makes a new one from the logs, or restore the archive from a backup"
     )]
     NoManifest(PathBuf),
-    /// A log is damaged at a place that no crash can have damaged.
+    /// A log is damaged in a way that no crash can cause.
     #[error("{}", refusal(.0))]
     Log(LogError),
     /// A file could not be read or written.
@@ -42,14 +42,15 @@ pub enum ShelfOpenError {
     },
 }
 
-// Not `#[from]`: the error would count as the cause of its own message, and would be printed twice.
+// The error is not `#[from]`: its text is already in the message, and would be printed twice as the
+// cause.
 impl From<LogError> for ShelfOpenError {
     fn from(error: LogError) -> Self {
         Self::Log(error)
     }
 }
 
-/// Describes the fault of a log and the remedy.
+/// Describes the fault of a log and its remedy.
 fn refusal(error: &LogError) -> String {
     match error {
         LogError::Damaged { .. } | LogError::Header { .. } => format!(
@@ -61,7 +62,7 @@ fn refusal(error: &LogError) -> String {
 }
 
 impl ShelfOpenError {
-    /// Whether the error names no remedy, so that `hark check` and `hark rebuild` may help.
+    /// Whether the error names no remedy: then `hark check` and `hark rebuild` may help.
     pub fn is_unexplained(&self) -> bool {
         matches!(self, Self::Io { .. })
     }
@@ -75,8 +76,7 @@ impl ShelfOpenError {
         self.io_cause().is_some_and(is_full)
     }
 
-    /// Whether the shelf could not be opened because the user of this process may not open the
-    /// files.
+    /// Whether the shelf could not be opened because this process lacks permission for its files.
     pub fn is_denied(&self) -> bool {
         self.io_cause().is_some_and(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
     }
@@ -90,14 +90,14 @@ impl ShelfOpenError {
         }
     }
 
-    /// Whether a log is damaged. Indices can be rebuilt, but not a log.
+    /// Whether a log is damaged. Indices can be rebuilt from logs, but a log cannot be rebuilt.
     pub fn is_damaged_log(&self) -> bool {
         let Self::Io { path, cause } = self else { return false };
         cause.kind() == io::ErrorKind::InvalidData && path.extension().is_some_and(|e| e == "log")
     }
 
-    /// Whether a file that the manifest names is missing. If another process writes, that process
-    /// has replaced the manifest meanwhile.
+    /// Whether a file that the manifest names is missing. If another process writes to the shelf,
+    /// it has replaced the manifest in the meantime.
     pub(super) fn is_stale(&self) -> bool {
         match self {
             Self::Io { cause, .. } | Self::Log(LogError::Io { cause, .. }) => {

@@ -1,4 +1,5 @@
-//! Numbers that retention stores beside a shelf's records, each number as text in its own file.
+//! Numbers that retention stores beside a shelf's records. Each number is text in a file of its
+//! own.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ pub(crate) fn read(disk: &dyn Disk, shelf: &Path, note: RetentionNote) -> io::Re
     Ok(text.trim_end().parse().ok())
 }
 
-/// Writes a number, or removes the file for `None`. The change is durable on return.
+/// Writes a number; for `None`, removes the file. The change is durable on return.
 pub(crate) fn write(
     disk: &dyn Disk,
     shelf: &Path,

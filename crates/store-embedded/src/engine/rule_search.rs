@@ -1,10 +1,11 @@
 //! The searches of the writer: for the records that a write replaces or deletes, and for the
 //! records that forbid the write.
 //!
-//! A write that searches more than [`SEARCH_STEP`] rows does so in several steps, between which
-//! other writes are committed. The last write of a batch keeps its searches for the next step, each
-//! search on its first snapshot. Records that are put meanwhile are compared with the searches. So
-//! a write takes effect as if the whole search had run in the last step.
+//! A write that searches more than [`SEARCH_STEP`] rows takes several steps. Other writes are
+//! committed between the steps. The searches of the last write of a batch are kept for its next
+//! step. Each search keeps its first snapshot. Each record that is put between two steps is
+//! compared with these searches. So the write has the same effect as if all its searches had run in
+//! the last step.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -21,21 +22,21 @@ use super::shelf_view::{LiveRow, ShelfView};
 use crate::head::HeadView;
 use crate::term::TermHasher;
 
-/// Maximum number of slots with a remembered holder.
+/// Maximum number of slots for which the holder is remembered.
 const SLOTS_MAX: usize = 4_096;
-/// Maximum length of a label value in a remembered slot.
+/// Maximum length of the label value of a remembered slot.
 const SLOT_BYTES_MAX: usize = 256;
 
-/// The key that identifies a write in its next step.
+/// Identifies a write, so that its next step finds its searches.
 #[derive(Debug, PartialEq)]
 pub(super) enum WriteKey {
     Put(Id),
-    /// The query without its limit, which each step lowers.
+    /// The query of an erase without its limit, which becomes lower with each step.
     Erase(Box<Query>),
 }
 
 impl WriteKey {
-    /// Returns the key of a write; `None` if its record is not sound.
+    /// Returns the key of a write; `None` if its record is invalid.
     pub(super) fn of(write: &Write) -> Option<Self> {
         match write {
             Write::Put(bytes) => Record::new(bytes).ok().map(|record| Self::Put(*record.id())),
@@ -49,16 +50,16 @@ pub(super) fn unlimited(query: &Query) -> Query {
     Query { limit: usize::MAX, ..query.clone() }
 }
 
-/// One search of a write, with the records that the search has found.
+/// One search of a write, and the records that it has found.
 struct RuleSearch {
     query: Query,
-    /// The rest of the search; `None` once the search is complete.
+    /// The search, if it must go on; `None` once it is complete.
     rest: Option<SnapshotSearch>,
     found: Vec<Position>,
 }
 
 impl RuleSearch {
-    /// Continues until `wanted` records are found or `left` rows are visited. Returns false if the
+    /// Searches until `wanted` records are found or `left` rows are visited. Returns false if the
     /// search must continue in the next step.
     fn advance(&mut self, wanted: usize, left: &mut u64) -> Result<bool, SearchError> {
         let found = &mut self.found;
@@ -94,15 +95,16 @@ pub(super) struct RuleSearches {
     current: Vec<RuleSearch>,
     /// Rows that the current write may still visit in this step.
     left: u64,
-    /// The write that continues in its next step, with its searches.
+    /// A write that goes on in a later step, with its searches.
     paused: Option<(WriteKey, Vec<RuleSearch>)>,
-    /// For some slots, the only record that may hold the slot. Only a put changes this record.
+    /// For each remembered slot, the only record that may hold the slot. Only a put can change the
+    /// holder.
     slots: HashMap<Box<[u8]>, Position>,
 }
 
 impl RuleSearches {
-    /// Begins the step of a write. Only the last write of a batch has a `key`. If the paused
-    /// searches belong to this write, they continue; otherwise they are dropped.
+    /// Begins a step of a write. `key` is given only for the last write of a batch. If the paused
+    /// searches belong to this write, they go on; otherwise they are dropped.
     pub(super) fn begin(&mut self, key: Option<&WriteKey>) {
         self.left = SEARCH_STEP;
         self.current.clear();
@@ -114,7 +116,7 @@ impl RuleSearches {
         }
     }
 
-    /// Ends the step of a write. With a `key`, the searches continue in the next step. Returns the
+    /// Ends a step of a write. With a `key`, the searches are kept for the next step. Returns the
     /// number of visited rows.
     pub(super) fn end(&mut self, key: Option<WriteKey>) -> u64 {
         let current = std::mem::take(&mut self.current);
@@ -124,7 +126,7 @@ impl RuleSearches {
         SEARCH_STEP - self.left
     }
 
-    /// Forgets all state that depends on the records of a batch, because the batch could not be
+    /// Forgets all that depends on the records of the current batch, because the batch could not be
     /// written or another process has written.
     pub(super) fn forget(&mut self) {
         *self = Self { left: self.left, ..Self::default() };
@@ -155,7 +157,7 @@ impl RuleSearches {
     }
 }
 
-/// The name of the slot of an author, a kind and at most one label.
+/// Returns a key for the slot of an author, a kind and at most one label.
 fn name_of(slot: &Query) -> Option<Box<[u8]>> {
     let ([author], [kind]) = (slot.authors.as_deref()?, slot.kinds.as_deref()?) else {
         return None;
@@ -181,7 +183,8 @@ fn name_of(slot: &Query) -> Option<Box<[u8]>> {
     (*slot == plain).then(|| name.into())
 }
 
-/// The records that a write sees: the records of a view, and of the batch being gathered.
+/// The records that a write can find: the records of a view, and the records of the batch being
+/// gathered.
 pub(super) struct WrittenRecords<'a> {
     pub(super) view: &'a ShelfView,
     pub(super) frames: &'a Arc<Vec<u8>>,
@@ -196,7 +199,7 @@ impl WrittenRecords<'_> {
 
     /// Begins a search; `None` if no record can match.
     fn search(&self, query: &Query) -> Option<SnapshotSearch> {
-        // Most rules match no record. This test recognises such rules without preparing a search.
+        // Most rules match no record. This test finds such rules at little cost.
         let kinds = query.kinds.as_deref().filter(|kinds| kinds.is_sorted());
         let term = cheapest_term(query, self.terms);
         if query.ids.is_none() && !may_match(self.view, kinds, term) {
@@ -220,7 +223,7 @@ impl RuleSearches {
     ) -> Result<Option<Vec<Position>>, CommitError> {
         let known = self.current.iter().position(|search| search.query == *query);
         if let Some(at) = known {
-            // Other writes may have deleted found records since the last step.
+            // In the meantime other writes may have deleted some of these records.
             let found = &mut self.current[at].found;
             self.left = self.left.saturating_sub(found.len() as u64);
             found.retain(|at| among.locate(&at.id).is_some());
@@ -251,13 +254,13 @@ impl RuleSearches {
     }
 }
 
-/// Whether a record of these kinds may have the term, in the writer's view. Only the result false
-/// is certain.
+/// Whether a record of these kinds may have the term, in the writer's view. A result of false is
+/// certain, true is not.
 pub(super) fn may_match(view: &ShelfView, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
     HeadView::writing(&view.active).may_match(kinds, term) || view.writing.may_match(kinds, term)
 }
 
-/// Returns a term that every matching record has, if the query determines such a term.
+/// If every matching record must have some term, returns such a term.
 fn cheapest_term(query: &Query, terms: &TermHasher) -> Option<u64> {
     let label = query.labels.iter().find_map(|label| match label.values.as_slice() {
         [one] => Some(terms.label(label.name, one)),
@@ -313,7 +316,7 @@ mod tests {
         };
         let open = || EmbeddedStore::open(&dir, Box::new(NostrRules), options.clone()).unwrap();
         let store = open();
-        // Every segment has some records of author 2.
+        // In every segment, one record in 50 has author 2.
         let of = |n: u16| if n.is_multiple_of(50) { 2 } else { 1 };
         let all: Vec<Write> = (0..3_000).map(|n| event(n, of(n), 1, &[])).collect();
         all.chunks(100).for_each(|part| assert!(store.commit(part).is_ok()));
@@ -327,7 +330,7 @@ mod tests {
         let done = store.commit(&[event(5_000, 2, 5, &foreign[..2_500])]).unwrap();
         assert!(matches!(done.outcomes[..], [Outcome::Stored { .. }]));
         assert_eq!((done.erased.len(), read(&store) - before), (0, 0), "read");
-        // Of the author's own records, only the named ones are read.
+        // A deletion reads only those of the author's own records that it names.
         let mut named = foreign[..2_000].to_vec();
         named.extend([id_of(&all[50]), id_of(&all[2_500])]);
         let done = store.commit(&[event(5_001, 2, 5, &named)]).unwrap();

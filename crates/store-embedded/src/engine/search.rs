@@ -1,5 +1,4 @@
-//! The searches of readers: a search of a snapshot fails if a needed part of a file could not be
-//! read.
+//! The searches of readers. A search of a snapshot fails if a file that it needs could not be read.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use super::faults::check_reads;
 use super::shelf::OpenShelf;
 use super::shelf_view::ShelfView;
 
-/// A search that fails if a needed part of a file could not be read.
+/// A search that fails if a file that it needs could not be read.
 pub(super) struct WatchedSearch {
     pub(super) search: SnapshotSearch,
     pub(super) view: Arc<ShelfView>,

@@ -1,16 +1,16 @@
-//! A shelf that this process has opened, in four parts. Functions take the parts that they need,
-//! and the whole shelf only if they need most parts.
+//! A shelf that this process has opened, in four parts. A function takes only the parts that it
+//! needs, and the whole shelf only if it needs most parts.
 
 use super::current_view::CurrentView;
 use super::files::ShelfFiles;
 use super::writer::ShelfWriter;
 use crate::maintenance::jobs::ShelfJobs;
 
-/// The owner of a shelf's parts, which the shelf's threads share.
+/// The four parts. All threads of the shelf share this value.
 pub(crate) struct OpenShelf {
-    /// The files, and the settings of their space.
+    /// The files, and the bounds of their disk space.
     pub files: ShelfFiles,
-    /// The commit side: the end of the log, and the manifest.
+    /// The state of commits: the end of the log, and the manifest.
     pub writer: ShelfWriter,
     /// The segments and heads that searches and the writer read.
     pub view: CurrentView,

@@ -1,4 +1,4 @@
-//! The directory of a shelf: its manifest, and files that the manifest does not name.
+//! The directory of a shelf: its manifest, and the files that the manifest does not name.
 
 use std::collections::HashSet;
 use std::io;
@@ -39,11 +39,12 @@ pub(crate) fn has_records(disk: &dyn Disk, dir: &Path) -> io::Result<bool> {
     }
 }
 
-/// Creates a shelf: one empty log, and a manifest that names the log.
+/// Creates a shelf: an empty log, and a manifest that names this log.
 pub(super) fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpenError> {
     let log_dir = dir.join("log");
     let io = ShelfOpenError::io(&log_dir);
-    // A crash before the first manifest leaves at most an empty log, and no write was acknowledged.
+    // A crash before the first manifest leaves at most an empty log, and no write was acknowledged
+    // by then.
     let kept = disk.list(&log_dir).map_err(&io)?;
     if kept.iter().any(|(_, len)| *len > log::HEADER) {
         return Err(ShelfOpenError::NoManifest(dir.into()));
@@ -51,7 +52,7 @@ pub(super) fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, Sh
     let mut secret = [0; SECRET];
     getrandom::fill(&mut secret).map_err(|error| io(io::Error::other(error.to_string())))?;
     let begin = || {
-        // Create a new file instead of truncating an old file, whose name may not be durable.
+        // An existing file is not emptied and used again, because its name may not be durable.
         for (name, _) in &kept {
             disk.remove(&log_dir.join(name))?;
         }
@@ -59,7 +60,7 @@ pub(super) fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, Sh
         file.write_all(&log::header(1, 0, random_u32()?))?;
         file.sync()?;
         disk.sync_dir(&log_dir)?;
-        // The folder of the shelf and the folder of all shelves may be new as well.
+        // The directory of the shelf and the directory above may be new as well.
         for dir in dir.ancestors().take(3) {
             disk.sync_dir(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })?;
         }
@@ -75,8 +76,8 @@ pub(super) fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, Sh
     begin().map_err(&io)
 }
 
-/// Removes files that the manifest does not name: files of jobs that a crash or a failure has cut
-/// short.
+/// Removes files that the manifest does not name: remains of jobs that a crash or a failure
+/// interrupted.
 pub(crate) fn remove_orphans(
     disk: &dyn Disk,
     dir: &Path,
@@ -88,7 +89,7 @@ pub(crate) fn remove_orphans(
     Ok(())
 }
 
-/// Returns the files in a shelf's folders that the manifest does not name.
+/// Returns the files of a shelf that the manifest does not name.
 pub(crate) fn orphans(
     disk: &dyn Disk,
     dir: &Path,

@@ -15,12 +15,12 @@ use crate::segment::opened::Segment;
 use crate::segment::segment_view::SegmentView;
 use crate::segment::sidecar::SidecarKind;
 
-/// The parts of a shelf: sealed segments, heads being sealed, and the head being written. A view is
-/// replaced as a whole.
+/// The parts of a shelf: the sealed segments, the heads that wait for sealing, and the active head.
+/// A change replaces the whole view.
 pub(crate) struct ShelfView {
-    /// The segments, ascending by the logs that they cover.
+    /// The segments, ordered by the logs that they cover.
     pub segments: Vec<Arc<Segment>>,
-    /// The heads being sealed, oldest first.
+    /// The heads that wait for sealing, oldest first.
     pub frozen: Vec<Arc<Head>>,
     pub active: Arc<Head>,
     /// All parts except the active head, in the view of readers.
@@ -51,7 +51,7 @@ impl ShelfView {
         Self { segments, frozen, active, parts, writing }
     }
 
-    /// Returns the partly unreadable files, each with its number of failed reads.
+    /// Returns the files with failed reads, and the number of failed reads in each.
     pub fn unreadable(&self, dir: &Path) -> Vec<(PathBuf, u32)> {
         let index = |s: &Arc<Segment>| (segment::path(dir, s.entry.number), s.faults());
         let sealed = self.segments.iter().flat_map(|segment| &segment.logs).flatten();
@@ -70,7 +70,7 @@ impl ShelfView {
         segments.sum::<u64>() + self.heads().map(|head| head.log.written()).sum::<u64>()
     }
 
-    /// Total bytes of the `.dead` files of all segments, which a job may have to write.
+    /// Total bytes of the `.dead` files of all segments: a job may have to write all these files.
     pub(crate) fn dead_files_max(&self) -> u64 {
         let bytes = |segment: &Arc<Segment>| {
             SidecarKind::Dead.bytes(RowMarks::words_on_disk(segment.file.rows))
@@ -84,16 +84,15 @@ impl ShelfView {
         sealed.chain(self.heads().map(|head| &head.log))
     }
 
-    /// Returns the active head in the current view of readers, and the last visible sequence
-    /// number.
+    /// Returns the active head as readers see it now, and the last visible sequence number.
     pub(crate) fn now(&self) -> (Arc<dyn AnySource>, u64) {
         let head = HeadView::published(&self.active);
         let seq = self.active.base + head.rows();
         (Arc::new(head), seq)
     }
 
-    /// Returns the reason why the segments or the head's log cannot be trusted; `None` if they can
-    /// be trusted. A commit reads them to decide which records to store, refuse or replace.
+    /// If the segments or the active head's log cannot be trusted, returns the reason. A commit
+    /// searches both to decide which records to store, refuse or replace.
     pub(crate) fn trouble(&self) -> Option<String> {
         let log = &self.active.log;
         let lost =
@@ -128,7 +127,7 @@ pub(crate) enum LiveRow {
 }
 
 impl LiveRow {
-    /// The number of the log with the row's record.
+    /// The number of the log that has the row's record.
     pub(crate) fn log(&self) -> u32 {
         match self {
             Self::Head(head, _) => head.log.number,
@@ -137,7 +136,7 @@ impl LiveRow {
     }
 
     /// Whether the row's record can be read and matches. `frames` has the records of the batch that
-    /// is being written.
+    /// is being gathered.
     pub(crate) fn matches(&self, query: &Query, frames: &Arc<Vec<u8>>) -> bool {
         let matches =
             |record: Option<Record<'_>>| record.is_some_and(|found| query.matches(&found));
@@ -158,7 +157,7 @@ impl LiveRow {
         }
     }
 
-    /// Marks the row as not deleted, since the batch with the deletion was not written.
+    /// Withdraws the deletion of the row, because the batch with this deletion was not written.
     pub(crate) fn spare(&self) {
         match self {
             Self::Head(head, row) => head.spare(*row),

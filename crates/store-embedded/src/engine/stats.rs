@@ -22,8 +22,8 @@ pub(super) fn stats(shelf: &OpenShelf) -> StoreStats {
     let OpenShelf { files, writer, jobs, .. } = shelf;
     let view = shelf.view.load_full();
     let dead = DeadBytes::of(&view, files.options());
-    // Never hold two of the locks of `jobs` at once: maintenance and the slow check take the locks,
-    // too.
+    // This function never holds two locks of `jobs` at once, because maintenance and the slow check
+    // also take these locks.
     let mut stats = StoreStats {
         segments: view.segments.len() as u64,
         dead_bytes: dead.all,
@@ -74,7 +74,7 @@ fn add_segment(stats: &mut StoreStats, segment: &Segment) {
     add_span(stats, (rows > 0).then_some((segment.file.oldest, segment.file.newest)));
 }
 
-/// Extends the span of the archive's times.
+/// Widens the range of the archive's times.
 fn add_span(stats: &mut StoreStats, span: Option<(u64, u64)>) {
     if let Some((oldest, newest)) = span {
         stats.oldest = Some(stats.oldest.map_or(oldest, |known| known.min(oldest)));

@@ -8,18 +8,18 @@ use hark_archive::meter::Histogram;
 use crate::disk::DiskFile;
 use crate::space::errors::is_full;
 
-/// Maximum number of bytes per sync; larger batches are synced in pieces.
+/// Maximum number of bytes per sync. A larger batch is written and synced in several pieces.
 pub(crate) const SYNC_BYTES_MAX: usize = 32 << 20;
-/// Bounds of the disk space reserved after the end of the log. Between the bounds, this space is a
-/// quarter of the log's length.
+/// Minimum and maximum of the disk space that is reserved after the end of the log. Within these
+/// bounds, a quarter of the log's length is reserved.
 const AHEAD_MIN: u64 = 64 << 10;
 const AHEAD_MAX: u64 = 4 << 20;
 
 /// Why a batch was not appended.
 pub(crate) enum AppendError {
-    /// The disk is full. The file is unchanged, so the next batch may succeed.
+    /// The disk is full. The file is unchanged, so a later batch may succeed.
     Full(io::Error),
-    /// An error that leaves unknown whether the batch is in the file.
+    /// An error after which it is unknown whether the batch is in the file.
     Failed(io::Error),
 }
 
@@ -30,18 +30,18 @@ pub(crate) struct LogTail {
     pub(crate) len: u64,
     /// Offset up to which disk space is reserved.
     reserved: u64,
-    /// Whether a part of a batch was cut off since the last sync. After a power cut, this part may
-    /// reappear.
+    /// Whether a part of a batch was cut off after the last sync. This part may come back after a
+    /// power cut.
     is_cut: bool,
 }
 
 impl LogTail {
-    /// The tail of a file of `len` bytes.
+    /// Makes the end of a log from its file of `len` bytes.
     pub fn new(file: Box<dyn DiskFile>, salt: u32, len: u64) -> Self {
         Self { file, salt, len, reserved: len, is_cut: false }
     }
 
-    /// Length of the log; all bytes are durable.
+    /// Length of the log. All bytes up to here are durable.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -51,8 +51,9 @@ impl LogTail {
         self.len + bytes <= self.reserved
     }
 
-    /// Reserves disk space for this many more bytes, and some ahead. An error means that the disk
-    /// is full. A disk that cannot reserve space may still have enough.
+    /// Reserves disk space for this many more bytes, and some more for later batches. An error
+    /// means that the disk is full. If the disk cannot reserve space at all, the call succeeds:
+    /// there may be enough space.
     pub(crate) fn reserve_for(&mut self, bytes: u64) -> io::Result<()> {
         let end = self.len + bytes;
         if end <= self.reserved {
@@ -77,7 +78,7 @@ impl LogTail {
         let end = self.len + batch.len() as u64;
         self.reserve_for(batch.len() as u64).map_err(AppendError::Full)?;
         if let Err(error) = self.file.write_all(batch) {
-            // Some disks report a lack of space only now, because of a quota or copy-on-write.
+            // With quotas or copy-on-write, some disks report the lack of space only now.
             let is_undone = is_full(&error) && self.file.cut(self.len).is_ok();
             (self.reserved, self.is_cut) = (self.len, true);
             return Err(if is_undone {
@@ -94,8 +95,8 @@ impl LogTail {
         Ok(())
     }
 
-    /// Ensures that the file ends with the last whole batch before another log is begun: only the
-    /// last log may have a torn end.
+    /// Makes sure that the file ends with the last whole batch, so that another log can begin: only
+    /// the last log may have a torn end.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         if self.is_cut {
             self.file.sync()?;
@@ -104,7 +105,7 @@ impl LogTail {
         Ok(())
     }
 
-    /// Releases the remaining reserved disk space.
+    /// Releases the reserved disk space that was not used.
     pub(crate) fn finish(mut self) {
         // If this fails, the space is released when the log is opened again.
         let _ = self.file.reserve(self.len, self.len);

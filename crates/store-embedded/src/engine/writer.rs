@@ -1,4 +1,4 @@
-//! The commit side of a shelf: the end of the log, the batch being gathered, and the manifest.
+//! The state of commits: the end of the log, the batch being gathered, and the manifest.
 
 use std::sync::Arc;
 
@@ -15,8 +15,7 @@ use crate::log::LogFrame;
 use crate::manifest::Manifest;
 use crate::term::TermBuffers;
 
-/// The writer of a shelf. The lock of its state comes before the lock of the manifest if both locks
-/// are needed.
+/// The writer of a shelf. A thread that needs both locks locks the state first, then the manifest.
 pub(crate) struct ShelfWriter {
     rules: Box<dyn Rules>,
     state: Mutex<LogWriterState>,
@@ -41,12 +40,12 @@ impl ShelfWriter {
         self.state.lock()
     }
 
-    /// Locks the manifest, after the state if both locks are needed.
+    /// Locks the manifest. A thread that also needs the state locks the state first.
     pub(crate) fn manifest(&self) -> MutexGuard<'_, Manifest> {
         self.manifest.lock()
     }
 
-    /// Begins to write at the end of a log.
+    /// Begins to write at `tail`, the end of a log.
     pub(super) fn begin(&mut self, tail: LogTail) {
         self.state = Mutex::new(LogWriterState::new(Some(tail)));
     }
@@ -67,14 +66,15 @@ impl ShelfWriter {
 pub(crate) struct LogWriterState {
     /// `None` in a process that only reads.
     pub(super) tail: Option<LogTail>,
-    /// The tail, kept while another process may continue the log.
+    /// The end of the log, and the manifest, while another process may write to the log.
     pub(super) released: Option<ReleasedShelf>,
     /// Number of records read from another process's batches.
     pub(super) followed: u64,
-    /// The reason why writing has stopped after a failed write or sync.
+    /// Why writing has stopped, after a failed write or sync.
     pub(super) stopped: Option<String>,
-    /// The batch being gathered. The first frame, the batch frame, is filled in last. The writer's
-    /// searches share these frames, since rules also apply to the records of the batch.
+    /// The frames of the batch being gathered. The first frame, which begins the batch, is filled
+    /// in last. The writer's searches share the frames, because rules also apply to records of the
+    /// same batch.
     pub(super) frames: Arc<Vec<u8>>,
     /// Buffer in which the batch frame is encoded.
     pub(super) start: Vec<u8>,
@@ -85,19 +85,19 @@ pub(crate) struct LogWriterState {
     pub(super) searches: RuleSearches,
 }
 
-/// The state of a released shelf, kept to resume writing.
+/// The state that is needed to resume writing to a released shelf.
 pub(super) struct ReleasedShelf {
     pub(super) tail: LogTail,
-    /// The manifest on the disk. The manifest in memory also has the numbers that failed jobs have
-    /// used.
+    /// The manifest as it is on the disk. The manifest in memory also counts file numbers that
+    /// failed jobs have used.
     pub(super) manifest: Option<Manifest>,
 }
 
-/// The deletions of one step of a commit.
+/// The deletions that one step of a commit may make.
 #[derive(Default)]
 pub(super) struct EraseStep {
     pub(super) left: usize,
-    /// Whether the current write has more deletions or searches than fit into a step.
+    /// Whether the current write needs more deletions or searches than one step allows.
     pub(super) unfinished: bool,
     /// The ids that the current write has deleted.
     pub(super) erased: Vec<Id>,
@@ -146,7 +146,7 @@ impl LogWriterState {
         Outcome::Erased(0)
     }
 
-    /// Empties the batch. Running searches keep the old frames.
+    /// Empties the batch. Searches that are running keep the old frames.
     fn empty_frames(&mut self) {
         match Arc::get_mut(&mut self.frames) {
             Some(frames) => frames.clear(),

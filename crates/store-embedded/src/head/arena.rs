@@ -3,14 +3,15 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Items per chunk, chunks per directory, and directories: together more items than fit in a log.
+/// The number of items per chunk, of chunks per directory, and of directories. Together they exceed
+/// the items of any log.
 const ITEMS: usize = 1024;
 
 type ArenaChunk<T> = OnceLock<Box<[T]>>;
 type Directory<T> = OnceLock<Box<[ArenaChunk<T>]>>;
 
 /// Items that never move. One thread adds items, and any number of threads read items. Each item
-/// must synchronise its own content (atomics).
+/// must synchronise its own content, for example with atomics.
 pub(super) struct Arena<T> {
     directories: Box<[Directory<T>]>,
     len: AtomicU32,

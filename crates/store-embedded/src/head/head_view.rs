@@ -1,4 +1,4 @@
-//! A head as a source of query results.
+//! A head as a source for queries.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::segment::file::partition;
 /// A snapshot of a head.
 pub struct HeadView {
     head: Arc<Head>,
-    /// Number of rows that the view shows; later rows are hidden.
+    /// Number of rows in the view; later rows are hidden.
     pub(super) rows: u32,
-    /// Whether rows deleted by the current batch already count as dead.
+    /// Whether rows that the current batch deletes already count as dead.
     writing: bool,
-    /// The frames of the current batch, which follow the log's written bytes.
+    /// The frames of the current batch. In the log, they will follow the bytes written so far.
     batch: Option<Arc<Vec<u8>>>,
 }
 
@@ -30,14 +30,14 @@ impl HeadView {
         Self { head: Arc::clone(head), rows: head.published(), writing: false, batch: None }
     }
 
-    /// Makes the writer's view, which includes the current batch. The view cannot read the records
-    /// of the current batch; see [`HeadView::with_batch`].
+    /// Makes the writer's view, which includes the rows of the current batch. The view cannot read
+    /// the records of the current batch; see [`HeadView::with_batch`].
     pub fn writing(head: &Arc<Head>) -> Self {
         Self { head: Arc::clone(head), rows: u32::MAX, writing: true, batch: None }
     }
 
-    /// Makes the writer's current view, which reads the records of the current batch from `frames`.
-    /// The frames will follow the log's written bytes. Later rows are hidden.
+    /// Makes the writer's view, which reads the records of the current batch from `frames`. In the
+    /// log, the frames will follow the bytes written so far. Later rows are hidden.
     pub fn with_batch(head: &Arc<Head>, frames: &Arc<Vec<u8>>) -> Self {
         Self { rows: head.inserted(), batch: Some(Arc::clone(frames)), ..Self::writing(head) }
     }
@@ -51,7 +51,7 @@ impl HeadView {
 /// The part of a query's window that a head needs.
 pub struct HeadWindow {
     from: u64,
-    /// The rows up to this rank, newest first, lie before the window.
+    /// In newest-first order, all rows up to this rank lie before the window.
     before: Rank,
 }
 
@@ -72,7 +72,7 @@ impl Source for HeadView {
     type Key = HeadKey;
     type PostingList = HeadPostings;
     type Window = HeadWindow;
-    /// An offset in the log.
+    /// The offset of the frame in the log.
     type RecordLocation = u32;
 
     fn name(&self) -> String {
@@ -147,7 +147,7 @@ impl Source for HeadView {
         let mut rows = self.head.ids.rows(hash).filter(|&row| {
             row < self.rows && self.head.row(row).is_some_and(|row| row.id == prefix)
         });
-        // An id that was deleted and put again has several rows, and one of these rows may be
+        // If a record was deleted and put again, its id has several rows. At most one of them is
         // alive.
         let first = rows.next()?;
         if !self.is_dead(first) {
@@ -157,7 +157,8 @@ impl Source for HeadView {
     }
 
     fn window(&self, query: &Query) -> HeadWindow {
-        // The last rank before all rows of time `to`: newer by one, with the highest id.
+        // This rank comes directly before all rows of time `to`: the next newer time, with the
+        // highest id.
         let newer = query.to.checked_add(1).map_or((0, [0; 2]), |time| (!time, [u64::MAX; 2]));
         match (query.after, query.order) {
             (Some(after), Order::NewestFirst) => {
@@ -250,8 +251,8 @@ impl Source for HeadView {
         match kind {
             Some(kind) if !self.writing => {
                 let words = || {
-                    // The words of all rows: the sorted rows are shared, and other views may show
-                    // more rows.
+                    // All words are read, also of rows beyond this view: the sorted rows are shared
+                    // with views that show more rows.
                     let firsts = (0..self.head.inserted()).step_by(CHUNK);
                     let chunks = firsts.filter_map(|row| self.head.chunk(row));
                     chunks.flat_map(|chunk| chunk.dead.words()).collect::<Vec<u64>>()

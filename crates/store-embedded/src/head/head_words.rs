@@ -1,6 +1,7 @@
-//! The words of a head. The words of the last rows are in the order of arrival; all other words are
-//! in sorted runs, which never change. So an insert costs little more than a lookup among the words
-//! of the last few hundred rows, which fit into the processor's cache. No lookup waits for a merge.
+//! The words of a head. The words of the newest rows are in the order of arrival. All other words
+//! are in sorted runs, which never change. So an insert costs little more than a lookup among the
+//! words of the newest few hundred rows, which fit into the processor's cache. No lookup waits for
+//! a merge.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -13,15 +14,15 @@ use super::word_run::{ListOfRun, WordRun};
 use crate::segment::word_blocks::{ListKey, bytes_max};
 use crate::word_postings::{POSTING_BYTES, WORD_BYTES, WordPostings};
 
-/// Bounds of the number of open postings at which a run is made. Between the bounds, this number is
-/// a quarter of the rows for which the head is sized.
+/// Minimum and maximum number of open postings (postings in no run yet) at which a run is made.
+/// Within these bounds, the number is a quarter of the rows for which the head is sized.
 const OPEN_MAX: u32 = 1 << 13;
 const OPEN_MIN: u32 = 1 << 6;
 /// Number of runs of similar length that are merged into a longer run. A merged run is not merged
-/// again, since a second merge would delay the inserting thread.
+/// again, because a second merge would delay the inserting thread too long.
 const FAN_IN: usize = 16;
 
-/// Approximate memory of a word that only one row has, in bytes, without the letters.
+/// Approximate bytes of memory of a word that only one row has, without its letters.
 pub(super) const LONE_WORD_BYTES: u64 = (WORD_BYTES + POSTING_BYTES) as u64;
 
 /// The words of a head's rows. One thread inserts, and any number of threads read.
@@ -33,7 +34,7 @@ pub(super) struct HeadWords {
 
 #[derive(Default)]
 struct WordsNow {
-    /// The runs, oldest first. The merged runs come before all others.
+    /// The runs, oldest first. Merged runs come before all other runs.
     runs: Vec<Arc<WordRun>>,
     /// The number of merged runs.
     merged: usize,
@@ -102,7 +103,7 @@ impl HeadWords {
         (now.bytes + now.open.bytes()) as u64
     }
 
-    /// Upper bound for the bytes of the words in a segment.
+    /// Upper bound for the bytes that these words take in a segment.
     pub(super) fn bytes_max(&self, table: &RowTable) -> u64 {
         let (mut count, mut postings, mut text) = (0, 0, 0);
         self.each_word(table, |word, lists| {
@@ -113,8 +114,9 @@ impl HeadWords {
         bytes_max(count as u64, postings as u64, text as u64)
     }
 
-    /// Passes the lists of a word, of these kinds or of all kinds, to `each`, with the class of the
-    /// word in the list's rows. The lists of a class come together.
+    /// Passes the lists of a word to `each`, with the class that the word has in the list's rows.
+    /// If `kinds` is given, only lists of these kinds are passed. Lists of the same class are
+    /// passed in succession.
     pub(super) fn lists(
         &self,
         (hash, word): (u64, &str),
@@ -129,7 +131,8 @@ impl HeadWords {
             (open.collect(), now.runs.clone())
         };
         let mut lists = Vec::new();
-        // The newest row comes first. The order of arrival is nearly the order of time.
+        // The newest row comes first. The rows come in the order of arrival, which is nearly the
+        // order of time.
         open.sort_by_cached_key(|(key, row)| (*key, Reverse(table.sort_key(*row))));
         for same in open.chunk_by(|(one, _), (other, _)| one == other) {
             let rows = same.iter().map(|(_, row)| *row).collect();
@@ -166,7 +169,7 @@ impl HeadWords {
         (found.len() <= max).then_some(found)
     }
 
-    /// Passes each word to `each`, in ascending order, with its lists, ascending by key. Several
+    /// Passes each word to `each`, in ascending order, with its lists, which ascend by key. Several
     /// lists may have the same key.
     pub(super) fn each_word(&self, table: &RowTable, each: impl FnMut(&str, &[ListOfRun<'_>])) {
         let (last, runs) = {
@@ -191,7 +194,7 @@ mod tests {
     type Model = BTreeMap<String, BTreeMap<ListKey, Vec<u32>>>;
 
     fn hash(word: &str) -> u64 {
-        // Only few hashes exist, so that words share a hash.
+        // There are only few hashes, so words share a hash.
         word.len() as u64
     }
 

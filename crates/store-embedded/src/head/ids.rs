@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::size::ROWS_MAX;
 
-/// Number of tables: together they hold all rows that a head can have.
+/// Number of tables. Together they have space for all rows of a head.
 const ID_TABLES: usize = 14;
 
-/// Number of bits of a slot that hold the row plus one; 0 means no row.
+/// Number of low bits of a slot that hold the row plus one; 0 means a free slot.
 const ROW_BITS: u32 = ROWS_MAX.trailing_zeros() + 1;
 
-/// Rows by the hash of their id: a hash table with open addressing, in several tables of which only
-/// the last takes new rows. The other bits of a slot hold the highest bits of the hash, so that a
-/// slot of another id is nearly always recognised without reading its row.
+/// Finds rows by the hash of their id. This is a hash table with open addressing, in several
+/// tables; only the last table takes new rows. The high bits of a slot hold the highest bits of the
+/// hash. So a slot of another id is nearly always recognised without reading its row.
 pub(super) struct Ids {
     /// Slots of the first table, a power of two; each further table has twice as many.
     slots: usize,
@@ -32,7 +32,7 @@ impl Ids {
         self.slots as u64 * 4
     }
 
-    /// Rows whose id may have this hash, beginning with the latest table.
+    /// Rows whose id may have this hash; rows of the latest table come first.
     pub(super) fn rows(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let tables = self.tables.iter().rev().filter_map(OnceLock::get);
         tables.flat_map(move |slots| {
@@ -44,7 +44,7 @@ impl Ids {
         })
     }
 
-    /// Adds a row. The caller has already added all rows below `row`.
+    /// Adds a row. The caller must already have added all lower rows.
     pub(super) fn insert(&self, hash: u64, row: u32) {
         let full = |at: usize| row as usize >= ((self.slots << (at + 1)) - self.slots) / 8 * 5;
         let at = (0..ID_TABLES - 1).take_while(|&at| full(at)).count();
@@ -61,7 +61,7 @@ fn pack(hash: u64, row: u32) -> u32 {
     ((hash >> (32 + ROW_BITS)) as u32) << ROW_BITS | row
 }
 
-/// Returns all slots, beginning with the slot where a hash belongs.
+/// Returns all slots, beginning with the slot to which the hash belongs.
 fn from(slots: &[AtomicU32], hash: u64) -> impl Iterator<Item = &AtomicU32> {
     let last = slots.len() - 1;
     (0..slots.len()).map(move |at| &slots[(hash as usize).wrapping_add(at) & last])

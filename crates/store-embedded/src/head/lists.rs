@@ -1,8 +1,8 @@
 //! The posting lists of a head: the ordered rows of each term and kind.
 //!
-//! The lists are in a hash table with chains. Due to its layout, an insert touches little memory
-//! outside the cache: the chain's start, the entry, and, only for a longer list, the list itself.
-//! An entry is a cache line with the newest time and the first few rows.
+//! The lists are entries of a hash table with chains. An insert touches little memory outside the
+//! cache: the start of the chain, the entry, and for a longer list also the list. An entry is one
+//! cache line: the newest time, and the first few rows.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -14,13 +14,13 @@ use super::size::ROWS_MAX;
 use super::table::RowTable;
 use super::word_run::WordRun;
 
-/// Maximum number of rows that an entry itself holds.
+/// Maximum number of rows in the entry itself.
 const INLINE: usize = 7;
-/// Number of kinds of a term that a search reaches one by one from the term's first entry. Entries
-/// of further kinds are also in separate chains.
+/// Number of kinds of a term whose entries form a list that starts at the term's first entry. A
+/// search reads this list entry by entry. Entries of further kinds are also in chains of their own.
 const FEW_KINDS: usize = 16;
-/// Number of tables of chains. Each table has four times as many chains as the table before. It
-/// takes new entries once the chains of all tables before have one entry on average.
+/// Number of tables of chains. Each table has four times as many chains as the previous table. A
+/// table takes new entries once the chains of all previous tables have one entry on average.
 const TABLES: usize = 12;
 
 /// The posting list of a term and kind. Links to other entries are stored as the entry's number
@@ -34,16 +34,17 @@ struct ListEntry {
     kind: AtomicU32,
     /// The next entry of the chain.
     next: AtomicU32,
-    /// The next entry of the term.
+    /// The next entry of the same term.
     sibling: AtomicU32,
-    /// The long list that holds all rows, once the rows are too many for the entry or have arrived
-    /// out of order.
+    /// The long list. It has all rows once there are too many rows for the entry, or once rows
+    /// arrive out of order.
     long: AtomicU32,
-    /// Whether the entry is in the chain of its term and kind, not in the chain of its term.
+    /// Whether the entry is in the chain of its term and kind (true) or in the chain of its term
+    /// (false).
     is_far: AtomicBool,
     len: AtomicU8,
-    /// In the first entry of a term: a bit for each of the term's kinds ([`bit`]). A kind that the
-    /// term does not have is nearly always recognised without reading the other entries.
+    /// In the first entry of a term: one bit for each kind of the term ([`bit`]). So a kind that
+    /// the term does not have is nearly always recognised without reading further entries.
     kinds: AtomicU16,
     rows: [AtomicU32; INLINE],
 }
@@ -84,7 +85,7 @@ pub(super) struct PostingLists {
     every: ListEntry,
 }
 
-/// The hash that selects the chain of a term and kind, for a term with many kinds.
+/// If a term has many kinds: the hash that selects the chain of the term and one kind.
 fn far(term: u64, kind: u32) -> u64 {
     term ^ u64::from(kind).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -102,7 +103,8 @@ impl PostingLists {
         }
     }
 
-    /// Approximate memory of the lists in bytes, without their rows and the first table of chains.
+    /// Approximate bytes of memory of the lists, without their rows and without the first table of
+    /// chains.
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.entries.len()) * ENTRY_BYTES + u64::from(self.long.len()) * LONG_BYTES
     }
@@ -131,7 +133,7 @@ impl PostingLists {
         })
     }
 
-    /// Returns the oldest entry of a term.
+    /// Returns the first entry of a term, which is the oldest.
     fn find_first(&self, term: u64) -> Option<&ListEntry> {
         self.find(term, |entry| entry.is(term) && !entry.is_far())
     }
@@ -141,7 +143,8 @@ impl PostingLists {
         self.find(far(term, kind), is_it)
     }
 
-    /// Makes an entry whose next entry of the term is `sibling`. Readers cannot find the entry yet.
+    /// Makes an entry; `sibling` is the next entry of the same term. Readers cannot find the entry
+    /// before [`Self::link`].
     fn make(&self, term: u64, kind: u32, sibling: u32) -> (u32, &ListEntry) {
         let (number, entry) = self.entries.add();
         entry.term.store(term, Ordering::Relaxed);
@@ -152,7 +155,7 @@ impl PostingLists {
 
     /// Puts an entry into a chain.
     fn link(&self, hash: u64, number: u32, entry: &ListEntry) {
-        // All tables up to `at` have `chains * (4^(at + 1) - 1) / 3` chains in total.
+        // The tables up to `at` have `chains * (4^(at + 1) - 1) / 3` chains in total.
         let full = |at: usize| number as usize >= ((self.chains << (2 * at + 2)) - self.chains) / 3;
         let at = (0..TABLES - 1).take_while(|&at| full(at)).count();
         let chains = self.tables[at]
@@ -205,8 +208,8 @@ impl PostingLists {
         entry
     }
 
-    /// Loads the entries of these terms, a few dozen, into the processor's cache all at once;
-    /// otherwise each lookup would wait for memory on its own.
+    /// Loads the entries of a few dozen terms into the processor's cache, all at the same time.
+    /// Otherwise each lookup would wait for memory by itself.
     pub(super) fn warm(&self, terms: &[u64]) {
         let Some(chains) = self.tables[0].get() else { return };
         let first = |term: &u64| &chains[*term as usize & (chains.len() - 1)];
@@ -220,13 +223,14 @@ impl PostingLists {
         std::hint::black_box(terms.iter().filter_map(long).fold(0, u32::max));
     }
 
-    /// Inserts a row into the list of a term and its kind.
+    /// Inserts a row into the list of a term and kind.
     pub(super) fn insert(&self, term: u64, row: u32, (kind, time): (u32, u64), table: &RowTable) {
         self.grow(self.list(term, kind), row, time, table);
     }
 
-    /// Inserts a row into the list of all rows, and into the list of its kind. `every` is the term
-    /// that all rows have. This term may have thousands of kinds, so each kind has its own chain.
+    /// Inserts a row into the list of all rows and into the list of its kind. `every` is the term
+    /// that all rows have. This term may have thousands of kinds, so each of its entries is in a
+    /// chain of its own.
     pub(super) fn insert_every(
         &self,
         every: u64,
@@ -276,8 +280,8 @@ impl PostingLists {
         }
     }
 
-    /// Passes the lists of a term, of these kinds or of all kinds, to `each` until `each` returns
-    /// true. Returns whether `each` has returned true.
+    /// Passes the lists of a term to `each` until `each` returns true. If `kinds` is given, only
+    /// lists of these kinds are passed. Returns whether `each` has returned true.
     fn any(
         &self,
         term: u64,
@@ -318,7 +322,8 @@ impl PostingLists {
         self.any(term, kinds, &mut |_| true)
     }
 
-    /// Passes the lists of a term, of these kinds or of all kinds, to `each` until `each` breaks.
+    /// Passes the lists of a term to `each` until `each` breaks. If `kinds` is given, only lists of
+    /// these kinds are passed.
     pub(super) fn postings(
         &self,
         term: u64,
@@ -333,7 +338,7 @@ impl PostingLists {
         flow
     }
 
-    /// Whether there is a row of the kind.
+    /// Whether a row of the kind exists.
     pub(super) fn has_kind(&self, every: u64, kind: u32) -> bool {
         self.find_far(every, kind).is_some()
     }
@@ -358,7 +363,7 @@ impl PostingLists {
         })
     }
 
-    /// Passes the rows of the list with this number to `each`.
+    /// Passes the rows of list number `number` to `each`.
     pub(super) fn nth(&self, number: u32, each: &mut impl FnMut(HeadPostings)) {
         if let Some(entry) = self.entries.get(number) {
             self.postings_of(entry, each);
@@ -366,7 +371,7 @@ impl PostingLists {
     }
 }
 
-/// Returns the rows that an entry itself holds, and their number.
+/// Returns the rows in the entry itself, and their number.
 fn few(entry: &ListEntry) -> ([u32; INLINE], u8) {
     let len = entry.len.load(Ordering::Acquire);
     (std::array::from_fn(|at| entry.rows[at].load(Ordering::Relaxed)), len)
@@ -375,21 +380,21 @@ fn few(entry: &ListEntry) -> ([u32; INLINE], u8) {
 /// A posting list of a head, or a part of such a list.
 #[derive(Clone)]
 pub enum HeadPostings {
-    /// A short list, and the number of its rows, oldest first.
+    /// The rows of a short list, oldest first, and their number.
     Few([u32; INLINE], u8),
     /// A part of a longer list, oldest row first.
     Many(SharedRows),
-    /// Postings of a run of words.
+    /// The posting list of a word in a run.
     OfRun(RunPostings),
 }
 
-/// A posting list of a run of words, newest row first.
+/// The posting list of a word in a run, newest row first.
 #[derive(Clone)]
 pub struct RunPostings {
     run: Arc<WordRun>,
     /// The list's position in the run's postings.
     at: Range<u32>,
-    /// The range of rows that the run may have.
+    /// The rows that the run covers.
     span: Range<u32>,
     /// The kind of the list's rows.
     kind: u32,
@@ -421,7 +426,7 @@ impl HeadPostings {
         }
     }
 
-    /// Whether a row can be in the list, by a test that needs no search.
+    /// Whether the list may have a row, by a test that needs no search.
     #[inline]
     pub(super) fn may_have(&self, row: u32) -> bool {
         match self {
@@ -430,7 +435,7 @@ impl HeadPostings {
         }
     }
 
-    /// The kind of the list's rows, if the list itself has the kind.
+    /// The kind of the list's rows, if the list knows the kind.
     #[inline]
     pub(super) fn kind(&self) -> Option<u32> {
         match self {

@@ -1,4 +1,4 @@
-//! A long posting list. The cost of an insert hardly depends on the length of the list.
+//! A long posting list. An insert costs about the same however long the list is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -8,28 +8,28 @@ use arc_swap::ArcSwapOption;
 use super::table::RowTable;
 use crate::segment::file::partition;
 
-/// Maximum number of rows in the tail, where rows are inserted in place.
+/// Maximum number of rows in the tail. A row is inserted at its place in the tail.
 const TAIL: usize = 28;
-/// Number of rows at which the middle is merged into the rest.
+/// Number of rows of the middle at which it is merged into the oldest rows.
 const MIDDLE: usize = 1024;
 
 /// Immutable rows, oldest first.
 pub type SharedRows = Arc<[u32]>;
 
-/// A long posting list. One thread inserts. Readers copy the tail, and repeat the copy if rows of
-/// the tail moved meanwhile.
+/// A long posting list. One thread inserts. Readers copy the tail, and copy it again if its rows
+/// moved during the copy.
 #[derive(Default)]
 pub(super) struct LongList {
-    /// A sequence number, which is odd while rows of the tail move.
+    /// A sequence number. It is odd while rows of the tail move.
     turn: AtomicU32,
     len: AtomicU32,
     tail: [AtomicU32; TAIL],
-    /// The middle, which receives the rows of a full tail, and the rest.
+    /// The middle, which receives the rows of a full tail; and all older rows.
     older: ArcSwapOption<[SharedRows; 2]>,
 }
 
-/// Returns a row's position among `len` other rows. The search starts at the end, since the row is
-/// usually among the newest.
+/// Returns the position at which a row belongs among `len` other rows. The search starts at the
+/// end, since the row is usually among the newest.
 fn index_of(row: u32, len: usize, nth: impl Fn(usize) -> u32, table: &RowTable) -> usize {
     let sort_key = table.sort_key(row);
     let is_newer = |index: usize| table.sort_key(nth(index)) < sort_key;
@@ -42,7 +42,7 @@ fn index_of(row: u32, len: usize, nth: impl Fn(usize) -> u32, table: &RowTable) 
 }
 
 fn merge(newer: &[u32], older: &[u32], table: &RowTable) -> SharedRows {
-    // Later arrivals are usually newer: few of the `older` rows belong after the first of the
+    // Later arrivals are usually newer, so few of the `older` rows belong after the first of the
     // `newer` rows.
     let first = newer.first().map(|&row| index_of(row, older.len(), |at| older[at], table));
     let (before, mut behind) = older.split_at(first.unwrap_or(older.len()));
@@ -64,12 +64,12 @@ impl LongList {
         self.tail[..len].iter().map(|row| row.load(Ordering::Relaxed))
     }
 
-    /// Number of rows of the tail.
+    /// Number of rows in the tail.
     pub(super) fn len(&self) -> u32 {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Inserts a row. `is_newest` means that the row belongs after all other rows.
+    /// Inserts a row. `is_newest` means that the row belongs at the end.
     pub(super) fn insert(&self, row: u32, is_newest: bool, table: &RowTable) {
         let mut len = self.len.load(Ordering::Relaxed) as usize;
         if len == TAIL {
@@ -109,7 +109,7 @@ impl LongList {
         });
     }
 
-    /// Runs `change`, and makes readers discard what they read meanwhile.
+    /// Runs `change`. Readers discard rows that they read during the change.
     fn moving(&self, change: impl FnOnce()) {
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! The head: the newest records, indexed in memory while their log is being written.
 //!
 //! One thread inserts, and any number of threads read. Rows, ids and posting lists are read without
-//! a lock; the words of the last rows are read under a lock (`head_words`). Rows are numbered in the
-//! order of arrival. A reader remembers the number of published rows at its start and skips later
-//! rows, so posting lists may grow meanwhile.
+//! a lock. The words of the newest rows are read under a lock (`head_words`). Rows are numbered in
+//! the order of arrival. A reader notes the number of published rows at its start and skips later
+//! rows, so posting lists may grow while it reads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,16 +40,16 @@ mod table;
 mod tests;
 mod word_run;
 
-/// Lower bound for the bytes of text per word, on average over the distinct words of any text.
+/// The least average number of bytes of text per distinct word, in any text.
 const TEXT_BYTES_PER_WORD: usize = 4;
-/// Approximate upper bound for the memory that a record takes in a head, in bytes: as if no other
-/// record had the same labels and words.
+/// Approximate upper bound for the bytes of memory that a record takes in a head. It assumes that
+/// no other record has the same labels and words.
 pub(crate) fn bytes_of_record(bytes: &[u8], terms: &TermHasher) -> u64 {
     let Ok(record) = Record::new(bytes) else { return ROW_BYTES };
     let has_words = terms.has_words_of(record.kind());
     let words = if has_words { record.wire().len() / TEXT_BYTES_PER_WORD } else { 0 };
     let words = words.min(hark_words::TOKENS_MAX) as u64;
-    // One more term for the author.
+    // The author is one more term.
     ROW_BYTES
         + (record.labels_max() as u64 + 1) * (lists::ENTRY_BYTES + lists::POSTING_BYTES)
         + words * (head_words::LONE_WORD_BYTES + TEXT_BYTES_PER_WORD as u64)
@@ -57,9 +57,9 @@ pub(crate) fn bytes_of_record(bytes: &[u8], terms: &TermHasher) -> u64 {
 
 /// The newest records of a shelf, indexed in memory; see the module's documentation.
 pub struct Head {
-    /// The log that contains the records.
+    /// The log of these records.
     pub log: Arc<Log>,
-    /// Number of rows that earlier heads have received since the shelf was opened.
+    /// Number of rows that earlier heads have had since the shelf was opened.
     pub base: u64,
     terms: TermHasher,
     table: RowTable,
@@ -70,20 +70,20 @@ pub struct Head {
     words: HeadWords,
     inserted: AtomicU32,
     published: AtomicU32,
-    /// Number of rows in all posting lists of labels and authors, in total.
+    /// Total number of rows in the posting lists of labels and authors.
     postings: AtomicU64,
     dead: DeadRows,
     oldest: AtomicU64,
     newest: AtomicU64,
     expiring: Mutex<BTreeMap<u64, Vec<u32>>>,
     next_expiry: AtomicU64,
-    /// The rows that sums include; `None` until the first question for sums.
+    /// The rows that sums include; `None` before the first question for sums.
     summed: Mutex<Option<SummedHead>>,
 }
 
 impl Head {
-    /// Makes an empty head for `log`. The tables hold about `rows` rows before they grow; growth
-    /// delays the inserting thread.
+    /// Makes an empty head for `log`. The tables have space for about `rows` rows. Beyond that they
+    /// grow, which delays the inserting thread.
     pub fn new(log: Arc<Log>, terms: TermHasher, base: u64, rows: u32) -> Self {
         Self {
             log,
@@ -111,8 +111,8 @@ impl Head {
         self.inserted.load(Ordering::Acquire)
     }
 
-    /// Approximate memory of the head, in bytes. The memory depends more on the posting lists than
-    /// on the rows: a record with many unique labels adds as many lists.
+    /// Approximate bytes of memory of the head. Posting lists take more memory than rows: a record
+    /// with many unique labels adds as many lists.
     pub fn bytes(&self) -> u64 {
         let rows = u64::from(self.inserted());
         let tables = if rows > 0 { self.lists.table_bytes() + self.ids.table_bytes() } else { 0 };
@@ -136,7 +136,7 @@ impl Head {
         self.dead.count()
     }
 
-    /// Inserts a record whose frame is at `offset` of the log. Called by one thread at a time.
+    /// Inserts a record; its frame is at `offset` of the log. Called by one thread at a time.
     pub fn insert(&self, record: &Record<'_>, offset: u32, buffers: &mut TermBuffers) -> u32 {
         let row = self.inserted();
         let (time, kind, id) = (record.time(), record.kind(), record.id());
@@ -162,13 +162,13 @@ impl Head {
         row
     }
 
-    /// Passes each word to `each`, in ascending order, with its lists, ascending by kind and class.
-    /// Several lists may have the same kind and class.
+    /// Passes each word to `each`, in ascending order, with its lists, which ascend by kind and
+    /// class. Several lists may have the same kind and class.
     pub fn each_word(&self, each: impl FnMut(&str, &[ListOfRun<'_>])) {
         self.words.each_word(&self.table, each);
     }
 
-    /// Upper bound for the bytes that the words take in a segment.
+    /// Upper bound for the bytes that these words take in a segment.
     pub fn word_bytes_max(&self) -> u64 {
         self.words.bytes_max(&self.table)
     }
@@ -178,13 +178,13 @@ impl Head {
         self.table.get(row)
     }
 
-    /// Returns a row's record, if the record is written and whole.
+    /// Returns a row's record, if the record is in the log and undamaged.
     pub fn record(&self, row: u32) -> Option<Record<'_>> {
         self.record_at(row, self.row(row)?.offset)
     }
 
-    /// Returns the record of a row; `offset` is the offset of the record. The first call for a row
-    /// verifies the checksum.
+    /// Returns the record of a row, which is at `offset`. The first call for a row verifies the
+    /// checksum.
     #[inline]
     fn record_at(&self, row: u32, offset: u32) -> Option<Record<'_>> {
         let (verified, at) = (&self.chunk(row)?.verified, row % CHUNK as u32);
@@ -204,7 +204,7 @@ impl Head {
         record
     }
 
-    /// Makes the next read of each record verify the checksum again.
+    /// Lets the next read of each record verify the checksum again.
     pub(crate) fn forget_verified(&self) {
         let firsts = (0..self.inserted()).step_by(CHUNK);
         firsts.filter_map(|row| self.chunk(row)).for_each(|chunk| chunk.verified.clear_all());
@@ -221,13 +221,13 @@ impl Head {
         self.lists.nth(number, &mut |list| rows.extend((0..list.len()).map(|at| list.row(at))));
     }
 
-    /// Expiry times and their rows, ascending by time.
+    /// The rows that expire and their expiry times, ascending by time.
     pub fn expiries(&self) -> Vec<(u64, u32)> {
         let expiring = self.expiring.lock();
         expiring.iter().flat_map(|(&at, rows)| rows.iter().map(move |&row| (at, row))).collect()
     }
 
-    /// The expiry times up to `now` and their rows, ascending by time.
+    /// The rows that expire by `now` and their expiry times, ascending by time.
     pub fn expired_by(&self, now: u64) -> Vec<(u64, u32)> {
         if self.next_expiry.load(Ordering::Acquire) > now {
             return Vec::new();
@@ -242,7 +242,8 @@ impl Head {
         self.chunk(row).is_some_and(|chunk| chunk.doomed.set(row % CHUNK as u32))
     }
 
-    /// Marks a row as deleted for readers and the writer. Its frame counts as dead bytes.
+    /// Marks a row as dead for readers and the writer. The bytes of its frame then count as dead
+    /// bytes.
     pub fn kill(&self, row: u32) {
         let (Some(chunk), Some(found)) = (self.chunk(row), self.row(row)) else { return };
         chunk.doomed.set(row % CHUNK as u32);
@@ -254,8 +255,8 @@ impl Head {
         }
     }
 
-    /// Marks the unpublished rows as dead after a failed write of their batch. The rows are dead
-    /// for the writer and for readers; no reader has seen them before.
+    /// Marks the unpublished rows as dead, because writing their batch has failed. No reader has
+    /// seen these rows.
     pub fn discard_unpublished(&self) {
         for row in self.published()..self.inserted() {
             if let Some(chunk) = self.chunk(row) {
@@ -266,7 +267,7 @@ impl Head {
         self.publish();
     }
 
-    /// Marks a row as not deleted, since the batch with the deletion could not be written.
+    /// Withdraws the deletion of a row, because the batch with this deletion could not be written.
     pub fn spare(&self, row: u32) {
         if let Some(chunk) = self.chunk(row)
             && !chunk.dead.get(row % CHUNK as u32)

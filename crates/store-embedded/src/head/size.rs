@@ -1,9 +1,9 @@
 //! The size of a head.
 
-/// Maximum number of rows in a head, however large a single batch is. The tests of this crate use a
-/// smaller maximum.
+/// Maximum number of rows in a head, also if a single batch is larger. The tests of this crate use
+/// a smaller maximum.
 pub const ROWS_MAX: usize = if cfg!(test) { 1 << 14 } else { 1 << 22 };
 
-/// Approximate bytes of memory of a row: in the table, in the id index, and in the posting lists of
-/// all rows and of its kind.
+/// Approximate bytes of memory of a row in the table, in the id index, in the list of all rows, and
+/// in the list of its kind.
 pub(crate) const ROW_BYTES: u64 = 80;

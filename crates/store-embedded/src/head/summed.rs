@@ -4,8 +4,8 @@ use super::Head;
 use crate::sums::SummedHead;
 
 impl Head {
-    /// Passes to `with` the published rows that are alive, have not expired by `now` and have no
-    /// `hidden` kind.
+    /// Passes the rows for sums to `with`: published rows that are alive, have not expired by
+    /// `now`, and have no `hidden` kind.
     pub(crate) fn summed<R>(
         &self,
         hidden: &[u32],
@@ -21,7 +21,7 @@ impl Head {
     /// Adds the rows that were published since the last call, and removes expired rows.
     fn catch_up(&self, summed: &mut SummedHead, now: u64) {
         if summed.advance(now) {
-            // Rows that died earlier were removed at that time.
+            // Rows that died earlier have already been removed.
             for (_, row) in self.expired_by(now).into_iter().filter(|(_, row)| !self.is_dead(*row))
             {
                 self.remove_summed(summed, row);
@@ -32,7 +32,8 @@ impl Head {
             if self.is_dead(row) || self.row(row).is_none_or(|row| summed.hides(row.kind)) {
                 continue;
             }
-            // `kill` waits for this loop, so a row that dies meanwhile is removed afterwards.
+            // `kill` waits until this loop has ended, so a row that dies during the loop is removed
+            // afterwards.
             if let Some(record) = self.record(row) {
                 summed.add(&record);
             }

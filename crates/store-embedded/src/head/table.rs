@@ -9,11 +9,11 @@ use crate::bits::AtomicBits;
 
 /// Rows per chunk of the row table.
 pub(super) const CHUNK: usize = 1024;
-/// The sort key of a row: newest first, then by the first 16 bytes of the id. A collision of two
-/// such prefixes would take 2^64 tries.
+/// The sort key of a row: newer times first, then the first 16 bytes of the id. To find two ids
+/// with the same first 16 bytes takes 2^64 tries.
 pub(super) type Rank = (u64, [u64; 2]);
 
-/// The first 16 bytes of an id, in a form that sorts as the bytes do.
+/// The first 16 bytes of an id, as numbers with the same order.
 pub fn id_prefix(id: &Id) -> [u64; 2] {
     [0, 8].map(|at| id[at..].first_chunk().map_or(0, |eight| u64::from_be_bytes(*eight)))
 }
@@ -37,9 +37,10 @@ pub(super) struct TableChunk {
     pub(super) rows: Box<[OnceLock<HeadRow>]>,
     /// Rows that are durably deleted.
     pub(super) dead: AtomicBits,
-    /// Rows deleted by synced batches and by the current batch; a superset of `dead`.
+    /// Rows that a synced batch or the current batch has deleted. All rows of `dead` are also in
+    /// here.
     pub(super) doomed: AtomicBits,
-    /// Rows with a verified checksum since the last [`super::Head::forget_verified`].
+    /// Rows with a checksum that was verified since the last [`super::Head::forget_verified`].
     pub(super) verified: AtomicBits,
 }
 
@@ -71,7 +72,7 @@ impl RowTable {
         self.chunk(row)?.rows[row as usize % CHUNK].get()
     }
 
-    /// The key by which every list sorts the row.
+    /// The key by which all lists are sorted.
     #[inline]
     pub(super) fn sort_key(&self, row: u32) -> (Rank, u32) {
         (self.rank(row), row)

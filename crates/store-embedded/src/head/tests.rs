@@ -1,4 +1,4 @@
-//! Compares a head and its posting lists with a model, while rows are inserted.
+//! Compares a head and its posting lists with a model while rows are inserted.
 
 use hark_archive::Id;
 use hark_archive::query::prepared::TermMap as _;
@@ -10,8 +10,8 @@ use super::*;
 
 const SECRET: [u8; 16] = [7; 16];
 
-/// Makes records with few times, kinds and labels, and with ids that agree in their first bytes, so
-/// that lists grow at any position.
+/// Makes records with few times, kinds and labels, and with ids that share their first bytes. So
+/// lists grow at any position.
 fn records(count: usize, seed: u64) -> Vec<Vec<u8>> {
     let mut random = Random::new(seed);
     let one = |at: usize| {
@@ -76,7 +76,7 @@ fn look(head: &Arc<Head>, records: &[Vec<u8>], terms: &TermHasher, random: &mut 
 fn readers_find_every_published_row_in_order_while_rows_are_inserted() {
     let records = records(6_000, 3);
     let terms = TermHasher::new(&SECRET, &crate::EmbeddedOptions::default());
-    // Capacity for fewer rows, so that tables grow.
+    // The head is sized for fewer rows, so its tables must grow.
     let head = Arc::new(Head::new(Arc::new(Log::empty()), terms.clone(), 0, 500));
     std::thread::scope(|threads| {
         threads.spawn(|| {

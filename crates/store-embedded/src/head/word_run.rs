@@ -1,4 +1,4 @@
-//! A run: the sorted words of neighbouring rows of a head, each word with its posting lists. Runs
+//! A run: the sorted words of successive rows of a head. Each word has its posting lists. Runs
 //! never change.
 
 use std::cmp::Ordering;
@@ -8,11 +8,11 @@ use super::table::RowTable;
 use crate::segment::word_blocks::{ListKey, index_key};
 use crate::word_postings::WordPostings;
 
-/// The words of rows that arrived one after another.
+/// The sorted words of successive rows.
 pub struct WordRun {
-    /// The rows that have words, newest first. Postings are indices into these rows.
+    /// The rows that have words, newest first. A posting is an index into these rows.
     rows: Box<[u32]>,
-    /// The range of the rows in the order of arrival.
+    /// The rows that the run covers, in the order of arrival.
     span: Range<u32>,
     /// The concatenated words.
     text: String,
@@ -35,7 +35,7 @@ struct RunList {
     end: u32,
 }
 
-/// A posting list of one of several runs.
+/// A posting list from one of several runs.
 pub struct ListOfRun<'a> {
     /// The kind of the list's rows, and the class of the word in these rows.
     pub key: ListKey,
@@ -58,13 +58,13 @@ impl ListOfRun<'_> {
     }
 }
 
-/// Compares words with the same first eight bytes ([`index_key`]). No word has a zero byte.
+/// Compares words whose first eight bytes ([`index_key`]) are equal. No word has a zero byte.
 #[inline]
 fn longer(key: u64, texts: impl FnOnce() -> Ordering) -> Ordering {
     if key.trailing_zeros() >= 8 { Ordering::Equal } else { texts() }
 }
 
-/// The start of the item numbered `at`, which is the end of the item before.
+/// The start of item number `at`, that is, the end of the previous item.
 fn start(at: usize, end: impl Fn(usize) -> u32) -> usize {
     at.checked_sub(1).map_or(0, end) as usize
 }
@@ -100,13 +100,13 @@ impl WordRun {
         run
     }
 
-    /// Merges neighbouring runs into a new run.
+    /// Merges successive runs into a new run.
     pub(super) fn merge(runs: &[&Self], table: &RowTable) -> Self {
         let of_run = |(number, run): (usize, &&Self)| {
             (0..run.rows.len()).map(move |at| (number, at)).collect::<Vec<(usize, usize)>>()
         };
         let row = |(number, at): (usize, usize)| runs[number].rows[at];
-        // The newest run comes first: a stable sort merges sorted parts fast.
+        // The newest run comes first: the stable sort is fast for parts that are already sorted.
         let mut ranked: Vec<_> = runs.iter().enumerate().rev().flat_map(of_run).collect();
         ranked.sort_by_key(|at| table.sort_key(row(*at)));
         let mut numbers: Vec<Vec<u32>> = runs.iter().map(|run| vec![0; run.rows.len()]).collect();
@@ -137,8 +137,8 @@ impl WordRun {
         merged
     }
 
-    /// Passes each word of these runs to `each`, in ascending order, with its lists, ascending by
-    /// key. Among lists of the same key, the list of the newest run comes first.
+    /// Passes each word of these runs to `each`, in ascending order, with its lists, which ascend
+    /// by key. Of the lists with the same key, the list of the newest run comes first.
     pub(super) fn each_word<'a>(
         runs: &[&'a Self],
         mut each: impl FnMut(&'a str, &[ListOfRun<'a>]),
@@ -146,7 +146,7 @@ impl WordRun {
         let of_run = |(number, run): (u32, &&'a Self)| {
             (0..).zip(&run.words).map(move |(at, word)| (word.key, number, at))
         };
-        // The newest run comes first: a stable sort merges sorted parts fast.
+        // The newest run comes first: the stable sort is fast for parts that are already sorted.
         let mut words: Vec<(u64, u32, u32)> = Vec::new();
         words.reserve_exact(runs.iter().map(|run| run.words.len()).sum());
         (0..)
@@ -199,7 +199,7 @@ impl WordRun {
         &self.text[from..self.words[number].end as usize]
     }
 
-    /// The lists of a word: the key and the position in the postings of each list.
+    /// The key of each list of a word, and the position of the list in the postings.
     fn lists_of(&self, number: usize) -> impl Iterator<Item = (ListKey, Range<u32>)> {
         let from = start(number, |at| self.words[at].lists_end);
         (from..self.words[number].lists_end as usize).map(|at| {
@@ -212,7 +212,7 @@ impl WordRun {
         &self.postings[postings.start as usize..postings.end as usize]
     }
 
-    /// The number of the first word that is not less than `word`.
+    /// The number of the first word that is equal to `word` or greater.
     fn partition(&self, word: &str) -> usize {
         let key = index_key(word.as_bytes());
         let from = self.words.partition_point(|one| one.key < key);
@@ -229,8 +229,8 @@ impl WordRun {
         low
     }
 
-    /// Finds the lists of a word by the word's text: the key and the position in the postings of
-    /// each list.
+    /// Finds a word by its text. Returns the key of each list, and the position of the list in the
+    /// postings.
     pub(super) fn find(&self, word: &str) -> impl Iterator<Item = (ListKey, Range<u32>)> {
         let at = self.partition(word);
         let found = (at < self.words.len() && self.word(at) == word).then_some(at);
@@ -243,13 +243,13 @@ impl WordRun {
         from.map(|at| self.word(at)).take_while(move |word| word.starts_with(beginning))
     }
 
-    /// The row of a posting.
+    /// Returns the row that a posting stands for.
     #[inline]
     pub(super) fn row(&self, posting: u32) -> u32 {
         self.rows[self.postings[posting as usize] as usize]
     }
 
-    /// The range of the rows in the order of arrival.
+    /// The rows that the run covers, in the order of arrival.
     pub(super) fn span(&self) -> Range<u32> {
         self.span.clone()
     }

@@ -1,9 +1,9 @@
-//! Errors of reading a log.
+//! Errors of reading a log to its end.
 
 use std::io;
 use std::path::PathBuf;
 
-/// The fault of a log of more than [`BYTES_MAX`](super::BYTES_MAX).
+/// The fault of a log that is longer than [`BYTES_MAX`](super::BYTES_MAX).
 pub(super) const TOO_LONG: &str = "it is longer than indices reach, so that its last records could not be \
                         found: stop what writes the archive and run `hark rebuild`, which divides it";
 
@@ -30,7 +30,7 @@ pub enum LogError {
         /// The log's file.
         path: PathBuf,
     },
-    /// A damaged frame had been synced, or is followed by other frames.
+    /// A frame is damaged that was synced, or that other frames follow.
     #[error("{path} is damaged at byte {offset}, in what had been synced")]
     Damaged {
         /// The log's file.

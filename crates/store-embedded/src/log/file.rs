@@ -14,47 +14,48 @@ use crate::damage::DamagedRecords;
 use crate::disk::Disk;
 use crate::map::Map;
 
-/// A length that most records do not exceed.
+/// Most records are no longer than this.
 const RECORD_BYTES: usize = 2048;
 
 /// A log file, open for reading.
 pub struct Log {
     /// The log's number; logs are ordered by number.
     pub number: u32,
-    /// How many times the log was rewritten.
+    /// How often the log was rewritten.
     pub generation: u32,
     path: PathBuf,
     salt: u32,
     map: Map,
-    /// Bytes written.
+    /// Number of bytes written.
     end: AtomicU64,
     /// The damaged records of the shelf.
     damage: Arc<DamagedRecords>,
     /// Whether a part of the file is known to be damaged.
     is_damaged: AtomicBool,
-    /// Number of written bytes that belong to dead records and to deletions.
+    /// Number of written bytes of dead records and of deletions.
     pub dead_bytes: AtomicU64,
     /// Number of dead records in the file.
     pub dead_records: AtomicU64,
-    /// The last rewrite of the log; unknown after a start.
+    /// Data of the rewrite that made this file; unknown after a start.
     rewritten: OnceLock<LogRewrite>,
 }
 
-/// A rewrite of a log.
+/// Data of a rewrite of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogRewrite {
-    /// Number of deletions that were kept, because the deleted records may still be in their logs.
+    /// Number of deletions that the rewrite kept, because the deleted records may still be in their
+    /// logs.
     pub kept: u64,
-    /// Numbers of the logs that these deletions name.
+    /// Numbers of the logs in which these deleted records may be.
     pub kept_of: BTreeSet<u32>,
-    /// The position up to which deletions were applied: the log that was being written then, and an
-    /// offset.
+    /// The position of the last deletion that had been applied when the rewrite began: the number
+    /// of the active log, and an offset.
     pub purged_to: (u32, u64),
 }
 
 impl Log {
-    /// Opens a log with `len` written bytes. A log that `grows` can be read up to [`BYTES_MAX`],
-    /// for all settings of the writing process.
+    /// Opens a log that has `len` written bytes. If `grows`, the log can be read up to
+    /// [`BYTES_MAX`], whatever the settings of the writing process are.
     pub fn open(
         disk: &dyn Disk,
         shelf: &Path,
@@ -90,7 +91,7 @@ impl Log {
         })
     }
 
-    /// Returns the log, which from now on records its damaged records in `damage`.
+    /// Returns the log, which from now on adds its damaged records to `damage`.
     #[must_use]
     pub fn noting_in(self, damage: &Arc<DamagedRecords>) -> Self {
         Self { damage: Arc::clone(damage), ..self }
@@ -113,7 +114,7 @@ impl Log {
         }
     }
 
-    /// The seed of the checksums of the log's frames.
+    /// The seed for the checksums of the log's frames.
     pub fn salt(&self) -> u32 {
         self.salt
     }
@@ -134,13 +135,13 @@ impl Log {
         self.dead_records.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that `count` deletions were appended. Deletions count as dead bytes: a rewrite drops a
-    /// deletion once the deleted record is gone from its log.
+    /// Notes that `count` deletions were appended. Deletions count as dead bytes, because a rewrite
+    /// drops a deletion once the deleted record is gone from its log.
     pub fn note_deletions(&self, count: u64) {
         self.dead_bytes.fetch_add(count * LogFrame::DELETE_BYTES, Ordering::Relaxed);
     }
 
-    /// Copies the figures of dead bytes and dead records, and the last rewrite, from another map of
+    /// Copies the dead bytes, the dead records and the data of the last rewrite from another map of
     /// the log.
     pub fn copy_dead(&self, other: &Self) {
         self.dead_bytes.store(other.dead_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -151,19 +152,19 @@ impl Log {
     /// Copies the data of the last rewrite from another map of the log.
     pub fn copy_rewrite_data(&self, other: &Self) {
         if let Some(rewritten) = other.rewritten.get() {
-            // If the log was rewritten since, the newer data stay.
+            // If the log was rewritten since then, its own newer data stay.
             let _ = self.rewritten.set(rewritten.clone());
         }
     }
 
-    /// Records the rewrite that has made this file.
+    /// Sets the data of the rewrite that made this file.
     pub fn note_rewrite(&self, rewrite: LogRewrite) {
         self.note_deletions(rewrite.kept);
-        // Only the rewrite that has made the file calls this, once.
+        // This is called once, by the rewrite that made the file.
         let _ = self.rewritten.set(rewrite);
     }
 
-    /// The last rewrite of the log, if it is known.
+    /// The data of the rewrite that made this file, if known.
     pub fn rewritten(&self) -> Option<&LogRewrite> {
         self.rewritten.get()
     }
@@ -173,8 +174,8 @@ impl Log {
         self.rewritten().is_some_and(|rewrite| !rewrite.kept_of.is_disjoint(logs))
     }
 
-    /// Number of dead bytes that a rewrite would free, without the deletions that the last rewrite
-    /// had to keep.
+    /// Number of dead bytes that a rewrite would free. The deletions that the last rewrite had to
+    /// keep do not count.
     pub fn droppable_bytes(&self) -> u64 {
         let kept = self.rewritten().map_or(0, |rewrite| rewrite.kept * LogFrame::DELETE_BYTES);
         self.dead_bytes.load(Ordering::Relaxed).saturating_sub(kept)
@@ -190,18 +191,18 @@ impl Log {
         self.droppable_bytes() as f64 / self.written().max(1) as f64
     }
 
-    /// Length up to which the log may grow and stay readable through this map.
+    /// Length up to which the log may grow and still be readable through this map.
     pub(crate) fn room(&self) -> u64 {
         self.map.len() as u64
     }
 
-    /// All bytes written.
+    /// All written bytes.
     pub fn bytes(&self) -> &[u8] {
         let end = self.written() as usize;
         self.map.get(..end).unwrap_or_default()
     }
 
-    /// Whether a read of the log has failed; such a read returned zeros.
+    /// Whether a read of the log has failed and returned zeros.
     #[inline]
     pub fn is_unreadable(&self) -> bool {
         self.faults() > 0
@@ -213,8 +214,8 @@ impl Log {
         self.map.faults()
     }
 
-    /// Whether a part of the log is known to be damaged or could not be read. If so, each read of a
-    /// record verifies the checksum.
+    /// Whether a part of the log is damaged or could not be read. If so, each read of a record
+    /// verifies the checksum.
     #[inline]
     pub fn is_doubtful(&self) -> bool {
         self.is_damaged.load(Ordering::Relaxed) || self.is_unreadable()
@@ -225,8 +226,8 @@ impl Log {
         self.is_damaged.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the record put at `offset`. Bounds are always checked; the checksum only if `verify`
-    /// is set or the log [is doubtful](Log::is_doubtful).
+    /// Returns the record put at `offset`. Bounds are always checked. The checksum is checked only
+    /// if `verify` is set or the log [is doubtful](Log::is_doubtful).
     #[inline]
     pub fn record(&self, offset: u32, verify: bool) -> Option<Record<'_>> {
         let bytes = self.bytes().get(offset as usize..)?;
@@ -236,7 +237,7 @@ impl Log {
         put_of(bytes)
     }
 
-    /// Records that a part of the file is lost.
+    /// Notes that a part of the file is lost.
     pub(crate) fn note_lost(&self) {
         self.map.note_lost();
     }
@@ -253,7 +254,8 @@ impl Log {
         self.map.prefetch(offset as usize);
     }
 
-    /// Makes the system read the record at `offset` from the disk, up to the size of most records.
+    /// Makes the system read the record at `offset` from the disk. Only the usual size of a record
+    /// is read.
     pub fn read_ahead(&self, offset: u32) {
         let at = offset as usize;
         self.map.read_ahead(at..self.bytes().len().min(at + RECORD_BYTES));
@@ -264,7 +266,7 @@ impl Log {
         &self.path
     }
 
-    /// Size of the frame at `offset`; 0 without a whole frame.
+    /// Size of the frame at `offset`; 0 if there is no whole frame.
     pub fn frame_bytes(&self, offset: u32) -> u64 {
         let bytes = self.bytes().get(offset as usize..).unwrap_or_default();
         body_bytes(bytes).map_or(0, |len| (FRAME + len) as u64)

@@ -9,24 +9,24 @@ pub const MAGIC: &[u8; 8] = b"HARKlog1";
 /// Number of bytes before the first frame: magic, number, generation, salt, and the CRC32C of these
 /// fields.
 pub const HEADER: u64 = 24;
-/// Number of bytes of a frame before its body: length of the body, CRC32C of all other bytes of the
-/// frame, type.
+/// Number of bytes of a frame before its body: the body's length, the CRC32C of all other bytes of
+/// the frame, and the type.
 pub const FRAME: usize = 9;
-/// Maximum length of a frame's body; a frame that claims more is damaged.
+/// Maximum length of a frame's body. A frame with a greater length is damaged.
 pub const BODY_MAX: usize = 64 << 20;
 
-/// Maximum length of a log: addresses have 32 bits for a frame's offset. The tests of this crate
-/// use a smaller maximum, to write less.
+/// Maximum length of a log, because an address has 32 bits for the offset of a frame. The tests of
+/// this crate use a smaller maximum, so they write less.
 pub const BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { u32::MAX as u64 };
-/// Length at which the next log is begun at the latest. The batch that reaches this length may need
-/// as much again: a request to vanish can delete millions of records at once.
+/// Length of a log at which the next log begins, whatever the settings are. The batch that reaches
+/// this length may be as long again: a request to vanish can delete millions of records at once.
 pub const LOG_BYTES_MAX: u64 = BYTES_MAX.div_ceil(2);
 
 /// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFrame<'a> {
-    /// The start of a batch: this many bytes of frames follow, all synced together. An unfinished
-    /// batch at the end of the last log was never acknowledged.
+    /// The start of a batch: frames of this many bytes follow, which are synced together. If a
+    /// batch at the end of the last log is unfinished, none of its writes was acknowledged.
     Batch(u32),
     /// A record was put.
     Put(&'a [u8]),
@@ -34,7 +34,7 @@ pub enum LogFrame<'a> {
     Delete {
         /// The record's id.
         id: Id,
-        /// The number of the log with the record's put.
+        /// The number of the log in which the record was put.
         log: u32,
     },
 }
@@ -63,7 +63,7 @@ impl<'a> LogFrame<'a> {
         }
     }
 
-    /// Appends the frame's bytes, for a log with this salt.
+    /// Appends the frame's bytes. `salt` is the salt of the log.
     pub fn write(&self, salt: u32, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[0; FRAME]);
@@ -90,21 +90,21 @@ impl<'a> LogFrame<'a> {
     }
 }
 
-/// CRC32C of a frame's length, type and body. The log's salt is the seed, so that nobody can hide a
-/// frame in a message.
+/// CRC32C of a frame's length, type and body. The log's salt is the seed, so nobody can forge a
+/// frame inside a message.
 fn checksum(frame: &[u8], salt: u32) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(salt, &frame[..4]), &frame[8..])
 }
 
-/// Returns the body length of the frame at the start of `bytes`, if `bytes` has the whole frame.
+/// If `bytes` begins with a whole frame, returns the length of the frame's body.
 #[inline]
 pub(super) fn body_bytes(bytes: &[u8]) -> Option<usize> {
     let len = u32::from_le_bytes(*bytes.first_chunk()?) as usize;
     (len <= BODY_MAX && bytes.len() >= FRAME + len).then_some(len)
 }
 
-/// Returns the frame at the start of `bytes` and its size; `None` if the frame is damaged or cut
-/// short.
+/// Returns the frame at the start of `bytes` and its size; `None` if the frame is damaged or
+/// incomplete.
 pub fn frame(bytes: &[u8], salt: u32) -> Option<(LogFrame<'_>, usize)> {
     let size = FRAME + body_bytes(bytes)?;
     let bytes = &bytes[..size];
@@ -115,8 +115,7 @@ pub fn frame(bytes: &[u8], salt: u32) -> Option<(LogFrame<'_>, usize)> {
     Some((LogFrame::parse(bytes[8], &bytes[FRAME..])?, size))
 }
 
-/// Returns the record of the put at the start of `bytes`. The function checks bounds, but not the
-/// checksum.
+/// Returns the record of the put at the start of `bytes`. Checks bounds, but not the checksum.
 #[inline]
 pub(crate) fn put_of(bytes: &[u8]) -> Option<Record<'_>> {
     let len = body_bytes(bytes)?;
@@ -126,7 +125,7 @@ pub(crate) fn put_of(bytes: &[u8]) -> Option<Record<'_>> {
     Record::new(&bytes[FRAME..FRAME + len]).ok()
 }
 
-/// The header of a log file.
+/// Makes the header of a log file.
 pub fn header(number: u32, generation: u32, salt: u32) -> [u8; HEADER as usize] {
     let mut out = [0; HEADER as usize];
     out[..8].copy_from_slice(MAGIC);
@@ -138,7 +137,7 @@ pub fn header(number: u32, generation: u32, salt: u32) -> [u8; HEADER as usize] 
     out
 }
 
-/// Returns the salt of a log file, if `bytes` start with the expected header.
+/// Returns the salt of a log file; `None` unless `bytes` begin with the expected header.
 pub fn salt(bytes: &[u8], number: u32, generation: u32) -> Option<u32> {
     let salt = u32::from_le_bytes(*bytes.get(16..)?.first_chunk()?);
     (bytes.get(..HEADER as usize)? == header(number, generation, salt)).then_some(salt)
@@ -149,7 +148,7 @@ pub fn path(shelf: &Path, number: u32, generation: u32) -> PathBuf {
     shelf.join("log").join(format!("{number:08}-{generation}.log"))
 }
 
-/// The number and the generation of a log, from the name of its file.
+/// Reads the number and the generation of a log from the name of its file.
 pub(crate) fn parse_name(name: &str) -> Option<(u32, u32)> {
     let (number, generation) = name.strip_suffix(".log")?.split_once('-')?;
     Some((number.parse().ok()?, generation.parse().ok()?))

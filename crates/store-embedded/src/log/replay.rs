@@ -10,17 +10,17 @@ use crate::map::unreadable;
 /// Where a log ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEnd {
-    /// The offset of the last whole batch.
+    /// The offset at which the last whole batch begins.
     pub last: u64,
-    /// The end of the last whole batch.
+    /// The offset at which the last whole batch ends.
     pub good: u64,
     /// The length of the file.
     pub len: u64,
 }
 
-/// Reads a log from front to back and passes every frame of every whole batch, with its offset, to
-/// `each`. A torn batch at the end is left out; damage anywhere else is an error, and so is a log
-/// of more than [`BYTES_MAX`].
+/// Reads a log from front to back, and passes each frame of each whole batch to `each`, with the
+/// frame's offset. A torn batch at the end is left out. Damage anywhere else is an error, and so is
+/// a log that is longer than [`BYTES_MAX`].
 pub fn replay(
     disk: &dyn Disk,
     path: &Path,
@@ -46,9 +46,10 @@ pub(crate) fn replay_any(
     each: &mut dyn FnMut(u64, LogFrame<'_>),
 ) -> Result<LogEnd, LogError> {
     let io = |cause| LogError::Io { path: path.into(), cause };
-    // A separate map: the map for queries expects random access and reads nothing ahead.
+    // The log gets a separate map, because the map for queries expects random access and reads
+    // nothing ahead.
     let bytes = disk.map_sequential(path).map_err(io)?;
-    // An unreadable end is an error, since a torn end would be cut off.
+    // An unreadable end is an error. It must not count as a torn end, which would be cut off.
     let readable = || if bytes.is_unreadable() { Err(io(unreadable())) } else { Ok(()) };
     let Some(salt) = salt(&bytes, number, generation) else {
         readable()?;
@@ -70,8 +71,7 @@ pub(crate) fn replay_any(
     Ok(end)
 }
 
-/// Does the same as [`replay`], for a log that is no longer written: here a torn end is damage,
-/// too.
+/// Does the same as [`replay`], for a log that is no longer written: a torn end is damage, too.
 pub fn replay_whole(
     disk: &dyn Disk,
     path: &Path,
@@ -86,7 +86,7 @@ pub fn replay_whole(
 }
 
 /// Passes the frames of the batch at `at` to `each` and returns the end of the batch. If the batch
-/// is not whole, returns `None` and passes no frame.
+/// is incomplete or damaged, returns `None` and passes no frame.
 pub(crate) fn replay_batch(
     bytes: &[u8],
     at: usize,
@@ -107,8 +107,8 @@ pub(crate) fn replay_batch(
     Some(at + whole)
 }
 
-/// Returns the size of the batch at the start of `bytes`, if the batch is whole. `frames` receives
-/// the sizes of the batch's frames.
+/// Returns the size of the batch at the start of `bytes`; `None` unless the batch is whole.
+/// `frames` receives the sizes of the batch's frames.
 fn batch(bytes: &[u8], salt: u32, frames: &mut Vec<usize>) -> Option<usize> {
     frames.clear();
     let (LogFrame::Batch(inner), start) = frame(bytes, salt)? else { return None };
@@ -123,8 +123,8 @@ fn batch(bytes: &[u8], salt: u32, frames: &mut Vec<usize>) -> Option<usize> {
 }
 
 /// Whether another batch follows the damaged batch at the start of `bytes`. If so, the damaged
-/// batch had been synced: only one batch is written at a time, so a crash alone cannot leave a
-/// batch after a torn batch.
+/// batch had been synced. Only one batch is written at a time, so a crash cannot leave a batch
+/// behind a torn batch.
 fn later_batch(bytes: &[u8], salt: u32) -> bool {
     let start = 4u32.to_le_bytes();
     let mut starts = bytes.windows(4).enumerate().skip(1).filter(|(_, four)| *four == start);

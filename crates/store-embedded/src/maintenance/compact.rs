@@ -25,8 +25,9 @@ pub struct CompactionResult {
 }
 
 impl EmbeddedStore {
-    /// Frees the space of all deleted records and merges all segments into as few as possible,
-    /// while readers and the writer continue. A head with deleted records is sealed first.
+    /// Frees the space of all deleted records, and merges all segments into as few as possible.
+    /// Readers and the writer continue during the compaction. If the active head has deleted
+    /// records, it is sealed first.
     pub fn compact(&self, progress: OnProgress<'_>) -> Result<CompactionResult, MaintenanceError> {
         let shelf = &self.shelf;
         let before = self.stats();
@@ -61,7 +62,7 @@ fn compact(shelf: &OpenShelf, progress: OnProgress<'_>) -> Result<(), Maintenanc
     let mut round = MaintenanceRound::new(shelf, &never);
     round.seal();
     round.seal_head();
-    // Rewrites come before merges: rewrites free space, and the segments are still small.
+    // Rewrites come before merges, because rewrites free space and the segments are still small.
     round.rewrite(RewriteOrder::Oldest, &|_| true, progress);
     progress(JobProgress { what: "merging segments", done: 0, total: 1 });
     round.merge(next_to_fit);

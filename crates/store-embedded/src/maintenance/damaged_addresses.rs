@@ -1,8 +1,9 @@
-//! Damaged addresses of a segment: maintenance does not use them, but makes them again from the
-//! segment's logs.
+//! Replaces damaged addresses of a segment. Maintenance does not use damaged addresses, but makes
+//! new ones from the segment's logs.
 //!
-//! The index has the time of each row and the hash of each row's id. So each record in the logs is
-//! looked up by its id, as a question does, and the found row gets the record's address.
+//! The index of the segment has the time of each row and the hash of each row's id. So each record
+//! of the logs is looked up by its id, as a question does, and the row that is found gets the
+//! record's address.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::segment::{self, RecordAddress, SegmentSection};
 use crate::space::job_room::{BESIDE_OTHERS, room_for};
 use crate::term::TermHasher;
 
-/// The sections that are needed to find rows.
+/// The sections that finding a row by its id needs.
 const NEEDED: [SegmentSection; 4] = [
     SegmentSection::Times,
     SegmentSection::IdHashes,
@@ -31,9 +32,9 @@ const NEEDED: [SegmentSection; 4] = [
     SegmentSection::IdFilter,
 ];
 
-/// Returns an error unless the addresses of a segment have the right checksum and `agree` with
-/// its logs. After an error, the next round of maintenance makes the addresses or the segment
-/// again.
+/// Returns an error if the addresses of a segment have a wrong checksum, or if `agree` is false
+/// because they do not lead to records. After an error, the next round of maintenance replaces the
+/// addresses or the segment.
 pub(super) fn trust_addresses(
     (files, jobs): (&ShelfFiles, &ShelfJobs),
     segment: &Segment,
@@ -48,9 +49,9 @@ pub(super) fn trust_addresses(
     Err(MaintenanceError::Damaged(path))
 }
 
-/// Returns an error if the sections for finding rows by id are damaged. A deletion that has not
-/// found its row is still needed, but a rewrite would drop the deletion. The next round makes
-/// the segment again.
+/// Returns an error if a section that finds rows by id is damaged. With damaged ids, a deletion may
+/// not have found its row. This deletion is still needed, but a rewrite would drop the deletion.
+/// The next round of maintenance replaces the segment.
 pub(super) fn trust_ids(
     (files, jobs): (&ShelfFiles, &ShelfJobs),
     segment: &Segment,
@@ -63,7 +64,7 @@ pub(super) fn trust_ids(
     Err(MaintenanceError::Damaged(segment::path(files.dir(), number)))
 }
 
-/// Writes the addresses of a segment again, and returns the renewed segment.
+/// Writes a new address file for a segment, and returns the segment with the new addresses.
 pub(super) fn remake_addresses(
     shelf: &OpenShelf,
     bad: &Arc<Segment>,
@@ -100,20 +101,20 @@ pub(super) fn remake_addresses(
     renewed.copy_dead_from(bad, None);
     let renewed = replace_segment(shelf, disk, manifest, next, renewed)?;
     shelf.jobs.forget_unreadable(&segment::path(shelf.files.dir(), number));
-    // Every frame of these logs has been read and is whole.
+    // Every frame of these logs has been read, and none was damaged.
     bad.logs.iter().flatten().for_each(|log| shelf.files.damage().forget(log.number));
     Ok(renewed)
 }
 
-/// Returns the address of each row of a segment, from its logs; `None` if the logs lack the
-/// record of a live row.
+/// Finds the address of each row of a segment in its logs; `None` if a live row's record is not
+/// there.
 fn find_addresses(
     terms: &TermHasher,
     disk: &dyn Disk,
     segment: &Segment,
 ) -> Result<Option<Vec<RecordAddress>>, MaintenanceError> {
     let (file, count) = (&segment.file, segment.file.rows as usize);
-    // The writer may mark more rows as dead meanwhile.
+    // In the meantime the writer may mark more rows as dead.
     let dead = AtomicBits::from_words(count, segment.dead.dead.words());
     let mut addresses = vec![RecordAddress::GONE; count];
     let mut rows: Vec<u32> = Vec::new();
@@ -135,9 +136,9 @@ fn find_addresses(
     Ok(is_whole.then_some(addresses))
 }
 
-/// Assigns `at` to the last row of an id, and moves the earlier addresses to the rows before. An id
-/// has several rows if its record was deleted and put again; then at most the last row is alive.
-/// For each log an id has one row, which stands for the id's last record in this log.
+/// Gives the last row of an id the address `at`, and moves the earlier addresses one row down. An
+/// id has several rows if its record was deleted and put again. Only the last row can be alive. In
+/// each log, an id has one row, for its last record there.
 fn set_last(rows: &[u32], at: RecordAddress, addresses: &mut [RecordAddress]) {
     let Some(&last) = rows.last() else { return };
     let before = addresses[last as usize];
@@ -157,7 +158,7 @@ mod tests {
     fn the_last_put_of_an_id_has_its_last_row() {
         let put = |log, offset| RecordAddress { log, offset };
         let mut addresses = vec![RecordAddress::GONE; 5];
-        // The live row is the first of the segment.
+        // The id has the rows 3 and 1. Row 1 is the last of these two, and so the live row.
         for at in [put(1, 24), put(1, 90), put(2, 24), put(4, 700)] {
             set_last(&[3, 1], at, &mut addresses);
         }

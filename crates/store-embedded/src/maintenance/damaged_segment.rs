@@ -1,13 +1,13 @@
-//! Rebuilding a damaged segment while readers and the writer continue.
+//! Replaces a damaged segment while readers and the writer continue.
 //!
-//! Only the segment's index is damaged. The segment's addresses are in another file, which is
-//! verified by its checksum and made again first if it is damaged (`damaged_addresses`). The dead rows are
-//! in memory, and the records are in the logs, each with its own checksum. So the segment is
-//! rebuilt as a head is sealed: into one new segment for each log, so that the memory does not grow
-//! with the damaged segment. The words are packed as they are found (`segment::gathered`), since a
-//! log from before search was enabled may have far more words than a head. Maintenance merges the
-//! new segments again later. If a single record cannot be read, nothing is changed, since the
-//! damage is not in the index.
+//! Only the segment's index is damaged. Its addresses are in another file with its own checksum. If
+//! they are damaged, they are replaced first (`damaged_addresses`). The dead rows are in memory,
+//! and the records are in the logs, each with its own checksum. So the segment is rebuilt in the
+//! way in which a head is sealed: each log gets one new segment. So the memory does not grow with
+//! the size of the damaged segment. Its words are packed while they are found
+//! (`segment::gathered`): a log that was written before search was enabled may have far more words
+//! than a head. Maintenance merges the new segments later. If any record cannot be read, nothing is
+//! changed, since then the damage is not only in the index.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::segment::opened::Segment;
 use crate::segment::seal::{self, SealedSegment};
 use crate::space::job_room::{BESIDE_OTHERS, room_for};
 
-/// Replaces the damaged part of a segment: the addresses alone, or the whole segment. Returns
-/// the number of segments that have replaced the segment.
+/// Replaces the damaged part of a segment: only the addresses, or the whole segment. Returns the
+/// number of new segments.
 pub(super) fn remake(shelf: &OpenShelf, bad: &Arc<Segment>) -> Result<usize, MaintenanceError> {
     if bad.has_sound_addresses() {
         return remake_segment(shelf, bad);
@@ -37,7 +37,7 @@ pub(super) fn remake(shelf: &OpenShelf, bad: &Arc<Segment>) -> Result<usize, Mai
     remake_segment(shelf, &bad)
 }
 
-/// Replaces a damaged segment by one segment for each of its logs; returns the number of new
+/// Replaces a damaged segment by one new segment for each of its logs. Returns the number of new
 /// segments.
 fn remake_segment(shelf: &OpenShelf, bad: &Arc<Segment>) -> Result<usize, MaintenanceError> {
     let started = JobStart::now();
@@ -49,13 +49,13 @@ fn remake_segment(shelf: &OpenShelf, bad: &Arc<Segment>) -> Result<usize, Mainte
     if !bad.has_sound_addresses() {
         return Err(damaged());
     }
-    // The new segments together are as large as the damaged segment, plus a trailer for each
-    // and the ids that the damaged segment may lack.
+    // All new segments together need as much space as the damaged segment, one trailer more for
+    // each, and the ids if the damaged segment has no ids.
     let ids = if bad.file.has_ids { 0 } else { u64::from(bad.file.rows) * 33 };
     let mut needs =
         bad.file.bytes() * 2 + ids + bad.addresses.bytes() + shelf.view.load().dead_files_max();
     if shelf.files.terms().has_words() && !bad.has_words() {
-        // Words that are not indexed yet take less than half as many bytes as their texts.
+        // Words that are not indexed yet need less than half of the bytes of their texts.
         needs += bad.logs.iter().flatten().map(|log| log.written()).sum::<u64>() / 2;
     }
     let room = room_for(

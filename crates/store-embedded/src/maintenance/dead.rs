@@ -11,9 +11,9 @@ use crate::options::EmbeddedOptions;
 pub(crate) struct DeadBytes {
     /// Dead bytes in all logs.
     pub all: u64,
-    /// Dead bytes in logs with a dead share that requires a rewrite, now or after sealing.
+    /// Dead bytes in logs whose share of dead bytes requires a rewrite, now or after sealing.
     pub due: u64,
-    /// Dead bytes in other sealed logs.
+    /// Dead bytes in all other sealed logs.
     pub spread: u64,
 }
 
@@ -35,8 +35,8 @@ impl DeadBytes {
         dead
     }
 
-    /// Dead bytes that rewrites free without another delete, if `dead_bytes_max` may stay spread
-    /// over logs.
+    /// Dead bytes that rewrites will free without another delete. `dead_bytes_max` bytes may stay
+    /// spread over logs.
     pub(crate) fn reclaimable(&self, dead_bytes_max: u64) -> u64 {
         self.due + self.spread.saturating_sub(dead_bytes_max)
     }

@@ -1,11 +1,11 @@
-//! Choosing the segments to merge: neighbours of similar size, once there are enough neighbours.
+//! Chooses the segments to merge: neighbours of similar size, once there are enough neighbours.
 
 use std::sync::Arc;
 
 use crate::segment::opened::{Segment, WEIGHT_MAX};
 
-/// Returns the oldest neighbouring segments of one tier that suffice for a merge, including smaller
-/// segments in between.
+/// Returns the oldest neighbouring segments of one size class that suffice for a merge. Smaller
+/// segments between them are merged, too.
 pub(super) fn due_merge(
     segments: &[Arc<Segment>],
     options: &crate::options::EmbeddedOptions,
@@ -21,15 +21,15 @@ pub(super) fn due(
     let fan_in = options.merge_fan_in.max(2);
     let tier = |rows: &u32| {
         let ratio = f64::from(*rows.max(&1)) / f64::from(options.seal_records.max(1));
-        // Heads are sealed at slightly more or fewer rows than `seal_records`, so the tiers begin
-        // at half of this number.
+        // A head is sealed at slightly more or fewer rows than `seal_records`, so each size class
+        // begins at half of `seal_records` times a power of `fan_in`.
         (ratio * 2.0).max(1.0).log(fan_in as f64).floor() as u32
     };
     (0..rows.len()).find_map(|start| {
         let here = tier(&rows[start]);
         let run = rows[start..].iter().map(tier).take_while(|tier| *tier <= here);
-        // Smaller segments at the end wait until there are enough: otherwise every few small
-        // segments would cause a rewrite of a large segment.
+        // Smaller segments behind the last of these must wait. Otherwise every few small segments
+        // would cause a rewrite of a large segment.
         let (last, _) = run.enumerate().filter(|(_, tier)| *tier == here).nth(fan_in - 1)?;
         let range = start..start + last + 1;
         fits(&rows[range.clone()], options).then_some(range)
@@ -42,8 +42,8 @@ pub(super) fn fits(rows: &[u32], options: &crate::options::EmbeddedOptions) -> b
     rows <= options.segment_records_max.min(WEIGHT_MAX)
 }
 
-/// Returns the oldest neighbouring segments that fit into one segment; `None` if no two neighbours
-/// fit.
+/// Returns the oldest neighbouring segments that together fit into one segment; `None` if no two
+/// neighbours fit.
 pub(super) fn next_to_fit(
     segments: &[Arc<Segment>],
     options: &crate::options::EmbeddedOptions,
@@ -61,7 +61,7 @@ pub(super) fn next_to_fit(
     None
 }
 
-/// Number of records in the segments of the next due merge.
+/// Number of records in the segments that the next due merge merges.
 pub(crate) fn merge_due_records(
     segments: &[Arc<Segment>],
     options: &crate::options::EmbeddedOptions,

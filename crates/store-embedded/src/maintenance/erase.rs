@@ -1,5 +1,5 @@
 //! Erasing: deleted records are removed from all files within a bounded time, however large the
-//! archive is. Without this bound, a log is rewritten only once a large share of the log is dead.
+//! archive is. Otherwise a log would be rewritten only when a large share of its bytes is dead.
 //!
 //! The writer records the logs with deleted records and the logs with the deletions. Twice within
 //! the bound, a round of maintenance rewrites all these logs. The file ERASED has the start of the
@@ -27,7 +27,8 @@ use crate::segment::opened::Segment;
 
 const NAME: &str = "ERASED";
 
-/// Longest and shortest time between two checks of the clock, which may be set meanwhile.
+/// The longest and the shortest time between two looks at the clock. Somebody may set the clock in
+/// between.
 const LOOK_MAX: Duration = Duration::from_hours(1);
 const LOOK_MIN: Duration = Duration::from_millis(100);
 
@@ -35,12 +36,12 @@ const LOOK_MIN: Duration = Duration::from_millis(100);
 pub(super) struct EraseRound {
     /// The logs that must still be rewritten.
     pub(super) logs: BTreeSet<u32>,
-    /// Start of the round; `None` if the round only retries logs of the last round.
+    /// The time at which the round began; `None` if the round only retries logs of the last round.
     began: Option<SystemTime>,
 }
 
-/// Schedules all logs with dead records for erasing, since a start cannot distinguish deleted
-/// from replaced records.
+/// Schedules all logs with dead records: after a start it is unknown which of them were deleted and
+/// which were only replaced.
 pub(crate) fn note_all_erasable(jobs: &ShelfJobs, view: &ShelfView) {
     let logs = logs_with_dead(view);
     jobs.erase_schedule().logs.extend(logs);
@@ -50,7 +51,7 @@ fn logs_with_dead(view: &ShelfView) -> BTreeSet<u32> {
     view.logs().filter(|log| log.has_dead()).map(|log| log.number).collect()
 }
 
-/// Time until the next round of erasing; `None` without a bound for erasing.
+/// Time until the next round of erasing; `None` if `erase_within` is not set.
 pub(super) fn erase_wait(files: &ShelfFiles, jobs: &ShelfJobs) -> Option<Duration> {
     let every = files.bounds().erase_within? / 2;
     let last = jobs.erase_schedule().last?;
@@ -71,7 +72,7 @@ pub(super) fn begin_erasing(shelf: &OpenShelf) -> Option<EraseRound> {
         read.unwrap_or(now)
     });
     shelf.jobs.erase_schedule().last = Some(last);
-    // A bound beyond the range of the clock counts as no bound.
+    // A bound that exceeds the range of the clock counts as no bound.
     if last.checked_add(every).is_none_or(|next| (last..next).contains(&now)) {
         let logs = std::mem::take(&mut shelf.jobs.erase_schedule().again);
         return (!logs.is_empty()).then_some(EraseRound { logs, began: None });
@@ -165,7 +166,8 @@ pub(super) fn end_erasing(
     }
 }
 
-/// Reads the start of the last round. A damaged file counts as a round long ago.
+/// Reads the time at which the last round began. If the file is damaged, the last round counts as
+/// long ago.
 fn read_erased(files: &ShelfFiles) -> Option<SystemTime> {
     let mut text = String::new();
     match files.disk().read(&files.dir().join(NAME)) {
@@ -188,7 +190,7 @@ fn write_erased(files: &ShelfFiles, at: SystemTime) {
         file.sync()
     };
     if let Err(error) = write() {
-        // The next start erases earlier than necessary.
+        // After the next start, a round of erasing comes earlier than necessary.
         tracing::debug!(%error, "ERASED could not be written");
     }
 }

@@ -1,4 +1,4 @@
-//! The logs with records to erase from the files.
+//! The logs that have records to erase from the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ pub(super) type ErasedAuthors = BTreeMap<Key, u64>;
 /// The logs to erase, and the time of the last round.
 #[derive(Debug, Default)]
 pub(crate) struct EraseSchedule {
-    /// Numbers of the logs that have records or deletions to be erased.
+    /// Numbers of the logs that have records or deletions to erase.
     pub(super) logs: BTreeSet<u32>,
     /// Authors who have vanished. No list names the logs of their replaced records.
     pub(super) authors: ErasedAuthors,
@@ -22,7 +22,7 @@ pub(crate) struct EraseSchedule {
     pub(super) all: bool,
     /// Logs that the last round could not erase. Every run of maintenance retries these logs.
     pub(super) again: BTreeSet<u32>,
-    /// Start of the last round of erasing; `None` before ERASED has been read.
+    /// The time at which the last round began; `None` before ERASED has been read.
     pub(super) last: Option<SystemTime>,
 }
 

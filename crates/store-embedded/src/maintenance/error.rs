@@ -16,13 +16,13 @@ pub enum MaintenanceError {
     /// A file that was written could not be opened again.
     #[error("maintenance of the archive failed: {0}")]
     Open(#[from] ShelfOpenError),
-    /// Another process has the shelf.
+    /// Another process writes to the shelf.
     #[error("another process has taken the archive over; ask that one")]
     Resting,
     /// A log is damaged.
     #[error("{0}; run `hark check`")]
     Log(#[from] LogError),
-    /// A segment is damaged, and so are the files from which it could be rebuilt.
+    /// A segment is damaged, and so is a file from which it could be rebuilt.
     #[error(
         "{0} is damaged and is neither merged nor rewritten; with the server stopped `hark rebuild` mends it"
     )]

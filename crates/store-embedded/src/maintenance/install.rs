@@ -1,4 +1,4 @@
-//! The common parts of all jobs: installing the result in one step, and counting the work.
+//! The common parts of all jobs: making the result visible in one step, and counting the work.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -26,10 +26,10 @@ use crate::segment;
 use crate::segment::opened::Segment;
 use crate::segment::sidecar::SidecarKind;
 
-/// The start of a job.
+/// The time at which a job began.
 pub(super) struct JobStart {
     pub(super) wall: Instant,
-    /// Processor time that the thread had used at the start.
+    /// Processor time of the thread when the job began.
     cpu: Duration,
 }
 
@@ -43,9 +43,9 @@ fn thread_cpu() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// Installs new segments. Marks the rows that `died` during the job as dead, saves the dead
-/// rows of all segments, and applies `change` to the manifest. Then makes the new segments
-/// visible to readers.
+/// Puts new segments in the place of old ones. Marks the rows in `died`, which died during the job,
+/// as dead, saves the dead rows of all segments, and applies `change` to the manifest. Then readers
+/// see the new segments.
 pub(super) fn install(
     shelf: &OpenShelf,
     disk: &dyn Disk,
@@ -59,8 +59,8 @@ pub(super) fn install(
         let used = entries.iter().map(|entry| entry.number + 1);
         manifest.next_segment = used.chain([manifest.next_segment]).max().unwrap_or_default();
     };
-    // Open the segments before taking the writer's lock: opening reads only the trailer and the
-    // addresses, but need not block the writer.
+    // The segments are opened before the writer's lock is taken. Opening reads only trailers and
+    // addresses, but the writer need not wait for these reads.
     let mut next = shelf.writer.manifest().clone();
     change(&mut next);
     let open = |entry| shelf.files.open_segment(disk, entry, &next, None);
@@ -116,9 +116,9 @@ pub(super) fn install(
     Ok(())
 }
 
-/// Changes a segment's line to name the next address file, which has already been written. Also
-/// saves the dead rows: a start must know rows without an address to be dead without reading a
-/// log.
+/// Changes a segment's line in the manifest to the next address file, which is already written.
+/// Also saves the dead rows. A start must know without reading a log that the rows without an
+/// address are dead.
 pub(super) fn readdress(
     files: &ShelfFiles,
     disk: &dyn Disk,
@@ -131,8 +131,8 @@ pub(super) fn readdress(
     Ok(line.clone())
 }
 
-/// Opens a segment again, with the files that `line` and `manifest` name and with the same dead
-/// rows.
+/// Opens a segment again, with the same dead rows and with the files that `line` and `manifest`
+/// name.
 pub(super) fn reopen(
     files: &ShelfFiles,
     disk: &dyn Disk,
@@ -144,8 +144,8 @@ pub(super) fn reopen(
     Ok(files.open_segment(disk, line, manifest, dead)?)
 }
 
-/// Replaces the manifest by `next`, and the segment that has the same number in the view by
-/// `renewed`. The caller holds `writing`.
+/// Replaces the manifest by `next`. In the view, replaces the segment that has the same number as
+/// `renewed`. The caller holds the writer's lock (`writing`).
 pub(super) fn replace_segment(
     shelf: &OpenShelf,
     disk: &dyn Disk,
@@ -171,8 +171,8 @@ pub(super) fn replace_segment(
     Ok(renewed)
 }
 
-/// Writes the dead rows of a segment if its `.dead` file lacks some of these rows, and returns
-/// the segment with the new manifest line. The rows count as saved once the manifest names the
+/// Writes the dead rows of a segment if its `.dead` file lacks some dead rows. Returns the segment
+/// with its new line of the manifest. The rows count as saved only after the manifest names the
 /// file.
 fn save_dead(
     files: &ShelfFiles,
@@ -193,8 +193,8 @@ fn save_dead(
     Ok(Arc::new(segment.with_entry(line.clone())))
 }
 
-/// Returns an error if a read of a file has failed since `before`: the files that the job has
-/// made may be wrong. The next round finds the damaged file.
+/// Returns an error if a read of a file has failed since `before`: then the files that the job
+/// wrote may be wrong. The next round finds the damaged file.
 pub(super) fn all_was_read(shelf: &OpenShelf, before: &ReadFaults) -> io::Result<()> {
     if has_lost(shelf, &shelf.view.load(), before) { Err(unreadable()) } else { Ok(()) }
 }
@@ -215,8 +215,8 @@ pub(super) fn note_done(
     });
 }
 
-/// Removes files that only the old manifest names. Readers with open files can continue to
-/// read. The next round retries files that cannot be removed now.
+/// Removes files that the old manifest names and the new manifest does not. Readers that have a
+/// file open can go on reading. Files that cannot be removed now are removed in the next round.
 pub(super) fn remove_unnamed(
     (files, jobs): (&ShelfFiles, &ShelfJobs),
     old: &Manifest,

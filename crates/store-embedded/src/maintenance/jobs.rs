@@ -1,4 +1,4 @@
-//! The state of a shelf's maintenance, which the writer, searches and maintenance share.
+//! The state of a shelf's maintenance. The writer, searches and maintenance share this state.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use crate::space::state::DiskSpace;
 /// The state of maintenance.
 #[derive(Default)]
 pub(crate) struct ShelfJobs {
-    /// Held during maintenance: one sealing, merging or rewriting at a time.
+    /// Held during maintenance, so only one job runs at a time.
     running: Mutex<()>,
     signal: Mutex<MaintenanceSignal>,
     signalled: Condvar,
@@ -35,12 +35,12 @@ pub(crate) struct ShelfJobs {
 /// The state that a shelf's maintenance keeps between rounds.
 #[derive(Debug, Default)]
 struct MaintenanceState {
-    /// Damaged files that could not be rebuilt, with the reason. Maintenance does not touch these
-    /// files until the next start.
+    /// Damaged files that could not be rebuilt, with the reasons. Until the next start, maintenance
+    /// does not touch these files.
     damaged: BTreeMap<PathBuf, String>,
-    /// Numbers of segments that were found damaged. Maintenance makes these segments again.
+    /// Numbers of segments that were found damaged. Maintenance replaces these segments.
     suspects: BTreeSet<u32>,
-    /// Number of failed reads, for each file in which failed reads were noticed.
+    /// For each file in which failed reads were found, their number.
     unreadable: BTreeMap<PathBuf, u32>,
     /// Whether files may exist that MANIFEST does not name.
     untidy: bool,
@@ -48,9 +48,9 @@ struct MaintenanceState {
     untidied: Option<String>,
 }
 
-/// Requests.
+/// The requests to maintenance.
 impl ShelfJobs {
-    /// Waits until no maintenance runs, and keeps any other from running meanwhile.
+    /// Waits until no maintenance runs. No maintenance begins until the guard is dropped.
     pub(crate) fn run_alone(&self) -> MutexGuard<'_, ()> {
         self.running.lock()
     }
@@ -64,7 +64,7 @@ impl ShelfJobs {
         self.signalled.notify_all();
     }
 
-    /// Wakes the maintenance thread to look for work.
+    /// Tells the maintenance thread that there may be work.
     pub(crate) fn call(&self) {
         self.signal.lock().work = true;
         self.notify();
@@ -95,17 +95,18 @@ impl ShelfJobs {
         self.notify();
     }
 
-    /// Whether the threads of the shelf are to end.
+    /// Whether the threads of the shelf must end.
     pub(crate) fn is_stopping(&self) -> bool {
         self.signal.lock().stop
     }
 
-    /// Whether maintenance pauses, because another process has the shelf or may take over soon.
+    /// Whether maintenance pauses, because another process writes to the shelf or may soon begin to
+    /// write.
     pub(super) fn is_paused(&self) -> bool {
         self.signal.lock().resting
     }
 
-    /// Whether maintenance is to do nothing more: the shelf is being closed, or maintenance pauses.
+    /// Whether maintenance must do nothing more: the shelf is being closed, or maintenance pauses.
     pub(super) fn is_stopped(&self) -> bool {
         let signal = self.signal.lock();
         signal.stop || signal.resting
@@ -123,22 +124,24 @@ impl ShelfJobs {
         }
     }
 
-    /// Records the first log that another process has to read; `None` if no process follows.
+    /// Notes the number of the first log that another process has to read; `None` if no process
+    /// follows.
     pub(crate) fn set_followed_from(&self, log: Option<u32>) {
         self.signal.lock().followed_from = log;
     }
 
-    /// The number of the first log that must not be rewritten, since another process reads the log.
+    /// The number of the first log that must not be rewritten, because another process reads this
+    /// log and later ones.
     pub(super) fn followed_from(&self) -> u32 {
         self.signal.lock().followed_from.unwrap_or(u32::MAX)
     }
 
-    /// Records that a series of deletes begins, in an archive of `bytes`.
+    /// Notes that a series of deletes begins, in an archive of `bytes` bytes.
     pub(crate) fn begin_deletes(&self, bytes: u64) {
         self.signal.lock().deletes_from_bytes.get_or_insert(bytes);
     }
 
-    /// Records that a series of deletes has ended.
+    /// Notes that a series of deletes has ended.
     pub(crate) fn end_deletes(&self) {
         self.signal.lock().deletes_from_bytes = None;
     }
@@ -148,7 +151,7 @@ impl ShelfJobs {
         self.signal.lock().deletes_from_bytes
     }
 
-    /// Records why the oldest full head could not be sealed; `None` once sealing succeeds.
+    /// Notes why the oldest full head could not be sealed; `None` once sealing succeeds.
     pub(super) fn note_unsealed(&self, failure: Option<JobFailure>) {
         self.signal.lock().unsealed = failure;
         self.notify();
@@ -160,7 +163,7 @@ impl ShelfJobs {
     }
 }
 
-/// The state of parts of maintenance.
+/// The parts of the state.
 impl ShelfJobs {
     pub(crate) fn erase_schedule(&self) -> MutexGuard<'_, EraseSchedule> {
         self.erase.lock()
@@ -185,29 +188,29 @@ impl ShelfJobs {
     }
 }
 
-/// Known damage.
+/// The known damage.
 impl ShelfJobs {
-    /// Numbers of segments that were found damaged and are to be made again.
+    /// Numbers of segments that were found damaged and must be replaced.
     pub(super) fn suspects(&self) -> BTreeSet<u32> {
         self.known.lock().suspects.clone()
     }
 
-    /// Records that a segment was found damaged. Returns whether this is new.
+    /// Notes that a segment was found damaged. Returns whether this was not known yet.
     pub(crate) fn suspect(&self, segment: u32) -> bool {
         self.known.lock().suspects.insert(segment)
     }
 
-    /// Whether a segment was found damaged and not made again yet.
+    /// Whether a segment was found damaged and is not replaced yet.
     pub(crate) fn is_suspect(&self, segment: u32) -> bool {
         self.known.lock().suspects.contains(&segment)
     }
 
-    /// Records that a damaged segment was made again.
+    /// Notes that a damaged segment was replaced.
     pub(super) fn clear_suspect(&self, segment: u32) {
         self.known.lock().suspects.remove(&segment);
     }
 
-    /// Records that a file is damaged and cannot be made again, and logs the damage once.
+    /// Notes that a file is damaged and cannot be made again, and logs the damage once.
     pub(crate) fn note_damaged_file(&self, path: PathBuf, reason: String) {
         if let Entry::Vacant(entry) = self.known.lock().damaged.entry(path) {
             tracing::error!(
@@ -223,9 +226,10 @@ impl ShelfJobs {
         self.known.lock().damaged.keys().cloned().collect()
     }
 
-    /// Records files with failed reads, each with the number of failed reads, and logs each file
-    /// once. If a failed read is new, calls `note_new` and returns true. Both callbacks are called
-    /// under the lock, so that a read that another thread has noticed first counts as known.
+    /// Notes files in which reads have failed, each with the number of failed reads, and logs each
+    /// file once. If a failed read was not known yet, calls `note_new` and returns true. Both
+    /// callbacks run under the lock. So if another thread found the same failed read first, it
+    /// counts as known.
     pub(crate) fn note_unreadable(
         &self,
         files: impl FnOnce() -> Vec<(PathBuf, u32)>,
@@ -251,7 +255,7 @@ impl ShelfJobs {
         is_new
     }
 
-    /// Forgets the failed reads of a file that was made again.
+    /// Forgets the failed reads of a file that was replaced.
     pub(super) fn forget_unreadable(&self, path: &Path) {
         self.known.lock().unreadable.remove(path);
     }
@@ -266,7 +270,8 @@ impl ShelfJobs {
         self.known.lock().untidy
     }
 
-    /// Records whether such files were removed, and logs a new failure.
+    /// Notes that such files were removed, or why they could not be removed, and logs a new
+    /// failure.
     pub(super) fn note_tidied(&self, failed: Option<String>) {
         let mut known = self.known.lock();
         known.untidy = failed.is_some();

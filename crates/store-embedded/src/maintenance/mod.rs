@@ -1,9 +1,9 @@
-//! Maintenance: sealing full heads, merging segments, rewriting logs that are mostly dead. One job
-//! runs at a time, while readers and the writer continue; the job's result is installed in one
-//! step. The files of a failed job are removed, and later jobs use the same file numbers.
+//! Maintenance: seals full heads, merges segments, and rewrites logs that are mostly dead. One job
+//! runs at a time, while readers and the writer continue. The result of a job becomes visible in
+//! one step. If a job fails, its files are removed, and later jobs use their numbers again.
 //!
-//! A thread (`thread`) runs the due jobs (`run`, `round`); `jobs` is the state that the thread
-//! shares with the writer and with searches.
+//! A thread (`thread`) runs the due jobs (`run`, `round`). The thread shares its state, `jobs`,
+//! with the writer and with searches.
 
 pub(crate) mod compact;
 mod damaged_addresses;

@@ -1,4 +1,4 @@
-//! Reports of maintenance in the log: a line from time to time, instead of a line after every job.
+//! Reports maintenance in the log, with a line from time to time instead of a line after every job.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use hark_archive::store::MaintenanceStats;
 /// Shortest time between two lines.
 const EVERY: Duration = Duration::from_mins(1);
 
-/// The maintenance that the last line has reported, and the time of the last line.
+/// The work that the last line has reported, and the time of the last line.
 #[derive(Debug, Default)]
 pub(super) struct WorkReport {
     told: MaintenanceStats,
     at: Option<Instant>,
-    /// Whether maintenance has done more since the last line.
+    /// Whether maintenance has done further work since the last line.
     has_more: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Rewriting a log without its deleted records.
+//! Rewrites a log without its deleted records.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,29 +27,29 @@ const BATCH_BYTES: usize = 1 << 20;
 /// The order in which logs are rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RewriteOrder {
-    /// The oldest log first. A deletion names a record in its own log or in an older log. So when a
-    /// log is rewritten, no older log needs the deletions in this log any more.
+    /// The oldest log comes first. A deletion names a record in its own log or in an older log. So
+    /// when a log is rewritten in this order, no older log still needs the deletions in this log.
     Oldest,
-    /// The log with the largest dead share first.
+    /// The log with the largest share of dead bytes comes first.
     Worst,
 }
 
-/// The result of copying the needed frames of a log.
+/// The result of copying those frames of a log that are still needed.
 pub(super) struct CopiedLog {
-    /// The new offset of each record, by the record's old offset.
+    /// For each record, its old offset and its new offset.
     moved: HashMap<u32, u32>,
     rewrite: LogRewrite,
     /// Bytes of the new file.
     end: u64,
 }
 
-/// Returns the dead rows of a segment whose records are still in the log numbered `log`.
+/// Returns the dead rows of a segment that have records in the log numbered `log`.
 pub(super) fn moved_and_dead(segment: &Segment, log: u32) -> Vec<u32> {
     segment.dead.dead.ones().filter(|&row| segment.address(row).log == log).collect()
 }
 
-/// Returns the next log to rewrite, and its segment: the first log by `order` among the sealed
-/// logs that `is_due` accepts. `passed_segments` and `passed_logs` are skipped.
+/// Returns the next log to rewrite, and its segment: of the sealed logs that `is_due` accepts, the
+/// first log in the given order. Skips `passed_segments` and `passed_logs`.
 pub(super) fn due_log(
     jobs: &ShelfJobs,
     view: &ShelfView,
@@ -80,7 +80,7 @@ pub(super) fn due_log(
     first.map(|(segment, log)| (Arc::clone(segment), log.number))
 }
 
-/// Rewrites a log without its dead records, and rewrites the addresses of the log's segment.
+/// Rewrites a log without its dead records, and writes new addresses for its segment.
 pub(super) fn rewrite(
     shelf: &OpenShelf,
     segment: &Arc<Segment>,
@@ -88,8 +88,8 @@ pub(super) fn rewrite(
 ) -> Result<(), MaintenanceError> {
     let (files, jobs) = (&shelf.files, &shelf.jobs);
     let (started, before) = (JobStart::now(), shelf.view.faults());
-    // If the addresses were damaged, records that no address names would be lost with the old
-    // log.
+    // If the addresses were damaged, a record that no address names would be lost together with the
+    // old log.
     trust_addresses((files, jobs), segment, true)?;
     trust_ids((files, jobs), segment)?;
     let log = segment.logs.iter().flatten().find(|log| log.number == number);
@@ -147,7 +147,7 @@ pub(super) fn rewrite(
     let line = readdress(&shelf.files, disk, segment, line)?;
     let renewed = reopen(&shelf.files, disk, segment, &line, &next)?;
     renewed.copy_dead_from(segment, Some(number));
-    // Records that died while the log was copied are still in the copy.
+    // The copy still has the records that died while the log was copied.
     for row in moved_and_dead(&renewed, number) {
         renewed.note_dead(row);
     }
@@ -175,7 +175,7 @@ pub(super) fn rewrite(
     Ok(())
 }
 
-/// Removes a segment and its last remaining log, which has no needed frame left.
+/// Removes a segment together with its last remaining log, in which no frame is needed any more.
 pub(super) fn remove_segment(
     shelf: &OpenShelf,
     segment: &Segment,
@@ -201,7 +201,7 @@ pub(super) fn remove_segment(
     Ok(())
 }
 
-/// Copies the frames of a log that are still needed into its next generation.
+/// Copies those frames of a log that are still needed into the log's next generation.
 pub(super) fn copy_live(
     shelf: &OpenShelf,
     disk: &dyn Disk,
@@ -223,14 +223,14 @@ pub(super) fn copy_live(
         .map(|address| address.offset)
         .inspect(|_| rows += 1)
         .collect();
-    // A deletion is needed while the deleted record may still be in its log.
+    // A deletion is needed as long as the deleted record may still be in its log.
     let view = shelf.view.load_full();
     let logs = view.segments.iter().flat_map(|segment| segment.logs.iter().flatten());
     let purged: HashMap<u32, (u32, u64)> =
         logs.filter_map(|log| Some((log.number, log.rewritten()?.purged_to))).collect();
     let needed = |target: u32, at: u64| {
         let is_purged = |log: &LogEntry| {
-            // Offsets refer to the first generation of the log.
+            // The position is an offset in the first generation of the log.
             let before = |to: &(u32, u64)| old.generation == 0 && (old.number, at) < *to;
             old.number < log.purged || purged.get(&target).is_some_and(before)
         };
@@ -238,8 +238,8 @@ pub(super) fn copy_live(
             && manifest.logs.iter().any(|log| log.number == target && !is_purged(log))
     };
     let salt = random_u32()?;
-    // The file gets its final name only once the file is complete, since `hark rebuild` may
-    // have to choose a generation without MANIFEST.
+    // The file gets its final name only when it is complete: without MANIFEST, `hark rebuild` must
+    // choose a generation by the file names.
     let whole = log::path(shelf.files.dir(), fresh.number, fresh.generation);
     let aside = whole.with_extension("new");
     let mut file = disk.create(&aside)?;
@@ -283,7 +283,7 @@ pub(super) fn copy_live(
     if let Some(error) = failed {
         return Err(error.into());
     }
-    // The address of each live row must have led to a record; otherwise the addresses are
+    // The address of each live row must lead to a record. If one does not, the addresses are
     // damaged.
     trust_addresses((&shelf.files, &shelf.jobs), segment, moved.len() == rows)?;
     file.sync()?;

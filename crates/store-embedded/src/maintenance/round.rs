@@ -1,5 +1,5 @@
-//! A round of maintenance: all due jobs, one after another. A failed job is skipped until the next
-//! round, so that it delays no other job, and the files of the failed job are removed.
+//! A round of maintenance: all due jobs, one after another. If a job fails, it is skipped until the
+//! next round, so that it delays no other job, and its files are removed.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
@@ -22,13 +22,13 @@ use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::segment;
 use crate::segment::opened::Segment;
 
-/// Finds segments to merge among neighbours.
+/// Chooses neighbouring segments to merge.
 type MergeFinder = fn(&[Arc<Segment>], &EmbeddedOptions) -> Option<Range<usize>>;
 
-/// A round of maintenance. The owner of the round holds the shelf's `maintenance` lock.
+/// A round of maintenance. The owner of a round holds the shelf's `maintenance` lock.
 pub(crate) struct MaintenanceRound<'a> {
     shelf: &'a OpenShelf,
-    /// Whether the round is to end after the current job.
+    /// Whether the round must end after the current job.
     stop: &'a dyn Fn() -> bool,
     /// The first failure of the round.
     failed: Option<MaintenanceError>,
@@ -36,7 +36,7 @@ pub(crate) struct MaintenanceRound<'a> {
     seals: bool,
     /// Segments that could not be merged.
     unmerged: HashSet<u32>,
-    /// Segments that are damaged or were replaced in this round. The round touches neither these
+    /// Segments that are damaged, or that this round has replaced. The round touches neither these
     /// segments nor their logs.
     bad: HashSet<u32>,
     /// Logs that must not be rewritten, or have already been rewritten in this round.
@@ -64,10 +64,10 @@ impl<'a> MaintenanceRound<'a> {
         round
     }
 
-    /// Ends the round and returns the first failure of the round, if any job failed.
+    /// Ends the round, and returns its first failure, if a job has failed.
     pub(crate) fn end(self) -> Result<(), MaintenanceError> {
         if !(self.stop)() {
-            // The first attempt to remove an old file may have failed.
+            // An old file may not have been removed in the first attempt.
             tidy(self.shelf);
         }
         self.failed.map_or(Ok(()), Err)
@@ -89,10 +89,10 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Rebuilds damaged segments and segments that list other labels or words than configured, adds
-    /// missing ids, and then merges the due segments. A segment that lists other labels or words
-    /// becomes one segment for each of its logs; these are merged before the next such segment is
-    /// rebuilt.
+    /// Replaces damaged segments and segments that list other labels or words than configured, adds
+    /// missing ids, and then merges the due segments. A segment that lists other labels or words is
+    /// replaced by one segment for each of its logs. These are merged before the next such segment
+    /// is replaced.
     pub(crate) fn merge(&mut self, due: MergeFinder) {
         let view = self.shelf.view.load_full();
         let suspects = self.shelf.jobs.suspects();
@@ -110,7 +110,7 @@ impl<'a> MaintenanceRound<'a> {
         self.merge_due(due);
     }
 
-    /// Merges the due segments, except segments that are to be made again.
+    /// Merges the due segments. Segments that must be replaced are not merged.
     fn merge_due(&mut self, due: MergeFinder) {
         let suspects = self.shelf.jobs.suspects();
         while !(self.stop)() {
@@ -127,8 +127,8 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Merges segments. Rebuilds a damaged segment instead, and records segments that cannot be
-    /// merged. Returns whether a new segment has replaced the old segments.
+    /// Merges segments. If a segment is damaged, replaces it instead. Notes segments that cannot be
+    /// merged. Returns whether a new segment has replaced old segments.
     fn merge_now(&mut self, olds: &[Arc<Segment>]) -> bool {
         let merged = merge_segments(self.shelf, olds);
         let is_merged = matches!(merged, Ok(None));
@@ -140,12 +140,12 @@ impl<'a> MaintenanceRound<'a> {
                 self.note(error);
             }
         }
-        // Seal now: full heads take memory, and the writer may wait for the sealing.
+        // Full heads are sealed now, because they take memory and the writer may be waiting.
         self.seal();
         is_merged
     }
 
-    /// Replaces each segment that an earlier version wrote without ids by a segment with ids, for
+    /// Segments of an early version have no ids. Replaces each of them by a segment with ids, for
     /// the same logs.
     fn add_ids(&mut self) {
         while !(self.stop)() {
@@ -162,7 +162,8 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Rewrites the logs that `is_due` accepts, in the given order, each log at most once.
+    /// Rewrites the logs that `is_due` accepts, in the given order. Each log is rewritten at most
+    /// once.
     pub(super) fn rewrite(
         &mut self,
         order: RewriteOrder,
@@ -181,7 +182,7 @@ impl<'a> MaintenanceRound<'a> {
             }
             done += 1;
             progress(JobProgress { what: "rewriting logs", done: done.min(total), total });
-            // Seal now: full heads take memory, and the writer may wait for the sealing.
+            // Full heads are sealed now, because they take memory and the writer may be waiting.
             self.seal();
         }
     }
@@ -192,12 +193,12 @@ impl<'a> MaintenanceRound<'a> {
         order: RewriteOrder,
         is_due: &dyn Fn(&Log) -> bool,
     ) -> Option<(Arc<Segment>, u32)> {
-        // The view is dropped on return, so that its files take no space during the rewrite.
+        // The view is dropped on return, so that its old files take no space during the rewrite.
         let view = self.shelf.view.load();
         due_log(&self.shelf.jobs, &view, order, is_due, (&self.bad, &self.logs))
     }
 
-    /// Begins a new head if the current head has dead records, and seals the old head.
+    /// If the active head has dead records, begins a new head and seals the old head.
     pub(super) fn seal_head(&mut self) {
         if (self.stop)() || !self.seals {
             return;
@@ -208,7 +209,7 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Rewrites the segments that `is_due` accepts without their dead rows. Returns the segments
+    /// Rewrites those segments that `is_due` accepts, without their dead rows. Returns the segments
     /// that could not be rewritten.
     pub(super) fn drop_dead_rows(
         &mut self,
@@ -234,9 +235,10 @@ impl<'a> MaintenanceRound<'a> {
         left
     }
 
-    /// Erases the deleted records of these logs from all files. Records and deletions are removed
-    /// from the logs. Rows, which have ids, times and values as hashes or in plain form, are
-    /// removed from the segments. Logs that could not be erased stay in `logs`.
+    /// Erases the deleted records of these logs from all files. Records and their deletions are
+    /// removed from the logs. Their rows are removed from the segments. A row has the id, the time,
+    /// and values, some as hashes and some as plain text. Logs that could not be erased stay in
+    /// `logs`.
     pub(super) fn erase(&mut self, logs: &mut BTreeSet<u32>) {
         let due = logs.clone();
         let is_due = |log: &Log| due.contains(&log.number) || log.has_deletions_of(&due);
@@ -252,7 +254,7 @@ impl<'a> MaintenanceRound<'a> {
         logs.retain(|log| self.unwritten.contains(log));
         for log in sealed.chain(heads) {
             let is_passed = due.contains(&log.number) && !self.logs.contains(&log.number);
-            // A log that was rewritten before the log with the deleted records still has the
+            // A log that was rewritten before the log of the deleted records still has their
             // deletions.
             if (is_passed && log.has_dead()) || log.has_deletions_of(&due) {
                 logs.insert(log.number);
@@ -264,7 +266,7 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Rebuilds a damaged segment from its logs, or marks the segment as damaged for good.
+    /// Replaces a damaged segment from its logs, or marks the segment as damaged for good.
     fn remake(&mut self, bad: &Arc<Segment>) {
         let number = bad.entry.number;
         if (self.stop)()
@@ -290,9 +292,9 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Makes a sound segment again that lists other labels or words than configured. After a
-    /// failure the segment stays unchanged: its logs can still be rewritten, but the round does not
-    /// merge the segment.
+    /// Replaces an undamaged segment that lists other labels or words than configured. After a
+    /// failure the segment stays unchanged. Its logs can still be rewritten, but this round does
+    /// not merge the segment.
     fn list_anew(&mut self, old: &Arc<Segment>) {
         let number = old.entry.number;
         let is_passed = self.bad.contains(&number) || !has_segment(&self.shelf.view.load(), number);
@@ -327,7 +329,7 @@ impl<'a> MaintenanceRound<'a> {
         tidy(self.shelf);
     }
 
-    /// Skips the segments and logs that are known to be damaged.
+    /// Lets the round skip segments and logs that are known to be damaged.
     fn pass_damaged(&mut self) {
         let damaged = self.shelf.jobs.damaged_files();
         if damaged.is_empty() {
@@ -346,7 +348,7 @@ impl<'a> MaintenanceRound<'a> {
     }
 }
 
-/// Returns the damaged log, unless the error may be temporary.
+/// Returns the damaged log; `None` if the error may be temporary.
 fn damaged_log(error: &LogError) -> Option<PathBuf> {
     match error {
         LogError::Io { cause, .. } if cause.raw_os_error().is_some() => None,
@@ -357,7 +359,8 @@ fn damaged_log(error: &LogError) -> Option<PathBuf> {
     }
 }
 
-/// Returns the first segments that are `due`, among neighbours that no `passed` segment separates.
+/// Returns the first segments that `due` chooses among neighbours between which there is no
+/// `passed` segment.
 fn between(
     segments: &[Arc<Segment>],
     passed: impl Fn(&Segment) -> bool,
@@ -373,20 +376,20 @@ fn between(
     None
 }
 
-/// Whether a segment of this number still exists; a merge may have replaced the segment meanwhile.
+/// Whether a segment with this number still exists; a merge may have replaced it in the meantime.
 fn has_segment(view: &ShelfView, number: u32) -> bool {
     view.segments.iter().any(|segment| segment.entry.number == number)
 }
 
-/// Removes the files that failed jobs have left. The next round retries files that cannot be
-/// removed now.
+/// Removes the files that failed jobs have left behind. Files that cannot be removed now are
+/// removed in the next round.
 fn tidy(shelf: &OpenShelf) {
     if !shelf.jobs.is_untidy() {
         return;
     }
     let disk = shelf.files.disk();
     let found = {
-        // The writer's lock is held, since a log that the writer is about to begin is not in
+        // The writer's lock is held, because a log that the writer is about to begin is not in
         // MANIFEST yet.
         let _writing = shelf.writer.lock();
         let manifest = shelf.writer.manifest();

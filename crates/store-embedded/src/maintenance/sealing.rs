@@ -1,4 +1,4 @@
-//! How the writer waits for the sealing of full heads.
+//! How the writer waits until full heads are sealed.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::signal::JobFailure;
 use crate::engine::heads::must_seal_first;
 use crate::engine::shelf::OpenShelf;
 
-/// Wakes maintenance after the start of a new head, and waits while too many heads wait to be
-/// sealed. If the disk has no space for sealing, the writer fills the new head nevertheless.
+/// After a new head has begun, wakes maintenance, and waits while too many heads wait for sealing.
+/// If the disk has no space for sealing, the writer does not wait and fills the new head.
 pub(crate) fn after_rotation(shelf: &OpenShelf) -> Result<(), CommitError> {
     wait_for_sealing(shelf).or_else(|error| match error {
         CommitError::Unavailable(_) => Ok(()),
@@ -18,13 +18,13 @@ pub(crate) fn after_rotation(shelf: &OpenShelf) -> Result<(), CommitError> {
     })
 }
 
-/// Waits while too many heads wait to be sealed. Returns an error if the heads cannot be sealed;
-/// the error is temporary if sealing only needs disk space.
+/// Waits while too many heads wait for sealing. Returns an error if they cannot be sealed. The
+/// error is temporary if only disk space is missing.
 pub(crate) fn wait_for_sealing(shelf: &OpenShelf) -> Result<(), CommitError> {
     let (jobs, options) = (&shelf.jobs, shelf.files.options());
     if !options.background {
-        // After a failure the head stays in memory and its log on disk; the next rotation tries
-        // again, as long as there is memory for more heads.
+        // After a failure the head stays in memory and its log on disk. Each new head tries again,
+        // while there is memory for more heads.
         let result = maintain_all(shelf);
         jobs.signal().note_result(result.err().as_ref());
     }

@@ -21,7 +21,7 @@ pub(super) fn seal_next(shelf: &OpenShelf) -> Result<bool, MaintenanceError> {
     let room = room_for((&shelf.files, &shelf.jobs), "sealing a full head", BESIDE_OTHERS, needs)?;
     let number = shelf.writer.manifest().next_segment;
     if !shelf.files.terms().labels().is_empty() {
-        // The values were read from the log, and no value may be missing.
+        // The values come from the log, and none may be missing.
         all_was_read(shelf, &before)?;
     }
     let written =
@@ -53,8 +53,8 @@ pub(super) fn seal_next(shelf: &OpenShelf) -> Result<bool, MaintenanceError> {
     Ok(true)
 }
 
-/// Merges neighbouring segments into a new segment. If a segment is damaged, returns the
-/// damaged segment and merges nothing.
+/// Merges neighbouring segments into a new segment. If a segment is damaged, merges nothing and
+/// returns this segment.
 pub(super) fn merge_segments(
     shelf: &OpenShelf,
     olds: &[Arc<Segment>],
@@ -63,7 +63,7 @@ pub(super) fn merge_segments(
     let (started, before) = (JobStart::now(), shelf.view.faults());
     let needs = merge::bytes_max(olds) + shelf.view.load().dead_files_max();
     let room = room_for((&shelf.files, &shelf.jobs), "merging segments", BESIDE_MERGES, needs)?;
-    // Damage must not be copied into a new file with a valid checksum.
+    // Damaged data must not go into a new file, which would have a valid checksum.
     let is_bad =
         |old: &&Arc<Segment>| !old.file.damaged_sections().is_empty() || !old.has_sound_addresses();
     if let Some(bad) = olds.iter().find(is_bad) {

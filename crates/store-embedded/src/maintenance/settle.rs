@@ -1,4 +1,4 @@
-//! Maintenance at once, for tests and benches.
+//! Runs maintenance at once, for tests and benches.
 
 use super::error::MaintenanceError;
 use super::run::maintain_all;
@@ -6,13 +6,13 @@ use crate::engine::embedded_store::EmbeddedStore;
 use crate::repair::file_lengths::{check_lengths, forget_verified};
 
 impl EmbeddedStore {
-    /// Runs all due maintenance jobs and returns after the last one; for tests and benches.
+    /// Runs all due maintenance jobs, and returns after the last. For tests and benches.
     pub fn run_due_maintenance(&self) -> Result<(), MaintenanceError> {
         maintain_all(&self.shelf)
     }
 
-    /// Checks the lengths of all files, and makes later reads verify checksums again, as
-    /// maintenance does regularly; for tests.
+    /// Does at once the checks that maintenance does regularly: compares the lengths of all files,
+    /// and lets later reads verify checksums again. For tests.
     pub fn recheck_files(&self) {
         check_lengths(&self.shelf);
         forget_verified(&self.shelf.view.load_full());

@@ -1,24 +1,25 @@
-//! Requests to maintenance, and its last failures.
+//! The requests to maintenance, and the last failures of maintenance.
 
 use std::time::Duration;
 
 use super::error::MaintenanceError;
 
-/// Pause of maintenance after a failure, and between two checks for disk space while too little is
-/// free.
+/// How long maintenance pauses after a failure, and between two checks of the disk while too little
+/// space is free.
 pub(super) const REST: Duration = Duration::from_secs(5);
 
 /// Requests to the maintenance thread, and its last failures.
 #[derive(Debug, Default)]
 pub(crate) struct MaintenanceSignal {
-    /// Whether the threads of the shelf are to end.
+    /// Whether the threads of the shelf must end.
     pub stop: bool,
     /// Whether there may be work.
     pub work: bool,
-    /// Whether maintenance pauses, because another process has the shelf or may take over the shelf
-    /// soon.
+    /// Whether maintenance pauses, because another process writes to the shelf or may soon begin to
+    /// write.
     pub resting: bool,
-    /// Logs from this number on are not rewritten, since another process reads these logs.
+    /// The first log that must not be rewritten, because another process reads this log and later
+    /// ones.
     pub(super) followed_from: Option<u32>,
     /// Size of the archive in bytes at the start of a series of deletes; `None` outside a series.
     pub(super) deletes_from_bytes: Option<u64>,
@@ -32,7 +33,7 @@ pub(crate) struct MaintenanceSignal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct JobFailure {
     pub(super) why: String,
-    /// Whether the disk had too little space. Space may become free again.
+    /// Whether the disk had too little space. A later attempt may then succeed.
     pub(super) wants_room: bool,
 }
 
@@ -42,15 +43,14 @@ impl JobFailure {
     }
 
     /// Whether this is the same failure as `before`. Two failures for lack of disk space count as
-    /// the same, although their texts name different amounts of free space.
+    /// the same failure, although their texts name different amounts of free space.
     fn is_like(&self, before: Option<&Self>) -> bool {
         before.is_some_and(|before| before == self || (before.wants_room && self.wants_room))
     }
 }
 
 impl MaintenanceSignal {
-    /// Records the result of a round, and logs the result unless the same failure was already
-    /// logged.
+    /// Notes the result of a round. Logs the result unless the same failure was already logged.
     pub(super) fn note_result(&mut self, error: Option<&MaintenanceError>) {
         let rest_s = REST.as_secs();
         let failed = error.map(JobFailure::new);

@@ -15,8 +15,8 @@ use crate::log::LogFrame;
 use crate::map::Map;
 use crate::options::EmbeddedOptions;
 
-/// Seals heads of one size and merges the due segments. Returns the rows of each remaining segment,
-/// and the number of merged rows.
+/// Seals heads of the same size, and merges the due segments. Returns the rows of each remaining
+/// segment, and the number of merged rows.
 fn grow(seals: u32, options: &EmbeddedOptions) -> (Vec<u32>, u64) {
     let (mut rows, mut merged) = (Vec::new(), 0);
     for _ in 0..seals {
@@ -54,7 +54,7 @@ fn small_ones_between_large_ones_go_with_them_and_block_nothing() {
     assert_eq!(due(&[], &options), None);
 }
 
-/// A disk that calls a function before an address file is mapped.
+/// A disk that calls a function before it maps an address file.
 struct Meddling(Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>);
 
 impl Disk for Meddling {
@@ -90,8 +90,8 @@ impl Disk for Meddling {
     }
 }
 
-/// Records deleted while a segment is opened must count as dead: otherwise the log of these records
-/// would never be rewritten, and other records would be deleted instead.
+/// Records that are deleted while a segment is opened must count as dead. Otherwise their log would
+/// never be rewritten, and retention would delete other records instead.
 #[test]
 fn records_that_are_deleted_while_a_segment_is_put_in_place_are_counted() {
     let dir = hark_testkit::disk::scratch("deleted-meanwhile");

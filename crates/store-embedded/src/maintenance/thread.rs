@@ -49,7 +49,8 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<JoinHandle<()>> {
             signal.note_result(result.err().as_ref());
             jobs.notify();
             if signal.failed.is_some() && !signal.stop {
-                // Calls do not end the pause: on a full disk every refused batch makes such a call.
+                // Calls do not shorten the pause: on a full disk every refused batch makes such a
+                // call.
                 let until = Instant::now() + REST;
                 while !signal.stop && !jobs.wait_until(&mut signal, until) {}
                 signal.work = true;
@@ -58,7 +59,7 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<JoinHandle<()>> {
     })
 }
 
-/// Time after which maintenance checks for work without a call; `None` if no check is needed.
+/// Time after which maintenance looks for work without a call; `None` if it need not.
 fn next_check(jobs: &ShelfJobs, files: &ShelfFiles, done: &WorkReport) -> Option<Duration> {
     let space = jobs.space().lacking().map(|_| REST);
     let erase = erase_wait(files, jobs);

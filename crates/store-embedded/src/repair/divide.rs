@@ -1,6 +1,7 @@
-//! Dividing logs that are too large for one head, or that have records beyond the largest offset of
-//! an index. Their live records are moved to new logs, in the same order. Such logs come from
-//! settings that were once higher or not bounded. Logs written now can always be read again.
+//! Divides logs that have too many records for one head, or that have records at offsets that no
+//! index can hold. The live records of such logs are moved to new logs, in the same order. Such
+//! logs were written with settings that were once higher or had no maximum. No current setting
+//! makes such logs.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,8 +22,8 @@ use crate::term::TermHasher;
 /// Target size of a batch, in bytes of frames.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Returns the number of the first log that is longer than the largest offset of indices, if any
-/// log is.
+/// Returns the number of the first log with records at offsets that no index can hold, if there is
+/// such a log.
 pub(crate) fn too_long(
     disk: &dyn Disk,
     dir: &Path,
@@ -37,11 +38,11 @@ pub(crate) fn too_long(
     Ok(manifest.logs.iter().find(is_long).map(|entry| entry.number))
 }
 
-/// Moves the live records of the log numbered `first`, and of all later logs, to new logs, each of
-/// which fills at most one head. If an earlier log has no segment, the division begins with that
-/// log, since only the last logs may lack a segment. All new logs but the last get segments. On
-/// return the manifest names the new logs and segments in place of the old ones. No other thread or
-/// process may write to the shelf meanwhile.
+/// Moves the live records of the log numbered `first` and of all later logs to new logs. The
+/// records of each new log fit into one head. If an earlier log has no segment, the division begins
+/// with that log, because only the last logs may have no segment. All new logs except the last get
+/// a segment. On return the manifest names the new logs and segments instead of the old ones. No
+/// other thread or process may write to the shelf during this call.
 pub(crate) fn divide(
     dir: &Path,
     options: &EmbeddedOptions,
@@ -51,7 +52,7 @@ pub(crate) fn divide(
     let disk = &*options.disk;
     let is_first = |log: &&LogEntry| log.number >= first || !manifest.is_sealed(log.number);
     let first = manifest.logs.iter().find(is_first).map_or(first, |log| log.number);
-    // The last deletion of each record in these logs, and all deletions of records in earlier logs.
+    // For each record in these logs, its last deletion; for records in earlier logs, all deletions.
     let mut deleted: HashMap<(Id, u32), (u32, u64)> = HashMap::new();
     let mut kept = Vec::new();
     read(disk, dir, manifest, first, &mut |at, frame| {
@@ -146,11 +147,11 @@ struct NewLog {
     number: u32,
     file: Box<dyn DiskFile>,
     salt: u32,
-    /// Bytes in the file.
+    /// Number of bytes in the file.
     end: u64,
-    /// Frames of the next batch.
+    /// The frames of the next batch.
     frames: Vec<u8>,
-    /// Number of records in the log, and the memory that these records take in a head.
+    /// Number of records in the log, and the bytes of memory that they take in a head.
     rows: u32,
     head_bytes: u64,
 }
@@ -174,7 +175,7 @@ impl NewLogs<'_> {
         if fresh.frames.len() >= BATCH_BYTES { fresh.flush() } else { Ok(()) }
     }
 
-    /// Returns the log being written, and begins a new log if none is being written.
+    /// Returns the log being written, and begins a new log if there is none.
     fn fresh(&mut self) -> io::Result<&mut NewLog> {
         let fresh = match self.fresh.take() {
             Some(fresh) => fresh,
@@ -206,8 +207,8 @@ impl NewLogs<'_> {
         Ok(())
     }
 
-    /// Ends the last log with the deletions of records in older logs, and returns the new logs. No
-    /// segment covers the last log, so the next start applies these deletions.
+    /// Completes the last log with the deletions of records in older logs, and returns the numbers
+    /// of the new logs. No segment covers the last log, so the next start applies these deletions.
     fn finish(mut self, deletes: &[(Id, u32)]) -> io::Result<Vec<u32>> {
         let fresh = self.fresh()?;
         for &(id, log) in deletes {
@@ -222,7 +223,7 @@ impl NewLogs<'_> {
 }
 
 impl NewLog {
-    /// Writes the frames as a batch.
+    /// Writes the gathered frames as a batch.
     fn flush(&mut self) -> io::Result<()> {
         if self.frames.is_empty() {
             return Ok(());

@@ -1,5 +1,6 @@
-//! Records that are stored twice: while the ids of a segment were damaged, its records were unknown
-//! and were stored again when clients sent them again.
+//! Deletes the second copies of records that are stored twice. While the ids of a segment were
+//! damaged, its records were not found by id, so a record that a client sent again was stored
+//! again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +16,11 @@ use crate::head::{Head, HeadView};
 use crate::merged::merged;
 use crate::segment::opened::Segment;
 
-/// An entry of the index of ids of a head or a segment: hash, number of the part, row.
+/// An entry of a head's or segment's id index: hash, number of the part, row.
 type IdEntry = (u64, usize, u32);
 
 impl EmbeddedStore {
-    /// Deletes all but the first of the live records with the same id, and returns the number of
+    /// If several live records have the same id, deletes all but the first. Returns the number of
     /// deleted records.
     pub(crate) fn drop_doubles(&self) -> Result<u64, CommitError> {
         let view = self.shelf.view.load_full();
@@ -50,9 +51,10 @@ impl EmbeddedStore {
         Ok(dropped)
     }
 
-    /// Adds to the batch the deletions of all rows but the first of each id. The ids of all these
-    /// rows have the same hash. A deletion names a log, so a row in the same log as the first row
-    /// stays. No such row exists, since a record is stored again only once its log is sealed.
+    /// Adds deletions to the batch, for all rows of an id except the first. All these ids have the
+    /// same hash. A deletion names a log and not a row, so a row in the same log as the first row
+    /// is not deleted. There is no such row: a record is stored again only after its log was
+    /// sealed.
     fn drop_of_hash(
         &self,
         view: &ShelfView,

@@ -1,5 +1,6 @@
-//! Checks the lengths of mapped files. A file that another program has shortened reads as zeros up
-//! to the end of its last page, without an error. [`crate::map`] handles reads of later pages.
+//! Compares the lengths of mapped files with their maps. If another program has shortened a file,
+//! the rest of its last page reads as zeros, without an error. [`crate::map`] handles reads of the
+//! pages behind.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,11 +14,11 @@ use crate::segment::sidecar::SidecarKind;
 
 /// The time between two checks.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// The time after which a read verifies the checksum of a record again. The system may have read
-/// the bytes in its cache from the disk again since the last verification.
+/// The time after which a read of a record verifies its checksum again. In the meantime, the system
+/// may have dropped the bytes from its cache and read them from the disk again.
 const VERIFY_EVERY: Duration = Duration::from_hours(1);
 
-/// The times of the last checks.
+/// The times at which the checks were last made.
 pub(crate) struct FileLooks {
     looked: Instant,
     forgotten: Instant,
@@ -41,23 +42,23 @@ impl FileLooks {
     }
 }
 
-/// Records the files that are shorter than their maps. These files count as unreadable:
-/// questions that need such a file fail until maintenance has made the file again.
+/// Notes the files that are shorter than their maps. Such a file counts as unreadable: questions
+/// that need the file fail until maintenance has replaced the file.
 pub(crate) fn check_lengths(shelf: &OpenShelf) {
     let view = shelf.view.load_full();
     let sealed = view.segments.iter().flat_map(|segment| segment.logs.iter().flatten());
-    // Read the written lengths before the lengths of the files, since logs only grow.
+    // The written lengths are read before the lengths of the files, because logs only grow.
     let logs = sealed.chain(view.heads().map(|head| &head.log));
     let logs: Vec<_> = logs.map(|log| (log, log.written())).collect();
     let list = |folder: &str| {
-        // A directory that cannot be listed is no evidence of a short file.
+        // If a directory cannot be listed, no file counts as short.
         let files = shelf.files.disk().list(&shelf.files.dir().join(folder)).unwrap_or_default();
         files.into_iter().collect::<HashMap<String, u64>>()
     };
     let (in_log, in_seg) = (list("log"), list("seg"));
     let is_short = |files: &HashMap<String, u64>, path: &Path, len: u64| {
         let name = path.file_name().and_then(|name| name.to_str());
-        // A removed file is still mapped as a whole.
+        // The map of a removed file is still complete.
         name.and_then(|name| files.get(name)).is_some_and(|found| *found < len)
     };
     let mut found = false;
@@ -85,7 +86,7 @@ pub(crate) fn check_lengths(shelf: &OpenShelf) {
     }
 }
 
-/// Makes the next read of each record verify the checksum again.
+/// Lets the next read of each record verify the checksum again.
 pub(crate) fn forget_verified(view: &ShelfView) {
     view.heads().for_each(|head| head.forget_verified());
     view.segments.iter().for_each(|segment| segment.dead.verified.clear_all());

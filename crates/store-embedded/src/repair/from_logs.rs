@@ -13,17 +13,17 @@ use crate::manifest::{LogEntry, Manifest, SegmentEntry};
 use crate::segment::{RecordAddress, seal};
 use crate::term::TermHasher;
 
-/// The last deletion of each record: a map from the id and the log of the record's put to the
-/// address of the deletion.
+/// For each deleted record, its last deletion: a map from the record's id and log to the address of
+/// the deletion.
 pub(crate) struct DeletionMap(HashMap<(Id, u32), RecordAddress>);
 
 impl DeletionMap {
-    /// No deletions.
+    /// Makes an empty map.
     pub(crate) fn none() -> Self {
         Self(HashMap::new())
     }
 
-    /// Adds a deletion with the address `at`.
+    /// Adds a deletion that is at the address `at`.
     pub(crate) fn add(&mut self, id: Id, log: u32, at: RecordAddress) {
         self.0.insert((id, log), at);
     }
@@ -55,7 +55,7 @@ impl DeletionMap {
         Ok(deletes)
     }
 
-    /// Whether the record put at `at` was deleted later.
+    /// Whether the record that was put at `at` was deleted later.
     pub(crate) fn hit(&self, id: &Id, at: RecordAddress) -> bool {
         self.0
             .get(&(*id, at.log))
@@ -63,11 +63,11 @@ impl DeletionMap {
     }
 }
 
-/// Writes a new segment for each log between `first` and `last` that a segment covers, so that the
-/// memory of a rebuild does not grow with the archive. Records the dead bytes and dead records of
-/// each log in the manifest. On return the manifest has the new segments in place of the old
-/// segments; maintenance merges the new segments later. Returns the number of records. `done`
-/// receives the number of finished logs.
+/// For each log from `first` to `last` that a segment covers, writes a new segment. So the memory
+/// of a rebuild does not grow with the archive. In the manifest, notes the dead bytes and dead
+/// records of each log. On return the manifest has the new segments instead of the old ones.
+/// Maintenance merges the new segments later. Returns the number of records. `done` receives the
+/// number of finished logs.
 pub(crate) fn rebuild_logs(
     (disk, dir): (&dyn Disk, &Path),
     (first, last): (u32, u32),
@@ -93,7 +93,7 @@ pub(crate) fn rebuild_logs(
     Ok(records)
 }
 
-/// The logs between `first` and `last` that segments cover.
+/// The logs from `first` to `last` that segments cover.
 pub(super) fn sealed_logs(
     manifest: &Manifest,
     (first, last): (u32, u32),
@@ -102,8 +102,8 @@ pub(super) fn sealed_logs(
     numbers.filter(move |log| (first..=last).contains(log) && manifest.is_sealed(*log))
 }
 
-/// Writes the segment that `entry` describes, without deleted records. Records the dead bytes and
-/// dead records of each of its logs in the manifest. Returns the number of records in the segment.
+/// Writes the segment that `entry` describes, without deleted records. In the manifest, notes the
+/// dead bytes and dead records of each of its logs. Returns the number of records in the segment.
 pub(crate) fn rebuild_segment(
     disk: &dyn Disk,
     dir: &Path,

@@ -1,6 +1,7 @@
-//! Finding and repairing damage: the check (`hark check`), the slow check of a running server
-//! (`scrub`), rebuilding from the logs (`rebuild`), dividing logs that are too large (`divide`), and
-//! salvaging a damaged shelf. Maintenance repairs segments while a server runs.
+//! Finds and repairs damage: the check (`hark check`), the slow check of a running server
+//! (`scrub`), rebuilding from the logs (`rebuild`), dividing logs that are too large (`divide`),
+//! and the salvage of a damaged shelf. Damaged segments of a running server are repaired by
+//! maintenance.
 
 pub(crate) mod check;
 pub(crate) mod divide;

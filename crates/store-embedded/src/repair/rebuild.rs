@@ -1,4 +1,4 @@
-//! Rebuilding a shelf from its logs alone: all segments, and the manifest if it is missing.
+//! Rebuilds a shelf from its logs alone: all segments, and the manifest if it is missing.
 
 use std::io;
 use std::path::Path;
@@ -24,16 +24,16 @@ pub struct RebuildResult {
     pub segments: u64,
     /// Number of records in the new segments.
     pub records: u64,
-    /// Number of deleted copies of records that were stored more than once; one copy of each record
-    /// stays.
+    /// Number of copies that were deleted, of records that were stored more than once. One copy of
+    /// each record stays.
     pub doubles: u64,
-    /// Whether the manifest was missing, so that a new manifest was made from the logs.
+    /// Whether the manifest was missing and was made from the logs.
     pub manifest: bool,
 }
 
-/// Rebuilds all segments of a shelf, and the manifest if it is missing. Logs that are longer than
-/// the largest offset of indices are divided first. The caller must hold the data directory's lock,
-/// and no process may have the shelf open.
+/// Rebuilds all segments of a shelf, and the manifest if it is missing. Logs with records at
+/// offsets that no index can hold are divided first. The caller must hold the lock of the data
+/// directory, and no process may have the shelf open.
 pub fn rebuild(
     dir: &Path,
     options: &EmbeddedOptions,
@@ -52,7 +52,8 @@ pub fn rebuild(
         && let Ok(Some(now)) = Manifest::read(disk, dir)
         && now == before
     {
-        // The new files are useless now. The next start removes files that cannot be removed now.
+        // After the error, the new files are useless. Files that cannot be removed now are removed
+        // at the next start.
         let _ = remove_orphans(disk, dir, &before);
     }
     result?;
@@ -95,8 +96,8 @@ fn rebuild_all(
     Ok(())
 }
 
-/// Makes a manifest for the stored logs: the latest generation of each log that can be read to its
-/// end, and a segment for each log but the last.
+/// Makes a manifest for the logs that exist. It names the latest generation of each log that can be
+/// read to its end, and a segment for each log except the last.
 fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpenError> {
     let log_dir = dir.join("log");
     let io = ShelfOpenError::io(&log_dir);
@@ -106,7 +107,7 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpen
         found.extend(named.map(|(number, generation)| (number, generation, len)));
     }
     found.sort_unstable();
-    // A crash may have cut short the header of a log that was about to be begun.
+    // If a crash came while a new log was begun, the log may have an incomplete header.
     while let Some(&(number, generation, len)) = found.last()
         && len <= log::HEADER
         && found.len() > 1
@@ -126,7 +127,8 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpen
             let path = log::path(dir, number, generation);
             log::replay_whole(disk, &path, (number, generation), &mut |_, _| {}).is_ok()
         };
-        // A log that cannot be read is accepted nevertheless: a later read reports the fault.
+        // If no generation of a log can be read, the latest is accepted nevertheless: a later read
+        // reports the fault.
         let best = same.iter().rev().find(whole).or(same.last());
         logs.extend(
             best.map(|&(number, generation, _)| LogEntry { generation, ..LogEntry::new(number) }),

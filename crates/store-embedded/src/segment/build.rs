@@ -1,4 +1,4 @@
-//! Writing a segment file section by section, from front to back.
+//! Writes a segment file, section by section, from front to back.
 
 use std::io;
 use std::path::Path;
@@ -12,10 +12,10 @@ use super::word_blocks::{ListKey, WordPacker};
 use super::{MAGIC, SECTIONS, SUMMED_ROWS, SegmentSection, filter, path};
 use crate::disk::{Disk, DiskFile};
 
-/// Bytes gathered before each write to the disk.
+/// Number of bytes that are gathered before a write to the disk.
 const BUFFER: usize = 256 << 10;
 
-/// The new row for an old row that was left out.
+/// Stands for the new row of an old row that was left out.
 pub const DROPPED: u32 = u32::MAX;
 
 /// A segment file being written.
@@ -52,7 +52,7 @@ impl SegmentBuilder {
         Ok(builder)
     }
 
-    /// Writes the rows' times, newest first.
+    /// Writes the times of all rows, newest first.
     pub fn times(
         &mut self,
         times: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + Clone,
@@ -61,7 +61,7 @@ impl SegmentBuilder {
         self.newest = times.clone().next().unwrap_or(0);
         self.oldest = times.clone().next_back().unwrap_or(0);
         let oldest = self.oldest;
-        // If a page of a merged segment is lost, times may be wrong and below the oldest time.
+        // If a page was lost during a merge, a time may be wrong and earlier than the oldest time.
         let since = |time: u64| time.saturating_sub(oldest);
         if u32::try_from(since(self.newest)).is_ok() {
             self.u32s(SegmentSection::Times, times.map(|time| since(time) as u32))
@@ -70,7 +70,7 @@ impl SegmentBuilder {
         }
     }
 
-    /// Writes the ids' hashes and rows, ascending by hash, and the id filter.
+    /// Writes the hashes and rows of all ids, ascending by hash, and the id filter.
     pub fn ids(&mut self, ids: impl Iterator<Item = (u64, u32)>) -> io::Result<()> {
         let mut rows = Vec::with_capacity(self.rows as usize);
         let mut filter = vec![0; filter::words(self.rows)];
@@ -87,8 +87,8 @@ impl SegmentBuilder {
         self.u64s(SegmentSection::IdFilter, filter.into_iter())
     }
 
-    /// Writes the posting lists and their dictionary. `next` adds the rows of the next list and
-    /// returns its term and kind, ascending.
+    /// Writes the posting lists and their dictionary. `next` adds the rows of the next list to its
+    /// argument and returns the term and kind of this list, which ascend.
     pub fn lists(
         &mut self,
         mut entries: Spool<'_>,
@@ -103,8 +103,7 @@ impl SegmentBuilder {
             }
             for row in rows.drain(..) {
                 self.put(&row.to_le_bytes())?;
-                // This does not overflow: the choice of segments to merge ensures that their
-                // postings fit.
+                // This cannot overflow: segments are merged only if the postings fit.
                 end = end.checked_add(1).ok_or_else(|| io::Error::other("too many postings"))?;
             }
             entries.push((term, kind, end))?;
@@ -123,14 +122,14 @@ impl SegmentBuilder {
         entries.remove()
     }
 
-    /// Writes the expiry times and their rows, ascending.
+    /// Writes the rows that expire and their expiry times, ascending by time.
     pub fn expiries(&mut self, expiries: &[(u64, u32)]) -> io::Result<()> {
         self.u64s(SegmentSection::ExpiryTimes, expiries.iter().map(|(time, _)| *time))?;
         self.u32s(SegmentSection::ExpiryRows, expiries.iter().map(|(_, row)| *row))
     }
 
-    /// Writes the names of the listed labels, and their values, which must be ascending and
-    /// deduplicated.
+    /// Writes the names of the listed labels, and their values, which must ascend without
+    /// duplicates.
     pub fn values<'a>(
         &mut self,
         names: &[u8],
@@ -145,7 +144,7 @@ impl SegmentBuilder {
         self.end(SegmentSection::Values)
     }
 
-    /// Writes the ids of all rows, in the order of rows, and their sums.
+    /// Writes the ids of all rows, in the order of the rows, and the sums of the ids.
     pub fn sums(&mut self, ids: impl Iterator<Item = Id>) -> io::Result<()> {
         let (mut sum, mut sums) = (IdSum::default(), Vec::new());
         self.begin();
@@ -164,7 +163,7 @@ impl SegmentBuilder {
         self.end(SegmentSection::IdSums)
     }
 
-    /// Writes the words and their posting lists, which `give` provides.
+    /// Writes the words and their posting lists, which `give` passes.
     pub fn words(
         &mut self,
         give: impl FnOnce(&mut WordBuilder<'_>) -> io::Result<()>,
@@ -179,8 +178,8 @@ impl SegmentBuilder {
         self.u64s(SegmentSection::WordIndex, index)
     }
 
-    /// Writes the trailer and returns the file's size. On return the file is durable, but its name
-    /// is not.
+    /// Writes the trailer and returns the file's size. On return the content of the file is
+    /// durable, but its name is not.
     pub fn finish(mut self) -> io::Result<u64> {
         let mut trailer = Vec::new();
         for (offset, len, sum) in self.table {
@@ -257,20 +256,20 @@ impl SegmentBuilder {
     }
 }
 
-/// The words of a segment file being written.
+/// Writes the words of a segment file.
 pub struct WordBuilder<'a> {
     packer: WordPacker,
     builder: &'a mut SegmentBuilder,
 }
 
 impl WordBuilder<'_> {
-    /// Adds a posting list of the word that `word` ends next. Lists ascend by kind and class, rows
-    /// ascend.
+    /// Adds a posting list of the current word, which the next call of [`Self::word`] ends. Lists
+    /// must ascend by kind and class, and their rows must ascend.
     pub fn list(&mut self, key: ListKey, rows: &[u32]) {
         self.packer.list(key, rows);
     }
 
-    /// Ends a word. Words ascend; words without rows are left out.
+    /// Ends the current word. Words must ascend. A word without rows is left out.
     pub fn word(&mut self, word: &[u8]) -> io::Result<()> {
         let block = self.packer.word(word);
         block.map_or(Ok(()), |block| self.builder.put(&block))

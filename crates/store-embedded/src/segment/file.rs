@@ -1,5 +1,6 @@
-//! Reading a segment file in place. Opening checks the trailer, and that every section lies within
-//! the file. Every access is bounded, so damage can hide rows but cannot crash the process.
+//! Reads a segment file in place. Opening the file checks the trailer, and whether every section
+//! lies within the file. Every access checks bounds, so damage can hide rows but cannot crash the
+//! process.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -20,9 +21,9 @@ use crate::map::Map;
 
 /// Bytes of the trailer after the table of sections.
 const TAIL: usize = 8 + 8 + 4 + 4 + 8;
-/// Bytes of a page. A hole has at least this many zeros.
+/// Bytes of a page. A hole in a file has at least this many zeros.
 const PAGE_BYTES: usize = 4096;
-/// Number of a term's kinds per requested kind up to which all kinds are scanned.
+/// If a term has at most this many kinds per requested kind, all its kinds are scanned.
 const SCANNED_PER_KIND: usize = 8;
 
 /// An open segment file.
@@ -30,7 +31,8 @@ pub struct SegmentFile {
     map: Map,
     sections: [Range<usize>; SECTIONS.len()],
     sums: [u32; SECTIONS.len()],
-    /// For each section with a page of zeros, whether the section's checksum is right.
+    /// For each section in which a page of zeros was found: whether the section's checksum is
+    /// right.
     with_zeros: [OnceLock<bool>; SECTIONS.len()],
     /// Number of rows.
     pub rows: u32,
@@ -39,9 +41,9 @@ pub struct SegmentFile {
     /// The newest time of the rows.
     pub newest: u64,
     wide: bool,
-    /// Whether the file has the ids of the rows, and sums of the ids.
+    /// Whether the file has the ids of the rows and the sums of these ids.
     pub has_ids: bool,
-    /// Whether the file can have words.
+    /// Whether the format of the file has words.
     pub has_words: bool,
 }
 
@@ -74,8 +76,8 @@ impl SegmentFile {
         }
         let mut sections = [const { 0..0 }; SECTIONS.len()];
         let mut sums = [0; SECTIONS.len()];
-        // Sections follow one another, padded with zeros, so that every byte of the file is
-        // checked.
+        // Sections follow one another and are padded with zeros, so that checksums cover every byte
+        // of the file.
         let mut next = MAGIC.len();
         for (at, entry) in table.chunks_exact(20).take(count).enumerate() {
             let start = u64::from_le_bytes(*entry.first_chunk()?) as usize;
@@ -145,10 +147,10 @@ impl SegmentFile {
             .map(|eight| u64::from_le_bytes(*eight))
     }
 
-    /// Checks whether the zero at byte `at` of a section is in a lost page, and records the loss. A
-    /// page of zeros may also be correct: many rows may have the oldest time, or all entries of the
-    /// page the first kind or the first row. So the section's checksum decides; the checksum is
-    /// verified only once.
+    /// Checks whether the zero at byte `at` of a section belongs to a lost page, and notes the
+    /// loss. A page of zeros may also be correct: many rows may have the oldest time, or all
+    /// entries of a page may have the first kind or the first row. So the section's checksum
+    /// decides. It is calculated only once.
     #[cold]
     fn note_zero(&self, section: SegmentSection, at: usize) {
         let all = &self.sections[section as usize];
@@ -172,7 +174,7 @@ impl SegmentFile {
         self.map.faults()
     }
 
-    /// Records that a part of the file is lost, or has impossible content.
+    /// Notes that a part of the file is lost, or that its content is impossible.
     pub(crate) fn note_lost(&self) {
         self.map.note_lost();
     }
@@ -187,9 +189,9 @@ impl SegmentFile {
         crc32c::crc32c(self.section(section)) != self.sums[section as usize]
     }
 
-    /// Adds a part of a section to the checksum `sum` of the bytes before the part. Returns the new
-    /// checksum and the length of the part, which may be shorter than `part` at the end of the
-    /// section.
+    /// Adds the bytes of a part of a section to `sum`, the checksum of the bytes before the part.
+    /// Returns the new checksum and the length of the part. At the end of the section the length
+    /// may be less than `part`.
     pub fn sum_of_part(
         &self,
         section: SegmentSection,
@@ -204,12 +206,12 @@ impl SegmentFile {
         (crc32c::crc32c_append(sum, bytes), bytes.len())
     }
 
-    /// Whether `sum` is the checksum of a section.
+    /// Whether `sum` is the right checksum of a section.
     pub fn is_sum_of(&self, section: SegmentSection, sum: u32) -> bool {
         self.sums[section as usize] == sum
     }
 
-    /// Whether the posting list of a term and kind has a row.
+    /// Whether the posting list of a term and kind contains a row.
     pub fn has_row(&self, term: u64, kind: u32, row: u32) -> bool {
         self.term(term).filter(|&entry| self.kind(entry) == kind).any(|entry| {
             let list = self.list(entry);
@@ -219,7 +221,7 @@ impl SegmentFile {
         })
     }
 
-    /// The words and their posting lists; empty in a file of an earlier format.
+    /// The words and their posting lists; none in a file of an earlier format.
     #[inline]
     pub fn words(&self) -> Words<'_> {
         let (blocks, index) =
@@ -227,7 +229,7 @@ impl SegmentFile {
         Words { blocks, index, rows: self.rows }
     }
 
-    /// Whether the posting list of a word, a kind and a class has a row.
+    /// Whether the posting list of a word, kind and class contains a row.
     pub fn has_word(&self, word: &str, key: (u32, u8), row: u32) -> bool {
         let words = self.words();
         words.find(word).any(|(other, list)| {
@@ -271,18 +273,18 @@ impl SegmentFile {
 
     /// Returns the first row at or before `time`.
     pub fn first_at_or_before(&self, time: u64) -> u32 {
-        // Rows are usually spread evenly over time.
+        // The rows are usually spread evenly over time, so the first guess is proportional.
         let newer = self.newest.saturating_sub(time).min(self.newest - self.oldest);
         let span = u128::from(self.newest - self.oldest).max(1);
         let guess = u128::from(newer) * u128::from(self.rows) / span;
         partition_near(self.rows, guess as u32, |row| self.time(row) > time)
     }
 
-    /// Rows whose id has this hash.
+    /// The rows of ids with this hash.
     pub fn rows_of_id(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let (at, bits) = filter::word_and_bits(hash, filter::words(self.rows));
-        // Hardly any word of the filter is 0. A lost part of the file reads as zeros, which say
-        // nothing about the id.
+        // Hardly any word of the filter is 0. A lost page reads as zeros, which must not mean that
+        // the id is absent.
         let may_be_there = self
             .u64(SegmentSection::IdFilter, at)
             .is_none_or(|word| word & bits == bits || word == 0);
@@ -291,12 +293,12 @@ impl SegmentFile {
         found.filter_map(|at| self.u32(SegmentSection::IdRows, at))
     }
 
-    /// The id index's `at`th entry.
+    /// Entry number `at` of the id index.
     pub fn id_entry(&self, at: usize) -> Option<(u64, u32)> {
         Some((self.u64(SegmentSection::IdHashes, at)?, self.u32(SegmentSection::IdRows, at)?))
     }
 
-    /// Makes the system read the kinds of the whole dictionary from the disk.
+    /// Makes the system read the kinds of all dictionary entries from the disk.
     pub fn read_ahead_kinds(&self) {
         self.map.read_ahead(self.sections[SegmentSection::Kinds as usize].clone());
     }
@@ -306,14 +308,14 @@ impl SegmentFile {
         self.sections[SegmentSection::Kinds as usize].len() / 4
     }
 
-    /// The dictionary entries of a term, one per kind.
+    /// The dictionary entries of a term, one for each kind.
     pub fn term(&self, term: u64) -> Range<usize> {
         self.equal(SegmentSection::Terms, self.entries(), term)
     }
 
-    /// Passes the kinds and the dictionary entries of a term to `each` until `each` breaks: of
-    /// these `kinds` (ascending), or of all kinds for `None`. If a term has many more kinds than
-    /// requested, each requested kind is searched for.
+    /// Passes the kinds and the dictionary entries of a term to `each` until `each` breaks. If
+    /// `kinds` (ascending) is given, only entries of these kinds are passed. If a term has many
+    /// more kinds than requested, each requested kind is looked up.
     pub fn entries_of(
         &self,
         term: u64,
@@ -366,7 +368,7 @@ impl SegmentFile {
         let end = self.u32(SegmentSection::Starts, entry + 1).unwrap_or(0);
         let all = (self.sections[SegmentSection::Postings as usize].len() / 4) as u32;
         if start >= end || end > all {
-            // No list is empty, so the file is damaged here.
+            // No list is empty, so the file must be damaged here.
             self.note_lost();
         }
         start.min(all)..end.min(all).max(start.min(all))
@@ -389,12 +391,12 @@ impl SegmentFile {
         bytes.as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(*four))
     }
 
-    /// (time, row) of all rows that expire, ascending.
+    /// All rows that expire, as (time, row), ascending.
     pub fn expiries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.expiries_from(0)
     }
 
-    /// (time, row) of all rows that expire, ascending, from the entry `start` on.
+    /// The rows that expire from entry `start` on, as (time, row), ascending.
     pub fn expiries_from(&self, start: usize) -> impl Iterator<Item = (u64, u32)> + '_ {
         let count = self.sections[SegmentSection::ExpiryRows as usize].len() / 4;
         (start..count).filter_map(|at| {
@@ -405,26 +407,27 @@ impl SegmentFile {
         })
     }
 
-    /// The names of the labels that the segment lists; empty in a file of format 1.
+    /// The names of the labels that the segment lists; none in a file of format 1.
     pub fn listed(&self) -> &[u8] {
         values::open(self.section(SegmentSection::Values)).0
     }
 
-    /// The values of the listed labels at the time when the segment was written, ascending by name
-    /// and value.
+    /// The values that the listed labels had when the segment was written, ascending by name and
+    /// value.
     pub fn values(&self) -> Values<'_> {
         values::open(self.section(SegmentSection::Values)).1
     }
 
-    /// Returns the indices at which an ascending array of hashes equals `value`. Hashes are spread
-    /// evenly, so interpolation and a short walk find the indices.
+    /// Returns the indices at which an ascending array of hashes has `value`. Hashes are spread
+    /// evenly, so an interpolation and a short walk find these indices.
     fn equal(&self, section: SegmentSection, len: usize, value: u64) -> Range<usize> {
         let hashes = self.section(section).as_chunks::<8>().0;
         let at =
             |index: usize| hashes.get(index).map_or(u64::MAX, |hash| u64::from_le_bytes(*hash));
         let share = |hash: u64| ((u128::from(hash) * len as u128) >> 64) as usize;
         let guess = share(value);
-        // The second guess corrects the first by the difference between the hash there and `value`.
+        // The second guess corrects the first guess by the difference between `value` and the hash
+        // there.
         let there = at(guess);
         let guess = if there > value {
             guess.saturating_sub(share(there - value))
@@ -444,8 +447,8 @@ impl SegmentFile {
         }
         let start = low + partition((high - low) as u32, |i| at(low + i as usize) < value) as usize;
         if start > 0 && at(start - 1) == 0 {
-            // No hash is 0, so a part of the file was lost here. The lost part may have had
-            // `value`.
+            // No hash is 0, so a part of the file was lost here. `value` may have been in this
+            // part.
             self.note_lost();
         }
         let mut end = start;
@@ -459,8 +462,8 @@ impl SegmentFile {
     }
 }
 
-/// Returns the first number in `0..len` for which `before` is false. `before` must be true for a
-/// prefix only.
+/// Returns the first number in `0..len` for which `before` is false. `before` must be true for all
+/// numbers below the result and false for all others.
 pub fn partition(len: u32, before: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (0, len);
     while low < high {
@@ -474,9 +477,9 @@ pub fn partition(len: u32, before: impl Fn(u32) -> bool) -> u32 {
     low
 }
 
-/// Does the same as [`partition`], but faster if the result is near `guess`. If `before` is not
-/// true for a prefix only (the file is damaged), returns any position at which `before` becomes
-/// false.
+/// Does the same as [`partition`], and is faster if the result is near `guess`. If the file is
+/// damaged, `before` may be true again above the result. Then the result is any number at which
+/// `before` becomes false.
 pub fn partition_near(len: u32, guess: u32, before: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (guess.min(len), guess.min(len));
     let mut reach = 8;

@@ -1,14 +1,15 @@
-//! A segment's id filter: one word shows whether an id may be in the segment. It is a Bloom filter
-//! whose bits lie close together: each id sets four bits of one 64-bit word, and eight ids share a
-//! word. The false positive rate is about one in thirty.
+//! A segment's id filter. One word of the filter shows whether an id may be in the segment. The
+//! filter is a Bloom filter in which the bits of an id are close together: each id sets four bits
+//! of a single 64-bit word, and eight ids share a word on average. About one absent id in thirty
+//! seems to be present.
 
 /// Number of words of a filter for `rows` rows.
 pub fn words(rows: u32) -> usize {
     rows.div_ceil(8) as usize
 }
 
-/// Returns the index of the word for an id with this hash, and the bits that are set in the word if
-/// the segment has the id.
+/// Returns the index of the word for an id with this hash, and the bits of this word that are set
+/// if the segment has the id.
 #[inline]
 pub fn word_and_bits(hash: u64, words: usize) -> (usize, u64) {
     let at = ((u128::from(hash) * words as u128) >> 64) as usize;

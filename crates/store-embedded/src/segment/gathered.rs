@@ -1,5 +1,5 @@
-//! The words of records that become a segment without a head. Unpacked words take far more memory
-//! than packed words. So they are packed whenever their memory reaches a bound, and the packed
+//! The words of records that go into a segment without a head. Unpacked words take far more memory
+//! than packed words. So words are packed whenever the unpacked words reach a bound, and the packed
 //! parts are merged at the end.
 
 use std::io;
@@ -9,8 +9,8 @@ use super::merge::merge_words;
 use super::word_blocks::{WordPacker, Words};
 use crate::word_postings::WordPostings;
 
-/// Maximum memory of unpacked words, approximately, in bytes. The tests of this crate use a smaller
-/// maximum.
+/// Approximate maximum of the memory of unpacked words, in bytes. The tests of this crate use a
+/// smaller maximum.
 const UNPACKED_BYTES_MAX: usize = if cfg!(test) { 16 << 10 } else { 64 << 20 };
 
 /// The words of records, and their postings.
@@ -20,14 +20,14 @@ pub struct GatheredWords {
     packed: Vec<PackedWords>,
 }
 
-/// A packed part of the words, in the form of a segment's sections.
+/// A packed part of the words, with the same layout as the sections of a segment.
 struct PackedWords {
     blocks: Vec<u8>,
     index: Vec<u8>,
 }
 
 impl PackedWords {
-    /// Returns the words as the words of a segment with `rows` rows.
+    /// Returns this part as the words of a segment with `rows` rows.
     fn words(&self, rows: u32) -> Words<'_> {
         Words { blocks: &self.blocks, index: &self.index, rows }
     }
@@ -95,7 +95,8 @@ mod tests {
     /// Words, their lists, and the rows of each list.
     type ListsOfWords = BTreeMap<Vec<u8>, BTreeMap<ListKey, Vec<u32>>>;
 
-    /// Writes a segment file with `rows` rows and the words of `give`, and returns its words.
+    /// Writes a segment file with `rows` rows and the words that `give` passes, and returns its
+    /// words.
     fn written(
         dir: &Path,
         rows: u32,
@@ -127,7 +128,7 @@ mod tests {
         dir
     }
 
-    /// Adds rows with some words each, not in the order of the rows.
+    /// Adds rows with some words each, in an order other than that of the rows.
     fn gather(rows: u32, model: &mut ListsOfWords) -> GatheredWords {
         let (mut random, mut gathered) = (Random::new(11), GatheredWords::default());
         for at in 0..rows {
@@ -163,7 +164,7 @@ mod tests {
         fs::remove_dir_all(&dir).unwrap();
     }
 
-    /// A page that is lost during a merge reads as zeros; the merge notices the loss only at the
+    /// If a page is lost during a merge, it reads as zeros, and the merge notices this only at its
     /// end.
     #[test]
     fn a_lost_page_of_words_does_not_end_a_merge() {

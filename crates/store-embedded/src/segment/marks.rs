@@ -13,20 +13,21 @@ use crate::sums::ExcludedRows;
 pub struct RowMarks {
     /// Rows that are durably deleted.
     pub dead: AtomicBits,
-    /// Rows deleted by synced batches and by the current batch; a superset of `dead`.
+    /// Rows that a synced batch or the current batch has deleted. All rows of `dead` are also in
+    /// here.
     pub doomed: AtomicBits,
     /// The number of dead rows, and the dead rows by kind.
     pub rows: DeadRows,
-    /// Rows with a verified checksum of their record.
+    /// Rows whose record had the right checksum.
     pub verified: AtomicBits,
     /// Number of dead rows in the `.dead` file.
     pub saved: AtomicU32,
-    /// Rows that sums exclude, including all dead rows; `None` until the first question for sums.
+    /// Rows that sums exclude, including all dead rows; `None` before the first question for sums.
     pub excluded: Mutex<Option<ExcludedRows>>,
 }
 
 impl RowMarks {
-    /// Makes the dead rows from the words of a `.dead` file. Without words, all rows are alive.
+    /// Makes the dead rows from the words of a `.dead` file. With `None`, all rows are alive.
     pub fn new(rows: u32, words: Option<&SidecarWords>) -> Self {
         let dead =
             AtomicBits::from_words(rows as usize, words.into_iter().flat_map(SidecarWords::iter));
@@ -41,13 +42,13 @@ impl RowMarks {
         }
     }
 
-    /// Number of words of a `.dead` file for `rows` rows.
+    /// Number of words in a `.dead` file for `rows` rows.
     pub fn words_on_disk(rows: u32) -> usize {
         rows.div_ceil(64) as usize
     }
 
-    /// Records that the manifest names a `.dead` file with all dead rows. The caller holds the
-    /// writer's lock.
+    /// Notes that the manifest now names a `.dead` file that has all dead rows. The caller holds
+    /// the writer's lock.
     pub fn note_saved(&self) {
         self.saved.store(self.rows.count(), Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! Merging several segments into a new segment. Records are read only if a segment of an earlier
-//! format lacks their ids.
+//! Merges several segments into a new segment. A record is read only if a segment of an earlier
+//! format has no ids.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,9 +20,8 @@ use crate::disk::Disk;
 use crate::merged::merged;
 use crate::term::TermHasher;
 
-/// The result of a merge.
 pub struct MergedSegment {
-    /// For each segment and old row, the new row or [`DROPPED`].
+    /// For each old segment and each of its rows, the new row or [`DROPPED`].
     pub rows: Vec<Vec<u32>>,
     /// Number of rows in the new segment.
     pub count: u32,
@@ -31,23 +30,23 @@ pub struct MergedSegment {
 }
 
 /// Upper bound for the bytes that a merge writes: the bytes of the old files, wider times, missing
-/// ids, and spilled dictionary entries. Times take twice as many bytes if the new segment spans
-/// more time.
+/// ids, and the spilled entries of the dictionary. If the new segment spans more time, its times
+/// may need twice as many bytes.
 pub fn bytes_max(segments: &[Arc<Segment>]) -> u64 {
     let bytes = |segment: &Arc<Segment>| {
         let file = &segment.file;
         let aside = file.entries() as u64 * spool::ENTRY_BYTES;
         let ids = if file.has_ids { 0 } else { 33 };
-        // Adjacent rows of a word in a small segment may take three times as many bytes in a large
-        // segment.
+        // Rows of a word that are adjacent in a small segment may need three times as many bytes in
+        // a large segment.
         let words = file.words().blocks.len() as u64 * 2;
         file.bytes() + segment.addresses.bytes() + u64::from(file.rows) * (4 + ids) + aside + words
     };
     segments.iter().map(bytes).sum()
 }
 
-/// Writes the segment `number` and its addresses (generation 0) from `segments`, which must list
-/// the same labels. Dead rows are left out.
+/// Writes the segment `number` and its addresses (generation 0) from `segments`, all of which must
+/// list the same labels. Dead rows are left out.
 pub fn merge(
     disk: &dyn Disk,
     shelf: &Path,
@@ -88,12 +87,12 @@ fn new_row(map: &[u32], row: u32) -> Option<u32> {
     map.get(row as usize).copied().filter(|&new| new != DROPPED)
 }
 
-/// Returns a live row's id, or the highest id if neither the segment nor the log has the row's id.
+/// Returns the id of a live row; the highest id if neither the segment nor the log has the id.
 fn id(segment: &Segment, row: u32) -> Id {
     segment.id(row).unwrap_or([0xff; 32])
 }
 
-/// Returns all live rows as (segment, row), newest first, then by id.
+/// Returns all live rows as (segment, row), newest first; rows of the same time are ordered by id.
 fn interleave(segments: &[Arc<Segment>]) -> Vec<(u32, u32)> {
     let next = |at: usize, from: u32| {
         let segment = &segments[at];
@@ -135,7 +134,7 @@ fn ids(segments: &[Arc<Segment>], rows: &[Vec<u32>]) -> impl Iterator<Item = (u6
     merged(parts.collect())
 }
 
-/// Merges the values of listed labels. Values without a remaining row are left out.
+/// Merges the values of listed labels. Values that no remaining row has are left out.
 fn values<'a>(
     segments: &'a [Arc<Segment>],
     rows: &'a [Vec<u32>],
@@ -190,8 +189,8 @@ fn lists(
 /// The next word of each part.
 type WordHeap = BinaryHeap<Reverse<(Vec<u8>, usize)>>;
 
-/// Merges words and their posting lists. `kept` returns the new row for a part and a row of the
-/// part. Words without rows are left out.
+/// Merges words and their posting lists. `kept` maps a part and a row of this part to the new row.
+/// Words without rows are left out.
 pub fn merge_words(
     into: &mut WordBuilder<'_>,
     parts: &[Words<'_>],
@@ -219,8 +218,8 @@ pub fn merge_words(
             for (_, at, list) in same {
                 merged.extend(list.rows(parts[*at].blocks).filter_map(|row| kept(*at, row)));
             }
-            // The rows of a single part ascend, unless a page is lost during the merge. In this
-            // case the merge fails at the end.
+            // The rows of each part ascend, unless a page was lost during the merge. In that case
+            // the merge fails later.
             if !merged.is_sorted_by(|one, other| one < other) {
                 #[expect(clippy::stable_sort_primitive, reason = "the rows of each part ascend")]
                 merged.sort();

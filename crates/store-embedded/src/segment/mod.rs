@@ -1,5 +1,5 @@
-//! Segments: sealed, immutable indices over the records of one or more logs. Segments are derived
-//! from the logs, so they can be removed and rebuilt. docs/format.md describes the files.
+//! Segments: immutable indices over the records of one or more sealed logs. A segment is made from
+//! its logs, so it can be removed and rebuilt. docs/format.md describes the files.
 
 use std::path::{Path, PathBuf};
 
@@ -22,25 +22,25 @@ pub mod word_blocks;
 
 /// First and last bytes of a segment file: the file's type and the format's version.
 pub const MAGIC: &[u8; 8] = b"HARKseg4";
-/// The magic of version 3, which has the sections before [`SegmentSection::Words`]. Its words are
-/// among the other values and posting lists.
+/// The magic of format 3, which has the sections before [`SegmentSection::Words`]. In this format,
+/// words are among the other values and posting lists.
 pub const MAGIC_3: &[u8; 8] = b"HARKseg3";
-/// The magic of version 2, which has the sections up to [`SegmentSection::Values`].
+/// The magic of format 2, which has the sections up to [`SegmentSection::Values`].
 pub const MAGIC_2: &[u8; 8] = b"HARKseg2";
-/// The magic of version 1, which has the sections before [`SegmentSection::Values`].
+/// The magic of format 1, which has the sections before [`SegmentSection::Values`].
 pub const MAGIC_1: &[u8; 8] = b"HARKseg1";
 
-/// Number of rows per sum of ids in a segment.
+/// For each group of this many rows, a segment has one sum of ids.
 pub const SUMMED_ROWS: u32 = 64;
 
 /// The sections of a segment file, in the order of the trailer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentSection {
-    /// Times of the rows minus the segment's oldest time: u32 or u64 per row.
+    /// For each row, its time minus the segment's oldest time: u32 or u64.
     Times,
     /// Keyed hashes of the ids, u64, ascending.
     IdHashes,
-    /// The rows of these ids, u32.
+    /// The rows of these ids in the same order, u32.
     IdRows,
     /// The id filter's words, u64 (see [`filter`]).
     IdFilter,
@@ -50,18 +50,20 @@ pub enum SegmentSection {
     Terms,
     /// The entries' kinds, u32, ascending within a term.
     Kinds,
-    /// Start of each entry's list in the postings, u32; one more value is the end of the last list.
+    /// The position in the postings at which each entry's list starts, u32; one more value is the
+    /// end of the last list.
     Starts,
     /// Expiry times, u64, ascending.
     ExpiryTimes,
-    /// The rows that expire at these times, u32.
+    /// The rows that expire at these times, in the same order, u32.
     ExpiryRows,
     /// The names of the listed labels, a fingerprint of the listed words, and the values of the
     /// labels (see [`values`]).
     Values,
     /// The id of each row, 32 bytes.
     Ids,
-    /// For each [`SUMMED_ROWS`] rows, the sum of their ids and of all earlier ids.
+    /// For each group of [`SUMMED_ROWS`] rows: the sum of the ids of this group and of all earlier
+    /// groups.
     IdSums,
     /// The words and their packed posting lists, in blocks (see [`word_blocks`]).
     Words,
@@ -93,8 +95,8 @@ pub fn path(shelf: &Path, number: u32) -> PathBuf {
     shelf.join("seg").join(format!("{number:08}.seg"))
 }
 
-/// The address of a row's record: the number of the log, and the offset of the frame. Rows whose
-/// record was removed have [`RecordAddress::GONE`].
+/// The address of a row's record: the number of the log, and the offset of the frame. If the record
+/// was removed, the address is [`RecordAddress::GONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordAddress {
     /// The log's number.

@@ -1,4 +1,4 @@
-//! Opening a segment with its sidecar files and logs.
+//! Opens a segment with its sidecar files and logs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::manifest::{LogEntry, Manifest, SegmentEntry};
 use crate::map::unreadable;
 use crate::term::TermHasher;
 
-/// Opens a segment, its addresses, dead rows and logs. `dead` is given if the dead rows are already
-/// loaded. Unreadable records are recorded in `damage`.
+/// Opens a segment, its addresses, its dead rows and its logs. `dead` has the dead rows, if they
+/// are already loaded. Records that cannot be read are added to `damage`.
 pub(crate) fn open_segment(
     (disk, dir): (&dyn Disk, &Path),
     entry: &SegmentEntry,

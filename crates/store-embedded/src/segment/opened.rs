@@ -1,4 +1,4 @@
-//! An open segment, with its changing parts: addresses and dead rows.
+//! An open segment with the parts that change: addresses and dead rows.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,45 +18,47 @@ use crate::term::{TermHasher, lists_words};
 
 /// An open segment.
 pub struct Segment {
-    /// The segment's line of the manifest when the segment was opened.
+    /// The segment's line of the manifest, as of opening.
     pub entry: SegmentEntry,
     /// The segment's index.
     pub file: Arc<SegmentFile>,
     /// The addresses of the segment's records.
     pub addresses: Arc<SidecarWords>,
-    /// The logs from the first to the last that the segment covers; `None` for a removed log.
+    /// The logs that the segment covers, from the first to the last; `None` for a removed log.
     pub logs: Vec<Option<Arc<Log>>>,
     /// The segment's dead rows.
     pub dead: Arc<RowMarks>,
-    /// The kinds, ascending, with the positions of their lists in the postings.
+    /// The kinds, ascending, each with the position of its list in the postings.
     pub(crate) kinds: Arc<[(u32, Range<u32>)]>,
-    /// The terms of the rare kinds, ascending. For every put, rules search for records of such a
-    /// kind that name the new record, and nearly always find none.
+    /// The terms of the rare kinds, ascending. For every put, rules look for records of rare kinds
+    /// (for example deletions) that name the new record, and nearly always find none.
     rare: Arc<[(u32, Box<[u64]>)]>,
     terms: TermHasher,
-    /// Whether the segment indexes the same words as the shelf.
+    /// Whether the segment indexes the words that the shelf is configured to index.
     has_words: bool,
 }
 
-/// Number of dictionary entries, and of postings, that weigh as much as a row. So
-/// [`crate::options::EmbeddedOptions::segment_records_max`] also bounds the entries and postings of
-/// a segment.
+/// Number of dictionary entries, and number of postings, that count as much as a row in the weight
+/// of a segment. So [`crate::options::EmbeddedOptions::segment_records_max`] also bounds the number
+/// of entries and postings.
 const ENTRIES_PER_ROW: usize = 2;
 const POSTINGS_PER_ROW: usize = 256;
-/// Maximum weight of a segment, for all settings: the postings of a heavier segment could not be
-/// counted.
+/// Maximum weight of a segment, whatever the settings are. A heavier segment could have more
+/// postings than 32 bits count.
 pub(crate) const WEIGHT_MAX: u64 = u32::MAX as u64 / POSTINGS_PER_ROW as u64;
 
 impl Segment {
-    /// The size of the segment, in rows with few terms each. The memory of a merge grows with the
-    /// rows and with the dictionary entries, and the postings of a segment are counted in 32 bits.
+    /// The weight of the segment: its size as a number of rows that have few terms each. The memory
+    /// of a merge grows with the rows and with the dictionary entries, and postings are counted in
+    /// 32 bits.
     pub fn weight(&self) -> u32 {
         let entries = self.file.entries().div_ceil(ENTRIES_PER_ROW);
         let postings = self.file.posting_count().div_ceil(POSTINGS_PER_ROW);
         (self.file.rows as usize).max(entries).max(postings).try_into().unwrap_or(u32::MAX)
     }
 
-    /// Returns the terms of these kinds, if all these kinds are rare. For lookups of many terms.
+    /// Returns the terms of these kinds; `None` unless all these kinds are rare. For callers that
+    /// look up many terms.
     #[inline]
     pub(super) fn rare_only(&self, kinds: Option<&[u32]>) -> Option<Vec<&[u64]>> {
         let terms = |kind: &u32| {
@@ -66,8 +68,8 @@ impl Segment {
         kinds?.iter().map(terms).collect()
     }
 
-    /// Whether a row of these kinds may have the term. Only the result false is certain; it occurs
-    /// only for rare kinds. The test does not read the dictionary.
+    /// Whether a row of these kinds may have the term. A result of false is certain, and is
+    /// possible only if all the kinds are rare. The test does not read the dictionary.
     #[inline]
     pub(super) fn may_have(&self, term: u64, kinds: Option<&[u32]>) -> bool {
         kinds.is_none_or(|kinds| {
@@ -101,7 +103,7 @@ impl Segment {
         Self { entry, file, addresses, logs, dead, kinds, rare, terms, has_words }
     }
 
-    /// Returns the same segment with a changed line of the manifest.
+    /// Returns the same segment with another line of the manifest.
     #[must_use]
     pub fn with_entry(&self, entry: SegmentEntry) -> Self {
         Self {
@@ -117,7 +119,8 @@ impl Segment {
         }
     }
 
-    /// Sets the dead bytes and dead records of the segment's logs from these lines of a manifest.
+    /// Sets the dead bytes and dead records of the segment's logs to the numbers in these lines of
+    /// a manifest.
     pub fn set_dead(&self, lines: &[LogEntry]) {
         for log in self.logs.iter().flatten() {
             if let Some(line) = lines.iter().find(|line| line.number == log.number) {
@@ -127,8 +130,7 @@ impl Segment {
         }
     }
 
-    /// Copies the dead bytes and dead records of the logs from `other`, except for the log numbered
-    /// `except`.
+    /// Copies the dead bytes and dead records of all logs except number `except` from `other`.
     pub fn copy_dead_from(&self, other: &Self, except: Option<u32>) {
         for both in self.logs.iter().zip(&other.logs) {
             if let (Some(mine), Some(theirs)) = both
@@ -139,8 +141,8 @@ impl Segment {
         }
     }
 
-    /// Counts the dead records of logs that have dead bytes but no number of dead records. Earlier
-    /// versions did not write this number.
+    /// Counts the dead records of logs for which the manifest has dead bytes but no number of dead
+    /// records. Earlier versions did not write this number.
     pub fn count_dead(&self) {
         let uncounted = |log: &Log| log.has_dead() && log.dead_records.load(Ordering::Relaxed) == 0;
         if !self.logs.iter().flatten().any(|log| uncounted(log)) {
@@ -160,18 +162,18 @@ impl Segment {
         }
     }
 
-    /// Whether the segment indexes the same words as the shelf.
+    /// Whether the segment indexes the words that the shelf is configured to index.
     pub fn has_words(&self) -> bool {
         self.has_words
     }
 
-    /// Whether the segment lists exactly the labels and the words that the shelf lists.
+    /// Whether the segment lists exactly the labels and words that the shelf is configured to list.
     pub fn lists_what_it_should(&self) -> bool {
         let listed = self.file.listed();
         *listed == *self.terms.listed() && (self.file.has_words || !lists_words(listed))
     }
 
-    /// Whether a part of the index could not be read, so that the index cannot be trusted.
+    /// Whether a part of the index could not be read; then the index cannot be trusted.
     pub fn is_unreadable(&self) -> bool {
         self.faults() > 0
     }
@@ -181,15 +183,14 @@ impl Segment {
         self.file.faults() + self.addresses.faults()
     }
 
-    /// Whether the addresses can be read and have the right checksum.
+    /// Whether the addresses are readable and have the right checksum.
     pub fn has_sound_addresses(&self) -> bool {
-        // Read the addresses before checking for faults: the read may have returned zeros for a
-        // lost page.
+        // The addresses are read before faults are counted, because this read may return zeros for
+        // a lost page.
         self.addresses.is_sound() && self.addresses.faults() == 0
     }
 
-    /// Returns a message that explains why the index cannot be trusted; `None` if the index can be
-    /// trusted.
+    /// If the index cannot be trusted, returns a message with the reason.
     pub fn trouble(&self) -> Option<String> {
         let number = self.entry.number;
         self.is_unreadable().then(|| format!("a part of segment {number} could not be read"))
@@ -207,7 +208,7 @@ impl Segment {
         self.logs.get(at as usize)?.as_ref()
     }
 
-    /// Returns a row's record. For a damaged record, counts the damage and returns `None`.
+    /// Returns a row's record. If the record is damaged, counts the damage and returns `None`.
     pub fn record(&self, row: u32) -> Option<Record<'_>> {
         self.record_at(row, self.address(row))
     }
@@ -230,7 +231,7 @@ impl Segment {
         record
     }
 
-    /// Marks a row as deleted for readers and the writer.
+    /// Marks a row as dead for readers and the writer.
     pub fn kill(&self, row: u32) {
         if self.kill_row(row) {
             self.note_dead(row);
@@ -248,17 +249,17 @@ impl Segment {
         killed
     }
 
-    /// Returns a row's id, from the record if the segment has no ids.
+    /// Returns a row's id. If the segment has no ids, the id is read from the record.
     pub fn id(&self, row: u32) -> Option<Id> {
         self.file.id(row).or_else(|| self.record_of_any(row).map(|record| *record.id()))
     }
 
-    /// Returns the kinds of ascending dead rows; `None` for a row in no kind's list. Takes at most
-    /// about as long as reading the lists of all kinds.
+    /// Returns the kind of each of these dead rows, which must ascend; `None` for a row that is in
+    /// no kind's list. Takes at most about as long as reading the lists of all kinds.
     pub(super) fn kinds_of(&self, rows: &[u32]) -> Vec<Option<u32>> {
         let mut kinds = vec![None; rows.len()];
         for (kind, list) in &*self.kinds {
-            // Looking up one row costs about as much as reading 16.
+            // To look up one row costs about as much as to read 16 rows.
             if rows.len() * 16 < list.len() {
                 for (&row, found) in rows.iter().zip(&mut kinds) {
                     if found.is_none() && self.has_row(list, row) {
@@ -292,7 +293,7 @@ impl Segment {
         }
     }
 
-    /// Rows with this id, including dead rows; `hash` is the hash of the id.
+    /// The rows of this id, including dead rows. `hash` is the hash of the id.
     pub fn rows_of(&self, id: &Id, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let id = *id;
         self.file.rows_of_id(hash).filter(move |&row| {
@@ -304,21 +305,23 @@ impl Segment {
         })
     }
 
-    /// Records that a part of the file was lost if the hash of a row's id differs from the row's
-    /// hash in the index.
+    /// Notes that a part of the file was lost, if the hash of a row's id is not the hash that the
+    /// index has for this row.
     pub(super) fn note_other(&self, id: &Id, hash: u64) {
         if self.terms.id(id) != hash {
             self.file.note_lost();
         }
     }
 
-    /// Does the same as [`Segment::id`], but a removed record of a dead row is no damage.
+    /// Does the same as [`Segment::id`], but a dead row whose record was removed does not count as
+    /// damage.
     #[inline]
     pub(super) fn id_of_any(&self, row: u32) -> Option<Id> {
         self.file.id(row).or_else(|| self.record_of_any(row).map(|record| *record.id()))
     }
 
-    /// Does the same as [`Segment::record`], but a removed record of a dead row is no damage.
+    /// Does the same as [`Segment::record`], but a dead row whose record was removed does not count
+    /// as damage.
     fn record_of_any(&self, row: u32) -> Option<Record<'_>> {
         if self.address(row) == RecordAddress::GONE { None } else { self.record(row) }
     }

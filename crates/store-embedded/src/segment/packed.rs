@@ -1,29 +1,32 @@
-//! Packed posting lists, for words: ascending rows in few more bits than their gaps need.
+//! Packed posting lists of words: ascending rows, in few more bits than the gaps between the rows
+//! need.
 //!
-//! Rows are in blocks of 128. A block begins with a known row. For each other row, the block has
-//! the row's distance from the number that the row would have without gaps. As in Elias-Fano
-//! coding, the distance has two parts: the plain low bits, and the high bits as positions of ones.
-//! A list of several blocks begins with the first row and the offset of each block, so that a walk
-//! can skip blocks and read any row by its index. docs/format.md describes the bytes.
+//! Rows are in blocks of 128. A block begins with a row that is stored plainly. For each other row,
+//! the block stores by how much the row exceeds the row that would be there without gaps. As in
+//! Elias-Fano coding, this number has two parts: the low bits are stored as they are, and the high
+//! bits as positions of ones. A list of several blocks begins with the first row and the offset of
+//! each block. So a walk can skip blocks, and can read any row by its index. docs/format.md
+//! describes the bytes.
 
 use hark_codec::record::put_varint;
 
 /// Maximum number of rows in a block.
 pub const BLOCK_ROWS: usize = 128;
-/// Bytes of an entry of the table of blocks: a row, and an offset.
+/// Bytes of an entry of a list's table of blocks: a row and an offset.
 const TABLE_ENTRY: usize = 8;
-/// Upper bounds for the bytes of a list without its rows, and for the average bytes of a row, for
-/// segments of fewer than 2^24 rows. Eight rows share a byte of the table of blocks.
+/// Upper bounds for segments of fewer than 2^24 rows: the bytes of a list without its rows, and the
+/// average bytes of a row. The second bound includes the table of blocks, in which eight rows share
+/// a byte.
 const LIST_BYTES_MAX: u64 = 32;
 const ROW_BYTES_MAX: u64 = 4;
 
-/// Upper bound for the bytes of `lists` lists with `rows` rows in total, including kinds, classes
-/// and lengths.
+/// Upper bound for the bytes of `lists` lists that have `rows` rows in total, including kinds,
+/// classes and lengths.
 pub fn bytes_max(lists: u64, rows: u64) -> u64 {
     lists * LIST_BYTES_MAX + rows * ROW_BYTES_MAX
 }
 
-/// Reads a varint at the start of `bytes`, and advances `bytes` past the varint.
+/// Reads a varint at the start of `bytes`, and advances `bytes` to the next byte.
 pub fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
@@ -37,7 +40,8 @@ pub fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// The layout of a packed block with `len` rows from `first` on, all below `end`.
+/// The layout of a packed block that has `len` rows. The first row is `first`, and all rows are
+/// below `end`.
 #[derive(Clone, Copy)]
 struct BlockShape {
     first: u32,
@@ -52,7 +56,7 @@ struct BlockShape {
 impl BlockShape {
     fn new(first: u32, end: u32, len: usize) -> Self {
         let others = len.saturating_sub(1);
-        // Maximum distance of the last row from its position without gaps.
+        // The most by which the last row can exceed the row that would be there without gaps.
         let spread = (end.saturating_sub(first) as usize).saturating_sub(len);
         let low = spread.checked_div(others).and_then(usize::checked_ilog2).unwrap_or(0);
         let high = if others == 0 { 0 } else { others + (spread >> low) };
@@ -79,7 +83,7 @@ impl BlockShape {
         }
     }
 
-    /// Appends the rows. For missing or wrong bytes, appends rows that do not exist.
+    /// Appends the rows. If bytes are missing or wrong, appends rows that do not exist.
     fn unpack(self, bytes: &[u8], rows: &mut Vec<u32>) {
         let (start, others) = (rows.len(), self.others);
         rows.push(self.first);
@@ -105,7 +109,7 @@ impl BlockShape {
     }
 }
 
-/// Minimum number of bits that [`bits_at`] returns.
+/// Minimum number of bits that one call of [`bits_at`] returns.
 const SURE_BITS: usize = 57;
 
 /// The bits from bit `at` on.
@@ -123,7 +127,7 @@ fn bits_at(bytes: &[u8], at: usize) -> u64 {
     word >> (at % 8)
 }
 
-/// Appends a list to `out`. `rows` must be strictly ascending and not empty.
+/// Appends a list to `out`. `rows` must ascend without duplicates and must not be empty.
 pub fn pack(rows: &[u32], out: &mut Vec<u8>) {
     let (Some(&first), Some(&last)) = (rows.first(), rows.last()) else { return };
     if rows.len() <= BLOCK_ROWS {
@@ -176,7 +180,7 @@ impl PackedList {
         Some((entry as u32, (entry >> 32) as usize))
     }
 
-    /// For a list of one block: the first row, the end of the rows, and the bytes that follow.
+    /// For a list of one block: its first row, the end of its rows, and the bytes that follow.
     fn only_block<'a>(&self, section: &'a [u8]) -> Option<(u32, u32, &'a [u8])> {
         let mut bytes = section.get(self.at..)?;
         let first = u32::try_from(varint(&mut bytes)?).ok()?;
@@ -184,7 +188,7 @@ impl PackedList {
         Some((first, first.checked_add(span)?.checked_add(1)?, bytes))
     }
 
-    /// The offset of the end of the list; `None` if the list is damaged.
+    /// The offset at which the list ends; `None` if the list is damaged.
     pub fn end(&self, section: &[u8]) -> Option<usize> {
         if self.len <= BLOCK_ROWS {
             let (first, end, rest) = self.only_block(section)?;
@@ -199,7 +203,7 @@ impl PackedList {
         data.checked_add(bytes).filter(|&at| at <= section.len())
     }
 
-    /// The first row of a block, or a row that does not exist if the first row cannot be read.
+    /// The first row of a block. If it cannot be read, a row that does not exist.
     fn first(&self, section: &[u8], block: usize) -> u32 {
         if self.len <= BLOCK_ROWS {
             return self.only_block(section).map_or(u32::MAX, |(first, ..)| first);
@@ -207,7 +211,7 @@ impl PackedList {
         self.entry(section, block).map_or(u32::MAX, |(first, _)| first)
     }
 
-    /// Appends the rows of a block. The number of rows is right even if the bytes are damaged.
+    /// Appends the rows of a block. If the bytes are damaged, the number of rows is still right.
     pub fn unpack(&self, section: &[u8], block: usize, rows: &mut Vec<u32>) {
         let len = self.len.saturating_sub(block * BLOCK_ROWS).min(BLOCK_ROWS);
         let shape = if self.len <= BLOCK_ROWS {
@@ -241,11 +245,11 @@ impl PackedList {
     }
 }
 
-/// Reads a packed list, and caches the last unpacked block.
+/// Reads a packed list, and keeps the last unpacked block.
 #[derive(Debug)]
 pub struct PackedReader {
     list: PackedList,
-    /// The unpacked block, and its rows.
+    /// The number of the unpacked block, and its rows.
     now: usize,
     rows: Vec<u32>,
 }
@@ -272,8 +276,8 @@ impl PackedReader {
         rows.get(index % BLOCK_ROWS).copied().unwrap_or(u32::MAX)
     }
 
-    /// The first index at or after `from` whose row is at least `row`. The search is fast for a
-    /// nearby index.
+    /// The first index, from `from` on, at which the row is `row` or higher. The search is fast if
+    /// this index is near `from`.
     pub fn seek(&mut self, section: &[u8], from: usize, row: u32) -> usize {
         if from >= self.list.len {
             return self.list.len;
@@ -356,8 +360,8 @@ mod tests {
 
     #[test]
     fn rows_take_little_more_than_their_gaps() {
-        // On average one row of 250, at random: each gap takes 8 bits, and the table takes hardly
-        // any bits.
+        // One row of 250 on average, at random: each gap takes 8 bits, and the table takes hardly
+        // any.
         let gaps = (0..40_000u32).map(|at| {
             let bits = at.wrapping_add(7).wrapping_mul(0x9e37_79b9);
             (bits ^ bits >> 15).wrapping_mul(0x85eb_ca6b) >> 16

@@ -1,13 +1,13 @@
-//! The rare kinds of a segment, whose terms are kept in memory.
+//! The rare kinds of a segment. Their terms are kept in memory.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::file::SegmentFile;
 
-/// All rare kinds together have at most one row in this many.
+/// All rare kinds together have at most one of this many rows.
 const RARE_SHARE: u32 = 32;
-/// Maximum number of terms per row of a rare kind, since these terms are kept in memory.
+/// A rare kind has at most this many terms per row, since its terms are kept in memory.
 const RARE_TERMS: usize = 16;
 
 /// Returns the terms of the rare kinds, ascending.
@@ -35,7 +35,7 @@ pub(super) fn rare_terms(
     rare.into_iter().filter_map(|rare| Some((rare.kind, rare.terms?.into()))).collect()
 }
 
-/// A kind that may be rare, while its terms are counted.
+/// A kind that may turn out to be rare, while its terms are counted.
 struct RareKind {
     kind: u32,
     /// `None` if the kind has too many terms to be rare.

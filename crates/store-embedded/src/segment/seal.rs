@@ -1,4 +1,4 @@
-//! Sealing: writing a segment from a head that no longer grows.
+//! Seals a head that no longer grows: writes a segment.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,7 +17,7 @@ use crate::disk::Disk;
 use crate::head::{Head, HeadRow, ListOfRun};
 use crate::term::{TermBuffers, TermHasher};
 
-/// A segment that has been written.
+/// A segment that was written.
 pub struct SealedSegment {
     /// For each old row, the new row or [`DROPPED`].
     pub rows: Vec<u32>,
@@ -81,7 +81,7 @@ pub fn seal(
         Some(SegmentRow {
             row,
             time,
-            // If the record can no longer be read, use the known first bytes of the id.
+            // If the record can no longer be read, the first bytes of its id are still known.
             id: head.id(row).unwrap_or_else(|| padded(id)),
             hash,
             address: RecordAddress { log: head.log.number, offset },
@@ -93,7 +93,8 @@ pub fn seal(
     lists.sort_unstable();
     let mut old = Vec::new();
     let rows = &sorted.rows;
-    // A record may have died since its values were gathered, so values without a row are left out.
+    // A record may have died after its values were gathered, so values that no row has are left
+    // out.
     let mut values = values.to_vec();
     if !values.is_empty() {
         let mut has_rows = |number| {
@@ -135,7 +136,7 @@ pub fn seal(
 }
 
 /// Writes the segment `number` and its addresses (generation 0) from records, each with its old row
-/// and address. All old rows are below `old_rows`.
+/// and its address. All old rows are below `old_rows`.
 pub fn write(
     disk: &dyn Disk,
     shelf: &Path,
@@ -176,7 +177,7 @@ pub fn write(
     Ok(sorted.written(bytes))
 }
 
-/// The content of a segment except the rows.
+/// All of a segment's content except its rows.
 struct SegmentLists<'a, N, W> {
     /// The callback for [`SegmentBuilder::lists`].
     next: N,

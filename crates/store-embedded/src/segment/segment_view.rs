@@ -1,4 +1,4 @@
-//! A segment as a source of query results.
+//! A segment as a source for queries.
 
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Range};
@@ -16,7 +16,7 @@ use super::packed::{PackedList, PackedReader};
 pub struct SegmentView {
     /// The segment.
     pub segment: Arc<Segment>,
-    /// Whether rows deleted by the current batch already count as dead.
+    /// Whether rows that the current batch deletes already count as dead.
     pub writing: bool,
 }
 
@@ -31,7 +31,7 @@ pub enum SegmentPostings {
     Packed(PackedPostings),
 }
 
-/// The posting list of a word, with the last unpacked block.
+/// The posting list of a word, and the block that was unpacked last.
 pub struct PackedPostings {
     kind: u32,
     list: PackedList,
@@ -43,7 +43,7 @@ impl PackedPostings {
         Self { kind, list, reader: RefCell::new(PackedReader::new(list)) }
     }
 
-    /// The first index at or after `from` whose row is at least `row`.
+    /// The first index, from `from` on, at which the row is `row` or higher.
     fn seek(&self, file: &SegmentFile, from: usize, row: u32) -> usize {
         self.reader.borrow_mut().seek(file.words().blocks, from, row)
     }
@@ -71,15 +71,15 @@ impl SegmentView {
         }
     }
 
-    /// Returns the first row after this time and id, newest first.
+    /// Returns the first row that comes after this time and id, in newest-first order.
     fn first_behind(&self, time: u64, id: &Id) -> u32 {
         let start = self.file().first_at_or_before(time);
         let older = time.checked_sub(1);
         let end = older.map_or(self.file().rows, |time| self.file().first_at_or_before(time));
         start
             + partition(end.saturating_sub(start), |row| {
-                // In a format without ids, a row with a removed record is dead. The next row with a
-                // record replaces the dead row in the comparison.
+                // In a format without ids, only a dead row can be without a record. The next row
+                // that has a record stands for the dead row in the comparison.
                 let mut rows = start + row..end;
                 rows.find_map(|row| self.segment.id(row)).is_some_and(|other| other <= *id)
             })
@@ -87,8 +87,8 @@ impl SegmentView {
 }
 
 impl Source for SegmentView {
-    /// (time or 0, row), ascending in the query's order. Only the oldest-first order needs the
-    /// time.
+    /// The time (or 0) and the row, ascending in the query's order. The time is needed only in
+    /// oldest-first order.
     type Key = (u64, u32);
     type PostingList = SegmentPostings;
     type Window = Range<u32>;
@@ -183,16 +183,16 @@ impl Source for SegmentView {
 
     fn find(&self, id: &Id, hash: u64) -> Option<u32> {
         let (mut alive, mut dead) = (None, None);
-        // An id that was deleted and put again has several rows, and one of these rows may be
+        // If a record was deleted and put again, its id has several rows. At most one of them is
         // alive.
         for row in self.file().rows_of_id(hash) {
             match (self.segment.id_of_any(row), self.is_dead(row)) {
                 (Some(other), _) if other != *id => self.segment.note_other(&other, hash),
                 (None, true) => {}
                 (Some(_), true) => dead = dead.or(Some(row)),
-                // By the hash, this is the record of the id. A reader of this row reports damage
-                // instead of a missing record. If the record was put again, the whole record
-                // counts.
+                // By its hash, the row belongs to the id. The record is damaged. A reader of this
+                // row reports the damage, and not that the record is missing. If the record was put
+                // again, the undamaged record counts.
                 (_, false) => {
                     let first = alive.filter(|&first| self.segment.record(first).is_some());
                     alive = first.or(Some(row));
@@ -227,7 +227,8 @@ impl Source for SegmentView {
                 if window.start == 0 && window.end == self.file().rows {
                     return 0..len as usize;
                 }
-                // Rows of a list are usually spread evenly over the segment.
+                // The rows of a list are usually spread evenly over the segment, so the first guess
+                // is proportional.
                 let first = |row: u32| {
                     let share =
                         u64::from(row) * u64::from(len) / u64::from(self.file().rows.max(1));
@@ -311,7 +312,7 @@ impl Source for SegmentView {
             return 0;
         };
         let len = all.len().min(some.len()) as u32;
-        // Rows of a list ascend, so the common rows are a prefix.
+        // The rows of a list ascend, so the rows in common come first.
         let same = |at: u32| {
             self.file().posting(list.start + some.start as u32 + at) == all.start as u32 + at
         };

@@ -1,5 +1,6 @@
-//! The two small files of a segment that can be replaced without the segment: the addresses of its
-//! records (`.addr`), and its dead rows (`.dead`). Each new file has the next generation.
+//! The two small files of a segment that can be replaced while the segment stays: the addresses of
+//! its records (`.addr`), and its dead rows (`.dead`). Each new file has the next higher
+//! generation.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,15 +8,15 @@ use std::path::{Path, PathBuf};
 use crate::disk::Disk;
 use crate::map::Map;
 
-/// Bytes gathered before each write to the disk.
+/// Number of bytes that are gathered before a write to the disk.
 const BUFFER: usize = 256 << 10;
 
-/// The content of a sidecar.
+/// The two kinds of sidecar files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SidecarKind {
-    /// A packed [`super::RecordAddress`] per row.
+    /// A packed [`super::RecordAddress`] for each row.
     Addresses,
-    /// One bit per row, 64 per word.
+    /// A bit for each row, 64 bits in a word.
     Dead,
 }
 
@@ -46,8 +47,8 @@ impl SidecarKind {
         (bytes.saturating_sub(12) / 8) as usize
     }
 
-    /// Writes a file of words and returns its size. On return the file is durable, but its name is
-    /// not.
+    /// Writes a file of words and returns its size. On return the content of the file is durable,
+    /// but its name is not.
     pub fn write(
         self,
         disk: &dyn Disk,
@@ -73,7 +74,8 @@ impl SidecarKind {
         Ok(written + bytes.len() as u64)
     }
 
-    /// Opens a file of `len` words. A different number of words or a wrong checksum is an error.
+    /// Opens a file of `len` words. If the file has another number of words or a wrong checksum,
+    /// the result is an error.
     pub fn open(
         self,
         disk: &dyn Disk,
@@ -106,7 +108,7 @@ impl SidecarWords {
         self.0[..end].get(8 + index * 8..)?.first_chunk().map(|eight| u64::from_le_bytes(*eight))
     }
 
-    /// Whether the checksum is still right.
+    /// Whether the checksum is still right, after another read.
     pub fn is_sound(&self) -> bool {
         let map = &self.0;
         map.last_chunk()

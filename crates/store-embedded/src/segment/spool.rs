@@ -1,16 +1,16 @@
-//! The entries of a dictionary, spilled until their posting lists are written. There may be as many
-//! entries as labels, so the entries are kept on the disk and not in memory. MANIFEST never names
-//! this file (`.new`), so opening a shelf removes the file of a killed process.
+//! The entries of a dictionary, in a temporary file until the posting lists are written. There may
+//! be as many entries as labels, too many for the memory. MANIFEST never names this file (`.new`).
+//! If the process is killed, the next opening of the shelf removes the file.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use crate::disk::{Disk, DiskFile};
 
-/// Bytes per write and per read; a multiple of [`ENTRY_BYTES`].
+/// Bytes per write and per read. This must be a multiple of [`ENTRY_BYTES`].
 const BUFFER: usize = 64 << 10;
 
-/// A term, its kind, and the end of its list in the postings.
+/// A term, a kind, and the end of their list in the postings.
 pub type SpoolEntry = (u64, u32, u32);
 
 /// Bytes of an entry.
@@ -43,7 +43,7 @@ impl<'a> Spool<'a> {
         Ok(())
     }
 
-    /// Passes all entries to `give`, in their order. Returns an error if the file has changed.
+    /// Passes all entries to `give`, in their order. Returns an error if the file was changed.
     pub fn for_each(
         &mut self,
         mut give: impl FnMut(SpoolEntry) -> io::Result<()>,
@@ -59,7 +59,8 @@ impl<'a> Spool<'a> {
             }
             piece.clear();
         }
-        // Check here, since damaged entries would also get a valid checksum in the segment.
+        // The checksum is compared here, because damaged entries would get a new, valid checksum in
+        // the segment.
         if sum == self.sum {
             Ok(())
         } else {
@@ -93,7 +94,7 @@ mod tests {
         let dir = hark_testkit::disk::scratch("spool");
         fs::create_dir_all(dir.join("seg")).unwrap();
         let mut spool = Spool::new(&RealDisk, &dir, 7).unwrap();
-        // The entries take more than one piece, but not a whole number of pieces.
+        // The entries fill more than one piece, and the last piece only in part.
         let entries: Vec<SpoolEntry> =
             (0..10_000).map(|n| (u64::MAX - n, n as u32 * 3, u32::MAX - n as u32)).collect();
         for &entry in &entries {

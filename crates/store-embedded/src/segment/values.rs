@@ -1,12 +1,12 @@
-//! The values of the labels that a segment lists. A posting list is found by the hash of its value,
-//! which does not reveal the value, so this section lists the values. docs/format.md describes the
-//! section.
+//! The values of the labels that a segment lists. A posting list is found by the hash of its value.
+//! The hash does not reveal the value, so this section lists the values. docs/format.md describes
+//! the section.
 
 use hark_archive::Record;
 
 use crate::term::TermHasher;
 
-/// A label's name and a value.
+/// The name of a label and a value.
 pub type Value<'a> = (u8, &'a [u8]);
 
 /// Bytes of an entry without its value.
@@ -29,7 +29,7 @@ pub fn bytes(names: &[u8], values: &[Value<'_>]) -> u64 {
     1 + names.len() as u64 + values.sum::<u64>()
 }
 
-/// Returns the values of listed labels in these records, ascending, deduplicated.
+/// Returns the values that listed labels have in these records, ascending without duplicates.
 pub fn of<'a>(records: impl Iterator<Item = Record<'a>>, terms: &TermHasher) -> Vec<Value<'a>> {
     if terms.labels().is_empty() {
         return Vec::new();
@@ -42,14 +42,15 @@ pub fn of<'a>(records: impl Iterator<Item = Record<'a>>, terms: &TermHasher) -> 
     all
 }
 
-/// Divides a section into the names of its labels and their values.
+/// Divides a section into the names of its labels and the values.
 pub fn open(section: &[u8]) -> (&[u8], Values<'_>) {
     let parts = section.split_first().and_then(|(len, rest)| rest.split_at_checked((*len).into()));
     let (names, rest) = parts.unwrap_or_default();
     (names, Values(rest))
 }
 
-/// The values of a section, ascending. The iteration ends at a damaged part of the section.
+/// The values of a section, ascending. If a part of the section is damaged, the iteration ends
+/// there.
 pub struct Values<'a>(&'a [u8]);
 
 impl<'a> Iterator for Values<'a> {

@@ -1,6 +1,6 @@
-//! The words of a segment, ascending, each with its posting lists: one list for each kind and class
-//! that has rows. Words are in blocks. Within a block each word is written as its difference from
-//! the previous word; the lists of all words follow the words. docs/format.md describes the bytes.
+//! The words of a segment, ascending. Each word has a posting list for each kind and class that has
+//! rows. Words are in blocks. Within a block, each word is written as its difference from the
+//! previous word, and the lists of all words follow the words. docs/format.md describes the bytes.
 
 use hark_codec::record::put_varint;
 
@@ -15,17 +15,18 @@ pub const INDEX_ENTRY: usize = 16;
 /// Bits of a class.
 const CLASS_BITS: u32 = 2;
 
-/// Upper bound for the bytes of `lists` lists of words with `rows` rows in total. `word_bytes` is
-/// the total length of the words.
+/// Upper bound for the bytes of words with `lists` lists that have `rows` rows in total.
+/// `word_bytes` is the total length of the words.
 pub fn bytes_max(lists: u64, rows: u64, word_bytes: u64) -> u64 {
-    // Each list may need the lengths of a word and of its lists, and an entry of the index.
+    // In the worst case, each list belongs to a word of its own, which has two lengths and begins a
+    // block.
     packed::bytes_max(lists, rows) + word_bytes + lists * (12 + INDEX_ENTRY as u64)
 }
 
 /// The kind of a list's rows, and the class of the word in these rows.
 pub type ListKey = (u32, u8);
 
-/// The first bytes of a word as a number with the same order as the bytes.
+/// The first bytes of a word, as a number with the same order.
 pub fn index_key(word: &[u8]) -> u64 {
     let mut eight = [0; 8];
     eight.iter_mut().zip(word).for_each(|(to, from)| *to = *from);
@@ -39,7 +40,7 @@ pub struct WordPacker {
     words: Vec<u8>,
     lists: Vec<u8>,
     count: usize,
-    /// The packed posting lists of the word that `word` ends next.
+    /// The packed posting lists of the current word.
     next: Vec<u8>,
     last: Vec<u8>,
     index: Vec<(u64, u64)>,
@@ -48,8 +49,8 @@ pub struct WordPacker {
 }
 
 impl WordPacker {
-    /// Adds a posting list of the word that `word` ends next. Lists ascend by their keys; rows
-    /// ascend. A list without rows is not added.
+    /// Adds a posting list of the current word, which the next call of [`Self::word`] ends. Lists
+    /// must ascend by their keys, and rows must ascend. A list without rows is left out.
     pub fn list(&mut self, (kind, class): ListKey, rows: &[u32]) {
         if rows.is_empty() {
             return;
@@ -59,8 +60,8 @@ impl WordPacker {
         packed::pack(rows, &mut self.next);
     }
 
-    /// Ends a word, unless the word has no lists. Words ascend. Returns a complete block of the
-    /// section, if a block has ended.
+    /// Ends the current word. A word without lists is left out. Words must ascend. If this
+    /// completes a block of the section, returns the block.
     pub fn word(&mut self, word: &[u8]) -> Option<Vec<u8>> {
         if self.next.is_empty() {
             return None;
@@ -97,14 +98,14 @@ impl WordPacker {
         })
     }
 
-    /// Ends the last block. Returns the last block and the index of all blocks: the first bytes of
-    /// each block's first word, and the block's offset.
+    /// Ends the last block. Returns the last block, and the index of all blocks: for each block,
+    /// the first bytes of its first word, and its offset.
     pub fn end(mut self) -> (Option<Vec<u8>>, Vec<(u64, u64)>) {
         (self.block(), self.index)
     }
 }
 
-/// The words of a segment: its two sections of words, and its number of rows.
+/// The words of a segment: the two sections with words, and the number of rows.
 #[derive(Clone, Copy)]
 pub struct Words<'a> {
     /// The section of blocks.
@@ -116,7 +117,7 @@ pub struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    /// The first bytes of a block's first word, and the start of the block.
+    /// The first bytes of a block's first word, and the offset of the block.
     fn entry(&self, block: usize) -> Option<(u64, usize)> {
         let entry = self.index.as_chunks::<INDEX_ENTRY>().0.get(block)?;
         let (key, start) = entry.split_first_chunk()?;
@@ -152,7 +153,7 @@ impl<'a> Words<'a> {
         WordReader { words: self, next: block, block: None, word: Vec::new(), lists: 0..0 }
     }
 
-    /// The last block whose first word is not after `word`.
+    /// The last block whose first word is `word` or comes before `word`.
     fn block_of(&self, word: &[u8]) -> usize {
         let key = index_key(word);
         let is_before = |block: usize| {
@@ -175,7 +176,7 @@ impl<'a> Words<'a> {
         low.saturating_sub(1)
     }
 
-    /// The lists of a word; empty if no row has the word.
+    /// The lists of a word; none if no row has the word.
     pub fn find(&self, word: &str) -> WordLists<'a> {
         let mut reader = self.from(self.block_of(word.as_bytes()));
         while reader.advance() {
@@ -211,7 +212,7 @@ impl<'a> Words<'a> {
 struct WordBlockReader<'a> {
     words: &'a [u8],
     left: u8,
-    /// The start of the next word's lists, and the end of the block.
+    /// The position of the next word's lists, and the end of the block.
     lists: usize,
     end: usize,
 }
@@ -253,7 +254,7 @@ impl<'a> WordReader<'a> {
 }
 
 impl WordBlockReader<'_> {
-    /// Changes `word` to the next word, and returns the position of its lists.
+    /// Changes `word` to the next word, and returns the position of the next word's lists.
     fn next(&mut self, word: &mut Vec<u8>) -> Option<std::ops::Range<usize>> {
         self.left = self.left.checked_sub(1)?;
         let same = usize::try_from(varint(&mut self.words)?).ok()?;
@@ -279,7 +280,7 @@ pub struct WordLists<'a> {
 impl Iterator for WordLists<'_> {
     type Item = (ListKey, PackedList);
 
-    /// Returns the next list. The iteration ends at a damaged list.
+    /// Returns the next list. If a list is damaged, the iteration ends.
     fn next(&mut self) -> Option<Self::Item> {
         let section = self.words.blocks.get(..self.at.end)?;
         let mut rest = section.get(self.at.start..).filter(|rest| !rest.is_empty())?;
@@ -301,7 +302,7 @@ mod tests {
 
     type WordAndLists<'a> = (&'a str, &'a [(ListKey, &'a [u32])]);
 
-    /// The two sections of some words, each with its lists.
+    /// The two sections for words that have these lists.
     fn sections(words: &[WordAndLists<'_>]) -> (Vec<u8>, Vec<u8>) {
         let (mut packer, mut blocks) = (WordPacker::default(), Vec::new());
         for (word, lists) in words {

@@ -1,4 +1,4 @@
-//! Errors that mean lack of disk space or of file descriptors.
+//! Errors that mean a lack of disk space or of file descriptors.
 
 use std::io;
 
@@ -14,7 +14,7 @@ pub(crate) fn lacks_descriptors(error: &io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE].into_iter().any(|errno| code == Some(errno.raw_os_error()))
 }
 
-/// Whether an error is temporary and has left no operation half done: the disk is full, or too many
+/// Whether an error is temporary and no operation was left half done: the disk is full, or too many
 /// files are open.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     is_full(error) || lacks_descriptors(error)

@@ -1,5 +1,6 @@
-//! Disk space for maintenance. A job begins only if its files fit, and stops before it takes the
-//! space that the writer needs: a completely full disk stops the writer until a restart.
+//! Disk space for the jobs of maintenance. A job begins only if its files fit, and stops before it
+//! uses the space that the writer needs. A disk without any free space would stop the writer until
+//! a restart.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -12,10 +13,10 @@ use crate::engine::files::ShelfFiles;
 use crate::maintenance::jobs::ShelfJobs;
 use crate::map::Map;
 
-/// Bytes that a merge leaves free, since a merge can wait: as many as the largest sync has.
+/// Bytes that a merge leaves free: as many as the largest sync writes. A merge can wait.
 pub(crate) const BESIDE_MERGES: u64 = 32 << 20;
-/// Bytes that sealing and rewriting leave free: twice as many as the writer reserves ahead. These
-/// jobs free memory and disk space, and so may use more of the disk.
+/// Bytes that sealing and rewriting leave free: twice as many as the writer reserves in advance.
+/// These jobs free memory or disk space, so they may use more of the disk than merges.
 pub(crate) const BESIDE_OTHERS: u64 = 8 << 20;
 
 /// The files of a job do not fit on the disk.
@@ -37,12 +38,12 @@ pub struct NoSpace {
     pub free: u64,
 }
 
-/// Bytes that the jobs of a requested compaction leave free: enough for a manifest. The operator
-/// who requests a compaction wants space first of all.
+/// Bytes that the jobs of a requested compaction leave free: enough for a manifest. An operator who
+/// requests a compaction needs space more than anything else.
 const BESIDE_COMPACTION: u64 = 128 << 10;
 
-/// Returns the disk for a job that writes at most `needs` bytes and leaves `beside` bytes free; an
-/// error if the disk has less free space than both together.
+/// Returns a disk for a job that writes at most `needs` bytes and leaves `beside` bytes free.
+/// Returns an error if the disk has less free space than the sum of both.
 pub(crate) fn room_for(
     (files, jobs): (&ShelfFiles, &ShelfJobs),
     job: &'static str,
@@ -57,7 +58,7 @@ pub(crate) fn room_for(
     Ok(room)
 }
 
-/// A number of bytes, for people.
+/// A number of bytes, formatted for people.
 pub(crate) struct ByteSize<'a>(pub &'a u64);
 
 impl fmt::Display for ByteSize<'_> {
@@ -66,7 +67,7 @@ impl fmt::Display for ByteSize<'_> {
     }
 }
 
-/// A disk on which a job leaves space free for others.
+/// A disk on which a job must leave some space free.
 #[derive(Clone)]
 pub(crate) struct ReservingDisk {
     disk: Arc<dyn Disk>,
@@ -88,8 +89,9 @@ impl ReservingDisk {
     }
 }
 
-/// The disk in the view of a job. The job fails as on a full disk before it uses the space kept for
-/// others, even if the estimate was wrong or others write meanwhile.
+/// The disk in the view of a job. The job fails as on a full disk before it uses the space that
+/// must stay free. This holds even if its estimate was wrong, or if other programs write at the
+/// same time.
 impl Disk for ReservingDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let file = self.disk.create(path)?;

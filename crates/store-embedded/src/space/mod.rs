@@ -1,5 +1,6 @@
-//! Disk space: for the writer (`writes`), for the jobs of maintenance (`job_room`), and the reserve
-//! for the time when the disk is full (`reserve`). `pressure` is how maintenance reacts to a lack.
+//! Disk space: for the writer (`writes`), for the jobs of maintenance (`job_room`), and as a
+//! reserve (`reserve`) that is used when the disk is full. `pressure` decides what maintenance does
+//! when space is short.
 
 pub(crate) mod errors;
 pub(crate) mod job_room;

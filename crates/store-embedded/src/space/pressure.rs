@@ -1,4 +1,4 @@
-//! How maintenance reacts to lack of disk space, and to many deletes at once.
+//! The reaction of maintenance to a lack of disk space, and to a series of deletes.
 
 use hark_archive::store::SpaceBounds;
 
@@ -7,10 +7,11 @@ use crate::engine::shelf_view::ShelfView;
 use crate::maintenance::dead::DeadBytes;
 use crate::maintenance::jobs::ShelfJobs;
 
-/// The archive may grow by one part in this many while rewrites wait for the end of many deletes.
+/// While rewrites wait for the end of a series of deletes, the archive may grow by one part in this
+/// many.
 const GROWTH_SHARE: u64 = 5;
 
-/// Whether the disk has less free space than the settings require.
+/// Whether the disk has less free space than the settings demand.
 pub(crate) fn lacks_space(files: &ShelfFiles) -> bool {
     let free_min = files.bounds().free_bytes_min;
     // A disk that does not report its free space counts as having enough.
@@ -27,8 +28,8 @@ pub(crate) fn deletes_follow(jobs: &ShelfJobs, view: &ShelfView, follow: bool) {
     }
 }
 
-/// Whether rewrites of partly dead logs are postponed: more of their records will be deleted soon,
-/// and each log would be rewritten many times.
+/// Whether rewrites of partly dead logs are postponed during a series of deletes. More of their
+/// records will soon be deleted, and each log would be rewritten many times.
 pub(crate) fn defers_rewrites(jobs: &ShelfJobs, view: &ShelfView) -> bool {
     let Some(bytes) = jobs.deletes_from_bytes() else { return false };
     view.bytes_on_disk() <= bytes + bytes / GROWTH_SHARE
@@ -42,7 +43,7 @@ pub(crate) fn reclaimable(files: &ShelfFiles, jobs: &ShelfJobs, dead: &DeadBytes
     dead.reclaimable(files.bounds().dead_bytes_max)
 }
 
-/// Applies new bounds of the space. If the bounds have changed, wakes maintenance at once.
+/// Applies new bounds of the space. If they differ from the old bounds, wakes maintenance.
 pub(crate) fn set_bounds(files: &ShelfFiles, jobs: &ShelfJobs, bounds: &SpaceBounds) {
     if files.set_bounds(bounds) {
         jobs.call();

@@ -1,5 +1,5 @@
-//! The reserve: a file that takes disk space in good times and is removed when the disk is full. A
-//! start, a deletion and a compaction then have the space to free more.
+//! The reserve: a file that occupies disk space in normal times and is removed when the disk is
+//! full. A start, a deletion and a compaction then have enough space to free more.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,19 +15,20 @@ use crate::disk::Disk;
 /// deletion writes 45 bytes for each record. Sealing a head of 65,536 mostly deleted records takes
 /// one or two MiB. The reserve is twice as large.
 pub const RESERVE_BYTES: u64 = 4 << 20;
-/// Maximum length of the reserve, for segments of 8 million records.
+/// Maximum length of the reserve. It suffices for segments of 8 million records.
 const BYTES_MAX: u64 = 160 << 20;
 /// Bytes that a rewrite writes in addition to sidecar files: MANIFEST and the end of a copy.
 const REWRITE_BYTES: u64 = 1 << 20;
 /// Bytes per write.
 const CHUNK: usize = 256 << 10;
-/// Bytes that must be free for a start. If fewer bytes are free, the reserve is removed.
+/// Minimum number of free bytes for a start. If fewer bytes are free, the start removes the
+/// reserve.
 pub(crate) const START_BYTES: u64 = 1 << 20;
 
 const NAME: &str = "RESERVE";
 const ASIDE: &str = "RESERVE.new";
 
-/// The reserve of a data directory, which all of its shelves share.
+/// The reserve of a data directory. All shelves of the directory share this reserve.
 pub struct DiskReserve {
     data: PathBuf,
     disk: Arc<dyn Disk>,
@@ -37,21 +38,21 @@ pub struct DiskReserve {
     shelves: Mutex<BTreeMap<PathBuf, ShelfSpace>>,
 }
 
-/// The disk space of a shelf, and the space that the shelf needs in the reserve.
+/// The disk space that a shelf uses, and the space that it needs in the reserve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ShelfSpace {
     pub usage: DiskUse,
-    /// Upper bound for the bytes of the sidecar files that a rewrite of a log writes.
+    /// Upper bound for the bytes of sidecar files that a rewrite of a log writes.
     pub sidecars: u64,
 }
 
 impl DiskReserve {
-    /// The reserve of the directory `data`. Creates no file yet.
+    /// Makes the reserve of the directory `data`. No file is created yet.
     pub fn new(data: &Path, disk: Arc<dyn Disk>) -> Self {
         Self { data: data.into(), disk, changing: Mutex::new(()), shelves: Mutex::default() }
     }
 
-    /// Records the disk space of a shelf, and returns the total of all shelves.
+    /// Notes the disk space that a shelf uses, and returns the total of all shelves.
     pub(crate) fn note(&self, shelf: &Path, space: ShelfSpace) -> DiskUse {
         let mut shelves = self.shelves.lock();
         shelves.insert(shelf.into(), space);
@@ -63,7 +64,7 @@ impl DiskReserve {
         all
     }
 
-    /// Length of the reserve: twice the space that a rewrite needs, since deletions use up to half
+    /// Length of the reserve: twice the space that a rewrite needs, because deletions may use half
     /// of the reserve.
     pub(crate) fn bytes(&self) -> u64 {
         let sidecars = self.shelves.lock().values().map(|space| space.sidecars).max();
@@ -71,28 +72,30 @@ impl DiskReserve {
         wanted.clamp(RESERVE_BYTES, BYTES_MAX)
     }
 
-    /// Creates the file, unless a large enough file exists or the disk has too little space.
+    /// Creates the file, unless it exists and is large enough, or the disk has too little space.
     pub fn make(&self) -> io::Result<()> {
         let _changing = self.changing.lock();
         let bytes = self.bytes();
-        // A file that is slightly too small suffices, since the archive grows all the time.
+        // A slightly smaller file suffices. Otherwise it would be written again all the time, as
+        // the archive grows.
         if self.len()?.is_some_and(|len| len >= bytes / 4 * 3) {
             return Ok(());
         }
-        // The reserve must leave at least as many bytes free as it takes.
+        // The disk must have twice the length of the reserve free.
         if self.disk.free(&self.data)? < 2 * bytes {
             return Ok(());
         }
         let aside = self.data.join(ASIDE);
         self.write(&aside, bytes).inspect_err(|_| {
-            // If the removal fails as well, the next attempt replaces the file.
+            // If the removal fails, too, the next attempt replaces the file.
             let _ = self.disk.remove(&aside);
         })
     }
 
     fn write(&self, aside: &Path, bytes: u64) -> io::Result<()> {
         let mut file = self.disk.create(aside)?;
-        // Random bytes, since a compressing file system would allocate no space for zeros.
+        // The bytes are random, since a file system with compression would allocate no space for
+        // zeros.
         let mut chunk = vec![0; CHUNK];
         for _ in 0..bytes.div_ceil(CHUNK as u64) {
             getrandom::fill(&mut chunk).map_err(|error| io::Error::other(error.to_string()))?;
@@ -102,7 +105,7 @@ impl DiskReserve {
         self.disk.replace(aside, &self.data.join(NAME))
     }
 
-    /// Removes the file, and returns whether the file existed.
+    /// Removes the file. Returns whether the file existed.
     pub fn remove_file(&self) -> io::Result<bool> {
         let _changing = self.changing.lock();
         match self.disk.remove(&self.data.join(NAME)) {
@@ -125,10 +128,11 @@ impl DiskReserve {
         Ok(())
     }
 
-    /// Bytes that writes must leave free: 0 while the reserve exists, and otherwise the length of
-    /// the reserve. Only deletions and maintenance may use the space of a removed reserve.
+    /// Bytes that a write must leave free: 0 while the reserve exists, and the length of the
+    /// reserve after it was removed. Only deletions and maintenance may use the space of a removed
+    /// reserve.
     pub(crate) fn missing(&self) -> u64 {
-        // If the directory cannot be listed, the reserve counts as present.
+        // If the directory cannot be listed, the reserve is assumed to exist.
         let is_there = self.len().map_or(true, |len| len.is_some());
         if is_there { 0 } else { self.bytes() }
     }

@@ -1,5 +1,6 @@
-//! Disk space for the writer: a batch that could fill the disk is refused before any write. So a
-//! full disk stops the writer only temporarily, and writing continues once the disk has space.
+//! Disk space for the writer. A batch that could fill the disk is refused before anything is
+//! written. So a full disk stops the writer only for a time: writing goes on once the disk has
+//! space.
 
 use std::io;
 
@@ -17,12 +18,12 @@ use crate::maintenance::jobs::ShelfJobs;
 
 /// Bytes that a batch leaves free: enough for a manifest and the header of a log.
 const BESIDE_WRITES: u64 = 128 << 10;
-/// Bytes that the writer needs in addition to the records of a batch: for the maximum number of
-/// deletions in a step, including deletions of replaced records.
+/// Bytes that the writer needs beside the records of a batch: for the deletions of a step, and as
+/// many deletions of replaced records.
 const DELETIONS: u64 = 2 * ERASE_STEP as u64 * LogFrame::DELETE_BYTES;
 
-/// Upper bound for the bytes of a batch: its records, one deletion for each record that replaces
-/// another, and the deletions of a step.
+/// Upper bound for the bytes of a batch: its records, one deletion for each of these records, and
+/// the deletions of a step.
 pub(crate) fn needs(writes: &[Write]) -> u64 {
     let bytes = |write: &Write| match write {
         Write::Put(record) => (FRAME + record.len()) as u64 + LogFrame::DELETE_BYTES,
@@ -31,8 +32,8 @@ pub(crate) fn needs(writes: &[Write]) -> u64 {
     writes.iter().map(bytes).sum::<u64>() + DELETIONS
 }
 
-/// Reserves the space of a batch, since others may take the free space at any moment. If the disk
-/// is full, no part of the batch has been written.
+/// Reserves the space of a batch on the disk, because other programs may take the free space at any
+/// moment. If the disk is full, nothing of the batch has been written yet.
 pub(crate) fn reserve_space(
     jobs: &ShelfJobs,
     tail: Option<&mut LogTail>,
@@ -43,7 +44,7 @@ pub(crate) fn reserve_space(
 }
 
 /// Returns an error unless the disk has space for a batch. A batch with a deletion may use the
-/// space of the reserve. No part of the batch has been written yet.
+/// space of the reserve. Nothing of the batch has been written yet.
 pub(crate) fn check_space(
     (files, jobs): (&ShelfFiles, &ShelfJobs),
     tail: Option<&LogTail>,
@@ -54,7 +55,8 @@ pub(crate) fn check_space(
         return Ok(());
     }
     let deletes = writes.iter().any(|write| matches!(write, Write::Erase(_)));
-    // If the disk does not report its free space, the write itself shows whether the batch fits.
+    // If the disk does not report its free space, the write itself will show whether the batch
+    // fits.
     let Ok(lack) = lack(files, needs, deletes) else { return Ok(()) };
     if lack == 0 {
         return Ok(());
@@ -77,8 +79,8 @@ fn wanting(files: &ShelfFiles, lack: u64) -> String {
     )
 }
 
-/// The reason why a batch would be refused now for lack of space, if the reserve is in use. Perhaps
-/// no client has sent a record since, so no batch was refused yet.
+/// If the reserve has been removed and a batch would be refused now, returns the reason. No batch
+/// may have been refused yet, because no client has sent a record since then.
 pub(crate) fn would_lack(files: &ShelfFiles) -> Option<String> {
     files.options().reserve.as_ref().filter(|reserve| reserve.missing() > 0)?;
     let lack = lack(files, DELETIONS, false).ok().filter(|lack| *lack > 0)?;
@@ -88,25 +90,25 @@ pub(crate) fn would_lack(files: &ShelfFiles) -> Option<String> {
     ))
 }
 
-/// Records that a batch is refused for lack of space, and wakes maintenance to free space.
+/// Notes that a batch is refused for lack of space, and wakes maintenance, which frees space.
 pub(crate) fn refuse(jobs: &ShelfJobs, why: &str) -> CommitError {
-    // Recorded first: a round of maintenance that ends without this record would not check for
-    // space again.
+    // The refusal is noted first. A round of maintenance that ended without knowing it would not
+    // check for space again.
     let error = jobs.space().lacks(why);
     jobs.call();
     error
 }
 
-/// Bytes that must become free before a batch of `needs` bytes fits.
+/// Number of bytes that must become free before a batch of `needs` bytes fits.
 fn lack(files: &ShelfFiles, needs: u64, deletes: bool) -> io::Result<u64> {
     let free = files.free_bytes()?;
     let missing = files.options().reserve.as_ref().map_or(0, |reserve| reserve.missing());
-    // Deletions leave half of the space for the compaction that follows.
+    // Deletions leave half of the reserve's space for the compaction that follows.
     let kept = if deletes { missing / 2 } else { missing };
     Ok((needs + BESIDE_WRITES + kept).saturating_sub(free))
 }
 
-/// Records the disk space of the shelf, and returns the total of all shelves in the directory.
+/// Notes the disk space that the shelf uses, and returns the total of all shelves in the directory.
 pub(crate) fn note_space(
     files: &ShelfFiles,
     view: &ShelfView,
@@ -120,7 +122,7 @@ pub(crate) fn note_space(
     Some(files.options().reserve.as_ref()?.note(files.dir(), space))
 }
 
-/// Checks whether the disk has space again after a refused batch, and makes the reserve again.
+/// After a refused batch, checks whether the disk has space again, and makes the reserve again.
 pub(crate) fn recheck_space(files: &ShelfFiles, jobs: &ShelfJobs) {
     if let Some(reserve) = &files.options().reserve
         && let Err(error) = reserve.make()

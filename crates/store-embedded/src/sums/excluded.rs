@@ -11,20 +11,20 @@ use crate::segment::file::SegmentFile;
 pub struct ExcludedRows {
     /// The hidden kinds, ascending.
     hidden: Box<[u32]>,
-    /// Number of processed entries in the segment's list of expiries: all entries up to the latest
-    /// time of a question.
+    /// Number of entries of the segment's list of expiries that have been added: the entries up to
+    /// the latest time for which a question was asked.
     expired: usize,
     rows: SummedKeys<u32>,
 }
 
 impl ExcludedRows {
-    /// Makes the list from these ascending rows of a segment.
+    /// Makes the list from rows of a segment, which must ascend.
     pub(super) fn new(hidden: &[u32], rows: &[u32], file: &SegmentFile) -> Self {
         let rows = SummedKeys::from_sorted(rows, |row| file.id(row));
         Self { hidden: hidden.into(), expired: 0, rows }
     }
 
-    /// Whether the list is for these hidden kinds.
+    /// Whether these are the hidden kinds of the list.
     pub(super) fn is_for(&self, hidden: &[u32]) -> bool {
         *self.hidden == *hidden
     }

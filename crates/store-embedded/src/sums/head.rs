@@ -7,20 +7,21 @@ use hark_codec::id_sum::IdTally;
 
 use super::keys::SummedKeys;
 
-/// The visible rows of a head, by time and id. Each row takes some 40 bytes.
+/// The visible rows of a head, ordered by time and id. Each row takes some 40 bytes.
 pub struct SummedHead {
     /// The hidden kinds, ascending.
     hidden: Box<[u32]>,
     /// Number of rows of the head that have been processed.
     seen: u32,
-    /// The latest time of a question. Records that had expired by this time are not included.
+    /// The latest time for which a question was asked. Records that had expired by this time are
+    /// not included.
     now: u64,
     rows: SummedKeys<(u64, Id)>,
 }
 
 impl SummedHead {
-    /// Returns the rows without `hidden` kinds. The list starts again if other kinds were hidden
-    /// before.
+    /// Returns the list of the rows that have no `hidden` kind. If other kinds were hidden before,
+    /// the list begins anew.
     pub fn of<'a>(summed: &'a mut Option<Self>, hidden: &[u32]) -> &'a mut Self {
         if summed.as_ref().is_some_and(|summed| *summed.hidden != *hidden) {
             *summed = None;
@@ -29,14 +30,15 @@ impl SummedHead {
         summed.get_or_insert_with(new)
     }
 
-    /// Sets the time of a question. Returns whether all earlier questions had earlier times.
+    /// Sets the time for which a question is asked. Returns whether this time is later than the
+    /// times of all earlier questions.
     pub(crate) fn advance(&mut self, now: u64) -> bool {
         let is_later = now > self.now;
         self.now = self.now.max(now);
         is_later
     }
 
-    /// The rows of `published` rows that have not been processed yet.
+    /// Of the `published` rows, those that have not been processed yet.
     pub(crate) fn unseen(&self, published: u32) -> Range<u32> {
         self.seen..published
     }
@@ -46,7 +48,7 @@ impl SummedHead {
         row < self.seen
     }
 
-    /// Records that all of `published` rows have been processed.
+    /// Notes that all `published` rows have been processed.
     pub(crate) fn note_seen(&mut self, published: u32) {
         self.seen = self.seen.max(published);
     }
@@ -63,7 +65,7 @@ impl SummedHead {
         }
     }
 
-    /// Removes the record of a row, if the list has the record.
+    /// Removes the record of a row, if the list has this record.
     pub(crate) fn take(&mut self, record: &Record<'_>) {
         self.rows.take(&(record.time(), *record.id()), record.id());
     }

@@ -1,18 +1,19 @@
-//! An ordered set of keys with sums of ids: keys can be added and removed, and the set knows the
-//! sum of any prefix.
+//! An ordered set of keys with sums of ids. Keys can be added and removed, and the set knows the
+//! sum for any number of first keys.
 
 use hark_archive::Id;
 use hark_codec::id_sum::IdTally;
 
-/// Maximum number of keys in a chunk; a full chunk is divided.
+/// Maximum number of keys in a chunk. A full chunk is divided in two.
 const CHUNK_KEYS: usize = 256;
 
-/// An ordered set of keys, each with an id. The caller passes the id of a key.
+/// An ordered set of keys. Each key stands for an id, which the caller passes.
 #[derive(Debug)]
 pub struct SummedKeys<K> {
     /// The chunks; no chunk is empty.
     chunks: Vec<SummedChunk<K>>,
-    /// The tally of all keys before a chunk, for a prefix of the chunks.
+    /// For each of the first chunks, the tally of all keys before the chunk. The tallies of later
+    /// chunks are not known yet.
     before: Vec<IdTally>,
 }
 
@@ -38,7 +39,7 @@ impl<K: Ord + Copy> SummedKeys<K> {
         Self { chunks: chunks.collect(), before: Vec::new() }
     }
 
-    /// The index of the chunk that has the key, or would have it after an insert.
+    /// The index of the chunk that has the key, or in which the key would be inserted.
     fn chunk_of(&self, key: &K) -> usize {
         self.chunks
             .partition_point(|chunk| chunk.keys.first().is_some_and(|first| first <= key))
@@ -52,7 +53,7 @@ impl<K: Ord + Copy> SummedKeys<K> {
             .is_some_and(|chunk| chunk.keys.binary_search(key).is_ok())
     }
 
-    /// Adds a key, unless the set has the key.
+    /// Adds a key, unless the set already has this key.
     pub fn add(&mut self, key: K, id: &Id, id_of: impl Fn(K) -> Option<Id>) {
         let at = self.chunk_of(&key);
         let Some(chunk) = self.chunks.get_mut(at) else {
@@ -77,7 +78,7 @@ impl<K: Ord + Copy> SummedKeys<K> {
         self.chunks.insert(at + 1, SummedChunk { keys, tally });
     }
 
-    /// Removes a key, if the set has the key.
+    /// Removes a key, if the set has this key.
     pub fn take(&mut self, key: &K, id: &Id) {
         let at = self.chunk_of(key);
         let Some(chunk) = self.chunks.get_mut(at) else { return };
@@ -91,8 +92,8 @@ impl<K: Ord + Copy> SummedKeys<K> {
         }
     }
 
-    /// The chunk with the last key for which `is_before` is true, and the number of such keys in
-    /// the chunk. Ensures that the tally before the chunk is known.
+    /// Finds the chunk with the last key for which `is_before` is true. Returns its index, and the
+    /// number of such keys in the chunk. On return, the tally before the chunk is known.
     fn end_of(&mut self, is_before: impl Fn(&K) -> bool) -> Option<(usize, usize)> {
         let first = |chunk: &SummedChunk<K>| chunk.keys.first().is_some_and(&is_before);
         let at = self.chunks.partition_point(first).checked_sub(1)?;
@@ -106,14 +107,14 @@ impl<K: Ord + Copy> SummedKeys<K> {
         Some((at, self.chunks[at].keys.partition_point(is_before)))
     }
 
-    /// The number of keys for which `is_before` is true. `is_before` must be true for a prefix of
-    /// the keys only.
+    /// The number of keys for which `is_before` is true. `is_before` must be true for some first
+    /// keys and false for all later keys.
     pub fn count(&mut self, is_before: impl Fn(&K) -> bool) -> u64 {
         self.end_of(is_before).map_or(0, |(at, count)| self.before[at].count + count as u64)
     }
 
-    /// The tally of the keys for which `is_before` is true. `is_before` must be true for a prefix
-    /// of the keys only.
+    /// The tally of the keys for which `is_before` is true. `is_before` must be true for some first
+    /// keys and false for all later keys.
     pub fn before(
         &mut self,
         is_before: impl Fn(&K) -> bool,
@@ -122,7 +123,7 @@ impl<K: Ord + Copy> SummedKeys<K> {
         let Some((at, count)) = self.end_of(is_before) else { return IdTally::default() };
         let chunk = &self.chunks[at];
         let mut tally = IdTally::default();
-        // Sum the smaller part of the chunk.
+        // The smaller part of the chunk is summed.
         if count > chunk.keys.len() / 2 {
             chunk.keys[count..].iter().filter_map(|&key| id_of(key)).for_each(|id| tally.add(&id));
             tally = chunk.tally.minus(tally);
@@ -146,15 +147,16 @@ impl<K: Ord + Copy> SummedKeys<K> {
 }
 
 impl SummedKeys<u32> {
-    /// The last number in `start..end` that is not a key. Skips consecutive keys one chunk at a
-    /// time.
+    /// The last number in `start..end` that is not a key. Keys without a gap are skipped one chunk
+    /// at a time.
     pub fn last_absent(&self, start: u32, end: u32) -> Option<u32> {
         let mut last = end.checked_sub(1)?;
         while last >= start {
             let chunk = self.chunks.get(self.chunk_of(&last));
             let Some(keys) = chunk.map(|chunk| &chunk.keys[..]) else { return Some(last) };
             let Ok(at) = keys.binary_search(&last) else { return Some(last) };
-            // The number of consecutive keys that end with this key.
+            // The number of keys, counted from this key backwards, that follow each other without a
+            // gap.
             let follows = |n: &u32| keys[at - *n as usize] == last - n;
             let run = crate::segment::file::partition(at as u32 + 1, |n| follows(&n));
             last = last.checked_sub(run)?;
@@ -186,7 +188,7 @@ mod tests {
             let mut keys = SummedKeys::from_sorted(&model.iter().copied().collect::<Vec<_>>(), ID);
             for step in 0..6_000 {
                 let key = random.below(10_000) as u32;
-                // The set first grows and then shrinks until it is empty.
+                // The set grows at first, and then shrinks until it is empty.
                 if random.below(6_000) > step {
                     model.insert(key);
                     keys.add(key, &id(key), ID);

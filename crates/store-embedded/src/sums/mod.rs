@@ -1,12 +1,12 @@
-//! Sums of ids over ranges of time, with which two archives find the records that each archive
+//! Sums of ids over ranges of time. By these sums, two archives find the records that one of them
 //! lacks.
 //!
 //! A segment has the ids of its rows in order, and sums of these ids (`segment`). Some rows must
 //! not be in such a sum: deleted rows, rows of kinds that a reader may not see, and expired
-//! records. These rows are kept in memory with their own sums, which are subtracted (`excluded`). A
-//! head has no sums of all its rows; the visible rows are kept in memory in order (`head`). The
-//! first question for sums makes both lists, and every later deletion updates both. So a range is
-//! summed without visiting its rows, and no record is read.
+//! records. These rows are kept in memory, and their own sums are subtracted (`excluded`). A head
+//! has no such sums. Its visible rows are kept in memory in order (`head`). The first question for
+//! sums makes both lists, and every later deletion changes both. So a sum over a range visits none
+//! of its rows and reads no record.
 
 mod excluded;
 mod head;

@@ -28,20 +28,21 @@ impl<'a> SummedSegment<'a> {
         excluded.as_ref().is_some_and(|excluded| excluded.is_for(self.hidden))
     }
 
-    /// Lists the excluded rows, and returns their number. Deletions continue meanwhile.
+    /// Makes the list of excluded rows, and returns their number. Other threads can delete rows at
+    /// the same time.
     pub(crate) fn prepare(&self) -> u64 {
         let (mut new, dead) = self.list();
         let listed = new.listed();
         let mut excluded = self.segment.dead.excluded.lock();
-        // Rows have died since the call began.
+        // These rows have died since the list was begun.
         let died = self.segment.dead.dead.words().zip(&dead).map(|(now, before)| now & !before);
         ones(died).for_each(|row| new.add(row, &self.segment.file));
         *excluded = Some(new);
         listed
     }
 
-    /// Lists the excluded rows, which takes long for many rows. Also returns a copy of the bits of
-    /// dead rows from the start of the call.
+    /// Makes the list of excluded rows, which takes long if they are many. Also returns the bits of
+    /// the rows that were dead when the call began.
     fn list(&self) -> (ExcludedRows, Vec<u64>) {
         let file = &self.segment.file;
         let dead: Vec<u64> = self.segment.dead.dead.words().collect();
@@ -67,7 +68,8 @@ impl<'a> SummedSegment<'a> {
         }
     }
 
-    /// The rows with a position's time, and the first of these rows at or after the position.
+    /// The rows that have the time of a position, and the first of these rows that is not before
+    /// the position.
     fn place(&self, at: &Position) -> (Range<u32>, u32) {
         let file = &self.segment.file;
         let start = file.first_at_or_before(at.time);
@@ -79,7 +81,7 @@ impl<'a> SummedSegment<'a> {
     }
 
     /// The rows before a position: rows of earlier times, and rows of the same time. `None` if the
-    /// segment has no earlier row.
+    /// segment has no row before the position.
     fn rows_before(&self, at: &Position) -> Option<[Range<u32>; 2]> {
         let file = &self.segment.file;
         if at.time > file.newest {
@@ -109,8 +111,8 @@ impl<'a> SummedSegment<'a> {
         })
     }
 
-    /// The rows between two positions, visible or not: rows of times in between, and rows of the
-    /// two positions' times.
+    /// The rows between two positions, visible or not: rows of times in between, and rows that have
+    /// the time of one of the positions.
     fn between(&self, from: &Position, to: &Position) -> [Range<u32>; 3] {
         let ((of_from, from_row), (of_to, to_row)) = (self.place(from), self.place(to));
         if of_from == of_to {
@@ -124,7 +126,7 @@ impl<'a> SummedSegment<'a> {
         Position { time: file.time(row), id: file.id(row).unwrap_or_default() }
     }
 
-    /// Appends the first visible rows between two positions, at most `max`, the oldest first.
+    /// Appends the first visible rows between two positions, at most `max`, oldest first.
     pub(crate) fn items(
         &self,
         from: &Position,
@@ -137,7 +139,8 @@ impl<'a> SummedSegment<'a> {
         self.with_excluded(|excluded| {
             for rows in self.between(from, to) {
                 let mut end = rows.end;
-                // Process one time after the other; the rows of a time ascend by id.
+                // The times are processed one after the other, because the rows of one time ascend
+                // by id.
                 while out.len() < most
                     && let Some(last) = excluded.last_included(rows.start, end)
                 {

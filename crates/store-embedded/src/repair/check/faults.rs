@@ -9,7 +9,8 @@ use crate::manifest::Manifest;
 use crate::repair::from_logs::DeletionMap;
 use crate::term::TermHasher;
 
-/// Maximum number of faults of one file that are listed one by one; further faults are summed up.
+/// Maximum number of faults of one file that are listed individually. Further faults are only
+/// counted.
 pub(super) const FAULTS_EACH: usize = 5;
 
 /// A check of a shelf.
@@ -20,7 +21,7 @@ pub(super) struct ShelfCheck<'a> {
     pub(super) terms: TermHasher,
     pub(super) deletes: DeletionMap,
     pub(super) report: CheckReport,
-    /// Number of live records by log, according to the logs.
+    /// For each log, its number of live records according to the logs.
     pub(super) live: HashMap<u32, u64>,
 }
 

@@ -9,8 +9,8 @@ use crate::segment::{RecordAddress, SECTIONS};
 use crate::term::{TermBuffers, lists_words};
 
 impl ShelfCheck<'_> {
-    /// Checks the posting lists against the records, by sums that do not depend on the order. So
-    /// the check keeps no list in memory.
+    /// Compares the posting lists with the records, by sums that do not depend on the order. So the
+    /// check needs no list in memory.
     pub(super) fn lists(&mut self, segment: &Arc<Segment>, faults: &mut FaultCount) {
         let file = &segment.file;
         let gone = |row: u32| segment.address(row) == RecordAddress::GONE;
@@ -67,7 +67,8 @@ impl ShelfCheck<'_> {
                 }
             });
         }
-        // The check cannot know which words a segment of another configuration has indexed.
+        // If a segment was written with another configuration, the check cannot know which words it
+        // should have.
         let has_other_words = lists_words(file.listed()) && !segment.has_words();
         if sums[0] != sums[1] && !has_other_words {
             let what = format!(
@@ -90,8 +91,8 @@ impl ShelfCheck<'_> {
         debug_assert_eq!(SECTIONS.len(), 15, "a new section needs its check here");
     }
 
-    /// Checks the order of the words and of their lists, and passes the term, kind and row of each
-    /// posting to `each`.
+    /// Checks the order of the words and of their lists, and passes each posting to `each` as term,
+    /// kind and row.
     fn words(
         &mut self,
         segment: &Segment,

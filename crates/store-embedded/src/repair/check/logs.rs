@@ -17,8 +17,8 @@ use crate::repair::salvage::scan::{ScannedPart, scan};
 use crate::segment::RecordAddress;
 use crate::term::{TermBuffers, TermHasher};
 
-/// Whether a log may have more records after this end of a replay, which only `hark salvage`
-/// recovers.
+/// Whether a log may have more records behind the point where a replay ended. Only `hark salvage`
+/// recovers these records.
 fn has_more(end: &Result<LogEnd, LogError>, is_last: bool) -> bool {
     match end {
         Ok(end) => end.good < end.len && !is_last,
@@ -40,7 +40,7 @@ impl ShelfCheck<'_> {
         };
         let end = log::replay(self.disk, &path, (number, generation), &mut add);
         if has_more(&end, is_last) {
-            // `log` below reports the faults of a log.
+            // `log` below reports the faults of the log.
             let _ = scan_file(self.disk, &path, (number, generation), &mut add);
         }
     }
@@ -54,7 +54,7 @@ impl ShelfCheck<'_> {
         let deletes = &self.deletes;
         let id = (entry.number, entry.generation);
         let mut lost_parts = Vec::new();
-        // Records that no segment covers are found through a head, which every start builds from
+        // A record that no segment covers is found through a head, which every start builds from
         // the log.
         let is_sealed = self.manifest.is_sealed(entry.number);
         let mut head =
@@ -87,7 +87,7 @@ impl ShelfCheck<'_> {
         }
         let lost = match (head, &end) {
             (Some(Ok(head)), Ok(end)) => head.lost(end.good),
-            // Reported below as a fault of the log.
+            // The fault is reported below.
             _ => 0,
         };
         self.report.logs += 1;
@@ -97,7 +97,7 @@ impl ShelfCheck<'_> {
         match end {
             Err(error) => {
                 let mendable = matches!(error, LogError::TooLong { .. });
-                // The fault names the file.
+                // The fault already names the file.
                 let what = match &error {
                     LogError::Damaged { offset, .. } => format!("damaged at byte {offset}"),
                     error => error.to_string(),
@@ -110,7 +110,7 @@ impl ShelfCheck<'_> {
             }
             Ok(_) => {}
         }
-        // The first part is reported above.
+        // The first lost part is already reported.
         for part in lost_parts.iter().skip(1).take(FAULTS_EACH) {
             self.fault(path.clone(), format!("damaged at byte {}", part.start), false);
         }
@@ -128,11 +128,11 @@ impl ShelfCheck<'_> {
     }
 }
 
-/// A log that no segment covers, with the head that a start builds from the log.
+/// A log that no segment covers, and the head that a start would build from this log.
 struct OpenLog {
     head: Arc<Head>,
     terms: TermHasher,
-    /// Ids of the log's live records.
+    /// Ids of the live records in the log.
     live: Vec<Id>,
     scratch: TermBuffers,
 }
@@ -153,7 +153,8 @@ impl OpenLog {
         }
     }
 
-    /// Number of live records that a query by id would miss, if `bytes` of the log are good.
+    /// Number of live records that a query by id would miss, if only the first `bytes` of the log
+    /// are undamaged.
     fn lost(&self, bytes: u64) -> usize {
         self.head.log.grow(bytes);
         self.head.publish();
@@ -166,8 +167,8 @@ impl OpenLog {
     }
 }
 
-/// Passes every whole frame of a damaged log to `each`, with its offset, and returns the parts
-/// without frames.
+/// Passes every whole frame of a damaged log to `each`, with its offset. Returns the parts without
+/// a whole frame.
 fn scan_file(
     disk: &dyn Disk,
     path: &Path,

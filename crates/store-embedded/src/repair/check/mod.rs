@@ -1,4 +1,5 @@
-//! Checking a shelf: every checksum, and every posting list and rank against the records.
+//! The check of a shelf: verifies every checksum, and compares every posting list and every rank
+//! with the records.
 
 mod faults;
 mod lists;

@@ -10,8 +10,8 @@ pub struct FileFault {
     pub file: PathBuf,
     /// A description of the fault.
     pub what: String,
-    /// Whether `hark rebuild` repairs the fault: the log is sound, and only files derived from the
-    /// log are damaged.
+    /// Whether `hark rebuild` repairs the fault: the log is undamaged, and only files that are made
+    /// from it are damaged.
     pub mendable: bool,
 }
 
@@ -39,6 +39,6 @@ pub struct CheckReport {
     pub logs: u64,
     /// Bytes of an unfinished batch at the end of the last log, which the next start cuts off.
     pub torn_bytes: u64,
-    /// The faults found; empty if the shelf is sound.
+    /// The faults that were found; empty if there are none.
     pub faults: Vec<FileFault>,
 }

@@ -15,11 +15,12 @@ use crate::segment::open::open_segment;
 use crate::segment::opened::Segment;
 use crate::term::TermHasher;
 
-/// Maximum number of attempts at a check while the maintenance of a running server removes files.
+/// Maximum number of times that a check begins again because the maintenance of a running server
+/// has removed files.
 const TRIES: usize = 200;
 
-/// Checks a shelf. A server may be running on it: if the server replaces files meanwhile, the check
-/// begins again.
+/// Checks a shelf. A server may have it open: if the server replaces files during the check, the
+/// check begins again.
 pub fn check(
     dir: &Path,
     options: &EmbeddedOptions,
@@ -49,8 +50,8 @@ fn check_files(
     let deletes = DeletionMap::none();
     let (report, live) = (CheckReport::default(), HashMap::new());
     let mut check = ShelfCheck { disk, dir, manifest, terms, deletes, report, live };
-    // All segments are opened at the start: files that a server's maintenance removes later can
-    // still be read.
+    // All segments are opened at the start, because an open file can still be read after a server's
+    // maintenance has removed the file.
     let entries = check.manifest.segments.clone();
     let opened: Vec<Result<Segment, ShelfOpenError>> = entries
         .iter()

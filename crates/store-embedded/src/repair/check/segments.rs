@@ -55,7 +55,7 @@ impl ShelfCheck<'_> {
         }
     }
 
-    /// Checks every row against its record: time, order, id index, dead or alive.
+    /// Compares every row with its record: time, order, id index, dead or alive.
     fn rows(&mut self, segment: &Arc<Segment>, faults: &mut FaultCount) {
         let view = SegmentView { segment: Arc::clone(segment), writing: false };
         let mut before: Option<(u64, Id)> = None;
@@ -94,7 +94,7 @@ impl ShelfCheck<'_> {
                 );
             }
         }
-        // Every start applies the deletions in logs that are not sealed yet.
+        // The deletions in logs that are not sealed yet are applied at every start.
         let first_open = self.manifest.logs.iter().find(|l| !self.manifest.is_sealed(l.number));
         let pending: u64 = first_open.map_or(0, |open| self.deletes.since(open.number));
         for log in segment.logs.iter().flatten() {
@@ -109,7 +109,8 @@ impl ShelfCheck<'_> {
         }
     }
 
-    /// Checks the sums of ids. The ids of live rows were compared with their records.
+    /// Checks the sums of ids. The ids of the live rows have already been compared with the
+    /// records.
     fn sums(&mut self, file: &SegmentFile, faults: &mut FaultCount) {
         let mut sum = IdSum::default();
         for (row, id) in (0..file.rows).map_while(|row| Some((row, file.id(row)?))) {
@@ -124,8 +125,8 @@ impl ShelfCheck<'_> {
         }
     }
 
-    /// Checks the values of listed labels: the list has all values of live rows, and every value
-    /// has a row.
+    /// Checks the values of listed labels: the list must have every value of a live row, and no
+    /// value without a row.
     fn values(&mut self, segment: &Segment, faults: &mut FaultCount) {
         let (file, listed) = (&segment.file, segment.file.listed());
         let is_live = |row: &u32| !segment.dead.dead.get(*row);

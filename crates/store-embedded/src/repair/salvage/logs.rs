@@ -1,4 +1,4 @@
-//! The logs that a salvage reads.
+//! Chooses the log files that a salvage reads.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,11 @@ pub(super) struct SalvagedLog {
     pub(super) bytes: u64,
 }
 
-/// Returns the logs to read, ascending, and the paths of missing logs. One generation of each log
-/// is read: the generation that MANIFEST names, or, if that file is gone, a later generation. A
-/// later generation comes from a rewrite and has all live records. Earlier generations have deleted
-/// records whose deletions may be gone. Without MANIFEST, the latest generation is read.
+/// Returns the log files to read, ascending, and the paths of missing logs. One generation of each
+/// log is read: the generation that MANIFEST names or, if this file is gone, a later generation. A
+/// later generation was made by a rewrite and has all live records. An earlier generation is not
+/// used: it has deleted records, and their deletions may be gone. Without MANIFEST, the latest
+/// generation is read.
 pub(super) fn logs(
     disk: &dyn Disk,
     dir: &Path,
@@ -47,8 +48,8 @@ pub(super) fn logs(
             None => missing.push(log::path(dir, entry.number, entry.generation)),
         }
     }
-    // The logs after the last log in MANIFEST: all logs if MANIFEST is missing, and later logs if
-    // MANIFEST is old.
+    // Logs that MANIFEST does not know: all logs if MANIFEST is missing, or later logs if MANIFEST
+    // is old.
     let last = named.last().map_or(0, |entry| entry.number);
     for (&number, generations) in found.range(last.saturating_add(1)..) {
         if let Some((&generation, &bytes)) = generations.last_key_value() {

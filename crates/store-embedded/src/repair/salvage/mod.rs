@@ -1,17 +1,18 @@
-//! Salvaging a damaged shelf: every whole record of its logs is copied into another store.
+//! Salvages a damaged shelf: copies every whole record of its logs into another store.
 //!
-//! The source is not changed. Frames are found by their checksums, also after damage (`scan`), with
-//! the salt of the header or, if the header is damaged too, the salt of the frames (`salt`).
-//! Records that the source had deleted stay deleted:
+//! The damaged shelf is not changed. Frames are found by their checksums, also behind damaged bytes
+//! (`scan`). The checksum needs the log's salt, which is in the header; if the header is damaged,
+//! the salt is calculated from the frames (`salt`). Records that were deleted stay deleted:
 //!
-//! - deletions in the logs apply as they do at a start (docs/format.md);
-//! - rows in the `.dead` file of a segment are dead, even if the log with the deletion is gone or
+//! - deletions in the logs apply as at a start (docs/format.md);
+//! - a row in the `.dead` file of a segment is dead, even if the log with its deletion is gone or
 //!   damaged;
-//! - the new store receives the records in the order of the logs and applies its rules. So a record
-//!   that replaces or deletes others does so again, even if the resulting deletions are lost.
+//! - the new store receives the records in the order of the logs and applies the network's rules.
+//!   So a record that replaces or deletes other records does so again, even if the deletions
+//!   themselves are lost.
 //!
-//! Only one generation of each log is read (`logs`): an earlier generation has deleted records
-//! whose deletions a rewrite has dropped.
+//! Only one generation of each log is read (`logs`). An earlier generation has deleted records of
+//! which a rewrite has dropped the deletions.
 
 mod logs;
 mod report;
@@ -39,7 +40,7 @@ use crate::map::Map;
 use crate::options::{JobProgress, OnProgress};
 use crate::segment::RecordAddress;
 
-/// Maximum number of records, and of their bytes, that are made durable together.
+/// Maximum number of records that are made durable together, and maximum number of their bytes.
 const BATCH_RECORDS: usize = 1024;
 const BATCH_BYTES: usize = 4 << 20;
 /// Maximum number of lost parts that are listed; further parts are only counted.
@@ -64,8 +65,8 @@ pub enum SalvageError {
     Write(#[from] CommitError),
 }
 
-/// Copies every whole live record of the shelf in `from` to `into`, an empty store with the rules
-/// of the shelf's network. No process may write the shelf meanwhile.
+/// Copies every whole live record of the shelf in `from` to `into`, an empty store with the
+/// network's rules. No process may write to the shelf during the salvage.
 pub fn salvage(
     disk: &dyn Disk,
     from: &Path,
@@ -129,11 +130,12 @@ pub fn salvage(
 
 struct Salvage {
     witnesses: SegmentWitnesses,
-    /// The last deletion of each record: a map from the record's id and log to the deletion's log
-    /// and offset.
+    /// For each deleted record, its last deletion: a map from the record's id and log to the log
+    /// and offset of the deletion.
     deletions: HashMap<(Id, u32), (u32, u64)>,
     report: SalvageReport,
-    /// Bytes to read, where each byte is read twice, and bytes read so far.
+    /// Number of bytes to read, and number of bytes read so far. Each byte of the logs is read
+    /// twice.
     total: u64,
     done: u64,
 }
@@ -148,8 +150,8 @@ impl Salvage {
         self.list(lost.into());
     }
 
-    /// Maps a log for one read. A log that cannot be opened is listed as lost; the other logs are
-    /// still salvaged.
+    /// Maps a log that is read once. If a log cannot be opened, it is listed as lost, and the other
+    /// logs are still salvaged.
     fn open(&mut self, disk: &dyn Disk, log: &SalvagedLog) -> Option<Map> {
         match disk.map_sequential(&log.path) {
             Ok(map) => {
@@ -206,8 +208,7 @@ impl Salvage {
         } else {
             lost.push(LostPart::new(&log.path, 0..map.len() as u64));
         }
-        // If a file was cut short between two frames, only the segment shows that the end is
-        // missing.
+        // If a file was cut off between two frames, only the segment shows that its end is missing.
         let (len, reach) = (map.len() as u64, self.witnesses.reach(log.number));
         if reach > len {
             lost.push(LostPart::new(&log.path, len..reach));
@@ -270,7 +271,7 @@ impl Salvage {
 
 fn put(into: &dyn Store, batch: &[Write], report: &mut SalvageReport) -> Result<(), CommitError> {
     into.commit(batch)?;
-    // Records that other records replace are subtracted at the end.
+    // Records that other records replace are subtracted later.
     report.records += batch.len() as u64;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The result of a salvage, and the lost parts.
+//! The result of a salvage, and the parts of logs that were lost.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,30 +6,30 @@ use std::path::{Path, PathBuf};
 
 use hark_archive::Id;
 
-/// A part of a log without a whole frame.
+/// A part of a log in which no whole frame was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostPart {
     /// The log file.
     pub file: PathBuf,
-    /// The range of bytes in the file. The range ends at `u64::MAX` if the file is gone.
+    /// The range of bytes in the file. The end is `u64::MAX` if the file is gone.
     pub bytes: Range<u64>,
-    /// Number of live records that began in the part, if a segment has this information.
+    /// Number of live records that began in this part, if a segment knows this number.
     pub records: Option<u64>,
-    /// The oldest and the newest time of these records, if a segment has this information.
+    /// The oldest and the newest time of these records, if a segment knows the times.
     pub times: Option<(u64, u64)>,
-    /// Ids of such records that a segment confirms.
+    /// Ids of these records that a segment confirms.
     pub ids: Vec<Id>,
-    /// The unconfirmed id in the damaged bytes.
+    /// An id in the damaged bytes that no segment confirms.
     pub likely_id: Option<Id>,
-    /// The reason why the file could not be opened; `None` if the file was opened or is gone.
+    /// Why the file could not be opened; `None` if the file was opened or is gone.
     pub unopened: Option<String>,
-    /// Whether the part is the end of the last log. Unless other damage caused the loss, a crash
-    /// cut the batch short, and its records were never acknowledged.
+    /// Whether the part is the end of the last log. If there is no other damage, a crash
+    /// interrupted the batch, and its records were never acknowledged.
     pub may_be_torn: bool,
 }
 
 impl LostPart {
-    /// A lost part of the log file `file`.
+    /// Makes the description of a lost part of `file`.
     pub(super) fn new(file: &Path, bytes: Range<u64>) -> Self {
         Self {
             file: file.into(),
@@ -75,15 +75,15 @@ pub struct SalvageReport {
     pub records: u64,
     /// Number of records that the source had deleted.
     pub deleted: u64,
-    /// Number of records that other records replace or delete, or that the source had twice.
+    /// Number of records that other records replace or delete, or that were stored twice.
     pub replaced: u64,
-    /// The lost parts, at most 10,000, by log and byte.
+    /// The lost parts, at most 10,000, ordered by log and offset.
     pub lost: Vec<LostPart>,
     /// Number of further lost parts.
     pub more_lost: u64,
     /// Total length of all lost parts, without missing files.
     pub lost_bytes: u64,
-    /// The reason why MANIFEST could not be used. Without MANIFEST, segments give no information
-    /// about deleted records.
+    /// Why MANIFEST could not be used. Without MANIFEST, segments cannot show which records were
+    /// deleted.
     pub manifest: Option<String>,
 }

@@ -1,13 +1,14 @@
-//! The salt of a log with a damaged header, calculated from the frames.
+//! Calculates the salt of a log from its frames, for a log with a damaged header.
 //!
-//! A frame's checksum begins with the salt, and a checksum can be calculated backwards: the stored
-//! checksum of a whole frame gives the one matching salt. So all bytes that look like a frame
-//! propose a salt, and the salt with the most covered bytes wins.
+//! The checksum of a frame begins with the salt, and CRC32C can be calculated backwards. So the
+//! bytes and the stored checksum of a whole frame determine the salt. All bytes that look like a
+//! frame propose a salt. The salt whose frames cover the most bytes wins.
 //!
-//! The bytes of a message can propose a salt as well, as often as the author likes. So the weight
-//! of a salt is the number of bytes in its frames, and overlapping frames do not count twice. The
-//! frames that a message hides lie within the message. The message is itself in a frame of the
-//! right salt and covers more bytes than the hidden frames.
+//! The author of a message can hide bytes in it that look like frames, and so propose a wrong salt
+//! as often as the author likes. Therefore a salt is weighed by the number of bytes in its frames,
+//! and overlapping frames do not count twice. Hidden frames lie within a message. The message
+//! itself is in a frame with the right salt, and this frame covers more bytes than the hidden
+//! frames.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -15,18 +16,18 @@ use std::sync::LazyLock;
 use super::scan::{ScannedPart, plausible_frame, scan};
 use crate::log::{self, FRAME, HEADER, LogFrame};
 
-/// Number of bytes from the front of a log that are searched for proposals.
+/// Number of bytes at the front of a log in which proposals are searched.
 const SEARCHED_BYTES: usize = 64 << 20;
-/// Length of a window with its own bound of proposals, so that a message made of fake frames
-/// displaces few real frames.
+/// Proposals are bounded in each window of this length. So a message full of hidden frames
+/// displaces only few real frames.
 const WINDOW_BYTES: usize = 1 << 20;
-/// Maximum number of frames per window that propose a salt, and maximum number of their bytes.
+/// Maximum number of frames in a window that propose a salt, and maximum number of their bytes.
 const WINDOW_PROPOSALS: usize = 16 << 10;
 const WINDOW_SUMMED: usize = 8 << 20;
-/// Largest frame that proposes a salt. Most messages are much smaller, but fake frames may claim
+/// Largest frame that proposes a salt. Most messages are much smaller, but a hidden frame may claim
 /// any length.
 const PROPOSING_BYTES: usize = 1 << 20;
-/// Number of proposals that are tried, in the order of the bytes that they cover.
+/// Number of proposed salts that are tried; those that cover most bytes come first.
 const TRIED: usize = 8;
 
 /// The frames that propose a salt.
@@ -39,13 +40,13 @@ struct SaltProposal {
     end: usize,
 }
 
-/// Returns the salt of a log, from the header or else from the frames; `None` if fewer than two
+/// Returns the salt of a log from its header, or else from its frames; `None` if fewer than two
 /// frames agree.
 pub(crate) fn salt_of(bytes: &[u8], number: u32, generation: u32) -> Option<u32> {
     if let Some(salt) = log::salt(bytes, number, generation) {
         return Some(salt);
     }
-    // A damaged frame also proposes a salt, but no other frame agrees.
+    // A damaged frame also proposes a salt, but then no other frame proposes the same.
     let agreed = proposals(bytes).into_iter().filter(|(_, proposal)| proposal.frames > 1);
     let mut agreed: Vec<(u64, u32)> =
         agreed.map(|(salt, proposal)| (proposal.bytes, salt)).collect();
@@ -63,7 +64,7 @@ pub(crate) fn salt_of(bytes: &[u8], number: u32, generation: u32) -> Option<u32>
     tried.max().map(|(_, salt)| salt)
 }
 
-/// The salts that plausible frames propose.
+/// Returns the salts that plausible frames propose.
 fn proposals(bytes: &[u8]) -> HashMap<u32, SaltProposal> {
     let mut proposed: HashMap<u32, SaltProposal> = HashMap::new();
     let end = bytes.len().min(HEADER as usize + SEARCHED_BYTES);
@@ -90,11 +91,11 @@ fn proposals(bytes: &[u8]) -> HashMap<u32, SaltProposal> {
     proposed
 }
 
-/// The salt that gives this frame, of at least [`FRAME`] bytes, its stored checksum.
+/// Returns the salt with which the checksum of this frame, of at least [`FRAME`] bytes, is right.
 fn salt_that_fits(frame: &[u8]) -> u32 {
     debug_assert!(frame.len() >= FRAME);
     let stored = u32::from_le_bytes([frame[4], frame[5], frame[6], frame[7]]);
-    // The reverse of the order in `log::checksum`.
+    // `log::checksum` takes these bytes in the opposite order.
     let summed = frame[8..].iter().rev().chain(frame[..4].iter().rev());
     let steps = &*STEPS;
     !summed.fold(!stored, |after, &byte| {
@@ -103,18 +104,17 @@ fn salt_that_fits(frame: &[u8]) -> u32 {
     })
 }
 
-/// A step of the checksum: the lowest byte of the state, and the effect of this byte on the other
-/// bytes.
+/// A step of the checksum: the lowest byte of the state, and how this byte changes the other bytes.
 #[derive(Clone, Copy, Default)]
 struct ChecksumStep {
     index: u8,
     effect: u32,
 }
 
-/// The steps of CRC32C, indexed by the highest byte of their effects, which is different for each
+/// The steps of CRC32C, indexed by the highest byte of this change, which is different in each
 /// step.
 static STEPS: LazyLock<[ChecksumStep; 256]> = LazyLock::new(|| {
-    /// The polynomial, the lowest power in the highest bit.
+    /// The polynomial; its lowest power is in the highest bit.
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     let mut steps = [ChecksumStep::default(); 256];
     for index in 0..=u8::MAX {
@@ -164,7 +164,7 @@ mod tests {
                 bytes.append(&mut inner);
             }
             assert_eq!(salt_of(&bytes, 1, 0), Some(salt));
-            // Batches of another salt in a message do not change the result.
+            // A message with batches that have another salt does not change the result.
             let mut hidden = Vec::new();
             (0..9).for_each(|_| LogFrame::Batch(0).write(99, &mut hidden));
             LogFrame::Put(&record(1, &hidden)).write(salt, &mut bytes);
@@ -176,8 +176,8 @@ mod tests {
     #[test]
     fn messages_made_of_frames_do_not_choose_the_salt() {
         const SALT: u32 = 5;
-        // Each message proposes more salts than are tried, in each of its bytes. Each salt has many
-        // frames that together are nearly as large as the rest of the log.
+        // Each byte of each message proposes a salt, so there are more proposals than are tried.
+        // Each of these salts has many frames, together nearly as large as the rest of the log.
         let mut hidden = Vec::new();
         for other in 100..140 {
             (0..400).for_each(|_| LogFrame::Batch(0).write(other, &mut hidden));

@@ -1,4 +1,4 @@
-//! Reading a damaged log: every whole frame, and the lost parts between frames.
+//! Reads a damaged log: every whole frame, and the lost parts between frames.
 
 use std::ops::Range;
 
@@ -15,15 +15,15 @@ pub(crate) enum ScannedPart<'a> {
     Lost(Range<u64>),
 }
 
-/// Maximum number of bytes in which one step searches for the next whole frame.
+/// Maximum number of bytes in which one step looks for the next whole frame.
 const STEP_BYTES: usize = 256 << 10;
-/// Maximum number of bytes that one step sums during this search. Damaged bytes may belong to a
-/// message made of fake frames.
+/// Maximum number of bytes of which one step calculates checksums. The damaged bytes may be a
+/// message full of hidden frames.
 const SUMMED_BYTES: usize = 64 << 20;
 
-/// Passes all parts of a log to `each`, from front to back; no lost part follows another. Each
-/// frame is trusted by itself, even if its batch is damaged: nobody can forge a frame without
-/// knowing the salt.
+/// Passes all parts of a log to `each`, from front to back; two lost parts never follow each other.
+/// Each frame is trusted by itself, even if its batch is damaged, because nobody can forge a frame
+/// without the salt.
 pub(crate) fn scan(bytes: &[u8], salt: u32, each: &mut dyn FnMut(ScannedPart<'_>)) {
     let mut at = HEADER as usize;
     let mut lost: Option<Range<u64>> = None;
@@ -49,8 +49,7 @@ pub(crate) fn scan(bytes: &[u8], salt: u32, each: &mut dyn FnMut(ScannedPart<'_>
 }
 
 /// Returns the part of a log that begins at `at`, and the start of the next part. A lost part may
-/// be followed by another lost part, so that a single call reads little more than the largest
-/// frame.
+/// be returned in several calls, so that one call reads little more than the largest frame.
 pub(crate) fn scan_part(bytes: &[u8], at: usize, salt: u32) -> (ScannedPart<'_>, usize) {
     let rest = bytes.get(at..).unwrap_or_default();
     if let Some((found, size)) = frame(rest, salt) {
@@ -61,15 +60,15 @@ pub(crate) fn scan_part(bytes: &[u8], at: usize, salt: u32) -> (ScannedPart<'_>,
     let next = (1..end).find(|&next| {
         let Some(maybe) = plausible_frame(&rest[next..]) else { return false };
         summed += maybe.len();
-        // The next step begins with this frame, whole or not.
+        // The next step begins with this frame, whether it is whole or not.
         summed > SUMMED_BYTES || frame(maybe, salt).is_some()
     });
     let next = at + next.unwrap_or(end).max(1);
     (ScannedPart::Lost(at as u64..next as u64), next)
 }
 
-/// Returns the bytes of a possible frame at the start of `bytes`, by a test without a checksum: a
-/// checksum at every byte of a damaged part would take hours.
+/// If the start of `bytes` may be a frame, returns the bytes of the frame. The test uses no
+/// checksum: to calculate a checksum at every byte of a damaged part would take hours.
 pub(super) fn plausible_frame(bytes: &[u8]) -> Option<&[u8]> {
     let head = bytes.first_chunk::<FRAME>()?;
     let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
@@ -83,12 +82,12 @@ pub(super) fn plausible_frame(bytes: &[u8]) -> Option<&[u8]> {
     if may_be { bytes.get(..FRAME + len) } else { None }
 }
 
-/// Decides which deletions of a log count. A torn batch at the very end of the last log was either
-/// cut short by a crash and never acknowledged, or was damaged; nothing distinguishes the two. A
-/// deletion in such a batch counts only if the batch also has the later record that caused the
-/// deletion.
+/// Decides which deletions of a log count. If the last batch of the last log is torn, either a
+/// crash interrupted it and it was never acknowledged, or it was damaged later; the two cases look
+/// the same. So a deletion in such a batch counts only if the batch also has the record that caused
+/// the deletion, which comes later.
 pub(crate) struct DeletionsOfBatch<T> {
-    /// Deletions of the current batch that are not decided yet.
+    /// Deletions of the current batch for which this is not decided yet.
     waiting: Vec<T>,
     /// The end of the current batch.
     end: u64,
@@ -103,7 +102,7 @@ impl<T> Default for DeletionsOfBatch<T> {
 }
 
 impl<T> DeletionsOfBatch<T> {
-    /// Processes the next part of the log, and passes deletions that certainly count to `each`.
+    /// Takes the next part of the log, and passes each deletion that certainly counts to `each`.
     pub(crate) fn next(
         &mut self,
         part: &ScannedPart<'_>,
@@ -129,7 +128,7 @@ impl<T> DeletionsOfBatch<T> {
         }
     }
 
-    /// Ends the log. In the last log, undecided deletions are dropped.
+    /// Ends the log. If it is the last log, deletions that are not decided are dropped.
     pub(crate) fn end(mut self, is_last: bool, each: &mut dyn FnMut(T)) {
         if !is_last {
             self.run_due_maintenance(each);
@@ -212,8 +211,8 @@ mod tests {
         });
         let [lost] = &lost[..] else { panic!("{lost:?}") };
         assert_eq!((lost, scanned(&bytes).0), (&(start as u64..(start + gap) as u64), 3));
-        // For damaged frames nested within frames, a step does not calculate a checksum of each
-        // frame.
+        // These bytes have damaged frames within frames. A step must not calculate a checksum for
+        // each of these frames.
         let mut hostile = log(&[]);
         let begin = hostile.len();
         for left in (0..STEP_BYTES / 60).rev() {

@@ -1,4 +1,4 @@
-//! Tests of salvage on a disk that fails.
+//! Tests of a salvage when the disk fails.
 
 use hark_archive::effects::KeepAll;
 use hark_archive::store::memory::MemoryStore;
@@ -10,7 +10,7 @@ use crate::disk::{DiskFile, RealDisk};
 use crate::engine::embedded_store::EmbeddedStore;
 use crate::options::EmbeddedOptions;
 
-/// A disk with a file that cannot be opened.
+/// A disk on which one file cannot be opened.
 struct Unopenable(PathBuf);
 
 impl Disk for Unopenable {

@@ -1,5 +1,5 @@
-//! Segments as witnesses of a salvage: a segment knows which records of the damaged logs were
-//! deleted, and which live records these logs had before the damage.
+//! The knowledge of segments about a damaged shelf: which records were deleted, and which live
+//! records the damaged logs had.
 
 use std::collections::HashSet;
 use std::ops::{Range, RangeInclusive};
@@ -19,15 +19,14 @@ use crate::segment::marks::RowMarks;
 use crate::segment::sidecar::{SidecarKind, SidecarWords};
 use crate::term::TermHasher;
 
-/// The information about records in the segments that MANIFEST names. A damaged segment gives no
-/// information.
+/// The segments that MANIFEST names, as far as they are not damaged.
 pub(super) struct SegmentWitnesses {
     terms: Option<TermHasher>,
     segments: Vec<SegmentWitness>,
 }
 
 struct SegmentWitness {
-    /// The segment's file, which alone has times and ids; `None` if the file is damaged.
+    /// The segment's index, which has times and ids; `None` if the file is damaged.
     file: Option<SegmentFile>,
     addresses: SidecarWords,
     rows: u32,
@@ -45,8 +44,8 @@ impl SegmentWitnesses {
         Self { terms: Some(terms), segments: manifest.segments.iter().filter_map(open).collect() }
     }
 
-    /// The addresses of deleted records in these `logs`, which are read in the generation that
-    /// MANIFEST names.
+    /// Returns the addresses of deleted records in `logs`. These logs are read in the generation
+    /// that MANIFEST names.
     pub(super) fn dead(&self, logs: &HashSet<u32>) -> HashSet<u64> {
         let of = |witness: &SegmentWitness| -> Vec<u64> {
             let addresses = witness.dead.dead.ones().map(|row| witness.address(row));
@@ -56,8 +55,8 @@ impl SegmentWitnesses {
         self.segments.iter().flat_map(of).collect()
     }
 
-    /// Minimum length of the log numbered `number`: one byte beyond the start of its last live
-    /// record. 0 if no segment has this information.
+    /// Returns the minimum length of the log numbered `number`: one byte more than the offset of
+    /// its last live record. 0 if no segment knows.
     pub(super) fn reach(&self, number: u32) -> u64 {
         let covers = |witness: &&SegmentWitness| witness.logs.contains(&number);
         let rows = self.segments.iter().filter(covers).flat_map(|witness| {
@@ -67,8 +66,8 @@ impl SegmentWitnesses {
         rows.map(|at| u64::from(at.offset) + 1).max().unwrap_or(0)
     }
 
-    /// Adds the lost live records to `lost`, the ordered lost parts of the log numbered `number`.
-    /// `bytes` are the bytes of the log.
+    /// Adds lost live records to the `lost` parts of the log numbered `number`. The parts must be
+    /// in order. `bytes` is the content of the log.
     pub(super) fn add_lost(&self, number: u32, bytes: &[u8], lost: &mut [LostPart]) {
         let covers = |witness: &&SegmentWitness| witness.logs.contains(&number);
         for witness in self.segments.iter().filter(covers) {
@@ -87,7 +86,8 @@ impl SegmentWitnesses {
         }
     }
 
-    /// Adds a row's record to a lost part. `id` is trusted if the id's hash belongs to the row.
+    /// Adds the record of a row to a lost part. If the hash of `id` is the row's hash, the id
+    /// counts as confirmed.
     fn add(&self, witness: &SegmentWitness, row: u32, id: Option<Id>, part: &mut LostPart) {
         *part.records.get_or_insert(0) += 1;
         let Some(file) = &witness.file else { return };
@@ -118,7 +118,7 @@ impl SegmentWitness {
             None
         } else {
             let words = RowMarks::words_on_disk(rows);
-            // Even without this file, the rows show which records the log had.
+            // Without this file, the segment still shows which records the log had.
             SidecarKind::Dead.open(disk, dir, (entry.number, entry.dead), words).ok()
         };
         let (dead, logs) = (RowMarks::new(rows, dead.as_ref()), entry.first_log..=entry.last_log);
@@ -130,13 +130,13 @@ impl SegmentWitness {
     }
 }
 
-/// The bytes where a damaged frame of a record should have its id.
+/// If a record's frame was at `at`, returns the bytes at which its id should be.
 fn id_in_frame(bytes: &[u8], at: usize) -> Option<Id> {
     bytes.get(at.checked_add(FRAME)?..)?.first_chunk().copied()
 }
 
-/// The id of a lost record, if the lost bytes look like the record's frame: a put whose length
-/// matches the end of the lost bytes.
+/// Returns the id of a lost record, if the lost bytes look like its frame: a put with a length that
+/// ends exactly where the lost bytes end.
 pub(super) fn likely_id(bytes: &[u8], lost: &Range<u64>) -> Option<Id> {
     let at = usize::try_from(lost.start).ok()?;
     let head = bytes.get(at..)?.first_chunk::<FRAME>()?;

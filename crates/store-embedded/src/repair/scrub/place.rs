@@ -1,4 +1,4 @@
-//! The place of the slow check in a shelf.
+//! The position of the slow check in a shelf.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,10 +9,11 @@ use crate::log::{HEADER, Log};
 use crate::segment::SECTIONS;
 use crate::segment::opened::Segment;
 
-/// The place of the slow check. The check continues with a segment and a log as long as both are
-/// unchanged. So a rewrite of another log of the segment restarts neither the segment nor the log.
+/// The position of the slow check. The check goes on in a segment and a log as long as each is
+/// unchanged. So a rewrite of another log of the segment does not make the check begin again with
+/// the segment or the log.
 pub(super) struct ScrubPlace {
-    /// The lowest number of an unread log.
+    /// The lowest number of a log that is still to be read.
     pub(super) from: u32,
     pub(super) segment: Option<SegmentScrub>,
     pub(super) log: Option<LogScrub>,
@@ -21,11 +22,11 @@ pub(super) struct ScrubPlace {
 /// The progress in a segment.
 pub(super) struct SegmentScrub {
     number: u32,
-    /// The section being read, its bytes read so far, and their checksum.
+    /// The section that is being read, the number of its bytes read so far, and their checksum.
     pub(super) section: (usize, usize, u32),
     /// Whether the addresses, which follow the sections, have been read.
     pub(super) has_addresses: bool,
-    /// Number of rows of each log, with the log's generation at that time.
+    /// For each log, its generation when the rows were counted, and its number of rows.
     pub(super) rows: HashMap<u32, (u32, u64)>,
     /// Whether the segment was found damaged.
     pub(super) is_suspect: bool,
@@ -35,28 +36,28 @@ pub(super) struct SegmentScrub {
 pub(super) struct LogScrub {
     number: u32,
     generation: u32,
-    /// The number of the segment that covers the log.
+    /// The number of the segment that covers the log, if any.
     segment: Option<u32>,
     /// Number of failed reads.
     pub(super) faults: u32,
     /// Offset of the next byte to read.
     pub(super) offset: usize,
-    /// Number of records with a matching row.
+    /// Number of records for which a matching row was found.
     pub(super) found: u64,
-    /// Parts without a whole frame; no two parts are adjacent.
+    /// Parts without a whole frame. No two of these parts are adjacent.
     pub(super) lost: Vec<Range<u64>>,
-    /// The offset at which the check gave up the log after too many failed reads.
+    /// The offset at which the check gave up the log because too many reads failed.
     pub(super) given_up: Option<u64>,
 }
 
-/// A log, and the segment that covers the log.
+/// A log, and the segment that covers it, if any.
 pub(super) struct ScrubTarget {
     pub(super) log: Arc<Log>,
     pub(super) segment: Option<Arc<Segment>>,
 }
 
 impl ScrubTarget {
-    /// The first log of a view with the number `from` or a higher number.
+    /// Returns the log with the number `from` or the next higher number.
     pub(super) fn next(view: &ShelfView, from: u32) -> Option<Self> {
         for segment in &view.segments {
             let mut logs = segment.logs.iter().flatten();
@@ -73,16 +74,15 @@ impl ScrubTarget {
         self.segment.as_ref().map(|segment| segment.entry.number)
     }
 
-    /// The progress in the segment: the progress of `place` if `place` is in the same segment, or
-    /// else a new start.
+    /// Returns the progress in the segment. If `place` is in another segment, the progress begins
+    /// anew.
     pub(super) fn segment_of(&self, place: &mut ScrubPlace) -> Option<SegmentScrub> {
         let number = self.segment_number()?;
         let known = place.segment.take().filter(|known| known.number == number);
         Some(known.unwrap_or_else(|| SegmentScrub::new(number)))
     }
 
-    /// The progress in the log: the progress of `place` if `place` is in the same log, or else a
-    /// new start.
+    /// Returns the progress in the log. If `place` is in another log, the progress begins anew.
     pub(super) fn log_of(&self, place: &mut ScrubPlace) -> LogScrub {
         let (log, segment) = (&self.log, self.segment_number());
         let is_same = |known: &LogScrub| {
@@ -103,7 +103,7 @@ impl ScrubTarget {
 }
 
 impl ScrubPlace {
-    /// The beginning of the log numbered `from`.
+    /// The position at the beginning of the log numbered `from`.
     pub(super) fn before(from: u32) -> Self {
         Self { from, segment: None, log: None }
     }
@@ -125,14 +125,14 @@ impl SegmentScrub {
         self.section.0 >= SECTIONS.len()
     }
 
-    /// Whether the whole segment has been read, except the logs.
+    /// Whether sections and addresses of the segment have been read, but not its logs.
     pub(super) fn is_read(&self) -> bool {
         self.has_sections() && self.has_addresses
     }
 }
 
 impl LogScrub {
-    /// Adds a part without a whole frame, after all earlier parts.
+    /// Adds a part without a whole frame. It must come after all earlier parts.
     pub(super) fn lose(&mut self, part: Range<u64>) {
         match self.lost.last_mut() {
             Some(last) if last.end == part.start => last.end = part.end,

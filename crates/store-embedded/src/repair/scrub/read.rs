@@ -18,10 +18,10 @@ use crate::segment::sidecar::SidecarKind;
 use crate::segment::{self, RecordAddress, SECTIONS};
 use crate::term::{TermBuffers, TermHasher};
 
-/// Approximate number of bytes read in one step. One frame may have more.
+/// Approximate number of bytes that are read in one step. A single frame may be longer.
 pub(super) const STEP_BYTES: usize = 256 << 10;
-/// Number of unreadable pages after which the check gives up a log: on a failing disk each page may
-/// take seconds.
+/// Number of unreadable pages at which the check gives up a log, since each page of a failing disk
+/// may take seconds.
 const UNREADABLE_MAX: u32 = 16;
 
 /// Reads a part of a section of a segment.
@@ -116,7 +116,7 @@ pub(super) fn scrub_frames(
     }
     let read = place.offset - from;
     if place.offset >= end && end < written {
-        // Another program has shortened the file.
+        // Another program has shortened the file, so the rest is lost.
         place.lose(place.offset as u64..written as u64);
         place.offset = written;
     }
@@ -128,10 +128,10 @@ pub(super) fn scrub_frames(
     read as u64
 }
 
-/// Maps a log for a single step. So unreadable pages are replaced in this map, not in the map
-/// for questions, and a log that is removed between two steps takes no more space. Returns
-/// `None` if the log cannot be opened. The check then gives up the log, unless the log was
-/// replaced or removed meanwhile.
+/// Maps a log for a single step. So unreadable pages are replaced only in this map, not in the map
+/// for questions. A log that is removed between two steps takes no more space. Returns `None` if
+/// the log cannot be opened. The check then gives up the log, unless it was replaced or removed in
+/// the meantime.
 fn map_for_scrub(
     shelf: &OpenShelf,
     log: &Arc<Log>,
@@ -154,8 +154,8 @@ fn map_for_scrub(
     None
 }
 
-/// Whether the index entries of a record's row agree with the record. `None` if the record has
-/// no row because it was already dead when the segment was made.
+/// Whether the index agrees with the row of a record. `None` if the record has no row, because it
+/// was already dead when the segment was made.
 fn agrees(
     hasher: &TermHasher,
     segment: &Segment,
@@ -178,7 +178,8 @@ fn agrees(
     Some(agrees && terms.words().all(has_word))
 }
 
-/// Compares the number of found rows with the segment's number of rows, and records lost parts.
+/// Compares the number of rows that were found with the segment's number of rows, and notes lost
+/// parts.
 pub(super) fn end_log(
     shelf: &OpenShelf,
     target: &ScrubTarget,
@@ -216,7 +217,7 @@ pub(super) fn end_log(
     }
 }
 
-/// Counts a segment with a damaged file as a fault, and asks maintenance to make the segment again.
+/// Counts a damaged file of a segment as a fault, and asks maintenance to replace the segment.
 fn suspect(
     jobs: &ShelfJobs,
     segment: &Segment,
@@ -234,8 +235,7 @@ fn suspect(
     }
 }
 
-/// Records the rows of a segment with records in the lost parts of a log; returns the number of
-/// these rows.
+/// Notes the rows of a segment that have records in the lost parts of a log. Returns their number.
 fn note_lost(segment: &Segment, log: &Log, place: &LogScrub) -> u64 {
     let mut lost = 0;
     for row in 0..segment.file.rows {

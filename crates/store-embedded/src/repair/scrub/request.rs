@@ -1,4 +1,4 @@
-//! A pass of the slow check on request.
+//! A pass of the slow check at a caller's request.
 
 use hark_archive::store::ScrubStats;
 

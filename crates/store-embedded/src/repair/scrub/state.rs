@@ -15,7 +15,7 @@ pub(crate) struct ScrubState {
     told: Mutex<ScrubTold>,
 }
 
-/// The place of the slow check, and the number of faults.
+/// The position of the slow check, and the number of faults.
 #[derive(Default)]
 pub(super) struct ScrubRun {
     pub(super) place: Option<ScrubPlace>,
@@ -25,7 +25,7 @@ pub(super) struct ScrubRun {
     pub(super) faults: u64,
 }
 
-/// The figures of the slow check.
+/// The figures of the slow check for its readers.
 #[derive(Default)]
 struct ScrubTold {
     stats: ScrubStats,
@@ -33,24 +33,24 @@ struct ScrubTold {
 }
 
 impl ScrubState {
-    /// Locks the place of the slow check, for a step.
+    /// Locks the position of the slow check, for a step.
     pub(super) fn run(&self) -> MutexGuard<'_, ScrubRun> {
         self.run.lock()
     }
 
-    /// The figures of the slow check; a pass reads `total_bytes`.
+    /// The figures of the slow check. A whole pass reads `total_bytes` bytes.
     pub(crate) fn stats(&self, total_bytes: u64) -> ScrubStats {
         let told = self.told.lock();
         let last_pass_age = told.ended.map(|ended| ended.elapsed());
         ScrubStats { total_bytes, last_pass_age, ..told.stats }
     }
 
-    /// Counts a segment that was made again because it was damaged.
+    /// Counts a damaged segment that was replaced.
     pub(crate) fn note_repaired(&self) {
         self.told.lock().stats.repaired += 1;
     }
 
-    /// Begins a pass with the log at `chosen` of all logs.
+    /// Begins a pass with `logs[chosen]`; `logs` has the numbers of all logs.
     pub(super) fn begin_at(&self, logs: &[u32], chosen: usize) {
         let mut run = self.run.lock();
         run.is_whole = chosen == 0;

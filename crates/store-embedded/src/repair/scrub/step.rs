@@ -19,7 +19,7 @@ pub(super) fn scrub_step(shelf: &OpenShelf) -> (u64, bool) {
     if let (Some(segment), Some(place)) = (&target.segment, &mut segment_place) {
         let number = segment.entry.number;
         if place.is_suspect && !shelf.jobs.is_suspect(number) {
-            // Maintenance has made the segment's addresses again.
+            // Maintenance has replaced the segment's addresses.
             *place = SegmentScrub::new(number);
         }
     }

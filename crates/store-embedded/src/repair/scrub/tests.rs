@@ -21,7 +21,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A shelf with one segment of four logs with 20 records each, and a head.
+/// Makes a shelf with a head and one segment, which covers four logs with 20 records each.
 fn shelf(name: &str) -> (Scratch, EmbeddedStore) {
     let dir = Scratch(scratch(name));
     let options = EmbeddedOptions {
@@ -57,7 +57,7 @@ fn a_pass_ends_although_a_log_of_its_segment_is_rewritten_before_each_step() {
     let has_ended = (0..40).any(|_| {
         let before = rewritten();
         let ids = Some(vec![[deleted; 32]]);
-        // One record of each log in turn.
+        // The next record is from the next log.
         deleted = if deleted >= 60 { deleted - 59 } else { deleted + 20 };
         let delete = Write::Erase(Box::new(Query { limit: 1, ids, ..Query::default() }));
         store.commit(&[delete]).unwrap();
