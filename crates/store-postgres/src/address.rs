@@ -1,6 +1,6 @@
 //! The address of a database and its TLS settings: libpq's URL, with `sslmode`, `sslrootcert`,
 //! `sslcert` and `sslkey` as in PostgreSQL's manual (libpq, "SSL Support"). If the URL has no
-//! password, it is looked up where libpq looks (`password`).
+//! password, Hark looks for a password where libpq does (`password`).
 
 use std::error::Error as _;
 use std::net::IpAddr;
@@ -33,14 +33,14 @@ pub struct AddressError(String);
 /// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The address does not trust the server's certificate.
+    /// The server's certificate is not one that the address trusts.
     #[error(
         "the database's certificate is not accepted: {0}; sslrootcert=FILE in its URL names the \
          authority to trust"
     )]
     Certificate(String),
-    /// The database requires a password. The password file was skipped because its mode lets other
-    /// users open the file.
+    /// The database requires a password. The password file was not used, because its mode lets
+    /// other users open the file.
     #[error("the database asks for a password, and {0}")]
     Password(String),
     /// The driver's error.
@@ -57,7 +57,7 @@ pub struct DatabaseAddress {
     /// All settings except TLS.
     pub config: Config,
     pub(crate) tls: MakeRustlsConnect,
-    /// The password file that was skipped; see `password`.
+    /// The password file that was not used; see `password`.
     pub(crate) passed_over: Option<PassedOver>,
 }
 
@@ -68,7 +68,7 @@ enum CertificateCheck {
     Nothing,
     /// The authority that signed the certificate.
     Authority,
-    /// The authority, and the name that the certificate is for.
+    /// The authority that signed the certificate, and the name for which the certificate was made.
     Name,
 }
 
@@ -80,7 +80,7 @@ struct TlsParameters {
     roots: Option<String>,
     certificate: Option<String>,
     key: Option<String>,
-    /// The password file: not a TLS parameter, but the driver does not know it either.
+    /// The password file. The driver does not know this parameter either.
     passfile: Option<String>,
 }
 
@@ -120,7 +120,7 @@ impl DatabaseAddress {
         })
     }
 
-    /// Whether the address alone shows that the database is on this machine.
+    /// Whether the address alone shows that the database runs on this machine.
     pub(crate) fn is_near(&self) -> bool {
         let loopback = |address: &IpAddr| address.is_loopback();
         let addresses = self.config.get_hostaddrs();
@@ -139,7 +139,7 @@ impl DatabaseAddress {
             if let Some(reason) = certificate(&error) {
                 return ConnectError::Certificate(reason);
             }
-            // The driver reports a missing password only in this message.
+            // The driver reports a missing password only by this message.
             match &self.passed_over {
                 Some(file) if with_cause(&error).contains("password missing") => {
                     ConnectError::Password(file.to_string())
@@ -150,8 +150,8 @@ impl DatabaseAddress {
     }
 }
 
-/// Returns why the driver cannot read an address. If the address may have a password, the driver's
-/// message is left out: it may quote a part of the password.
+/// Returns the reason for which the driver cannot read an address. If the address may contain a
+/// password, the driver's message is left out, because it may quote a part of the password.
 fn unreadable(address: &str, error: &tokio_postgres::Error) -> AddressError {
     let said = with_cause(error);
     if !has_secret(address) || said.contains("invalid value for option") {
@@ -170,7 +170,7 @@ pub(crate) fn with_cause(error: &tokio_postgres::Error) -> String {
     format!("{error}{cause}")
 }
 
-/// Returns the fault of the server's certificate, if the certificate caused the error.
+/// If the server's certificate caused the error, returns the fault of the certificate.
 fn certificate(error: &tokio_postgres::Error) -> Option<String> {
     let io = error.source()?.downcast_ref::<std::io::Error>()?;
     match io.get_ref()?.downcast_ref::<rustls::Error>()? {
@@ -202,7 +202,7 @@ impl TlsParameters {
             && wishes.check == CertificateCheck::Nothing
             && wishes.roots.is_some()
         {
-            // If an authority is named, it is checked.
+            // If the URL names an authority, the authority is checked.
             wishes.check = CertificateCheck::Authority;
         }
         let mark = if others.is_empty() { "" } else { "?" };
@@ -297,8 +297,8 @@ fn certificates(name: &str, file: &str) -> Result<Vec<CertificateDer<'static>>, 
 
 /// Checks a server's certificate as far as `sslmode` requires.
 ///
-/// If nothing is to be checked, the certificate's signatures are not read either. Citus makes
-/// certificates of X.509 version 1, which rustls cannot read.
+/// If nothing must be checked, the signatures of the certificate are not read either. Citus makes
+/// certificates of X.509 version 1, which rustls could not read.
 #[derive(Debug)]
 struct CertificateVerifier {
     roots: Option<Arc<Roots>>,
@@ -318,7 +318,7 @@ impl ServerCertVerifier for CertificateVerifier {
         use CertificateError::{NotValidForName, NotValidForNameContext};
         let Some(roots) = &self.roots else { return Ok(ServerCertVerified::assertion()) };
         match roots.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            // Names are checked last, so everything else was valid.
+            // Names are checked last, so everything else in the certificate is valid.
             Err(rustls::Error::InvalidCertificate(
                 NotValidForName | NotValidForNameContext { .. },
             )) if !self.by_name => Ok(ServerCertVerified::assertion()),

@@ -1,4 +1,4 @@
-//! Opens sessions, with their settings.
+//! Opens sessions and sets their settings.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::error::StatementError;
 use crate::session::{DatabaseSession, MARK, StatementTimes};
 use crate::waiting::ConnectionRuntime;
 
-/// Time limit for a node of a cluster to accept a connection, and the idle time after which a
-/// connection to a node is probed.
+/// Time limit for a node of a cluster to accept a connection. It is also the idle time after which
+/// a connection to a node is probed.
 const NODE_ANSWERS: Duration = Duration::from_secs(5);
-/// Time without an answer to a probe after which a node's connection counts as lost.
+/// A node's connection counts as lost if a probe has no answer within this time.
 const NODE_LOST: Duration = Duration::from_mins(1);
 
 /// Opens sessions.
@@ -23,16 +23,16 @@ pub(crate) struct Connector {
     address: DatabaseAddress,
     /// The statements that set a session's settings.
     settings: String,
-    /// The schema of names without a schema. `None`: the database's default.
+    /// The schema in which tables are looked up; `None` for the database's default.
     schema: Option<String>,
     timeout: Duration,
-    /// Shared by all sessions.
+    /// All sessions share this value.
     pub(crate) statement_times: Arc<StatementTimes>,
 }
 
 impl Connector {
-    /// Creates a connector to the tables of `schema`, with these settings of each session, in the
-    /// database at `url`.
+    /// Makes a connector for the database at `url`. Each session gets these settings, and uses the
+    /// tables of `schema`.
     pub(crate) fn new(
         url: &str,
         schema: &str,
@@ -55,8 +55,9 @@ impl Connector {
         Ok(Self { address, settings, schema, timeout, statement_times: Arc::default() })
     }
 
-    /// Creates a connector to a node of a cluster, for statements that need no schema and take at
-    /// most `limit`. A lost node is noticed within a minute, even if a statement may take days.
+    /// Makes a connector for a node of a cluster. Its statements need no schema and take at most
+    /// `limit`. If the node is lost, this is noticed within a minute, even if a statement may take
+    /// days.
     pub(crate) fn to_node(mut address: DatabaseAddress, limit: Duration) -> Self {
         let config = &mut address.config;
         let settings = set(std::iter::empty(), limit);
@@ -76,14 +77,14 @@ impl Connector {
         self.open_within(self.timeout)
     }
 
-    /// Opens a session, or fails after `limit`. A suspended server accepts connections but does not
-    /// answer.
+    /// Opens a session, or fails after `limit`. Without `limit`, a suspended server could block the
+    /// caller: it accepts connections but does not answer.
     pub(crate) fn open_within(&self, limit: Duration) -> Result<DatabaseSession, StatementError> {
         let runtime = ConnectionRuntime::new()?;
         let opening = async {
             let (client, connection) = self.address.connect().await?;
-            // The task ends with the session. Its errors are returned to the thread that waits for
-            // a result.
+            // The task ends together with the session. The thread that waits for a result receives
+            // the errors of the task.
             tokio::spawn(connection);
             let mark = self.prepare(&client).await?;
             Ok::<_, StatementError>((client, mark))
@@ -95,10 +96,12 @@ impl Connector {
         Ok(DatabaseSession::new(client, mark, runtime, self.timeout, times))
     }
 
-    /// Sets a session's settings, and checks that they are in effect, before any other statement.
-    /// Returns the session's mark: a random value, kept in a setting that serves only this purpose.
+    /// Sets the settings of a session, and checks that they are in effect, before any other
+    /// statement. Returns the session's mark: a random value in a setting that has no other
+    /// purpose.
     ///
-    /// Settings are not sent as startup parameters, which a pooler may refuse or ignore.
+    /// The settings are not startup parameters, because a pooler may refuse or ignore startup
+    /// parameters.
     pub(crate) async fn prepare(&self, client: &Client) -> Result<String, StatementError> {
         let failed = |error: tokio_postgres::Error| StatementError::new(&error);
         let mark = getrandom::u64().map_err(|error| StatementError::Refused(error.to_string()))?;
@@ -118,8 +121,8 @@ impl Connector {
         }
     }
 
-    /// Fails if `session` loses its settings when another session is opened. This happens behind a
-    /// pooler that shares connections between transactions of different sessions.
+    /// Opens another session, and fails if `session` thereby loses its settings. This happens
+    /// behind a pooler that runs transactions of different sessions on the same connection.
     pub(crate) fn must_be_apart(
         &self,
         session: &mut DatabaseSession,
@@ -130,7 +133,8 @@ impl Connector {
         Ok(())
     }
 
-    /// Returns the same connector, but records the durations of statements with those of `other`.
+    /// Returns the same connector, but the durations of its statements are added to those of
+    /// `other`.
     pub(crate) fn noting_in(self, other: &Self) -> Self {
         Self { statement_times: Arc::clone(&other.statement_times), ..self }
     }
@@ -146,14 +150,13 @@ impl Connector {
     }
 }
 
-/// Returns the statements that set these settings, each with its semicolon.
+/// Returns the SET statements for these settings, each with its semicolon.
 fn set<'a>(
     settings: impl Iterator<Item = (&'a str, &'a str)>,
     statement_timeout: Duration,
 ) -> String {
     let mut all = format!("SET statement_timeout = {};", statement_timeout.as_millis());
     for (name, value) in settings {
-        // Writing to a string cannot fail.
         let _ = write!(all, "SET {name} = '{value}';");
     }
     all

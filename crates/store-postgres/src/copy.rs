@@ -1,9 +1,10 @@
-//! Rows in COPY's binary format: big endian, each field after its length.
+//! Rows in the binary format of COPY: numbers are big-endian, and each field follows its length.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
-/// PostgreSQL's OIDs of the element types bigint and bytea, which are part of an array's encoding.
+/// PostgreSQL's OIDs of the types bigint and bytea. The encoding of an array contains the OID of
+/// its elements.
 const INT8_OID: u32 = 20;
 const BYTEA_OID: u32 = 17;
 
@@ -16,7 +17,7 @@ impl CopyRows {
         Self(rows)
     }
 
-    /// Begins a row with the given number of fields.
+    /// Begins a row of `fields` fields.
     pub(crate) fn row(&mut self, fields: i16) {
         self.0.put_i16(fields);
     }
@@ -80,7 +81,7 @@ impl CopyRows {
         self.0.len()
     }
 
-    /// Takes the bytes written since the last call, and reserves `next` bytes for later writes.
+    /// Returns the bytes written since the last call, and reserves `next` bytes for later writes.
     pub(crate) fn take(&mut self, next: usize) -> Bytes {
         let written = self.0.split().freeze();
         self.0.reserve(next);

@@ -1,10 +1,11 @@
-//! Distributes the tables of a shelf on one server over the workers of a Citus cluster.
+//! Distributes the tables of a shelf, which are on one server, over the workers of a Citus cluster.
 //!
-//! The new tables are filled in a separate schema, some thousand records per transaction, in the
-//! order of the records' numbers. The last transaction replaces the old schema by the new one, and
-//! the old one is then dropped. So the shelf is always either the complete old one or the complete
-//! new one, and an interrupted run continues at the number that it had reached. Nothing may be
-//! written meanwhile: a run starts over if the old tables have changed since it began.
+//! The new tables are filled in a separate schema, with some thousand records per transaction, in
+//! the order of the records' numbers. The last transaction puts the new schema in the place of the
+//! old schema. Then the old schema is dropped. So at any time the shelf is either complete in the
+//! old tables or complete in the new tables, and a run that was interrupted continues at the number
+//! that it had reached. No process may write to the shelf during a run: if the old tables have
+//! changed since a run began, it starts over.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -20,23 +21,23 @@ use crate::options::PostgresOptions;
 use crate::plain::PlainLayout;
 use crate::session::DatabaseSession;
 
-/// Number of records of one transaction.
+/// Number of records in one transaction.
 const BATCH: i64 = 5_000;
-/// Time limit of a statement: the last statements count all records.
+/// Time limit of a statement. The longest statements, at the end, count all records.
 const STATEMENT_TIMEOUT: Duration = Duration::from_hours(24);
-/// How often, and at which interval, to check for other open connections.
+/// How many times to check for other open connections, and the pause between two checks.
 const LOOKS: usize = 20;
 const LOOK: Duration = Duration::from_millis(100);
-/// The row of `meta` with a run's progress: the number of the last copied record, and the newest
-/// number and the number of records of the old tables.
+/// The row of `meta` that has the progress of a run: the number of the last copied record, and the
+/// version of the old tables (their newest number and their number of records).
 const REACHED: &str = "distributed";
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
-    /// The shelf's tables are distributed now. The value is the number of records.
+    /// The shelf's tables are distributed now; the value is the number of records.
     Done(u64),
-    /// The shelf's tables had been distributed before.
+    /// The shelf's tables were already distributed.
     Already,
     /// The caller stopped the run. The next run continues at the same record.
     Stopped,
@@ -59,7 +60,7 @@ pub enum DistributeError {
         "the database has no archive of {0}; `hark serve` makes a new one divided from the start"
     )]
     NoShelf(String),
-    /// Other processes are connected to the database.
+    /// Other processes of Hark are connected to the database.
     #[error(
         "{0} connections of Hark to this database are open: stop its servers and commands first, as \
          nothing may be written while tables are divided; nothing was changed"
@@ -71,7 +72,7 @@ pub enum DistributeError {
          all servers, and run the command again"
     )]
     Changed,
-    /// The new tables do not have the records of the old ones.
+    /// The new tables do not have all records and labels of the old tables.
     #[error(
         "the new tables have {found} instead of {expected}; the archive still has its old tables. Run the \
          command again, and tell us if this stays so"
@@ -96,8 +97,8 @@ impl From<MigrateError> for DistributeError {
     }
 }
 
-/// The version of the old tables' content. Each put raises `seq`, and each deletion lowers
-/// `records`, so every change is visible in at least one of the two numbers.
+/// The version of the old tables' content. Each put raises `seq` and each deletion lowers
+/// `records`, so every change changes at least one of these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TableVersion {
     seq: i64,
@@ -105,7 +106,7 @@ struct TableVersion {
 }
 
 /// Distributes the tables of a shelf over the workers. `progress` receives the number of copied
-/// records and of all records, and may stop the run between two transactions.
+/// records and the number of all records. It may stop the run between two transactions.
 pub fn distribute(
     url: &str,
     shelf: &str,
@@ -117,10 +118,10 @@ pub fn distribute(
     let (new, before) = (format!("{old}_divided"), format!("{old}_before"));
     let mut session = connector(url, &new, &options, &CitusLayout)?.open()?;
     check_version(&mut session)?;
-    // The lock of migrations. It is released when the session ends.
+    // This is the lock for migrations. It is released when the session ends.
     session.batch("SELECT pg_advisory_lock(7235419860234518)")?;
     if exists(&mut session, &format!("{old}.id_place"))? {
-        // An earlier run may have ended before it dropped the old tables.
+        // An earlier run may have ended before dropping the old tables.
         drop_schema(&mut session, &before)?;
         return Ok(Distribution::Already);
     }
@@ -160,7 +161,7 @@ pub fn distribute(
     Ok(Distribution::Done(version.records.cast_unsigned()))
 }
 
-/// Fails if migrations of the old tables are missing.
+/// Fails if the old tables lack migrations.
 fn check_migrated(
     url: &str,
     old: &str,
@@ -189,7 +190,7 @@ fn check_alone(session: &mut DatabaseSession) -> Result<(), DistributeError> {
     let text = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
         AND usename = current_user AND backend_type = 'client backend' \
         AND application_name = current_setting('application_name') AND pid <> pg_backend_pid()";
-    // A connection that was just closed may still be listed for a moment.
+    // The database may list a connection for a moment after it was closed.
     let mut others = first(session, text, &[])?;
     for _ in 0..LOOKS {
         if others == 0 {
@@ -207,7 +208,7 @@ fn version(session: &mut DatabaseSession, schema: &str) -> Result<TableVersion, 
     Ok(TableVersion { seq: values.0, records: values.1 })
 }
 
-/// Returns the progress of an earlier run, and the version of the old tables with which it began.
+/// Returns how far an earlier run has come, and the version of the old tables at its beginning.
 fn reached(
     session: &mut DatabaseSession,
     new: &str,
@@ -239,7 +240,7 @@ fn retain_reached(
     Ok(())
 }
 
-/// Returns the number of the last record of the next batch. `None` if no records are left.
+/// Returns the number of the last record in the next batch; `None` if no records are left.
 fn next(
     session: &mut DatabaseSession,
     old: &str,
@@ -252,8 +253,8 @@ fn next(
     Ok(rows.first().and_then(|row| row.get(0)))
 }
 
-/// Copies the records with numbers above the first and up to the second of `range`, and stores the
-/// progress in the same transaction. Returns the number of copied records.
+/// Copies the records with numbers above `range.0` and up to `range.1`, and stores the progress in
+/// the same transaction. Returns the number of copied records.
 fn copy(
     session: &mut DatabaseSession,
     old: &str,
@@ -298,8 +299,8 @@ fn check_counts(session: &mut DatabaseSession, old: &str) -> Result<(), Distribu
     Ok(())
 }
 
-/// Copies the small tables, and replaces the old schema by the new schema. Fails if the old tables
-/// have changed, or if another process is connected.
+/// Copies the small tables, and puts the new schema in the place of the old schema. Fails if the
+/// old tables have changed, or if another process is connected.
 fn switch(
     session: &mut DatabaseSession,
     [old, new, before]: [&str; 3],
@@ -333,8 +334,8 @@ fn switch(
     Ok(())
 }
 
-/// Drops a schema if it exists. Its tables are dropped one by one: a transaction that drops very
-/// many parts needs more locks than a server has by default.
+/// Drops a schema if it exists. The tables are dropped one by one, because a transaction that drops
+/// very many parts needs more locks than a server has by default.
 fn drop_schema(session: &mut DatabaseSession, schema: &str) -> Result<(), StatementError> {
     let text = "SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c \
         JOIN pg_namespace n ON n.oid = c.relnamespace \

@@ -5,24 +5,24 @@ use crate::address::{ConnectError, with_cause};
 /// Why a statement failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum StatementError {
-    /// The database is unreachable, or the connection was lost. A statement in progress may or may
-    /// not have been executed.
+    /// The database cannot be reached, or the connection was lost. If a statement was in progress,
+    /// it may or may not have been executed.
     #[error("the database is away: {0}")]
     Away(String),
-    /// The database refused a statement.
+    /// The database refused the statement.
     #[error("the database refused: {0}")]
     Refused(String),
-    /// The database refused a statement because the lock of a table was not free in time.
+    /// The database refused the statement because a table's lock was not free in time.
     #[error("the database refused, as others use what is to be changed: {0}; try again")]
     Busy(String),
-    /// The connection is shared with other sessions, which change its settings.
+    /// A pooler shares the connection with other sessions, which change its settings.
     #[error(
         "a pooler gives this session's statements to connections of other sessions, as PgBouncer does \
          with pool_mode = transaction; Hark needs a connection for as long as a session lasts: set \
          pool_mode = session for its database, or name PostgreSQL itself"
     )]
     Shared,
-    /// The database refused a statement because a table does not exist.
+    /// The database refused the statement because a table does not exist.
     #[error("the database refused: {0}")]
     Missing(String),
 }
@@ -45,7 +45,7 @@ impl StatementError {
         };
         let detail = refused.detail().map_or(String::new(), |detail| format!(" ({detail})"));
         let said = format!("{}{detail}", refused.message());
-        // The server is shutting down, starting up, or out of connections.
+        // The server is shutting down or starting up, or has no free connections.
         let code = refused.code().code();
         if code.starts_with("57P") || code.starts_with("08") || code == "53300" {
             Self::Away(said)

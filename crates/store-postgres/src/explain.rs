@@ -1,5 +1,5 @@
-//! Explains how a query is run: Hark's choices, and PostgreSQL's plan of each statement. The query
-//! is run to get the plans.
+//! Explains how a query is run: the choices of Hark, and PostgreSQL's plan for each statement. The
+//! query is really run to get the plans.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::search::{Finders, Sessions as _};
 use crate::session::TracedStatement;
 use crate::state::PostgresState;
 
-/// Maximum number of rows that are visited to explain a query.
+/// Maximum number of rows that are visited while a query is explained.
 const ROWS_MAX: u64 = 20_000;
 
 /// Explains a query.

@@ -1,20 +1,20 @@
-//! Follows the database to a new timeline, and begins a timeline in a database that took another
-//! one's place.
+//! Follows the database to a new line, and begins a new line in a database that has taken the place
+//! of another.
 
 use crate::error::StatementError;
 use crate::line::read;
 use crate::session::DatabaseSession;
 use crate::state::PostgresState;
 
-/// Switches to the database's line if the line is new to this process. Returns whether it has
-/// switched.
+/// Switches to the database's line if this process does not know the line yet. Returns whether it
+/// has switched.
 pub(crate) fn follow(
     inner: &PostgresState,
     session: &mut DatabaseSession,
 ) -> Result<bool, StatementError> {
     let lines = read(session)?;
     let Some(lost) = inner.current.switch_line(lines) else { return Ok(false) };
-    // The database may not have the records of the known ids.
+    // The database may have lost the records of the known ids.
     inner.forget_known();
     if lost == 0 {
         tracing::info!(
@@ -30,8 +30,8 @@ pub(crate) fn follow(
     Ok(true)
 }
 
-/// Begins a new line if the last line was begun in another database, or if this database is behind
-/// the position of this process. Every session calls this function before it writes.
+/// Begins a new line if the last line was begun in another database, or if this database lacks puts
+/// that this process has seen. Every session calls this function before it writes.
 pub(crate) fn renew_line(
     inner: &PostgresState,
     session: &mut DatabaseSession,
@@ -74,10 +74,10 @@ fn begin(
     Ok(())
 }
 
-/// Returns a text that distinguishes this database from its predecessors and successors. The start
-/// time of the server differs for a standby and for a server on restored files. The OID of the
-/// table `state` differs after a dump is restored. A restart of the server also begins a line, but
-/// loses nothing.
+/// Returns a text that is different for each database that takes the place of another. The start
+/// time of the server is different on a standby and on a server with restored files. The OID of the
+/// table `state` is different after a dump was restored. A mere restart of the server also begins a
+/// new line, which loses nothing.
 fn here(session: &mut DatabaseSession) -> Result<String, StatementError> {
     let text = "SELECT pg_is_in_recovery(), extract(epoch FROM pg_postmaster_start_time())::text \
         || ' ' || 'state'::regclass::oid::text";

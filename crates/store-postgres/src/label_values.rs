@@ -1,5 +1,6 @@
-//! The values of listed labels, each with its number of records. Commits update these numbers in
-//! the table `label_value`. All values are counted again when the network's list of labels changes.
+//! The values of listed labels, and for each value its number of records. Commits update these
+//! numbers in the table `label_value`. If the network's list of labels changes, all values are
+//! counted again.
 
 use std::collections::HashMap;
 
@@ -15,16 +16,17 @@ const PAGE: usize = 10_000;
 /// Maximum number of records that one statement reads.
 const RECORDS: i64 = 5_000;
 
-/// Numbers of records by value, to add to the table.
+/// For each value, a number of records that is still to be added to the table.
 #[derive(Default)]
 pub(crate) struct ValueTally {
     values: HashMap<i64, (u8, Vec<u8>, i64)>,
-    /// The terms of the current record. A record may have a label more than once, and counts once.
+    /// The terms of the current record's labels. A record that has the same label twice counts
+    /// once.
     terms: Vec<i64>,
 }
 
 impl ValueTally {
-    /// Counts the values of a record's listed labels.
+    /// Counts the values of the listed labels that a record has.
     pub(crate) fn add(&mut self, record: &Record<'_>, listed: &[u8], terms: &DatabaseTermHasher) {
         if listed.is_empty() {
             return;
@@ -53,7 +55,7 @@ impl ValueTally {
     }
 }
 
-/// Calls `each` for the values of a label behind `after`, with their numbers of records.
+/// Passes each value of a label behind `after` to `each`, with its number of records.
 pub(crate) fn read(
     session: &mut DatabaseSession,
     name: u8,
@@ -91,8 +93,8 @@ fn names(listed: &[u8]) -> Vec<i16> {
     names
 }
 
-/// Counts the values of these labels in all records, unless the table has them already. Commits of
-/// other processes wait meanwhile.
+/// Counts the values of these labels in all records, unless the table already has these values.
+/// Meanwhile, other processes cannot commit.
 pub(crate) fn count_values(
     session: &mut DatabaseSession,
     layout: &dyn Layout,

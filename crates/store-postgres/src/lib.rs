@@ -1,10 +1,11 @@
-//! The archive on PostgreSQL: one schema per shelf, shared by any number of Hark processes.
+//! The archive on PostgreSQL. Each shelf has one schema, and any number of Hark processes can share
+//! the schema.
 //!
 //! Read `migrations/0001_shelf.sql` first (the tables). Then read `commit` (makes a batch durable),
 //! `search` (runs a query) and `layout` (all steps in which the tables of one server and those of a
 //! Citus cluster differ). `plain` and `citus` have these steps and their SQL. `state` is shared by
-//! the threads of a shelf, `open` makes the state, and `store` is the shelf as a store. `connector`,
-//! `session` and `pool` manage connections.
+//! the threads of a shelf, `open` makes this state, and `store` implements the archive's store.
+//! `connector`, `session` and `pool` manage connections.
 
 pub use address::{AddressError, ConnectError, DatabaseAddress};
 pub use distribute::{DistributeError, Distribution, distribute};

@@ -1,51 +1,53 @@
-//! The position of this process in the sequence of puts, which stays correct if the database loses
-//! puts.
+//! The position of this process in the sequence of puts. The position stays correct even if the
+//! database loses puts.
 //!
-//! A standby that is promoted while it lags has lost the last commits, and so has a database that
-//! was restored from a backup. Such a database reuses the lost numbers for the next puts. A process
-//! that compared only numbers would treat the new puts as delivered, and never send them to
-//! subscribers. So numbers belong to a *line* (a timeline). A session that is going to write
-//! ([`begin_line`]) begins a new line in two cases: the last line was begun in another database, or the
-//! database is behind the position of this process. The new line begins before any commit in this
-//! database, under the lock of all commits. So the old and the new line share exactly the puts
-//! before the new line's beginning.
+//! If a standby is promoted before it has received everything, the last commits are lost. A
+//! database that was restored from a backup has lost commits, too. Such a database gives the lost
+//! numbers to the next puts. A process that only compared numbers would take these puts for puts
+//! that it has delivered, and would never send them to subscribers. So each number belongs to a
+//! *line* (a timeline). A session that is going to write calls [`begin_line`], which begins a new
+//! line in two cases: the last line was begun in another database, or the database lacks puts that
+//! this process has seen. The new line begins before any commit in this database, while the session
+//! holds the lock of all commits. So the old line and the new line have the same puts up to the
+//! number at which the new line begins.
 //!
-//! A process that finds unknown lines ([`follow`]) goes back to the point where the lines diverge,
-//! and delivers the later puts. The numbers that the process itself uses never go back, because the
-//! process adds the number of lost puts to the numbers of a new line. So code that joins stored and
-//! live records by number is not affected. A search in progress may return a record that is
-//! delivered again, but no record is missed.
+//! A process that finds a line that it does not know ([`follow`]) goes back to the number at which
+//! its line and the new line differ, and delivers the puts after this number. The numbers that the
+//! process itself uses never go back: the process adds the number of lost puts to all numbers of
+//! the new line. So the code that joins stored and live records by number needs no change. A search
+//! in progress may return a record that is then delivered again, but no record is missed.
 
 use parking_lot::Mutex;
 
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// A line: its id, and the number up to which its puts are those of the previous line.
+/// A line: its id, and the number up to which it has the same puts as the previous line.
 pub(crate) type Timeline = (i64, i64);
 
 /// A position in the sequence of puts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TimelinePosition {
-    /// The line of the numbers.
+    /// The line to which the numbers belong.
     pub(crate) line: i64,
-    /// The number up to which the line's puts are delivered and visible to searches.
+    /// The number up to which puts of the line are delivered and visible to searches.
     pub(crate) seen: i64,
-    /// How often this process has switched to another line. Numbers of different eras must not be
-    /// compared.
+    /// How often this process has switched to another line (the era). Numbers of different eras
+    /// cannot be compared.
     pub(crate) era: u64,
-    /// The offset added to the line's numbers, so that this process's numbers ascend.
+    /// The number that is added to numbers of the line, so that the numbers of this process always
+    /// ascend.
     shift: i64,
 }
 
 impl TimelinePosition {
-    /// Maps a number of the line to this process's number.
+    /// Returns this process's number for a number of the line.
     pub(crate) fn own(&self, seq: i64) -> u64 {
         seq.saturating_add(self.shift).max(0).cast_unsigned()
     }
 }
 
-/// The current position, shared by the threads of a shelf.
+/// The current position. All threads of a shelf share this position.
 #[derive(Debug)]
 pub(crate) struct CurrentPosition {
     now: Mutex<TimelineState>,
@@ -54,10 +56,9 @@ pub(crate) struct CurrentPosition {
 #[derive(Debug)]
 struct TimelineState {
     position: TimelinePosition,
-    /// All lines, in order.
+    /// All lines of the database, in order.
     lines: Vec<Timeline>,
-    /// A message about the puts that the database has lost. Kept until all later puts are
-    /// delivered.
+    /// A message about the puts that the database has lost, until all later puts are delivered.
     trouble: Option<String>,
 }
 
@@ -74,8 +75,8 @@ impl CurrentPosition {
         self.now.lock().position
     }
 
-    /// Records that puts up to `seq` are delivered, unless the process has switched to another line
-    /// since `position`.
+    /// Notes that puts up to `seq` are delivered. Does nothing if the process has switched to
+    /// another line since `position`.
     pub(crate) fn reached(&self, position: TimelinePosition, seq: i64) {
         let now = &mut self.now.lock().position;
         if now.era == position.era {
@@ -83,19 +84,18 @@ impl CurrentPosition {
         }
     }
 
-    /// Records that all puts are delivered.
+    /// Notes that all puts are delivered.
     pub(crate) fn caught_up(&self) {
         self.now.lock().trouble = None;
     }
 
-    /// Returns the message about lost puts, until all later puts are delivered.
+    /// Returns the message about lost puts; `None` after all later puts are delivered.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.now.lock().trouble.clone()
     }
 
-    /// Switches to the last of the database's lines. Returns how many numbers were lost. Does
-    /// nothing and returns `None` if the database's last line is the current line or an earlier
-    /// line.
+    /// Switches to the last line of the database, and returns how many numbers were lost. Returns
+    /// `None` and changes nothing if this line is the current line or an earlier line.
     pub(crate) fn switch_line(&self, lines: Vec<Timeline>) -> Option<i64> {
         let now = &mut *self.now.lock();
         let common = lines.iter().zip(&now.lines).take_while(|(one, other)| one == other).count();
@@ -116,7 +116,7 @@ impl CurrentPosition {
         Some(lost)
     }
 
-    /// Whether this process has seen puts that a database at number `seq` of `line` does not have.
+    /// Whether this process has seen puts that are missing in a database at number `seq` of `line`.
     pub(crate) fn is_ahead_of(&self, line: i64, seq: i64) -> bool {
         let now = self.now.lock();
         if line == now.position.line {
@@ -147,12 +147,12 @@ mod tests {
         current.reached(before, 25);
         assert_eq!(current.now().seen, 10, "a number of the line before");
         current.reached(current.now(), 15);
-        // The database is back on an earlier line, for example after a backup was restored. A new
-        // line has to begin.
+        // The database is on an earlier line again, for example because a backup was restored. So a
+        // new line must begin.
         assert_eq!(current.switch_line(vec![(0, 0)]), None);
         assert!(current.is_ahead_of(0, 12) && current.is_ahead_of(7, 14));
         assert!(!current.is_ahead_of(7, 15) && !current.is_ahead_of(9, 1));
-        // The lines share their puts up to the first number at which one of them diverges.
+        // Two lines have the same puts up to the lowest number at which one of them branched off.
         assert_eq!(current.switch_line(vec![(0, 0), (9, 12)]), Some(5));
         assert_eq!((current.now().seen, current.now().own(11)), (10, 26));
         assert_eq!(

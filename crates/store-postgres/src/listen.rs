@@ -1,7 +1,7 @@
 //! Receives notifications that other processes have committed.
 //!
-//! A notification only wakes a reader. New records are read from the table, after the number that
-//! was delivered last. So a lost connection loses no records.
+//! A notification only wakes a thread, which reads the new records from the table, after the number
+//! that was delivered last. So no record is missed if the connection is lost.
 
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
@@ -20,22 +20,22 @@ use crate::parts::Parts;
 use crate::state::PostgresState;
 use crate::waiting::ConnectionRuntime;
 
-/// Interval of the checks whether the store still exists, and whether a notification was missed.
+/// Interval of two checks: whether the store still exists, and whether a notification was missed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Time limit for the database to answer such a check.
+/// Time limit for the database to answer the second check.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Wait before reconnecting after a lost connection.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// The content of a commit's notification.
+/// The content of the notification that a process has committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CommitNotice {
     seq: i64,
     /// Whether the commit deleted records.
     deleted: bool,
-    /// The version of the parts.
+    /// The version of the list of parts.
     parts: i64,
-    /// The line of the number. 0 if the sender is a version without lines.
+    /// The line to which the number belongs; 0 if the sender is a version of Hark without lines.
     line: i64,
 }
 
@@ -48,10 +48,11 @@ impl CommitNotice {
     }
 }
 
-/// A notification, and the id of the database's process that sent the notification.
+/// A notification.
 enum Notice {
     Commit(CommitNotice, i32),
-    /// A process is going to write.
+    /// Another process is going to write. The value is the id of the database's process that serves
+    /// the other process.
     Arrived(i32),
 }
 
@@ -64,7 +65,7 @@ impl Notice {
     }
 }
 
-/// Listens until the store is dropped.
+/// Listens for notifications until the store is dropped.
 pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str, wake: &mut (dyn Fn() + Send)) {
     while let Some(strong) = inner.upgrade() {
         let door = strong.pool.door().clone();
@@ -74,7 +75,7 @@ pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str, wake: &mut (dyn Fn(
         if let Err(fault) = ended {
             tracing::debug!(%fault, "not listening to other processes");
             if let Some(inner) = inner.upgrade() {
-                // Without notifications, a new writer would not be noticed.
+                // Without notifications, this process would not learn of a new writer.
                 inner.others.note(true);
                 *inner.away.lock() = Some(fault.to_string());
             }
@@ -97,7 +98,8 @@ async fn listen(
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
             let AsyncMessage::Notification(note) = message else { continue };
             if let Some(notice) = Notice::read(note.payload(), note.process_id())
-                // If the channel is full, the regular check finds what was missed.
+                // If the channel is full, the notification is dropped, and the regular check finds
+                // the commit.
                 && said.try_send(notice).is_err_and(|error| {
                     matches!(error, tokio::sync::mpsc::error::TrySendError::Closed(_))
                 })
@@ -111,7 +113,7 @@ async fn listen(
     in_time(async { client.batch_execute(&listening).await.map_err(failed) }).await?;
     if let Some(inner) = inner.upgrade() {
         *inner.away.lock() = None;
-        // Other processes may have deleted records before LISTEN took effect.
+        // Other processes may have deleted records before LISTEN was in effect.
         inner.forget_known();
     }
     wake();
@@ -165,8 +167,8 @@ async fn note_commit(
     Ok(said.line != position.line || said.seq > position.seen)
 }
 
-/// Checks for other writers, and whether a notification was missed. Returns whether to wake the
-/// writer.
+/// Checks for other processes that write, and for missed notifications. Returns whether the writer
+/// must be woken.
 async fn poll_news(inner: &PostgresState, client: &Client) -> Result<bool, StatementError> {
     let state = format!("SELECT line, seq, {} FROM state", others::counted());
     let own = inner.writer_process.load(Ordering::Relaxed);
@@ -176,9 +178,10 @@ async fn poll_news(inner: &PostgresState, client: &Client) -> Result<bool, State
     }
     let position = inner.current.now();
     let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
-    // Wake the writer after a failure even if nothing is written: the database answers again.
+    // After a failure the writer is woken even without new puts, because the database answers
+    // again.
     let has_failed = inner.has_failed.swap(false, Ordering::Relaxed);
-    // The positions also differ if the database is behind.
+    // The two positions also differ if the database lacks puts that this process has seen.
     Ok(has_failed || there.is_some_and(|there| there != (position.line, position.seen)))
 }
 
@@ -192,8 +195,8 @@ async fn query(
     in_time(async { client.query(text, values).await.map_err(failed) }).await
 }
 
-/// Waits for an answer of the database, with a time limit: a machine that hangs does not close
-/// connections.
+/// Waits for an answer of the database with a time limit, because a machine that hangs does not
+/// close its connections.
 async fn in_time<T>(
     answer: impl Future<Output = Result<T, StatementError>>,
 ) -> Result<T, StatementError> {
@@ -205,7 +208,7 @@ async fn in_time<T>(
 pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, StatementError> {
     const AT_ONCE: i64 = 500;
     inner.pool.with(|session| {
-        // The first attempt may find another line, and the second one may begin a line.
+        // The first attempt may find another line, and the second attempt may begin a new line.
         for _ in 0..3 {
             let position = inner.current.now();
             let news = inner.layout.news(session, position.seen, i64::MAX, AT_ONCE)?;

@@ -1,4 +1,5 @@
-//! The schema's migrations: SQL files that are applied once, in order, by one process at a time.
+//! The migrations of a shelf's schema: SQL files. Each is applied once, in order, by one process at
+//! a time.
 
 use sha2::{Digest as _, Sha256};
 
@@ -14,7 +15,7 @@ pub struct Migration {
     pub number: i32,
     /// The migration's name.
     pub name: String,
-    /// The time at which the migration was applied, or `None` if it is missing.
+    /// When the migration was applied; `None` if it is missing.
     pub applied: Option<String>,
 }
 
@@ -24,28 +25,28 @@ pub enum MigrateError {
     /// The database is unreachable, or refused a statement.
     #[error("{0}")]
     Database(String),
-    /// The database has a migration of this number with another text.
+    /// The migration with this number in the database has another text.
     #[error(
         "migration {number} in the database is not the one that this version of Hark has; nothing \
          was changed"
     )]
     Changed {
-        /// Its number.
+        /// The migration's number.
         number: i32,
     },
-    /// A newer version of Hark has changed the database.
+    /// The database was changed by a newer version of Hark.
     #[error(
         "the database has migration {number}, which this version of Hark does not know; use a \
              newer one"
     )]
     Newer {
-        /// Its number.
+        /// The migration's number.
         number: i32,
     },
-    /// Some migrations are not applied.
+    /// Migrations are missing.
     #[error("{missing} migration{} not applied; run `hark migrate up --network {shelf}`", if *missing == 1 { " is" } else { "s are" })]
     Missing {
-        /// How many migrations are not applied.
+        /// How many migrations are missing.
         missing: usize,
         /// The name of the shelf.
         shelf: String,
@@ -65,13 +66,12 @@ fn checksum(text: &str) -> Vec<u8> {
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut out, byte| {
-        // Writing to a string cannot fail.
         let _ = write!(out, "{byte:02x}");
         out
     })
 }
 
-/// Returns all migrations, checked against those of the database.
+/// Returns all migrations, after comparing them with those in the database.
 pub(crate) fn status(
     session: &mut DatabaseSession,
     layout: &dyn Layout,
@@ -115,8 +115,8 @@ pub(crate) fn up(
     shards: u32,
 ) -> Result<Vec<Migration>, MigrateError> {
     layout.begin_migrations(session, shards)?;
-    // One process migrates at a time, for all shelves together. The lock is also released when the
-    // session ends.
+    // Only one process at a time migrates, for all shelves together. The lock is also released when
+    // the session ends.
     session.batch("SELECT pg_advisory_lock(7235419860234518)")?;
     let done = apply(session, layout, schema);
     let ended = layout.end_migrations(session);
@@ -148,7 +148,8 @@ pub(crate) fn apply(
              COMMIT"
         );
         if let Err(fault) = session.batch(&all) {
-            // The rollback fails if the connection is lost. The first fault is more informative.
+            // The rollback fails if the connection is lost. The first fault tells more than a fault
+            // of the rollback.
             let _ = session.batch("ROLLBACK");
             return Err(fault.into());
         }
@@ -157,7 +158,7 @@ pub(crate) fn apply(
     Ok(done)
 }
 
-/// Returns a new secret for the shelf's hashes, in the form that the database stores.
+/// Returns a new secret for the shelf's hashes, as the text that the database stores.
 fn new_secret() -> Result<String, MigrateError> {
     let mut secret = [0; SECRET];
     getrandom::fill(&mut secret).map_err(|error| MigrateError::Database(error.to_string()))?;

@@ -31,13 +31,13 @@ pub enum DatabaseOpenError {
     /// The URL cannot be used.
     #[error("the address of the database cannot be used: {0}")]
     Url(String),
-    /// The database is unreachable. The server may not be up yet.
+    /// The database cannot be reached. Perhaps the server has not started yet.
     #[error("{0}")]
     Away(String),
     /// The database refused a statement.
     #[error("{0}")]
     Database(String),
-    /// The database is older than Hark supports.
+    /// The database is older than the versions that Hark supports.
     #[error("the database is PostgreSQL {found}; Hark needs {needed} or newer")]
     Version {
         /// The version that the database reports.
@@ -45,7 +45,7 @@ pub enum DatabaseOpenError {
         /// The oldest supported major version.
         needed: u32,
     },
-    /// The database's schema is not as expected.
+    /// The schema of the database is not as this version of Hark expects.
     #[error(transparent)]
     Migrate(#[from] MigrateError),
 }
@@ -61,14 +61,14 @@ impl From<StatementError> for DatabaseOpenError {
 
 /// The oldest supported major version of PostgreSQL.
 const VERSION_MIN: u32 = 15;
-/// A shelf that was entered: its layout, a connector, and an open session.
+/// A shelf that is being opened: its layout, a connector, and an open session.
 struct EnteredShelf {
     layout: &'static dyn Layout,
     connector: Connector,
     session: DatabaseSession,
 }
 
-/// Opens the shelf of this name. Returns its state and its schema.
+/// Opens the shelf with this name, and returns its state and the name of its schema.
 pub(crate) fn open(
     url: &str,
     shelf: &str,
@@ -86,7 +86,7 @@ pub(crate) fn open(
     let texts = options.texts.clone().filter(|_| facts.has_words);
     if options.migrate {
         label_values::count_values(session, layout, &terms, options.listed_labels)?;
-        // If no process has indexed words before, no index is replaced.
+        // If no words were indexed before, there is no old index to replace.
         if let Some(texts) = &texts
             && WordState::read(session)?.texts.is_none()
         {
@@ -141,7 +141,8 @@ fn properties(
     }
 }
 
-/// Applies the missing migrations, or fails if some are missing and `options.migrate` is not set.
+/// If `options.migrate` is set, applies the missing migrations; otherwise fails if migrations are
+/// missing.
 fn prepare_tables(
     session: &mut DatabaseSession,
     layout: &dyn Layout,
@@ -165,7 +166,7 @@ fn prepare_tables(
     Ok(())
 }
 
-/// Returns the migrations of a shelf, after applying the missing ones if `up` is set.
+/// Returns the migrations of a shelf. If `up` is set, applies the missing migrations first.
 pub fn migrations(
     url: &str,
     shelf: &str,
@@ -188,7 +189,8 @@ pub fn migrations(
     if let Some(last) = all.last_mut().filter(|last| last.applied.is_some())
         && !label_values::has_same_labels(&mut session, options.listed_labels)?
     {
-        // The tables exist, but the values of the network's listed labels are not counted yet.
+        // The tables exist, but the values of the listed labels are not counted yet, so the last
+        // migration counts as missing.
         last.applied = None;
     }
     Ok(all)
@@ -203,7 +205,7 @@ pub(crate) fn schema(shelf: &str) -> Result<String, DatabaseOpenError> {
     Ok(format!("hark_{shelf}"))
 }
 
-/// Returns a connector to the tables of a schema.
+/// Returns a connector for the tables of a schema.
 pub(crate) fn connector(
     url: &str,
     schema: &str,
@@ -220,8 +222,8 @@ pub(crate) fn connector(
     .map_err(|error| DatabaseOpenError::Url(error.to_string()))
 }
 
-/// Opens a session, and determines the shelf's layout from its tables. A new shelf has the layout
-/// for a cluster if the database has Citus with workers.
+/// Opens a session, and finds out the layout of the shelf from its tables. A new shelf gets the
+/// layout for a cluster if the database has Citus and workers.
 fn enter(
     url: &str,
     schema: &str,
@@ -247,7 +249,7 @@ fn enter(
     Ok(EnteredShelf { layout: &CitusLayout, connector, session })
 }
 
-/// Fails if the database is older than Hark supports.
+/// Fails if the database is older than the versions that Hark supports.
 pub(crate) fn check_version(session: &mut DatabaseSession) -> Result<(), DatabaseOpenError> {
     let rows = session.query_once(
         "SELECT current_setting('server_version_num')::int / 10000, current_setting('server_version')",

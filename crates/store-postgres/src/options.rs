@@ -5,32 +5,34 @@ use std::time::Duration;
 
 use hark_archive::TextSource;
 
-/// Options for storing and querying a shelf. The options may contain a password, so they do not
-/// implement `Debug`.
+/// Options for a shelf in a database. Options may contain a password, so they do not implement
+/// `Debug`.
 #[derive(Clone)]
 pub struct PostgresOptions {
-    /// URL of a replica, which runs queries while it is up to date.
+    /// URL of a replica. The replica answers queries while it is up to date.
     pub read_url: Option<String>,
-    /// Maximum number of connections for queries, on the primary and again on the replica.
+    /// Maximum number of connections for queries to the primary, and the same number to the
+    /// replica.
     pub pool_max: usize,
-    /// Time limit of a statement. A query with a longer statement fails.
+    /// Time limit of a statement. If a statement takes longer, its query fails.
     pub statement_timeout: Duration,
     /// Time limit for the database to accept a connection.
     pub connect_timeout: Duration,
-    /// The width of a new shelf's parts, in seconds.
+    /// The length of a part of a new shelf, in seconds. A part is a range of time with its own
+    /// tables.
     pub part_s: u64,
-    /// Earliest time of a part, in seconds since 1970.
+    /// The earliest time that may be in a part, in seconds since 1970.
     pub parts_from_s: u64,
     /// Maximum number of parts of a shelf.
     pub parts_max: usize,
     /// Number of the network's units of time in a second.
     pub units_per_s: u64,
-    /// Whether all records have kind 0, so that no kind has to be looked up.
+    /// Whether all records have kind 0, so that kinds need not be looked up.
     pub one_kind: bool,
-    /// Names of common labels: large parts of all records share their values. A search with another
-    /// condition is never driven by such a label.
+    /// Names of labels whose values are common: each value is in a large part of all records. If a
+    /// search has another condition, such a label never drives the search.
     pub common_labels: &'static [u8],
-    /// Names of labels whose values are listed, for
+    /// Names of the labels whose values are listed, for
     /// [`Store::label_values`](hark_archive::Store::label_values). Private labels are never listed.
     pub listed_labels: &'static [u8],
     /// The texts whose words are indexed. With `None`, a search for words reads the records.
@@ -49,7 +51,7 @@ impl Default for PostgresOptions {
             statement_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
             part_s: 365 * 86_400,
-            // 2015: the networks are not much older.
+            // This is the year 2015: the networks are not much older.
             parts_from_s: 1_420_070_400,
             parts_max: 1_000,
             units_per_s: 1,

@@ -1,22 +1,24 @@
-//! Detects other processes that write to the shelf, and reads the number of their newest put.
+//! Detects other processes that write to the shelf, and reads the number of the newest put.
 //!
-//! A query must see every record that any node has acknowledged. A process receives the puts of
-//! other processes some time after their commits. So while other processes write, each query first
-//! reads the number of the newest put. To make writers known, every session that is going to write
-//! holds a shared lock until it ends, and notifies the other processes.
+//! A query must see every record that any node has acknowledged before. A process learns of other
+//! processes' puts only some time after they were committed. So while other processes write, each
+//! query first reads the number of the newest put. So that writers are known, every session that is
+//! going to write takes a shared lock, holds it until the session ends, and notifies the other
+//! processes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// The first key of the lock of writing sessions. The second key is the hash of the shelf's schema.
+/// The first key of the lock of sessions that write. The second key is the hash of the name of the
+/// shelf's schema.
 const WRITING: i32 = 72_354_198;
 
-/// The content of the notification of a process that is going to write.
+/// The content of the notification that a process is going to write.
 pub(crate) const ARRIVED: &str = "arrived";
 
-/// Takes the lock of writing sessions, and notifies the other processes.
+/// Takes the lock of sessions that write, and notifies the other processes.
 pub(crate) fn announce(session: &mut DatabaseSession) -> Result<(), StatementError> {
     let text = format!(
         "SELECT pg_advisory_lock_shared({WRITING}, hashtext(current_schema())), \
@@ -25,7 +27,8 @@ pub(crate) fn announce(session: &mut DatabaseSession) -> Result<(), StatementErr
     session.query_once(&text, &[]).map(drop)
 }
 
-/// Returns a column that counts the writing sessions other than that of the database's process $1.
+/// Returns a column that counts the sessions that write, except the session of the database's
+/// process $1.
 pub(crate) fn counted() -> String {
     format!(
         "(SELECT count(*) FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted \
@@ -35,7 +38,8 @@ pub(crate) fn counted() -> String {
     )
 }
 
-/// Whether other processes may write to the shelf: `true` until a check finds no other writer.
+/// Whether other processes may write to the shelf. The value is true until a check finds no such
+/// process.
 #[derive(Debug)]
 pub(crate) struct OtherWriters(AtomicBool);
 

@@ -1,9 +1,9 @@
-//! The parts of a shelf that this process knows. A part is a range of time.
+//! The parts of a shelf that this process knows. A part is a range of time. All parts have the same
+//! length, which is fixed when the shelf is made.
 //!
-//! All parts have the same width, which is fixed when the shelf is made. The first commit that
-//! needs a part makes the part. Records outside all parts are in separate tables: very old ones,
-//! those far ahead, or all later ones if there are too many parts. They move if their part is made
-//! later.
+//! The first commit that needs a part makes the part. Records outside all parts are in separate
+//! tables: very old records, records far in the future, or all later records if there are already
+//! too many parts. These records move if their part is made later.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use crate::layout::SharedStatement;
 use crate::session::DatabaseSession;
 use crate::time::to_db;
 
-/// The possible parts of a shelf.
+/// The parts that a shelf can have.
 #[derive(Clone, Debug)]
 pub(crate) struct PartGrid {
-    /// Width of a part, in the network's units of time.
+    /// The length of a part, in the network's units of time.
     pub(crate) width: u64,
     /// The earliest time for which a part is made.
     pub(crate) from: u64,
@@ -26,12 +26,12 @@ pub(crate) struct PartGrid {
     pub(crate) max: usize,
 }
 
-/// The parts of a shelf.
+/// The existing parts of a shelf.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parts {
-    /// The version of the parts, from the database's table `state`.
+    /// The version of this list, from the database's table `state`.
     pub(crate) version: i64,
-    /// The end and the number of each part, by its start. Times are in the database's type.
+    /// For the start of each part, its end and its number. Times are in the type of the database.
     list: BTreeMap<i64, (i64, i64)>,
 }
 
@@ -44,7 +44,7 @@ impl Parts {
         Ok(Self::of(&session.query(SharedStatement::Parts, &[])?, version))
     }
 
-    /// Returns the parts in a result of [`SharedStatement::Parts`].
+    /// Makes the list from a result of [`SharedStatement::Parts`].
     pub(crate) fn of(rows: &[Row], version: i64) -> Self {
         let list = rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
         Self { version, list }
@@ -56,7 +56,7 @@ impl Parts {
         (time < *stop).then_some(*number)
     }
 
-    /// Returns the numbers of the parts that have to be made for `times`.
+    /// Returns the numbers of those parts that must be made for `times`.
     pub(crate) fn missing(
         &self,
         times: impl Iterator<Item = u64>,
@@ -74,8 +74,8 @@ impl Parts {
         numbers
     }
 
-    /// Returns the times of the first `count` parts of `rest`, in `order`. Both bounds are
-    /// inclusive. The far bound is the end of a part, unless `rest` ends earlier.
+    /// Returns the times of the first `count` parts of `rest`, in the order `order`. Both bounds
+    /// are inclusive. The window ends where a part ends, or where `rest` ends, if that comes first.
     pub(crate) fn window(&self, rest: (i64, i64), order: Order, count: usize) -> (i64, i64) {
         let (from, to) = rest;
         match order {
@@ -93,8 +93,9 @@ impl Parts {
         }
     }
 
-    /// Returns the times of the parts that contain all times from `from` to `to`; both bounds are
-    /// inclusive. Returns all times if some of them are in no part: those records are in one table.
+    /// Returns the times of all parts that have a time from `from` to `to`; both bounds are
+    /// inclusive. If some of these times are in no part, returns all times, because the records
+    /// outside all parts are in one table.
     pub(crate) fn covering(&self, from: i64, to: i64) -> (i64, i64) {
         let all = (i64::MIN, i64::MAX);
         let Some((first, _)) = self.list.range(..=from).next_back() else { return all };

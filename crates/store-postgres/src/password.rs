@@ -1,6 +1,6 @@
-//! Finds a password that is not in the address: in `PGPASSWORD`, or in a password file like libpq's
-//! (PostgreSQL's manual, "The Password File"). So the password need not be in a command line, which
-//! every user of the machine can see.
+//! Finds a password that is not in the address: in the variable `PGPASSWORD`, or in a password file
+//! as libpq does (PostgreSQL's manual, "The Password File"). So the password need not be in a
+//! command line, which every user of the machine can read.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-/// Mode bits that let others than the owner open a file.
+/// Bits of a file's mode that let users other than the owner open the file.
 const OPEN_TO_OTHERS: u32 = 0o077;
 /// PostgreSQL's default port, for addresses without a port.
 const PORT: u16 = 5432;
 
-/// A password file that is skipped: it is not a regular file, or others than its owner can open it.
-/// libpq skips such a file, too.
+/// A password file that is not used, because it is not a regular file, or users other than its
+/// owner can open it. libpq does not use such a file either.
 #[derive(Clone, Debug)]
 pub(crate) struct PassedOver(PathBuf);
 
@@ -30,8 +30,8 @@ impl std::fmt::Display for PassedOver {
     }
 }
 
-/// Finds the password for an address without a password. `passfile` is the file that the address
-/// names.
+/// Finds the password for an address that has none. `passfile` is the password file that the
+/// address names, if any.
 pub(crate) fn find(config: &Config, passfile: Option<&str>) -> Result<Option<Vec<u8>>, PassedOver> {
     if config.get_password().is_some() {
         return Ok(None);
@@ -51,7 +51,7 @@ pub(crate) fn find(config: &Config, passfile: Option<&str>) -> Result<Option<Vec
     Ok(of_lines(&text, config).map(String::into_bytes))
 }
 
-/// Returns the password of the first line that matches one of the address' hosts, host by host.
+/// Goes through the address' hosts, and returns the password of the first line that matches a host.
 fn of_lines(text: &str, config: &Config) -> Option<String> {
     let user = config.get_user().map(str::to_owned).or_else(|| std::env::var("USER").ok());
     let user = user.unwrap_or_default();
@@ -82,7 +82,7 @@ fn fields(line: &str) -> Option<[String; 5]> {
     let (mut at, mut letters) = (0, line.chars());
     while let Some(letter) = letters.next() {
         match letter {
-            // The password is the rest of the line.
+            // The password is the whole rest of the line.
             ':' if at < 4 => at += 1,
             '\\' => fields[at].extend(letters.next()),
             letter => fields[at].push(letter),

@@ -1,5 +1,5 @@
-//! A pool of a few sessions for queries. Sessions are opened on demand, and each is used by one
-//! thread at a time.
+//! A pool of a few sessions for queries. Sessions are opened when they are needed. Each is used by
+//! one thread at a time.
 
 use std::time::{Duration, Instant};
 
@@ -10,18 +10,18 @@ use crate::connector::Connector;
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// Shortest and longest wait between two attempts to reach an unreachable database.
+/// Shortest and longest wait between two attempts to reach a database that cannot be reached.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LAST: Duration = Duration::from_secs(5);
 
-/// The time of the next attempt to reach an unreachable database.
+/// When the next attempt to reach the database is due.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     next: Option<(Instant, Duration, StatementError)>,
 }
 
 impl Backoff {
-    /// Opens a session. Until the next attempt is due, fails at once with the last fault.
+    /// Opens a session. If the next attempt is not due yet, fails at once with the last fault.
     pub(crate) fn open(&mut self, door: &Connector) -> Result<DatabaseSession, StatementError> {
         self.ready()?;
         let opened = door.open();
@@ -29,7 +29,7 @@ impl Backoff {
         opened
     }
 
-    /// Fails with the last fault unless the next attempt is due.
+    /// Unless the next attempt is due, fails with the last fault.
     fn ready(&self) -> Result<(), StatementError> {
         match &self.next {
             Some((next, _, fault)) if Instant::now() < *next => Err(fault.clone()),
@@ -37,13 +37,13 @@ impl Backoff {
         }
     }
 
-    /// Records the outcome of an attempt.
+    /// Notes the result of an attempt.
     fn note(&mut self, fault: Option<&StatementError>) {
         let Some(fault) = fault else {
             self.next = None;
             return;
         };
-        // Simultaneous attempts count as one attempt.
+        // Attempts at the same time count as one attempt.
         if self.ready().is_ok() {
             let wait = self.next.as_ref().map_or(RETRY_FIRST, |(_, wait, _)| *wait * 2);
             let wait = wait.min(RETRY_LAST);
@@ -52,14 +52,14 @@ impl Backoff {
     }
 }
 
-/// Counts of a pool's sessions.
+/// Counters of a pool's sessions.
 #[derive(Debug, Default)]
 pub(crate) struct PoolCounters {
-    /// Sessions that are open.
+    /// Number of open sessions.
     pub(crate) open: Counter,
-    /// Sessions in use.
+    /// Number of sessions in use.
     pub(crate) used: Counter,
-    /// The number of times that a thread had to wait for a session.
+    /// How many times a thread had to wait for a session.
     pub(crate) waits: Counter,
 }
 
@@ -95,8 +95,8 @@ impl Pool {
         &self.door
     }
 
-    /// Runs `work`, which only reads, on a session. If an idle session turns out to be lost, `work`
-    /// runs once more on another session.
+    /// Runs `work`, which must only read, on a session. If an idle session turns out to be lost,
+    /// runs `work` once more on another session.
     pub(crate) fn with<T>(
         &self,
         mut work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
@@ -105,7 +105,7 @@ impl Pool {
         let was_idle = slot.session.is_some();
         match slot.run(&mut work) {
             Err(fault) if fault.is_away() && was_idle => {
-                // The other idle sessions are probably lost as well.
+                // The other idle sessions are probably lost, too.
                 self.forget_idle();
                 self.take()?.run(&mut work)
             }
@@ -126,7 +126,7 @@ impl Pool {
         PoolSlot { pool: self, session, is_used: false, is_sound: true }
     }
 
-    /// Returns a slot with an idle session. Without idle sessions, the slot is empty.
+    /// Returns a slot with an idle session; if no session is idle, an empty slot.
     fn take(&self) -> Result<PoolSlot<'_>, StatementError> {
         let until = Instant::now() + self.wait_max;
         let mut state = self.state.lock();
@@ -149,14 +149,14 @@ impl Pool {
     }
 }
 
-/// One of the limited number of sessions of the pool, counted in `PoolState::open`. When a slot is
-/// dropped, even by a panic, it becomes free for another thread.
+/// A slot of the pool. The number of slots is limited, and `PoolState::open` counts the slots in
+/// use. When a slot is dropped, even by a panic, another thread can use the slot.
 struct PoolSlot<'a> {
     pool: &'a Pool,
-    /// `None` before the session is opened.
+    /// `None` until a session is opened.
     session: Option<DatabaseSession>,
     is_used: bool,
-    /// Whether the session can be used again. `false` if it is lost, or if a panic left it in an
+    /// Whether the session can be used again; false if it is lost, or if a panic has left it in an
     /// unknown state.
     is_sound: bool,
 }
@@ -179,7 +179,7 @@ impl PoolSlot<'_> {
         result
     }
 
-    /// Opens a session. The pool is not locked meanwhile, so other threads can take other sessions.
+    /// Opens a session. Meanwhile the pool is not locked, so other threads can use other sessions.
     fn open(&self) -> Result<DatabaseSession, StatementError> {
         let opened = self.pool.door.open();
         self.pool.state.lock().backoff.note(opened.as_ref().err());

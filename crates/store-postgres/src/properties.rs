@@ -1,10 +1,10 @@
-//! The properties of a shelf that are fixed when the shelf is opened.
+//! The properties of a shelf that are fixed when it is opened.
 
 use hark_archive::effects::Rules;
 
 use crate::terms::DatabaseTermHasher;
 
-/// The rules of a shelf's records, and the properties that its options give; see
+/// The rules of a shelf, and the properties that its options set; see
 /// [`PostgresOptions`](crate::PostgresOptions).
 pub(crate) struct ShelfProperties {
     pub(crate) rules: Box<dyn Rules>,

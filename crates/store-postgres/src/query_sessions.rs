@@ -1,4 +1,4 @@
-//! The sessions on which a query runs: those of the replica, or of the primary.
+//! The sessions on which a query runs: sessions of the replica or of the primary.
 
 use std::sync::Arc;
 
@@ -8,17 +8,18 @@ use crate::search::Sessions;
 use crate::session::DatabaseSession;
 use crate::state::PostgresState;
 
-/// The sessions of a query: the replica's until the replica fails, then the primary's.
+/// The sessions on which a query runs: the replica's until the replica fails, and from then on the
+/// primary's.
 pub(crate) struct QuerySessions {
     inner: Arc<PostgresState>,
     position: TimelinePosition,
-    /// `None` until the query first needs a session: queries are prepared on threads that must not
-    /// block.
+    /// `None` until the query first needs a session. It is not decided earlier, because queries are
+    /// prepared on threads that must not block.
     on_replica: Option<bool>,
 }
 
 impl QuerySessions {
-    /// Prepares the sessions of a query that must see all puts up to `position`.
+    /// Makes the sessions for a query that must see all puts up to `position`.
     pub(crate) fn new(inner: Arc<PostgresState>, position: TimelinePosition) -> Self {
         Self { inner, position, on_replica: None }
     }
@@ -47,7 +48,7 @@ impl Sessions for QuerySessions {
             match replica.pool.with(&mut work) {
                 Ok(done) => return Ok(done),
                 Err(fault) => {
-                    // A replica also cancels statements that delay replication.
+                    // A replica may also cancel a statement because it delays replication.
                     replica.pause_after_fault(&fault);
                     self.on_replica = Some(false);
                 }

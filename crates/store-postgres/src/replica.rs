@@ -1,8 +1,8 @@
-//! Runs a query on a replica if the replica has all records that the query must see.
+//! Runs a query on a replica, if the replica has all records that the query must see.
 //!
-//! Live delivery begins where a search ends, so a search without the newest records would leave a
-//! gap. A replica is used only once it has these records. A query waits at most [`WAIT_MAX`] for
-//! the replica, and then runs on the primary.
+//! Live delivery begins where a search ends. So if a search missed the newest records, subscribers
+//! would never get these records. So a replica is used only if it already has these records. A
+//! query waits at most [`WAIT_MAX`] for the replica, and otherwise runs on the primary.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,10 @@ use crate::line::TimelinePosition;
 use crate::pool::Pool;
 use crate::session::DatabaseSession;
 
-/// How long a query waits for a lagging replica, and the interval of its checks.
+/// How long a query waits for a lagging replica, and the interval between two checks.
 const WAIT_MAX: Duration = Duration::from_millis(10);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How long a lagging or an unreachable replica is not used.
+/// How long a replica is not used after it lagged, or after it could not be reached.
 const REST_BEHIND: Duration = Duration::from_millis(200);
 const REST_AWAY: Duration = Duration::from_secs(2);
 
@@ -28,7 +28,8 @@ pub(crate) struct Replica {
     /// The replica's line, and the number up to which the replica has all puts.
     there: Mutex<(i64, i64)>,
     rests: Mutex<Option<Instant>>,
-    /// Queries that ran on the replica, and queries that went to the primary instead.
+    /// Number of queries that ran on the replica, and number of queries that ran on the primary
+    /// instead.
     pub(crate) asked: Counter,
     pub(crate) passed: Counter,
 }
@@ -38,7 +39,8 @@ impl Replica {
         Self {
             pool,
             secret: secret.to_vec(),
-            // No line matches until the replica has been checked to be a copy.
+            // No real line has this id: the replica is not used until it was checked that it is a
+            // copy.
             there: Mutex::new((-1, -1)),
             rests: Mutex::default(),
             asked: Counter::default(),
@@ -46,8 +48,8 @@ impl Replica {
         }
     }
 
-    /// Whether the replica has all puts up to `position`. Waits at most [`WAIT_MAX`] for these
-    /// puts.
+    /// Returns whether the replica has all puts up to `position`. Waits for them at most
+    /// [`WAIT_MAX`].
     pub(crate) fn has(&self, position: TimelinePosition) -> bool {
         let has = |(line, seq): (i64, i64)| line == position.line && seq >= position.seen;
         if has(*self.there.lock()) {
@@ -65,7 +67,7 @@ impl Replica {
         false
     }
 
-    /// Reads the replica's line, and the number up to which it has all puts.
+    /// Reads the replica's line, and the number up to which the replica has all puts.
     fn poll(&self, session: &mut DatabaseSession) -> Result<(i64, i64), StatementError> {
         let text = "SELECT line, seq, (SELECT value FROM meta WHERE name = 'secret') FROM state";
         let rows = session.query_once(text, &[])?;

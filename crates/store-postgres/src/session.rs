@@ -1,7 +1,7 @@
-//! One connection to the database, used by one thread at a time.
+//! A connection to the database. One thread at a time uses the connection.
 //!
-//! The thread that waits for a result drives the socket on the session's own runtime. So a result
-//! wakes no other thread, and the archive's code stays synchronous.
+//! The thread that waits for a result drives the socket itself, on the runtime of the session. So a
+//! result wakes no other thread, and the code of the archive stays synchronous.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,10 +19,11 @@ use crate::error::StatementError;
 use crate::statement::StatementForm;
 use crate::waiting::ConnectionRuntime;
 
-/// Maximum number of statements that a session keeps prepared. Each part adds its own statements.
+/// Maximum number of statements that stay prepared in a session. Each part of a shelf has its own
+/// statements.
 const STATEMENTS_MAX: usize = 256;
 
-/// The durations of statements, by form.
+/// The durations of statements, by the name of the statement.
 #[derive(Debug, Default)]
 pub(crate) struct StatementTimes(RwLock<BTreeMap<&'static str, Histogram>>);
 
@@ -43,7 +44,7 @@ impl StatementTimes {
     }
 }
 
-/// The setting that identifies a session.
+/// The name of the setting that identifies a session.
 pub(crate) const MARK: &str = "hark.session";
 
 /// An open connection.
@@ -55,7 +56,7 @@ pub(crate) struct DatabaseSession {
     statements: HashMap<StatementForm, Statement>,
     timeout: Duration,
     statement_times: Arc<StatementTimes>,
-    /// The executed statements. `None` if they are not traced.
+    /// The statements that were executed; `None` if they are not traced.
     trace: Option<Vec<TracedStatement>>,
 }
 
@@ -72,7 +73,7 @@ pub(crate) struct TracedStatement {
 pub(crate) type StatementCall<'a> = (StatementForm, &'a [&'a (dyn ToSql + Sync)]);
 
 impl DatabaseSession {
-    /// Creates a session on a connection whose settings are set.
+    /// Makes a session of a connection that already has its settings.
     pub(crate) fn new(
         client: Client,
         mark: String,
@@ -84,7 +85,7 @@ impl DatabaseSession {
         Self { client, mark, runtime, statements, timeout, statement_times, trace: None }
     }
 
-    /// Fails if the database's session no longer has this session's mark.
+    /// Fails if the connection no longer has the mark of this session.
     pub(crate) fn must_be_itself(&mut self) -> Result<(), StatementError> {
         let rows = self.query_once(&format!("SELECT current_setting('{MARK}', true)"), &[])?;
         self.must_be_mark(rows.first().and_then(|row| row.get(0)))
@@ -94,8 +95,8 @@ impl DatabaseSession {
         if found == Some(&self.mark) { Ok(()) } else { Err(StatementError::Shared) }
     }
 
-    /// Locks the shelf in the current transaction by the layout's statement, and returns the shelf's
-    /// state.
+    /// Locks the shelf within the current transaction, by the layout's statement, and returns the
+    /// shelf's state.
     pub(crate) fn lock(
         &mut self,
         lock: impl Into<StatementForm>,
@@ -105,9 +106,9 @@ impl DatabaseSession {
         Ok(state)
     }
 
-    /// Fails if this row of a layout's statement `Lock` came from a connection of another session. So
-    /// nothing is written with the settings of another session, such as the search path of another
-    /// shelf.
+    /// Fails if the connection that has returned this row of the statement `Lock` belongs to
+    /// another session. So nothing is written with the settings of another session, for example in
+    /// the schema of another shelf.
     pub(crate) fn must_have_locked(&self, row: &Row) -> Result<(), StatementError> {
         self.must_be_mark(row.get(6))
     }
@@ -128,7 +129,7 @@ impl DatabaseSession {
         }
     }
 
-    /// Prepares a statement, unless it is prepared already.
+    /// Prepares a statement, unless it is already prepared.
     fn prepare(&mut self, form: StatementForm) -> Result<Statement, StatementError> {
         if let Some(statement) = self.statements.get(&form) {
             return Ok(statement.clone());
@@ -157,8 +158,9 @@ impl DatabaseSession {
         Ok(rows)
     }
 
-    /// Executes a statement and returns its first rows: as many as fit in `bytes_max`, but at least
-    /// one row. Also returns whether there were more rows. Further rows are dropped on arrival.
+    /// Executes a statement and returns its first rows: as many rows as fit into `bytes_max`, but
+    /// at least one. Also returns whether there were more rows. Further rows are dropped when they
+    /// arrive.
     pub(crate) fn query_first(
         &mut self,
         form: impl Into<StatementForm>,
@@ -186,15 +188,16 @@ impl DatabaseSession {
         Ok(first)
     }
 
-    /// Executes a statement and returns the plan of the prepared statement, not a plan for these
-    /// values alone.
+    /// Executes a statement, and returns the plan of the prepared statement instead of a plan for
+    /// these values alone.
     pub(crate) fn explain(
         &mut self,
         text: &str,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<String>, StatementError> {
         let types = self.wait(self.client.prepare(text))?;
-        // EXPLAIN EXECUTE takes no parameters, so the database writes the values out.
+        // EXPLAIN EXECUTE takes no parameters, so the text must contain the values. The database
+        // itself writes them as text.
         let types = types.params().iter().enumerate();
         let literals: Vec<String> = types
             .map(|(at, of)| format!("quote_nullable(${}::\"{}\"::text)", at + 1, of.name()))
@@ -212,7 +215,7 @@ impl DatabaseSession {
         Ok(lines?.iter().map(|line| line.get(0)).collect())
     }
 
-    /// Runs `work`, and also returns the statements that it executed.
+    /// Runs `work`, and returns its result and the statements that it has executed.
     pub(crate) fn traced<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, StatementError>,
@@ -223,7 +226,7 @@ impl DatabaseSession {
         Ok((done?, trace))
     }
 
-    /// Executes several statements, in order, in one round trip.
+    /// Executes several statements in order, in one round trip.
     pub(crate) fn pipeline(
         &mut self,
         calls: &[StatementCall<'_>],
@@ -238,7 +241,7 @@ impl DatabaseSession {
         let started = Instant::now();
         let answers = self.wait(async { Ok(join_all(answers).await) })?;
         if let Some((form, _)) = calls.last() {
-            // The statements share a round trip, which is recorded for the last statement.
+            // The duration of the round trip is noted once, for the last statement.
             self.statement_times.note(*form, started.elapsed());
         }
         let answers =
@@ -250,7 +253,7 @@ impl DatabaseSession {
         Ok(answers)
     }
 
-    /// Records an executed statement, if statements are traced.
+    /// Notes an executed statement, if statements are traced.
     fn trace(
         &mut self,
         form: StatementForm,
@@ -267,7 +270,7 @@ impl DatabaseSession {
         Ok(())
     }
 
-    /// Executes a statement without keeping it prepared.
+    /// Executes a statement that does not stay prepared.
     pub(crate) fn query_once(
         &mut self,
         text: &str,
@@ -276,8 +279,8 @@ impl DatabaseSession {
         self.wait(self.client.query(text, values))
     }
 
-    /// Runs `work`, which begins a transaction. Rolls the transaction back if `work` fails or
-    /// returns `None`.
+    /// Runs `work`, which begins a transaction. If `work` fails or returns `None`, rolls the
+    /// transaction back.
     pub(crate) fn whole<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<Option<T>, StatementError>,
@@ -296,8 +299,8 @@ impl DatabaseSession {
         self.wait(self.client.batch_execute(text))
     }
 
-    /// Inserts rows in COPY's binary format. Each piece of rows is encoded while the database
-    /// inserts the previous pieces.
+    /// Inserts rows in the binary format of COPY. A piece of rows is encoded while the database
+    /// inserts the previous piece.
     pub(crate) fn copy(
         &mut self,
         form: impl Into<StatementForm>,

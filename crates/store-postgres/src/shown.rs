@@ -1,11 +1,11 @@
-//! Prepares the address of a store for logs, for messages and for `hark config --show`: text that
-//! may be a password, or a part of one, is replaced by `***`.
+//! Makes the address of a store fit for logs, for messages and for `hark config --show`: any text
+//! that may be a password, or a part of a password, is replaced by `***`.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// Parameters whose values are not secret.
+/// Parameters with values that are no secret.
 const PLAIN: [&str; 21] = [
     "application_name",
     "channel_binding",
@@ -29,20 +29,21 @@ const PLAIN: [&str; 21] = [
     "timezone",
     "user",
 ];
-/// Parameters of which only the names are shown. The names of unknown parameters are hidden as
-/// well: a password that is not quoted correctly looks like several parameters.
+/// Parameters of which only the name is shown. The name of an unknown parameter is hidden as well,
+/// because a password that is not quoted correctly looks like several parameters.
 const SECRET: [&str; 5] = ["options", "passfile", "password", "sslkey", "sslpassword"];
 const HIDDEN: &str = "***";
 
-/// Whether this is the address of a database: a URL, or libpq's `host=… dbname=…`.
+/// Whether this is the address of a database: a URL, or parameters of libpq such as `host=…
+/// dbname=…`.
 pub fn is_database(address: &str) -> bool {
     address.starts_with("postgres://")
         || address.starts_with("postgresql://")
         || is_key_value(address)
 }
 
-/// Whether the address is a list of libpq's parameters. A directory with such a name must be
-/// written with `./`.
+/// Whether the address is a list of parameters for libpq. If a directory has such a name, its path
+/// must begin with `./`.
 pub(crate) fn is_key_value(address: &str) -> bool {
     address.split_once('=').is_some_and(|(name, _)| {
         let name = name.trim();
@@ -50,7 +51,7 @@ pub(crate) fn is_key_value(address: &str) -> bool {
     })
 }
 
-/// Whether the address may have a password.
+/// Whether the address may contain a password.
 pub(crate) fn has_secret(address: &str) -> bool {
     let plain = percent_decode_str(address).decode_utf8_lossy();
     let shown = shown(address);
@@ -59,16 +60,16 @@ pub(crate) fn has_secret(address: &str) -> bool {
         || shown.ends_with("://***")
 }
 
-/// Whether a URL has an @ that would wrongly end the user's name and password. The rest of the
-/// password would be looked up as a host.
+/// Whether a URL has an @ inside the password, so that the user's name and the password would end
+/// there. The rest of the password would then be looked up as a host.
 pub(crate) fn is_torn(address: &str) -> bool {
     let Some((_, rest)) = address.split_once("://") else { return false };
     let (base, parameters) = rest.split_once('?').unwrap_or((rest, ""));
     base.matches('@').count() > 1 || !base.contains('@') && parameters.contains('@')
 }
 
-/// Returns the address without its secrets. Text that is not the address of a database is
-/// unchanged.
+/// Returns the address without its secrets. If the text is not the address of a database, it is
+/// returned unchanged.
 pub fn shown(address: &str) -> Cow<'_, str> {
     if let Some((scheme, rest)) = address.split_once("://") {
         return format!("{scheme}://{}", url(rest).as_deref().unwrap_or(HIDDEN)).into();
@@ -83,10 +84,10 @@ pub fn shown(address: &str) -> Cow<'_, str> {
     address.into()
 }
 
-/// Returns the text after `://` without its secrets. `None` if all of it may be secret.
+/// Returns the text behind `://` without its secrets; `None` if all of it may be secret.
 fn url(rest: &str) -> Option<String> {
     let (base, parameters) = match rest.split_once('?') {
-        // The text before and after the `?` may be parts of a password.
+        // The text before the `?` and the text behind may be parts of a password.
         Some((_, parameters)) if parameters.contains('@') => return None,
         Some((base, parameters)) => (base, Some(parameters)),
         None => (rest, None),
@@ -117,7 +118,7 @@ fn url(rest: &str) -> Option<String> {
     Some(out)
 }
 
-/// Whether a host is followed by a port or by nothing. Other text may be a password.
+/// Whether the host is followed by a port or by nothing. Any other text may be a password.
 fn has_port_or_none(host: &str) -> bool {
     let behind = match host.strip_prefix('[') {
         Some(host) => host.split_once(']').map_or("?", |(_, behind)| behind),
@@ -140,7 +141,8 @@ fn parameter(pair: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns libpq's parameters without their secrets, up to the first text that libpq cannot read.
+/// Returns the parameters for libpq without their secrets, up to the first text that libpq cannot
+/// read.
 fn key_value(address: &str) -> String {
     let (mut out, mut rest) = (Vec::new(), address.trim_start());
     while !rest.is_empty() {
@@ -167,7 +169,7 @@ fn key_value(address: &str) -> String {
     out.join(" ")
 }
 
-/// Returns the end of a value, which may have quotes and backslashes. `None` if the value has no
+/// Returns the end of a value, which may contain quotes and backslashes; `None` if the value has no
 /// end.
 fn value_end(text: &str) -> Option<usize> {
     let is_quoted = text.starts_with('\'');
@@ -220,8 +222,8 @@ mod tests {
         }
     }
 
-    /// Returns a password and its random words, which occur nowhere else. The words are separated
-    /// by characters that must be escaped.
+    /// Returns a password and the random words in it, which occur nowhere else. Between the words
+    /// are characters that must be escaped.
     fn secret(random: &mut Random) -> (String, Vec<String>) {
         const BETWEEN: [&str; 14] =
             ["@", ":", "/", "?", "#", "&", "%", "=", " ", "'", "\\", "\"", "@?", "&a="];
@@ -235,7 +237,7 @@ mod tests {
         (secret, words)
     }
 
-    /// Returns a random address with `secret`, escaped correctly or not.
+    /// Returns a random address that contains `secret`, escaped correctly or not.
     fn address(random: &mut Random, secret: &str) -> String {
         let encoded = utf8_percent_encode(secret, NON_ALPHANUMERIC).to_string();
         let in_url = if random.once_in(2) { encoded.as_str() } else { secret };

@@ -1,4 +1,4 @@
-//! The shared state of a shelf's threads.
+//! The state that the threads of a shelf share.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::replica::Replica;
 use crate::search::{SearchState, SqlQuery};
 use crate::time::IndexKey;
 
-/// The shared state of a shelf's threads.
+/// The state that the threads of a shelf share.
 pub(crate) struct PostgresState {
     pub(crate) pool: Pool,
     pub(crate) replica: Option<Replica>,
     /// The layout of the tables.
     pub(crate) layout: &'static dyn Layout,
     pub(crate) shelf: ShelfProperties,
-    /// The possible parts. `None` if records are not in parts.
+    /// The parts that the shelf can have; `None` if the layout has no parts.
     pub(crate) grid: Option<PartGrid>,
     /// The texts whose words this process indexes.
     pub(crate) texts: Option<Arc<dyn TextSource>>,
@@ -32,17 +32,17 @@ pub(crate) struct PostgresState {
     /// The position up to which puts are delivered and visible to searches.
     pub(crate) current: CurrentPosition,
     pub(crate) known: Mutex<RecentIds>,
-    /// The reason while the database is unreachable.
+    /// While the database cannot be reached, the reason.
     pub(crate) away: Mutex<Option<String>>,
     /// Whether a commit has failed since the last check whether the database answers.
     pub(crate) has_failed: AtomicBool,
-    /// The id of the database's process that serves the committing connection.
+    /// The id of the database's process that serves the session for commits.
     pub(crate) writer_process: AtomicI32,
     /// Whether other processes write to the shelf.
     pub(crate) others: OtherWriters,
 }
 
-/// Hashes of recently stored ids, in two generations.
+/// Hashes of ids that were stored recently, in two generations.
 #[derive(Default)]
 pub(crate) struct RecentIds {
     pub(crate) young: HashSet<u64>,
@@ -58,14 +58,16 @@ impl PostgresState {
         self.search.set_parts(parts)
     }
 
-    /// Returns the position for a query that sees all puts acknowledged before the query.
+    /// Returns a position for a query. At this position, the query sees all puts that were
+    /// acknowledged before the query.
     pub(crate) fn newest(&self) -> TimelinePosition {
         let mut position = self.current.now();
         if !self.others.may_be() {
             return position;
         }
         let read = self.pool.with(|session| self.layout.newest(session));
-        // If the database is unreachable or was replaced, the query itself reports the fault.
+        // If the database cannot be reached or was replaced, the query itself will report the
+        // fault.
         if let Ok(Some((line, seq))) = read
             && line == position.line
         {
@@ -74,13 +76,13 @@ impl PostgresState {
         position
     }
 
-    /// Clears the set of known ids: other processes may have deleted their records.
+    /// Forgets the known ids, because other processes may have deleted their records.
     pub(crate) fn forget_known(&self) {
         *self.known.lock() = RecentIds::default();
     }
 
-    /// Adds puts, with the database's numbers, to the cache of recent records. Must be called
-    /// before `current` reaches these numbers.
+    /// Adds puts to the cache of recent records. The numbers are those of the database. The caller
+    /// must do this before `current` reaches these numbers.
     pub(crate) fn note_puts(
         &self,
         position: TimelinePosition,
@@ -91,7 +93,7 @@ impl PostgresState {
         }
     }
 
-    /// Like [`note_puts`](Self::note_puts), for the puts of other processes.
+    /// Does the same as [`note_puts`](Self::note_puts), for puts of other processes.
     pub(crate) fn note_news(&self, position: TimelinePosition, news: &[(i64, Box<[u8]>)]) {
         let put = |(seq, body): &(i64, Box<[u8]>)| {
             let record = Record::new(body).ok()?;
@@ -100,7 +102,8 @@ impl PostgresState {
         self.note_puts(position, news.iter().filter_map(put));
     }
 
-    /// Returns the texts of this process if the database has the words of exactly these texts.
+    /// Returns the texts of this process, if the database has indexed exactly the words of these
+    /// texts.
     pub(crate) fn indexes(&self, texts: Option<i64>) -> Option<&Arc<dyn TextSource>> {
         let same = |own: &&Arc<dyn TextSource>| texts == Some(own.fingerprint().cast_signed());
         self.texts.as_ref().filter(same)
@@ -108,7 +111,7 @@ impl PostgresState {
 
     pub(crate) fn open_queries(&self, query: &Query, position: TimelinePosition) -> Vec<SqlQuery> {
         let mut all = SqlQuery::opened(query, &self.shelf, position.seen);
-        // The cache of records reflects the puts that this process has seen.
+        // The cache of records belongs to the puts that this process has seen.
         let now = self.current.now();
         if now.era == position.era && now.seen >= position.seen {
             for asked in &mut all {

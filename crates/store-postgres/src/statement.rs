@@ -1,4 +1,4 @@
-//! A statement of any layout: its name, and its text.
+//! A statement of any layout: its name and its text.
 
 use crate::citus::{CitusStatement, sql as citus_sql};
 use crate::layout::SharedStatement;

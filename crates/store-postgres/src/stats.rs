@@ -1,4 +1,4 @@
-//! The values that are fixed when a shelf is made, and the sizes of a shelf.
+//! The values that are fixed when a shelf is made, and the current sizes of a shelf.
 
 use hark_archive::store::{DatabaseStats, StoreStats};
 
@@ -8,7 +8,8 @@ use crate::state::PostgresState;
 use crate::terms::SECRET;
 use crate::time::from_db;
 
-/// Returns the shelf's secret and the width of its parts, which is `width` for a new shelf.
+/// Returns the shelf's secret, and the length of its parts. A new shelf gets parts of length
+/// `width`.
 pub(crate) fn open_stats(
     session: &mut DatabaseSession,
     width: u64,
@@ -39,7 +40,7 @@ fn not_whole() -> StatementError {
     StatementError::Refused("its table `meta` is not whole".into())
 }
 
-/// Returns the sizes that PostgreSQL reports, or zeros while the database is unreachable.
+/// Returns the sizes that PostgreSQL reports; zeros while the database cannot be reached.
 pub(crate) fn stats(inner: &PostgresState, schema: &str) -> StoreStats {
     let read = inner.pool.with(|session| session.query_once(inner.layout.sizes(), &[&schema]));
     let rows = match read {
@@ -74,7 +75,7 @@ pub(crate) fn stats(inner: &PostgresState, schema: &str) -> StoreStats {
         log_bytes: bytes.saturating_sub(number(2)),
         dead,
         dead_bytes,
-        // Vacuuming makes the space of dead rows available to new rows.
+        // After a vacuum, new rows can use the space of dead rows.
         reclaimable_bytes: dead_bytes,
         segments: inner.parts().len() as u64,
         oldest: row.get::<_, Option<i64>>(4).map(from_db),

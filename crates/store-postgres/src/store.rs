@@ -23,7 +23,7 @@ use crate::time::to_db;
 use crate::words::state::{WordProgress, WordState};
 use crate::{count, explain, label_values, listen, search, stats, words};
 
-/// Maximum number of ids remembered as stored; see [`Store::knows`].
+/// Maximum number of ids that are remembered as stored; see [`Store::knows`].
 const KNOWN_MAX: usize = 1 << 16;
 
 /// A shelf in a database.
@@ -34,8 +34,8 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Opens the shelf of this name in the database at `url`. Creates the shelf if it does not
-    /// exist and `options.migrate` is set.
+    /// Opens the shelf with this name in the database at `url`. If the shelf does not exist and
+    /// `options.migrate` is set, creates the shelf.
     pub fn open(
         url: &str,
         shelf: &str,
@@ -51,19 +51,19 @@ impl PostgresStore {
         self.inner.pool.door().name()
     }
 
-    /// Whether the tables are distributed over the workers of a Citus cluster. A cluster has no
+    /// Whether the tables are distributed over the workers of a Citus cluster. A cluster cannot
     /// search for words.
     pub fn is_cluster(&self) -> bool {
         self.inner.layout.facts().is_cluster
     }
 
-    /// Returns the position at which a query is answered. A query that nothing can match does not
-    /// query the database.
+    /// Returns the position up to which a query sees puts. A query that cannot match anything need
+    /// not ask the database for the newest position.
     fn position(&self, query: &Query) -> TimelinePosition {
         if query.is_void() { self.inner.current.now() } else { self.inner.newest() }
     }
 
-    /// Fails if a query has a condition of words, and the tables are in a cluster.
+    /// Fails if a query has words and the tables are in a cluster.
     fn must_be_answerable(&self, query: &Query) -> Result<(), SearchError> {
         if query.words.is_none() || self.inner.layout.facts().has_words {
             return Ok(());
@@ -71,7 +71,7 @@ impl PostgresStore {
         Err(SearchError::Failed(NO_WORDS_IN_CLUSTER.into()))
     }
 
-    /// Whether the addresses of the primary and the replica are all on this machine.
+    /// Whether the addresses show that primary and replica both run on this machine.
     pub fn is_near(&self) -> bool {
         let replica = self.inner.replica.as_ref().map(|replica| &replica.pool);
         [Some(&self.inner.pool), replica]
@@ -80,9 +80,9 @@ impl PostgresStore {
             .all(|pool| pool.door().address().is_near())
     }
 
-    /// Indexes the words of all stored records. A server does this by itself, in the background.
-    /// `progress` may stop the work; the next call continues the work. Returns the progress, or
-    /// `None` if the options have no texts or the database is a cluster.
+    /// Indexes the words of all stored records. A server does the same by itself in the background.
+    /// `progress` may stop the work, and the next call continues it from there. Returns the
+    /// progress; `None` if the options have no texts or the database is a cluster.
     pub fn index_words(
         &self,
         progress: &mut dyn FnMut(WordProgress) -> ControlFlow<()>,
@@ -92,7 +92,7 @@ impl PostgresStore {
         indexed.map(Some).map_err(|fault| failed(&fault))
     }
 
-    /// Deletes the index of words, of whatever texts. Returns whether the database had an index of
+    /// Deletes the index of words, whichever texts it is for. Returns whether there was an index of
     /// words.
     pub fn drop_words(&self) -> Result<bool, SearchError> {
         if !self.inner.layout.facts().has_words {
@@ -102,7 +102,7 @@ impl PostgresStore {
         dropped.map(|before| before.is_some()).map_err(|fault| failed(&fault))
     }
 
-    /// Returns the progress of indexing the words of the options' texts. `None` if the database
+    /// Returns the progress of indexing the words of the options' texts; `None` if the database
     /// does not index these texts.
     pub fn word_progress(&self) -> Result<Option<WordProgress>, SearchError> {
         if self.inner.texts.is_none() {
@@ -113,7 +113,7 @@ impl PostgresStore {
     }
 }
 
-/// The reason why a search for words fails in a cluster.
+/// Why a search for words fails in a cluster.
 const NO_WORDS_IN_CLUSTER: &str = "words are searched for in archives in files and on one PostgreSQL server, not on a Citus cluster";
 
 fn failed(fault: &StatementError) -> SearchError {
@@ -149,9 +149,8 @@ impl Store for PostgresStore {
         Ok(carried.committed)
     }
 
-    /// Knows only the ids that this process stored recently. A query of the database would cost
-    /// more than the check of a signature that a known id saves, and a commit finds duplicates
-    /// anyway.
+    /// Only ids that this process has stored recently are known. To ask the database would cost
+    /// more than the check of a signature that it could save, and a commit finds duplicates anyway.
     fn knows(&self, id: &Id) -> Result<bool, SearchError> {
         let id = self.inner.shelf.terms.id(id);
         let known = self.inner.known.lock();

@@ -1,6 +1,6 @@
-//! Keyed 64-bit hashes of labels, prohibitions, words and ids. The key is a secret stored in the
-//! database, so outsiders cannot make two values collide. Searches also compare the bytes of found
-//! records.
+//! Keyed 64-bit hashes of labels, prohibitions, words and ids. The key is a secret that is stored
+//! in the database, so nobody outside can make two values collide. Searches also compare the bytes
+//! of the records that they find.
 
 use std::hash::Hasher as _;
 
@@ -28,8 +28,8 @@ impl DatabaseTermHasher {
         hasher.finish().cast_signed()
     }
 
-    /// Returns the term of a label. Only an author's own rules query private labels, so each author
-    /// has separate terms for private labels: a range shared by many authors would take long to
+    /// Returns the term of a label. A private label is used only in rules about its own author's
+    /// records. So its term includes the author: one index range for all authors would take long to
     /// walk. Returns `None` for a private label without an author.
     pub(crate) fn label(&self, name: u8, value: &[u8], author: Option<&Key>) -> Option<i64> {
         if name >= PRIVATE_LABELS {
@@ -38,7 +38,7 @@ impl DatabaseTermHasher {
         author.map(|author| self.hash(1, name, author, value))
     }
 
-    /// Returns all terms of a record, ascending and deduplicated.
+    /// Returns all terms of a record, ascending and without duplicates.
     pub(crate) fn of(&self, record: &Record<'_>) -> Vec<i64> {
         let author = record.author();
         let labels = record.labels();
@@ -49,7 +49,7 @@ impl DatabaseTermHasher {
         terms
     }
 
-    /// Returns the key in the table `forbid` of a prohibition.
+    /// Returns the key of a prohibition in the table `forbid`.
     pub(crate) fn forbidding(&self, there_is: &Prohibition<'_>) -> i64 {
         let (name, value) = there_is.label;
         self.forbid(there_is.author, there_is.kind, name, value)
@@ -64,7 +64,7 @@ impl DatabaseTermHasher {
         hasher.finish().cast_signed()
     }
 
-    /// Returns all keys in the table `forbid` of a forbidding record.
+    /// Returns all keys of a forbidding record in the table `forbid`.
     pub(crate) fn forbids(&self, record: &Record<'_>) -> Vec<i64> {
         let Some(author) = record.author() else { return Vec::new() };
         let kind = record.kind();
@@ -76,12 +76,12 @@ impl DatabaseTermHasher {
         keys
     }
 
-    /// Returns the hash of a word, which distinguishes the words of one record.
+    /// Returns a hash that distinguishes the words of a record.
     pub(crate) fn word(&self, word: &str) -> u64 {
         self.hash(3, 0, &[], word.as_bytes()).cast_unsigned()
     }
 
-    /// Returns a short hash of an id, for a set of ids that need not be exact.
+    /// Returns a short hash of an id, for a set of ids in which a rare mistake does no harm.
     pub(crate) fn id(&self, id: &Id) -> u64 {
         let mut hasher = self.0;
         hasher.write(id);

@@ -1,4 +1,4 @@
-//! Converts a network's times (u64) to PostgreSQL's bigint in the same order.
+//! Converts a network's times (u64) to PostgreSQL's bigint, so that their order stays the same.
 
 use hark_archive::{Position, Record};
 
@@ -14,7 +14,7 @@ pub(crate) fn from_db(time: i64) -> u64 {
     time.cast_unsigned() ^ TOP
 }
 
-/// A record's position in the indices.
+/// The position of a record in the indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct IndexKey {
     pub(crate) time: i64,

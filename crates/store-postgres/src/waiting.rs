@@ -1,8 +1,8 @@
-//! The runtime of one connection. The thread that waits for an answer drives the runtime.
+//! The runtime of a connection. The thread that waits for an answer drives this runtime itself.
 //!
-//! tokio panics if a runtime is driven or dropped by a thread that polls the tasks of another
-//! runtime. This module prevents both: on such a thread, a separate thread waits for the answer.
-//! That is slow and blocks the other tasks of the thread, so the first case is logged.
+//! tokio panics if a thread drives or drops a runtime while it polls the tasks of another runtime.
+//! This module prevents the panic: for such a thread, a separate thread waits for the answer. This
+//! is slow and blocks the other tasks of the thread, so it is logged once.
 
 use std::panic::resume_unwind;
 use std::sync::Once;
@@ -13,7 +13,7 @@ use tokio::runtime::{Handle, Runtime};
 
 use crate::error::StatementError;
 
-/// A runtime on which one connection runs.
+/// The runtime on which one connection runs.
 pub(crate) struct ConnectionRuntime(Option<Runtime>);
 
 impl ConnectionRuntime {
@@ -45,7 +45,8 @@ impl ConnectionRuntime {
 impl Drop for ConnectionRuntime {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // This does not block: the connection is the only task, and it ends with the runtime.
+            // The call does not block: the connection is the only task, and it ends with the
+            // runtime.
             runtime.shutdown_background();
         }
     }
@@ -55,7 +56,7 @@ fn unable(error: &std::io::Error) -> StatementError {
     StatementError::Away(format!("the system does not let Hark wait for its answers: {error}"))
 }
 
-/// Logs once that a thread that other tasks need is blocked.
+/// Logs once that a thread is blocked which other tasks need.
 fn report() {
     static REPORTED: Once = Once::new();
     REPORTED.call_once(|| {

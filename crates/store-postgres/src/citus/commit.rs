@@ -22,18 +22,18 @@ use crate::statement::StatementForm;
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 
-/// Maximum number of tags that a statement deletes. Each shard searches for all of these tags.
+/// Maximum number of tags that one statement deletes. Each shard searches for all of these tags.
 const TAGS_MAX: usize = 2_000;
-/// Maximum number of queries of a commit that need a search, including those for ids.
+/// Maximum number of queries in a commit that need a search. Queries for ids are included.
 const SEARCHES_MAX: usize = 16;
 
-/// The look-ups and searches that answer the queries of rules. Ids are searched for.
+/// The look-ups and searches that answer the queries of rules. Queries for ids need a search.
 pub(super) const LOOKUPS: RuleLookups =
     RuleLookups { slots_max: 1, by_id: false, searches_max: SEARCHES_MAX };
 
-/// Prepares a session for commits. Transactions that an earlier coordinator left in doubt on the
-/// workers are ended first, if the user has the privilege. Otherwise the cluster ends them by
-/// itself a little later.
+/// Prepares a session for commits. First ends transactions that an earlier coordinator has left
+/// undecided on the workers, if the user has the privilege. Without the privilege, the cluster ends
+/// them by itself a little later.
 pub(super) fn prepare(session: &mut DatabaseSession) -> Result<(), StatementError> {
     let allowed =
         "SELECT has_function_privilege('pg_catalog.recover_prepared_transactions()', 'execute')";
@@ -89,7 +89,7 @@ pub(super) fn fetch(
 ) -> Result<FetchedState, StatementError> {
     let keys = RuleKeys::of(puts, LOOKUPS, terms);
     let (authors, kinds, _) = slot_columns(&keys.plain);
-    // `find_placed` compares the authors of slots with a label afterwards.
+    // The authors of slots with a label are compared later, in `find_placed`.
     let (_, term_kinds, slot_terms) = slot_columns(&keys.termed);
 
     let known: [&(dyn ToSql + Sync); 1] = [&keys.ids];
@@ -117,9 +117,9 @@ pub(super) fn fetch(
     Ok(fetched)
 }
 
-/// Adds the results of distributed tables. The slots of authors are complete. Two kinds of
-/// records are fetched by place: the newest records that forbid others, and the records that
-/// hold the slot of a term.
+/// Adds the records that the statements for distributed tables have found. The rows for slots
+/// without a label are complete. Two sorts of records are still to be fetched by place: the newest
+/// records that forbid others, and the records in slots with a label.
 fn find_placed(
     fetched: &mut FetchedState,
     terms: &DatabaseTermHasher,
@@ -128,7 +128,7 @@ fn find_placed(
 ) -> Result<(), StatementError> {
     for row in slots {
         let slot = SlotQuery { author: id(row.get(0)), kind: row.get(1), term: None };
-        // The statement returns all combinations of these authors and kinds.
+        // The statement has returned records of all combinations of these authors and kinds.
         if let Some(held) = fetched.slots.get_mut(&slot) {
             let key = IndexKey { time: row.get(2), id: id(row.get(3)) };
             held.push(SizedKey { key, bytes: 0 });
@@ -152,7 +152,7 @@ fn find_placed(
         let term: i64 = row.get(0);
         let Some((key, body)) = bodies.get(&id(row.get(2))) else { continue };
         let Ok(record) = Record::new(body) else { continue };
-        // A label of another author or another value may have the same term.
+        // Another label or the label of another author may have the same term.
         let is_theirs = terms.of(&record).binary_search(&term).is_ok();
         let Some(author) = record.author().filter(|_| is_theirs) else { continue };
         let slot = SlotQuery { author: *author, kind: row.get(1), term: Some(term) };
@@ -205,7 +205,7 @@ pub(super) fn delete(
     Ok(i64::try_from(gone.len()).unwrap_or(i64::MAX))
 }
 
-/// The rows of the layout for a Citus cluster, which also have the places of their records.
+/// The rows of the layout for a Citus cluster. They include the places of the records.
 struct CitusRows;
 
 impl RowFormat for CitusRows {

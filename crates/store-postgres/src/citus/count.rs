@@ -1,4 +1,4 @@
-//! Counts matches in distributed tables: the workers count them, each in its shards.
+//! Counts matches in distributed tables. Each worker counts in its own shards.
 
 use super::places::id_head;
 use crate::count::{CountStatements, StatementText, conditions, lists};
@@ -6,8 +6,8 @@ use crate::search::SqlQuery;
 use crate::terms::DatabaseTermHasher;
 use crate::time::to_db;
 
-/// Returns the statements that count the matches of queries. `None` if a query has conditions of
-/// labels.
+/// Returns the statements that count the matches of queries. Returns `None` if a query has a
+/// condition on labels.
 pub(super) fn statements(
     asked: &[SqlQuery],
     terms: &DatabaseTermHasher,
@@ -16,7 +16,7 @@ pub(super) fn statements(
         return None;
     }
     let statements = asked.iter().map(|asked| statement(asked, terms)).collect();
-    // Every counted row was visited.
+    // Each counted row was also visited.
     Some(CountStatements { statements, visited_column: 0 })
 }
 

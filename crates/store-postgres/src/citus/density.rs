@@ -1,4 +1,5 @@
-//! The density of records in time, from which the first window of a search is computed.
+//! The density of records in time: how long a time has a given number of records. It determines the
+//! first window of a search.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +10,9 @@ use super::statement::CitusStatement;
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// Number of newest records from which the density of records in time is computed.
+/// Number of newest records by which the density is measured.
 pub(super) const DENSITY_RECORDS: i64 = 1_000;
-/// How long a computed density is used.
+/// Time after which the density is measured again.
 const DENSITY_AGE_MAX: Duration = Duration::from_mins(1);
 
 /// The density of a shelf's records in time.
@@ -20,12 +21,12 @@ pub(crate) struct RecordDensity {
     read: Instant,
     pub(super) oldest: i64,
     pub(super) newest: i64,
-    /// The span of time of the newest [`DENSITY_RECORDS`] records. The maximum if there are fewer
-    /// records.
+    /// The span of time of the newest [`DENSITY_RECORDS`] records. If there are fewer records, the
+    /// maximum span.
     pub(super) width: u64,
 }
 
-/// Returns the density of records, which is computed again when it is too old.
+/// Returns the density of records, and measures it again if the last measurement is too old.
 pub(super) fn density(
     known: &Mutex<Option<RecordDensity>>,
     session: &mut DatabaseSession,
@@ -38,7 +39,7 @@ pub(super) fn density(
     let oldest = session.query(CitusStatement::OldestTime, &[])?;
     let time = |row: Option<&Row>| row.map(|row| row.get::<_, i64>(0));
     let last = newest.get(DENSITY_RECORDS as usize - 1);
-    // A few records may be dated far ahead of all others.
+    // The first tenth is left out: a few records may have times far ahead of all others.
     let first = time(newest.get(newest.len() / 10)).unwrap_or(i64::MAX);
     let density = RecordDensity {
         read: Instant::now(),

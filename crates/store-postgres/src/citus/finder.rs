@@ -1,4 +1,5 @@
-//! The steps of a search of distributed tables: windows of time, and records by their places.
+//! The steps of a search of distributed tables. The search reads windows of time, and fetches
+//! records by their places.
 
 use hark_archive::query::plan::Set;
 
@@ -46,7 +47,7 @@ impl SearchSteps for CitusSteps {
         Ok(())
     }
 
-    /// Fetches the records of the next keys. Their places are looked up first.
+    /// Fetches the records of the next keys. The places of ids are looked up first.
     fn fetch(
         &mut self,
         found: &mut FinderState,
@@ -78,7 +79,7 @@ fn find_ids(found: &mut FinderState, session: &mut DatabaseSession) -> Result<()
     let keys = placed.into_iter().map(|(id, place)| (IndexKey { time: 0, id }, place));
     let keys: Vec<(IndexKey, Place)> = keys.collect();
     let mut records = Vec::new();
-    // All records are needed to sort them by time.
+    // Only all records together can be sorted by time.
     for page in keys.chunks(FETCH_MAX) {
         records.extend(bodies(session, page, asked.seq, None)?);
     }
@@ -91,7 +92,7 @@ fn find_ids(found: &mut FinderState, session: &mut DatabaseSession) -> Result<()
     Ok(())
 }
 
-/// Chooses the condition to follow and the width of the first window.
+/// Chooses the condition that drives the search, and the width of the first window.
 fn plan(
     found: &mut FinderState,
     shared: &SearchState,
@@ -114,7 +115,8 @@ fn plan(
         let first = drivers.iter().find(|set| **set == Set::Authors).or(drivers.first());
         walk.drive(asked, first.copied().unwrap_or(Set::Time));
         let is_one = walk.form().values == ValueCount::One;
-        // A query for one shard queries no other shard, unless it has very many rows.
+        // If one shard can answer the query, no other shard is queried, unless this shard has very
+        // many rows.
         if !(is_one && (walk.is_ordered() || walk.read_few(asked, session)?)) {
             walk.begin(density(&shared.density, session)?, wanted);
         }

@@ -1,4 +1,4 @@
-//! The layout for a Citus cluster, step by step.
+//! The steps of the layout for a Citus cluster.
 
 use tokio_postgres::Row;
 
@@ -29,8 +29,8 @@ impl Layout for CitusLayout {
         LayoutFacts { is_cluster: true, has_words: false, has_parts: false }
     }
 
-    // Each statement is planned for its values, which determine its shards. Workers make their own
-    // plans.
+    // Each statement is planned anew for its values, because the values determine the shards.
+    // Workers make their own plans.
     fn settings(&self) -> &'static [(&'static str, &'static str)] {
         &[
             ("jit", "off"),
@@ -39,9 +39,9 @@ impl Layout for CitusLayout {
             ("synchronous_commit", "on"),
             ("client_min_messages", "warning"),
             ("idle_in_transaction_session_timeout", "30s"),
-            // One permanent connection to each worker. Citus would open more connections for a
-            // query that takes some milliseconds, and close them afterwards. That costs more than
-            // they gain.
+            // Each worker gets one permanent connection. For a query of some milliseconds, Citus
+            // would otherwise open more connections and close them afterwards, which costs more
+            // time than they save.
             ("citus.max_adaptive_executor_pool_size", "1"),
         ]
     }
@@ -78,7 +78,8 @@ impl Layout for CitusLayout {
         CitusStatement::Lock.into()
     }
 
-    // The number in `state` is visible before the workers have committed. Without a published
+    // There is no such statement: the number in `state` is visible before the workers have
+    // committed. Without a published
     // number of the current line, the number in `state` is read once no commit is in progress.
     fn newest(&self, session: &mut DatabaseSession) -> Result<Option<(i64, i64)>, StatementError> {
         let mut rows = session.query(CitusStatement::Newest, &[])?;

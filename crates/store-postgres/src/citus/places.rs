@@ -1,4 +1,5 @@
-//! Places of records: a record is in the shard of its author, or of its id if it has no author.
+//! Places of records. The place of a record determines its shard: the place is the author, or the
+//! id if the record has no author.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,17 +11,17 @@ use crate::error::StatementError;
 use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 
-/// Maximum number of places that a statement for records names, so that only their shards are
-/// queried.
+/// Maximum number of places that a statement names. A statement that names places is sent only to
+/// their shards.
 const PLACES_MAX: usize = 16;
 
-/// The shard key of a record: its author, or its id if it has no author.
+/// The place of a record: its author, or its id if it has no author.
 pub(crate) type Place = [u8; 32];
 
 /// A record's key and bytes.
 pub(crate) type PlacedBody = (IndexKey, Box<[u8]>);
 
-/// Returns the places of those ids that are stored.
+/// Returns the places of those of the ids that are stored.
 pub(super) fn places<'a>(
     session: &mut DatabaseSession,
     ids: impl Iterator<Item = &'a [u8]>,
@@ -33,7 +34,7 @@ pub(super) fn places<'a>(
     Ok(rows.iter().map(|row| (bytes(row, 0), bytes(row, 1))).collect())
 }
 
-/// Fetches records by id and place, in no order. The times of `keys` are ignored.
+/// Fetches records by their ids and places, in no order. The times of `keys` are ignored.
 pub(super) fn bodies(
     session: &mut DatabaseSession,
     keys: &[(IndexKey, Place)],
@@ -52,7 +53,7 @@ pub(super) fn bodies(
             let form = CitusStatement::PlacedBodies(ValueCount::One);
             session.query(form, &[head, &seq, &cut, place])?
         }
-        // The places restrict the query to their shards.
+        // With the places, the query goes only to their shards.
         _ if places.len() <= PLACES_MAX => {
             let form = CitusStatement::PlacedBodies(ValueCount::Many);
             session.query(form, &[&heads, &seq, &cut, &places])?

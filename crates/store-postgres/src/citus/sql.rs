@@ -1,19 +1,19 @@
-//! The texts of the statements of the layout for a Citus cluster. Records are in the shard of their
-//! author, tags in the shard of their term, and the rows of a look-up table of ids in the shard of
-//! the id.
+//! The texts of the statements of the layout for a Citus cluster. A record is in the shard of its
+//! author, a tag is in the shard of its term, and a row of a look-up table of ids is in the shard
+//! of its id.
 //!
-//! The layout for one server reads many index ranges at once with a lateral subquery that has a
-//! limit over a list of values. Citus refuses such subqueries. So only a condition of one value and
-//! one kind is read as an ordered index range of one shard. Any other condition is read in windows
-//! of time: all rows of a window that meet the condition, sorted by each shard. Searches choose the
-//! windows (`windows.rs`).
+//! The layout for one server reads many index ranges at once: a lateral subquery with a limit runs
+//! for each of a list of values. Citus refuses such subqueries. So only a condition with one value
+//! and one kind is read as an ordered index range, in one shard. Any other condition is read window
+//! by window: a statement returns the rows of a window of time that meet the condition, and each
+//! shard sorts its rows. `windows.rs` chooses the windows.
 
 use hark_archive::Order;
 
 use super::statement::{CitusStatement, ValueCount, WindowForm, WindowTable};
 
-/// The shelf's advisory lock. A commit holds this lock until all workers have committed; the lock
-/// of `state` is released when the coordinator has.
+/// The shelf's advisory lock. A commit holds this lock until all workers have committed. The lock
+/// of the row in `state` is released earlier, when the coordinator has committed.
 const SHELF: &str = "hashtextextended(current_schema(), 7235419860234518)";
 
 /// Returns the text of a statement.
@@ -49,10 +49,10 @@ pub(crate) fn text(statement: CitusStatement) -> String {
         CitusStatement::AddForbids => "INSERT INTO forbid SELECT * FROM \
             unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])"
             .into(),
-        // The number is published, and other processes are notified, after the workers have
+        // The number is published, and other processes are notified, later, after the workers have
         // committed (`LeaveTelling`).
         CitusStatement::Advance => "UPDATE state SET seq = $1, records = $2".into(),
-        // Words are not indexed on a cluster.
+        // A cluster has no index of words.
         CitusStatement::Lock => "SELECT seq, records, parts, line, NULL::bigint, 0::bigint, \
             current_setting('hark.session', true) FROM state FOR UPDATE"
             .into(),
@@ -67,7 +67,7 @@ pub(crate) fn text(statement: CitusStatement) -> String {
         }
         CitusStatement::PlacedBodies(count) => {
             let place = same("r.place", "bytea", count, "$4");
-            // `+ 0` keeps the index of numbers out here, too: see `conditions`.
+            // Here, too, `+ 0` prevents the use of the index of numbers: see `conditions`.
             let head = if count == ValueCount::One { ValueCount::One } else { ValueCount::Many };
             let head = same("r.id_head", "bigint", head, "$1");
             format!(
@@ -105,7 +105,8 @@ pub(crate) fn text(statement: CitusStatement) -> String {
         CitusStatement::Newest => {
             "SELECT p.line, p.seq FROM published p JOIN state s ON s.line = p.line".into()
         }
-        // Waits until the workers have committed the coordinator's last transaction.
+        // Waits until the workers have committed the last transaction that the coordinator has
+        // committed.
         CitusStatement::WholeState => format!(
             "SELECT s.line, s.seq FROM (SELECT pg_advisory_lock_shared({SHELF}), \
              pg_advisory_unlock_shared({SHELF})) l, LATERAL (SELECT line, seq FROM state \
@@ -114,8 +115,8 @@ pub(crate) fn text(statement: CitusStatement) -> String {
     }
 }
 
-/// Returns a statement for the next rows of a window, in order. At most $3 rows are returned, with
-/// times from $1 to $2, behind ($4, $5). The values of [`conditions`] follow these values.
+/// Returns a statement for the next rows of a window, in order. It returns at most $3 rows with
+/// times from $1 to $2 behind the row ($4, $5). The values of [`conditions`] come next.
 fn window(form: WindowForm) -> String {
     let columns = if form.table == WindowTable::Tag { KEY } else { "r.time, r.id, r.body" };
     let (behind, sorted) = match form.order {
@@ -143,9 +144,9 @@ fn few(form: WindowForm) -> String {
 /// The columns of a key and its place.
 const KEY: &str = "r.time, r.id, r.place";
 
-/// Returns the table of a window and its conditions, with times from $1 to $2. The values that are
-/// needed follow value `last`: kinds, terms or authors, and excluded kinds. For records, the
-/// highest number and the terms to filter by come next. Each arm of a union has its own kind.
+/// Returns the table of a window, and the conditions with times from $1 to $2. The needed values
+/// follow value number `last`: kinds, terms or authors, and excluded kinds. For records, the
+/// highest number and the terms to compare come next. Each arm of a union has one kind.
 fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, String) {
     let mut value = || {
         last += 1;
@@ -162,8 +163,8 @@ fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, Str
     match form.table {
         WindowTable::Tag => all.push(same("r.term", "bigint", form.values, &value())),
         WindowTable::Author => {
-            // A place is an author, or the id of a record without an author. Hardly any id equals
-            // an author, and records are compared with the query anyway.
+            // The place of a record with an author is the author; otherwise the place is the id.
+            // Hardly any id equals an author, and Hark compares each record with the query anyway.
             all.push(same("r.place", "bytea", form.values, &value()));
         }
         WindowTable::Record => {}
@@ -174,8 +175,8 @@ fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, Str
     let mut table = "tag";
     if form.table != WindowTable::Tag {
         table = "record";
-        // The sum prevents the use of the index of numbers. Without statistics of a shard,
-        // PostgreSQL would read that whole index.
+        // The sum prevents PostgreSQL from using the index of numbers. Without statistics of the
+        // shard, PostgreSQL would choose this index and read it completely.
         all.push(format!("r.seq + 0 <= {}", value()));
         let terms = value();
         all.push(format!("({terms}::bigint[] IS NULL OR r.terms && {terms})"));
@@ -183,7 +184,7 @@ fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, Str
     (table, all.join(" AND "))
 }
 
-/// Returns the condition that a column has one of the given values, according to their count.
+/// Returns the condition that a column has one of some values; `count` tells how many.
 fn same(column: &str, of: &str, count: ValueCount, value: &str) -> String {
     match count {
         ValueCount::None => "true".into(),

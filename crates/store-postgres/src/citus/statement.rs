@@ -2,21 +2,21 @@
 
 use hark_archive::Order;
 
-/// The number of values of a condition. With one value, an index has the rows in order.
+/// The number of values of a condition. With one value, the rows in the index are in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ValueCount {
     /// No condition.
     None,
     /// One value.
     One,
-    /// A list with this number of values. Each value has its own index range of one shard.
+    /// A list with this number of values. Each value has its own ordered index range in one shard.
     Arms(usize),
-    /// A list of values.
+    /// A list of any number of values.
     Many,
 }
 
 impl ValueCount {
-    /// Returns the count of a condition's values. `None` means no condition.
+    /// Returns the count of a condition's values. `None` stands for no condition.
     pub(crate) fn of<T>(values: Option<&[T]>) -> Self {
         match values {
             None => Self::None,
@@ -26,14 +26,14 @@ impl ValueCount {
     }
 }
 
-/// The table and condition by which a window is read.
+/// The table from which a window is read, and the column of the condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WindowTable {
-    /// Keys and places by terms.
+    /// Keys and places, by terms.
     Tag,
-    /// Records by authors.
+    /// Records, by authors.
     Author,
-    /// Records by kinds, or all.
+    /// Records, by kinds; or all records.
     Record,
 }
 
@@ -42,7 +42,7 @@ pub(crate) enum WindowTable {
 pub(crate) struct WindowForm {
     pub(crate) order: Order,
     pub(crate) table: WindowTable,
-    /// The number of terms or authors.
+    /// How many terms or authors the condition has.
     pub(crate) values: ValueCount,
     pub(crate) kinds: ValueCount,
     pub(crate) has_not_kinds: bool,
@@ -53,13 +53,13 @@ pub(crate) struct WindowForm {
 pub(crate) enum CitusStatement {
     /// Locks the shelf and returns its state.
     Lock,
-    /// The given keys that are stored.
+    /// Finds those of some keys that are stored.
     Known,
-    /// The newest forbidding record of each key.
+    /// Finds the newest forbidding record of each key.
     Forbids,
-    /// Keys of authors' records of a kind.
+    /// Finds the keys of records of an author and a kind.
     Slots,
-    /// Keys of records with a term and a kind.
+    /// Finds the keys of records with a term and a kind.
     TermSlots,
     /// Deletes records and their tags.
     Delete,
@@ -71,19 +71,19 @@ pub(crate) enum CitusStatement {
     AddForbids,
     /// Updates the shelf's state, and notifies other nodes.
     Advance,
-    /// The shelf's timeline and number, and records by number.
+    /// Reads the shelf's timeline and number, and records by number.
     News,
-    /// The next rows of a window of time.
+    /// Reads the next rows of a window of time.
     Window(WindowForm),
-    /// Some keys and places of a window, in no order.
+    /// Reads some keys and places of a window, in no order.
     Few(WindowForm),
-    /// The places of ids.
+    /// Finds the places of ids.
     Places(ValueCount),
-    /// Records by place and id, in no order.
+    /// Reads records by place and id, in no order.
     PlacedBodies(ValueCount),
-    /// The times of the newest records.
+    /// Reads the times of the newest records.
     NewestTimes,
-    /// The time of the oldest record.
+    /// Reads the time of the oldest record.
     OldestTime,
     /// Inserts the places of ids.
     CopyPlaces,
@@ -91,7 +91,7 @@ pub(crate) enum CitusStatement {
     DeleteTags,
     /// Deletes the places of ids.
     DeletePlaces,
-    /// Waits until no other process commits, and excludes other commits.
+    /// Waits until no other process commits, and keeps other processes from committing.
     Enter,
     /// Lets other processes commit.
     Leave,
@@ -99,9 +99,10 @@ pub(crate) enum CitusStatement {
     LeavePublished,
     /// Publishes the number of a commit, lets other processes commit, and notifies other nodes.
     LeaveTelling,
-    /// The shelf's timeline and the published number.
+    /// Reads the shelf's timeline, and the published number.
     Newest,
-    /// The shelf's timeline and the number of the put up to which all workers have committed.
+    /// The shelf's timeline and the number of the put up to which all workers have
+    /// committed.
     WholeState,
 }
 

@@ -1,9 +1,10 @@
-//! Searches distributed tables. A condition of one value and one kind is an ordered index range of
-//! one shard, and is read with the query's limit. Any other condition needs several shards, each of
-//! which would sort its rows and return as many rows as the whole query wants. So such conditions
-//! are read in windows of time. The first window should have a few more records than are wanted. If
-//! it has fewer, all the rest is read at once if it has few rows. Otherwise the rows of each window
-//! determine the width of the next window.
+//! Searches distributed tables. A condition with one value and one kind is an ordered index range
+//! in one shard. It is read up to the query's limit. Any other condition needs several shards, and
+//! each of them would sort all its rows and return as many rows as the whole query wants. So such
+//! conditions are read in windows of time. The first window should contain a few more records than
+//! are wanted. If it has fewer, the search checks whether all remaining times have few rows, and if
+//! so reads all of them at once. Otherwise the number of rows in each window determines the width
+//! of the next window.
 
 use std::collections::VecDeque;
 
@@ -22,20 +23,20 @@ use crate::search::found::{FETCH_MAX, PAGE_BYTES_MAX, matching};
 use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 
-/// Maximum number of keys that are read at once, without windows.
+/// Maximum number of keys that are read at once, without a window.
 const FEW_MAX: u32 = 1_024;
-/// Minimum and maximum number of tag rows read at a time.
+/// Minimum and maximum number of tag rows that are read at a time.
 const KEYS_MIN: usize = 64;
 const KEYS_MAX: usize = 1_000;
-/// Maximum number of kinds of one term or author whose index ranges are merged.
+/// Maximum number of kinds for which the index ranges of one term or author are merged.
 const ARMS_MAX: usize = 10;
-/// Assumed shares for the first window: one in this number of records meets the condition. For no
-/// condition, for kinds, and for terms or authors.
+/// Assumptions for the first window: one record in this number meets the condition. The three
+/// numbers are for no condition, for a condition on kinds, and for a condition on terms or authors.
 const SHARE_ALL: u64 = 2;
 const SHARE_KINDS: u64 = 4;
 const SHARE_VALUES: u64 = 32;
-/// The factor by which a window is widened after a window without rows. It is also the maximum
-/// factor.
+/// The factor by which the window becomes wider after a window without rows. No window becomes
+/// wider by more than this factor.
 const WIDEN_MAX: u64 = 64;
 
 /// The values of the condition that drives a search.
@@ -46,7 +47,7 @@ enum WindowValues {
     None,
 }
 
-/// The values of a statement that are not lists.
+/// Those values of a statement that are not lists.
 struct SingleValues<'a> {
     kind: Option<i32>,
     term: Option<i64>,
@@ -55,7 +56,7 @@ struct SingleValues<'a> {
     cut: Option<&'a Vec<i64>>,
 }
 
-/// A walk through the records of a condition, window by window.
+/// A walk through the records that meet a condition, window by window.
 pub(super) struct WindowWalk {
     pub(super) set: Set,
     pub(super) visited: u64,
@@ -63,21 +64,21 @@ pub(super) struct WindowWalk {
     kinds: Option<Vec<i32>>,
     not_kinds: Vec<i32>,
     order: Order,
-    /// The times that no window has covered; both bounds are inclusive.
+    /// The times for which no window was read yet; both bounds are inclusive.
     rest: Option<(i64, i64)>,
     /// The current window; both bounds are inclusive.
     now: Option<(i64, i64)>,
-    /// The last key read. All later keys are behind this key.
+    /// The last key that was read. Later rows are read behind this key.
     at: Option<IndexKey>,
-    /// The width of the next window. `None` if the next window is all the rest.
+    /// The width of the next window; `None` if the next window covers all remaining times.
     width: Option<u64>,
-    /// Whether all the rest may have few rows. Unset once this was checked.
+    /// Whether the remaining times may have few rows. False once this was checked.
     may_be_few: bool,
-    /// Whether a window was read.
+    /// Whether any window was read.
     has_read: bool,
-    /// Rows found in the current window.
+    /// Number of rows found in the current window.
     found: usize,
-    /// The known bounds of the records' times.
+    /// The oldest and the newest time of records, as far as known.
     oldest: i64,
     newest: i64,
     /// The next keys whose records are not fetched yet.
@@ -131,7 +132,7 @@ impl WindowWalk {
             (WindowValues::None, Some(_)) => SHARE_KINDS,
             _ => SHARE_VALUES,
         };
-        // This width contains the given number of the newest records.
+        // This width contains about `records` of the newest records.
         let records = (wanted.min(FETCH_MAX) as u64).saturating_mul(share);
         let width = u128::from(density.width) * u128::from(records);
         let width = width / u128::from(DENSITY_RECORDS.unsigned_abs());
@@ -160,7 +161,7 @@ impl WindowWalk {
         }
     }
 
-    /// Whether an index range of each shard has the rows in order.
+    /// Whether the rows come in order from one index range of each shard.
     pub(super) fn is_ordered(&self) -> bool {
         let form = self.form();
         match (form.values, form.kinds) {
@@ -175,7 +176,7 @@ impl WindowWalk {
         self.rest.is_none() && self.now.is_none()
     }
 
-    /// Reads all keys of the rest if there are few keys. Returns whether there were few.
+    /// Reads all keys of the remaining times, if there are few keys. Returns whether they were few.
     pub(super) fn read_few(
         &mut self,
         asked: &SqlQuery,
@@ -201,7 +202,7 @@ impl WindowWalk {
         Ok(true)
     }
 
-    /// Reads about `reach` rows, and returns the matching records. Returns `None` if no rows are
+    /// Reads about `reach` rows, and returns the records that match. Returns `None` if no rows are
     /// left.
     pub(super) fn next(
         &mut self,
@@ -219,8 +220,8 @@ impl WindowWalk {
             self.keys.drain(..count);
             return Ok(Some(found));
         }
-        // The first window had too few rows. Ordered ranges do not need this step: they are read
-        // with a limit.
+        // The first window had too few rows. An ordered range does not need this step, because it
+        // is read with a limit.
         let has_begun = self.now.is_none() && self.has_read;
         if has_begun && self.width.is_some() && self.read_few(asked, session)? {
             return Ok(Some(Vec::new()));
@@ -232,14 +233,14 @@ impl WindowWalk {
         let limit =
             if is_tag { reach.clamp(KEYS_MIN, KEYS_MAX) } else { reach.clamp(1, FETCH_MAX) };
         let (rows, is_cut) = self.read(asked, form, now, limit, session)?;
-        // Windows are not charged: their number must not reveal how many records the reader may not
-        // see.
+        // No charge is made for a window: the number of windows must not reveal how many records
+        // are hidden from the reader.
         self.visited += rows.len() as u64;
         self.found += rows.len();
         let mut found = Vec::new();
         if is_tag {
             let mut keys: Vec<_> = rows.iter().map(placed_key).collect();
-            // A record with two of the values is returned twice.
+            // A record that has two of the values is returned twice.
             keys.dedup();
             let last = self.keys.back().copied();
             self.keys.extend(keys.into_iter().filter(|key| Some(*key) != last));
@@ -265,7 +266,7 @@ impl WindowWalk {
         session: &mut DatabaseSession,
     ) -> Result<(Vec<Row>, bool), StatementError> {
         let edge = if self.order == Order::NewestFirst { i64::MAX } else { i64::MIN };
-        // An empty id sorts before all other ids.
+        // The empty id sorts before all other ids.
         let (time, id) = self.at.as_ref().map_or((edge, &[][..]), |at| (at.time, &at.id));
         let limit = i64::from(limit as u32);
         let single = self.single(asked);
@@ -290,7 +291,7 @@ impl WindowWalk {
         single
     }
 
-    /// Adds the values of a form's conditions, in the order of the layout's statements.
+    /// Adds the values of the form's conditions, in the order of the conditions in the statement.
     fn push<'a>(
         &'a self,
         values: &mut Vec<&'a (dyn ToSql + Sync)>,
@@ -318,7 +319,7 @@ impl WindowWalk {
         }
     }
 
-    /// Returns the next window, and removes the window from the rest.
+    /// Returns the next window, and removes its times from the remaining times.
     fn begin_window(&mut self) -> Option<(i64, i64)> {
         let (from, to) = self.rest.take()?;
         (self.has_read, self.found) = (true, 0);
@@ -339,7 +340,7 @@ impl WindowWalk {
         })
     }
 
-    /// Chooses the width of the next window after a window with fewer rows than `wanted`.
+    /// Chooses the width of the next window, after a window had fewer than `wanted` rows.
     fn widen(&mut self, wanted: usize) {
         let Some(width) = self.width else { return };
         if self.is_ordered() {

@@ -1,4 +1,4 @@
-//! The workers of a cluster in the view of a shelf's database.
+//! The workers of the cluster to which a shelf's database belongs.
 
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
@@ -18,9 +18,9 @@ pub(crate) fn exists(session: &mut DatabaseSession, table: &str) -> Result<bool,
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-/// Sets how workers plan, for the sessions of this user in this database on all nodes. Workers have
-/// no useful statistics of a shard that was just filled or moved, and PostgreSQL would read whole
-/// tables.
+/// Sets how the workers plan statements, for the sessions of this user in this database on all
+/// nodes. For a shard that was just filled or moved, workers have no useful statistics, and
+/// PostgreSQL would read whole tables.
 pub(crate) fn set_planning(session: &mut DatabaseSession) -> Result<(), StatementError> {
     let text = "SELECT coalesce(bool_or('enable_seqscan=off' = ANY(s.setconfig)), false) \
         FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase \

@@ -1,4 +1,4 @@
-//! Adds a node to a cluster, and spreads the shards over all nodes.
+//! Adds a node to a cluster, and then moves shards until they are spread evenly over all nodes.
 
 use std::thread;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::work::ClusterWork;
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// How often adding a node is tried if Citus refuses, and the pause between two tries.
+/// How many times adding a node is tried if Citus refuses; and the pause between two tries.
 const TRIES: usize = 3;
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// A database that every PostgreSQL server has.
@@ -29,23 +29,23 @@ const MAINTENANCE: &str = "postgres";
 pub struct AddOptions {
     /// Whether to move shards to the node at once.
     pub rebalance: bool,
-    /// How they move.
+    /// How the shards move.
     pub mode: TransferMode,
 }
 
 /// The result of adding a node.
 #[derive(Clone, Copy, Debug)]
 pub struct AddResult {
-    /// Whether the node was in the cluster before.
+    /// Whether the node already was in the cluster.
     pub was_there: bool,
     /// The groups of shards that were moved.
     pub totals: MoveTotals,
 }
 
-/// Adds a node unless the cluster has it, and then moves shards until they are spread evenly.
+/// Adds a node unless it is in the cluster, and then moves shards until they are spread evenly.
 ///
-/// The database and the extension are created on the node if they are missing. A node that is being
-/// drained is opened for shards again.
+/// Creates the database and the extension on the node if they are missing. If the node is being
+/// drained, it may have shards again.
 pub fn add(
     coordinator: &mut Coordinator,
     address: &NodeAddress,
@@ -97,7 +97,7 @@ pub fn add(
     Ok(AddResult { was_there: known.is_some(), totals })
 }
 
-/// Connects to the new node. If the node does not have the database, no session is returned.
+/// Connects to the new node. Returns no session if the database is missing on the node.
 fn arrive(
     coordinator: &Coordinator,
     address: &NodeAddress,
@@ -119,7 +119,7 @@ fn arrive(
             Err(fault) => fault,
         },
         Err(fault @ StatementError::Refused(_)) => {
-            // The node may not have the database.
+            // The node may lack the database.
             let opened = coordinator.to_database(address, MAINTENANCE).open();
             match opened.and_then(|mut session| find_missing_database(coordinator, &mut session)) {
                 Ok(Some(facts)) => return Ok((None, facts)),
@@ -132,7 +132,7 @@ fn arrive(
     Err(fault.into())
 }
 
-/// Returns the facts of a node that does not have the database.
+/// Returns the facts of a node on which the database is missing.
 fn find_missing_database(
     coordinator: &Coordinator,
     session: &mut DatabaseSession,
@@ -147,7 +147,7 @@ fn find_missing_database(
     NodeFacts::read(session).map(Some)
 }
 
-/// Checks whether the node runs the same versions as the coordinator.
+/// Checks whether the node runs the same versions of PostgreSQL and Citus as the coordinator.
 fn same_programs(node: &NodeAddress, facts: &NodeFacts, own: &NodeFacts) -> Vec<ClusterCheck> {
     let on = Some(node);
     let found = facts.citus.as_ref().or(facts.citus_available.as_ref());
@@ -216,7 +216,8 @@ fn make_database(
     })
 }
 
-/// Creates the extension if it is missing. Returns `None` if it is missing in a dry run.
+/// Creates the extension if it is missing. In a dry run, returns `None` if the extension is
+/// missing.
 fn make_extension(
     mut session: DatabaseSession,
     address: &NodeAddress,
@@ -227,8 +228,7 @@ fn make_extension(
     if facts.citus.is_some() {
         return Ok(Some(session));
     }
-    // `same_programs` has compared this version with the version that the node's server would
-    // install.
+    // `same_programs` has checked that the node's server would install this version.
     let version = own.citus.as_deref().unwrap_or_default();
     let made = work.step("extension", format!("Citus {version} is made on {address}"), || {
         session.batch("CREATE EXTENSION IF NOT EXISTS citus").map_err(|fault| {
@@ -241,8 +241,8 @@ fn make_extension(
     Ok(made.map(|()| session))
 }
 
-/// Checks whether Citus can connect the nodes with each other, and whether the new node belongs to
-/// another cluster.
+/// Checks whether Citus can connect the nodes with each other, and whether the new node already
+/// belongs to another cluster.
 fn connections(
     coordinator: &mut Coordinator,
     session: &mut DatabaseSession,
@@ -284,7 +284,8 @@ fn connections(
     Ok(checks)
 }
 
-/// The coordinator's address for the workers: the recorded address, or the address to record.
+/// The address at which workers reach the coordinator: the recorded address, or the address to
+/// record.
 fn own_address(
     coordinator: &Coordinator,
     new: &NodeAddress,
@@ -292,11 +293,12 @@ fn own_address(
 ) -> Option<NodeAddress> {
     let known = nodes.iter().find(|node| node.role == NodeRole::Coordinator);
     let known = known.map(|node| node.address.clone());
-    // `localhost` is Citus' default, which is of no use on other machines.
+    // Citus records `localhost` by default, which is useless on other machines.
     known.filter(|at| at.host != "localhost" || new.host == at.host).or(coordinator.own_address())
 }
 
-/// Sets the address at which workers reach the coordinator, unless the cluster has it already.
+/// Records the address at which workers reach the coordinator, unless the cluster already has such
+/// an address.
 fn name_coordinator(
     coordinator: &mut Coordinator,
     address: &NodeAddress,
@@ -321,7 +323,7 @@ fn name_coordinator(
     Ok(())
 }
 
-/// Adds the node. A node that is in the cluster already is opened for shards.
+/// Adds the node. If the node already is in the cluster, it may have shards again.
 fn join(
     coordinator: &mut Coordinator,
     address: &NodeAddress,
@@ -353,9 +355,9 @@ fn join(
     Ok(())
 }
 
-/// Adds the node completely or not at all. Citus copies the roles to the node, and roles belong to
-/// all databases of a server. So this fails if another cluster adds the same server at the same
-/// time.
+/// Adds the node completely or not at all. Citus copies the roles to the node, and the roles of a
+/// server belong to all its databases. So adding the node fails if another cluster adds the same
+/// server at the same time.
 fn add_node(coordinator: &mut Coordinator, address: &NodeAddress) -> Result<(), ClusterError> {
     let mut tries = 0;
     loop {
@@ -369,7 +371,7 @@ fn add_node(coordinator: &mut Coordinator, address: &NodeAddress) -> Result<(), 
     }
 }
 
-/// Copies the missing reference tables to all nodes.
+/// Copies reference tables to the nodes on which they are missing.
 fn copy_reference_tables(
     coordinator: &mut Coordinator,
     mode: TransferMode,

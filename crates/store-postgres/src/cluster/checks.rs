@@ -1,4 +1,4 @@
-//! Requirements that are checked before anything is changed, each with a remedy.
+//! Requirements that are checked before anything is changed. Each has a remedy.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,7 @@ use super::facts::{NodeFacts, free_bytes};
 use super::nodes::{ClusterNode, NodeAddress};
 use super::plan::{ShardMove, TransferMode};
 
-/// Checks whether shards can move to and from a node. `slots` is the number of replication slots
-/// that a move needs.
+/// Checks whether shards can move to and from a node. A move needs `slots` replication slots.
 pub(crate) fn for_moves(
     node: &NodeAddress,
     facts: &NodeFacts,
@@ -61,7 +60,7 @@ pub(crate) fn for_moves(
     checks
 }
 
-/// Checks whether shards can move to and from every node that has shards or may get some.
+/// Checks whether shards can move to and from every node that has shards or may receive shards.
 pub(crate) fn cluster_for_moves(
     coordinator: &mut Coordinator,
     nodes: &[ClusterNode],
@@ -112,7 +111,8 @@ fn slots_of_a_move(coordinator: &mut Coordinator) -> Result<i64, ClusterError> {
     Ok(rows.first().map_or(1, |row| row.get(0)))
 }
 
-/// Checks for tables whose rows cannot be updated or deleted during a move by logical replication.
+/// Checks for tables that lack an identity of rows: their rows could not be updated or deleted
+/// during a move by logical replication.
 fn tables_have_identities(coordinator: &mut Coordinator) -> Result<ClusterCheck, ClusterError> {
     let rows = coordinator.query(
         "SELECT c.oid::regclass::text FROM pg_dist_partition p \

@@ -1,7 +1,7 @@
 //! Connections to the coordinator and to the other nodes.
 //!
 //! A node is reached at the host and port that the cluster knows. The user, password, database and
-//! TLS settings are those of the coordinator's URL.
+//! TLS settings come from the coordinator's URL.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,16 +16,17 @@ use crate::connector::Connector;
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// Time limit of a statement that moves no rows. The longest one adds a node: it writes all of the
-/// cluster's tables to the node.
+/// Time limit of a statement that moves no rows. The longest such statement adds a node: it writes
+/// all tables of the cluster to the node.
 pub(crate) const STATEMENT_MAX: Duration = Duration::from_mins(15);
 /// Time limit for a node to accept a connection, and for a query about the node itself.
 pub(crate) const NODE_ANSWERS: Duration = Duration::from_secs(5);
-/// Maximum number of nodes that are queried at the same time.
+/// Maximum number of nodes that are queried at once.
 const NODES_AT_ONCE: usize = 16;
-/// The advisory lock on the coordinator that is held while shards are moved: "hark" and "move".
+/// The number of the advisory lock on the coordinator that is held while shards are moved: the
+/// letters of "hark" and "move".
 const LOCK: i64 = 0x6861_726b_6d6f_7665;
-/// How long to wait for the lock: the connection of a killed process may close late.
+/// How long to wait for the lock. After a process was killed, its connection may be closed late.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -36,7 +37,7 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Connects to the database at `url`, which must be the coordinator of a cluster.
+    /// Connects to the database at `url`. It must be the coordinator of a cluster.
     pub fn open(url: &str) -> Result<Self, ClusterError> {
         let address = DatabaseAddress::read(url)?;
         let connector = Connector::to_node(address.clone(), STATEMENT_MAX);
@@ -50,7 +51,7 @@ impl Coordinator {
                 connector.name()
             )));
         }
-        // With this timeout, a node that does not answer does not delay statements for long.
+        // With this timeout, statements do not wait long for a node that does not answer.
         session
             .batch(&format!("SET citus.node_connection_timeout TO {}", NODE_ANSWERS.as_millis()))?;
         let mut found = Self { address, session };
@@ -67,7 +68,7 @@ impl Coordinator {
         Ok(found)
     }
 
-    /// Executes a statement on the coordinator.
+    /// Executes a statement with values on the coordinator.
     pub(crate) fn query(
         &mut self,
         text: &str,
@@ -81,7 +82,7 @@ impl Coordinator {
         Ok(self.session.batch(text)?)
     }
 
-    /// Opens another session with the coordinator, for statements of at most `limit`.
+    /// Opens a further session with the coordinator. Its statements may take `limit`.
     pub(crate) fn another(&self, limit: Duration) -> Result<DatabaseSession, ClusterError> {
         let connector = Connector::to_node(self.address.clone(), limit);
         Ok(connector.open_within(NODE_ANSWERS)?)
@@ -92,7 +93,7 @@ impl Coordinator {
         self.address.config.get_dbname().or(self.address.config.get_user()).unwrap_or("").into()
     }
 
-    /// The first host and port of the coordinator's URL. `None` if the host is a directory of
+    /// The first host and port of the coordinator's URL; `None` if the host is a directory of
     /// sockets.
     pub(crate) fn own_address(&self) -> Option<NodeAddress> {
         let host = self.address.hosts().next().filter(|host| !host.starts_with('/'))?;
@@ -128,8 +129,8 @@ impl Coordinator {
         })
     }
 
-    /// Takes the lock of processes that move shards; one process at a time holds the lock. The lock
-    /// is released with the connection, even if this process is killed.
+    /// Takes the lock for moving shards. Only one process at a time holds this lock. The lock is
+    /// released when the connection ends, also if this process is killed.
     pub(crate) fn lock(&mut self) -> Result<(), ClusterError> {
         let until = Instant::now() + LOCK_WAIT;
         loop {
@@ -149,7 +150,7 @@ impl Coordinator {
     }
 }
 
-/// Opens sessions on a node.
+/// Opens sessions on one node.
 #[derive(Clone)]
 pub(crate) struct NodeConnector(Connector);
 
@@ -160,7 +161,7 @@ impl NodeConnector {
     }
 }
 
-/// Returns the address of the database at another host, with the same user, password and TLS
+/// Returns the address of a database on another host, with the same user, password and TLS
 /// settings.
 fn at(from: &DatabaseAddress, node: &NodeAddress, database: Option<&str>) -> DatabaseAddress {
     let (old, mut config) = (&from.config, Config::new());
@@ -184,8 +185,8 @@ fn at(from: &DatabaseAddress, node: &NodeAddress, database: Option<&str>) -> Dat
     DatabaseAddress { config, tls: from.tls.clone(), passed_over: from.passed_over.clone() }
 }
 
-/// Runs `ask` for each item, several at the same time, and returns the results in order. The result
-/// of a thread that panicked is `None`.
+/// Calls `ask` for each item, for several at the same time, and returns the results in order. If a
+/// call panics, its result is `None`.
 pub(crate) fn each<T: Sync, R: Send>(items: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<Option<R>> {
     let ask = &ask;
     let mut results = Vec::with_capacity(items.len());

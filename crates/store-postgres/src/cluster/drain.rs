@@ -14,15 +14,15 @@ use super::work::ClusterWork;
 pub struct DrainResult {
     /// The groups of shards that this run moved.
     pub totals: MoveTotals,
-    /// Whether the node was removed. `false` in a dry run.
+    /// Whether the node was removed. False in a dry run.
     pub is_removed: bool,
 }
 
 /// Moves every shard off a node while reads and writes go on, and then removes the node from the
 /// cluster.
 ///
-/// First the node is marked to get no new shards. Then the shards move, one group after the other.
-/// Last, the node is removed. After an interruption, another run continues the work.
+/// First the node is marked to get no new shards. Then the shards move, one group after another.
+/// Finally the node is removed. If the drain is interrupted, another run continues it from there.
 pub fn drain(
     coordinator: &mut Coordinator,
     address: &NodeAddress,
@@ -72,7 +72,7 @@ pub fn drain(
         return Ok(DrainResult { totals: MoveTotals::default(), is_removed: false });
     }
     let totals = move_all(coordinator, PlanGoal::Drain(address), mode, work)?;
-    // The moved shards are dropped at their source now: Citus cannot reach a node once it is
+    // The moved shards are dropped from the old node now, because Citus cannot reach a node that is
     // removed.
     clean_up(coordinator, work)?;
     nothing_is_lost(coordinator, &node)?;
@@ -87,7 +87,7 @@ pub fn drain(
     Ok(DrainResult { totals, is_removed: true })
 }
 
-/// Checks that another node can take the shards.
+/// Checks whether other nodes can take the shards.
 fn check_shard_targets(node: &ClusterNode, nodes: &[ClusterNode]) -> ClusterCheck {
     let takes = |one: &&ClusterNode| {
         one.is_primary() && one.is_active && one.may_have_shards && one.id != node.id
@@ -103,7 +103,7 @@ fn check_shard_targets(node: &ClusterNode, nodes: &[ClusterNode]) -> ClusterChec
     ClusterCheck::of(None, "other_nodes", !takers.is_empty(), found, remedy)
 }
 
-/// Fails if the node has the only copy of any shard.
+/// Fails if any shard has its only copy on the node.
 fn nothing_is_lost(coordinator: &mut Coordinator, node: &ClusterNode) -> Result<(), ClusterError> {
     let rows = coordinator.query(
         "SELECT count(*), coalesce(min(shard_name(s.logicalrelid, s.shardid)), '') \

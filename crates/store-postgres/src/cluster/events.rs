@@ -1,18 +1,18 @@
-//! Events that work on a cluster reports: checks, steps and moves.
+//! Events of the work on a cluster: checks, steps and moves.
 
 use std::time::Instant;
 
 use super::nodes::NodeAddress;
 use super::plan::ShardMove;
 
-/// An event of work on a cluster.
+/// An event of the work on a cluster.
 #[derive(Clone, Debug)]
 pub enum ClusterEvent {
     /// A requirement was checked.
     Check(ClusterCheck),
-    /// A step was taken, or would be taken.
+    /// A step was done, or would be done in a real run.
     Step(ClusterStep),
-    /// A shard is moved, was moved, or would be moved.
+    /// A shard is being moved, was moved, or would be moved in a real run.
     Move(MoveProgress),
     /// Information while the work waits.
     Note(String),
@@ -21,11 +21,11 @@ pub enum ClusterEvent {
 /// A step of the work.
 #[derive(Clone, Debug)]
 pub struct ClusterStep {
-    /// A short name, for programs.
+    /// A short name for other programs.
     pub name: &'static str,
-    /// A description of the step, for people.
+    /// A description for people.
     pub words: String,
-    /// Whether the step was taken. `false` in a dry run.
+    /// Whether the step was done; false in a dry run.
     pub taken: bool,
     /// Duration of the step, in seconds.
     pub seconds: f64,
@@ -42,21 +42,21 @@ pub enum CheckVerdict {
     Failed,
 }
 
-/// A requirement that was checked.
+/// The result of checking one requirement.
 #[derive(Clone, Debug)]
 pub struct ClusterCheck {
-    /// The node that was checked. `None` for the whole cluster.
+    /// The node that was checked; `None` for the whole cluster.
     pub node: Option<NodeAddress>,
-    /// The subject of the check: a setting's name, or a word for programs.
+    /// The subject of the check: the name of a setting, or a word that programs can read.
     pub subject: &'static str,
     /// Whether the requirement is met.
     pub verdict: CheckVerdict,
-    /// The finding. If the requirement is not met, the remedy follows.
+    /// The finding, followed by the remedy if the requirement is not met.
     pub found: String,
 }
 
 impl ClusterCheck {
-    /// A requirement that is met.
+    /// Makes a check whose requirement is met.
     pub(crate) fn passed(
         node: Option<&NodeAddress>,
         subject: &'static str,
@@ -66,8 +66,8 @@ impl ClusterCheck {
         Self { node: node.cloned(), subject, verdict: CheckVerdict::Passed, found }
     }
 
-    /// A requirement that is met if `met` is true. Otherwise it has failed, and `remedy` is added
-    /// to `found`.
+    /// Makes a check that has passed if `met` is true. Otherwise the check has failed, and `remedy`
+    /// follows `found`.
     pub(crate) fn of(
         node: Option<&NodeAddress>,
         subject: &'static str,
@@ -83,7 +83,7 @@ impl ClusterCheck {
         check
     }
 
-    /// A requirement that could not be checked, or is met with a restriction.
+    /// Makes a check that could not be made, or has passed with a restriction.
     pub(crate) fn warning(
         node: Option<&NodeAddress>,
         subject: &'static str,
@@ -96,7 +96,7 @@ impl ClusterCheck {
 /// The state of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveState {
-    /// A dry run would make this move.
+    /// A real run would make this move.
     Planned,
     /// The move begins.
     Started,
@@ -106,16 +106,16 @@ pub enum MoveState {
     Done,
 }
 
-/// The progress of a move, and of all moves together.
+/// The progress of one move, and of all moves together.
 #[derive(Clone, Debug)]
 pub struct MoveProgress {
     /// The state of this move.
     pub state: MoveState,
-    /// Number of this move, from 1.
+    /// The number of this move; the first move has number 1.
     pub number: usize,
-    /// Number of all moves that are known to be needed.
+    /// The number of moves that are needed, as far as known.
     pub of: usize,
-    /// The shard that represents the moving group.
+    /// The shard that stands for the moving group.
     pub shard: i64,
     /// The tables of the group.
     pub tables: Vec<String>,
@@ -123,25 +123,25 @@ pub struct MoveProgress {
     pub from: NodeAddress,
     /// The node to which the shards move.
     pub to: NodeAddress,
-    /// Bytes of this group.
+    /// Size of this group in bytes.
     pub bytes: u64,
-    /// Bytes of this group that have arrived.
+    /// Bytes of this group that have arrived at the new node.
     pub bytes_arrived: u64,
     /// Bytes of all moves.
     pub total_bytes: u64,
-    /// Bytes of all moves that have arrived.
+    /// Bytes of all moves that have arrived at the new nodes.
     pub total_arrived: u64,
     /// The phase that Citus reports for the move: `Copying Data`, `Catching Up`, …
     pub phase: String,
     /// Time since this move began, in seconds.
     pub seconds: f64,
-    /// Expected time until all moves are done, in seconds. `None` until a move is done or bytes
-    /// have arrived.
+    /// Expected time until all moves are done, in seconds. `None` until bytes have arrived or a
+    /// move is done.
     pub left_s: Option<u64>,
 }
 
 impl MoveProgress {
-    /// Returns a move that begins: the one at index `at`, of `of` moves.
+    /// Makes the progress of a move that begins: move number `at + 1` of `of`.
     pub(crate) fn of(
         one: &ShardMove,
         at: usize,
@@ -167,8 +167,9 @@ impl MoveProgress {
         }
     }
 
-    /// Estimates the remaining time by the number of moves, as small shards take as long as empty
-    /// ones, and by bytes. The larger estimate is used, because the estimate should not grow later.
+    /// Estimates the remaining time in two ways: by the number of moves, since small shards take as
+    /// long as empty shards, and by bytes. The larger estimate is used, so that the estimate rarely
+    /// grows later.
     pub(crate) fn expect(&mut self, started: Instant) {
         let spent = started.elapsed().as_secs_f64();
         let done = if self.state == MoveState::Done { self.number } else { self.number - 1 };

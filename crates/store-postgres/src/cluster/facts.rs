@@ -10,22 +10,24 @@ pub struct NodeFacts {
     pub version: String,
     /// Major version of PostgreSQL.
     pub major: i32,
-    /// Version of the extension in the database. `None` if the database does not have the
-    /// extension.
+    /// Version of the extension in the database. `None` if the extension is not in the database.
     pub citus: Option<String>,
-    /// Version of the extension that the server would install. `None` if its files are missing.
+    /// Version of the extension that the server would install. `None` if the files of the extension
+    /// are missing.
     pub citus_available: Option<String>,
-    /// Whether the server has loaded Citus' library.
+    /// Whether the server has loaded the library of Citus.
     pub is_loaded: bool,
-    /// Whether the node is a standby that has not been promoted.
+    /// Whether the node is a standby that was not promoted.
     pub in_recovery: bool,
-    /// `replica`, `logical` or `minimal`.
+    /// The setting `wal_level`: `replica`, `logical` or `minimal`.
     pub wal_level: String,
-    /// Maximum number of prepared transactions, and so of simultaneous commits over several nodes.
+    /// Maximum number of prepared transactions. Each commit over several nodes needs one while it
+    /// is in progress.
     pub prepared_max: i64,
-    /// Maximum number of replication slots, and the number that exist.
+    /// Maximum number of replication slots, and number of existing slots.
     pub slots: (i64, i64),
-    /// Maximum number of connections of standbys and subscriptions, and the number that exist.
+    /// Maximum number of connections for standbys and subscriptions, and number of existing
+    /// connections.
     pub senders: (i64, i64),
     /// Maximum number of workers that apply the changes of other nodes.
     pub apply_workers_max: i64,
@@ -66,13 +68,13 @@ impl NodeFacts {
         })
     }
 
-    /// Version of PostgreSQL without the packager's addition.
+    /// Version of PostgreSQL without the addition of the packager.
     pub fn short_version(&self) -> &str {
         self.version.split_whitespace().next().unwrap_or_default()
     }
 }
 
-/// Returns the free bytes of the file system with a node's data, as reported by Citus.
+/// Returns the free bytes of the file system that has a node's data. Citus reports this number.
 pub(crate) fn free_bytes(session: &mut DatabaseSession) -> Result<u64, StatementError> {
     let rows = session
         .query_once("SELECT available_disk_size FROM citus_local_disk_space_stats()", &[])?;

@@ -1,12 +1,12 @@
-//! The nodes of a Citus cluster: their state, and how a node is added, drained or replaced.
+//! The nodes of a Citus cluster: their state, and the work of adding, draining or replacing a node.
 //!
-//! All work is done in small steps with Citus' own functions on the coordinator. Only Citus' own
-//! tables record the progress. So interrupted work is continued by running it again: it reads the
-//! state of the cluster and does the missing steps.
+//! All work is done in small steps. Each step calls one of Citus' own functions on the coordinator.
+//! Only the tables of Citus itself show the progress. So work that was interrupted continues when
+//! the same command runs again: it reads the state of the cluster and does the missing steps.
 //!
 //! Read `nodes` first (the nodes of a cluster), then `coordinator` (connections to nodes). `events`
-//! and `work` report and stop work, `checks` and `facts` have the requirements, and `plan` and
-//! `moves` move shards. Each piece of work then has its own file.
+//! and `work` report the work and can stop it, `checks` and `facts` have the requirements, and
+//! `plan` and `moves` move shards. Every other file does one piece of work.
 
 use crate::address::AddressError;
 use crate::error::StatementError;
@@ -56,14 +56,14 @@ pub enum ClusterError {
     /// The coordinator refused a statement.
     #[error("{0}")]
     Database(String),
-    /// Requirements are not met. Each has been reported.
+    /// Requirements are not met; each was reported.
     #[error("{0} of the requirements above {are} not met; nothing was changed. Mend what is said \
              there and run the command again", are = if *.0 == 1 { "is" } else { "are" })]
     Requirements(usize),
     /// The requested work would do harm, or makes no sense.
     #[error("{0}")]
     Refused(String),
-    /// The caller asked to stop. The steps that were taken are complete.
+    /// The caller asked to stop. All steps that were begun are complete.
     #[error("stopped between two steps; what is done is complete. Run the command again to go on")]
     Interrupted,
 }

@@ -1,10 +1,10 @@
-//! Moves shards: one group of colocated shards at a time, with `citus_move_shard_placement`.
+//! Moves shards with `citus_move_shard_placement`: one group of colocated shards at a time.
 //!
-//! A move is one statement on the coordinator and ends with one commit, so it is done completely or
-//! not at all. If this process is killed, the coordinator finishes the current move, and the next
-//! process waits for its end. If the coordinator is killed, a partly copied shard and a replication
-//! slot remain. Citus has recorded both for `citus_cleanup_orphaned_resources`, which removes such
-//! remains.
+//! A move is one statement on the coordinator and ends with one commit. So a move is done
+//! completely or not at all. If this process is killed, the coordinator finishes the current move,
+//! and the next process waits until the move has ended. If the coordinator is killed, a partly
+//! copied shard and a replication slot are left behind. Citus remembers both, and
+//! `citus_cleanup_orphaned_resources` removes such remains.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
@@ -23,22 +23,22 @@ use crate::session::DatabaseSession;
 pub(crate) const MOVE_MAX: Duration = Duration::from_hours(7 * 24);
 /// Interval at which the progress of a move is read.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
-/// How often a move is tried that the database refuses, for example to end a deadlock.
+/// How many times a move is tried if the database refuses it, for example to end a deadlock.
 const TRIES: usize = 3;
-/// Maximum number of plans in a row. A further plan has moves only if tables were created during
-/// the moves before.
+/// Maximum number of successive plans. A later plan has moves only if tables were created during
+/// the moves of the earlier plans.
 const PLANS_MAX: usize = 10;
 
-/// The groups of shards that were moved, and their size.
+/// How many groups of shards were moved, and their size.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MoveTotals {
     /// Groups of shards.
     pub moves: usize,
-    /// Their size before they moved.
+    /// The size of these groups before they were moved.
     pub bytes: u64,
 }
 
-/// Plans and makes moves until no more are needed.
+/// Plans moves and makes them, until a plan has no moves.
 pub(crate) fn move_all(
     coordinator: &mut Coordinator,
     goal: PlanGoal<'_>,
@@ -60,7 +60,8 @@ pub(crate) fn move_all(
     )))
 }
 
-/// Waits for the moves of other processes, and removes the remains of interrupted moves.
+/// Waits until the moves of other processes have ended, and removes what interrupted moves have
+/// left behind.
 pub(crate) fn clean_up(
     coordinator: &mut Coordinator,
     work: &mut ClusterWork<'_>,
@@ -147,7 +148,7 @@ fn make(
     Ok(())
 }
 
-/// Makes a move on its own thread, and reports the progress meanwhile.
+/// Makes a move on a thread of its own, and reports its progress.
 fn watch(
     coordinator: &mut Coordinator,
     mover: &mut DatabaseSession,
@@ -174,7 +175,7 @@ fn watch(
                     &mode.name(),
                 ],
             );
-            // The receiver is gone if the thread that watches the progress has panicked.
+            // The send fails only if the thread that reports the progress has panicked.
             let _ = done.send(moved.map(drop));
         });
         loop {
@@ -189,7 +190,7 @@ fn watch(
                 told = true;
                 work.note("stopping once this shard has moved");
             }
-            // Progress is only informative: the move goes on if the progress cannot be read.
+            // The progress is only for information: if it cannot be read, the move goes on.
             let Ok(running) = running_moves(coordinator) else { continue };
             let Some(running) = running.first() else { continue };
             let mut progress = progress.clone();

@@ -8,8 +8,8 @@ use tokio_postgres::Row;
 /// PostgreSQL's default port, for addresses without a port.
 const PORT: u16 = 5432;
 
-/// Host and port at which the other nodes reach a node. Citus distinguishes nodes by this text
-/// alone, so `localhost` and `127.0.0.1` are two nodes.
+/// Host and port at which other nodes reach a node. Citus distinguishes nodes by this text alone,
+/// so it takes `localhost` and `127.0.0.1` for two nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeAddress {
     /// Name or IP address, without brackets.
@@ -36,7 +36,7 @@ impl FromStr for NodeAddress {
                 };
                 (host, port)
             }
-            // More than one colon is an IPv6 address without a port.
+            // A text with more than one colon is an IPv6 address without a port.
             None if text.matches(':').count() > 1 => (text, None),
             None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
         };
@@ -63,8 +63,8 @@ impl fmt::Display for NodeAddress {
 }
 
 impl NodeAddress {
-    /// Returns the address in Citus' columns. A port out of range becomes 0, which cannot be
-    /// reached.
+    /// Makes an address from Citus' columns. If the port is out of range, it becomes 0, which
+    /// nobody can reach.
     pub(crate) fn of_columns(host: String, port: i32) -> Self {
         Self { host, port: u16::try_from(port).unwrap_or(0) }
     }
@@ -78,7 +78,7 @@ impl NodeAddress {
 /// The role of a node in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeRole {
-    /// Plans queries and keeps the cluster's tables. The coordinator may have shards too.
+    /// Plans queries and has the cluster's tables. The coordinator may also have shards.
     Coordinator,
     /// Has shards.
     Worker,
@@ -100,19 +100,20 @@ impl NodeRole {
 /// A node of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterNode {
-    /// Citus' number of the node. A standby that takes the node's place keeps this number.
+    /// Citus' number for the node. If a standby takes the node's place, it gets this number.
     pub id: i32,
-    /// Citus' number of the group: a node and its standbys. Placements of shards belong to groups.
+    /// Citus' number for the node together with its standbys, called the group. Citus records the
+    /// places of shards by groups.
     pub group: i32,
     /// Host and port.
     pub address: NodeAddress,
     /// The role of the node.
     pub role: NodeRole,
-    /// Whether Citus uses the node.
+    /// Whether Citus sends queries to the node.
     pub is_active: bool,
-    /// Whether new shards may be placed on the node. `false` while the node is drained.
+    /// Whether new shards may be placed on the node; false while the node is drained.
     pub may_have_shards: bool,
-    /// Whether the node's own copy of the cluster's tables is current.
+    /// Whether the node's copy of the cluster's tables is up to date.
     pub is_synced: bool,
 }
 

@@ -1,17 +1,17 @@
-//! The shards that have to move, as planned by Citus' rebalancer.
+//! The shards that have to move, according to Citus' rebalancer.
 
 use super::ClusterError;
 use super::coordinator::Coordinator;
 use super::nodes::{ClusterNode, NodeAddress};
 
-/// Shards that move together: those of colocated tables for the same range of hashes.
+/// Shards that move together: the shards of colocated tables for the same range of hashes.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardMove {
-    /// The shard that represents its group.
+    /// The shard that stands for its group.
     pub shard: i64,
     /// The tables of the group.
     pub tables: Vec<String>,
-    /// Size of all shards of the group, with their indices. 0 if the size is unknown.
+    /// Size of all shards of the group with their indices in bytes; 0 if unknown.
     pub bytes: u64,
     /// The node that has the shards.
     pub from: NodeAddress,
@@ -22,9 +22,9 @@ pub(crate) struct ShardMove {
 /// How shards move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferMode {
-    /// By logical replication: reads and writes go on. Writes wait for a moment at the end.
+    /// By logical replication: reads and writes go on, but at the end writes wait for a moment.
     Logical,
-    /// By a plain copy: writes to the shard wait until the copy is done.
+    /// By a plain copy: writes to the shard wait until all of it is copied.
     Blocking,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn plan(
         from: NodeAddress::of_columns(row.get(3), row.get(4)),
         to: NodeAddress::of_columns(row.get(5), row.get(6)),
     });
-    // Other nodes may be partly drained. Their moves do not belong to this drain.
+    // Other nodes may be partly drained, too. Moves from those nodes are not a part of this drain.
     let wanted = |one: &ShardMove| match goal {
         PlanGoal::Balance => true,
         PlanGoal::Drain(node) => one.from == *node,
@@ -83,7 +83,7 @@ pub(crate) fn plan(
     Ok(moves.filter(wanted).collect())
 }
 
-/// Returns the moves that a drain of this node would need. Nothing is changed.
+/// Returns the moves that draining this node would need. Nothing is changed.
 pub(crate) fn plan_of_drain(
     coordinator: &mut Coordinator,
     node: &ClusterNode,

@@ -7,9 +7,9 @@ use super::moves::{MoveTotals, move_all, report_planned};
 use super::plan::{PlanGoal, TransferMode, plan};
 use super::work::ClusterWork;
 
-/// Moves shards until they are spread evenly by the weights of Citus' default strategy.
+/// Moves shards until they are spread evenly, according to Citus' default strategy.
 ///
-/// Reads and writes go on. Nothing is moved if a requirement is not met.
+/// Reads and writes go on. If a requirement is not met, nothing is moved.
 pub fn rebalance(
     coordinator: &mut Coordinator,
     mode: TransferMode,
@@ -22,7 +22,7 @@ pub fn rebalance(
     balance(coordinator, mode, work)
 }
 
-/// Moves shards until they are spread evenly. The caller has checked all requirements except the
+/// Moves shards until they are spread evenly. The caller must have checked all requirements except
 /// disk space.
 pub(crate) fn balance(
     coordinator: &mut Coordinator,

@@ -15,42 +15,45 @@ use super::successor::{
 use super::work::ClusterWork;
 use crate::error::StatementError;
 
-/// Time limit for the worker that is reported lost to accept a connection.
+/// How long to wait for the lost worker to accept a connection.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 /// Time limit of a promotion, in seconds.
 const PROMOTION_S: i32 = 60;
-/// Time in milliseconds after which Citus ends transactions that hold locks on the worker's shards.
+/// Time in milliseconds after which Citus ends transactions that hold locks on the lost worker's
+/// shards.
 const LOCK_COOLDOWN_MS: i32 = 1_000;
 
 /// Options for replacing a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplaceOptions {
-    /// Whether to replace a worker that still answers.
+    /// Whether to replace a worker even if it still answers.
     pub force: bool,
-    /// Whether to set the standby not to wait for a standby of its own, as it has none.
+    /// Whether to change the standby's settings so that its commits do not wait for a standby of
+    /// its own.
     pub alone: bool,
 }
 
 /// The result of a replacement.
 #[derive(Clone, Debug)]
 pub struct ReplaceResult {
-    /// Whether the standby had taken the worker's place before this run.
+    /// Whether the standby already had the worker's place before this run.
     pub was_done: bool,
-    /// Number of shards of the node.
+    /// Number of shards of the replaced node.
     pub shards: usize,
-    /// Number of transactions over several nodes that were completed or undone.
+    /// Number of transactions over several nodes that were left undecided and are now committed or
+    /// undone.
     pub recovered: i32,
-    /// Time from the beginning until the standby had taken the worker's place, in seconds.
+    /// Time from the start until the standby had taken the worker's place, in seconds.
     pub seconds: f64,
-    /// Age of the last transaction that the standby had replayed before the promotion, in seconds.
-    /// `None` if the standby had been promoted before, or has replayed no transaction.
+    /// Age of the last transaction that the standby had applied before its promotion, in seconds.
+    /// `None` if the standby was promoted before this run, or has applied no transaction.
     pub last_commit_s: Option<f64>,
 }
 
-/// Replaces `dead` by `standby`, which is promoted unless it has been.
+/// Replaces the worker `dead` by `standby`. Promotes `standby` if it is not promoted yet.
 ///
-/// Refuses if `dead` still accepts connections, unless forced: if two nodes accept writes, some
-/// writes are lost. Refuses also if `standby` was copied from another node.
+/// Refuses if `dead` still accepts connections, unless forced: if two nodes accepted writes, some
+/// writes would be lost. Also refuses if `standby` is a copy of another node.
 pub fn replace(
     coordinator: &mut Coordinator,
     dead: &NodeAddress,
@@ -119,7 +122,7 @@ pub fn replace(
     })
 }
 
-/// Returns whether the standby has taken the worker's place already. Fails if the nodes do not have
+/// Returns whether the standby already has the worker's place. Fails if the two nodes do not have
 /// the required roles.
 fn is_done(
     nodes: &[ClusterNode],
@@ -148,8 +151,8 @@ fn is_done(
     }
 }
 
-/// Queries the standby, and tries to reach the lost worker from here and from the coordinator, all
-/// at the same time. Returns how the worker was reached, and the standby's facts.
+/// Queries the standby, and at the same time tries to reach the lost worker, from here and from the
+/// coordinator. Returns how the lost worker was reached, if at all, and the standby's facts.
 fn ask_both(
     coordinator: &Coordinator,
     dead: &NodeAddress,
@@ -186,8 +189,8 @@ fn ask_both(
     Ok((lives, found))
 }
 
-/// Returns whether something accepts connections at this address. A suspended server accepts
-/// connections, too, and may write again once it is resumed.
+/// Returns whether a server accepts connections at this address. A suspended server accepts
+/// connections, too. It must count as alive, because it may write again after it is resumed.
 fn accepts(node: &NodeAddress) -> bool {
     let addresses = (node.host.as_str(), node.port).to_socket_addrs();
     addresses

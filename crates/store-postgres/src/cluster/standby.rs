@@ -1,4 +1,4 @@
-//! The standbys of the nodes, and advice on missing ones.
+//! The standbys of the nodes, and advice if something is missing.
 
 use super::ClusterError;
 use super::coordinator::{Coordinator, each};
@@ -6,8 +6,8 @@ use super::nodes::{ClusterNode, NodeAddress};
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// Longest recommended wait of a standby between two tries to stream, in milliseconds. A standby
-/// may notice its promotion only after this wait.
+/// Longest recommended time in milliseconds that a standby waits before it tries again to stream. A
+/// standby notices its promotion only after such a wait.
 const RETRY_MS_MAX: i64 = 1_000;
 
 /// A standby, as reported by its primary.
@@ -21,22 +21,24 @@ pub struct StandbyState {
     pub state: String,
     /// `sync`, `quorum`, `potential` or `async`.
     pub sync: String,
-    /// Bytes of the primary's log that the standby has not yet made durable. They would be lost
-    /// with the primary.
+    /// Bytes of the primary's log that are not durable on the standby yet. If the primary were
+    /// lost, these bytes would be lost, too.
     pub behind_bytes: u64,
-    /// Bytes of the log that the standby has not yet replayed. A promotion waits for their replay.
+    /// Bytes of the log that the standby has not applied yet. A promotion waits until they are
+    /// applied.
     pub replay_bytes: u64,
-    /// Recent time from a commit to its replay, in seconds. `None` while nothing is written.
+    /// Recent time from a commit until the standby has applied it, in seconds; `None` while nothing
+    /// is written.
     pub lag_s: Option<f64>,
 }
 
 impl StandbyState {
-    /// Whether the standby receives the log as it is written.
+    /// Whether the standby receives the log while it is written.
     pub fn is_streaming(&self) -> bool {
         self.state == "streaming"
     }
 
-    /// Whether commits wait for the standby.
+    /// Whether commits wait for this standby.
     pub fn is_synchronous(&self) -> bool {
         self.sync == "sync" || self.sync == "quorum"
     }
@@ -49,7 +51,7 @@ pub struct WalSlot {
     pub name: String,
     /// Whether a standby uses the slot.
     pub is_active: bool,
-    /// Bytes of the log that are kept for the slot.
+    /// Bytes of the log that the node keeps because of the slot.
     pub kept_bytes: u64,
 }
 
@@ -58,9 +60,9 @@ pub struct WalSlot {
 pub struct NodeStandbys {
     /// The node.
     pub node: ClusterNode,
-    /// The standbys and settings that the node reports, or why it could not be queried.
+    /// The standbys and settings that the node reports, or why the node could not be queried.
     pub found: Result<StandbySetup, String>,
-    /// Recommended changes, in their order. Empty if nothing is missing.
+    /// Recommended changes, in the order in which to make them; empty if nothing is missing.
     pub advice: Vec<String>,
 }
 
@@ -80,13 +82,13 @@ pub struct StandbySetup {
 }
 
 impl NodeStandbys {
-    /// Whether a standby receives the node's log as it is written.
+    /// Whether some standby receives the node's log while it is written.
     pub fn has_streaming(&self) -> bool {
         self.found.as_ref().is_ok_and(|found| found.standbys.iter().any(StandbyState::is_streaming))
     }
 }
 
-/// Returns the standbys of a node, or of all nodes that are not standbys themselves.
+/// Returns the standbys of one node, or of all nodes except standbys.
 pub fn standbys(
     coordinator: &mut Coordinator,
     node: Option<&NodeAddress>,
@@ -117,7 +119,7 @@ pub fn standbys(
 pub(crate) fn read_standbys(
     session: &mut DatabaseSession,
 ) -> Result<Option<Vec<StandbyState>>, StatementError> {
-    // Base backups and subscriptions (moves of shards) are not standbys.
+    // Base backups and subscriptions (moves of shards) also stream the log, but are not standbys.
     let rows = session.query_once(
         "WITH here AS (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
                                    ELSE pg_current_wal_lsn() END AS lsn) \
@@ -184,8 +186,8 @@ fn setup(session: &mut DatabaseSession) -> Result<Option<StandbySetup>, Statemen
     }))
 }
 
-/// Returns the changes that are needed for a standby to take the node's place quickly and without
-/// loss.
+/// Returns the changes that are needed so that a standby can take the node's place quickly and
+/// without loss.
 fn advice(node: &NodeAddress, found: &StandbySetup) -> Vec<String> {
     let mut advice = Vec::new();
     let streaming: Vec<_> = found.standbys.iter().filter(|one| one.is_streaming()).collect();
@@ -197,9 +199,8 @@ fn advice(node: &NodeAddress, found: &StandbySetup) -> Vec<String> {
         ));
     }
     if found.synchronous_names.is_empty() && !streaming.is_empty() {
-        // The setting names the standbys, and is recommended only once they stream. A standby
-        // copied from here would also have the setting `*`, and could not commit after its
-        // promotion.
+        // The setting names the standbys. It is recommended only after they stream. The setting `*`
+        // would also be copied to a standby, which then could not commit after its promotion.
         let names: Vec<String> =
             streaming.iter().map(|one| format!("\"{}\"", one.name.replace('"', "\"\""))).collect();
         advice.push(format!(

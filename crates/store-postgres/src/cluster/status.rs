@@ -1,4 +1,4 @@
-//! The state of a cluster: its nodes, the moves of shards, and failed jobs.
+//! The state of a cluster: nodes, moves of shards, and failed jobs.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use super::standby::{StandbyState, read_standbys};
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// Maximum number of failed jobs that are shown, the newest first.
+/// Maximum number of failed jobs that are shown; newer jobs come first.
 const JOBS_MAX: i64 = 10;
 
 /// The state of a cluster.
@@ -21,22 +21,23 @@ pub struct ClusterStatus {
     pub nodes: Vec<NodeStatus>,
     /// Moves of shards that are under way.
     pub moves: Vec<RunningMove>,
-    /// Groups of shards that would have to move for an even spread, or why the number is unknown.
+    /// Number of groups of shards that would have to move to be spread evenly, or why the number is
+    /// unknown.
     pub moves_needed: Result<usize, String>,
-    /// Citus' background jobs that have failed, the newest first.
+    /// Background jobs of Citus that have failed, newest first.
     pub failed_jobs: Vec<FailedJob>,
 }
 
 /// The state of a node.
 #[derive(Clone, Debug)]
 pub struct NodeStatus {
-    /// The node as recorded in the cluster's tables.
+    /// The node according to the cluster's tables.
     pub node: ClusterNode,
-    /// Shards on the node, including copies of reference tables.
+    /// Number of shards on the node, including copies of reference tables.
     pub shards: u64,
-    /// Size of the shards with their indices. `None` if the node does not answer.
+    /// Size of the shards with their indices; `None` if the node does not answer.
     pub bytes: Option<u64>,
-    /// The details that the node reports, or why it could not be queried.
+    /// The details that the node reports, or why the node could not be queried.
     pub details: Result<NodeDetails, String>,
 }
 
@@ -47,10 +48,10 @@ pub struct NodeDetails {
     pub facts: NodeFacts,
     /// Time that the node took to accept a connection and to answer, in milliseconds.
     pub answer_ms: f64,
-    /// The node's standbys. `None` if this user lacks the permission.
+    /// The node's standbys; `None` if this user lacks the permission.
     pub standbys: Option<Vec<StandbyState>>,
-    /// Number of prepared transactions. If one is older than a second or two, it is in doubt: its
-    /// coordinator has not decided its outcome.
+    /// Number of prepared transactions. If one is older than a second or two, its outcome is
+    /// undecided: its coordinator has neither committed nor undone the transaction.
     pub prepared: u64,
     /// Age of the oldest prepared transaction, in seconds.
     pub prepared_oldest_s: f64,
@@ -65,9 +66,9 @@ pub struct RunningMove {
     pub seconds: f64,
     /// The tables whose shards move.
     pub tables: Vec<String>,
-    /// The node that has the shards. `None` while Citus prepares the move.
+    /// The node that has the shards; `None` while Citus prepares the move.
     pub from: Option<NodeAddress>,
-    /// The node to which the shards move. `None` while Citus prepares the move.
+    /// The node to which the shards move; `None` while Citus prepares the move.
     pub to: Option<NodeAddress>,
     /// Size of the shards.
     pub bytes: u64,
@@ -84,13 +85,13 @@ pub struct FailedJob {
     pub id: i64,
     /// The job's description.
     pub description: String,
-    /// The time at which the job ended, in PostgreSQL's format. Empty if the time is unknown.
+    /// When the job ended, in PostgreSQL's format; empty if unknown.
     pub ended: String,
     /// Errors of the job's tasks.
     pub errors: Vec<String>,
 }
 
-/// Returns the state of a cluster. A node that does not answer is listed with the reason.
+/// Returns the state of a cluster. A node that does not answer is also listed, with the reason.
 pub fn status(coordinator: &mut Coordinator) -> Result<ClusterStatus, ClusterError> {
     let nodes = coordinator.nodes()?;
     let sizes = coordinator.query(
@@ -150,11 +151,12 @@ fn details(session: &mut DatabaseSession, started: Instant) -> Result<NodeDetail
     })
 }
 
-/// Returns the moves that other sessions of the coordinator make.
+/// Returns the moves that other sessions of the coordinator are making.
 pub(crate) fn running_moves(
     coordinator: &mut Coordinator,
 ) -> Result<Vec<RunningMove>, ClusterError> {
-    // Because of the brackets, this pattern does not match itself in other sessions.
+    // Because of the brackets, this pattern does not match the text of this query in other
+    // sessions.
     let rows = coordinator.query(
         "SELECT a.pid, coalesce(extract(epoch FROM clock_timestamp() - a.query_start), 0)::float8, \
                 coalesce(g.tables, '{}'), g.sourcename, g.sourceport, g.targetname, g.targetport, \

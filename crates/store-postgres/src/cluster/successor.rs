@@ -1,4 +1,5 @@
-//! The standby that is to replace a worker: whether it is a copy of the worker, and accepts writes.
+//! The standby that shall replace a worker: checks whether it is a copy of the worker, and whether
+//! it can accept writes.
 
 use super::ClusterError;
 use super::coordinator::Coordinator;
@@ -8,22 +9,22 @@ use super::nodes::{ClusterNode, NodeAddress};
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// Maximum number of missing shards that are named.
+/// Maximum number of missing shards that a message names.
 const NAMED_MAX: usize = 5;
 
 /// The state of a standby.
 pub(crate) struct StandbyFacts {
     pub facts: NodeFacts,
-    /// Citus' number of the group that the standby was copied from. `None` without Citus.
+    /// Citus' number of the group of which the standby is a copy; `None` without Citus.
     group: Option<i32>,
-    /// The identifier that a standby shares with its primary.
+    /// PostgreSQL's system identifier, which a standby shares with its primary.
     system: i64,
-    /// Age of the last transaction that the standby has replayed, in seconds. `None` once the
-    /// standby is promoted.
+    /// Age of the last transaction that the standby has applied, in seconds; `None` after the
+    /// promotion.
     pub last_commit_s: Option<f64>,
-    /// Shards of the worker that the standby does not have.
+    /// Shards of the worker that are missing on the standby.
     missing: Vec<String>,
-    /// Whether writes would wait for a standby of this standby, although it has none.
+    /// Whether writes would wait for a standby of this standby, which has none.
     pub waits_for_none: bool,
 }
 
@@ -54,7 +55,8 @@ pub(crate) fn read(
     Ok(StandbyFacts { facts, group, system, last_commit_s, missing, waits_for_none })
 }
 
-/// Checks whether the standby is a copy of the node: of the same group, with all shards.
+/// Checks whether the standby is a copy of the node: it must belong to the same group and have all
+/// shards.
 pub(crate) fn is_copy(
     node: &ClusterNode,
     standby: &NodeAddress,
@@ -94,8 +96,8 @@ pub(crate) fn is_copy(
     ]
 }
 
-/// Checks whether writes to the standby would wait for a standby of its own. `pg_basebackup` copies
-/// this setting from the lost node.
+/// Checks whether writes to the standby would wait for a standby of its own. `pg_basebackup` has
+/// copied this setting from the lost node.
 pub(crate) fn can_commit(standby: &NodeAddress, found: &StandbyFacts, alone: bool) -> ClusterCheck {
     let words = if found.waits_for_none {
         "names standbys, and none streams from this node"
@@ -112,7 +114,7 @@ pub(crate) fn can_commit(standby: &NodeAddress, found: &StandbyFacts, alone: boo
     )
 }
 
-/// Compares the system identifiers of a worker that still accepts connections and of the standby.
+/// Compares the system identifiers of the standby and of a worker that still accepts connections.
 pub(crate) fn same_system(
     coordinator: &Coordinator,
     dead: &NodeAddress,
@@ -137,7 +139,7 @@ pub(crate) fn same_system(
     }
 }
 
-/// Returns the names of the tables that are the shards of a node.
+/// Returns the names of those tables that are the shards of a node.
 pub(crate) fn shard_names(
     coordinator: &mut Coordinator,
     node: &ClusterNode,

@@ -1,5 +1,5 @@
-//! The common part of all work on a cluster. Each kind of work reports its checks and steps, takes
-//! no step in a dry run, and can be stopped between two steps.
+//! The common parts of all work on a cluster. Work reports its checks and steps, only reports its
+//! steps in a dry run, and can be stopped between two steps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -9,9 +9,9 @@ use super::events::{CheckVerdict, ClusterCheck, ClusterEvent, ClusterStep};
 
 /// The options and the reporting of work on a cluster.
 pub struct ClusterWork<'a> {
-    /// Whether the steps are only reported, and not taken.
+    /// Whether steps are only reported and not done.
     pub dry_run: bool,
-    /// Set by the caller to stop the work after the current step.
+    /// The caller sets this flag to stop the work after the current step.
     pub stop: &'a AtomicBool,
     /// Receives all events in order.
     pub report: &'a mut dyn FnMut(&ClusterEvent),
@@ -30,12 +30,12 @@ impl ClusterWork<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Fails if the caller wants to stop.
+    /// Fails if the caller asked to stop.
     pub(crate) fn check_stop(&self) -> Result<(), ClusterError> {
         if self.is_stopped() { Err(ClusterError::Interrupted) } else { Ok(()) }
     }
 
-    /// Takes and reports a step. In a dry run the step is only reported, and `None` is returned.
+    /// Does a step and reports the step. In a dry run, only reports the step and returns `None`.
     pub(crate) fn step<T>(
         &mut self,
         name: &'static str,

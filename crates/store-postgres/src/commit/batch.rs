@@ -7,27 +7,27 @@ use crate::error::StatementError;
 use crate::line::TimelinePosition;
 use crate::time::{IndexKey, from_db};
 
-/// A record and the effects that its rules require.
+/// A record, and its effects according to the rules.
 pub(crate) struct PreparedPut<'a> {
     pub(crate) record: Record<'a>,
     pub(crate) key: IndexKey,
     pub(crate) effects: Effects,
 }
 
-/// A durable batch, and the earlier puts of other processes that were delivered with the batch.
+/// A durable batch, and earlier puts of other processes that are delivered together with the batch.
 pub(crate) struct CommittedBatch {
     pub(crate) committed: CommitResult,
     /// The position before the batch. `seq` is the number of the batch's last put.
     pub(crate) position: TimelinePosition,
     pub(crate) seq: i64,
-    /// Keys of the records that the batch stored, with the records' numbers.
+    /// Keys of the records that the batch has stored, each with the record's number.
     pub(crate) kept: Vec<(IndexKey, i64)>,
-    /// Keys of the records that the batch deleted.
+    /// Keys of the records that the batch has deleted.
     pub(crate) deleted: Vec<IndexKey>,
 }
 
-/// The result of an attempt to commit. `None` if the database is behind what this process has seen
-/// of the database.
+/// The result of an attempt to commit; `None` if the database lacks puts that this process has
+/// already seen.
 pub(crate) type CommitAttempt = Result<Option<CommittedBatch>, StatementError>;
 
 /// The state of a shelf after a batch.

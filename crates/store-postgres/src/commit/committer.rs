@@ -22,7 +22,7 @@ use crate::time::IndexKey;
 use crate::words::rows::WordRows;
 use crate::{failover, others};
 
-/// Maximum number of other processes' records that are delivered with a batch.
+/// Maximum number of other processes' records that are delivered together with a batch.
 const NEWS_MAX: i64 = 20_000;
 
 /// The state of the thread that commits.
@@ -33,7 +33,7 @@ pub(crate) struct CommitterState {
 }
 
 impl CommitterState {
-    /// Commits a batch. Reconnects if the connection was lost while idle.
+    /// Commits a batch. Opens a new session if the connection was lost while idle.
     pub(crate) fn commit(
         &mut self,
         inner: &PostgresState,
@@ -62,7 +62,7 @@ impl CommitterState {
             });
             match attempted {
                 Ok(Some(carried)) => return Ok(carried),
-                // A new session determines the database's current timeline.
+                // A new session finds out on which timeline the database is now.
                 Ok(None) if !fresh => self.session = None,
                 Ok(None) => {
                     self.session = None;
@@ -87,7 +87,7 @@ impl CommitterState {
     }
 }
 
-/// Runs a commit while no other process commits.
+/// Runs a commit. Meanwhile no other process can commit.
 fn alone(
     layout: &dyn Layout,
     session: &mut DatabaseSession,
@@ -103,7 +103,7 @@ fn away(fault: &StatementError) -> CommitError {
     CommitError::Unavailable(fault.to_string())
 }
 
-/// Reads the records of puts, and determines the effects that their rules require.
+/// Decodes the records of puts, and determines their effects according to the rules.
 fn read<'a>(
     inner: &PostgresState,
     writes: &'a [Write],
@@ -129,7 +129,7 @@ fn attempt(
     puts: &[Option<PreparedPut<'_>>],
     begun: &mut bool,
 ) -> CommitAttempt {
-    // The other writes are left for the next step, so that the look-ups of this step are bounded.
+    // All other writes wait for the next step, because the look-ups of one step are bounded.
     let fit = inner.layout.rule_lookups().fit(puts, &inner.shelf.terms);
     let fetched = inner.layout.fetch(session, &puts[..fit], &inner.shelf.terms)?;
     *begun = true;
@@ -147,8 +147,8 @@ fn attempt(
     }
     let before = news(inner, position, session, seq)?;
     let (texts, mut words_seq) = (inner.indexes(fetched.texts), fetched.words_seq);
-    // Words are indexed in the order of puts. If an earlier put is not indexed yet, this batch is
-    // not indexed.
+    // Words are indexed in the order of puts, so this batch is not indexed if an earlier put is not
+    // indexed yet.
     let texts = texts.filter(|_| words_seq == seq);
     let mut play = BatchReplay::new(inner, session, fetched, position);
     let mut committed = CommitResult {
@@ -182,8 +182,8 @@ fn attempt(
     Ok(Some(CommittedBatch { committed, position, seq: last, kept, deleted }))
 }
 
-/// Applies the writes in order, up to the write at `fit` or to the first write that is only partly
-/// done.
+/// Applies the writes in order, until the write at index `fit`, or until a write can be done only
+/// in part.
 fn replay<'p>(
     play: &mut BatchReplay<'_, 'p>,
     writes: &[Write],
@@ -193,7 +193,7 @@ fn replay<'p>(
 ) -> Result<(), StatementError> {
     for (at, (write, put)) in writes.iter().zip(puts).enumerate() {
         if at == fit {
-            // The first write of the next step. It has deleted nothing yet.
+            // The next step begins with this write, which has deleted nothing yet.
             committed.outcomes.push(Outcome::Erased(0));
             committed.unfinished = true;
             break;
@@ -212,7 +212,7 @@ fn replay<'p>(
     Ok(())
 }
 
-/// Makes the parts of the records that have no part.
+/// Makes the parts (ranges of time) that the batch's records need and that do not exist.
 fn make_missing_parts(
     inner: &PostgresState,
     session: &mut DatabaseSession,
@@ -224,15 +224,15 @@ fn make_missing_parts(
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = now.as_nanos() / (1_000_000_000 / u128::from(inner.shelf.units_per_s.max(1)));
     let missing = parts.missing(times, u64::try_from(now).unwrap_or(u64::MAX), grid);
-    // Without its part, a record is kept with those outside of all parts. A later commit moves the
-    // record.
+    // If a part cannot be made now, its records go to the tables for times outside all parts. A
+    // later commit makes the part and moves these records.
     if !missing.is_empty() && make_parts(session, &missing, grid)? {
         inner.set_parts(Parts::read(session, parts.version + 1)?);
     }
     Ok(())
 }
 
-/// Reads the puts up to number `seq` that this process has not delivered yet.
+/// Reads puts up to number `seq` that this process has not delivered yet.
 fn news(
     inner: &PostgresState,
     position: TimelinePosition,

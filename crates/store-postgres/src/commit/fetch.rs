@@ -1,5 +1,5 @@
-//! The stored records that the rules of a batch may affect. A layout fetches all of them in one
-//! round trip.
+//! The stored records that the rules may need to see for a batch. A layout fetches all these
+//! records in one round trip.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,12 +13,12 @@ use crate::session::DatabaseSession;
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 
-/// Maximum number of slots and ids that a commit looks up for the rules of its puts: as many as one
-/// event can name.
+/// Maximum number of slots and ids that a commit looks up for the rules of its puts. One event can
+/// name as many.
 pub(crate) const LOOKUPS_MAX: usize = 2_500;
 
-/// The conditions of a slot's query, if an index has them: an author, a kind, and optionally a
-/// label that is private to the author.
+/// A slot of records, as an index can find it: an author, a kind, and optionally a label that is
+/// private to the author.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SlotQuery {
     pub(crate) author: Author,
@@ -27,8 +27,8 @@ pub(crate) struct SlotQuery {
 }
 
 impl SlotQuery {
-    /// Returns the slots whose records a query selects, if there are at most `max`. Returns `None`
-    /// if the query has other conditions.
+    /// Returns the slots whose records a query selects; `None` if there are more than `max` slots,
+    /// or if the query has other conditions.
     pub(crate) fn all(query: &Query, terms: &DatabaseTermHasher, max: usize) -> Option<Vec<Self>> {
         let ([author], Some(kinds)) = (query.authors.as_deref()?, &query.kinds) else {
             return None;
@@ -49,7 +49,7 @@ impl SlotQuery {
         (plain && kinds.len() * terms.len() <= max).then(|| kinds.iter().flat_map(of).collect())
     }
 
-    /// Returns the slots that contain a record.
+    /// Returns the slots to which a record belongs.
     pub(crate) fn of(put: &PreparedPut<'_>, terms: &DatabaseTermHasher) -> Vec<Self> {
         let Some(author) = put.record.author() else { return Vec::new() };
         let kind = put.record.kind().cast_signed();
@@ -65,21 +65,22 @@ fn is_plain(query: &Query) -> bool {
     query.gate.is_none() && query.words.is_none() && query.not_authors.is_empty()
 }
 
-/// Returns the ids that a query names, if the fetched columns of a record suffice for the
-/// comparison.
+/// Returns the ids that a query names, if the columns of [`NamedRecord`] suffice to compare a
+/// record with the query.
 fn named(query: &Query) -> Option<&[Id]> {
     let of_kinds = query.labels.is_empty() || query.kinds.is_some();
     query.ids.as_deref().filter(|_| is_plain(query) && of_kinds)
 }
 
-/// The look-ups and searches by which a store's layout answers the queries of rules.
+/// The look-ups and searches by which a layout answers the queries of rules.
 #[derive(Clone, Copy)]
 pub(crate) struct RuleLookups {
-    /// Maximum number of slots of a query.
+    /// Maximum number of slots to which a query may refer.
     pub(crate) slots_max: usize,
     /// Whether ids are looked up.
     pub(crate) by_id: bool,
-    /// Maximum number of queries of a commit that no look-up can answer and that need a search.
+    /// Maximum number of queries in a commit that no look-up can answer, so that they need a
+    /// search.
     pub(crate) searches_max: usize,
 }
 
@@ -92,8 +93,8 @@ impl RuleLookups {
         named(query).filter(|_| self.by_id)
     }
 
-    /// Returns how many of the first writes fit into one commit, whose look-ups and searches are
-    /// bounded.
+    /// Returns how many writes, counted from the first, fit into one commit. The commit's look-ups
+    /// and searches are bounded.
     pub(crate) fn fit(self, puts: &[Option<PreparedPut<'_>>], terms: &DatabaseTermHasher) -> usize {
         let (mut lookups, mut searches) = (0, 0);
         let cost = |query: &Query| match (self.ids(query), self.slots(query, terms)) {
@@ -102,7 +103,7 @@ impl RuleLookups {
             (None, None) => (0, 1),
         };
         let mut fits = |put: &Option<PreparedPut<'_>>| {
-            // A write that is not a put needs one search.
+            // A write other than a put needs one search.
             let Some(put) = put else {
                 searches += 1;
                 return searches <= self.searches_max;
@@ -117,24 +118,24 @@ impl RuleLookups {
     }
 }
 
-/// The key of a stored record, and the size of the record in bytes.
+/// The key of a stored record, and the record's size in bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct SizedKey {
     pub(crate) key: IndexKey,
     pub(crate) bytes: usize,
 }
 
-/// The columns of a stored record that suffice to match rules that name the record's id.
+/// Those columns of a stored record that suffice to match rules that name the record's id.
 pub(crate) struct NamedRecord {
     pub(crate) found: SizedKey,
     pub(crate) author: Option<Author>,
     pub(crate) kind: u32,
-    /// Those of the record's terms that rules of this batch contain.
+    /// Those terms of the record that also occur in a rule of this batch.
     pub(crate) terms: Vec<i64>,
 }
 
 impl NamedRecord {
-    /// Whether the record matches a query whose ids include the record's own.
+    /// Whether the record matches a query that names the record's id.
     pub(crate) fn matches(&self, query: &Query, terms: &DatabaseTermHasher) -> bool {
         let has_label = |set: &LabelSet| {
             let mut asked = set.values.iter().map(|value| terms.label(set.name, value, None));
@@ -154,26 +155,27 @@ pub(crate) struct FetchedState {
     pub(crate) seq: i64,
     /// The number of stored records.
     pub(crate) records: i64,
-    /// The version of the parts.
+    /// The version of the list of parts.
     pub(crate) parts: i64,
-    /// The timeline of the numbers.
+    /// The timeline to which the numbers belong.
     pub(crate) line: i64,
-    /// The texts whose words are indexed. `None` if no texts are indexed.
+    /// The texts whose words are indexed; `None` if no texts are indexed.
     pub(crate) texts: Option<i64>,
     /// The number of the put up to which words are indexed.
     pub(crate) words_seq: i64,
-    /// The batch's ids that are stored.
+    /// Those ids of the batch that are already stored.
     pub(crate) known: HashSet<[u8; 32]>,
-    /// The newest forbidding record of each key that has such a record.
+    /// For each key, the newest record that forbids, if there is such a record.
     pub(crate) forbids: HashMap<i64, Vec<u8>>,
-    /// The records in each slot.
+    /// For each slot, its records.
     pub(crate) slots: HashMap<SlotQuery, Vec<SizedKey>>,
-    /// The records of the ids that rules name. `None` for ids that are not stored.
+    /// For each id that a rule names, the record; `None` if the id is not stored.
     pub(crate) named: HashMap<Id, Option<NamedRecord>>,
 }
 
 impl FetchedState {
-    /// Reads the shelf's state and the known ids of a batch. `ids` are the ids of the batch.
+    /// Reads the shelf's state, and finds which ids of the batch are stored. `ids` are the ids of
+    /// the batch.
     pub(crate) fn read(
         session: &DatabaseSession,
         state: &[Row],
@@ -194,14 +196,14 @@ impl FetchedState {
     }
 }
 
-/// The values by which a commit looks up the records that its rules may affect.
+/// The values by which a commit looks up the records that the rules may need.
 pub(crate) struct RuleKeys<'a> {
     /// The times and the ids of the batch's puts.
     pub(crate) times: Vec<i64>,
     pub(crate) ids: Vec<&'a [u8]>,
-    /// The hashes of the conditions of forbidding records.
+    /// The hashes of the prohibitions.
     pub(crate) forbidding: Vec<i64>,
-    /// The slots without a label, and those with a label.
+    /// The slots without a label, and the slots with a label.
     pub(crate) plain: Vec<SlotQuery>,
     pub(crate) termed: Vec<SlotQuery>,
     pub(crate) named: NamedIds<'a>,
@@ -232,20 +234,20 @@ impl<'a> RuleKeys<'a> {
         }
     }
 
-    /// Returns the slots, each without records.
+    /// Returns a map with these slots, none of which has records yet.
     pub(crate) fn empty_slots(&self) -> HashMap<SlotQuery, Vec<SizedKey>> {
         self.plain.iter().chain(&self.termed).map(|slot| (*slot, Vec::new())).collect()
     }
 }
 
-/// Returns the authors, the kinds and the terms of slots. The terms are those of slots with a label.
+/// Returns the authors and the kinds of slots, and the terms of those slots that have a label.
 pub(crate) fn slot_columns(slots: &[SlotQuery]) -> (Vec<&[u8]>, Vec<i32>, Vec<i64>) {
     let authors = slots.iter().map(|slot| &slot.author[..]).collect();
     let kinds = slots.iter().map(|slot| slot.kind).collect();
     (authors, kinds, slots.iter().filter_map(|slot| slot.term).collect())
 }
 
-/// The ids that rules name, and the kinds and terms that these rules also contain.
+/// The ids that rules name, and the kinds and terms that occur in the same rules.
 #[derive(Default)]
 pub(crate) struct NamedIds<'a> {
     pub(crate) ids: Vec<&'a [u8]>,
@@ -278,13 +280,13 @@ impl<'a> NamedIds<'a> {
     }
 }
 
-/// Reads a record's key and size, which begin at column `at`.
+/// Reads a record's key and size from the columns beginning with `at`.
 pub(crate) fn sized(row: &Row, at: usize) -> SizedKey {
     let key = IndexKey { time: row.get(at), id: id(row.get(at + 1)) };
     SizedKey { key, bytes: row.get::<_, i32>(at + 2).unsigned_abs() as usize }
 }
 
-/// Reads an id, or an author.
+/// Reads an id or an author.
 pub(crate) fn id(bytes: &[u8]) -> [u8; 32] {
     bytes.try_into().unwrap_or_default()
 }

@@ -1,13 +1,13 @@
-//! Commits a batch in one transaction. The whole database commits one batch at a time.
+//! Commits a batch in one transaction. Only one batch at a time is committed in the whole database.
 //!
 //! 1. One round trip begins the transaction, locks the shelf's row in `state`, and fetches every
-//!    stored record that the rules of this batch may affect.
-//! 2. The rules are applied here, in order, to the fetched records and the batch's own records
+//!    stored record that the rules may need for this batch.
+//! 2. Then Hark applies the rules, in order, to the fetched records and to the batch's own records
 //!    ([`play`]).
-//! 3. The resulting deletions and insertions are executed, counted and made durable.
+//! 3. The resulting deletions and insertions are executed and made durable.
 //!
-//! So the numbers of puts follow the order of commits without gaps, and rules hold when several
-//! nodes write.
+//! Since commits are one after another, the numbers of puts have no gaps and follow the order of
+//! commits, and the rules hold even if several nodes write.
 
 pub(crate) use batch::{CommitAttempt, PreparedPut, ShelfAdvance};
 pub(crate) use committer::CommitterState;

@@ -1,4 +1,4 @@
-//! Applies a batch's writes, in order, to the stored records and the batch's own puts.
+//! Applies the writes of a batch, in order, to the stored records and to the batch's own puts.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -24,28 +24,29 @@ pub(super) struct BatchReplay<'a, 'p> {
     position: TimelinePosition,
     /// The number of the newest put.
     seq: i64,
-    /// Puts of this batch, in order, with their numbers. `None` for a put that a later write of the
-    /// batch has deleted.
+    /// The puts of this batch with their numbers, in order; `None` for a put that a later write of
+    /// the batch has deleted.
     puts: Vec<Option<(i64, &'p PreparedPut<'p>)>>,
-    /// The position in `puts` of each id.
+    /// For each id, the index of its put in `puts`.
     ids: HashMap<[u8; 32], usize>,
     by_author: HashMap<Author, Vec<usize>>,
     by_slot: HashMap<SlotQuery, Vec<usize>>,
     by_forbidding: HashMap<i64, Vec<usize>>,
-    /// Keys of the records to delete that were stored before this batch.
+    /// Keys of the records to delete. These records were stored before this batch.
     deleted: Vec<IndexKey>,
     deleted_ids: HashSet<[u8; 32]>,
     step: EraseLimits,
 }
 
-/// The deletions that a commit may still make, and those of the current write. Their bytes are
-/// limited as well, because deleting a tag row takes as long as deleting a record.
+/// The deletions that a commit may still make, and the deletions of the current write. The bytes of
+/// the deleted records are bounded as well, because deleting a tag row takes as long as deleting a
+/// record.
 struct EraseLimits {
     left: usize,
     bytes_left: usize,
-    /// Whether records are left that the commit may no longer delete.
+    /// Whether records remain that this commit must not delete any more.
     unfinished: bool,
-    /// Ids deleted by the current write.
+    /// Ids that the current write has deleted.
     erased: Vec<Id>,
 }
 
@@ -86,7 +87,7 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         self.step.unfinished
     }
 
-    /// Takes the ids of the records that the last write deleted.
+    /// Returns the ids of the records that the last write deleted, and empties their list.
     pub(super) fn erased(&mut self) -> std::vec::Drain<'_, Id> {
         self.step.erased.drain(..)
     }
@@ -148,9 +149,9 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         self.erase_step(&query)
     }
 
-    /// Deletes the matching records, up to the commit's limit.
+    /// Deletes matching records, up to the commit's limit.
     fn erase_step(&mut self, query: &Query) -> Result<u64, StatementError> {
-        // One record more than the limit shows whether more records match.
+        // One record beyond the limit shows whether more records match.
         let limit = query.limit.min(self.step.left + 1);
         let (mut found, cut) =
             self.find_some(&Query { limit, ..query.clone() }, self.step.bytes_left)?;
@@ -162,7 +163,7 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         Ok(found.len() as u64)
     }
 
-    /// Whether a forbidding record is stored or was put by this batch.
+    /// Whether a record that `there_is` describes is stored, or was put by this batch.
     fn is_there(&mut self, there_is: &Prohibition<'_>) -> Result<bool, StatementError> {
         let key = self.inner.shelf.terms.forbidding(there_is);
         let query = there_is.query();
@@ -176,8 +177,9 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         if !self.deleted_ids.contains(newest.id()) && query.matches(&newest) {
             return Ok(true);
         }
-        // The newest record does not forbid the put. An earlier record can forbid only if this
-        // batch deletes the newest one, or if the newest one has another author.
+        // The newest record with this key does not forbid the put. An earlier record can forbid the
+        // put only if this batch deletes the newest record, or if the newest record has another
+        // author.
         let is_theirs = newest.author() == Some(there_is.author) && newest.time() < there_is.from;
         if is_theirs { Ok(false) } else { Ok(!self.find(&query)?.is_empty()) }
     }
@@ -188,8 +190,8 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         self.find_some(query, usize::MAX).map(|(found, _)| found)
     }
 
-    /// Like `find`, but stops after about `bytes_max` stored bytes. Also returns whether this limit
-    /// ended the search.
+    /// Does the same as `find`, but stops after about `bytes_max` bytes of stored records. Also
+    /// returns whether `bytes_max` ended the search.
     fn find_some(
         &mut self,
         query: &Query,
@@ -205,14 +207,14 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         let own = own.into_iter().filter_map(|at| self.puts[at]).map(|(_, put)| put);
         found.extend(own.filter(matching).map(|put| put.key));
         found.sort_by(|a, b| query.order.compare(&a.position(), &b.position()));
-        // A record that is in two of the slots was found twice.
+        // A record in two of the slots was found twice.
         found.dedup();
         Ok((found, cut))
     }
 
-    /// Returns the keys of matching stored records, whether `bytes_max` cut them off, and the
-    /// positions of this batch's puts that may match. With few exceptions, the records for rules
-    /// have been fetched already.
+    /// Returns the keys of stored records that match, whether `bytes_max` cut them off, and the
+    /// indices of those puts of this batch that may match. Except in rare cases, the records for
+    /// rules have already been fetched.
     fn look_up(
         &mut self,
         query: &Query,
@@ -246,7 +248,7 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         Ok((found, cut, own))
     }
 
-    /// Returns the keys of records that this batch has not deleted, up to about `bytes_max`, and
+    /// Of these keys, returns those that this batch has not deleted, up to about `bytes_max`, and
     /// whether there are more.
     fn left(
         &self,
@@ -264,16 +266,18 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         (left, false)
     }
 
-    /// Returns the keys of matching stored records, and whether `bytes_max` ended the search.
+    /// Returns the keys of stored records that match, and whether `bytes_max` ended the search.
     fn search(
         &mut self,
         query: &Query,
         bytes_max: usize,
     ) -> Result<(Vec<IndexKey>, bool), StatementError> {
-        // The search also finds records that this batch deletes.
+        // The search also finds records that this batch deletes, so its limit is higher by their
+        // number.
         let limit = query.limit.saturating_add(self.deleted.len());
         let query = Query { limit, budget: u64::MAX, ..query.clone() };
-        // The search has no era (no cached records): a commit depends on the database alone.
+        // The search has no era, so it uses no cached records: a commit must depend on the database
+        // alone.
         let asked = SqlQuery::opened(&query, &self.inner.shelf, i64::MAX);
         let mut finder = Finders::new(asked, self.inner.layout);
         let (mut found, mut bytes) = (Vec::new(), 0);

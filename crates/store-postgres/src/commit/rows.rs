@@ -13,10 +13,10 @@ use crate::session::DatabaseSession;
 use crate::statement::StatementForm;
 use crate::time::{IndexKey, to_db};
 
-/// Approximate size in bytes of the pieces in which rows of records are sent.
+/// Rows of records are sent in pieces of about this many bytes.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// The columns in which the rows of layouts differ.
+/// Those columns of rows in which the layouts differ.
 pub(crate) trait RowFormat: Send {
     /// The statement that inserts records.
     const COPY_RECORDS: StatementForm;
@@ -38,7 +38,7 @@ pub(crate) struct TagRow<'a> {
     pub(crate) place: &'a [u8],
 }
 
-/// Encodes the rows of records, of their tags, and of the table `forbid`.
+/// Encodes the rows of records, of their tags and of the table `forbid`.
 pub(crate) struct RowEncoder<'a, F> {
     shelf: &'a ShelfProperties,
     kept: std::slice::Iter<'a, (i64, &'a PreparedPut<'a>)>,
@@ -77,7 +77,7 @@ impl<'a, F: RowFormat> RowEncoder<'a, F> {
         }
     }
 
-    /// Inserts the rows of records, and of their tags. The tag rows are encoded while the database
+    /// Inserts the rows of records and of their tags. The tag rows are encoded while the database
     /// is still inserting records.
     pub(crate) fn copy(&mut self, session: &mut DatabaseSession) -> Result<(), StatementError> {
         let mut tags = None;
@@ -95,8 +95,8 @@ impl<'a, F: RowFormat> RowEncoder<'a, F> {
         Ok(())
     }
 
-    /// Adds the records to the numbers of records of their labels' values. Returns the columns of
-    /// the table `forbid`, and the encoded bytes.
+    /// For each listed value of a label, raises the number of records by the records of this batch.
+    /// Returns the columns of the table `forbid`, and the number of encoded bytes.
     pub(crate) fn write_values(
         mut self,
         session: &mut DatabaseSession,
@@ -105,7 +105,7 @@ impl<'a, F: RowFormat> RowEncoder<'a, F> {
         Ok((self.forbidding, self.bytes as u64))
     }
 
-    /// Returns the next rows of records. `None` if no rows are left.
+    /// Returns the next rows of records; `None` after the last.
     fn piece(&mut self) -> Option<Bytes> {
         if self.ended {
             return None;
@@ -155,7 +155,8 @@ impl<'a, F: RowFormat> RowEncoder<'a, F> {
         }
     }
 
-    /// Returns the tag rows of all records in index order, so that each index page is visited once.
+    /// Returns the tag rows of all records in the order of the index, so that the database visits
+    /// each index page once.
     fn tag_rows(&mut self) -> Option<Bytes> {
         if self.tags.is_empty() {
             return None;

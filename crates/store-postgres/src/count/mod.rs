@@ -1,7 +1,7 @@
-//! Counts matches in the database with one statement, which is built from the query's conditions.
+//! Counts matches in the database, with one statement that is made from the query's conditions.
 //!
-//! Labels are compared by their terms alone, so a chance collision of a keyed 64-bit hash would add
-//! one to the count.
+//! Labels are compared only by their terms, which are keyed 64-bit hashes. So an accidental
+//! collision of two terms would count a record too many.
 
 pub(crate) use run::{CountedRows, all_matches, count, explain, number, read};
 pub(crate) use text::{CountStatements, StatementText, conditions, lists, signed};

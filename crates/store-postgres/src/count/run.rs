@@ -1,4 +1,4 @@
-//! Runs the statements that count a query's matches, or reads the records.
+//! Runs the statements that count a query's matches, or reads the records and counts.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::search::{Finders, Sessions as _, SqlQuery};
 use crate::session::DatabaseSession;
 use crate::state::PostgresState;
 
-/// Returns the queries for all matches of a query, ignoring its limit and cursor. Empty if nothing
-/// can match; several if a gate divides the query.
+/// Returns the queries for all matches of a query. Its limit and cursor are ignored. The result is
+/// empty if nothing can match, and has several queries if a gate divides the query.
 pub(crate) fn all_matches(
     inner: &PostgresState,
     query: &Query,
@@ -29,25 +29,25 @@ pub(crate) fn all_matches(
 
 /// The result of a count.
 pub(crate) struct CountedRows {
-    /// The number of matches. `None` if the query's budget of rows is exceeded.
+    /// The number of matches; `None` if the count would exceed the query's budget of rows.
     pub(crate) matches: Option<u64>,
-    /// Rows that the count has visited.
+    /// Number of rows that the count has visited.
     pub(crate) visited: u64,
 }
 
 impl CountedRows {
-    /// A count that has visited this many rows, of which the budget allows `budget`.
+    /// Makes the result of a count that has visited `visited` rows with a budget of `budget`.
     pub(crate) fn within(budget: u64, matches: u64, visited: u64) -> Self {
         Self { matches: (visited <= budget).then_some(matches), visited }
     }
 }
 
-/// The number in a column of the only row of a result.
+/// Returns the number in a column of a result that has one row.
 pub(crate) fn number(rows: &[Row], column: usize) -> u64 {
     rows.first().map_or(0, |row| row.get::<_, i64>(column)).max(0).cast_unsigned()
 }
 
-/// Counts the matches of a query without words.
+/// Counts the matches of a query that has no words.
 pub(crate) fn count(
     inner: &Arc<PostgresState>,
     query: &Query,
@@ -60,7 +60,7 @@ pub(crate) fn count(
     reading.with(|session| run(&counting, query.budget, session))
 }
 
-/// Counts the matching records. Stops once the budget of rows is exceeded.
+/// Counts the matching records. Stops when the budget of rows is exceeded.
 fn run(
     counting: &CountStatements,
     budget: u64,
@@ -78,8 +78,8 @@ fn run(
     Ok(CountedRows::within(budget, matches, visited))
 }
 
-/// Returns the statements that count the matches of a query, each with PostgreSQL's output of
-/// EXPLAIN ANALYZE. `None` if the records are read.
+/// Returns the statements that count the matches of a query, each with the output of EXPLAIN
+/// ANALYZE. `None` if Hark would read the records instead.
 pub(crate) fn explain(
     inner: &Arc<PostgresState>,
     query: &Query,

@@ -10,7 +10,7 @@ use crate::time::to_db;
 pub(crate) struct CountStatements {
     /// One statement for each query.
     pub(crate) statements: Vec<(String, StatementText)>,
-    /// The column with the number of visited rows. The first column has the number of matches.
+    /// The column that has the number of visited rows. The first column has the number of matches.
     pub(crate) visited_column: usize,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct StatementText {
 }
 
 impl StatementText {
-    /// Adds a value, and returns the value's name in the text.
+    /// Adds a value, and returns its name in the text, for example $3.
     pub(crate) fn value(&mut self, value: impl ToSql + Sync + Send + 'static) -> String {
         self.values.push(Box::new(value));
         format!("${}", self.values.len())
@@ -45,7 +45,7 @@ pub(crate) fn lists(keys: &[[u8; 32]]) -> Vec<Vec<u8>> {
     keys.iter().map(|key| key.to_vec()).collect()
 }
 
-/// Adds the query's conditions other than its times and ids.
+/// Adds all conditions of the query except times and ids.
 pub(crate) fn conditions(asked: &SqlQuery, terms: &DatabaseTermHasher, text: &mut StatementText) {
     let query = &asked.query;
     let seq = text.value(asked.seq);

@@ -1,6 +1,6 @@
-//! The layouts of a shelf's tables: a trait with all steps that differ between layouts, and the
-//! shared statements. [`plain`](crate::plain) is the layout for one server, [`citus`](crate::citus) the layout
-//! for a cluster.
+//! The layouts of a shelf's tables: a trait for all steps in which layouts differ, and the
+//! statements that layouts share. [`plain`](crate::plain) is the layout for one server, and
+//! [`citus`](crate::citus) is the layout for a cluster.
 
 pub(crate) use shared::{
     LOCK_TIMEOUT_MS, LOWER_VALUES, MigrationText, SharedStatement, lower_values,

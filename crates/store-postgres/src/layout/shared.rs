@@ -1,19 +1,20 @@
-//! The statements and texts that both layouts have: those for small tables, which are the same.
+//! The statements and texts that both layouts share. They are for the small tables, which are the
+//! same in both.
 
 /// A migration: its number, its name and its text. A released migration is never changed.
 pub(crate) type MigrationText = (i32, &'static str, &'static str);
 
-/// How long a statement may wait for the lock of tables that queries read. Queries wait behind such
-/// a statement.
+/// How long a statement may wait for the lock of a table that queries read. While the statement
+/// waits, queries wait behind the statement.
 pub(crate) const LOCK_TIMEOUT_MS: u32 = 50;
 
-/// Lowers the numbers of records of values by those in `lost`. Values without records are deleted.
+/// For each value in `lost`, lowers the number of records. A value without records is deleted.
 pub(crate) const LOWER_VALUES: &str = "ended AS (DELETE FROM label_value v USING lost l \
     WHERE v.term = l.term AND v.records <= l.records), \
     lowered AS (UPDATE label_value v SET records = v.records - l.records FROM lost l \
     WHERE v.term = l.term AND v.records > l.records)";
 
-/// Returns a statement that lowers the numbers of records of the values in $1 by those in $2.
+/// Returns a statement that lowers the number of records of each value in $1 by the number in $2.
 pub(crate) fn lower_values() -> String {
     format!(
         "WITH lost AS (SELECT * FROM unnest($1::bigint[], $2::bigint[]) AS l(term, records)), \
@@ -28,13 +29,13 @@ pub(crate) enum SharedStatement {
     Begin,
     /// Deletes the `forbid` rows of records.
     DeleteForbids,
-    /// Adds to the numbers of records of labels' values.
+    /// For each value of a label, raises the number of records.
     AddValues,
-    /// Values of a label, with their numbers of records, by term.
+    /// Reads the values of a label with their numbers of records, ordered by term.
     Values,
-    /// Records that have expired.
+    /// Finds records that have expired.
     Expired,
-    /// The parts.
+    /// Reads the list of parts.
     Parts,
 }
 

@@ -1,4 +1,4 @@
-//! A layout of a shelf's tables, with all steps in which layouts differ.
+//! A layout of a shelf's tables: all steps in which layouts differ.
 
 use super::shared::MigrationText;
 use crate::commit::fetch::{FetchedState, RuleLookups};
@@ -14,51 +14,51 @@ use crate::statement::StatementForm;
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 
-/// The facts of a layout that are needed to open a shelf.
+/// The facts of a layout that opening a shelf needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayoutFacts {
     /// Whether the tables are distributed over the workers of a Citus cluster.
     pub(crate) is_cluster: bool,
-    /// Whether words are indexed, and records are searched for by words.
+    /// Whether words are indexed, so that records can be searched for by words.
     pub(crate) has_words: bool,
-    /// Whether records are in parts by their times.
+    /// Whether the tables of records have parts, each for a range of time.
     pub(crate) has_parts: bool,
 }
 
-/// A layout of a shelf's tables. The layout is chosen once, when the shelf is opened. Names of
-/// tables are found through the session's search path.
+/// A layout of a shelf's tables. The layout is chosen once, when a shelf is opened. Statements name
+/// tables without a schema; the session's search path determines the schema.
 pub(crate) trait Layout: Send + Sync {
     /// The facts that are needed to open a shelf.
     fn facts(&self) -> LayoutFacts;
 
-    /// Settings of every session, by name.
+    /// The settings of every session, with their values.
     fn settings(&self) -> &'static [(&'static str, &'static str)];
 
     /// The migrations that create the tables, in order.
     fn migrations(&self) -> &'static [MigrationText];
 
-    /// Prepares a session for the migrations of a shelf whose new tables have `shards` shards.
+    /// Prepares a session for the migrations of a shelf. New tables get `shards` shards.
     fn begin_migrations(
         &self,
         session: &mut DatabaseSession,
         shards: u32,
     ) -> Result<(), StatementError>;
 
-    /// Sets the settings of the database that the tables need.
+    /// Sets those settings of the database that the tables need.
     fn end_migrations(&self, session: &mut DatabaseSession) -> Result<(), StatementError>;
 
-    /// Returns the text of a query for the sizes of the schema $1: records, bytes, bytes of
-    /// indices, dead rows, oldest and newest time, and the number of the newest put.
+    /// Returns the text of a query for the sizes of schema $1: number of records, bytes, bytes of
+    /// indices, dead rows, oldest and newest time, number of the newest put.
     fn sizes(&self) -> &'static str;
 
-    /// The statement that locks the shelf and returns its state.
+    /// The statement that locks the shelf and reads its state.
     fn lock(&self) -> StatementForm;
 
     /// Reads the timeline and a number up to which all puts are visible, including every put that a
     /// process has acknowledged. `None` if the table `state` is empty.
     fn newest(&self, session: &mut DatabaseSession) -> Result<Option<(i64, i64)>, StatementError>;
 
-    /// Reads at most `limit` puts with numbers above `after` and up to `to`.
+    /// Reads at most `limit` puts, with numbers above `after` and up to `to`.
     fn news(
         &self,
         session: &mut DatabaseSession,
@@ -67,14 +67,14 @@ pub(crate) trait Layout: Send + Sync {
         limit: i64,
     ) -> Result<NewsPage, StatementError>;
 
-    /// Returns an empty cache of records, if searches use a cache.
+    /// Returns an empty cache of records; `None` if searches use no cache.
     fn record_cache(&self) -> Option<RecentRecords>;
 
-    /// Returns the steps of a new search.
+    /// Returns the steps for a new search.
     fn search_steps(&self) -> Box<dyn SearchSteps>;
 
-    /// Returns the statements that count the matches of queries, each of which visits at most
-    /// `budget` rows and one more. `None` if the records have to be read.
+    /// Returns the statements that count the matches of queries. Each visits at most `budget` + 1
+    /// rows. `None` if Hark must read the records instead.
     fn count_statements(
         &self,
         asked: &[SqlQuery],
@@ -85,14 +85,14 @@ pub(crate) trait Layout: Send + Sync {
     /// Prepares a session for commits.
     fn prepare_committer(&self, session: &mut DatabaseSession) -> Result<(), StatementError>;
 
-    /// Waits until no other process commits, and excludes other commits.
+    /// Waits until no other process commits, and keeps other processes from committing.
     fn enter(&self, session: &mut DatabaseSession) -> Result<(), StatementError>;
 
     /// Lets other processes commit.
     fn leave(&self, session: &mut DatabaseSession) -> Result<(), StatementError>;
 
-    /// Lets other processes commit after an attempt to commit, and notifies the processes of a
-    /// durable batch.
+    /// Lets other processes commit after this process has tried to commit. If the batch is durable,
+    /// notifies the other processes.
     fn leave_after(
         &self,
         session: &mut DatabaseSession,
@@ -102,8 +102,8 @@ pub(crate) trait Layout: Send + Sync {
     /// The look-ups and searches that answer the queries of rules.
     fn rule_lookups(&self) -> RuleLookups;
 
-    /// Begins the transaction, locks the shelf, and fetches the records that the rules of puts may
-    /// affect.
+    /// Begins the transaction, locks the shelf, and fetches the stored records that the rules may
+    /// need for these puts.
     fn fetch(
         &self,
         session: &mut DatabaseSession,
@@ -119,7 +119,7 @@ pub(crate) trait Layout: Send + Sync {
         deleted: &[IndexKey],
     ) -> Result<i64, StatementError>;
 
-    /// Inserts records and their tags, with the numbers of the puts. Returns the inserted bytes.
+    /// Inserts records with the numbers of their puts, and their tags. Returns the inserted bytes.
     fn insert(
         &self,
         session: &mut DatabaseSession,
@@ -127,7 +127,7 @@ pub(crate) trait Layout: Send + Sync {
         kept: &[(i64, &PreparedPut<'_>)],
     ) -> Result<u64, StatementError>;
 
-    /// Updates the shelf's state in the transaction of a batch.
+    /// Updates the shelf's state within the transaction of a batch.
     fn advance(
         &self,
         session: &mut DatabaseSession,

@@ -1,4 +1,4 @@
-//! The texts of both layouts, compared with their snapshots.
+//! The texts of both layouts are compared with stored snapshots.
 
 use std::fmt::{Debug, Write as _};
 
@@ -15,7 +15,7 @@ struct LayoutTexts {
     others: Vec<(String, String)>,
 }
 
-/// Every text of a layout, with its name.
+/// Returns every text of a layout, with its name.
 fn texts(layout: &dyn Layout, texts: LayoutTexts) -> String {
     let mut out = String::new();
     let mut add = |name: &str, text: &str| {
@@ -205,8 +205,8 @@ fn compare(name: &str, texts: &str, looked_at: &str) {
     }
 }
 
-/// Changing a statement changes the plans of all databases with this layout. To accept it,
-/// copy this test's output over the snapshot.
+/// A changed statement changes the plans in all databases with this layout. To accept the change,
+/// copy the output of this test over the snapshot.
 #[test]
 fn no_text_has_changed_since_it_was_last_looked_at() {
     let plain = LayoutTexts { statements: plain_statements(), others: part_texts() };

@@ -1,7 +1,7 @@
-//! Plans walks of values without kinds, or with many kinds.
+//! Plans the walk of a search whose values have no kinds, or many kinds.
 //!
-//! Values with few rows are read completely. Other values are read kind by kind. Both reads are
-//! restricted to the parts that contain the query's times.
+//! For a value with few rows, all its rows are read. For any other value, the rows are read kind by
+//! kind. Only parts that have times of the query are read.
 
 use tokio_postgres::Row;
 
@@ -15,16 +15,16 @@ use crate::search::SqlQuery;
 use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 
-/// Numbers of rows up to which a value is read completely, in all kinds: the minimum and maximum
-/// for one value, and the total of all values.
+/// Maximum number of rows for which a value is read completely, in all its kinds. The first two
+/// numbers bound this maximum for one value, the third is for all values together.
 const FEW_MIN: usize = 8;
 const FEW_MAX: usize = 256;
 const FEW_ALL: usize = 8_192;
-/// Maximum number of values whose ranges between excluded kinds are read at once.
+/// Maximum number of values for which the ranges between excluded kinds are read at once.
 const GAPS_VALUES_MAX: usize = 4;
 
-/// Returns a walk for values without kinds, or with many kinds. Values with few rows in the parts
-/// with `times` are read at once. Other values are read kind by kind.
+/// Returns a walk for values that have no kinds, or many kinds. If a value has few rows in the
+/// parts with `times`, they are all read at once. For any other value, rows are read kind by kind.
 pub(super) fn by_kind(
     asked: &SqlQuery,
     (set, values): (Set, &ConditionValues<'_>),
@@ -68,19 +68,19 @@ pub(super) fn by_kind(
     Ok(IndexWalk::new(set, ranges, known, asked))
 }
 
-/// One of the first few rows of a value.
+/// One of the first rows of a value.
 struct FirstRow {
     n: usize,
     key: IndexKey,
     kind: i32,
 }
 
-/// Returns the first few rows of each value, without rows of excluded kinds. `from` and `to` are
-/// bounds of whole parts, so every row that is read counts.
+/// Returns the first rows of each value, at most `few`, without rows of excluded kinds. `from` and
+/// `to` are the bounds of whole parts, so every row that is read counts.
 ///
-/// Reading between the excluded kinds costs one index lookup per range. If there are many values,
-/// it is done only for values with excluded rows among their first few rows that may have more
-/// rows. The resulting counts are the same.
+/// To read only between the excluded kinds costs one index lookup per range. If there are many
+/// values, this is done only for values that have rows of excluded kinds among their first rows,
+/// and may have more rows. The numbers of rows are the same as without this saving.
 fn few_of(
     asked: &SqlQuery,
     values: &ConditionValues<'_>,

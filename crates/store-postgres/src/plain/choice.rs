@@ -1,7 +1,7 @@
 //! Chooses the condition whose index ranges a search walks.
 //!
-//! Nothing is estimated. If several conditions have an index, their rows are counted up to a bound.
-//! The numbers of records of a listed label's values are known.
+//! No size is estimated: if several conditions have an index, their rows are counted up to a bound.
+//! For a listed label, the number of records of each value is known.
 
 use hark_archive::query::plan::Set;
 use tokio_postgres::types::ToSql;
@@ -13,15 +13,16 @@ use crate::error::StatementError;
 use crate::search::SqlQuery;
 use crate::session::DatabaseSession;
 
-/// Maximum number of rows that are counted of a condition's values, to choose between conditions.
+/// Maximum number of rows that are counted for a condition, to choose between conditions.
 const SIZE_MAX: i64 = 1_000;
 
-/// All records are walked by time if at least one in this number meets the condition. `FEW_SHARE`
-/// is for few values, whose ranges PostgreSQL merges, and `MANY_SHARE` for many values.
+/// If at least one in this number of all records meets the condition, all records are walked by
+/// time. `FEW_SHARE` applies to few values, whose ranges PostgreSQL merges, and `MANY_SHARE` to
+/// many values.
 const FEW_SHARE: i64 = 4;
 const MANY_SHARE: i64 = 24;
 
-/// The values of a condition that has an index.
+/// The values of a condition for which there is an index.
 pub(super) enum ConditionValues<'a> {
     Terms(Vec<i64>),
     Authors(Vec<&'a [u8]>),
@@ -59,12 +60,12 @@ impl ConditionValues<'_> {
             Self::Authors(authors) => {
                 RangeValue::Author(authors[at].try_into().unwrap_or_default())
             }
-            // Ranges of words are walked by `WordWalk`.
+            // `WordWalk` walks the ranges of words.
             Self::Words(_) => RangeValue::Any,
         }
     }
 
-    /// Returns the values at the given positions.
+    /// Returns the values at these indices.
     pub(super) fn some(&self, indices: &[usize]) -> Self {
         match self {
             Self::Terms(terms) => Self::Terms(indices.iter().map(|&at| terms[at]).collect()),
@@ -87,8 +88,9 @@ pub(super) fn values(asked: &SqlQuery, set: Set) -> Option<ConditionValues<'_>> 
     }
 }
 
-/// Returns the indexed condition that the fewest records in the parts with the given times meet.
-/// Common conditions are ignored unless `by_size` is set or all conditions are common.
+/// Returns the condition with an index that the fewest records meet, among the records in the parts
+/// that have these times. A common condition is not considered unless `by_size` is set or all
+/// conditions are common.
 pub(super) fn choose(
     asked: &SqlQuery,
     indexed: Option<&IndexedWords>,
@@ -113,7 +115,7 @@ pub(super) fn choose(
         return Ok(sets.first().map(|(set, _)| *set));
     }
     let bound = |values: &ConditionValues<'_>| match values {
-        // The bound is for all words and kinds together.
+        // This bound is for all words and kinds together.
         ConditionValues::Words(_) => SIZE_MAX,
         _ => (SIZE_MAX / i64::try_from(values.len()).unwrap_or(SIZE_MAX).max(1)).max(16),
     };
@@ -147,9 +149,9 @@ pub(super) fn choose(
     Ok(best.map(|(.., set)| set))
 }
 
-/// Returns the number of all records per matching record if so many records match that walking all
-/// records by time is cheaper. Otherwise returns `None`. The numbers are known only for a listed
-/// label, and used only if the query has no other condition.
+/// If so many records match that walking all records by time is cheaper, returns the number of all
+/// records per matching record; otherwise `None`. The numbers are known only for a listed label.
+/// They are used only if the query has no other condition.
 pub(super) fn most(
     asked: &SqlQuery,
     set: Set,

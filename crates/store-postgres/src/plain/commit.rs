@@ -19,8 +19,7 @@ use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 use crate::words::mark::mark;
 
-/// Maximum number of queries of a commit that need a search: the number that a request to vanish
-/// has.
+/// Maximum number of queries in a commit that need a search. A request to vanish has this many.
 const SEARCHES_MAX: usize = 2;
 
 /// The look-ups and searches that answer the queries of rules.

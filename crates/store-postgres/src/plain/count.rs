@@ -7,8 +7,7 @@ use crate::search::SqlQuery;
 use crate::terms::DatabaseTermHasher;
 use crate::time::to_db;
 
-/// Returns the statements that count the matches of queries, each of which visits at most `budget`
-/// rows and one more.
+/// Returns the statements that count the matches of queries. Each visits at most `budget` + 1 rows.
 pub(super) fn statements(
     asked: &[SqlQuery],
     terms: &DatabaseTermHasher,
@@ -19,8 +18,8 @@ pub(super) fn statements(
     CountStatements { statements, visited_column: 1 }
 }
 
-/// Returns a statement that visits at most `budget` rows and one more. It counts the matching
-/// records, and also returns the number of visited rows.
+/// Returns a statement that visits at most `budget` + 1 rows. The statement returns the number of
+/// matching records and the number of visited rows.
 fn statement(asked: &SqlQuery, terms: &DatabaseTermHasher, budget: i64) -> (String, StatementText) {
     let query = &asked.query;
     let mut text = StatementText::default();
@@ -40,8 +39,8 @@ fn statement(asked: &SqlQuery, terms: &DatabaseTermHasher, budget: i64) -> (Stri
     (sql, text)
 }
 
-/// Returns the FROM clause that finds the records, and the number of rows that were visited for a
-/// record. At most `rows_max` rows of labels are visited.
+/// Returns the FROM clause that finds the records, and an expression for the number of rows that
+/// were visited for a record. At most `rows_max` rows of labels are visited.
 fn driver(
     asked: &SqlQuery,
     text: &mut StatementText,

@@ -1,4 +1,5 @@
-//! The steps of a search on one server: ordered index ranges, then the records with their keys.
+//! The steps of a search on one server: read keys from ordered index ranges, then fetch the records
+//! of these keys.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 use crate::words::mark::mark;
 
-/// If at least `RARE_MIN` records were fetched, and fewer than one in `RARE_SHARE` matches, common
-/// conditions are counted too.
+/// If at least `RARE_MIN` records were fetched and fewer than one in `RARE_SHARE` of them matches,
+/// the rows of common conditions are counted, too.
 const RARE_MIN: usize = 500;
 const RARE_SHARE: usize = 16;
 
@@ -67,7 +68,7 @@ impl SearchSteps for PlainSteps {
                 found.visited += pages.visited - before;
                 found.fetched += pages.fetched - fetched;
                 found.add_page(page);
-                // Far fewer records may meet another condition, or none.
+                // Far fewer records than expected may meet another condition, or none may.
                 let is_rare =
                     found.fetched >= RARE_MIN && found.matched * RARE_SHARE < found.fetched;
                 if let Some(at) = pages.resumes_behind()
@@ -100,7 +101,7 @@ impl SearchSteps for PlainSteps {
         let count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
         let keys: Vec<IndexKey> = found.keys.iter().take(count).copied().collect();
         let mut bodies: Vec<(usize, Arc<[u8]>)> = Vec::new();
-        // The statement checks the probed words in the database, so the cache is not used.
+        // The statement compares the probed words in the database, so it cannot use the cache.
         let era = found.asked.era.filter(|_| found.asked.probes.is_empty());
         let cache = era.and_then(|era| Some((era, shared.recent.as_ref()?)));
         let missing: Vec<usize> = if let Some((era, recent)) = cache {
@@ -113,7 +114,7 @@ impl SearchSteps for PlainSteps {
             let some: Vec<IndexKey> = missing.iter().map(|&at| keys[at]).collect();
             let parts = shared.parts();
             let rows = match rows(found, &some, &|key| parts.of_time(key.time), session) {
-                // A part may have been dropped, or a lagging replica may not have it yet.
+                // A part may have been dropped, or a lagging replica may not have the part yet.
                 Err(StatementError::Missing(_)) => rows(found, &some, &|_| None, session)?,
                 rows => rows?,
             };
@@ -136,8 +137,8 @@ impl SearchSteps for PlainSteps {
     }
 }
 
-/// Returns the rows of `keys`, each with its key's position in `keys`. The rows are read from
-/// the tables of single parts if they are in at most [`FETCH_PARTS_MAX`] parts.
+/// Returns the rows of `keys`, each with the index of its key in `keys`. If the rows are in at most
+/// [`FETCH_PARTS_MAX`] parts, they are read from the tables of these parts.
 fn rows(
     found: &FinderState,
     keys: &[IndexKey],

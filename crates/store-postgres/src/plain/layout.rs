@@ -1,4 +1,4 @@
-//! The layout for one server, step by step.
+//! The steps of the layout for one server.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -29,7 +29,8 @@ impl Layout for PlainLayout {
         LayoutFacts { is_cluster: false, has_words: true, has_parts: true }
     }
 
-    // Plans are Hark's choice: every statement is a nested loop over ordered index ranges.
+    // Hark chooses the plans: with these settings, every statement becomes a nested loop over
+    // ordered index ranges.
     fn settings(&self) -> &'static [(&'static str, &'static str)] {
         &[
             ("plan_cache_mode", "force_generic_plan"),
@@ -98,7 +99,7 @@ impl Layout for PlainLayout {
     ) -> Result<NewsPage, StatementError> {
         let rows = session.query(PlainStatement::News, &[&after, &to, &limit])?;
         let at = rows.first().map(|row| (row.get(0), row.get(1)));
-        // Without records, one row is still returned.
+        // If there are no records, the statement still returns one row.
         let put = |row: &Row| {
             let body: Option<&[u8]> = row.get(3);
             Some((row.get::<_, Option<i64>>(2)?, body?.into()))
@@ -127,7 +128,8 @@ impl Layout for PlainLayout {
         Ok(())
     }
 
-    // The lock of the row in `state` excludes other commits, and `Advance` notifies.
+    // The lock of the row in `state` keeps other processes from committing, and `Advance` notifies
+    // these processes.
     fn enter(&self, _: &mut DatabaseSession) -> Result<(), StatementError> {
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! The layout for one server: the statements, and the steps of searches, counts and commits.
-//! [`PlainLayout`] brings them together.
+//! [`PlainLayout`] has them all.
 
 pub(crate) use layout::PlainLayout;
 pub(crate) use parts::make_parts;

@@ -1,4 +1,5 @@
-//! Reads pages of a few index ranges, which PostgreSQL merges, together with their records.
+//! Reads a few index ranges page by page. PostgreSQL merges the ranges and returns the keys
+//! together with their records.
 
 use hark_archive::query::plan::Set;
 use hark_codec::record::Key as Author;
@@ -14,35 +15,36 @@ use crate::search::found::{FETCH_MAX, FETCH_MIN, PAGE_BYTES_MAX, matching};
 use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 
-/// Maximum number of ranges that are read as pages.
+/// Maximum number of ranges that are read page by page.
 pub(super) const PAGE_RANGES_MAX: usize = 10;
 /// Maximum number of records of a page.
 const PAGE_MAX: usize = 2_048;
 
-/// The common property of an index range's keys, besides their kind.
+/// The value that all keys of an index range share, besides their kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeValue {
     Term(i64),
     Author(Author),
-    /// No property: the range has all records of the kind.
+    /// No value: the range has all records of the kind.
     Kind,
-    /// No property, not even the kind: the range has all records.
+    /// No value and no kind: the range has all records.
     Any,
     /// Any of the terms of the query's label condition.
     AnyTerm,
 }
 
-/// A few index ranges that PostgreSQL merges, returning the records with their keys.
+/// A walk along a few index ranges, which PostgreSQL merges. It returns the records together with
+/// their keys.
 pub(super) struct PageWalk {
     set: Set,
     pub(super) visited: u64,
-    /// Records that were read.
+    /// Number of records that were read.
     pub(super) fetched: usize,
     ranges: Vec<(RangeValue, i32)>,
     windows: TimeWindows,
-    /// Whether the current window may have more keys. `at` is the last key read; `None` if the
-    /// window is read from its start. Both change only after a page has arrived, so that a failed
-    /// page can be requested again.
+    /// Whether the current window may have more keys, and the last key that was read; `None` if the
+    /// window is read from its start. Both change only after a page has arrived, so a page that
+    /// failed can be requested again.
     open: bool,
     at: Option<IndexKey>,
     /// The number of rows that are visited for each row that is found.
@@ -52,16 +54,16 @@ pub(super) struct PageWalk {
 }
 
 impl PageWalk {
-    /// Creates a walk through all records by time. It finds the records with any of the terms of
-    /// the query's only label condition. A window is one part, so a statement visits at most one
-    /// part.
+    /// Makes a walk through all records by time. The walk finds the records that have any of the
+    /// terms of the query's only label condition. Each window is one part, so a statement visits at
+    /// most one part.
     pub(super) fn by_time(asked: &SqlQuery, passed: u64) -> Self {
         let ranges = vec![(RangeValue::AnyTerm, 0)];
         let windows = TimeWindows::of_parts(asked);
         Self { windows, passed, ..Self::new(Set::Time, ranges, asked) }
     }
 
-    /// Creates a walk through these index ranges of `set`.
+    /// Makes a walk along these index ranges of `set`.
     pub(super) fn new(set: Set, ranges: Vec<(RangeValue, i32)>, asked: &SqlQuery) -> Self {
         Self {
             set,
@@ -76,8 +78,8 @@ impl PageWalk {
         }
     }
 
-    /// Reads up to `wanted` records and returns those that match, or `None` if no record is left.
-    /// While the records are short, each page may have twice as many records as the previous page.
+    /// Reads up to `wanted` records and returns those that match; `None` if no records are left.
+    /// While records are short, each page may have twice as many records as the previous page.
     pub(super) fn next(
         &mut self,
         asked: &SqlQuery,
@@ -97,14 +99,14 @@ impl PageWalk {
         if let Some(at) = at {
             self.windows.narrow(at.time, order, parts);
         }
-        // An empty id sorts before all other ids.
+        // The empty id sorts before all other ids.
         let behind =
             at.as_ref().map_or((self.windows.edge(order), &[][..]), |at| (at.time, &at.id));
-        // A look-up in the tables of all parts would double the time.
+        // A look-up in the tables of all parts would take twice the time.
         let (first, last) = self.windows.window();
         let part = parts.of_time(first).filter(|part| parts.of_time(last) == Some(*part));
         let (rows, is_cut) = match self.read(asked, behind, wanted, part, session) {
-            // The part may have been dropped, or a lagging replica may not have it yet.
+            // The part may have been dropped, or a lagging replica may not have the part yet.
             Err(StatementError::Missing(_)) if part.is_some() => {
                 self.read(asked, behind, wanted, None, session)?
             }
@@ -114,8 +116,8 @@ impl PageWalk {
             let id: &[u8] = row.get(1);
             IndexKey { time: row.get(0), id: id.try_into().unwrap_or_default() }
         };
-        // A record with two of the values is returned twice. A record stored after the query began
-        // has no body.
+        // A record that has two of the values is returned twice. If a record was stored after the
+        // query began, its row has no body.
         let once = || rows.chunk_by(|a, b| key(a) == key(b));
         let bodies = once().filter_map(|same| same[0].get(2));
         let found = matching(asked, bodies, &mut self.visited)?;
@@ -131,7 +133,7 @@ impl PageWalk {
         Ok(Some(found))
     }
 
-    /// Returns the last key that was read if the current window may have more keys.
+    /// If the current window may have more keys, returns the last key that was read.
     pub(super) fn resumes_behind(&self) -> Option<IndexKey> {
         self.at.filter(|_| self.open)
     }

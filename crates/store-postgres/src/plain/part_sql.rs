@@ -2,17 +2,18 @@
 
 use crate::layout::LOCK_TIMEOUT_MS;
 
-/// The mark of a record, of class 0: the first 62 bits of its id, with the first bit inverted.
+/// The mark of a record, with class 0: the first 62 bits of the record's id, with the first bit
+/// inverted.
 const MARK: &str = "((('x' || encode(substr(r.id, 1, 8), 'hex'))::bit(64)::bigint | 3) - 3) \
     # (-9223372036854775808)";
 
-/// Adds the spared records to the numbers of their labels' values, in the transaction of
-/// [`retire_part`]. The numbers include the whole part until it is dropped.
+/// For each value of a label, adds the number of spared records, within the transaction of
+/// [`retire_part`]. Until the part is dropped, the numbers also include all its records.
 pub(crate) const KEEP_SPARED_VALUES: &str = "UPDATE label_value v SET records = v.records + s.records FROM (SELECT term, \
         count(*) AS records FROM spared_tag GROUP BY term) s WHERE v.term = s.term";
 
-/// Returns the statements that make the tables of a part with times from `start` up to, but not
-/// including, `stop`. A commit executes them in this order.
+/// Returns the statements that make the tables of a part, for times from `start` (inclusive) to
+/// `stop` (exclusive). A commit executes the statements in this order.
 pub(crate) fn make_part(number: u64, start: i64, stop: i64) -> Vec<String> {
     let make = |table| {
         let (filled, attached) = make_table(table, number, start, stop);
@@ -24,8 +25,9 @@ pub(crate) fn make_part(number: u64, start: i64, stop: i64) -> Vec<String> {
     texts
 }
 
-/// Returns the statements of [`make_part`] for those tables of words that do not exist. A version
-/// without tables of words may have dropped the part, but not its tables of words.
+/// Returns those statements of [`make_part`] that make tables of words, for tables that do not
+/// exist. A version of Hark without these tables may have dropped the part, but not its tables of
+/// words.
 pub(crate) fn make_word_tables(number: u64, start: i64, stop: i64) -> Vec<String> {
     let make = |table| {
         let (filled, attached) = make_table(table, number, start, stop);
@@ -41,8 +43,8 @@ pub(crate) fn make_word_tables(number: u64, start: i64, stop: i64) -> Vec<String
     ["word", "worded"].map(make).into()
 }
 
-/// Returns a statement that counts the records of a part that have the kinds in $1, up to $2
-/// records. It also counts their rows, including those of their labels and words.
+/// Returns a statement that counts those records of a part that have kinds of $1. It counts up to
+/// $2 records. The statement also counts their rows, including the rows of their labels and words.
 pub(crate) fn count_spared(number: i64) -> String {
     format!(
         "SELECT count(*), coalesce(sum(1 + cardinality(r.terms) + coalesce((SELECT \
@@ -52,8 +54,8 @@ pub(crate) fn count_spared(number: i64) -> String {
     )
 }
 
-/// Returns a statement that counts at most $2 records with numbers above $1, in a part or a retired
-/// part. It also returns the number of the last record.
+/// Returns a statement that counts records with numbers above $1, in a part or in a retired part.
+/// It counts at most $2 records. The statement also returns the number of the last counted record.
 pub(crate) fn count_part(number: i64, retired: bool) -> String {
     let table = if retired { "retired_record" } else { "record" };
     format!(
@@ -61,8 +63,8 @@ pub(crate) fn count_part(number: i64, retired: bool) -> String {
     )
 }
 
-/// Returns the statements that detach a part of `records` records, and keep its `moved` records of
-/// `spared` kinds.
+/// Returns the statements that detach a part with `records` records, and keep those `moved` records
+/// that have `spared` kinds.
 pub(crate) fn retire_part(number: i64, spared: &[i32], records: i64, moved: i64) -> String {
     let kinds: Vec<String> = spared.iter().map(i32::to_string).collect();
     let kinds = format!("kind = ANY('{{{}}}'::int[])", kinds.join(","));
@@ -99,8 +101,8 @@ pub(crate) fn retire_part(number: i64, spared: &[i32], records: i64, moved: i64)
     )
 }
 
-/// Returns the statements that drop the tables of a detached part, and end the transaction.
-/// `counted` records were subtracted for the part, which had `records`.
+/// Returns the statements that drop the tables of a detached part and end the transaction.
+/// `counted` records were subtracted when the part was detached, but it had `records`.
 pub(crate) fn drop_part(number: i64, counted: i64, records: i64) -> String {
     format!(
         "SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
@@ -110,8 +112,9 @@ pub(crate) fn drop_part(number: i64, counted: i64, records: i64) -> String {
     )
 }
 
-/// Returns a statement that counts at most $2 records with numbers above $1 of a retired part, by
-/// listed value. It also returns the number of the last record, or NULL without records.
+/// Returns a statement that counts, for each listed value, the records of a retired part with
+/// numbers above $1. It counts at most $2 records. The statement also returns the number of the
+/// last counted record; NULL if there is none left.
 pub(crate) fn count_values(number: i64) -> String {
     format!(
         "WITH r AS MATERIALIZED (SELECT seq, terms FROM retired_record_{number} \
@@ -122,8 +125,8 @@ pub(crate) fn count_values(number: i64) -> String {
     )
 }
 
-/// Returns the statements that fill a part's table with the rows outside of all parts, and the
-/// statement that attaches the table.
+/// Returns statements that make a part's table and fill it with the rows for its times that were
+/// outside all parts, and the statement that attaches the table.
 fn make_table(table: &str, number: u64, start: i64, stop: i64) -> (String, String) {
     let filled = format!(
         "

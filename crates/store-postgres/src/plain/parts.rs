@@ -7,12 +7,12 @@ use crate::parts::PartGrid;
 use crate::session::DatabaseSession;
 use crate::time::to_db;
 
-/// Number of tries of a commit to lock the tables for times outside of all parts.
+/// How many times a commit tries to lock the tables for times outside all parts.
 const LOCK_TRIES: u32 = 10;
 
-/// Makes parts within the transaction of a commit. Access to other parts does not wait. Returns
-/// `false`, and makes no part, if the tables for times outside of all parts are in use for
-/// longer than a commit should wait.
+/// Makes parts within the transaction of a commit. Readers and writers of other parts need not
+/// wait. Returns false and makes no part if the tables for times outside all parts are in use for
+/// longer than a commit may wait.
 pub(crate) fn make_parts(
     session: &mut DatabaseSession,
     numbers: &[u64],
@@ -32,12 +32,12 @@ pub(crate) fn make_parts(
     Ok(true)
 }
 
-/// Locks the tables for times outside of all parts, from which records move to new parts.
-/// Returns `false` if they are in use.
+/// Locks the tables for times outside all parts; their records move to the new parts. Returns false
+/// if the tables are in use.
 ///
-/// A search locks the same tables in another order. Each wait is therefore shorter than the time
-/// after which PostgreSQL ends a deadlock by a fault of the search, and all locks are released
-/// before the next try.
+/// A search may lock the same tables in another order, which can end in a deadlock. PostgreSQL
+/// would end the deadlock with an error of the search. So each wait is shorter than the time after
+/// which PostgreSQL looks for deadlocks, and all locks are released before the next try.
 fn lock_outside(session: &mut DatabaseSession) -> Result<bool, StatementError> {
     for _ in 0..LOCK_TRIES {
         let locked = session.batch(&format!(

@@ -1,9 +1,9 @@
-//! Chooses the index ranges that a search walks.
+//! Plans a search on one server: chooses the index ranges to walk.
 //!
-//! Nothing is estimated: [`choose`] counts the rows of conditions, and [`by_kind`] reads values
-//! completely or kind by kind. If a large part of all records has the values of a listed label, all
-//! records are walked by time. For very many authors, all records are walked by time while enough
-//! of them have these authors.
+//! No size is estimated: [`choose`] counts the rows of conditions, and [`by_kind`] reads a value
+//! completely or kind by kind. If a large part of all records has one of the values of a listed
+//! label, the search walks all records by time. If a query names very many authors, the search
+//! walks all records by time as long as enough of the records are by these authors.
 
 use hark_archive::query::plan::Set;
 use tokio_postgres::Row;
@@ -23,8 +23,8 @@ use crate::search::found::{FETCH_MAX, FinderState, matching};
 use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 
-/// Maximum number of kinds of a query whose ranges are walked without first finding the kinds of
-/// the values.
+/// Maximum number of kinds of a query for which the search walks all ranges, without first finding
+/// out which kinds the values have.
 const KINDS_MAX: usize = 8;
 /// Maximum number of ranges that are walked without first trying to walk all records by time.
 const RANGES_MAX: usize = 128;
@@ -33,24 +33,24 @@ const RANGES_MAX: usize = 128;
 pub(super) enum PlainStage {
     /// The search is not planned yet.
     Start,
-    /// The search walks index ranges to find the keys.
+    /// The search finds keys by walking index ranges.
     Walk(Box<IndexWalk>),
-    /// The search reads pages of keys together with their records.
+    /// The search reads keys together with their records, page by page.
     Pages(Box<PageWalk>),
-    /// The search walks index ranges of words, and reads the records.
+    /// The search walks index ranges of words, and then reads the records.
     Words(Box<WordWalk>),
 }
 
 /// Findings of a walk that change the plan of the same search.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PlanHints {
-    /// Whether walking past other authors' records has turned out to be expensive.
+    /// Whether too many records of other authors had to be skipped.
     pub(super) by_value: bool,
-    /// Whether hardly any record has met the conditions that were expected to be common.
+    /// Whether hardly any record met the conditions that were expected to be common.
     pub(super) by_size: bool,
 }
 
-/// Chooses the ranges to walk. A query for ids is run at once.
+/// Chooses the ranges to walk. If the query names ids, finds the ids at once.
 pub(super) fn plan(
     found: &mut FinderState,
     hints: PlanHints,
@@ -115,7 +115,7 @@ pub(super) fn plan(
     })
 }
 
-/// Finds the keys of ids. If one fetch can return all records, finds the records instead.
+/// Finds the keys of ids; if one fetch can return all records, finds the records.
 fn find_ids(found: &mut FinderState, session: &mut DatabaseSession) -> Result<(), StatementError> {
     found.driver = Some(Set::Ids);
     let asked = &found.asked;
@@ -141,12 +141,13 @@ fn find_ids(found: &mut FinderState, session: &mut DatabaseSession) -> Result<()
     Ok(())
 }
 
-/// Returns the number of ranges of values and kinds. Values without kinds count as three kinds.
+/// Returns the number of ranges of these values and kinds. A value without kinds counts as three
+/// ranges.
 fn range_count(values: &ConditionValues<'_>, kinds: Option<&[i32]>) -> usize {
     values.len() * kinds.map_or(3, <[i32]>::len)
 }
 
-/// Returns a walk along the kinds, or along all times if no kinds are given.
+/// Returns a walk by kinds; if no kinds are given, a walk through all records by time.
 fn unrestricted(asked: &SqlQuery, kinds: Option<&[i32]>) -> IndexWalk {
     match kinds {
         Some(kinds) => {

@@ -1,4 +1,4 @@
-//! Builds the statements that read ordered ranges of an index.
+//! Makes the statements that read ordered ranges of an index.
 
 use hark_archive::Order;
 
@@ -10,10 +10,10 @@ pub(super) fn sorted(order: Order) -> &'static str {
     }
 }
 
-/// Returns two queries for the first rows behind a given row, in an order. The first one is for
-/// rows of the same time, with the condition `rest`; the second one is for later times. Each query
-/// starts at the given row. A single query with both conditions would first read all rows of that
-/// time.
+/// Returns two queries for the first rows behind a given row, in an order. The first query is for
+/// rows of the same time, with the condition `rest`. The second query is for later times. So each
+/// query starts directly at the given row. A single query with both conditions would first read all
+/// rows of the same time.
 pub(super) fn behind(
     order: Order,
     rows: &str,
@@ -25,14 +25,14 @@ pub(super) fn behind(
         .map(|behind| format!("({rows} AND {behind} {end})"))
 }
 
-/// Returns a statement for the next rows of `ranges` index ranges together, in order. Each range is
-/// one or two arms of a union, and is read only as far as the page needs. At most $5 rows are
-/// returned, with times from $1 to $2, behind ($3, $4). The arrays $7 and $8 have each range's kind
-/// and value.
+/// Returns a statement for the next rows of `ranges` index ranges, merged in order. Each range is
+/// one arm of a union, or two arms, and is read only as far as the page needs. The statement
+/// returns at most $5 rows with times from $1 to $2 behind the row ($3, $4). The arrays $7 and $8
+/// have the kind and the value of each range.
 ///
-/// A page of all parts has one arm per range, because each arm takes a plan of all tables. Searches
-/// do not continue within such a page (`TimeWindows::narrow`), so its rows begin at the edge of its
-/// times.
+/// For a page of all parts, each range is one arm, because each arm needs a plan for the tables of
+/// all parts. A search never continues within such a page (`TimeWindows::narrow`), so the rows
+/// begin at the edge of the page's times.
 pub(super) fn page(
     value: Option<(&str, &str)>,
     ranges: usize,
@@ -67,7 +67,7 @@ pub(super) fn page(
     format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $5", arms.join(" UNION ALL "))
 }
 
-/// Returns the name of a table: of all parts, or of one part.
+/// Returns the name of a table for all parts, or for one part.
 pub(super) fn of_part(table: &str, part: Option<i64>) -> String {
     part.map_or_else(|| table.into(), |number| format!("{table}_{number}"))
 }
@@ -96,7 +96,7 @@ pub(super) fn keys(value: &str, table: &str, more: &str, order: Order) -> String
     )
 }
 
-/// Returns a statement for the first few keys of each value, with times from $3 to $4.
+/// Returns a statement for the first keys of each value, with times from $3 to $4.
 pub(super) fn few(value: &str, table: &str) -> String {
     let (column, kind) = value.split_once(' ').unwrap_or_default();
     format!(
@@ -106,8 +106,8 @@ pub(super) fn few(value: &str, table: &str) -> String {
     )
 }
 
-/// Returns a statement that skips from kind to kind. It needs two index lookups per kind,
-/// regardless of the kind's number of rows.
+/// Returns a statement that finds the kinds of values by skipping from kind to kind. It needs two
+/// index lookups per kind, however many rows the kind has.
 pub(super) fn kinds(value: &str, table: &str) -> String {
     let (column, kind) = value.split_once(' ').unwrap_or_default();
     format!(
@@ -120,8 +120,8 @@ pub(super) fn kinds(value: &str, table: &str) -> String {
     )
 }
 
-/// Returns a statement for the first few keys of each value in ranges of kinds: one index lookup
-/// per range. Rows between the ranges are not read.
+/// Returns a statement for the first keys of each value in ranges of kinds, with one index lookup
+/// per range. The rows between these ranges are not read.
 pub(super) fn few_but(value: &str, table: &str) -> String {
     let (column, kind) = value.split_once(' ').unwrap_or_default();
     format!(
@@ -143,7 +143,7 @@ pub(super) fn time_keys(order: Order, more: &str) -> String {
     format!("SELECT * FROM ({arms}) r {end}")
 }
 
-/// Returns a statement that counts the rows of values: all rows, or only those in ranges of kinds.
+/// Returns a statement that counts the rows of values: all rows, or only rows in ranges of kinds.
 pub(super) fn size(value: &str, table: &str, in_ranges: bool) -> String {
     let (column, kind) = value.split_once(' ').unwrap_or_default();
     let (ranges, within) = if in_ranges {

@@ -1,13 +1,14 @@
-//! Drops the tables of whole parts. This frees their disk space at once and leaves no dead rows.
+//! Drops whole parts with their tables. The disk space is freed at once, and no dead rows are left.
 //!
-//! All work that grows with the size of a part is done without the lock of commits. First, the
-//! part's records are counted, a bounded number per statement. Then a transaction of some
-//! milliseconds detaches its tables from the shelf. Once no process can change these tables, their
-//! records are counted again, as some may have been added or deleted meanwhile, and the tables are
-//! dropped. If a process ends in between, the next process to drop parts drops the tables.
+//! Work that takes longer for larger parts is done without the lock of commits. First, the part's
+//! records are counted, a limited number per statement. Then a transaction of some milliseconds
+//! detaches the part's tables from the shelf. From then on no process can change these tables. Some
+//! records may have been added or deleted in the meantime, so the records are counted again, and
+//! the tables are dropped. If a process ends in between, the next process that drops parts drops
+//! these tables.
 //!
-//! If the lock of the parent tables is not free at once, the transaction is rolled back, so that no
-//! query has to wait. The next round tries again.
+//! If the lock of the parent tables is not free at once, the transaction is rolled back, so that
+//! queries do not wait. The next round tries again.
 
 use std::collections::HashMap;
 
@@ -22,22 +23,24 @@ use crate::session::DatabaseSession;
 use crate::state::PostgresState;
 use crate::time::to_db;
 
-/// Maximum number of rows of spared records, their tags and their words in a part that is dropped.
-/// Commits wait while these rows are moved. A part with more such rows has to be emptied record by
-/// record.
+/// Maximum number of rows (of spared records, their tags and their words) in a part that is dropped
+/// as a whole. Commits wait while these rows are moved. If a part has more such rows, its records
+/// must be deleted individually.
 const SPARED_MAX: i64 = 4_000;
 /// Maximum number of rows that one statement counts.
 const COUNTED_MAX: i64 = 50_000;
 
-/// Drops the oldest part with no records newer than `to` and few records of `spared` kinds, which
-/// are kept. Returns the number of removed records, or `None` if no such part exists.
+/// Drops the oldest part that has no record newer than `to` and few records of `spared` kinds.
+/// These few records are kept. Returns the number of removed records; `None` if there is no such
+/// part.
 pub(crate) fn oldest_part(
     inner: &PostgresState,
     session: &mut DatabaseSession,
     to: u64,
     spared: &[u32],
 ) -> Result<Option<u64>, StatementError> {
-    // These parts were detached by a process that ended, or failed, before it dropped their tables.
+    // Another process has detached these parts, and has ended or failed before dropping their
+    // tables.
     for row in session.query_once("SELECT number FROM retired ORDER BY number", &[])? {
         session.whole(|session| drop_retired(inner, session, row.get(0)))?;
     }
@@ -70,7 +73,7 @@ fn candidate(
     Ok(None)
 }
 
-/// Counts the spared records of a part. Returns `None` if there are too many to move.
+/// Counts the spared records of a part; `None` if they are too many to be moved.
 fn count_spared(
     session: &mut DatabaseSession,
     number: i64,
@@ -82,7 +85,7 @@ fn count_spared(
     Ok(few.map(|row| row.get(0)))
 }
 
-/// Counts the records of a part, or of a retired part, a bounded number per statement.
+/// Counts the records of a part, or of a retired part, with a limited number per statement.
 fn count(session: &mut DatabaseSession, number: i64, retired: bool) -> Result<i64, StatementError> {
     let text = part_sql::count_part(number, retired);
     let (mut records, mut seq) = (0, i64::MIN);
@@ -97,9 +100,9 @@ fn count(session: &mut DatabaseSession, number: i64, retired: bool) -> Result<i6
 }
 
 /// Detaches a part from the shelf, and keeps the part's records of `spared` kinds in the shelf.
-/// `records` is the counted number of the part's records. Returns the number of spared records, and
-/// the new version of the parts. Returns `None` if the part is gone, or now has too many spared
-/// records.
+/// `records` is the number of the part's records that was counted before. Returns the number of
+/// spared records, and the new version of the parts. Returns `None` if the part is gone, or if it
+/// now has too many spared records.
 fn retire(
     inner: &PostgresState,
     session: &mut DatabaseSession,
@@ -107,15 +110,15 @@ fn retire(
     (spared, records): (&[i32], i64),
 ) -> Result<Option<(i64, i64)>, StatementError> {
     session.batch("BEGIN")?;
-    // No commit changes the part from here on.
+    // From here on, no commit can change the part.
     session.lock(PlainStatement::Lock)?;
     let text = "SELECT start, stop, to_regclass('word_' || number) IS NULL \
         OR to_regclass('worded_' || number) IS NULL FROM part WHERE number = $1";
     let there = session.query_once(text, &[&number])?;
     let Some(part) = there.first() else { return Ok(None) };
     if part.get(2) {
-        // The part was made by a version without tables of words. Its words are in the tables for
-        // times outside of all parts.
+        // The part was made by a version of Hark without tables of words. So its words are in the
+        // tables for times outside all parts.
         let (start, stop) = (part.get(0), part.get(1));
         session.batch(&format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))?;
         for text in part_sql::make_word_tables(number.cast_unsigned(), start, stop) {
@@ -132,7 +135,7 @@ fn retire(
     Ok(Some((moved, rows.first().map_or(0, |row| row.get(0)))))
 }
 
-/// Counts the records of a retired part by listed value, a bounded number of records per statement.
+/// Counts the records of a retired part for each listed value, with a limited number per statement.
 fn count_values(
     session: &mut DatabaseSession,
     number: i64,
@@ -153,9 +156,9 @@ fn count_values(
     }
 }
 
-/// Drops the tables of a detached part, and corrects the shelf's counts of records and values.
-/// Returns the number of the part's records, or `None` if another process has dropped the part
-/// first.
+/// Drops the tables of a detached part, and corrects the shelf's numbers of records and of values.
+/// Returns the number of the part's records; `None` if another process has already dropped the
+/// part.
 fn drop_retired(
     inner: &PostgresState,
     session: &mut DatabaseSession,

@@ -1,8 +1,9 @@
-//! The texts of the statements of the layout for one server: a shelf's tables are partitioned by
-//! time. Each part has its own indices.
+//! The texts of the statements of the layout for one server. The tables of a shelf are partitioned
+//! by time. Each part has its own indices.
 //!
-//! Each statement has one plan only: a few index ranges, read in order up to a limit. Hark chooses
-//! the ranges. The sessions' settings make PostgreSQL read them regardless of its statistics.
+//! Each statement has only one possible plan: it reads a few index ranges in order, up to a limit.
+//! Hark chooses the ranges. Because of the settings of the sessions, PostgreSQL reads these ranges
+//! whatever its statistics are.
 
 use super::range_sql::{few, few_but, keys, kinds, of_part, page, size, time_keys};
 use super::statement::PlainStatement;
@@ -13,9 +14,9 @@ use crate::layout::LOWER_VALUES;
 const COUNT_GONE: &str = " SELECT count(*) FROM gone";
 /// The columns of a page of records.
 const RECORD: &str = "r.time, r.id, r.body";
-/// The condition that a record's term is among the given terms. The terms become a hash table, so
-/// the cost per record does not depend on their number. Records with several terms always pass, and
-/// Hark compares their terms.
+/// The condition that a record's term is one of the given terms. PostgreSQL makes a hash table of
+/// the terms, so the cost per record does not depend on their number. A record with several terms
+/// always meets the condition; Hark compares its terms.
 const ANY_TERM: &str = "(r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1)";
 /// The condition that excludes records stored after the query began.
 const SEEN: &str = " AND r.seq <= $6";
@@ -77,8 +78,8 @@ pub(crate) fn text(statement: PlainStatement) -> String {
         PlainStatement::AuthorSize => size("author bytea", "record", false),
         PlainStatement::TermSizeBut => size("term bigint", "tag", true),
         PlainStatement::AuthorSizeBut => size("author bytea", "record", true),
-        // Records are found by time, not by id: the records of an answer lie close together in
-        // time. A look-up in the tables of all parts would double the time.
+        // Records are looked up by time and not by id, because the records of an answer are close
+        // together in time. A look-up in the tables of all parts would take twice the time.
         PlainStatement::Bodies(part) => {
             let record = of_part("record", part);
             format!(
@@ -106,7 +107,7 @@ pub(crate) fn text(statement: PlainStatement) -> String {
             FROM unnest($1::bytea[], $2::int[]) WITH ORDINALITY AS v(author, kind, n) \
             CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record r WHERE r.author = v.author AND r.kind = v.kind OFFSET 0) r"
             .into(),
-        // A record of another author may have the same term.
+        // A record of another author may have the same term, so authors are compared, too.
         PlainStatement::TermSlots => "SELECT v.n, t.time, t.id, octet_length(r.body) \
             FROM unnest($1::bigint[], $2::int[], $3::bytea[]) \
             WITH ORDINALITY AS v(term, kind, author, n) CROSS JOIN LATERAL (SELECT t.time, t.id \
@@ -152,7 +153,8 @@ pub(crate) fn text(statement: PlainStatement) -> String {
             words_seq = $4 RETURNING seq, parts, line) SELECT pg_notify(current_schema(), \
             seq || ' ' || $3::int || ' ' || parts || ' ' || line) FROM s"
             .into(),
-        // Without records, one row with the timeline and its number is still returned.
+        // If there are no records, the statement still returns one row, with the timeline and the
+        // number.
         PlainStatement::News => {
             "SELECT s.line, s.seq, r.seq, r.body FROM state s LEFT JOIN LATERAL \
             (SELECT r.seq, r.body FROM record r WHERE r.seq > $1 AND r.seq <= $2 \

@@ -5,69 +5,70 @@ use hark_archive::Order;
 /// A statement that only the layout for one server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PlainStatement {
-    /// Keys of index ranges of (term, kind), each behind its own position.
+    /// Reads the keys of index ranges of (term, kind), each range from its own position on.
     TermKeys(Order),
-    /// Keys of index ranges of (author, kind).
+    /// Reads the keys of index ranges of (author, kind).
     AuthorKeys(Order),
-    /// Keys and authors of index ranges of a kind.
+    /// Reads the keys and authors of index ranges of a kind.
     KindKeys(Order),
-    /// Keys and authors of all records.
+    /// Reads the keys and authors of all records.
     TimeKeys(Order),
-    /// Keys and authors of all records except those of some kinds.
+    /// Reads the keys and authors of all records except those of some kinds.
     TimeKeysBut(Order),
-    /// A page of index ranges of (term, kind) with its records, in all parts or one part.
+    /// Reads a page of index ranges of (term, kind) with its records, in all parts or in one part.
     TermPage(Order, usize, Option<i64>),
-    /// A page of index ranges of (author, kind), in all parts or one part.
+    /// Reads a page of index ranges of (author, kind), in all parts or in one part.
     AuthorPage(Order, usize, Option<i64>),
-    /// A page of index ranges of a kind, in all parts or one part.
+    /// Reads a page of index ranges of a kind, in all parts or in one part.
     KindPage(Order, usize, Option<i64>),
-    /// A page of all records, in all parts or one part.
+    /// Reads a page of all records, in all parts or in one part.
     TimePage(Order, Option<i64>),
-    /// A page of all records except those of some kinds, in all parts or one part.
+    /// Reads a page of all records except those of some kinds, in all parts or in one part.
     TimePageBut(Order, Option<i64>),
-    /// A page of all records that have any of the given terms, in all parts or one part.
+    /// Reads a page of all records that have any of the given terms, in all parts or in one part.
     TermTimePage(Order, Option<i64>),
-    /// Keys of ids, with their records if `whole`.
+    /// Finds the keys of ids; if `whole`, with their records.
     Ids { whole: bool },
-    /// The first few keys of terms, in no order.
+    /// Reads the first few keys of terms, in no order.
     TermFew,
-    /// The first few keys of authors, in no order.
+    /// Reads the first few keys of authors, in no order.
     AuthorFew,
-    /// The first few keys of terms, in ranges of kinds.
+    /// Reads the first few keys of terms, in ranges of kinds.
     TermFewBut,
-    /// The first few keys of authors, in ranges of kinds.
+    /// Reads the first few keys of authors, in ranges of kinds.
     AuthorFewBut,
-    /// The sum of the numbers of records of listed terms, and the number of all records.
+    /// Reads how many records listed terms have together, and the number of all records.
     ListedSize,
-    /// The kinds of the rows of terms.
+    /// Finds the kinds of the rows of terms.
     TermKinds,
-    /// The kinds of the records of authors.
+    /// Finds the kinds of the records of authors.
     AuthorKinds,
-    /// The number of rows of terms, up to a bound.
+    /// Counts the rows of terms, up to a bound.
     TermSize,
-    /// The number of rows of authors, up to a bound.
+    /// Counts the rows of authors, up to a bound.
     AuthorSize,
-    /// The number of rows of terms in ranges of kinds, each up to a bound.
+    /// Counts the rows of terms in ranges of kinds, each up to a bound.
     TermSizeBut,
-    /// The number of rows of authors in ranges of kinds, each up to a bound.
+    /// Counts the rows of authors in ranges of kinds, each up to a bound.
     AuthorSizeBut,
-    /// Bodies of keys, in all parts or one part.
+    /// Reads the records of keys, in all parts or in one part.
     Bodies(Option<i64>),
     /// Locks the shelf and returns its state.
     Lock,
-    /// The given keys that are stored.
+    /// Finds those of some keys that are stored.
     Known,
-    /// The newest forbidding record of each key.
+    /// Finds the newest forbidding record of each key.
     Forbids,
-    /// Keys of authors' records of a kind.
+    /// Finds the keys of records of an author and a kind.
     Slots,
-    /// Keys of records with a term and a kind.
+    /// Finds the keys of records with a term and a kind.
     TermSlots,
-    /// The columns of the records of ids that suffice to match rules.
+    /// Reads those columns of the records of ids that suffice to match rules.
     NamedRecords,
     /// Deletes records and their tags.
     Delete,
-    /// Deletes records and their tags, and lowers the numbers of records of their labels' values.
+    /// Deletes records and their tags, and for each value of a listed label lowers the number of
+    /// records.
     DeleteListed,
     /// Inserts records.
     CopyRecords,
@@ -77,30 +78,30 @@ pub(crate) enum PlainStatement {
     AddForbids,
     /// Updates the shelf's state, and notifies other nodes.
     Advance,
-    /// The shelf's timeline and number, and records by number.
+    /// Reads the shelf's timeline and number, and records by number.
     News,
-    /// The shelf's timeline and the number of the newest put.
+    /// Reads the shelf's timeline and the number of the newest put.
     Newest,
-    /// The texts whose words are indexed, the number of the last indexed put, and the number of the
-    /// newest put.
+    /// Reads which texts have indexed words, the number of the last put with indexed words, and the
+    /// number of the newest put.
     WordState,
-    /// The next rows of index ranges of (word, kind), with the classes of further words.
+    /// Reads the next rows of index ranges of (word, kind), with the classes of further words.
     WordKeys(Order),
-    /// The words with the same beginning.
+    /// Finds the words that have the same beginning.
     WordsFrom,
-    /// The number of rows of words in some kinds, up to a bound.
+    /// Counts the rows of words in some kinds, up to a bound.
     WordSize,
-    /// Records by time and the first bits of their ids, in all parts or one part.
+    /// Reads records by time and the first bits of their ids, in all parts or in one part.
     WordBodies(Option<i64>),
-    /// Bodies of those keys whose records have some words.
+    /// Reads the records of keys, if the records have some words, in all parts or in one part.
     WordedBodies(Option<i64>),
     /// Inserts the rows of words.
     CopyWords,
-    /// Inserts the list of words of each record.
+    /// Inserts the list of each record's words.
     CopyWorded,
     /// Sets the number of the put up to which words are indexed.
     AdvanceWords,
-    /// Those of the given numbers whose records are still stored.
+    /// Finds those of some numbers whose records are still stored.
     StillThere,
 }
 

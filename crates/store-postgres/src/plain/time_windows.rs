@@ -1,4 +1,4 @@
-//! The times of a query, window by window. A window consists of whole parts.
+//! Divides the times of a query into windows. Each window consists of whole parts.
 
 use hark_archive::Order;
 
@@ -9,16 +9,16 @@ use crate::time::IndexKey;
 /// The factor by which each window is wider than the previous window.
 const WIDEN: usize = 3;
 
-/// The times of a query, window by window.
+/// The windows of a query.
 pub(super) struct TimeWindows {
-    /// The times that no window has covered; both bounds are inclusive.
+    /// The times for which no window was made yet; both bounds are inclusive.
     rest: Option<(i64, i64)>,
     /// The current window; both bounds are inclusive.
     now: (i64, i64),
     parts: usize,
     /// The factor by which each window is wider than the previous window.
     widen: usize,
-    /// The key behind which the first window begins.
+    /// The query's cursor: the first window begins behind this key.
     after: Option<IndexKey>,
 }
 
@@ -47,8 +47,8 @@ impl TimeWindows {
         true
     }
 
-    /// Restricts the current window to the times from `time` to the end of that time's part. The
-    /// later times go back to `rest`.
+    /// Restricts the current window to times from `time` to the end of the part that has this time.
+    /// The other times of the window go back to `rest`.
     pub(super) fn narrow(&mut self, time: i64, order: Order, parts: &Parts) {
         let ((lo, hi), (start, stop)) = (self.now, parts.covering(time, time));
         match order {
@@ -67,14 +67,14 @@ impl TimeWindows {
         }
     }
 
-    /// Returns the key behind which the current window begins, or `None` if the whole window is
-    /// read.
+    /// If the cursor is at the start of the current window, returns it; `None` means that the whole
+    /// window is read.
     pub(super) fn begins_behind(&mut self, order: Order) -> Option<IndexKey> {
         let edge = self.edge(order);
         self.after.take().filter(|after| after.time == edge)
     }
 
-    /// Returns the time at which the current window begins.
+    /// Returns the time at which the current window begins, in the query's order.
     pub(super) fn edge(&self, order: Order) -> i64 {
         if order == Order::NewestFirst { self.now.1 } else { self.now.0 }
     }

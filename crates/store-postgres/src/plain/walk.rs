@@ -1,10 +1,10 @@
 //! Walks index ranges: one [`IndexRange`] for each value and kind of the query.
 //!
-//! Many ranges are merged: a few keys of each range are read at a time. The merged keys are
-//! complete up to the frontier: the earliest of the last keys read from ranges that may have more.
-//! A range is read again only when its keys are used up, with a higher limit each time. Times are
-//! walked in windows of whole parts. The first window is one part, so that an answer in the newest
-//! part reads no older parts.
+//! Many ranges are merged, by reading a few keys of each range at a time. The merged keys are
+//! complete up to the frontier: among the last keys that were read from ranges that may have more
+//! keys, the frontier is the earliest. A range is read again only after all its keys are used, each
+//! time with a higher limit. The times are walked in windows of whole parts. The first window is
+//! one part, so if the newest part has the answer, no older part is read.
 
 use std::collections::VecDeque;
 
@@ -24,14 +24,13 @@ use crate::search::asked::compare;
 use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 
-/// Minimum and maximum number of keys read from a range at a time.
+/// Minimum and maximum number of keys that are read from a range at a time.
 const ASK_MIN: usize = 4;
 const ASK_MAX: usize = 1_000;
-/// Number of keys of the first read, of all ranges together. Every further read of a range is a
+/// Number of keys in the first read of all ranges together. Each further read of a range costs a
 /// round trip.
 const ASK_ALL: usize = 2_048;
-/// Number of keys that are walked before the decision whether to continue past other authors'
-/// records.
+/// Number of keys after which the walk decides whether to go on skipping other authors' records.
 const TRIAL: u64 = 256;
 
 /// An index range: the ordered keys of one value and kind.
@@ -40,11 +39,11 @@ struct IndexRange {
     value: RangeValue,
     kind: i32,
     keys: VecDeque<IndexKey>,
-    /// The last key read. `None` if the range is read from the start of the window.
+    /// The last key that was read; `None` if the range is read from the start of the window.
     at: Option<IndexKey>,
-    /// Whether the range may have more keys in the window.
+    /// Whether the range may have more keys in the current window.
     more: bool,
-    /// The number of keys to read next from the range.
+    /// The number of keys to read in the next read of the range.
     ask: usize,
 }
 
@@ -52,10 +51,10 @@ pub(super) struct IndexWalk {
     pub(super) set: Set,
     pub(super) visited: u64,
     ranges: Vec<IndexRange>,
-    /// Keys that were read before the walk, in order.
+    /// Keys that were read before the walk began, in order.
     known: VecDeque<IndexKey>,
     windows: TimeWindows,
-    /// For a walk past other authors' records: the number of ranges that could be walked instead.
+    /// If the walk skips other authors' records: the number of ranges that could be walked instead.
     instead: Option<u64>,
     walked: u64,
     matched: u64,
@@ -67,12 +66,12 @@ pub(super) enum GatherResult {
     Some,
     /// No keys are left.
     All,
-    /// After this key, walking the ranges of single values is cheaper.
+    /// The walk has reached this key. From here on, walking the ranges of single values is cheaper.
     Instead(IndexKey),
 }
 
 impl IndexWalk {
-    /// Creates a walk along `ranges`, with the keys of the same set that are `known` already.
+    /// Makes a walk along `ranges`. `known` has keys of the same set that were already read.
     pub(super) fn new(
         set: Set,
         ranges: Vec<(RangeValue, i32)>,
@@ -102,7 +101,7 @@ impl IndexWalk {
         }
     }
 
-    /// Lets the walk pass other authors' records while this is cheaper than walking `ranges`
+    /// Lets the walk skip other authors' records as long as this is cheaper than walking `ranges`
     /// ranges.
     pub(super) fn or_instead(mut self, ranges: u64) -> Self {
         self.instead = Some(ranges);
@@ -173,11 +172,11 @@ impl IndexWalk {
         true
     }
 
-    /// Converts the walk to pages if it has few ranges and all of their records are wanted.
+    /// If the walk has few ranges and all their records are wanted, returns a walk page by page
+    /// instead.
     pub(super) fn pages(&self, asked: &SqlQuery) -> Option<PageWalk> {
         let few = (1..=PAGE_RANGES_MAX).contains(&self.ranges.len()) && self.known.is_empty();
-        // Nearly all records meet a common condition, so hardly any record is fetched
-        // unnecessarily.
+        // Nearly all records meet a common condition, so hardly any record is fetched for nothing.
         let labels =
             (0..asked.terms.len()).filter(|&at| !asked.common[at] || self.set == Set::Label(at));
         let conditions = labels.count() + usize::from(asked.query.authors.is_some());
@@ -190,7 +189,7 @@ impl IndexWalk {
         )
     }
 
-    /// Reads the next keys of the ranges whose keys are used up.
+    /// Reads the next keys of those ranges whose keys are all used.
     fn read(
         &mut self,
         asked: &SqlQuery,
@@ -211,12 +210,12 @@ impl IndexWalk {
             range.keys.make_contiguous().sort_unstable_by(|a, b| compare(order, a, b));
         }
         self.walked += rows.len() as u64;
-        // Reading an empty range is charged, too.
+        // A read of an empty range is charged, too.
         self.visited += rows.len() as u64 + due.len() as u64 / 4;
         Ok(())
     }
 
-    /// Queries the next keys of ranges: at most `ask` keys of each range.
+    /// Requests the next keys of these ranges, at most `ask` keys of each range.
     fn query_due(
         &self,
         asked: &SqlQuery,
@@ -228,7 +227,7 @@ impl IndexWalk {
         let kinds: Vec<i32> = ranges().map(|range| range.kind).collect();
         let (lo, hi) = self.windows.window();
         let (order, limit) = (asked.query.order, i64::from(ask as u32));
-        // An empty id sorts before all other ids.
+        // The empty id sorts before all other ids.
         let edge = if order == Order::NewestFirst { hi } else { lo };
         let times: Vec<i64> = ranges().map(|range| range.at.map_or(edge, |at| at.time)).collect();
         let ids: Vec<&[u8]> =
@@ -256,7 +255,7 @@ impl IndexWalk {
             RangeValue::Kind => {
                 session.query(PlainStatement::KindKeys(order), &[&head[..], &[&limit]].concat())
             }
-            // `AnyTerm` is only read as pages.
+            // `AnyTerm` is read only page by page.
             RangeValue::Any | RangeValue::AnyTerm => {
                 let not_kinds = asked.not_kinds();
                 let values: [&(dyn ToSql + Sync); 5] = [&times[0], &ids[0], &lo, &hi, &limit];
@@ -270,8 +269,8 @@ impl IndexWalk {
         }
     }
 
-    /// Adds the rows of ranges to the ranges, without the rows of other authors. Returns the number
-    /// of rows of each range.
+    /// Adds these rows to their ranges, without rows of other authors. Returns the number of rows
+    /// of each range.
     fn add_rows(&mut self, asked: &SqlQuery, due: &[usize], rows: &[Row]) -> Vec<usize> {
         let mut counts = vec![0_usize; due.len()];
         let order = asked.query.order;
@@ -300,7 +299,8 @@ impl IndexWalk {
         counts
     }
 
-    /// Whether walking the ranges of single values is cheaper than passing other authors' records.
+    /// Whether walking the ranges of single values would be cheaper than skipping other authors'
+    /// records.
     fn is_costly(&mut self, wanted: usize) -> bool {
         let Some(ranges) = self.instead else { return false };
         let ahead = wanted as u64 * self.walked / self.matched.max(1);

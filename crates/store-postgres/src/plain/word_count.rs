@@ -17,11 +17,11 @@ use crate::state::PostgresState;
 use crate::time::to_db;
 use crate::words::state::WordState;
 
-/// Maximum number of rows that are counted of each word to choose the rarest.
+/// Maximum number of rows that are counted for each word to find the rarest word.
 const COUNTED_MAX: i64 = 4_000;
 
-/// Counts the matches of a query for words. The database counts them if the query has only words,
-/// kinds and times, and the words are indexed. Otherwise the records are read.
+/// Counts the matches of a query for words. The database counts the matches if the query has only
+/// words, kinds and times, and if the words are indexed. Otherwise Hark reads the records.
 pub(crate) fn worded(
     inner: &Arc<PostgresState>,
     query: &Query,
@@ -33,8 +33,8 @@ pub(crate) fn worded(
         return read(inner, asked, &mut reading);
     }
     let counted = reading.with(|session| {
-        // The count is complete if the index of these words is complete before and after it: the
-        // index was not cleared meanwhile.
+        // The count is complete if the index of these words was complete before and after the
+        // count, because then it was not cleared in between.
         let is_indexed = |session: &mut DatabaseSession| {
             let state = WordState::read(session)?;
             Ok::<_, StatementError>(asked.iter().all(|asked| state.has(&asked.query, asked.seq)))
@@ -51,7 +51,7 @@ pub(crate) fn worded(
     }
 }
 
-/// Whether a query has conditions of words, kinds and times only, and every record with these words
+/// Whether a query has only conditions on words, kinds and times, and every record with these words
 /// matches.
 fn has_words_alone(asked: &SqlQuery) -> bool {
     let query = &asked.query;
@@ -64,7 +64,8 @@ fn has_words_alone(asked: &SqlQuery) -> bool {
     is_enough && is_alone && query.kinds.is_some() && asked.driver.is_none()
 }
 
-/// Counts the matches of queries whose words are indexed. `budget` bounds the visited rows of words.
+/// Counts the matches of queries whose words are indexed. `budget` bounds the number of visited
+/// rows of words.
 fn count_words(
     asked: &[SqlQuery],
     inner: &PostgresState,
@@ -90,7 +91,7 @@ fn count_words(
     Ok(CountedRows::within(budget, matches, visited))
 }
 
-/// Returns the position of the word with the fewest rows. At most [`COUNTED_MAX`] rows of each word
+/// Returns the index of the word with the fewest rows. At most [`COUNTED_MAX`] rows of each word
 /// are counted.
 fn rarest(
     words: &[Vec<u8>],
@@ -108,14 +109,14 @@ fn rarest(
         given.iter().map(|given| (PlainStatement::WordSize.into(), &given[..])).collect();
     let sizes = session.pipeline(&calls)?;
     let size = |rows: &Vec<Row>| rows.first().map_or(0, |row| row.get::<_, i64>(0));
-    // If counts are equal, the first word is used: it is the longest, and so likely to be the
+    // Of words with the same number, the first is taken: it is the longest, and so probably the
     // rarest.
     let best = sizes.iter().enumerate().min_by_key(|(_, rows)| size(rows));
     Ok(best.map_or(0, |(at, _)| at))
 }
 
-/// Returns a statement that visits the rows of the first word, at most `rows_max` and one more. It
-/// counts the matching records that have the other words, and also returns the number of visited
+/// Returns a statement that visits at most `rows_max` + 1 rows of the first word. The statement
+/// returns the number of matching records that have the other words, too, and the number of visited
 /// rows.
 fn word_statement(
     asked: &SqlQuery,
@@ -131,7 +132,7 @@ fn word_statement(
     conditions(asked, &inner.shelf.terms, &mut text);
     let rows_max = text.value(rows_max.saturating_add(1));
     let conditions = text.conditions.join(" AND ");
-    // A record that has the other words is found by the first 62 bits of its id.
+    // The records that have the other words are found by the first 62 bits of their ids.
     let top = "(-9223372036854775808)";
     let sql = format!(
         "SELECT count(r.matches), count(*) FROM (SELECT w.time, w.mark, w.kind \

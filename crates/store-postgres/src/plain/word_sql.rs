@@ -1,13 +1,13 @@
 //! The statements of full-text search, for the layout for one server. The records of a word are an
-//! ordered range of an index, like those of a label (`migrations/0004_words.sql`).
+//! ordered range of an index, like the records of a label (`migrations/0004_words.sql`).
 
 use hark_archive::Order;
 
 use super::range_sql::{behind, of_part, sorted};
 
-/// Maximum number of records that a row of a word finds: records of the same time whose ids have
-/// the same first 62 bits. Making two such records takes some billion attempts, and only their
-/// author can make such a pair.
+/// Maximum number of records that a row of a word stands for: records of the same time whose ids
+/// have the same first 62 bits. Only the author of two records can make such a pair, and needs some
+/// billion attempts.
 const SAME_MARK_MAX: u32 = 16;
 
 /// The text of `WordState`.
@@ -67,9 +67,9 @@ pub(super) const DELETE_WORDS: &str = "listed AS (DELETE FROM worded w USING gon
     WHERE w.word = l.word AND w.kind = l.kind AND w.time = l.time \
     AND w.mark >= l.mark AND w.mark <= l.mark + 3)";
 
-/// Returns a statement for the next rows of each range of a word and kind, in order, with the
-/// classes of the words in $8 in the same records. A class is NULL if the record does not have the
-/// word.
+/// Returns a statement for the next rows of each range of a word and kind, in order. For each row,
+/// it also returns the classes that the words in $8 have in the same record. A class is NULL if the
+/// record lacks the word.
 pub(super) fn keys(order: Order) -> String {
     let sorted = sorted(order).replace("r.id", "r.mark");
     let rows = "SELECT r.time, r.mark FROM word r WHERE r.word = v.word AND r.kind = v.kind \

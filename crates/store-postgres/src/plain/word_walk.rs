@@ -1,11 +1,12 @@
 //! Walks the index ranges of a word, or of all words with the same beginning: one range for each
 //! word and kind.
 //!
-//! A row of a word has the first bits of its record's id and the word's class. PostgreSQL adds the
-//! classes that other words of the query have in the same record. So a record is read only if it
-//! has these words. A ranked search has one more condition: it reads a record only if its classes
-//! can make it one of the best. Rows are merged as in [`super::walk`]. Two records of the same time
-//! whose ids begin with the same 62 bits share their rows, and both are read.
+//! A row of a word has the first bits of its record's id, and the class of the word in this record.
+//! PostgreSQL adds the classes that the other words of the query have in the same record. So only
+//! records that have all these words are read. A ranked search reads even fewer records: only those
+//! whose classes can make them one of the best. Rows are merged as in [`super::walk`]. If the ids
+//! of two records of the same time begin with the same 62 bits, the two records share their rows,
+//! and both are read.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,18 +28,19 @@ use crate::time::{IndexKey, from_db};
 use crate::words::mark::{CLASS_BITS, ids_of, mark};
 use crate::words::state::WordState;
 
-/// Minimum and maximum number of rows read from a range at a time, and minimum of the first read of
-/// all ranges together.
+/// Minimum and maximum number of rows that are read from a range at a time, and minimum number for
+/// the first read of all ranges together.
 const ASK_MIN: usize = 4;
 const ASK_MAX: usize = 2_000;
 const ASK_ALL: usize = 512;
-/// Maximum number of rows read at a time from all ranges together. At least `ASK_MIN` rows are read
-/// from each range.
+/// Maximum number of rows that are read at a time from all ranges together. At least `ASK_MIN` rows
+/// are read from each range.
 const PAGE_ROWS_MAX: usize = 4_000;
 
-/// Fails if the words are no longer indexed as [`IndexedWords::of`](super::words::IndexedWords::of) has found: the search would
-/// miss records. `rows` is the result of [`PlainStatement::WordState`] after the rows of words were
-/// read.
+/// Fails if the index of words is no longer the one that
+/// [`IndexedWords::of`](super::words::IndexedWords::of) has found, because the search would miss
+/// records. `rows` is a result of [`PlainStatement::WordState`] that was read after the rows of
+/// words.
 pub(super) fn still_indexed(asked: &SqlQuery, rows: &[Row]) -> Result<(), StatementError> {
     if WordState::of(rows)?.has(&asked.query, asked.seq) {
         return Ok(());
@@ -47,47 +49,47 @@ pub(super) fn still_indexed(asked: &SqlQuery, rows: &[Row]) -> Result<(), Statem
     Err(StatementError::Refused(words.into()))
 }
 
-/// The ordered rows of one word and kind.
+/// The rows of one word and kind, in order.
 #[derive(Debug)]
 struct WordRange {
     word: Vec<u8>,
     kind: i32,
     rows: VecDeque<WordRow>,
-    /// The time and the mark at which to continue reading.
+    /// The time and the mark from which the range is read on.
     from: (i64, i64),
-    /// Whether the range may have more rows in the window.
+    /// Whether the range may have more rows in the current window.
     more: bool,
     ask: usize,
 }
 
-/// A row of a word. `has_all` is whether the record also has the other words.
+/// A row of a word. `has_all` tells whether the record also has the other words.
 #[derive(Clone, Copy, Debug)]
 struct WordRow {
     time: i64,
     mark: i64,
-    /// Upper bound of the sum of the record's classes.
+    /// Upper bound for the sum of the record's classes.
     points: u32,
     has_all: bool,
 }
 
-/// A walk along the ranges of a word, or of the words with the same beginning.
+/// A walk along the ranges of a word, or of all words with the same beginning.
 pub(super) struct WordWalk {
     pub(super) set: Set,
     pub(super) visited: u64,
-    /// Records that were read.
+    /// Number of records that were read.
     pub(super) fetched: usize,
     ranges: Vec<WordRange>,
-    /// Other words. For each row, their classes in the same record are looked up.
+    /// Other words of the query. For each row, their classes in the same record are looked up.
     cuts: Vec<Vec<u8>>,
-    /// For each of these words, and last for the walked word, the term of the query to which its
-    /// class belongs.
+    /// For each of these words, and last for the walked word, the term of the query to which the
+    /// word's class belongs.
     terms: Vec<Option<usize>>,
     windows: TimeWindows,
-    /// The next rows whose records are not read yet, in order.
+    /// The next rows, in order, whose records are not read yet.
     rows: VecDeque<WordRow>,
-    /// The time and the mark (of class 0) of the last row that was added to `rows`.
+    /// The time and the mark (with class 0) of the last row that was added to `rows`.
     last: Option<(i64, i64)>,
-    /// The time up to which rows are read.
+    /// The time up to which rows have been read.
     reached: Option<i64>,
 }
 
@@ -99,7 +101,7 @@ fn order_rows(order: Order, a: (i64, i64), b: (i64, i64)) -> std::cmp::Ordering 
     times.then_with(|| a.1.cmp(&b.1))
 }
 
-/// Returns the first position behind a row.
+/// Returns the first possible position behind a row.
 fn behind(order: Order, (time, mark): (i64, i64)) -> (i64, i64) {
     match (mark.checked_add(1), order) {
         (Some(mark), _) => (time, mark),
@@ -109,8 +111,9 @@ fn behind(order: Order, (time, mark): (i64, i64)) -> (i64, i64) {
 }
 
 impl WordWalk {
-    /// Creates a walk along the ranges of words and kinds. `cuts` are other words, whose classes are
-    /// looked up in the records; `terms` are the terms of `cuts`, and last of the walked word.
+    /// Makes a walk along the ranges of words and kinds. `cuts` are other words, whose classes are
+    /// looked up in the records. `terms` has the terms of `cuts`, and last the term of the walked
+    /// word.
     pub(super) fn new(
         asked: &SqlQuery,
         set: Set,
@@ -141,8 +144,7 @@ impl WordWalk {
         }
     }
 
-    /// Reads about `reach` rows, and returns the matching records. Returns `None` if no rows are
-    /// left.
+    /// Reads about `reach` rows, and returns the records that match; `None` if no rows are left.
     pub(super) fn next(
         &mut self,
         asked: &SqlQuery,
@@ -166,7 +168,7 @@ impl WordWalk {
         let count = reach.clamp(1, self.rows.len());
         let some: Vec<WordRow> = self.rows.iter().take(count).copied().collect();
         let found = match self.read(asked, &some, &|time| parts.of_time(time), session) {
-            // A part may have been dropped, or a lagging replica may not have it yet.
+            // A part may have been dropped, or a lagging replica may not have the part yet.
             Err(StatementError::Missing(_)) => self.read(asked, &some, &|_| None, session)?,
             found => found?,
         };
@@ -175,7 +177,7 @@ impl WordWalk {
         Ok(Some(found))
     }
 
-    /// Reads the next rows. Returns false if none are left.
+    /// Reads the next rows; returns false if no rows are left.
     fn gather(
         &mut self,
         asked: &SqlQuery,
@@ -190,7 +192,8 @@ impl WordWalk {
                 return Ok(false);
             }
             let begin = match self.windows.begins_behind(order) {
-                // The row of the cursor may also belong to another record.
+                // The row at the cursor may also stand for another record, so the row is read
+                // again.
                 Some(after) => (after.time, mark(&after.id)),
                 None => (self.windows.edge(order), i64::MIN),
             };
@@ -220,7 +223,7 @@ impl WordWalk {
         });
         for row in found {
             let record = (row.time, row.mark & !CLASS_BITS);
-            // A record with several of the words is returned several times.
+            // A record that has several of the words is returned several times.
             if row.has_all && self.last != Some(record) {
                 self.rows.push_back(row);
                 self.last = Some(record);
@@ -229,7 +232,7 @@ impl WordWalk {
         Ok(true)
     }
 
-    /// Reads the next rows of the ranges whose rows are used up.
+    /// Reads the next rows of those ranges whose rows are all used.
     fn read_rows(
         &mut self,
         asked: &SqlQuery,
@@ -281,18 +284,19 @@ impl WordWalk {
             let key = |row: &WordRow| (row.time, row.mark);
             range.rows.make_contiguous().sort_unstable_by(|a, b| order_rows(order, key(a), key(b)));
         }
-        // Reading an empty range is charged, too.
+        // A read of an empty range is charged, too.
         self.visited += rows.len() as u64 + due.len() as u64 / 4;
         Ok(())
     }
 
-    /// Returns the upper bound of the sum of a record's classes.
+    /// Returns an upper bound for the sum of a record's classes.
     fn points(&self, asked: &SqlQuery, mark: i64, cuts: &[Option<i32>]) -> u32 {
         let Some(bound) = &asked.rank else { return 0 };
         let mut classes = vec![u32::from(CLASS_MAX); bound.words().term_count()];
         let own = (mark & CLASS_BITS).unsigned_abs() as u32;
         let found = cuts.iter().map(|class| class.map(i32::unsigned_abs)).chain([Some(own)]);
-        // A word of a phrase has at least the class of the phrase, so its class is an upper bound.
+        // In each record, a word of a phrase has at least the class of the phrase, so the word's
+        // class is an upper bound.
         for (term, class) in self.terms.iter().zip(found) {
             if let (Some(known), Some(class)) = (term.and_then(|at| classes.get_mut(at)), class) {
                 *known = (*known).min(class);

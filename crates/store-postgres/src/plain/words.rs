@@ -1,4 +1,4 @@
-//! Determines which words of a query are indexed, and which words drive or restrict its search.
+//! Finds out which words of a query are indexed, and which of these drive or restrict the search.
 
 use hark_archive::query::plan::Set;
 use tokio_postgres::types::ToSql;
@@ -12,25 +12,25 @@ use crate::words::state::WordState;
 
 /// Maximum number of other words whose classes are looked up for each row.
 const CUTS_MAX: usize = 3;
-/// Maximum number of words to which the beginning of a word is completed. If there are more, the
-/// beginning does not drive the search.
+/// Maximum number of words that may complete the beginning of a word. A beginning with more
+/// completions does not drive the search.
 const COMPLETED_MAX: i64 = 64;
-/// Maximum number of words that are checked before a record is read, if another condition drives
-/// the search.
+/// If another condition drives the search: maximum number of words that are compared before a
+/// record is read.
 const PROBES_MAX: usize = 4;
 
-/// The indexed words of a query, by the position of the needed word.
+/// The indexed words of a query. Each has the index of the needed word.
 #[derive(Debug, Default)]
 pub(super) struct IndexedWords {
-    /// Words, and beginnings of words with their completions.
+    /// Words, and beginnings of words with all their completions.
     pub(super) sets: Vec<(usize, Vec<Vec<u8>>)>,
-    /// Complete words, as opposed to beginnings.
+    /// Complete words only, without beginnings.
     whole: Vec<(usize, Vec<u8>)>,
 }
 
 impl IndexedWords {
-    /// Determines which words of the query are indexed. Returns `None` if the database does not
-    /// have the words of all records.
+    /// Finds out which words of the query are indexed. Returns `None` if the database does not have
+    /// the words of all records.
     pub(super) fn of(
         asked: &SqlQuery,
         session: &mut DatabaseSession,
@@ -45,8 +45,8 @@ impl IndexedWords {
         let given: Vec<[&(dyn ToSql + Sync); 3]> =
             beginnings.iter().map(|(_, first, end)| [first as _, end as _, &more as _]).collect();
         let words_from = given.iter().map(|given| (PlainStatement::WordsFrom.into(), &given[..]));
-        // The words are complete if the index is complete before and after the read: it was not
-        // cleared meanwhile.
+        // The words are complete if the index was complete before and after the read, because then
+        // it was not cleared in between.
         let mut calls: Vec<StatementCall<'_>> = vec![(PlainStatement::WordState.into(), &[])];
         calls.extend(words_from);
         calls.push((PlainStatement::WordState.into(), &[]));
@@ -73,7 +73,7 @@ impl IndexedWords {
         Ok(Some(found))
     }
 
-    /// Returns the words that a record must have to be read, if no word drives the search.
+    /// If no word drives the search, returns the words that are compared before a record is read.
     pub(super) fn probes(&self) -> Vec<Vec<u8>> {
         self.whole.iter().take(PROBES_MAX).map(|(_, word)| word.clone()).collect()
     }
@@ -88,16 +88,16 @@ impl IndexedWords {
             cuts.push(word.clone());
             terms.push(needed.get(*other).map(|one| one.term));
         }
-        // The classes of completions are not those of a needed word.
+        // The class of a completion is not the class of a needed word.
         terms.push(needed.get(at).filter(|one| !one.is_prefix).map(|one| one.term));
         Some(WordWalk::new(asked, Set::Word(at), words, kinds, (cuts, terms)))
     }
 }
 
-/// Returns the end of the range of all words with this beginning.
+/// Returns the end of the range of all words that have this beginning.
 fn behind_all(beginning: &[u8]) -> Vec<u8> {
     let mut end = beginning.to_vec();
-    // The sum cannot overflow: UTF-8 has no byte 255.
+    // The sum cannot overflow, because UTF-8 has no byte 255.
     if let Some(last) = end.last_mut() {
         *last += 1;
     }

@@ -11,40 +11,40 @@ use hark_archive::{Order, Query};
 use crate::properties::ShelfProperties;
 use crate::time::{IndexKey, to_db};
 
-/// Maximum number of values of a label condition that the database also compares, to send only
-/// matching records.
+/// Maximum number of values of a label condition that the database also compares, so that it sends
+/// only matching records.
 const CUT_VALUES_MAX: usize = 64;
 
-/// A query and the values that are derived from it before it is run.
+/// A query, and the values that are computed from it before it is run.
 pub(crate) struct SqlQuery {
     pub(crate) query: Query,
-    /// The terms of each label condition's values. `None` if no index has these terms.
+    /// For each label condition, the terms of its values; `None` if no index has these terms.
     pub(crate) terms: Vec<Option<Vec<i64>>>,
     /// For each label condition, whether a large part of all records meets the condition.
     pub(crate) common: Vec<bool>,
-    /// For each label condition, whether the numbers of records of its values are kept.
+    /// For each label condition, whether the table of listed values has its values.
     pub(crate) listed: Vec<bool>,
-    /// Records with a higher sequence number are invisible to the search.
+    /// Records with a higher sequence number are not visible to the search.
     pub(crate) seq: i64,
     /// The era of the cached records that the search may use; see [`recent`](super::recent). `None`
-    /// if the search depends on the database alone, as a commit's does.
+    /// if the search must depend on the database alone, as in a commit.
     pub(crate) era: Option<u64>,
-    /// The only set that may drive the search. `None` leaves the choice to the planner.
+    /// The only set that may drive the search; `None` leaves the choice to the planner.
     pub(crate) driver: Option<Set>,
-    /// The query without its words, which are the most expensive part to compare.
+    /// The query without its words, which are the most expensive to compare.
     pub(crate) plain: Query,
-    /// The bound of the ranked search that contains this search. The ranked search compares words
-    /// itself.
+    /// If the search is a part of a ranked search, the bound of the ranked search, which compares
+    /// words itself.
     pub(crate) rank: Option<Arc<RankBound>>,
-    /// The number of best records that a ranked search wants.
+    /// How many best records a ranked search wants.
     pub(crate) best: usize,
-    /// Words that a record must have to be read. Used if words are indexed but no word drives the
+    /// Words that are compared before a record is read, if words are indexed but no word drives the
     /// search.
     pub(crate) probes: Vec<Vec<u8>>,
 }
 
 impl SqlQuery {
-    /// Returns the queries without a gate that replace a query.
+    /// Returns the queries without a gate that together replace a query.
     pub(crate) fn opened(query: &Query, shelf: &ShelfProperties, seq: i64) -> Vec<Self> {
         let mut query = query.clone();
         query.normalise();
@@ -79,7 +79,7 @@ impl SqlQuery {
         Self { query, terms, common, listed, seq, era, driver, plain, rank, best, probes }
     }
 
-    /// Returns the first and the last kind of each range between the excluded kinds. `None` if the
+    /// Returns the first kind and the last kind of each range between excluded kinds; `None` if the
     /// query excludes no kind.
     pub(crate) fn gaps(&self) -> Option<(Vec<i32>, Vec<i32>)> {
         if self.query.not_kinds.is_empty() {
@@ -108,8 +108,8 @@ impl SqlQuery {
         self.query.not_kinds.iter().map(|kind| kind.cast_signed()).collect()
     }
 
-    /// Returns the label condition, other than `driver`, that is cheapest for the database to
-    /// compare.
+    /// Returns the label condition, other than `driver`, that the database can compare at the
+    /// lowest cost.
     pub(crate) fn cut(&self, driver: Option<Set>) -> Option<&Vec<i64>> {
         let others =
             self.terms.iter().enumerate().filter(|(at, _)| driver != Some(Set::Label(*at)));
@@ -128,7 +128,7 @@ impl SqlQuery {
         self.query.after.map(|at| IndexKey { time: to_db(at.time), id: at.id })
     }
 
-    /// Returns the query's times behind the query's cursor; both bounds are inclusive.
+    /// Returns the query's times from the cursor on; both bounds are inclusive.
     pub(crate) fn times(&self) -> (i64, i64) {
         let (from, to) = (to_db(self.query.from), to_db(self.query.to));
         match (self.query.order, self.after()) {
@@ -138,7 +138,7 @@ impl SqlQuery {
         }
     }
 
-    /// Whether a key is within the query's times and behind the query's cursor.
+    /// Whether a key is within the query's times and behind its cursor.
     pub(crate) fn lies_ahead(&self, key: &IndexKey) -> bool {
         to_db(self.query.from) <= key.time
             && key.time <= to_db(self.query.to)

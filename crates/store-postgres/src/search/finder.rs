@@ -1,4 +1,4 @@
-//! A search that runs on the sessions of its caller, in slices.
+//! A search that runs in slices, on sessions that its caller passes.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,17 +16,18 @@ use crate::error::StatementError;
 use crate::session::DatabaseSession;
 use crate::time::{IndexKey, from_db};
 
-/// Bytes of records that every search may keep between slices. Other records are fetched again.
+/// Bytes of fetched records that every search may keep from one slice to the next. All other
+/// records are fetched again.
 const KEPT_BYTES: usize = 64 << 10;
-/// Bytes of records that a search keeps if it gets a permit from [`SearchState::room`].
+/// Bytes of fetched records that a search may keep if it gets a permit from [`SearchState::room`].
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// A search that runs on the sessions of its caller.
+/// A search that runs on sessions that its caller passes.
 pub(super) struct Finder {
     pub(super) found: FinderState,
     /// The layout's steps.
     steps: Box<dyn SearchSteps>,
-    /// The permit for the bytes of fetched records between slices.
+    /// The permit for the bytes of records that are kept from one slice to the next.
     pub(super) room: Option<OwnedSemaphorePermit>,
 }
 
@@ -35,7 +36,8 @@ impl Finder {
         Self { found: FinderState::new(asked), steps, room: None }
     }
 
-    /// Disables the cache of records, so that the statements fetch all records from the database.
+    /// Stops using the cache of records, so that the statements fetch all records from the
+    /// database.
     pub(super) fn fetch_all(&mut self) {
         self.found.asked.era = None;
     }
@@ -48,7 +50,7 @@ impl Finder {
         self.found.driver
     }
 
-    /// Whether nothing is left to find or fetch.
+    /// Whether nothing is left to be found or fetched.
     pub(super) fn is_through(&self) -> bool {
         self.found.is_over && self.found.keys.is_empty()
     }
@@ -89,7 +91,8 @@ impl Finder {
             return Ok(SearchProgress::Done { more: false });
         }
         self.room = None;
-        // Pages are no larger than a slice, so that no records have to be kept for the next slice.
+        // A page has at most as many records as a slice delivers, so no records must be kept for
+        // the next slice.
         let most = usize::try_from(work).unwrap_or(usize::MAX);
         self.found.page_max = self.found.page_max.min(most).max(1);
         let start = self.found.visited;
@@ -126,11 +129,11 @@ impl Finder {
         }
     }
 
-    /// Releases the records beyond the bytes that a search may keep until the next slice.
+    /// Drops records beyond the bytes that a search may keep until the next slice.
     pub(super) fn release_rows(&mut self, shared: &SearchState) -> SearchProgress {
         let found = &mut self.found;
-        // The records of the remaining keys may be deleted before the next slice, so the cache is
-        // not used any more.
+        // The records of the remaining keys may be deleted before the next slice, so from now on
+        // the search does not use the cache.
         found.asked.era = None;
         let (mut kept, bytes) = found.first(KEPT_BYTES_MAX);
         if bytes > KEPT_BYTES {

@@ -10,35 +10,36 @@ use super::asked::SqlQuery;
 use crate::error::StatementError;
 use crate::time::IndexKey;
 
-/// Maximum number of records fetched at a time.
+/// Maximum number of records that are fetched at a time.
 pub(crate) const FETCH_MAX: usize = 500;
-/// Lower bound of the maximum number of records fetched at a time, regardless of their length.
+/// Minimum of [`FinderState::fetch_max`], however long records are.
 pub(crate) const FETCH_MIN: usize = 16;
-/// Maximum number of parts whose own tables are read. Records in more parts are fetched from the
-/// parent table.
+/// Maximum number of parts for which the parts' own tables are read. Records in more parts are
+/// fetched from the parent table.
 pub(crate) const FETCH_PARTS_MAX: usize = 4;
-/// Maximum number of bytes of a page's records. A single longer record is allowed.
+/// Maximum number of bytes of a page's records. A single record may be longer.
 pub(crate) const PAGE_BYTES_MAX: usize = 2 << 20;
-/// Maximum number of records whose words are read at a time, and the minimum for a ranked search.
+/// Maximum number of records whose words are read at a time, and minimum number for a ranked
+/// search.
 const WORDS_READ_MAX: usize = 64;
 
 /// The query of a search, and the keys and records that the search has found.
 pub(crate) struct FinderState {
     pub(crate) asked: SqlQuery,
-    /// The next keys whose records are not fetched yet, in order.
+    /// The next keys, in order, whose records are not fetched yet.
     pub(crate) keys: VecDeque<IndexKey>,
-    /// Fetched records, in order; they come before the records of `keys`.
+    /// Fetched records, in order. They come before the records of `keys`.
     pub(crate) bodies: VecDeque<Box<[u8]>>,
     /// Whether all keys are found.
     pub(crate) is_over: bool,
-    /// Maximum number of records fetched at a time. Lowered when the records turn out to be long.
+    /// Maximum number of records that are fetched at a time. It is lowered if records turn out to
+    /// be long.
     pub(crate) fetch_max: usize,
-    /// Maximum number of records of a page: the number that a slice delivers. Lowered when the
-    /// records turn out to be long.
+    /// Maximum number of records of a page, that is, of records that a slice delivers. It is
+    /// lowered if records turn out to be long.
     pub(crate) page_max: usize,
     pub(crate) delivered: usize,
-    /// The number of keys whose records were fetched. `matched` is the number of those that match
-    /// the query.
+    /// Number of keys whose records were fetched, and number of these records that match the query.
     pub(crate) fetched: usize,
     pub(crate) matched: usize,
     pub(crate) visited: u64,
@@ -62,20 +63,20 @@ impl FinderState {
         }
     }
 
-    /// Returns how many records are still wanted, plus one that shows whether more exist.
+    /// Returns how many records are still wanted, plus one, which shows whether there are more.
     pub(crate) fn wanted(&self) -> usize {
         (self.asked.query.limit - self.delivered)
             .saturating_add(1)
             .saturating_sub(self.bodies.len())
     }
 
-    /// Returns how many keys yield the wanted number of records if the share of matches stays the
-    /// same.
+    /// Returns how many keys are needed for the wanted number of records, if the share of matches
+    /// stays the same.
     pub(crate) fn reach(&self) -> usize {
         let reach = self.wanted().saturating_mul(self.fetched + 1) / (self.matched + 1);
         if self.asked.rank.is_some() {
-            // A ranked search has no limit. It ends where no later record can be better than the
-            // best so far.
+            // A ranked search has no limit. It ends when no later record can be better than the
+            // best records so far.
             let best = self.asked.best.saturating_add(self.fetched);
             reach.min(best.clamp(WORDS_READ_MAX, FETCH_MAX))
         } else if self.asked.query.words.is_some() {
@@ -85,7 +86,7 @@ impl FinderState {
         }
     }
 
-    /// Adds the matching ones of the records of the first `count` keys, and removes these keys.
+    /// Removes the first `count` keys, and adds those of their records that match.
     pub(crate) fn add_fetched(&mut self, count: usize, matching: Vec<Box<[u8]>>) {
         (self.fetched, self.matched) = (self.fetched + count, self.matched + matching.len());
         self.bodies.extend(matching);
@@ -102,7 +103,7 @@ impl FinderState {
         self.bodies.extend(matching);
     }
 
-    /// Returns how many of the next records fit in `bytes_max`, and their bytes.
+    /// Returns how many of the next records fit into `bytes_max`, and their bytes.
     pub(crate) fn first(&self, bytes_max: usize) -> (usize, usize) {
         let (mut count, mut bytes) = (0, 0);
         for body in &self.bodies {
@@ -115,8 +116,8 @@ impl FinderState {
     }
 }
 
-/// Returns the records that match the query. In a ranked search, the words are not compared. Adds
-/// the cost of comparing words to `visited`, as rows.
+/// Returns the records that match the query. For a ranked search, the words are not compared. Adds
+/// the cost of comparing words to `visited`, as a number of rows.
 pub(crate) fn matching<'a>(
     asked: &SqlQuery,
     bodies: impl Iterator<Item = &'a [u8]>,

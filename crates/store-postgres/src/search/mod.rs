@@ -1,7 +1,8 @@
-//! Runs queries: finds keys in ordered index ranges, then fetches the records with these keys.
+//! Runs queries: finds keys in ordered index ranges, then fetches the records of these keys.
 //!
-//! No transaction outlives a statement. A search resumes behind the last key that it read. Records
-//! stored after the search began are recognised by their sequence numbers and left out.
+//! No transaction lasts longer than a statement. A search goes on behind the last key that it has
+//! read. A record that was stored after the search began has a higher sequence number, by which it
+//! is recognised and left out.
 
 pub(crate) use asked::SqlQuery;
 pub(crate) use pooled::start;

@@ -1,4 +1,4 @@
-//! Searches on pooled sessions. A ranked search consists of several such searches.
+//! Searches on pooled sessions. A ranked search makes several such searches.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::line::TimelinePosition;
 use crate::query_sessions::QuerySessions;
 use crate::state::PostgresState;
 
-/// Starts a search that runs a query as of `position`.
+/// Starts a search for a query. The search sees puts up to `position`.
 pub(crate) fn start(
     inner: &Arc<PostgresState>,
     query: &Query,
@@ -45,7 +45,7 @@ struct PooledSearch {
 }
 
 impl PooledSearch {
-    /// Creates a search that runs the queries as of `position`.
+    /// Makes a search for these queries, which sees puts up to `position`.
     fn boxed(
         inner: &Arc<PostgresState>,
         asked: Vec<SqlQuery>,

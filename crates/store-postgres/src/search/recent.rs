@@ -1,15 +1,15 @@
 //! A cache of recently fetched records, by their keys.
 //!
-//! A key that was just read from an index names a record that the database has, and a record never
-//! changes. So the index determines which records exist, and the cache need not be notified of
-//! deletions. A deleted record can be put again, with the same id but another number and other
-//! bytes (a signature, white space). So every put is reported to the cache before a search sees its
-//! number. The cached record is removed, and no search caches a record that it may have read before
-//! the put.
+//! If a key was just read from an index, the database has its record, and a record never changes.
+//! So the index decides which records exist, and the cache need not learn of deletions. But a
+//! deleted record can be put again, with the same id, a new number and other bytes (another
+//! signature or white space). So the cache learns of every put before any search sees the number of
+//! the put. It then removes the cached record, and refuses the record from searches that may have
+//! read it before the put.
 //!
-//! Numbers are comparable only within an era of
-//! [`TimelinePosition`](crate::line::TimelinePosition). When a later era begins, the records of the
-//! earlier era are dropped. Searches of the earlier era then find nothing in the cache, and add
+//! Numbers can be compared only within one era of
+//! [`TimelinePosition`](crate::line::TimelinePosition). When a new era begins, all records of the
+//! previous era are dropped. Searches of the previous era then find nothing in the cache and add
 //! nothing.
 
 use std::collections::HashMap;
@@ -20,22 +20,23 @@ use parking_lot::Mutex;
 
 use crate::time::IndexKey;
 
-/// Maximum number of bytes of a shelf's cached records.
+/// Maximum number of bytes of the cached records of a shelf.
 const BYTES_MAX: usize = 128 << 20;
-/// Approximate memory overhead of a cached record, in bytes.
+/// Approximate memory of a cached record in addition to its bytes.
 const ENTRY_BYTES: usize = 128;
-/// Number of sets of keys whose last puts are recorded: one set for each value of [`key_set`].
+/// Number of sets of keys. For each set the last put is remembered; see [`key_set`].
 const KEY_SETS: usize = 1 << 16;
 
-/// A record, and the database's number of its put.
+/// A record, and the number that its put has in the database.
 #[derive(Clone)]
 pub(crate) struct FetchedRecord {
     pub(crate) seq: i64,
     pub(crate) body: Arc<[u8]>,
 }
 
-/// The cache, in two generations. A record that is found in the older generation moves to the
-/// younger generation. When the younger one has half of the bytes, the older one is dropped.
+/// The cache. It has two generations of records. A record that is found in the older generation
+/// moves to the younger generation. When the younger generation has half of the maximum bytes, the
+/// older generation is dropped, and a new younger generation begins.
 pub(crate) struct RecentRecords {
     generations: Mutex<Generations>,
     bytes_max: usize,
@@ -50,12 +51,14 @@ struct Generations {
     old: Generation,
     /// Bytes of the younger generation.
     bytes: usize,
-    /// The number of the last put in each of [`KEY_SETS`] sets of keys. Empty before the first put.
+    /// For each of [`KEY_SETS`] sets of keys, the number of the last put of a key of the set; empty
+    /// before the first put.
     ///
-    /// A search that sees this number has read the last puts of the set's keys. Any other search
-    /// may have read earlier records, and caches no record of the set. These numbers take the same
-    /// space however many puts there are during a search, so no put ever has to be forgotten. Since
-    /// keys share a number, some records are fetched again; this is the only cost.
+    /// A search that sees this number has read the latest record of each key of the set. Any other
+    /// search may have read earlier records, so it must not cache a record of the set. However many
+    /// puts there are during a search, the numbers take the same memory, so no put must be
+    /// forgotten. Since many keys share a number, some records are fetched again without need; this
+    /// is the only cost.
     last_puts: Vec<i64>,
     /// Generations to drop after the lock is released.
     gone: Vec<Generation>,
@@ -68,8 +71,9 @@ impl Default for RecentRecords {
 }
 
 impl RecentRecords {
-    /// Passes the cached records of `keys` to `each`, with their positions in `keys`. Returns the
-    /// positions of the other keys, which include those of records with a number above `seq`.
+    /// Passes the cached records of `keys` to `each`, each with the index of its key in `keys`.
+    /// Returns the indices of all other keys. They include keys whose records have a number above
+    /// `seq`.
     pub(crate) fn find(
         &self,
         keys: &[IndexKey],
@@ -90,8 +94,8 @@ impl RecentRecords {
         found.unwrap_or_else(|| (0..keys.len()).collect())
     }
 
-    /// Adds records that were fetched by a search that sees puts up to `seq`. A record with another
-    /// key than the given one is ignored.
+    /// Adds records that a search has fetched that sees puts up to `seq`. If a record does not have
+    /// the given key, it is ignored.
     pub(crate) fn insert(
         &self,
         era: u64,
@@ -109,7 +113,7 @@ impl RecentRecords {
         });
     }
 
-    /// Records puts with these keys and numbers. A key may have been put before.
+    /// Notes puts of these keys, with their numbers. A key may have been put before.
     pub(crate) fn put(&self, era: u64, puts: impl Iterator<Item = (IndexKey, i64)>) {
         let puts: Vec<(IndexKey, i64)> = puts.collect();
         self.with(era, |all| {
@@ -130,8 +134,8 @@ impl RecentRecords {
         }
     }
 
-    /// Runs `work` on the records of this era. Does nothing and returns `None` if a later era has
-    /// begun.
+    /// Runs `work` on the records of this era. If a later era has begun, does nothing and returns
+    /// `None`.
     fn with<T>(&self, era: u64, work: impl FnOnce(&mut Generations) -> T) -> Option<T> {
         let mut all = self.generations.lock();
         if all.era < era {
@@ -146,7 +150,7 @@ impl RecentRecords {
 }
 
 impl Generations {
-    /// Begins an era, and drops everything of the previous era.
+    /// Begins an era, and drops all records of the previous era.
     fn begin(&mut self, era: u64) {
         self.gone.extend([std::mem::take(&mut self.young), std::mem::take(&mut self.old)]);
         (self.era, self.bytes) = (era, 0);
@@ -168,8 +172,8 @@ impl Generations {
             return;
         }
         if self.bytes + added > bytes_max / 2 {
-            // The capacity of the previous generation, so that the map need not grow while other
-            // threads wait.
+            // The new map has the capacity of the old map, so it need not grow while other threads
+            // wait.
             let young = Generation::with_capacity(self.young.capacity());
             let old = std::mem::replace(&mut self.young, young);
             self.gone.push(std::mem::replace(&mut self.old, old));
@@ -188,18 +192,19 @@ impl Generations {
         self.old.remove(key);
     }
 
-    /// Returns a number that is at least that of the last put of `key`.
+    /// Returns a number that is at least the number of the last put of `key`.
     fn last_put(&self, key: &IndexKey) -> i64 {
         self.last_puts.get(key_set(key)).copied().unwrap_or(0)
     }
 }
 
-/// Whether `body` is the record with this key. Damaged records are not cached.
+/// Whether `body` is the record of this key. Damaged records are not cached.
 fn is_of(key: &IndexKey, body: &[u8]) -> bool {
     Record::new(body).is_ok_and(|record| IndexKey::of(&record) == *key)
 }
 
-/// Returns the set of a key: the last 16 bits of its id, because ids may be chosen to begin alike.
+/// Returns the set to which a key belongs: the last 16 bits of its id. The first bits would not do,
+/// because ids can be made that begin alike.
 fn key_set(key: &IndexKey) -> usize {
     usize::from(u16::from_le_bytes([key.id[30], key.id[31]]))
 }
@@ -220,7 +225,7 @@ mod tests {
         IndexKey { time: to_db(u64::from(n)), id: [n; 32] }
     }
 
-    /// A record with a label of `len` bytes, whose put had the number `seq`.
+    /// Makes a record with a label of `len` bytes; its put has the number `seq`.
     fn record(n: u8, seq: i64, len: usize) -> (IndexKey, FetchedRecord) {
         let (key, kind) = (key(n), 1);
         let time = from_db(key.time);
@@ -228,7 +233,7 @@ mod tests {
         (key, FetchedRecord { seq, body: encode(&head, &[(b't', vec![0; len])]).into() })
     }
 
-    /// Returns the records of `keys` that a search of this era finds if it sees puts up to `seq`.
+    /// Returns which records of `keys` a search of this era finds if it sees puts up to `seq`.
     fn found_in(recent: &RecentRecords, era: u64, keys: &[u8], seq: i64) -> Vec<u8> {
         let (keys, mut found) = (keys.iter().map(|n| key(*n)).collect::<Vec<_>>(), Vec::new());
         let missing = recent.find(&keys, era, seq, |at, body| {
@@ -245,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_stays_and_memory_is_bounded() {
-        // Room for 16 of these records in both generations.
+        // Both generations together have space for 16 of these records.
         let bytes_max = 16 * bytes(&record(99, 1, 1_000).1);
         let recent = RecentRecords { bytes_max, ..RecentRecords::default() };
         for n in 0..100 {
@@ -276,10 +281,10 @@ mod tests {
     fn what_may_have_been_read_before_it_was_put_again_is_not_kept() {
         let recent = RecentRecords::default();
         recent.insert(0, 4, [record(1, 1, 10)].into_iter());
-        // A batch whose put number 6 was deleted in the same batch.
+        // In this batch, put number 6 was deleted again by a later write.
         recent.put(0, [(key(1), 5), (key(2), 7)].into_iter());
         assert!(found(&recent, &[1, 2], 7).is_empty());
-        // Records from a replica, or from searches that began before the batch.
+        // These records come from a replica, or from searches that began before the batch.
         recent.insert(0, 4, [record(1, 1, 10), record(2, 2, 10)].into_iter());
         assert!(found(&recent, &[1, 2], 7).is_empty());
         recent.insert(0, 7, [record(1, 5, 10), record(2, 7, 10)].into_iter());
@@ -325,7 +330,7 @@ mod tests {
         assert!(found_in(&recent, 1, &[1, 2], 10).is_empty());
         recent.insert(1, 10, [record(1, 1, 10)].into_iter());
         assert_eq!(found_in(&recent, 1, &[1], 10), [1], "numbers begin anew");
-        // A search and a put from before the process switched to another line.
+        // This search and this put are from the time before the process switched to another line.
         recent.insert(0, 20, [record(2, 2, 10)].into_iter());
         recent.put(0, [(key(1), 21)].into_iter());
         assert!(found_in(&recent, 0, &[1, 2], 20).is_empty());

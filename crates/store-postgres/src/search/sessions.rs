@@ -5,7 +5,8 @@ use crate::session::DatabaseSession;
 
 /// The sessions on which a search runs its statements.
 pub(crate) trait Sessions {
-    /// Calls `work` with a session, and again with another one if the first session is lost.
+    /// Calls `work` with a session. If this session is lost, calls `work` again with another
+    /// session.
     fn with<T>(
         &mut self,
         work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,

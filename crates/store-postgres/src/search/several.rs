@@ -1,4 +1,4 @@
-//! Runs a query as one search, or as several searches for disjoint sets of records (see
+//! Runs a query as one search, or as several searches that find disjoint sets of records (see
 //! [`Query::opened`](hark_archive::Query::opened)).
 
 use std::ops::ControlFlow;
@@ -21,14 +21,15 @@ pub(crate) struct Finders {
 }
 
 impl Finders {
-    /// Creates searches that run the queries by a layout's steps.
+    /// Makes searches that run the queries by the steps of a layout.
     pub(crate) fn new(asked: Vec<SqlQuery>, layout: &dyn Layout) -> Self {
         let some = asked.into_iter().filter(|asked| !asked.query.is_void());
         let finder = |asked| Finder::new(asked, layout.search_steps());
         Self { all: some.map(finder).collect(), delivered: 0 }
     }
 
-    /// Disables the cache of records, so that the statements fetch all records from the database.
+    /// Stops using the cache of records, so that the statements fetch all records from the
+    /// database.
     pub(crate) fn fetch_all(&mut self) {
         self.all.iter_mut().for_each(Finder::fetch_all);
     }
@@ -41,7 +42,7 @@ impl Finders {
         self.all.iter().find_map(Finder::driver)
     }
 
-    /// Like [`Search::slice`](hark_archive::Search::slice).
+    /// Does the same as [`Search::slice`](hark_archive::Search::slice).
     pub(crate) fn slice(
         &mut self,
         shared: &SearchState,
@@ -96,7 +97,7 @@ impl Finders {
                 self.all.first().map_or_else(Default::default, |f| f.found.asked.query.order);
             let next = heads.min_by(|(_, a), (_, b)| match (a, b) {
                 (Some(a), Some(b)) => compare(order, a, b),
-                // Bytes that are not a record come first, and are skipped below.
+                // Bytes that are not a valid record come first, and are skipped below.
                 (a, b) => a.is_some().cmp(&b.is_some()),
             });
             let Some((at, _)) = next else { return Ok(SearchProgress::Done { more: false }) };

@@ -9,19 +9,19 @@ use super::recent::RecentRecords;
 use crate::citus::RecordDensity;
 use crate::parts::Parts;
 
-/// Bytes of the records that all searches together may keep between slices, beyond each search's
-/// own allowance.
+/// Bytes of fetched records that all searches together may keep from one slice to the next, beyond
+/// the bytes that each search may always keep.
 const KEPT_ALL_BYTES: usize = 64 << 20;
 
 /// The state that the searches of a shelf share.
 pub(crate) struct SearchState {
     parts: RwLock<Arc<Parts>>,
-    /// A cache of the records that searches have fetched recently. `None` if searches fetch records
-    /// by place.
+    /// A cache of records that searches have fetched recently; `None` if searches fetch records by
+    /// place.
     pub(crate) recent: Option<RecentRecords>,
-    /// Permits for the bytes of records that searches keep between slices.
+    /// Permits for the bytes of records that searches keep from one slice to the next.
     pub(crate) room: Arc<Semaphore>,
-    /// The density of records in time, as recently found by searches of distributed tables.
+    /// The density of records in time that a search of distributed tables has measured last.
     pub(crate) density: Mutex<Option<RecordDensity>>,
 }
 

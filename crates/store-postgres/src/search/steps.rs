@@ -1,17 +1,17 @@
-//! The steps of a search that depend on the layout of the tables.
+//! The steps of a search in which layouts differ.
 
 use super::found::FinderState;
 use super::state::SearchState;
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// The way in which a layout finds the keys of a query's records, and fetches the records.
+/// How a layout finds the keys of the records that a query wants, and how it fetches these records.
 ///
-/// A failed step changes nothing that a repeated step would miss: after a lost connection, the step
-/// is repeated on another session.
+/// If the connection is lost, the step is repeated on another session. So a step that fails must
+/// leave the state unchanged.
 pub(crate) trait SearchSteps: Send {
-    /// Finds the next keys or records. Called while no keys are left. Sets
-    /// [`FinderState::is_over`] when all keys are found.
+    /// Finds the next keys or records. Called when no keys are left. Sets [`FinderState::is_over`]
+    /// once all keys are found.
     fn find(
         &mut self,
         found: &mut FinderState,

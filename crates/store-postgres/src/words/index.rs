@@ -1,13 +1,13 @@
 //! Keeps the index of words in step with the stored records and with the settings.
 //!
-//! `state.words_seq` is the number of a put. The words of all stored records up to this number are
+//! `state.words_seq` is the number of a put: the words of all stored records up to this number are
 //! indexed, and no words of later records. A commit indexes its own records and advances the number
-//! under two conditions: the number was that of the newest put, and `state.texts` are the texts of
-//! the process. Otherwise [`step`] advances the number later, some records at a time, under the
-//! lock of commits. So it does not matter which processes have written meanwhile, or with which
-//! settings. An interrupted step is repeated. A search uses the index only if the number covers all
-//! records that the search sees. Deleting a record needs no texts: the table `worded` has the words
-//! of each record.
+//! if the number was that of the newest put before, and if `state.texts` names the texts of this
+//! process. Otherwise [`step`] advances the number later, by some records at a time, while it holds
+//! the lock of commits. So the index stays correct whichever processes have written in the
+//! meantime, and with which settings. If a step is interrupted, it is repeated. A search uses the
+//! index only if the index includes all records that the search can see. The texts are not needed
+//! to delete a record: the table `worded` has the words of each record.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
@@ -23,24 +23,26 @@ use crate::plain::PlainStatement;
 use crate::session::DatabaseSession;
 use crate::state::PostgresState;
 
-/// Maximum number of records that a step indexes. Commits wait while the rows are written, for some
-/// hundredths of a second.
+/// Maximum number of records that one step indexes. Commits wait while the step writes the rows,
+/// for some hundredths of a second.
 const STEP: i64 = 100;
-/// Number of rows of words after which a step adds no further record.
+/// After this many rows of words, a step adds no further record.
 const STEP_ROWS: usize = 10_000;
-/// Interval of checks for records to index.
+/// Interval between two checks for records that are not indexed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Wait after a fault.
 const RETRY: Duration = Duration::from_secs(5);
-/// Number of tries of a command to delete words while their tables are in use, one per
+/// If the tables are in use, a command tries this many times to delete the words, once per
 /// `LOOK_EVERY`.
 const TRIES: u32 = 20;
-/// Time without progress after which the process that has set other texts is assumed to have ended.
+/// Another process may have set other texts. If its indexing has made no progress for this time,
+/// that process is assumed to have ended.
 const STALLED: Duration = Duration::from_mins(5);
 
-/// Sets the texts whose words the database indexes, or none. Words of other texts are deleted.
-/// Returns the previous texts if they were different. Fails with [`StatementError::Busy`] if
-/// searches use the old words for longer than commits and other searches should wait.
+/// Sets the texts whose words the database indexes, or sets that it indexes none. Deletes the words
+/// of other texts. Returns the previous texts, if they were different. Fails with
+/// [`StatementError::Busy`] if searches use the old words for longer than commits and other
+/// searches may wait.
 pub(crate) fn set_texts(
     session: &mut DatabaseSession,
     texts: Option<i64>,
@@ -67,7 +69,7 @@ pub(crate) fn set_texts(
     Ok(before.flatten())
 }
 
-/// Calls [`set_texts`] repeatedly while searches use the tables.
+/// Calls [`set_texts`] again as long as searches use the tables, up to a maximum number of tries.
 pub(crate) fn set_texts_in_time(
     inner: &PostgresState,
     texts: Option<i64>,
@@ -89,9 +91,9 @@ pub(crate) enum StepResult {
     More(WordProgress),
     /// All stored records are indexed.
     Done(WordProgress),
-    /// The database indexes other texts.
+    /// The database indexes the words of other texts.
     Others(WordProgress),
-    /// The database indexes no texts.
+    /// The database indexes no words.
     None,
 }
 
@@ -109,7 +111,7 @@ pub(crate) fn step(
     if before.words_seq >= before.seq {
         return Ok(StepResult::Done(before.progress()));
     }
-    // The records are read and divided into words before the lock of commits is taken.
+    // The records are read and divided into words before the step takes the lock of commits.
     let mut puts = inner.layout.news(session, before.words_seq, before.seq, STEP)?.puts;
     let mut is_last = (puts.len() as u64) < STEP.unsigned_abs();
     let mut all = WordRows::new(texts, &inner.shelf.terms);
@@ -130,7 +132,7 @@ pub(crate) fn step(
         if now != Some((before.texts, before.words_seq)) {
             return Ok(None);
         }
-        // Some records may have been deleted since they were read.
+        // Some of these records may have been deleted in the meantime.
         let there = session.query(PlainStatement::StillThere, &[&numbers])?;
         if there.len() < puts.len() {
             let mut there: Vec<i64> = there.iter().map(|row| row.get(0)).collect();
@@ -186,19 +188,19 @@ pub(crate) fn run(inner: &Weak<PostgresState>) {
     }
 }
 
-/// The state of the background thread, including what it has logged.
+/// The state of the background thread: its progress, and the messages that it has logged.
 #[derive(Default)]
 struct BackgroundIndexing {
-    /// Whether this process has set its texts in the database.
+    /// Whether this process has already set its texts in the database.
     has_begun: bool,
-    /// Whether many records were not indexed, and the end of indexing has not been logged since.
+    /// Whether many records were not indexed, and it is not logged yet that they all are.
     is_behind: bool,
-    /// Whether it was logged that another process has other texts.
+    /// Whether it is logged that another process has other texts.
     has_warned: bool,
-    /// The last logged reason why indexing fails.
+    /// The last reason for a failure that was logged.
     failure: Option<String>,
-    /// The number up to which another process has indexed other texts, and the time since which
-    /// this number has not changed.
+    /// The number up to which another process has indexed its texts, and since when the number has
+    /// not changed.
     others: Option<(u64, Instant)>,
 }
 
@@ -277,8 +279,8 @@ impl BackgroundIndexing {
         }
     }
 
-    /// Whether the other texts are abandoned: there are records to index, but no progress for
-    /// [`STALLED`].
+    /// Whether the process with other texts has ended: there are records to index, but there was no
+    /// progress for [`STALLED`].
     fn is_left(&mut self, at: WordProgress, now: Instant) -> bool {
         let before = self.others.filter(|(indexed, _)| *indexed == at.indexed);
         if at.indexed >= at.newest {

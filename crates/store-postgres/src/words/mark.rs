@@ -1,18 +1,18 @@
-//! Marks identify the records of rows of words: the first 62 bits of the record's id, and the
-//! word's class in the lowest two bits.
+//! A row of a word has a mark, which identifies its record: the first 62 bits of the record's id,
+//! and the class of the word in the lowest two bits.
 
 use crate::time::{from_db, to_db};
 
-/// The bits of a mark that hold a word's class.
+/// The bits of a mark that have the class.
 pub(crate) const CLASS_BITS: i64 = 3;
 
-/// Returns the mark of a record with class 0.
+/// Returns the mark of a record, with class 0.
 pub(crate) fn mark(id: &[u8; 32]) -> i64 {
     let head = id.first_chunk().map_or(0, |head| u64::from_be_bytes(*head));
     to_db(head) & !CLASS_BITS
 }
 
-/// Returns the first and the last possible id of a mark's records.
+/// Returns the first and the last id that a record with this mark may have.
 pub(crate) fn ids_of(mark: i64) -> ([u8; 32], [u8; 32]) {
     let (mut first, mut last) = ([0; 32], [0xff; 32]);
     let head = from_db(mark & !CLASS_BITS);

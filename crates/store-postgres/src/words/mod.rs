@@ -1,4 +1,4 @@
-//! Maintains the index of words. Searches walk the index in `plain/word_walk.rs`.
+//! Maintains the index of words. Searches walk this index in `plain/word_walk.rs`.
 
 pub(crate) mod index;
 pub(crate) mod mark;

@@ -13,19 +13,19 @@ use crate::session::DatabaseSession;
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 
-/// Number of rows from which on a batch of rows is written.
+/// Number of rows at which gathered rows are written.
 const ROWS: usize = 50_000;
-/// Rows of words that are not written yet.
+/// Rows of words that are gathered and not written yet.
 pub(crate) struct WordRows<'a> {
     texts: &'a Arc<dyn TextSource>,
     terms: &'a DatabaseTermHasher,
     words: RecordWords,
     found: WeighedWords,
-    /// The letters of all words.
+    /// The letters of all gathered words.
     letters: Vec<u8>,
-    /// The position of each word in `letters`, and the other columns of its row.
+    /// For each row, the position of its word in `letters`, and its other columns.
     rows: Vec<CopiedWord>,
-    /// For each record: the time, the mark, the kind, and the range of its words in `rows`.
+    /// For each record, its time, its mark, its kind, and the range of its words in `rows`.
     records: Vec<(i64, i64, i32, std::ops::Range<usize>)>,
     bytes: u64,
 }
@@ -86,12 +86,12 @@ impl<'a> WordRows<'a> {
         self.rows.len()
     }
 
-    /// Whether the rows should be written before more are added.
+    /// Whether the rows should be written before more rows are added.
     pub(crate) fn are_many(&self) -> bool {
         self.rows.len() >= ROWS
     }
 
-    /// Inserts and then clears the rows.
+    /// Inserts the rows into the database, and clears them here.
     pub(crate) fn write(&mut self, session: &mut DatabaseSession) -> Result<(), StatementError> {
         if self.rows.is_empty() {
             return Ok(());
@@ -107,7 +107,7 @@ impl<'a> WordRows<'a> {
             worded.byte_strings(rows[range].iter().map(word));
         }
         worded.end();
-        // Sort in the order of the index, so that each index page is visited once.
+        // The rows are sorted in the order of the index, so that each index page is visited once.
         rows.sort_unstable_by(|a, b| (word(a), a.kind).cmp(&(word(b), b.kind)));
         let mut copied = CopyRows::new(letters.len() + rows.len() * 40);
         for row in rows.iter() {
@@ -126,7 +126,7 @@ impl<'a> WordRows<'a> {
         Ok(())
     }
 
-    /// The bytes of all written rows.
+    /// The number of bytes of all rows written so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
