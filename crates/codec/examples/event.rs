@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     draft.sign(&keys, &mut json);
 
-    // Views over the bytes; the arena's buffers are reused from event to event.
+    // The event consists of views over the bytes; the arena's buffers are reused for each event.
     let mut arena = EventArena::new();
     let event = Event::parse(&json, &mut arena)?;
     println!("kind {}, {:?}, tagged {:?}", event.kind(), event.content(), event.first_value("t"));
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A `VerifiedEvent` exists only after the check.
     let verified = VerifiedEvent::check(event, &mut SignatureVerifier::new(16))?;
 
-    // The record holds the event's JSON and, beside it, the fields and labels that filters query.
+    // The record holds the event's JSON and also the fields and labels that filters query.
     let mut bytes = Vec::new();
     EventEncoder::default().encode(&verified.event(), &[], &mut bytes);
     let record = Record::new(&bytes)?;

@@ -14,7 +14,8 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Keccak-256 of `bytes`, the hash function of Ethereum's networks. SHA3-256 pads differently.
+/// Keccak-256 of `bytes`, the hash function of Ethereum's networks. SHA3-256 is a different
+/// function: it pads differently.
 pub fn keccak256(bytes: &[u8]) -> [u8; 32] {
     Keccak256::digest(bytes).into()
 }
@@ -44,13 +45,13 @@ pub struct UnverifiedSignature<'a> {
 /// Verifies signatures and caches the parsed keys of recent authors, which saves about an eighth of
 /// the work. Each thread needs its own verifier. Only [`SignatureVerifier::new`] allocates.
 pub struct SignatureVerifier {
-    /// A direct-mapped cache: each key has one slot, and a slot holds its newest key. Colliding
-    /// keys, which an attacker can choose, lose only this saving.
+    /// A direct-mapped cache: each key has one slot, and each slot holds the key that used the slot
+    /// last. An attacker can choose keys that share a slot, but then only this saving is lost.
     slots: Box<[Option<(Key, XOnlyPublicKey)>]>,
 }
 
 impl SignatureVerifier {
-    /// Makes a cache of up to `slots` keys (rounded up to a power of two), 100 bytes each.
+    /// Makes a cache of up to `slots` keys (rounded up to a power of two). Each takes 100 bytes.
     pub fn new(slots: usize) -> Self {
         Self { slots: vec![None; slots.clamp(1, 1 << 20).next_power_of_two()].into() }
     }
@@ -63,8 +64,8 @@ impl SignatureVerifier {
     }
 
     /// Verifies many signatures and writes one result for each to `results`, in order. libsecp256k1
-    /// has no batch verification, so each signature is verified separately. A future batch
-    /// verification belongs in this function.
+    /// has no batch verification, so each signature is verified separately. If libsecp256k1 gets
+    /// batch verification, the call belongs in this function.
     pub fn verify_many(
         &mut self,
         items: &[UnverifiedSignature<'_>],
@@ -116,7 +117,7 @@ impl std::fmt::Debug for KeyPair {
     }
 }
 
-/// Signs `id`. Deterministic: the same key and id give the same signature.
+/// Signs `id`. Signing is deterministic: the same key and id give the same signature.
 pub fn sign(keys: &KeyPair, id: &Id) -> Signature {
     schnorr::sign_no_aux_rand(id, &keys.pair).to_byte_array()
 }

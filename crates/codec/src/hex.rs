@@ -137,7 +137,7 @@ fn decode_block(hex: &[u8; 32], out: &mut [u8; 16]) -> bool {
     };
     // SAFETY: SSE2 is part of x86-64; the loads and stores are as long as the arrays.
     unsafe {
-        // The nibbles of 16 digits, and a mask of the bytes that are digits.
+        // The values of 16 digits, and a mask that shows which bytes are digits.
         let nibbles = |digits| {
             let decimal = _mm_sub_epi8(digits, _mm_set1_epi8(48));
             let letter = _mm_sub_epi8(digits, _mm_set1_epi8(97));
@@ -148,7 +148,7 @@ fn decode_block(hex: &[u8; 32], out: &mut [u8; 16]) -> bool {
                 _mm_or_si128(_mm_and_si128(is_decimal, decimal), _mm_and_si128(is_letter, ten));
             (value, _mm_or_si128(is_decimal, is_letter))
         };
-        // Each pair of nibbles is one little-endian 16-bit lane: the high nibble comes first.
+        // Each pair of digits is one little-endian lane of 16 bits: the high digit comes first.
         let join = |pairs| {
             let both = _mm_or_si128(_mm_slli_epi16::<4>(pairs), _mm_srli_epi16::<8>(pairs));
             _mm_and_si128(both, _mm_set1_epi16(255))

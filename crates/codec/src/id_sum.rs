@@ -3,7 +3,8 @@
 use crate::record::Id;
 
 /// The sum of ids modulo 2^256. Each id counts as a little-endian number of 32 bytes. The sum of a
-/// range is the difference of two prefix sums, so stored prefix sums give the sum of any range.
+/// range is the difference of two prefix sums. So if prefix sums are stored, the sum of any range
+/// is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdSum([u64; 4]);
 
@@ -44,8 +45,8 @@ impl IdSum {
         Self(sum)
     }
 
-    /// Subtracts `other` and returns the sum of the remaining ids. All ids of `other` must be part
-    /// of this sum.
+    /// Subtracts `other` and returns the sum of the remaining ids. All ids of `other` must be
+    /// included in this sum.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         let (mut rest, mut borrow) = ([0; 4], false);
@@ -63,7 +64,7 @@ impl IdSum {
 pub struct IdTally {
     /// The number of ids.
     pub count: u64,
-    /// Their sum.
+    /// The sum of the ids.
     pub sum: IdSum,
 }
 
@@ -80,7 +81,7 @@ impl IdTally {
         self.sum = self.sum.minus(id.into());
     }
 
-    /// The tally of both sets, which have no id in common.
+    /// The tally of the union of two sets that have no id in common.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { count: self.count + other.count, sum: self.sum.plus(other.sum) }

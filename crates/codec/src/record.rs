@@ -1,7 +1,7 @@
 //! The record: the form in which a message of any network is stored.
 //!
-//! A record is one flat sequence of bytes, little endian and unaligned, so that it can be read in
-//! place: in a memory-mapped log, in a batch that is being written to disk, in a row of a database.
+//! A record is one flat sequence of bytes, little-endian and unaligned. So it can be read in place:
+//! in a memory-mapped log, in a batch that is being written to disk, or in a row of a database.
 //!
 //! ```text
 //!  0  32  id
@@ -18,16 +18,16 @@
 //! ```
 //!
 //! A label's value is a slice of `wire ++ extra`; `gap` counts from the end of the previous label's
-//! value. Gap and length therefore take two or three bytes for most values, however long the values
-//! are.
+//! value. So for most values, gap and length take two or three bytes together, however long the
+//! values are.
 
-/// A message's identity: event id, message hash or envelope hash.
+/// The identity of a message: event id, message hash or envelope hash.
 pub type Id = [u8; 32];
 /// An author's public key.
 pub type Key = [u8; 32];
 
-/// The lowest label name that is public. Labels with lower names are private: they come from
-/// admission rules, and clients cannot query such labels.
+/// The lowest label name that is public. Labels with lower names are private: rules of admission
+/// make private labels, and clients cannot query private labels.
 pub const PRIVATE_LABELS: u8 = 0x20;
 
 /// Bytes before the optional fields.
@@ -41,44 +41,45 @@ pub enum RecordError {
     /// The record is shorter than the lengths in its header require.
     #[error("record is cut short")]
     Short,
-    /// The record has flag bits that this version does not know.
+    /// The record has flag bits that are unknown to this version of Hark.
     #[error("record has unknown flags")]
     Flags,
-    /// A label reaches outside of the record.
+    /// A label extends beyond the record.
     #[error("record has a label outside of its bytes")]
     Label,
 }
 
-/// The fixed part of a record, as handed to [`write()`].
+/// The fixed part of a record, as the caller passes it to [`write()`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
     /// Identity of the message.
     pub id: Id,
-    /// Time of the message, in the network's unit: seconds or nanoseconds since 1970.
+    /// Time of the message in the network's unit: seconds or nanoseconds since 1970.
     pub time: u64,
-    /// Author of the message, where the network has authors.
+    /// Author of the message, if the network has authors.
     pub author: Option<Key>,
-    /// Kind of the message; 0 where the network has no kinds.
+    /// Kind of the message; 0 if the network has no kinds.
     pub kind: u32,
     /// Time from which the message is no longer served, in the unit of `time`.
     pub expires: Option<u64>,
 }
 
-/// Position of a label's value.
+/// Where the value of a label is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelPosition<'a> {
-    /// In the wire bytes. Wire labels come in ascending order of `at`, and do not overlap.
+    /// The value is in the wire bytes. Wire labels must come in ascending order of `at` and must
+    /// not overlap.
     Wire {
         /// Offset in the wire bytes.
         at: u32,
         /// Length in bytes.
         len: u32,
     },
-    /// Not in the wire bytes. The value is stored after the wire.
+    /// The value is not in the wire bytes; it is stored after the wire.
     Bytes(&'a [u8]),
 }
 
-/// Appends a record to `out`. Allocates only where `out` must grow.
+/// Appends a record to `out`. Memory is allocated only if `out` must grow.
 pub fn write<'a, L>(out: &mut Vec<u8>, head: &RecordHeader, wire: &[u8], labels: L)
 where
     L: Iterator<Item = (u8, LabelPosition<'a>)> + Clone,
@@ -123,7 +124,7 @@ impl<'o> RecordWriter<'o> {
             | if head.expires.is_some() { FLAG_EXPIRES } else { 0 };
         let start = out.len();
         out.extend_from_slice(&[0; HEADER]);
-        // All offsets into the array are constants, so the compiler removes the bounds checks.
+        // All offsets into the array are constants, so the compiler can remove the bounds checks.
         if let Some(header) = out[start..].first_chunk_mut::<HEADER>() {
             header[..32].copy_from_slice(&head.id);
             header[32..40].copy_from_slice(&head.time.to_le_bytes());
@@ -163,7 +164,7 @@ impl<'o> RecordWriter<'o> {
     }
 }
 
-/// A view of a record's bytes. [`Record::new`] checks the lengths, in constant time; every later
+/// A view of a record's bytes. [`Record::new`] checks the lengths in constant time, so every later
 /// access stays within the bytes.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
@@ -196,8 +197,8 @@ impl<'a> Record<'a> {
         Ok(Self { bytes, labels: labels as u32, wire: wire as u32, extra: extra as u32 })
     }
 
-    /// Checks that every label lies within the bytes and that no bytes are left over, which
-    /// [`Record::new`] does not check.
+    /// Checks, in addition to [`Record::new`], that every label lies within the bytes and that no
+    /// bytes are left over.
     pub fn check(&self) -> Result<(), RecordError> {
         let mut labels = self.labels();
         let mut end = 0;
@@ -229,7 +230,7 @@ impl<'a> Record<'a> {
         get_u32(self.bytes, 40)
     }
 
-    /// Author of the message, where the network has authors.
+    /// Author of the message, if the network has authors.
     pub fn author(&self) -> Option<&'a Key> {
         if self.flags() & FLAG_AUTHOR == 0 {
             return None;
@@ -269,8 +270,8 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Upper bound of the number of labels, computed without reading them: each label takes at
-    /// least three bytes.
+    /// Upper bound for the number of labels, without reading the labels: each label takes at least
+    /// three bytes.
     pub fn labels_max(&self) -> usize {
         (self.wire - self.labels) as usize / 3
     }
@@ -300,7 +301,7 @@ pub struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    /// Reads the next label and returns where its value ends, which is the new `self.end`.
+    /// Reads the next label, and returns the end of its value, which becomes `self.end`.
     #[inline]
     fn step(&mut self) -> Option<Result<usize, RecordError>> {
         if self.codes.is_empty() {

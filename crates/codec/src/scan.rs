@@ -72,7 +72,7 @@ mod sse2 {
             return len;
         }
         if len >= 16 {
-            // The last 16 bytes of the slice; the shift drops those before `at`.
+            // The last 16 bytes of the slice are searched; the shift drops the bytes before `at`.
             let found = specials(bytes, len - 16) >> (at + 16 - len);
             return if found == 0 { len } else { at + found.trailing_zeros() as usize };
         }
@@ -86,7 +86,7 @@ mod swar {
     const HIGH: u64 = 0x8080_8080_8080_8080;
 
     /// Sets the high bit of every byte of `word` that is below `limit` (at most 0x80). Bytes after
-    /// the first hit may be wrong, which does not matter to a search for the first hit.
+    /// the first hit may be wrong, but the search only needs the first hit.
     const fn below(word: u64, limit: u64) -> u64 {
         word.wrapping_sub(ONES * limit) & !word & HIGH
     }

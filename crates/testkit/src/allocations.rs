@@ -10,7 +10,7 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Returns how often this thread has allocated or reallocated memory.
+/// Returns how many times this thread has allocated or reallocated memory.
 pub fn of_this_thread() -> usize {
     COUNT.with(Cell::get)
 }
@@ -20,7 +20,8 @@ pub fn bytes_of_this_thread() -> isize {
     BYTES.with(Cell::get)
 }
 
-/// Runs `work`. Returns its result and the peak of its memory, in bytes above the level before.
+/// Runs `work`, and returns its result and the peak of its memory, in bytes above the memory
+/// before.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = bytes_of_this_thread();
     PEAK.with(|peak| peak.set(before));
@@ -28,11 +29,11 @@ pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (done, usize::try_from(PEAK.with(Cell::get) - before).unwrap_or(0))
 }
 
-/// Counts calls and forwards them to another allocator. For use as `#[global_allocator]`.
+/// Counts calls and forwards them to another allocator. It is used as `#[global_allocator]`.
 pub struct Counting<A>(pub A);
 
 fn count(bytes: isize) {
-    // At the end of a thread its counter may already be gone.
+    // When a thread ends, its counter may already be gone.
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
     add(bytes);
 }

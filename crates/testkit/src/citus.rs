@@ -1,4 +1,5 @@
-//! A throwaway Citus: a coordinator and workers, each a separate [`Cluster`] on loopback.
+//! A Citus cluster for tests: a coordinator and workers, each of which is a separate [`Cluster`] on
+//! loopback.
 //!
 //! Debian has no package of Citus. If PostgreSQL's folders do not contain Citus, tests that need
 //! Citus are skipped.
@@ -10,10 +11,10 @@ use parking_lot::Mutex;
 use crate::postgres::{Cluster, Database};
 use crate::skipped::skip;
 
-/// Settings of every node: Citus is loaded, and shards can move without stopping writes.
+/// Settings of every node. They load Citus, and let shards move while writes go on.
 const SETTINGS: [&str; 8] = [
     "shared_preload_libraries=citus",
-    // Citus would create a self-signed certificate, which no client has reason to trust.
+    // With other settings, Citus would create a self-signed certificate, which no client can trust.
     "citus.node_conninfo=sslmode=disable",
     "wal_level=logical",
     "max_prepared_transactions=200",
@@ -23,7 +24,7 @@ const SETTINGS: [&str; 8] = [
     "wal_retrieve_retry_interval=200ms",
 ];
 
-/// Returns whether PostgreSQL's folders have Citus. If not, the running test counts as skipped.
+/// Returns whether Citus is in PostgreSQL's folders. If not, the running test counts as skipped.
 pub fn is_installed() -> bool {
     let found = Cluster::has_extension("citus");
     if !found {
@@ -65,23 +66,23 @@ impl CitusCluster {
         Cluster::with(&all)
     }
 
-    /// Creates a database of this cluster for a test, on all nodes, and adds the nodes to the
-    /// database's cluster.
+    /// Creates a database for a test on all nodes, and joins the nodes to a cluster in this
+    /// database.
     pub fn database(&self, test: &str) -> Database<'_> {
-        // Adding nodes to two databases at once would change the same rows.
+        // To add nodes to two databases at once would change the same rows.
         let _alone = self.making.lock();
         let database = self.coordinator.database(test);
         self.join(&database);
         database
     }
 
-    /// Creates a database on the coordinator's server only. The server is no coordinator of this
-    /// database yet.
+    /// Creates a database on the coordinator's server only. In this database, the server is not a
+    /// coordinator yet.
     pub fn alone(&self, test: &str) -> Database<'_> {
         self.coordinator.database(test)
     }
 
-    /// Turns a database of [`CitusCluster::alone`] into a cluster of all nodes.
+    /// Joins all nodes to a cluster in a database that [`CitusCluster::alone`] has created.
     pub fn unite(&self, database: &Database<'_>) {
         let _alone = self.making.lock();
         self.join(database);
@@ -98,7 +99,7 @@ impl CitusCluster {
         }
     }
 
-    /// Creates a database on a node, ready to be added to the cluster of that database.
+    /// Creates a database on a node, so that the node can be added to a cluster in this database.
     pub fn prepare(node: &Cluster, database: &str) {
         node.sql("postgres", &format!("CREATE DATABASE {database}"));
         node.sql(database, "CREATE EXTENSION citus");

@@ -1,4 +1,5 @@
-//! The contract of a store: the same answers as the model store, for random data and queries.
+//! The contract of a store: for random data and queries, it must give the same answers as the model
+//! store.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,40 +17,40 @@ use hark_words::SearchText;
 use crate::random::{Flavour, Random, World};
 use crate::sentences::{SENTENCE, SENTENCES};
 
-/// A store under test, with disturbances between batches.
+/// A store under test, and the disturbances that it must survive.
 pub trait Subject {
-    /// The store.
+    /// The store under test.
     fn store(&self) -> &dyn Store;
-    /// Disturbs the store without changing any answer: seals, merges, compacts, reopens, rebuilds
-    /// ...
+    /// Disturbs the store in a way that must not change any answer: seals, merges, compacts,
+    /// reopens, rebuilds ...
     fn disturb(&mut self, random: &mut Random);
 }
 
 /// The size of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Records to put.
+    /// Number of records to put.
     pub records: usize,
-    /// Queries to run, spread evenly.
+    /// Number of queries to run, spread evenly over the records.
     pub queries: usize,
-    /// Disturbances, spread evenly.
+    /// Number of disturbances, spread evenly over the records.
     pub disturbances: usize,
 }
 
-/// The numbers of compared items.
+/// How many items were compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// Queries run.
+    /// Number of queries.
     pub queries: usize,
-    /// Records in the answers.
+    /// Number of records in the answers.
     pub answers: usize,
-    /// Outcomes of writes.
+    /// Number of outcomes of writes.
     pub outcomes: usize,
-    /// Ranges of ids.
+    /// Number of ranges of ids.
     pub ranges: usize,
 }
 
-/// The rules of a flavour.
+/// Returns the rules that belong to a flavour.
 pub fn rules(flavour: Flavour) -> Box<dyn Rules> {
     match flavour {
         Flavour::Nostr => Box::new(NostrRules),
@@ -57,7 +58,7 @@ pub fn rules(flavour: Flavour) -> Box<dyn Rules> {
     }
 }
 
-/// The labels that a subject lists, for a flavour.
+/// The labels whose values a store must list, for a flavour.
 pub fn listed(flavour: Flavour) -> &'static [u8] {
     match flavour {
         Flavour::Nostr => b"pt",
@@ -65,7 +66,8 @@ pub fn listed(flavour: Flavour) -> &'static [u8] {
     }
 }
 
-/// Runs a subject and the model side by side. Panics if they differ, with the seed in the message.
+/// Runs the same writes and queries on a store and on the model. If they differ, panics with the
+/// seed in the message.
 pub fn run(subject: &mut dyn Subject, flavour: Flavour, seed: u64, size: Size) -> Compared {
     run_in(World::new(seed, flavour), subject, flavour, seed, size)
 }
@@ -76,8 +78,9 @@ pub fn run_with_words(subject: &mut dyn Subject, seed: u64, size: Size) -> Compa
     run_in(world, subject, Flavour::Nostr, seed, size)
 }
 
-/// Fills an empty store with records of very different sizes and searches their words. The answer
-/// and its order must equal the model's. No slice may read more text than its bound.
+/// Fills an empty store with records of very different sizes, and searches for their words. The
+/// records found and their order must equal those of the model. No slice may read more text than
+/// the bound of a slice.
 pub fn large_records_are_ranked(store: &dyn Store) {
     let model = MemoryStore::new(NostrRules);
     for id in 0..90_u8 {
@@ -126,7 +129,7 @@ pub fn large_records_are_ranked(store: &dyn Store) {
     assert_eq!(answer(store, u64::MAX).0, expected);
     let (found, slices) = answer(store, 2_000);
     assert_eq!(found, expected);
-    // The texts have 2.6 MB, and each 32 bytes count as a row.
+    // The texts have 2.6 MB in total, and 32 bytes of text count as a row.
     assert!(slices > 30, "{slices} slices");
 }
 
@@ -170,8 +173,8 @@ fn run_in(
     compared
 }
 
-/// Panics with `context` if the store and the model differ in the values of these labels or in the
-/// number of records with each value.
+/// Compares the values of these labels, and the number of records with each value. Panics with
+/// `context` if the store and the model differ.
 pub fn compare_values(store: &dyn Store, model: &MemoryStore, listed: &[u8], context: &str) {
     let values = |store: &dyn Store, name| {
         let mut values = Vec::new();
@@ -186,8 +189,8 @@ pub fn compare_values(store: &dyn Store, model: &MemoryStore, listed: &[u8], con
     }
 }
 
-/// Compares ranges of ids with the model's for a random window. Returns the number of compared
-/// ranges, which is 0 if the store keeps no sums. Panics with `context` if they differ.
+/// Compares ranges of ids of a random window with those of the model. Returns the number of
+/// compared ranges; 0 if the store has no sums. Panics with `context` if the ranges differ.
 pub fn compare_ranges(
     store: &dyn Store,
     model: &MemoryStore,
@@ -195,7 +198,7 @@ pub fn compare_ranges(
     context: &str,
 ) -> usize {
     let Query { from, to, now, mut not_kinds, gate, .. } = world.query();
-    // Sums are not queried for readers that see some of the hidden records.
+    // No sums are asked for readers who see some hidden records.
     not_kinds.extend(gate.iter().flat_map(|gate| gate.kinds.clone()));
     let query = Query { from, to, now, not_kinds, ..Query::default() };
     let Some(ranges) = store.ranges(&query).expect("the store has ranges") else { return 0 };
@@ -247,7 +250,8 @@ fn batch(world: &mut World) -> Vec<Write> {
     (0..count).map(|_| write(world)).collect()
 }
 
-/// Panics if the outcomes differ from the model's. Only sequence numbers may differ.
+/// Compares outcomes with those of the model, and panics if they differ. Sequence numbers may
+/// differ.
 pub fn compare_outcomes(theirs: &[Outcome], ours: &[Outcome], seed: u64, made: usize) {
     let plain = |outcome: &Outcome| match outcome {
         Outcome::Stored { .. } => Outcome::Stored { seq: 0 },
@@ -261,7 +265,7 @@ pub fn compare_outcomes(theirs: &[Outcome], ours: &[Outcome], seed: u64, made: u
 /// Reads an answer: its ids in order, and whether there are more.
 fn answer(search: &mut dyn Search, random: &mut Random, context: &str) -> (Vec<Id>, bool) {
     let mut ids = Vec::new();
-    // Sometimes in small slices with pauses, sometimes in a single slice.
+    // The search is run in small slices with pauses, or in a single slice.
     let work = if random.once_in(3) { 1 + random.below(20) as u64 } else { u64::MAX };
     let pause_at = random.below(40);
     loop {
@@ -277,8 +281,8 @@ fn answer(search: &mut dyn Search, random: &mut Random, context: &str) -> (Vec<I
     }
 }
 
-/// Runs a query on the store and on the model, and returns the length of the answer. Panics with
-/// `context` if answers or counts differ, or if only the store knows an id.
+/// Runs a query on the store and on the model, and returns the number of records found. Panics with
+/// `context` if answers or counts differ, or if the store knows an id that the model lacks.
 pub fn compare(
     store: &dyn Store,
     model: &MemoryStore,

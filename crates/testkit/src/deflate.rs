@@ -1,5 +1,5 @@
-//! Compresses messages as clients do (permessage-deflate, RFC 7692), with zlib's algorithm and all
-//! of its settings, and makes the contents of such messages.
+//! Compresses messages as clients do (permessage-deflate, RFC 7692), with the algorithm of zlib and
+//! all its settings. Also makes the contents of such messages.
 
 use zlib_rs::{Deflate, DeflateFlush, Inflate, InflateFlush};
 
@@ -35,7 +35,7 @@ pub fn inflate(payload: &[u8], len_max: usize) -> Vec<u8> {
     out
 }
 
-/// The content of a message, from the most compressible to the incompressible.
+/// The content of a message. The first is the easiest to compress, the last cannot be compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// One letter, again and again.
@@ -54,7 +54,7 @@ impl Content {
     /// All contents.
     pub const ALL: [Self; 5] = [Self::Letter, Self::Events, Self::Words, Self::Hex, Self::Noise];
 
-    /// Makes `len` bytes of this content. All but noise is plain text.
+    /// Makes `len` bytes of this content. All contents except noise are plain text.
     pub fn make(self, random: &mut Random, len: usize) -> Vec<u8> {
         const WORDS: [&str; 16] = [
             "the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "hark",
@@ -85,7 +85,7 @@ impl Content {
     }
 }
 
-/// Draws a length from 2 bytes to 300 kB. Each order of magnitude is equally likely.
+/// Picks a random length from 2 bytes to 300 kB. Each order of magnitude is equally likely.
 pub fn length(random: &mut Random) -> usize {
     let bits = 1 + random.below(18);
     ((1 << bits) + random.below(1 << bits)).min(300_000)

@@ -1,9 +1,10 @@
 //! A disk that loses unsynced changes and fails on demand.
 //!
-//! Operations work on real files, so that memory maps work. The disk records the bytes written to a
-//! file since its last sync and the names changed in a directory since its last sync.
-//! [`FaultyDisk::crash`] makes a disk that a power cut may leave: all synced changes, and any part
-//! of the other changes, torn and in any order.
+//! Operations work on real files, so that memory maps work. For each file, the disk remembers the
+//! bytes that were written since the file's last sync. For each directory, it remembers the names
+//! that were changed since the directory's last sync. [`FaultyDisk::crash`] makes a disk in a state
+//! that a power cut may leave: all synced changes are there, and any part of the other changes,
+//! torn and in any order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -18,29 +19,31 @@ use crate::random::Random;
 
 pub use crate::folder::scratch;
 
-/// "Too many open files", on every system.
+/// The error number of "Too many open files", on every system.
 const EMFILE: i32 = 24;
 
 /// The ways in which the disk fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// One operation fails, perhaps half done. Later operations work. Changes of a failed sync
-    /// never become durable, even if later syncs succeed.
+    /// One operation fails, perhaps half done. Later operations work. If the operation is a sync,
+    /// its changes never become durable, even if later syncs succeed.
     Once,
-    /// The disk is full: nothing can be created or written. Syncs, renames and removals work.
+    /// The disk is full: nothing can be created or written. Syncs, renames and removals still work.
     Full,
-    /// Too many files are open: no file can be created or opened. Writes, syncs and renames work.
+    /// Too many files are open: no file can be created or opened. Writes, syncs and renames still
+    /// work.
     NoFiles,
     /// The power fails: every operation from then on fails.
     Power,
 }
 
-/// Whether a change is durable.
+/// Whether a change will be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Not synced: a crash may keep or lose the change.
+    /// The change is not synced: a crash may keep or lose the change.
     Open,
-    /// The sync failed: as with `Open`, but no later sync makes the change durable.
+    /// The sync has failed: a crash may keep or lose the change, and no later sync makes it
+    /// durable.
     Suspect,
     Durable,
 }
@@ -57,7 +60,7 @@ enum Node {
     Dir,
 }
 
-/// The names that one operation added to, or removed from, a directory.
+/// The names that one operation has added to a directory or removed from a directory.
 struct Naming {
     names: Vec<(PathBuf, Option<Node>)>,
     fate: Fate,
@@ -66,7 +69,7 @@ struct Naming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Create,
-    /// A directory is opened, to be synced.
+    /// A directory is opened, so that it can be synced.
     Open,
     Write,
     Other,
@@ -76,16 +79,18 @@ struct State {
     random: Random,
     files: Vec<Vec<(Change, Fate)>>,
     namings: Vec<Naming>,
-    /// The files that the running process sees.
+    /// The files in the view of the running process.
     now: HashMap<PathBuf, usize>,
     armed: Option<(Trouble, u64)>,
     struck: bool,
     operations: u64,
-    /// Maximum number of bytes of all files together. With `None`, only the machine sets a bound.
+    /// Maximum number of bytes of all files together. With `None`, the machine's disk is the only
+    /// bound.
     room: Option<u64>,
 }
 
-/// A disk that can fail. Clones are the same disk. Its files are removed with the last clone.
+/// A disk that can fail. Clones stand for the same disk. Its files are removed when the last clone
+/// is dropped.
 #[derive(Clone)]
 pub struct FaultyDisk(Arc<Inner>);
 
@@ -124,7 +129,7 @@ impl FaultyDisk {
         &self.0.root
     }
 
-    /// Makes `trouble` happen after this number of further operations.
+    /// Makes `trouble` happen after `after` further operations.
     pub fn arm(&self, trouble: Trouble, after: u64) {
         let mut state = self.0.state.lock();
         (state.armed, state.struck) = (Some((trouble, after)), false);
@@ -159,8 +164,8 @@ impl FaultyDisk {
     pub fn crash(&self, random: &mut Random) -> io::Result<Self> {
         let fresh = Self::new(random.bits())?;
         let state = self.0.state.lock();
-        // One time in five no unsynced change is kept, and one time in five every change, the most
-        // common outcome in practice.
+        // One time in five no unsynced change is kept. One time in five all are kept, which is the
+        // most common case in practice.
         let keep = [0, 4, 1, 2, 3][random.below(5)];
         let kept = |random: &mut Random| random.below(4) < keep;
         let mut names: BTreeMap<&Path, Node> = BTreeMap::new();
@@ -205,7 +210,7 @@ impl FaultyDisk {
     }
 }
 
-/// Returns the bytes of a file after a crash: changes not synced are kept, lost or torn.
+/// Returns the bytes that a file has after a crash: each unsynced change is kept, lost or torn.
 fn content(
     changes: &[(Change, Fate)],
     random: &mut Random,
@@ -257,7 +262,7 @@ fn put(bytes: &mut Vec<u8>, at: usize, new: &[u8]) {
 }
 
 impl State {
-    /// Counts an operation. Returns the error if the operation must fail.
+    /// Counts an operation, and returns the error if it must fail.
     fn strike(&mut self, operation: Operation) -> Option<io::Error> {
         self.operations += 1;
         let (trouble, left) = self.armed.as_mut()?;
@@ -284,7 +289,7 @@ impl State {
         Some(error)
     }
 
-    /// Returns the error if no file can be opened now. Counts nothing.
+    /// If no file can be opened now, returns the error. Does not count as an operation.
     fn lacks_files(&mut self) -> Option<io::Error> {
         let lacks = matches!(self.armed, Some((Trouble::NoFiles, 0)));
         self.struck |= lacks;
@@ -358,22 +363,23 @@ impl DiskFile for FaultyFile {
 }
 
 impl FaultyDisk {
-    /// Syncs the names in a directory. `operation` is the operation that can fail: the folder may
-    /// have to be opened.
+    /// Syncs the names in a directory. `operation` is the operation that may fail: perhaps the
+    /// directory must be opened first.
     fn sync_names(&self, path: &Path, operation: Operation) -> io::Result<()> {
         let mut state = self.0.state.lock();
         let failed = state.strike(operation);
         if let Some(error) = &failed
             && error.raw_os_error() == Some(EMFILE)
         {
-            // No sync began, so no written data is in doubt.
+            // No sync has begun, so all written data is still in order.
             return Err(io::Error::from_raw_os_error(EMFILE));
         }
         let fate = if failed.is_some() { Fate::Suspect } else { Fate::Durable };
         let dir = self.relative(path);
         for naming in &mut state.namings {
             let here = naming.names.iter().any(|(name, _)| name.parent() == Some(&dir));
-            // A directory cannot be created again, so its name stays open for the next sync.
+            // A directory cannot be created again. So the change of its name stays unsynced and
+            // waits for the next sync.
             let folder = naming.names.iter().any(|(_, node)| *node == Some(Node::Dir));
             if here && naming.fate == Fate::Open && !(folder && failed.is_some()) {
                 naming.fate = fate;
@@ -442,7 +448,8 @@ impl Disk for FaultyDisk {
     }
 
     fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
-        // The real disk opens the folder first, so that a lack of files leaves everything unchanged.
+        // The real disk opens the directory first. So if no file can be opened, nothing has
+        // changed.
         if let Some(error) = self.0.state.lock().lacks_files() {
             return Err(error);
         }

@@ -1,6 +1,6 @@
-//! Makes Nostr events in quantity, shaped like those of a public relay: a mix of kinds, few busy
-//! authors and many quiet ones, threads, hashtags, follow lists, gift wraps. The same seed gives
-//! the same events. Ids and signatures are random bytes, which archives do not check.
+//! Makes many Nostr events that look like those of a public relay: a mix of kinds, few busy and
+//! many quiet authors, threads, hashtags, follow lists, gift wraps. The same seed gives the same
+//! events. Ids and signatures are random bytes, which archives do not check.
 
 use std::fmt::Write as _;
 
@@ -12,9 +12,9 @@ use crate::generator::Random;
 
 /// The number of authors.
 const AUTHORS: usize = 50_000;
-/// Events a day.
+/// Number of events per day.
 const PER_DAY: u64 = 22_000;
-/// Hashtags, common ones first.
+/// Number of hashtags; the first are the most common.
 const TAGS: usize = 3_000;
 /// The rare kind of benches (NIP-56 reports).
 pub const RARE_KIND: u32 = 1984;
@@ -66,7 +66,7 @@ impl Events {
         }
     }
 
-    /// The authors, busy ones first. The first one writes every fiftieth event.
+    /// The authors, busy authors first. The first author writes every fiftieth event.
     pub fn authors(&self) -> &[Key] {
         &self.authors
     }
@@ -76,7 +76,7 @@ impl Events {
         START + self.made * 86_400 / PER_DAY
     }
 
-    /// A number below `bound` whose logarithm is evenly distributed, so low numbers are far more
+    /// A number below `bound`. Its logarithm is evenly distributed, so low numbers are far more
     /// frequent.
     pub fn zipf(random: &mut Random, bound: usize) -> usize {
         let share = (random.bits() >> 11) as f64 / (1u64 << 53) as f64;

@@ -33,21 +33,21 @@ impl Folder {
         Self::at(scratch(name))
     }
 
-    /// Makes an empty directory on a disk. Files in memory would count as memory of the program
-    /// that writes the files.
+    /// Makes an empty directory on a disk. If the files were in memory, they would count as memory
+    /// of the writing program.
     pub fn on_disk(name: &str) -> Self {
         Self::at(unused(&std::env::temp_dir(), name))
     }
 
-    /// Makes this directory. Removes all earlier content.
+    /// Makes the directory `path`, and removes its earlier content.
     pub fn at(path: PathBuf) -> Self {
-        // A process that was killed may have left the directory.
+        // A process that was killed may have left this directory behind.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).expect("a directory is made");
         Self(Arc::new(Removed(path)))
     }
 
-    /// Returns a directory that the test makes itself.
+    /// Returns a path at which the test itself makes a directory.
     pub fn to_be_made(name: &str) -> Self {
         Self(Arc::new(Removed(scratch(name))))
     }
@@ -81,7 +81,7 @@ impl Drop for Removed {
     }
 }
 
-/// Copies a directory with all of its content.
+/// Copies a directory and all its content.
 pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a directory is made");
     for entry in fs::read_dir(from).expect("a directory is there") {

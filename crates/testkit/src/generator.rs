@@ -1,6 +1,6 @@
 //! A generator of random numbers.
 
-/// A small, fast generator: the same seed gives the same numbers on every machine.
+/// A small and fast generator. The same seed gives the same numbers on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -33,7 +33,7 @@ impl Random {
         &from[self.below(from.len())]
     }
 
-    /// A number below `bound`. Low numbers are more frequent.
+    /// A number below `bound`; low numbers are more frequent.
     pub fn skewed(&mut self, bound: usize) -> usize {
         let low = self.below(bound).min(self.below(bound));
         low.min(self.below(bound))

@@ -1,5 +1,5 @@
-//! Checks that the cost of a query does not reveal how many records are hidden from its reader. Two
-//! stores, with and without hidden records, must give the same answers, counts and charges.
+//! Checks that the cost of a query does not reveal how many records are hidden from its reader. Of
+//! two stores, only one has hidden records. Both must give the same answers, counts and charges.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::random::{Random, encode};
 
 /// Kinds that are hidden from some readers.
 const PRIVATE: [u32; 2] = [4, 1_059];
-/// Public kinds: below, between and above the private ones.
+/// Public kinds: below, between and above the hidden kinds.
 const PUBLIC: [u32; 6] = [1, 1, 1, 7, 1_000, 9_735];
-/// The number of people that query, and of people that never query.
+/// The number of people who query. As many people never query.
 const READERS: u8 = 3;
 const OTHERS: u8 = 3;
 
-/// Records of a stage that both stores get.
+/// Number of records of a stage that both stores get.
 pub const SEEN: usize = 200;
-/// Further records of a stage that only one store gets.
+/// Number of further records of a stage that only one store gets.
 pub const HIDDEN: usize = 300;
 
 /// Makes the records and the queries.
@@ -53,7 +53,8 @@ impl Secrets {
         READERS + self.random.below(usize::from(OTHERS)) as u8
     }
 
-    /// Makes a record with this time. The sender and the recipients of a hidden record never query.
+    /// Makes a record with this time. If the record is hidden, its sender and its recipients are
+    /// people who never query.
     fn record(&mut self, time: u64, hidden: bool) -> Box<[u8]> {
         let private = hidden || self.random.once_in(5);
         let kind = *self.random.pick(if private { &PRIVATE[..] } else { &PUBLIC[..] });
@@ -71,8 +72,8 @@ impl Secrets {
         encode(&RecordHeader { id, time, author: Some(key(author)), kind, expires: None }, &labels)
     }
 
-    /// Makes the next writes of each store. Those of the second store include the hidden records.
-    /// The first and the last time belong to records that both stores get.
+    /// Makes the next writes for each store. The writes of the second store include the hidden
+    /// records. The first and the last time are those of records that both stores get.
     pub fn stage(&mut self) -> [Vec<Write>; 2] {
         let start = 1_000_000 + self.stage * 100;
         self.stage += 1;
@@ -83,7 +84,7 @@ impl Secrets {
             let time = [start, start + 150].get(at).copied().unwrap_or(inner);
             both.push((hidden, self.record(time, hidden)));
         }
-        // Half of the records are swapped, so that hidden records are mixed with the others.
+        // Half of the records are swapped, so that hidden records are among the others.
         for at in (1..both.len()).rev() {
             if self.random.once_in(2) {
                 both.swap(at, self.random.below(at + 1));
@@ -94,7 +95,7 @@ impl Secrets {
         [seen, both.iter().map(put).collect()]
     }
 
-    /// Makes a query, often for hidden records, by some of the readers or by a stranger.
+    /// Makes a query by some of the readers or by a stranger. Many queries are for hidden records.
     pub fn question(&mut self) -> Query {
         let mut readers: Vec<Key> = Vec::new();
         if !self.random.once_in(3) {
@@ -146,14 +147,14 @@ impl Secrets {
     }
 }
 
-/// Commits the writes of a stage. Panics unless each record is stored.
+/// Commits the writes of a stage, and panics unless each record is stored.
 pub fn put(store: &dyn Store, writes: &[Write]) {
     let committed = store.commit(writes).expect("the store commits");
     assert!(committed.outcomes.iter().all(|outcome| matches!(outcome, Outcome::Stored { .. })));
 }
 
-/// The observable result of a query: for each slice its ids, the rows visited up to its end and the
-/// progress; and the result of a count.
+/// Everything that a reader can observe of a query: for each slice its ids, its progress and the
+/// rows visited so far; and the result of a count.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Seen {
     slices: Vec<(Vec<Id>, u64, SearchProgress)>,
@@ -192,8 +193,8 @@ impl Seen {
     }
 }
 
-/// Runs the same queries on both stores and returns the number of records in one store's answers.
-/// Panics if the stores show a difference.
+/// Runs the same queries on both stores, and panics if a result differs. Returns the number of
+/// records in the answers of one store.
 pub fn compare(stores: [&dyn Store; 2], secrets: &mut Secrets, questions: usize) -> usize {
     let mut answered = 0;
     for _ in 0..questions {
@@ -211,7 +212,7 @@ pub fn compare(stores: [&dyn Store; 2], secrets: &mut Secrets, questions: usize)
     answered
 }
 
-/// Queries the ranges of a window of time as a stranger, and returns all answers.
+/// As a stranger, queries the ranges of a window of time, and returns all results.
 fn ranges(store: &dyn Store, random: &mut Random) -> Vec<(IdTally, Vec<Position>, Vec<Position>)> {
     let gate = Gate { kinds: PRIVATE.to_vec(), ..Gate::default() };
     let from = 1_000_000 + random.below(200) as u64;

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::wait::PATIENCE;
 
-/// A request. [`HttpRequest::send`] sends the request.
+/// A request. [`HttpRequest::send`] sends it to an address.
 #[derive(Clone, Debug)]
 pub struct HttpRequest<'a> {
     method: &'a str,
@@ -20,7 +20,7 @@ pub struct HttpRequest<'a> {
     patience: Duration,
 }
 
-/// An answer. The parts of a chunked body are joined.
+/// An answer. If the body is chunked, its parts are joined.
 #[derive(Debug)]
 pub struct HttpReply {
     /// The status code.
@@ -31,14 +31,14 @@ pub struct HttpReply {
     pub body: Vec<u8>,
 }
 
-/// Sends a GET request. Panics without an answer.
+/// Sends a GET request. Panics if there is no answer.
 #[track_caller]
 pub fn get(addr: &str, path: &str) -> HttpReply {
     HttpRequest::new("GET", path).send(addr)
 }
 
-/// Returns the value of a metric in a page of metrics. `None` if the page lacks the metric. The name
-/// includes the labels.
+/// Returns the value of a metric in a page of metrics; `None` if the page does not have the metric.
+/// `name` must include the labels.
 pub fn metric(page: &str, name: &str) -> Option<f64> {
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
     line.trim().parse().ok()
@@ -58,7 +58,7 @@ impl<'a> HttpRequest<'a> {
         }
     }
 
-    /// Sets the name of the server in the request. By default the name is the address.
+    /// Sets the name of the server in the request. Without this call, the name is the address.
     #[must_use]
     pub fn host(mut self, host: &'a str) -> Self {
         self.host = Some(host);
@@ -92,22 +92,22 @@ impl<'a> HttpRequest<'a> {
         self.header("Content-Type", "application/json").body(body)
     }
 
-    /// Declares the length of the body, and does not send the body. A server that refuses a body by
-    /// its length may reset the connection during the body.
+    /// Announces the length of the body, but does not send the body. A server that refuses a body
+    /// because of its length may reset the connection while the body is being sent.
     #[must_use]
     pub fn without_body(mut self) -> Self {
         self.sends_body = false;
         self
     }
 
-    /// Sets the longest wait for further bytes of the answer.
+    /// Sets the longest time to wait for further bytes of the answer.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// The bytes of the request to this address.
+    /// The bytes of the request for this address.
     pub fn bytes(&self, addr: &str) -> Vec<u8> {
         let (method, path, host) = (self.method, self.path, self.host.unwrap_or(addr));
         let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
@@ -118,7 +118,7 @@ impl<'a> HttpRequest<'a> {
         [head.as_bytes(), body].concat()
     }
 
-    /// Sends the request. Panics without an answer.
+    /// Sends the request. Panics if there is no answer.
     #[track_caller]
     pub fn send(&self, addr: &str) -> HttpReply {
         self.try_send(addr).unwrap_or_else(|error| {
@@ -126,7 +126,7 @@ impl<'a> HttpRequest<'a> {
         })
     }
 
-    /// Sends the request. `Err` without an answer.
+    /// Sends the request. Returns an error if there is no answer.
     pub fn try_send(&self, addr: &str) -> io::Result<HttpReply> {
         let mut stream = TcpStream::connect(addr)?;
         stream.set_read_timeout(Some(self.patience))?;
@@ -162,7 +162,7 @@ impl HttpReply {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {}", self.text()))
     }
 
-    /// The text of an answer with status 200.
+    /// The text of an answer; panics unless its status is 200.
     #[track_caller]
     pub fn ok(self) -> String {
         assert_eq!(self.status, 200, "{}", self.text());
@@ -175,7 +175,7 @@ impl HttpReply {
     }
 }
 
-/// The content of a chunked body. `Err` if the body has no last chunk.
+/// Joins the parts of a chunked body. Returns an error if the last chunk is missing.
 fn joined(mut body: &[u8]) -> io::Result<Vec<u8>> {
     let mut out = Vec::new();
     loop {

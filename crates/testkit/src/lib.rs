@@ -1,6 +1,6 @@
 //! Tools for tests and benches only: random records and queries, the contract of every store, and a
-//! disk that loses unsynced changes. Also a throwaway PostgreSQL and Citus, and an allocator that
-//! counts.
+//! disk that loses unsynced changes. Also a PostgreSQL and a Citus cluster for tests, and an
+//! allocator that counts.
 //!
 //! Tests of the binary share one harness: [`program`] runs Hark's binary and fails on panics in the
 //! log, [`server`] starts the binary as a server, [`folder`] has temporary directories, [`http`] and

@@ -15,15 +15,15 @@ use tokio::net::TcpSocket;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// The longest wait. No step of a test takes this long.
+/// The longest time to wait. No step of a test takes this long.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Bytes that the operating system buffers for a client that does not read.
+/// Number of bytes that the operating system buffers for a client that does not read.
 const RECEIVED_BYTES_MAX: u32 = 256 << 10;
 
-/// A sub-protocol of clients.
+/// The sub-protocol of go-ethereum's clients.
 pub const SHH: SubProtocol = SubProtocol { name: "shh", version: 6, codes: 128 };
-/// A sub-protocol of clients.
+/// The sub-protocol of status-go's clients.
 pub const WAKU: SubProtocol = SubProtocol { name: "waku", version: 1, codes: 128 };
 
 /// Codes of packets.
@@ -42,7 +42,7 @@ pub mod packet {
     pub const DIRECT: u64 = 127;
 }
 
-/// Fills a buffer with random bytes, good enough for tests.
+/// Fills a buffer with random bytes that are good enough for tests.
 pub fn random(out: &mut [u8]) {
     for chunk in out.chunks_mut(8) {
         let drawn = RandomState::new().build_hasher().finish().to_le_bytes();
@@ -103,7 +103,7 @@ pub fn string(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The status that a client sends: no minimum of proof of work, and a full filter.
+/// The status that a client sends: it demands no proof of work, and its filter covers all topics.
 pub fn status(protocol: SubProtocol) -> Vec<u8> {
     let bloom = string(&Bloom::FULL.0);
     if protocol == SHH {
@@ -113,7 +113,7 @@ pub fn status(protocol: SubProtocol) -> Vec<u8> {
     let pair = |key, value: &[u8]| list(&[&number(key), value]);
     let pow = number(f64::to_bits(0.001));
     let (no, yes) = (number(0), number(1));
-    // In the order of status-go, with an unknown key.
+    // The order is that of status-go, with an unknown key.
     let pairs = [(0, &pow), (1, &bloom), (2, &no), (3, &yes), (4, &limits), (6, &limits), (9, &no)];
     let pairs: Vec<_> = pairs.iter().map(|(key, value)| pair(*key, value)).collect();
     list(&pairs.iter().map(|pair| &pair[..]).collect::<Vec<_>>())
@@ -139,7 +139,7 @@ pub struct MailAnswer {
 }
 
 impl MailClient {
-    /// Connects and exchanges statuses.
+    /// Connects, and exchanges status messages.
     pub async fn connect(enode: &str, protocol: SubProtocol) -> Self {
         let mut client = Self::greet(enode, protocol, &new_key()).await.unwrap();
         client.send(packet::STATUS, &status(protocol)).await;
@@ -147,7 +147,7 @@ impl MailClient {
         client
     }
 
-    /// Connects with a key and exchanges hello messages.
+    /// Connects with a key, and exchanges hello messages.
     pub async fn greet(
         enode: &str,
         protocol: SubProtocol,
@@ -172,7 +172,7 @@ impl MailClient {
         let _ = self.writer.write(self.offset + code, &[payload]).await;
     }
 
-    /// Receives the next packet: its code and content. `Err` if the server disconnects.
+    /// Receives the next packet: its code and content. Returns an error if the server disconnects.
     pub async fn receive(&mut self) -> Result<(u64, Vec<u8>), RlpxError> {
         loop {
             let read = timeout(WAIT_MAX, self.reader.read()).await.expect("a packet");

@@ -1,16 +1,16 @@
-//! Pages of the manual that are made from a program. A page begins with text of its own, up to
-//! `MARK`.
+//! Compares pages of the manual that are made from a program. A page begins with text that is
+//! written by hand, up to `MARK`.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// Begins the part of a page that is made from the program.
+/// The text with which the generated part of a page begins.
 const MARK: &str =
     "<!-- The rest of this page is made from the program, and a test compares it. -->";
 
-/// Compares a page of `docs/` with the program. If they differ, writes the right page to a file that
-/// can be copied over the page.
+/// Compares a page of `docs/` with the text that the program makes. If they differ, writes the
+/// right page to a file, which can be copied over the page.
 #[track_caller]
 pub fn compare(name: &str, made: &str) {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
@@ -24,8 +24,8 @@ pub fn compare(name: &str, made: &str) {
     }
 }
 
-/// Returns the help of a command and of all its subcommands. `name` is used for a command that
-/// does not know how it is run.
+/// Returns the help of a command and of all its subcommands. `name` is the name of the program,
+/// which the command itself does not know.
 pub fn commands(command: clap::Command, name: &str) -> String {
     let (mut made, mut command) = (String::new(), command.term_width(100));
     command.build();
@@ -35,7 +35,7 @@ pub fn commands(command: clap::Command, name: &str) -> String {
 
 fn describe(command: &mut clap::Command, name: &str, is_first: bool, made: &mut String) {
     let name = command.get_bin_name().unwrap_or(name).to_owned();
-    // The flags of all commands are described once, with the first command.
+    // Flags that all commands share are described only once, with the first command.
     let mut alone = command.clone().mut_args(|arg| {
         let is_hidden = arg.is_hide_set() || (arg.is_global_set() && !is_first);
         arg.hide_env_values(true).hide(is_hidden)

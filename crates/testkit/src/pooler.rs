@@ -1,4 +1,4 @@
-//! A throwaway PgBouncer.
+//! A PgBouncer for tests.
 
 use std::fs;
 use std::net::TcpStream;
@@ -10,8 +10,8 @@ use std::process::{Child, Command, Stdio};
 use crate::server::free_port;
 use crate::wait::until_ok;
 
-/// A PgBouncer before a cluster. PgBouncer ends when the value is dropped, or with the starting
-/// process.
+/// A PgBouncer in front of a cluster. PgBouncer ends when this value is dropped, or when the
+/// process that has started it ends.
 #[derive(Debug)]
 pub struct Pooler {
     port: u16,
@@ -19,7 +19,8 @@ pub struct Pooler {
     process: Child,
 }
 
-/// The shell script that runs PgBouncer with the settings in $1 until its input ends.
+/// A shell script that runs PgBouncer with the settings in $1, and ends PgBouncer when the script's
+/// input ends.
 const SCRIPT: &str = r#"
 PATH="$PATH:/usr/sbin"
 pgbouncer -q "$1" &
@@ -36,8 +37,8 @@ impl Pooler {
         folders.any(|folder| folder.join("pgbouncer").is_file())
     }
 
-    /// Starts a PgBouncer before the server on this port, in a new directory below `dir`. The process
-    /// gets this user and group. Each setting is a line `name=value`.
+    /// Starts a PgBouncer in front of the server on this port, in a new directory below `dir`.
+    /// PgBouncer runs as this user and group. Each setting is a line `name=value`.
     pub(crate) fn start(
         dir: &Path,
         server_port: u16,

@@ -1,9 +1,10 @@
-//! A throwaway PostgreSQL: a cluster in a temporary directory on a free loopback port, with a
+//! A PostgreSQL for tests: a cluster in a temporary directory, on a free loopback port, with a
 //! separate database for each test. The cluster can be stopped, killed and started again.
 //!
-//! The cluster ends with the process that started the cluster, even after a panic or a `kill -9`. A
-//! shell waits for the end of a pipe that only this process holds, ends the server and removes its
-//! directory. So nothing is left behind, although the cluster shared by all tests is never dropped.
+//! The cluster ends together with the process that has started it, even after a panic or a `kill
+//! -9`. For this, a shell reads from a pipe that only this process has open. When the pipe ends,
+//! the shell ends the server and removes the directory. So nothing is left behind, although the
+//! cluster that all tests share is never dropped.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -25,9 +26,9 @@ const VERSION_MIN: u32 = 15;
 /// How long a start may take. Machines that run tests are busy.
 const START: Duration = Duration::from_mins(3);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The shell script that waits for the end of its input and then ends the server. The input ends
-/// with the process that started the script. As process ids are reused, the script first checks
-/// that the process is the server of this directory.
+/// The shell script that waits for the end of its input, and then ends the server. The input ends
+/// when the process that has started the script ends. Process ids are used again, so the script
+/// first checks that the process is the server of this directory.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
 read -r _
@@ -47,8 +48,8 @@ pub struct Cluster {
     programs: PathBuf,
     dir: PathBuf,
     port: u16,
-    /// User and group of the server. Set if this process is root, as the server refuses to run as
-    /// root.
+    /// User and group of the server. They are set if this process is root, because the server
+    /// refuses to run as root.
     user: Option<(u32, u32)>,
     settings: Vec<String>,
     server: Mutex<Option<Child>>,
@@ -60,21 +61,21 @@ pub struct Cluster {
 pub struct Database<'a> {
     /// The address of the database: `postgres://…`.
     pub url: String,
-    /// Its name in the cluster.
+    /// The name of the database in the cluster.
     pub name: String,
     /// The cluster of the database.
     pub cluster: &'a Cluster,
 }
 
 impl Cluster {
-    /// Returns the cluster that all tests of this process share. The cluster keeps running and does
+    /// Returns the cluster that all tests of this process share. The cluster keeps running. It does
     /// not sync to disk, which matters only after a power cut.
     pub fn shared() -> &'static Self {
         static SHARED: LazyLock<Cluster> = LazyLock::new(Cluster::new);
         &SHARED
     }
 
-    /// Starts a separate cluster, for a test that stops or changes the cluster.
+    /// Starts a cluster of its own, for a test that stops or changes the cluster.
     pub fn new() -> Self {
         Self::with(&["fsync=off"])
     }
@@ -118,7 +119,7 @@ impl Cluster {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // An interrupt from the keyboard must not end the shell before the shell has cleaned
+            // An interrupt from the keyboard must not end the shell, because the shell has to clean
             // up.
             .process_group(0)
             .spawn()
@@ -147,8 +148,8 @@ impl Cluster {
         self.start();
     }
 
-    /// Starts the server and returns once it accepts connections. Does nothing if the server
-    /// already runs.
+    /// Starts the server, and returns when it accepts connections. If the server is already
+    /// running, does nothing.
     pub fn start(&self) {
         let until = Instant::now() + START;
         while self.server.lock().is_none() {
@@ -172,7 +173,7 @@ impl Cluster {
                 if self.is_ready(child.id()) {
                     break true;
                 }
-                // After a kill, the server starts only once all its old processes are gone.
+                // After a kill, the server starts only when all its old processes are gone.
                 if child.try_wait().expect("is ours").is_some() {
                     break false;
                 }
@@ -187,7 +188,7 @@ impl Cluster {
         }
     }
 
-    /// Shuts the server down, which closes all connections, and waits for its end.
+    /// Shuts the server down, which closes all connections, and waits until it has ended.
     pub fn stop(&self) {
         if let Some(mut server) = self.server.lock().take() {
             signal("INT", &[server.id()]);
@@ -198,8 +199,7 @@ impl Cluster {
     /// Kills the server and all of its processes with -9.
     pub fn kill(&self) {
         if let Some(mut server) = self.server.lock().take() {
-            // The main process is killed first, because a living main process would restart the
-            // others.
+            // The main process is killed first, because it would start the others again.
             let others = children(server.id());
             signal("KILL", &[server.id()]);
             server.wait().expect("is ours");
@@ -228,8 +228,8 @@ impl Cluster {
         Path::new(folder.trim()).join("extension").join(format!("{name}.control")).is_file()
     }
 
-    /// Starts a PgBouncer with these settings, each as `name=value`. `None` if it is not installed: the
-    /// running test then counts as skipped.
+    /// Starts a PgBouncer with these settings, each as `name=value`. If PgBouncer is not installed,
+    /// returns `None`, and the running test counts as skipped.
     pub fn pooler(&self, settings: &[&str]) -> Option<Pooler> {
         if !Pooler::is_installed() {
             skip("PgBouncer is not installed here");
@@ -262,7 +262,8 @@ impl Cluster {
         Database { url: self.url(&name), name, cluster: self }
     }
 
-    /// Writes a file that only the server may read to its data directory, and reloads its settings.
+    /// Writes a file to the data directory of the server, readable only for the server, and reloads
+    /// the server's settings.
     pub fn file(&self, name: &str, text: &str) {
         let file = self.data().join(name);
         fs::write(&file, text).expect("a file of the server's");
@@ -273,7 +274,7 @@ impl Cluster {
         self.sql("postgres", "SELECT pg_reload_conf()");
     }
 
-    /// Returns the command for one of PostgreSQL's programs, as the server's user.
+    /// Returns the command for one of PostgreSQL's programs. It runs as the server's user.
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
         for (variable, _) in std::env::vars_os() {
@@ -307,7 +308,7 @@ impl Cluster {
         Ok(String::from_utf8(output.stdout).expect("is text").trim_end().to_owned())
     }
 
-    /// Runs SQL in a database. Returns lines of values separated by `|`.
+    /// Runs SQL in a database. Returns lines, in which `|` separates the values.
     pub fn sql(&self, database: &str, sql: &str) -> String {
         self.try_sql(database, sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
@@ -326,7 +327,7 @@ impl Cluster {
         self.dir.join("log")
     }
 
-    /// Whether the `postmaster.pid` of this process reports that the server accepts connections.
+    /// Whether a server with this process id accepts connections, according to `postmaster.pid`.
     fn is_ready(&self, process: u32) -> bool {
         let text = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
         let mut lines = text.lines();
@@ -344,14 +345,14 @@ impl Default for Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.kill();
-        // The end of its input makes the guard remove the directory.
+        // The guard removes the directory when its input ends.
         drop(self.guard.stdin.take());
         let _ = self.guard.wait();
     }
 }
 
 impl Database<'_> {
-    /// Runs SQL. Returns lines of values separated by `|`.
+    /// Runs SQL. Returns lines, in which `|` separates the values.
     pub fn sql(&self, sql: &str) -> String {
         self.cluster.sql(&self.name, sql)
     }
@@ -359,7 +360,7 @@ impl Database<'_> {
 
 impl Drop for Database<'_> {
     fn drop(&mut self) {
-        // A server that does not run is removed soon, with its whole cluster.
+        // If the server does not run, it will soon be removed with its whole cluster.
         let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
         let _ = self.cluster.try_sql("postgres", &sql);
     }
@@ -390,7 +391,7 @@ fn version(folder: &Path) -> Option<u32> {
     text.split_whitespace().nth(2)?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Returns an unprivileged user and its group, if this process is root and so the owner of `ours`.
+/// If this process is root, and so owns `ours`, returns an unprivileged user and its group.
 fn unprivileged(ours: &Path) -> Option<(u32, u32)> {
     if fs::metadata(ours).expect("was made").uid() != 0 {
         return None;

@@ -1,8 +1,8 @@
-//! Runs Hark's binary in tests. The log is kept, and a panic in the log fails every test, no matter
-//! what the test checks.
+//! Runs Hark's binary in tests. The log is kept, and a panic in the log fails every test, whatever
+//! the test checks.
 //!
-//! A panic of a detached task is otherwise silent: the task ends, the client gets an empty answer,
-//! and a test that checks something else passes.
+//! Otherwise nobody would notice the panic of a detached task: the task ends, the client gets an
+//! empty answer, and a test that checks something else passes.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ use crate::wait;
 
 /// Text that the standard library writes when a thread panics.
 const PANIC: &str = "panicked at";
-/// Lines of a log that are shown when a test fails.
+/// Number of lines of a log that are shown when a test fails.
 const SHOWN: usize = 30;
 
 /// Panics if a program's log contains a panic.
@@ -30,7 +30,7 @@ pub fn assert_no_panic(log: &str) {
     let around: Vec<&str> = log.lines().skip(at.saturating_sub(2)).take(SHOWN).collect();
     let around = around.join("\n");
     if std::thread::panicking() {
-        // A second panic would hide the first.
+        // If this is already a panic, a second panic would hide the first.
         eprintln!("a panic is in the log:\n{around}");
     } else {
         panic!("a panic is in the log:\n{around}");
@@ -38,7 +38,7 @@ pub fn assert_no_panic(log: &str) {
 }
 
 /// A command that runs the binary with empty input, and without the environment variables and the
-/// configuration of this machine's Hark.
+/// configuration of a Hark on this machine.
 #[derive(Debug)]
 pub struct Program {
     command: Command,
@@ -71,13 +71,13 @@ impl Program {
         self
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
         self.command.env(name, value);
         self
     }
 
-    /// Sets variables.
+    /// Sets environment variables.
     pub fn envs<N: AsRef<OsStr>, V: AsRef<OsStr>>(
         &mut self,
         variables: impl IntoIterator<Item = (N, V)>,
@@ -86,7 +86,7 @@ impl Program {
         self
     }
 
-    /// Removes a variable.
+    /// Removes an environment variable.
     pub fn env_remove(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
         self.command.env_remove(name);
         self
@@ -110,7 +110,7 @@ impl Program {
         self
     }
 
-    /// Sets the destination of the program's output. The destination of the log is fixed.
+    /// Sets where the program's output goes. Where its log goes cannot be changed here.
     pub fn stdout(&mut self, to: impl Into<Stdio>) -> &mut Self {
         self.command.stdout(to);
         self
@@ -123,7 +123,7 @@ impl Program {
         self
     }
 
-    /// Sends the log to this destination, for a test of an unread log. Panics are not found then.
+    /// Sends the log to `to`, for a test in which nobody reads the log. Then panics are not found.
     pub fn lose_log(&mut self, to: impl Into<Stdio>) -> &mut Self {
         self.command.stderr(to);
         self.is_deaf = true;
@@ -154,13 +154,13 @@ impl Program {
         self.spawn()?.wait()
     }
 
-    /// Runs the program with this input.
+    /// Runs the program with `stdin` as its input.
     #[track_caller]
     pub fn run_with(&mut self, stdin: &[u8]) -> Finished {
         self.command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = self.spawn().expect("the binary runs");
         let (mut input, bytes) = (process.stdin.take().expect("is piped"), stdin.to_vec());
-        // A command that fails early does not read its input to the end.
+        // A command that fails early does not read all of its input.
         let writer = std::thread::spawn(move || drop(input.write_all(&bytes)));
         let finished = process.finish();
         writer.join().expect("no panic");
@@ -177,7 +177,7 @@ impl Program {
 /// The result of a program that has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// The exit code. -1 after a signal.
+    /// The exit code; -1 if a signal has ended the program.
     pub code: i32,
     /// The output.
     pub stdout: String,
@@ -208,20 +208,20 @@ impl Finished {
         self.stderr
     }
 
-    /// Returns the output as JSON, whatever the exit code.
+    /// Returns the output as JSON, whatever the exit code is.
     #[track_caller]
     pub fn json_of_any(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
     }
 }
 
-/// Creates an unnamed file for a log. The file is gone once its last handle is closed.
+/// Creates a file without a name for a log. It is gone when its last handle is closed.
 fn nameless() -> std::io::Result<File> {
     static LOGS: AtomicU32 = AtomicU32::new(0);
     let number = LOGS.fetch_add(1, Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("hark-log-{}-{number}", std::process::id()));
     let log = File::options().create(true).truncate(false).append(true).read(true).open(&path)?;
-    // A process with the same id may have left a file.
+    // An earlier process with the same id may have left the file behind.
     log.set_len(0)?;
     fs::remove_file(path)?;
     Ok(log)
@@ -235,7 +235,7 @@ pub struct Process {
     log: File,
     /// The position in the file at which the log of this process begins.
     from: u64,
-    /// The bytes of the log that [`Process::wait_for_log`] has passed.
+    /// The bytes of the log that [`Process::wait_for_log`] has already searched.
     passed: usize,
 }
 
@@ -253,10 +253,12 @@ impl Process {
         self.log().split_off(self.passed)
     }
 
-    /// Waits for a line of the log with this text, after the last line returned. Returns the line.
+    /// Waits for a line of the log that contains this text and comes after the last returned line.
+    /// Returns this line.
     pub fn wait_for_log(&mut self, said: &str) -> String {
         wait::until_ok(|| {
-            // The state is read before the log, so that the last lines count.
+            // The state of the process is read before the log, so that the last lines of an ended
+            // process are not missed.
             let has_ended = self.child.try_wait().expect("is ours").is_some();
             let log = self.remaining_log();
             let Some(at) = log.find(said) else {
@@ -271,7 +273,7 @@ impl Process {
         })
     }
 
-    /// Waits until `holds` returns true, while the process runs.
+    /// Waits until `holds` returns true. Panics if the process ends first.
     #[track_caller]
     pub fn until(&mut self, what: &str, mut holds: impl FnMut() -> bool) {
         wait::until(what, || {
@@ -311,7 +313,7 @@ impl Process {
         }
     }
 
-    /// Waits for the end. `None` if the process has not ended by then.
+    /// Waits for the end of the process; `None` if it has not ended within `patience`.
     pub fn wait_for_end(&mut self, patience: Duration) -> Option<ExitStatus> {
         let mut ended = None;
         wait::holds_within(patience, || {
@@ -338,7 +340,7 @@ impl DerefMut for Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // SIGKILL. The process may have ended already.
+        // This sends SIGKILL. The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         assert_no_panic(&self.log());

@@ -14,27 +14,27 @@ use crate::digits::digits;
 pub use crate::generator::Random;
 use crate::sentences::{SENTENCE, SENTENCES, question, sentence};
 
-/// The kind of a network's data that a [`World`] makes.
+/// The sort of network for which a [`World`] makes data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
-    /// Authors, kinds, labels, Nostr's rules, seconds.
+    /// As in Nostr: authors, kinds, labels, Nostr's rules, times in seconds.
     Nostr,
-    /// Labels only, nanoseconds, no authors, kinds or rules, as in Waku and Whisper.
+    /// As in Waku and Whisper: labels, times in nanoseconds; no authors, kinds or rules.
     Labels,
 }
 
 const KINDS: [u32; 14] = [1, 1, 1, 1, 0, 3, 5, 7, 7, 62, 1059, 10_002, 30_023, 30_000];
 const ODD: [&str; 10] = ["", "a", "\"", "\\", "nostr", "\u{7f}", "\u{2028}", "é", "🦀🦀", "a b:c"];
 
-/// A generator of records with few authors and values, so that queries find matches.
+/// Makes records with few different authors and values, so that queries find matches.
 pub struct World {
     /// The source of randomness.
     pub random: Random,
     flavour: Flavour,
     authors: Vec<Key>,
-    /// Every record made so far, by id, time and author.
+    /// The id, time and author of every record made so far.
     made: Vec<(Id, u64, Key)>,
-    /// The present time, in the flavour's unit.
+    /// The current time, in the flavour's unit.
     pub now: u64,
     /// Whether records have sentences and queries search for their words.
     has_words: bool,
@@ -80,7 +80,7 @@ impl World {
         self.authors[self.random.skewed(self.authors.len())]
     }
 
-    /// Picks an earlier record. Recent records are picked more often.
+    /// Picks an earlier record; recent records are picked more often.
     fn earlier(&mut self) -> (Id, u64, Key) {
         if self.made.is_empty() {
             return (self.random.bytes(), self.now, self.author());
@@ -117,11 +117,12 @@ impl World {
         }
     }
 
-    /// Makes the bytes of a record. One in 40 repeats the id of an earlier record.
+    /// Makes the bytes of a record. One record in 40 repeats the id of an earlier record.
     pub fn record(&mut self) -> Box<[u8]> {
         self.now += u64::from(self.random.once_in(3)) * self.unit();
         let author = self.author();
-        // An id is a hash of its record's content, so an id never has two times.
+        // An id is a hash of its record's content, so a record that repeats an id also repeats the
+        // time.
         let (id, time) = if self.random.once_in(40) {
             let (id, time, _) = self.earlier();
             (id, time)
@@ -157,7 +158,8 @@ impl World {
             .random
             .once_in(12)
             .then(|| self.now - 20 * self.unit() + self.random.below(200) as u64 * self.unit());
-        // A deletion takes effect more often if its author is the author of the named record.
+        // A deletion has more often an effect if its author is also the author of the record that
+        // it names.
         let author = match labels.iter().find(|(name, _)| kind == 5 && *name == b'e') {
             Some((_, e)) if !self.random.once_in(4) => {
                 let named = |made: &&(Id, u64, Key)| digits(&made.0).into_bytes() == *e;
@@ -212,7 +214,8 @@ impl World {
         query
     }
 
-    /// Makes a query search for words, mostly ranked, mostly without other conditions on records.
+    /// Lets a query search for words. Most such queries are ranked and have no other conditions on
+    /// records.
     fn words(&mut self, query: &mut Query) {
         let asked = SearchText::parse(&question(&mut self.random)).expect("not too much");
         query.words = asked.map(|asked| WordCondition::new(asked, Arc::new(SENTENCES)).into());
@@ -245,7 +248,8 @@ impl World {
         }
     }
 
-    /// Makes a gate for up to three readers. Some queries then match the readers' own records.
+    /// Makes a gate for up to three readers. Then some queries match records of the readers
+    /// themselves.
     fn gate(&mut self, query: &mut Query) -> Gate {
         let mut readers: Vec<Key> = (0..self.random.below(4)).map(|_| self.author()).collect();
         readers.sort_unstable();
@@ -262,7 +266,8 @@ impl World {
     }
 }
 
-/// Encodes a record. Some label values are part of its wire bytes, others are stored separately.
+/// Encodes a record. Some values of labels are a part of the wire bytes; the others are stored
+/// separately.
 pub fn encode(head: &RecordHeader, labels: &[(u8, Vec<u8>)]) -> Box<[u8]> {
     let mut wire = format!("wire of {} ", head.time).into_bytes();
     let mut positions: Vec<(u8, LabelPosition<'_>)> = Vec::new();

@@ -11,7 +11,7 @@ pub fn seed() -> Option<u64> {
     Some(seed.parse().expect("HARK_SEED is a number"))
 }
 
-/// The seed in `HARK_SEED`, or `usual` without this variable.
+/// The seed in `HARK_SEED`; without this variable, `usual`.
 pub fn seed_or(usual: u64) -> u64 {
     seed().unwrap_or(usual)
 }

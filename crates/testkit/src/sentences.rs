@@ -1,4 +1,4 @@
-//! Sentences in several scripts, and questions about their words.
+//! Sentences in several scripts, and questions for their words.
 
 use hark_archive::{Record, TextSource};
 use hark_words::Part;
@@ -58,14 +58,14 @@ pub fn sentence(random: &mut Random) -> String {
     let count = if random.once_in(12) { random.below(150) } else { random.below(14) };
     let mut out = String::new();
     for _ in 0..count {
-        // Common words first, as in any text.
+        // The first words are the most common, as in any text.
         out.push_str(WORDS[random.skewed(WORDS.len())]);
         out.push_str(random.pick::<&str>(&[" ", " ", " ", ", ", ".\n", ""]));
     }
     out
 }
 
-/// Makes a search text: words, phrases, beginnings of words, extensions.
+/// Makes a search text from words, phrases, beginnings of words, and extensions.
 pub fn question(random: &mut Random) -> String {
     let mut out = String::new();
     for _ in 0..=random.below(3) {
@@ -130,7 +130,7 @@ impl TextSource for Sentences {
     }
 
     fn class_time(&self) -> u64 {
-        // A few units of time, so that both time and class decide the order.
+        // The time of a few units, so that both time and class decide the order.
         4
     }
 }

@@ -7,7 +7,7 @@ use std::process::{ChildStdout, Stdio};
 
 use crate::program::{Process, Program};
 
-/// The addresses that a server prints at its start, except that of the relay.
+/// The addresses that a server prints at its start, without that of the relay.
 #[derive(Clone, Debug, Default)]
 pub struct Doors {
     /// Host and port of the REST interface of the Waku node.
@@ -31,11 +31,11 @@ pub struct Server {
     pub address: String,
     /// The other doors that the server has named at the start.
     pub doors: Doors,
-    /// The pipe stays open, since a server must not fail when it prints.
+    /// The pipe stays open. Otherwise the server would fail when it prints.
     stdout: Lines<BufReader<ChildStdout>>,
 }
 
-/// Returns an address that nothing listens on now.
+/// Returns an address on which nothing listens now.
 pub fn free_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     listener.local_addr().expect("an address").to_string()
@@ -54,7 +54,7 @@ impl Server {
         Self::start_with_doors(program, |_| true)
     }
 
-    /// Starts a program, and returns once its relay listens and `are_open` accepts the other doors.
+    /// Starts a program, and returns when its relay listens and `are_open` accepts the other doors.
     #[track_caller]
     pub fn start_with_doors(program: &mut Program, are_open: impl Fn(&Doors) -> bool) -> Self {
         Self::try_start(program, are_open).unwrap_or_else(|process| {
@@ -62,7 +62,8 @@ impl Server {
         })
     }
 
-    /// The same as [`Server::start_with_doors`]. `Err` is the ended process.
+    /// Does the same as [`Server::start_with_doors`], but if the process ends, returns it as the
+    /// error.
     pub fn try_start(
         program: &mut Program,
         are_open: impl Fn(&Doors) -> bool,
@@ -72,7 +73,7 @@ impl Server {
         let mut server = Self { process, address: String::new(), doors: Doors::default(), stdout };
         while server.address.is_empty() || !are_open(&server.doors) {
             let Some(Ok(line)) = server.stdout.next() else {
-                // The server logs the reason last.
+                // The server logs the reason for its end last.
                 let _ = server.process.wait();
                 return Err(server.process);
             };
@@ -81,7 +82,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Notes the address in a line of a start.
+    /// Notes the address in a line that the server prints at its start.
     fn listens(&mut self, line: &str) {
         let doors = &mut self.doors;
         if let Some(at) = line.strip_prefix("listening on ws://") {
@@ -111,7 +112,7 @@ impl Server {
         self.process.try_wait().expect("is ours").is_none()
     }
 
-    /// Kills the server. The server may have ended already.
+    /// Kills the server, which may have ended already.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -125,7 +126,8 @@ impl Server {
         assert!(status.success(), "{}", self.process.log());
     }
 
-    /// Terminates the server. Returns its exit code, and its log after the last line waited for.
+    /// Ends the server by a signal. Returns its exit code, and its log after the last line that was
+    /// waited for.
     pub fn terminate(mut self) -> (i32, String) {
         self.process.signal("TERM");
         let status = self.process.wait().expect("has ended");

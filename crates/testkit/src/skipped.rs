@@ -1,4 +1,4 @@
-//! Tests that lack something on this machine.
+//! Tests that cannot run on this machine because something is missing.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -14,8 +14,9 @@ pub fn skip(reason: impl Display) {
     // The test harness names each thread after its test.
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     if REPORTED.lock().insert(test.clone()) {
-        // The harness captures the output of `print!`, and does not show it for a test that passes.
-        // A single write keeps the line whole beside those of other tests.
+        // The test harness captures the output of `print!`, and does not show it if the test
+        // passes. A single write keeps the line whole, also when other tests write at the same
+        // time.
         let line = format!("SKIPPED: {test}: {reason}\n");
         std::io::stderr().write_all(line.as_bytes()).expect("stderr takes a line");
     }

@@ -34,8 +34,8 @@ fn text(digits: [u8; 64]) -> String {
 }
 
 /// Asserts that deleted events and vanished authors stay away from a store of Nostr's events for 30
-/// days. Each request has an expiry, and every retention rule would delete the request. `reopen` is
-/// called each day and returns the store.
+/// days. Each request has an expiry, and without protection every retention rule would delete the
+/// request. `reopen` is called each day and returns the store.
 pub fn hold_for_thirty_days(mut reopen: impl FnMut() -> Arc<dyn Store>) {
     let key = |who: u8| text(encode_32(KeyPair::from_secret([who; 32]).expect("a key").public()));
     let soon = (START_S + 10).to_string();
@@ -67,7 +67,7 @@ pub fn hold_for_thirty_days(mut reopen: impl FnMut() -> Arc<dyn Store>) {
         let now = START_S + day * DAY_S;
         clock.set(now);
         let store = reopen();
-        // Other events that the rules delete.
+        // These are other events, which the rules delete.
         let (note, _) = put(3, now - 5, 1, &[expires]);
         store.commit(&[note]).expect("is stored");
         let writer = Writer::start(Arc::clone(&store), WriterOptions::default(), Box::new(()));
@@ -77,7 +77,7 @@ pub fn hold_for_thirty_days(mut reopen: impl FnMut() -> Arc<dyn Store>) {
             assert_eq!(outcome, Outcome::Refused(*refusal), "day {day}");
         }
         writer.close();
-        // Other relays may read the requests to delete the same events.
+        // Other relays may read the requests, so that they delete the same events.
         let mut kinds = Vec::new();
         let all = Query { now, ..Query::default() };
         let mut search = store.search(&all).expect("works");

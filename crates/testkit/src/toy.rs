@@ -1,5 +1,5 @@
-//! The smallest possible network with all required parts: lines of text under topics. A line is
-//! `topic time text`, and its id is its hash. A topic with a `!` keeps only its newest line.
+//! The smallest network that has all required parts: lines of text under topics. A line is `topic
+//! time text`, and its id is its hash. In a topic with a `!`, only the newest line is kept.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -99,8 +99,9 @@ impl Filters for Toy {
     }
 }
 
-/// The door: stores each received line and answers with the outcome. `?topic` is answered with the
-/// lines of the topic and an empty line. After `+topic`, new lines follow until the end.
+/// The door: stores each received line and answers with the outcome. The answer to `?topic` is the
+/// lines of the topic, and then an empty line. After `+topic`, new lines are sent as they come,
+/// until the connection ends.
 pub struct Serving {
     pub listen: SocketAddr,
     pub shelf: shelf::ShelfOptions,

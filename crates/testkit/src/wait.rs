@@ -1,9 +1,10 @@
-//! Waits for events that must come. A test waits for the event, never for a length of time.
+//! Waits for events that must come. A test waits until something has happened, never for a length
+//! of time.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// The longest wait. No step of a test takes this long, even on a loaded machine.
+/// The longest time to wait. No step of a test takes this long, even on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 /// The pause after the first attempt. Each further pause is twice as long, up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_micros(200);
@@ -20,7 +21,7 @@ impl Wait {
         Self { until: Instant::now() + patience, pause: PAUSE_MIN }
     }
 
-    /// The pause before the next attempt. `None` after the deadline.
+    /// The pause before the next attempt; `None` after the deadline.
     fn next_pause(&mut self) -> Option<Duration> {
         let pause = self.pause;
         self.pause = (pause * 2).min(PAUSE_MAX);

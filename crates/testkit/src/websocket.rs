@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use crate::wait::PATIENCE;
 
-/// The first bytes of frames that are whole messages.
+/// The first bytes of frames that are a whole message.
 pub mod first {
     /// A message of text.
     pub const TEXT: u8 = 0x81;
@@ -14,10 +14,10 @@ pub mod first {
     pub const PONG: u8 = 0x8a;
 }
 
-/// Clients mask their bytes with any four bytes.
+/// Clients must mask their bytes with four bytes. Any four bytes will do.
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
-/// The request for a WebSocket, with additional headers, each with its line break.
+/// The request that opens a WebSocket. Each additional header needs its line break.
 pub fn upgrade_request(host: impl std::fmt::Display, headers: &str) -> String {
     format!(
         "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -25,7 +25,7 @@ pub fn upgrade_request(host: impl std::fmt::Display, headers: &str) -> String {
     )
 }
 
-/// A frame in the form of clients.
+/// A frame as clients send frames.
 pub fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first];
     match payload.len() {
@@ -66,8 +66,8 @@ pub fn read_frame(from: &mut impl Read) -> io::Result<(u8, Vec<u8>)> {
     Ok((head[0], payload))
 }
 
-/// Requests a WebSocket with additional headers, each with its line break. Returns the status and
-/// the connection, which buffers few bytes: a test may have thousands of connections.
+/// Requests a WebSocket. Each additional header needs its line break. Returns the status and the
+/// connection. The connection buffers few bytes, since a test may have thousands of connections.
 pub fn upgrade(address: &str, headers: &str) -> io::Result<(u16, BufReader<TcpStream>)> {
     upgrade_with(address, headers, 256)
 }
@@ -92,7 +92,7 @@ fn upgrade_with(
     Ok((status.ok_or(io::ErrorKind::UnexpectedEof)?, from))
 }
 
-/// A WebSocket, after its handshake.
+/// A WebSocket after the handshake.
 #[derive(Debug)]
 pub struct Socket {
     from: BufReader<TcpStream>,
@@ -125,14 +125,14 @@ impl Socket {
         SocketWriter(self.to.0.try_clone().expect("is cloned"))
     }
 
-    /// Sends a message.
+    /// Sends a text message.
     #[track_caller]
     pub fn send_text(&mut self, text: impl AsRef<[u8]>) {
         self.to.send_text(text.as_ref()).expect("is sent");
     }
 
-    /// Returns the next message, except AUTH challenges. `None` once the connection has ended.
-    /// Answers pings.
+    /// Returns the next message; `None` once the connection has ended. Skips AUTH challenges, and
+    /// answers pings.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
         loop {
             let (first, payload) = match read_frame(&mut self.from) {
@@ -160,7 +160,7 @@ impl Socket {
 }
 
 impl SocketWriter {
-    /// Sends a message.
+    /// Sends a text message.
     pub fn send_text(&mut self, text: &[u8]) -> io::Result<()> {
         self.0.write_all(&masked(first::TEXT, text))
     }

@@ -1,13 +1,13 @@
 //! Folding removes differences between spellings that no search should depend on. Letters become
-//! lower case, diacritics are dropped, and compatible forms (full width, ligatures) become plain
-//! forms.
+//! lower case, diacritics are dropped, and compatible forms, such as full-width letters and
+//! ligatures, become plain forms.
 //!
-//! Marks that are not diacritics stay: the marks of Thai and Devanagari are vowels, and the marks
-//! of kana make another letter.
+//! Other marks stay: the marks of Thai and Devanagari are vowels, and the marks of kana make
+//! another letter.
 
 use unicode_normalization::char::{compose, decompose_compatible, is_combining_mark};
 
-/// Whether a character stands for nothing by itself: joiners, directions, variation selectors.
+/// Whether a character is invisible by itself: a joiner, a direction, a variation selector.
 pub(crate) fn is_invisible(c: char) -> bool {
     matches!(
         c,
@@ -16,7 +16,7 @@ pub(crate) fn is_invisible(c: char) -> bool {
     )
 }
 
-/// Whether a mark is a diacritic, as opposed to a vowel or a part of a letter.
+/// Whether a mark is a diacritic, and not a vowel or a part of a letter.
 fn is_diacritic(c: char) -> bool {
     matches!(
         c,
@@ -37,13 +37,13 @@ fn is_diacritic(c: char) -> bool {
     )
 }
 
-/// Whether a character continues a word although the character is not a letter.
+/// Whether a character continues a word although it is not a letter.
 pub(crate) fn continues(c: char) -> bool {
     !c.is_ascii() && (is_invisible(c) || is_combining_mark(c))
 }
 
-/// Whether a character is composed with the character before it: a mark of kana, or a part of a
-/// syllable.
+/// Whether a character forms one letter with the character before it: a mark of kana, or a part of
+/// a syllable.
 fn joins(c: char) -> bool {
     matches!(c, '\u{3099}' | '\u{309a}' | '\u{1161}'..='\u{11ff}')
 }
@@ -52,7 +52,7 @@ fn joins(c: char) -> bool {
 pub(crate) fn push(c: char, out: &mut String, start: usize) {
     match c {
         'A'..='Z' => out.push(c.to_ascii_lowercase()),
-        // Letters that are folded already: kana, ideographs, syllables of Hangul, Cyrillic.
+        // These letters are already folded: kana, ideographs, syllables of Hangul, Cyrillic.
         'a'..='z'
         | '0'..='9'
         | '\u{430}'..='\u{438}'
@@ -83,7 +83,7 @@ pub(crate) fn push(c: char, out: &mut String, start: usize) {
     }
 }
 
-/// Appends a lower-case letter. Letters that few keyboards have are replaced by common letters.
+/// Appends a lower-case letter. A letter that few keyboards have is replaced by a common letter.
 fn push_plain(c: char, out: &mut String) {
     match c {
         'ß' => out.push_str("ss"),

@@ -1,5 +1,6 @@
-//! The meaning of `language:` for a record without a declared language: the record must have a
-//! script in which the language is written. Languages of the same script are not distinguished.
+//! The meaning of `language:` for a record that declares no language: the record must contain a
+//! script in which the language is written. So two languages with the same script are not
+//! distinguished.
 
 /// A set of scripts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +35,7 @@ impl Scripts {
                 0x3041..=0x30ff => KANA,
                 0x3400..=0x9fff | 0x20000..=0x323af => HAN,
                 0xac00..=0xd7a3 => HANGUL,
-                // Emoji belong to no language.
+                // Emoji count for no language.
                 0x2190..=0x2bff | 0x1f000..=0x1faff => 0,
                 _ => OTHER,
             },

@@ -1,26 +1,27 @@
-//! The places of a record's words, sorted by the sequence of words from each place on. A phrase is
-//! thus found in a few steps for each of its words, however often the record repeats these words.
+//! The places (positions) of a record's words, sorted by the words that begin at each place. So a
+//! phrase is found in a few steps per word, however often the record repeats these words.
 
 use std::ops::Range;
 
-/// Maximum number of words of a phrase, at least as many as a question has.
+/// Maximum number of words in a phrase. A question has at most as many.
 const PHRASE_MAX: usize = 64;
 
-/// The words of a record as numbers, and their places in order.
+/// The words of a record as numbers, and their places in sorted order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WordOrder {
-    /// The number of the word at each place plus one. 0 at a boundary between texts.
+    /// For each place, the number of its word plus one; 0 for a boundary between texts.
     words: Vec<u32>,
-    /// The places, ascending by the first [`PHRASE_MAX`] words from each place on.
+    /// The places, sorted by the first [`PHRASE_MAX`] words that begin at each place.
     places: Vec<u32>,
 }
 
 impl WordOrder {
-    /// Makes the order of words with these numbers; `None` is a boundary between texts.
+    /// Makes the order of words that have these numbers; `None` stands for a boundary between
+    /// texts.
     pub(crate) fn new(numbers: impl Iterator<Item = Option<u32>>) -> Self {
         let words: Vec<u32> = numbers.map(|number| number.map_or(0, |number| number + 1)).collect();
         let mut places: Vec<u32> = (0..words.len() as u32).collect();
-        // The rank of each place by its first word, then by its first two, four and so on.
+        // The rank of each place by one word, then by two words, by four words, and so on.
         let mut ranks = words.clone();
         let mut len = 1;
         loop {
@@ -42,14 +43,14 @@ impl WordOrder {
         }
     }
 
-    /// Returns whether words with the numbers `phrase` are followed by a word with a number in
-    /// `last`. Calls `step` for each comparison of two words.
+    /// Returns whether the words with the numbers `phrase` occur in a row, followed by a word with
+    /// a number in `last`. Calls `step` for each comparison of two words.
     pub(crate) fn has(&self, phrase: &[u32], last: Range<u32>, step: &mut impl FnMut()) -> bool {
         let wanted = || phrase.iter().copied().chain([last.start]).map(|number| number + 1);
         let is_before = |&at: &u32| {
             let here = self.words[at as usize..].iter().copied();
             let mut pairs = here.zip(wanted()).inspect(|_| step());
-            // A place with fewer words after it comes first.
+            // If one place has fewer words behind it, this place comes first.
             let unequal = pairs.find(|(here, wanted)| here != wanted);
             unequal.map_or_else(
                 || self.words.len() - (at as usize) < phrase.len() + 1,

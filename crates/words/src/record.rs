@@ -1,9 +1,10 @@
 //! The words of a record, and how well a record answers a question.
 //!
-//! **The score.** Every word (or phrase) of a question must be in the record. So the rarity of a
-//! word is the same for all matches, and no statistics of the collection are needed. Records that a
-//! reader may not see therefore cannot influence the order of the others. Matches differ in how
-//! much a record is about the word, the *class* of the word:
+//! **The score.** A match has every word (or phrase) of the question. So the rarity of a word is
+//! the same for all matches and is not needed, and neither are statistics of the collection.
+//! Therefore records that are hidden from a reader cannot influence the order of other records.
+//! Matches differ in how much a record is about a word. This is the *class* of the word in the
+//! record:
 //!
 //! | class | the word is |
 //! |---|---|
@@ -12,11 +13,11 @@
 //! | 1 | in the body, as at least every 64th of its words |
 //! | 0 | elsewhere in the body |
 //!
-//! The score is the record's time plus a week for each class, on average over the words of the
-//! question. So of two matches of the same day, the match with the higher classes comes first. Of
-//! two matches with equal classes, the newer match comes first. (A week for each class is the same
-//! order as a relevance that doubles with each class and halves with each week of age.) All values
-//! are whole numbers, so all stores agree.
+//! The score is the record's time, plus a week for each class, as an average over the words of the
+//! question. So if two matches are of the same day, the match with the higher classes comes first.
+//! If two matches have equal classes, the newer match comes first. (The order is the same as if
+//! relevance doubled with each class and halved with each week of age.) All values are whole
+//! numbers, so all stores compute the same order.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
@@ -30,10 +31,10 @@ use crate::token::Tokens;
 pub const CLASS_MAX: u8 = 3;
 /// Maximum number of words of a record that are read.
 pub const TOKENS_MAX: usize = 4_096;
-/// Questions about a record after which its words are sorted.
+/// Number of questions about a record after which its words are sorted.
 const SORTED_AFTER: u32 = 8;
-/// A word of class 2 is at least every [`OFTEN`]th word of a body, and a word of class 1 at least
-/// every [`SELDOM`]th word.
+/// A word has class 2 if it is at least every [`OFTEN`]th word of a body, and class 1 if it is at
+/// least every [`SELDOM`]th word.
 const OFTEN: usize = 16;
 const SELDOM: usize = 64;
 
@@ -44,7 +45,7 @@ pub enum Part {
     Title,
     /// The record's content.
     Body,
-    /// The code (ISO 639-1) of a language that the record declares. Not searched.
+    /// The code (ISO 639-1) of a language that the record declares. This text is not searched.
     Language,
 }
 
@@ -55,11 +56,12 @@ pub struct RecordWords {
     bodies: Tokens,
     languages: Vec<Box<str>>,
     scripts: OnceCell<Scripts>,
-    /// The first place of each distinct word, and whether this place is in a body. Sorted by word.
+    /// For each distinct word, its first place, and whether this place is in a body; sorted by
+    /// word.
     sorted: OnceCell<Vec<(bool, u32)>>,
-    /// The places of each sequence of words.
+    /// The places, sorted by the words that begin at each place.
     order: OnceCell<WordOrder>,
-    /// Number of questions that were compared with the record.
+    /// Number of questions with which the record was compared.
     compared: Cell<u32>,
 }
 
@@ -72,7 +74,7 @@ pub struct WeighedWord {
     pub class: u8,
     in_body: bool,
     place: u32,
-    /// Number of times that the record has the word.
+    /// How many times the record has the word.
     count: u32,
 }
 
@@ -80,8 +82,8 @@ pub struct WeighedWord {
 #[derive(Debug, Default)]
 pub struct WeighedWords {
     words: Vec<WeighedWord>,
-    /// A hash table. A slot has the number of a word plus one, at or after the position of the
-    /// word's hash. 0 is a free slot.
+    /// A hash table. A slot has the number of a word plus one; 0 means a free slot. The slot of a
+    /// word is at the position of the word's hash, or behind this position.
     slots: Vec<u32>,
 }
 
@@ -97,7 +99,7 @@ impl WeighedWords {
     }
 }
 
-/// The class of a word that is `count` times in a body of `len` words.
+/// The class of a word that occurs `count` times in a body of `len` words.
 fn body_class(count: usize, len: usize) -> u8 {
     if count * OFTEN >= len { 2 } else { u8::from(count * SELDOM >= len) }
 }
@@ -111,7 +113,7 @@ impl RecordWords {
         self.forget();
     }
 
-    /// Drops the values that were derived from the texts.
+    /// Drops everything that was computed from the texts.
     fn forget(&mut self) {
         self.scripts.take();
         self.sorted.take();
@@ -135,15 +137,15 @@ impl RecordWords {
         }
     }
 
-    /// Sets `found` to the distinct words with their classes. `hash` should be keyed, as a person
-    /// who knows the hash can write a record that takes long.
+    /// Sets `found` to the distinct words and their classes. `hash` should be keyed: a person who
+    /// knows the hash can write a record that takes very long.
     pub fn weigh(&self, hash: impl Fn(&str) -> u64, found: &mut WeighedWords) {
         let WeighedWords { words, slots } = found;
         words.clear();
         slots.clear();
         slots.resize((2 * (self.titles.len() + self.bodies.len())).next_power_of_two(), 0);
         let mask = slots.len() - 1;
-        // Titles come before bodies, so a word that is in both has the class of a title.
+        // Titles come before bodies, so a word that is in both gets the class of a title.
         for (in_body, tokens) in [(false, &self.titles), (true, &self.bodies)] {
             for (place, word) in (0..).zip(tokens.iter()).filter(|(_, word)| !word.is_empty()) {
                 let hash = hash(word);
@@ -193,14 +195,15 @@ impl RecordWords {
         })
     }
 
-    /// Returns the distinct words, ascending. The first call sorts the words. From then on,
+    /// Returns the distinct words, ascending. The first call sorts the words. After that,
     /// [`RecordWords::points`] needs only a few steps for a question with a word that the record
     /// lacks.
     pub fn distinct(&self) -> impl Iterator<Item = &str> {
         self.sorted().iter().map(|at| self.word_at(*at))
     }
 
-    /// Returns whether the record has a word, or a word with this beginning.
+    /// Returns whether the record has a word. If the word is only a beginning, any word with this
+    /// beginning counts.
     fn has(&self, sorted: &[(bool, u32)], needed: &NeededWord) -> bool {
         let at = sorted.partition_point(|at| self.word_at(*at) < &*needed.word);
         sorted.get(at).is_some_and(|at| {
@@ -209,7 +212,7 @@ impl RecordWords {
         })
     }
 
-    /// Returns whether the record has the words and phrases of a question, and is in one of its
+    /// Returns whether the record has all words and phrases of a question and is in one of its
     /// languages. If many questions are compared with one record, each question takes only a few
     /// steps for each of its own words.
     pub fn matches(&self, asked: &SearchText) -> bool {
@@ -229,8 +232,8 @@ impl RecordWords {
         asked.terms().iter().all(is_there) && self.is_in(asked.languages())
     }
 
-    /// Returns the range of the sorted words that equal `word`, or that begin with `word` if
-    /// `is_prefix`.
+    /// Returns the range of the sorted words that are `word` or, if `is_prefix`, that begin with
+    /// `word`.
     fn range(
         &self,
         sorted: &[(bool, u32)],
@@ -275,8 +278,8 @@ impl RecordWords {
         order.has(&phrase, last.start as u32..last.end as u32, step)
     }
 
-    /// Returns the sum of the classes of a question's words and phrases. `None` if the record lacks
-    /// one of these, or if the record is in another language.
+    /// Returns the sum of the classes of a question's words and phrases. `None` if one of them is
+    /// not in the record, or if the record is in another language.
     pub fn points(&self, asked: &SearchText) -> Option<u32> {
         if let Some(sorted) = self.sorted.get()
             && !asked.needed().iter().all(|needed| self.has(sorted, needed))
@@ -440,8 +443,8 @@ mod tests {
         }
     }
 
-    /// Questions for words that the record has, and for sequences of these words that the record
-    /// lacks.
+    /// These questions are for words that the record has, and for sequences of these words that the
+    /// record lacks.
     #[test]
     fn of_many_questions_about_a_record_each_takes_few_steps_for_each_of_its_words() {
         let text: Vec<String> = (0..TOKENS_MAX).map(|n| format!("x{}", n % 60)).collect();
@@ -455,7 +458,7 @@ mod tests {
             let (mut steps, words) = (0, asked.terms()[0].words().len());
             let is_match = long.matches_in(&asked, &mut || steps += 1);
             assert_eq!(is_match, long.points(&asked).is_some(), "{asked:?}");
-            // Binary searches in 60 words and in 4,096 places.
+            // Each step is a binary search, in 60 words or in 4,096 places.
             assert!(steps <= 16 * words + 26 * words, "{steps} comparisons for {asked:?}");
         }
     }

@@ -1,22 +1,24 @@
 //! The text of a filter's `search` field (NIP-50).
 //!
-//! Words are separated by white space, and a match has all words. `"quoted words"` must follow one
-//! another, a word that ends with `*` is the beginning of a word, and `key:value` is an extension:
-//! `language:` is supported, and other extensions have no effect. A text of extensions alone is no
-//! condition. A text with other characters, but neither a word nor an extension, matches nothing.
+//! Words are separated by white space, and a match must have all words. `"quoted words"` must
+//! follow each other directly. A word that ends with `*` is the beginning of a word. `key:value` is
+//! an extension: `language:` is supported, and any other extension has no effect. A text that has
+//! only extensions imposes no condition. A text that has other characters, but no word and no
+//! extension, matches nothing.
 
 use crate::token::Tokens;
 
 /// Maximum number of bytes of a search text.
 const BYTES_MAX: usize = 1_024;
-/// Maximum number of words and phrases, the most words in all of them, and the most languages.
+/// Maximum number of words and phrases; maximum number of words in all of them; and maximum number
+/// of languages.
 const TERMS_MAX: usize = 16;
 const WORDS_MAX: usize = 64;
 const LANGUAGES_MAX: usize = 8;
-/// Maximum number of bytes of an extension's value. With a longer value, the text counts as an
-/// address.
+/// Maximum number of bytes of an extension's value. If the value is longer, the text counts as an
+/// address and not as an extension.
 const VALUE_BYTES_MAX: usize = 40;
-/// Maximum number of words that are looked up in an index. The other words are checked on the
+/// Maximum number of words that are looked up in an index. All other words are checked on the
 /// records.
 const NEEDED_MAX: usize = 16;
 
@@ -29,26 +31,26 @@ pub struct SearchText {
     needed: Vec<NeededWord>,
 }
 
-/// A word, or words that follow one another.
+/// A single word, or a phrase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SearchTerm {
     words: Vec<Box<str>>,
     /// Whether the last word is only the beginning of a word.
     is_prefix: bool,
-    /// For each word that is not a beginning: the length of the longest shorter start of the phrase
-    /// with which the words up to this word end. A place of a text is thus not compared with every
-    /// word of the phrase.
+    /// The table of the Knuth-Morris-Pratt search: for each complete word of the phrase, the length
+    /// of the longest shorter start of the phrase that ends with this word. So a place in a text
+    /// need not be compared with every word of the phrase.
     borders: Vec<u16>,
 }
 
-/// A word that every match has.
+/// A word that every match must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeededWord {
     /// The word, or its beginning.
     pub word: Box<str>,
     /// Whether `word` is only the beginning of a word.
     pub is_prefix: bool,
-    /// The index of the question's word or phrase that contains this word.
+    /// The index of the word or phrase of the question to which this word belongs.
     pub term: usize,
 }
 
@@ -57,9 +59,9 @@ pub struct NeededWord {
 pub enum SearchTextError {
     /// The text has more bytes than the bound.
     TooLong(usize),
-    /// The text has more words and phrases than the bound.
+    /// The text has more words and phrases than allowed.
     TooManyTerms(usize),
-    /// The words and phrases of the text have more words than the bound.
+    /// The words and phrases of the text have more words in total than allowed.
     TooManyWords(usize),
 }
 
@@ -80,7 +82,7 @@ impl std::fmt::Display for SearchTextError {
 }
 
 impl SearchTerm {
-    /// Makes a term of words. The list must not be empty.
+    /// Makes a term of words. `words` must not be empty.
     fn new(words: Vec<Box<str>>, is_prefix: bool) -> Self {
         let whole = if is_prefix { &words[..words.len() - 1] } else { &words[..] };
         let mut borders: Vec<u16> = Vec::with_capacity(whole.len());
@@ -104,14 +106,14 @@ impl SearchTerm {
         self.is_prefix
     }
 
-    /// Counts the places at which the words follow one another, up to `max`.
+    /// Counts the places at which these words follow each other, up to `max`.
     pub(crate) fn count_in(&self, tokens: &Tokens, max: usize) -> usize {
         self.count(tokens, max, &mut || {})
     }
 
-    /// Does the same, and calls `step` for each comparison of two words. A phrase takes at most
-    /// three comparisons for each place (Knuth, Morris and Pratt), however often its words are
-    /// repeated in the phrase and in the text.
+    /// Does the same as [`Self::count_in`], and calls `step` for each comparison of two words. A
+    /// phrase takes at most three comparisons for each place (Knuth, Morris and Pratt), however
+    /// often its words are repeated in the phrase and in the text.
     #[inline]
     fn count(&self, tokens: &Tokens, max: usize, step: &mut impl FnMut()) -> usize {
         let whole = self.borders.len();
@@ -124,7 +126,7 @@ impl SearchTerm {
             if matched == whole
                 && let Some(beginning) = beginning
             {
-                // All words before the beginning of a word were matched up to here.
+                // Up to here, all words before the beginning of a word have matched.
                 step();
                 count += usize::from(token.starts_with(&**beginning));
             }
@@ -155,20 +157,20 @@ pub(crate) fn count_steps(term: &SearchTerm, tokens: &Tokens) -> usize {
     steps
 }
 
-/// A piece of a search text.
+/// A part of a search text.
 enum Piece<'a> {
     Quoted(&'a str),
     Bare(&'a str),
 }
 
-/// Takes the next piece off the front of a text.
+/// Removes the next part from the front of a text, and returns this part.
 fn piece<'a>(text: &mut &'a str) -> Option<Piece<'a>> {
     *text = text.trim_start();
     if text.is_empty() {
         return None;
     }
     let (piece, rest) = if let Some(quoted) = text.strip_prefix('"') {
-        // A quotation without a closing mark extends to the end of the text.
+        // If the closing quotation mark is missing, the quotation extends to the end of the text.
         let (inner, rest) = quoted.split_once('"').unwrap_or((quoted, ""));
         (Piece::Quoted(inner), rest)
     } else {
@@ -180,7 +182,7 @@ fn piece<'a>(text: &mut &'a str) -> Option<Piece<'a>> {
     Some(piece)
 }
 
-/// Divides an extension into its key and value. Addresses are not extensions.
+/// Divides an extension into its key and value. An address, such as a URL, is not an extension.
 fn extension(bare: &str) -> Option<(&str, &str)> {
     let (key, value) = bare.split_once(':')?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
@@ -190,7 +192,7 @@ fn extension(bare: &str) -> Option<(&str, &str)> {
 }
 
 impl SearchText {
-    /// Reads a search text. `None` if the text is no condition.
+    /// Reads a search text; `None` if the text imposes no condition.
     pub fn parse(text: &str) -> Result<Option<Self>, SearchTextError> {
         if text.len() > BYTES_MAX {
             return Err(SearchTextError::TooLong(BYTES_MAX));
@@ -244,7 +246,7 @@ impl SearchText {
         &self.text
     }
 
-    /// Returns whether nothing can match, as the text asks for something but has no word.
+    /// Returns whether nothing can match, because the text asks for something but has no word.
     pub fn is_void(&self) -> bool {
         self.terms.is_empty() && self.languages.is_empty()
     }
@@ -257,17 +259,18 @@ impl SearchText {
         &self.languages
     }
 
-    /// The number of words and phrases, over which the score is averaged.
+    /// The number of words and phrases. The score is an average over this number.
     pub fn term_count(&self) -> usize {
         self.terms.len()
     }
 
-    /// Words that every match has, each once. A record that has all these words need not match.
+    /// Words that every match must have, each once. A record that has all these words may still not
+    /// match, for example if a phrase is not in order.
     pub fn needed(&self) -> &[NeededWord] {
         &self.needed
     }
 
-    /// Whether a record that has all needed words matches for certain.
+    /// Whether every record that has all needed words is a match.
     pub fn is_needed_enough(&self) -> bool {
         self.languages.is_empty()
             && self.needed.len() == self.terms.len()
@@ -286,7 +289,7 @@ fn needed(terms: &[SearchTerm]) -> Vec<NeededWord> {
             }
         }
     }
-    // The longest words are the rarest.
+    // The longest words are probably the rarest, so they come first.
     needed.sort_by_key(|one| (one.is_prefix, std::cmp::Reverse(one.word.len())));
     needed.truncate(NEEDED_MAX);
     needed

@@ -1,39 +1,40 @@
 //! Divides a text into words.
 //!
-//! A word is a run of letters and digits, folded. Runs of scripts that put no space between words
-//! (Han, kana, Thai and others) are divided into pairs of neighbouring characters. The same holds
-//! for Hangul, as its words have endings. The last character of a run is a word by itself. So a
-//! searched run is a sequence of pairs, and a single searched character is the beginning of a pair
-//! or of that last word. An emoji is a word, and the two letters of a flag are one word.
+//! A word is an uninterrupted sequence (a run) of letters and digits, folded. Some scripts put no
+//! space between words: Han, kana, Thai and others. Their runs are divided into pairs of
+//! neighbouring characters. Runs of Hangul are divided, too, because its words have endings. The
+//! last character of such a run is also a word by itself. So a question with a run becomes a
+//! sequence of pairs. A question with a single character becomes the beginning of a pair, or of the
+//! last word of a run. An emoji is a word, and the two letters of a flag are one word together.
 
 use crate::fold;
 
-/// Maximum number of characters of a word. The rest of a longer word is cut off, in texts and in
-/// questions alike.
+/// Maximum number of characters of a word. If a word is longer, the rest is cut off, in texts and
+/// in questions alike.
 pub const WORD_CHARS_MAX: usize = 40;
 
-/// Bytes of text whose memory is kept for the next record.
+/// Number of bytes of text for which memory is kept for the next record.
 const KEPT: usize = 1 << 16;
 
 /// The words of texts, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
-    /// The texts, with ASCII letters in lower case. Each text is followed by the folded forms of
-    /// its other words.
+    /// The texts, with ASCII letters in lower case. Behind each text are the folded forms of those
+    /// of its words that are not ASCII.
     text: String,
-    /// The range of each word in `text`. Empty at a boundary between texts.
+    /// The range of each word in `text`; an empty range is a boundary between texts.
     places: Vec<(u32, u32)>,
     /// The number of words, without the boundaries between texts.
     len: usize,
-    /// A run of a dense script.
+    /// A run of a script that puts no space between words.
     run: String,
 }
 
-/// How a character is read.
+/// The class of a character, which decides how it is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CharClass {
     Letter,
-    /// A letter of a script that is divided into pairs.
+    /// A letter of a script whose runs are divided into pairs.
     Dense,
     Emoji,
     /// A letter of a flag.
@@ -43,7 +44,7 @@ enum CharClass {
 
 fn class(c: char) -> CharClass {
     match c {
-        // The most common characters, which need no lookup in tables.
+        // The most common characters are checked first, without a lookup in tables.
         'a'..='z'
         | 'A'..='Z'
         | '0'..='9'
@@ -104,12 +105,12 @@ impl Tokens {
         self.len == 0
     }
 
-    /// Number of places: words, and boundaries between texts.
+    /// Number of places; a place has a word or a boundary between texts.
     pub fn places(&self) -> usize {
         self.places.len()
     }
 
-    /// The word at a place. Empty at a boundary between texts, which no phrase crosses.
+    /// The word at a place; empty at a boundary between texts, which no phrase crosses.
     #[inline]
     pub fn get(&self, place: usize) -> &str {
         let (start, end) = self.places[place];
@@ -121,14 +122,14 @@ impl Tokens {
         (0..self.places()).map(|place| self.get(place))
     }
 
-    /// Appends the words of a text, as long as there are fewer than `max` words in all.
+    /// Appends the words of a text, until there are `max` words in total.
     pub fn read(&mut self, text: &str, max: usize) {
         self.read_run(text, max, false);
     }
 
-    /// Appends the words of a question. A run of a dense script at the very end of the question may
+    /// Appends the words of a question. If such a run is at the very end of the question, it may
     /// continue in a matching text. Returns whether the last word is only the beginning of a word,
-    /// as it is the only character of such a run.
+    /// because it is the only character of such a run.
     pub fn read_question(&mut self, text: &str) -> bool {
         self.read_run(text, usize::MAX, true)
     }
@@ -187,7 +188,7 @@ impl Tokens {
         is_open
     }
 
-    /// Reads the letters of a flag, two at most, and returns their length.
+    /// Reads the letters of a flag, at most two, and returns their length.
     fn read_flag(&mut self, text: &str) -> usize {
         let start = self.text.len();
         self.text.extend(text.chars().take(2).take_while(|c| class(*c) == CharClass::Flag));
@@ -195,13 +196,13 @@ impl Tokens {
         self.text.len() - start
     }
 
-    /// Adds the word at this range of the text.
+    /// Adds the word that has this range in the text.
     fn add(&mut self, start: usize, end: usize) {
         self.places.push((start as u32, end as u32));
         self.len += 1;
     }
 
-    /// Ends a word that began at `start`, if it has letters.
+    /// Ends a word that began at `start`, if it has any letters.
     fn end(&mut self, start: usize) {
         if self.text.len() > start {
             self.add(start, self.text.len());
@@ -228,8 +229,8 @@ impl Tokens {
         read
     }
 
-    /// Reads a run of a dense script, up to `max` words in all. Returns its length, and whether its
-    /// last character was read as the beginning of a word.
+    /// Reads a run of a script without spaces, until there are `max` words in total. Returns the
+    /// length of the run, and whether its last character was read as the beginning of a word.
     fn read_dense(&mut self, text: &str, asked: bool, max: usize) -> (usize, bool) {
         let mut run = std::mem::take(&mut self.run);
         run.clear();
@@ -296,7 +297,7 @@ mod tests {
             ("👍🏽❤️", &["👍", "❤"]),
             ("🇩🇪🇯🇵", &["🇩🇪", "🇯🇵"]),
             ("привет, МИР", &["привет", "мир"]),
-            // The half-width vowel is a separate word, and changes no other word.
+            // The half-width vowel is a word by itself and changes no other word.
             ("ｶﾞ ￂ ᄀ", &["ガ", "\u{1161}", "ᄀ"]),
             ("مرحبا بالعالم", &["مرحبا", "بالعالم"]),
             ("שלום עולם", &["שלום", "עולם"]),

@@ -1,8 +1,8 @@
 //! Encodes an event as the archive's record, and reads it back.
 //!
 //! The record's wire is the event's JSON in the canonical spelling of `json.rs`. The first value of
-//! a single-letter tag becomes a label named by the letter. The label is a slice of the JSON if the
-//! value occurs there verbatim.
+//! a single-letter tag becomes a label named by the letter. If the value occurs verbatim in the
+//! JSON, the label is a slice of the JSON.
 
 use super::event::Event;
 use super::json::{
@@ -15,18 +15,19 @@ use crate::record::{Id, Key, Record, RecordHeader, RecordWriter};
 /// Longest value of a label, in bytes. Longer values stay in the event, but cannot be queried.
 pub const LABEL_LEN_MAX: usize = 65_535;
 
-/// Encodes events. The reused buffers hold tags and content that are not in canonical spelling.
+/// Encodes events. The buffers are reused. They hold tags and content that are not in canonical
+/// spelling.
 #[derive(Debug, Default)]
 pub struct EventEncoder {
     tags: Vec<u8>,
     content: Vec<u8>,
-    /// Offset in `tags` of each label's value; `None` if the value is escaped there.
+    /// For each label, the offset of its value in `tags`; `None` if the value is escaped there.
     offsets: Vec<Option<usize>>,
 }
 
 impl EventEncoder {
-    /// Appends the event as a record to `out`, with `private` labels (names below
-    /// [`PRIVATE_LABELS`](crate::record::PRIVATE_LABELS)) after its own.
+    /// Appends the event as a record to `out`. `private` labels, with names below
+    /// [`PRIVATE_LABELS`](crate::record::PRIVATE_LABELS), follow the event's own labels.
     pub fn encode(&mut self, event: &Event<'_>, private: &[(u8, &[u8])], out: &mut Vec<u8>) {
         let Self { tags, content, offsets } = self;
         let content = if let Some(raw) = event.raw_content() {
@@ -59,8 +60,8 @@ struct RecordParts<'a> {
 }
 
 impl RecordParts<'_> {
-    /// Appends the record to `out`. `offset_of` maps the number and the tag of a label to the
-    /// offset of its value in the wire, or to `None` if the value is escaped there.
+    /// Appends the record to `out`. `offset_of` receives the number and the tag of a label, and
+    /// returns the offset of its value in the wire, or `None` if the value is escaped there.
     #[inline]
     fn write(
         self,
@@ -88,7 +89,7 @@ impl RecordParts<'_> {
         // Values that are escaped in the wire are stored unescaped after the wire, before the
         // private values.
         let escaped = || {
-            // In the usual case no value is escaped, and the labels are not read again.
+            // Usually no value is escaped, and then the labels are not read a second time.
             let all = (!all_in_wire).then(|| labels(event).enumerate());
             let all = all.into_iter().flatten();
             all.filter(|(n, (_, tag))| offset_of(*n, tag).is_none()).map(|(_, label)| label)
@@ -149,7 +150,8 @@ fn labels<'a>(event: &Event<'a>) -> impl Iterator<Item = (u8, Tag<'a>)> + Clone 
     event.tags().filter_map(|tag| Some((label(&tag)?, tag)))
 }
 
-/// A record that holds an event. Fields that are needed often are read in place.
+/// A record that holds an event. Fields that are needed often are read directly from the record's
+/// bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct EventRecord<'a> {
     record: Record<'a>,
@@ -174,7 +176,7 @@ impl<'a> EventRecord<'a> {
         self.pubkey
     }
 
-    /// Unix time, s.
+    /// Unix time in seconds.
     pub fn created_at(&self) -> u64 {
         self.record.time()
     }

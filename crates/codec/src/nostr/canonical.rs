@@ -1,10 +1,10 @@
 //! The event id (NIP-01): SHA-256 of `[0,pubkey,created_at,kind,tags,content]` in canonical
 //! spelling.
 //!
-//! NIP-01 has seven escapes and requires "all other characters verbatim", but JSON does not allow a
-//! verbatim control character. Clients hash the output of `JSON.stringify`, which writes such a
-//! character as `\u00xx` in lowercase. The canonical spelling of `json.rs` does the same, so tags
-//! and content that were received in this spelling are hashed in place.
+//! NIP-01 has seven escapes and demands "all other characters verbatim". But JSON does not allow a
+//! control character to stand verbatim. Clients hash the output of `JSON.stringify`, which writes
+//! such a character as `\u00xx`, in lowercase. The canonical spelling of `json.rs` does the same,
+//! so tags and content that were received in this spelling are hashed in place.
 
 use sha2::{Digest, Sha256};
 
@@ -20,7 +20,7 @@ impl ByteSink for Sha256 {
     }
 }
 
-/// A buffer of everything before the tags, so that these bytes are hashed in one call.
+/// A buffer for everything before the tags, so that these bytes are hashed in one call.
 struct HashPrefix {
     bytes: [u8; 104],
     len: usize,
@@ -82,7 +82,7 @@ pub fn write_canonical(out: &mut Vec<u8>, event: &Event<'_>) {
     out.put(b"]");
 }
 
-/// Like [`write_canonical`], for an event that is not signed yet.
+/// Does the same as [`write_canonical`], for an event that is not signed yet.
 pub(crate) fn write_unsigned(
     out: &mut Vec<u8>,
     pubkey: &Key,

@@ -9,7 +9,7 @@ use crate::record::Id;
 /// An event that still lacks author, id and signature.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EventDraft<'a> {
-    /// Unix time, s.
+    /// Unix time in seconds.
     pub created_at: u64,
     /// Kind.
     pub kind: u16,

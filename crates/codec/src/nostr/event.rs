@@ -1,5 +1,6 @@
-//! An event as a view over the bytes it was read from. One pass parses JSON and decodes the hex.
-//! Strings without escapes stay in those bytes; the others are unescaped into a reused arena.
+//! An event as a view over the bytes from which it was read. One pass parses JSON and decodes the
+//! hex. A string without escapes stays in those bytes; a string with escapes is unescaped into a
+//! reused arena.
 
 use super::json_error::{JsonError, NumberError};
 use super::read::JsonReader;
@@ -13,7 +14,8 @@ use crate::record::{Id, Key};
 /// number, clients in JavaScript would compute another id. It also fits a signed 64-bit column.
 pub const CREATED_AT_MAX: u64 = (1 << 53) - 1;
 
-/// Kinds of requests about a person's own data: deletions (NIP-09) and requests to vanish (NIP-62).
+/// Kinds with which people request the removal of their own data: deletions (NIP-09) and requests
+/// to vanish (NIP-62).
 pub const REQUESTS: [u16; 2] = [5, 62];
 
 /// Why bytes are not a valid event.
@@ -65,7 +67,8 @@ pub enum EventError {
     Content,
 }
 
-/// Buffers for one event at a time, reused: once they have grown, parsing allocates nothing.
+/// Buffers for one event at a time. They are reused: once they have grown, parsing allocates
+/// nothing.
 #[derive(Debug, Default)]
 pub struct EventArena {
     id: [u8; 32],
@@ -74,10 +77,10 @@ pub struct EventArena {
     created_at: u64,
     kind: u16,
     content: Span,
-    /// The JSON of the tags and of the content, if it is in the canonical spelling of `json.rs`.
+    /// The JSON of the tags, and of the content, if it is in the canonical spelling of `json.rs`.
     raw_tags: Option<Span>,
     raw_content: Option<Span>,
-    /// The strings that were escaped, after unescaping.
+    /// The strings that were escaped, now without escapes.
     pub(crate) scratch: String,
     /// All values of all tags, and for each tag where its values end.
     values: Vec<Span>,
@@ -112,7 +115,7 @@ const ALL: [(u8, &str); 7] = [
 ];
 
 /// Skips the next key and returns its field, if the key is spelled as usual. The key's first letter
-/// selects the candidates, without a search for the key's end.
+/// selects the fields to compare, so the key's end need not be searched.
 #[inline]
 fn usual_field(reader: &mut JsonReader<'_>) -> Option<(u8, &'static str)> {
     let (found, field) = match reader.second() {
@@ -261,7 +264,7 @@ impl EventArena {
     }
 }
 
-/// Finds the id in an invalid event, if possible, for the refusal.
+/// Finds the id in an invalid event, if possible, so that the refusal can name the id.
 #[cold]
 pub(crate) fn recover_id(mut reader: JsonReader<'_>, scratch: &mut String) -> Option<Id> {
     let mut first = true;
@@ -310,7 +313,7 @@ impl<'a> Event<'a> {
         &self.arena.signature.0
     }
 
-    /// Unix time, s, up to [`CREATED_AT_MAX`].
+    /// Unix time in seconds, at most [`CREATED_AT_MAX`].
     pub fn created_at(&self) -> u64 {
         self.arena.created_at
     }
@@ -342,15 +345,15 @@ impl<'a> Event<'a> {
     }
 
     /// The value of the first `d` tag, which distinguishes addressable events (NIP-01); empty if
-    /// there is none.
+    /// there is no such tag.
     pub fn d(&self) -> &'a str {
         let d = self.tags().find(|tag| tag.is("d"));
         d.and_then(|tag| tag.value()).unwrap_or_default()
     }
 
-    /// Time from which the event is no longer served (NIP-40), if the value of the first
+    /// Time from which the event is no longer served (NIP-40). `None` unless the value of the first
     /// `expiration` tag consists of digits. The [`REQUESTS`] do not expire, because the events that
-    /// they removed would come back.
+    /// they have removed could then come back.
     pub fn expiration(&self) -> Option<u64> {
         if REQUESTS.contains(&self.kind()) {
             return None;
@@ -386,7 +389,8 @@ impl<'a> Event<'a> {
         self.arena.raw_content.map(|span| span.get(self.text, ""))
     }
 
-    /// Estimates the length of the event's JSON; exact if it was received in canonical spelling.
+    /// Estimates the length of the event's JSON. The estimate is exact if the event was received in
+    /// canonical spelling.
     pub(crate) fn json_len_guess(&self) -> usize {
         let tags = self.raw_tags().map_or(self.arena.values.len() * 40, str::len);
         let content = self.raw_content().map_or(self.arena.content.len() + 16, str::len);

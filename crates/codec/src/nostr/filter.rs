@@ -1,11 +1,11 @@
 //! Filters: which events a client wants (NIP-01, NIP-50, NIP-91), parsed into flat, reused buffers.
 //!
-//! A list that is present but empty matches nothing, except `&t`, which then has no effect. An
-//! absent list matches all. Lists are sorted and deduplicated, so that equivalent filters look
-//! equal.
+//! A list that is present but empty matches nothing, except the list of `&t`, which then has no
+//! effect. A list that is absent matches everything. Lists are sorted and deduplicated, so that
+//! equivalent filters look equal.
 //!
-//! An event must have one value of `#t`, and all values of `&t` (NIP-91). Values of `&t` are
-//! removed from `#t`: clients put such values into both lists, for relays that know only `#t`.
+//! An event must have at least one value of `#t`, and all values of `&t` (NIP-91). Values of `&t`
+//! are removed from `#t`, because clients put them into both lists for relays that know only `#t`.
 
 use super::event::Event;
 use super::filter_error::{Element, FilterError};
@@ -16,7 +16,7 @@ use super::value_bound::ValueBound;
 use crate::hex;
 use crate::record::{Id, Key, Record};
 
-/// One filter, to be reused: once its buffers have grown, parsing allocates nothing.
+/// One filter. It is reused: once its buffers have grown, parsing allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     has_ids: bool,
@@ -26,7 +26,7 @@ pub struct Filter {
     has_kinds: bool,
     kinds: Vec<u16>,
     /// Tag conditions by ascending letter, each with its range of `values`. For the same letter,
-    /// `#` comes before `&`.
+    /// the condition `#` comes before the condition `&`.
     groups: Vec<Group>,
     values: Vec<Span>,
     /// All strings, one after the other.
@@ -40,7 +40,7 @@ pub struct Filter {
 #[derive(Clone, Copy, Debug)]
 struct Group {
     letter: u8,
-    /// Whether an event must have all values (`&t`) instead of one value (`#t`).
+    /// Whether an event must have all values (`&t`) or only one value (`#t`).
     is_and: bool,
     from: u32,
     to: u32,
@@ -53,7 +53,7 @@ impl Group {
 }
 
 impl Filter {
-    /// Removes all conditions, so that the filter matches every event. Keeps the buffers.
+    /// Removes all conditions, so that the filter matches every event. The buffers stay.
     pub fn clear(&mut self) {
         self.ids.clear();
         self.authors.clear();
@@ -192,17 +192,17 @@ impl Filter {
         Ok(())
     }
 
-    /// The wanted ids, ascending. `None` means any.
+    /// The wanted ids, ascending; `None` means any id.
     pub fn ids(&self) -> Option<&[Id]> {
         self.has_ids.then_some(&self.ids)
     }
 
-    /// The wanted authors, ascending. `None` means any.
+    /// The wanted authors, ascending; `None` means any author.
     pub fn authors(&self) -> Option<&[Key]> {
         self.has_authors.then_some(&self.authors)
     }
 
-    /// The wanted kinds, ascending. `None` means any.
+    /// The wanted kinds, ascending; `None` means any kind.
     pub fn kinds(&self) -> Option<&[u16]> {
         self.has_kinds.then_some(&self.kinds)
     }
@@ -227,7 +227,7 @@ impl Filter {
         TagValues { text: &self.text, spans: self.values.get(group.range()).unwrap_or_default() }
     }
 
-    /// The wanted values of one letter. `None` means any.
+    /// The wanted values of one letter; `None` means any value.
     pub fn tag(&self, letter: u8) -> Option<TagValues<'_>> {
         self.tags().find(|(name, _)| *name == letter).map(|(_, values)| values)
     }
@@ -273,7 +273,7 @@ impl Filter {
             })
     }
 
-    /// Like [`Filter::matches`], for an event's record.
+    /// Does the same as [`Filter::matches`], for the record of an event.
     pub fn matches_record(&self, record: &Record<'_>) -> bool {
         let Some(author) = record.author() else { return false };
         self.matches_head(record.id(), author, record.time(), record.kind())
@@ -419,7 +419,7 @@ fn read_keys(
         Ok(())
     })?;
     if !keys.is_sorted_by(|a, b| a < b) {
-        // As numbers, the keys have the same order, and they are compared in place.
+        // The keys are compared in place as numbers, whose order is the same.
         let number = |key: &[u8; 32]| {
             let (high, low) = key.split_at(16);
             [high, low].map(|half| half.try_into().map_or(0, u128::from_be_bytes))

@@ -47,10 +47,10 @@ pub enum FilterError {
     /// Not an array.
     #[error("{0} is not an array")]
     NoArray(Element),
-    /// Not a string.
+    /// The value is not a string.
     #[error("{0} holds something other than strings")]
     NoString(Element),
-    /// Not an id or a key.
+    /// The value is neither an id nor a key.
     #[error("{element}[{index}] is not 64 lowercase hex digits")]
     Hex {
         /// The list.
@@ -66,10 +66,10 @@ pub enum FilterError {
         /// The reason.
         reason: NumberError,
     },
-    /// A kind beyond 16 bits.
+    /// A kind has more than 16 bits.
     #[error("kind {0} is above 65535")]
     KindRange(u64),
-    /// An element that occurs twice.
+    /// An element occurs twice.
     #[error("filter has more than one {0}")]
     Duplicate(Element),
     /// More values than the reader accepts.
@@ -81,7 +81,7 @@ pub enum FilterError {
 }
 
 impl FilterError {
-    /// Whether the filter is well-formed, but has an element that is not supported.
+    /// Whether the filter is well-formed, but contains an element that is not supported.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, Self::Unsupported(_))
     }

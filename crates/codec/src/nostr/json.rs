@@ -5,7 +5,7 @@
 use super::event::Event;
 use crate::{hex, scan};
 
-/// The destination of written bytes: a buffer or a hash.
+/// A destination for bytes: a buffer or a hash.
 pub(crate) trait ByteSink {
     fn put(&mut self, bytes: &[u8]);
 }
@@ -57,7 +57,7 @@ pub fn write_event(out: &mut Vec<u8>, event: &Event<'_>) {
 /// The JSON between tags and content.
 pub(crate) const CONTENT_KEY: &[u8] = b",\"content\":";
 
-/// The JSON before the tags. Its length is known before it is written.
+/// The JSON before the tags. Its length is known in advance.
 pub(crate) struct JsonPrefix<'a> {
     event: &'a Event<'a>,
     created_at: Decimal,

@@ -1,6 +1,7 @@
 //! Errors of JSON and of its numbers.
 
-/// Maximum depth of nesting in unknown fields. Known fields have a fixed shape.
+/// Maximum depth of nesting in unknown fields. Known fields have a fixed structure and need no such
+/// maximum.
 pub(crate) const DEPTH_MAX: u32 = 32;
 
 /// Why bytes are not valid JSON.
@@ -46,10 +47,10 @@ pub enum NumberError {
     /// Below zero.
     #[error("is negative")]
     Negative,
-    /// Written with a fraction or an exponent.
+    /// The number has a fraction or an exponent.
     #[error("is not written as a whole number")]
     NotWhole,
-    /// Needs more than 64 bits, or is above what the field may hold.
+    /// The number needs more than 64 bits, or is above the maximum of the field.
     #[error("is too large")]
     TooLarge,
 }

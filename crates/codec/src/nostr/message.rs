@@ -61,16 +61,16 @@ pub enum ClientMessage<'a> {
     },
 }
 
-/// The subject of a refused message, which determines the kind of answer.
+/// The subject of a refused message. It determines the type of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalSubject<'a> {
-    /// Unknown: answer with NOTICE.
+    /// The subject is unknown: the answer is a NOTICE.
     Nothing,
-    /// This event, of EVENT or AUTH: answer with OK.
+    /// This event, of EVENT or AUTH: the answer is an OK.
     Event(Id),
-    /// This subscription or count: answer with CLOSED.
+    /// This subscription or count: the answer is a CLOSED.
     Sub(&'a str),
-    /// This comparison: answer with NEG-ERR.
+    /// This comparison: the answer is a NEG-ERR.
     Neg(&'a str),
 }
 
@@ -84,7 +84,8 @@ pub struct MessageError<'a> {
     pub reason: MessageErrorKind,
 }
 
-/// Why a message cannot be parsed. The text is for people, and has no prefix of NIP-01.
+/// Why a message cannot be parsed. The text is for people. It does not begin with a prefix of
+/// NIP-01, such as `invalid:`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageErrorKind {
     /// The message is not valid JSON.
@@ -122,18 +123,20 @@ pub enum MessageErrorKind {
     Filter(#[from] FilterError),
 }
 
-/// Buffers for one message at a time, reused: once they have grown, parsing allocates nothing.
+/// Buffers for one message at a time. They are reused: once they have grown, parsing allocates
+/// nothing.
 #[derive(Debug)]
 pub struct MessageBuffers {
     arena: EventArena,
-    /// The first `used` filters belong to the current message; the others are kept for reuse.
+    /// The first `used` filters belong to the current message; all other filters are kept for
+    /// reuse.
     filters: Vec<Filter>,
     used: usize,
     filters_max: usize,
     values_max: usize,
 }
 
-/// A message's parts, as spans that still have to be resolved in the buffers.
+/// The parts of a message, as spans. The buffers are needed to get their text.
 enum MessageSpans {
     Event,
     Auth,
@@ -145,7 +148,7 @@ enum MessageSpans {
     NegClose(Span),
 }
 
-/// The subject of a refused message, as a span that still has to be resolved in the buffers.
+/// The subject of a refused message, as a span. The buffers are needed to get its text.
 enum UnresolvedSubject {
     Nothing,
     Event(Id),
@@ -279,8 +282,8 @@ impl MessageBuffers {
         })
     }
 
-    /// Reads a subscription id, calls `rest`, and checks for the end of the message. Refusals name
-    /// the id.
+    /// Reads a subscription id, calls `rest`, and checks for the end of the message. A refusal
+    /// names the id.
     fn read_question(
         &mut self,
         reader: &mut JsonReader<'_>,

@@ -13,7 +13,7 @@ const KEY_CHARACTERS: usize = 52;
 const CHECKSUM_CHARACTERS: usize = 6;
 
 /// Returns the key of an `npub1…` text, in lower or in upper case. Returns `None` if a character is
-/// not in Bech32's alphabet, the length is wrong, or the checksum does not match.
+/// not in Bech32's alphabet, the length is wrong, or the checksum is wrong.
 pub fn decode(text: &str) -> Option<Key> {
     decode_as(text, *PUBLIC)
 }
@@ -52,11 +52,12 @@ fn decode_as(text: &str, wanted: [u8; 4]) -> Option<[u8; 32]> {
             *next.next()? = (bits >> count & 0xff) as u8;
         }
     }
-    // 52 characters have four bits more than 32 bytes; these must be zero.
+    // 52 characters have four bits more than 32 bytes. These four bits must be zero.
     (bits & ((1 << count) - 1) == 0).then_some(key)
 }
 
-/// Returns the remainder of prefix, data and checksum in Bech32's code. It is 1 for a valid text.
+/// Returns the remainder of prefix, data and checksum in Bech32's code. For a valid text, the
+/// remainder is 1.
 fn checksum(prefix: [u8; 4], values: &[u8]) -> u32 {
     const GENERATOR: [u32; 5] = [0x3b6a_57b2, 0x2650_8e6d, 0x1ea1_19fa, 0x3d42_33dd, 0x2a14_62b3];
     let high = prefix.iter().map(|byte| byte >> 5);

@@ -3,8 +3,8 @@
 
 use super::read::JsonReader;
 
-/// Calls `each` with the key and value of each string member of a JSON object, unescaped. Stops at
-/// the first invalid JSON. Returns whether the whole object is valid.
+/// Passes the key and the value of each member of a JSON object that is a string to `each`,
+/// unescaped. Stops at the first invalid JSON. Returns whether the whole object is valid.
 pub fn strings(object: &str, mut each: impl FnMut(&str, &str)) -> bool {
     let mut read = || {
         let mut reader = JsonReader::new(object.as_bytes()).ok()?;

@@ -102,8 +102,8 @@ pub fn write_neg_msg(out: &mut Vec<u8>, sub: &str, message: &[u8]) {
     out.put(b"\"]");
 }
 
-/// `["NEG-ERR","<sub>","<message>"]` (NIP-77). If a comparison exceeds the maximum number of
-/// events, `events_max` is appended.
+/// Appends `["NEG-ERR","<sub>","<message>"]` (NIP-77). If a comparison has too many events,
+/// `events_max` follows as a further element.
 pub fn write_neg_err(out: &mut Vec<u8>, sub: &str, message: impl Display, events_max: Option<u64>) {
     write_about(out, b"[\"NEG-ERR\",", sub, message);
     if let Some(events_max) = events_max {
@@ -123,7 +123,7 @@ fn write_about(out: &mut Vec<u8>, open: &[u8], sub: &str, message: impl Display)
     out.put(b"]");
 }
 
-/// Appends a text as a JSON string, without a copy of the text.
+/// Appends a text as a JSON string, without first copying the text.
 fn put_display(out: &mut Vec<u8>, text: impl Display) {
     out.put(b"\"");
     // A write to a buffer cannot fail.

@@ -1,6 +1,7 @@
-//! The position of a string that has been read: eight bytes, no borrow.
+//! The position of a string that was read: eight bytes, and no borrow.
 
-/// A string within the text or, if the high bit of `at` is set, within the scratch string.
+/// The range of a string. If the high bit of `at` is set, the range is in the scratch string,
+/// otherwise in the text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
     at: u32,
@@ -15,7 +16,7 @@ impl Span {
         Self { at: from as u32, len: (to - from) as u32 }
     }
 
-    /// The span of the string that has just been appended to `scratch`, starting at `from`.
+    /// The span of the string that was just appended to `scratch` at `from`.
     pub(crate) fn of_scratch(scratch: &str, from: usize) -> Self {
         Self { at: from as u32 | IN_SCRATCH, len: (scratch.len() - from) as u32 }
     }
@@ -34,7 +35,7 @@ impl Span {
         source.as_bytes().get(from..from + self.len as usize).unwrap_or_default()
     }
 
-    /// The string's offset in the text; `None` if the string was escaped there.
+    /// The string's offset in the text; `None` if the string has escapes there.
     #[inline]
     pub(crate) fn text_at(self) -> Option<usize> {
         (!self.is_scratch()).then_some(self.at as usize)

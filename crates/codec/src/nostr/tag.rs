@@ -9,7 +9,7 @@ pub struct Tags<'a> {
     scratch: &'a str,
     values: &'a [Span],
     ends: &'a [u32],
-    /// Number of values in the tags that have been returned.
+    /// Number of values in the tags that were already returned.
     given: u32,
 }
 
@@ -52,8 +52,8 @@ impl<'a> Tag<'a> {
         self.get(0).unwrap_or_default()
     }
 
-    /// Whether `name` is the tag's name. Lengths are cheaper to compare than bytes, and bytes are
-    /// cheaper than characters.
+    /// Whether `name` is the tag's name. The lengths are compared first, because this is cheaper
+    /// than comparing bytes.
     #[inline]
     pub(crate) fn is(&self, name: &str) -> bool {
         self.values.first().is_some_and(|span| {
@@ -77,7 +77,7 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// The string at index `at`. The name is at 0.
+    /// The string at index `at`. Index 0 has the name.
     #[inline]
     pub fn get(&self, at: usize) -> Option<&'a str> {
         self.values.get(at).map(|span| span.get(self.text, self.scratch))

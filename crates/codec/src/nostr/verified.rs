@@ -21,7 +21,7 @@ pub enum CheckError {
 pub struct VerifiedEvent<'a>(Event<'a>);
 
 impl<'a> VerifiedEvent<'a> {
-    /// Checks id and signature, the cheap one first.
+    /// Checks the id first and then the signature, because the id is cheaper to check.
     pub fn check(event: Event<'a>, verifier: &mut SignatureVerifier) -> Result<Self, CheckError> {
         if !event.has_valid_id() {
             return Err(CheckError::Id);

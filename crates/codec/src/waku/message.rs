@@ -1,4 +1,4 @@
-//! A Waku message, its hash, and the record that it becomes.
+//! A Waku message, its hash, and its record.
 
 use sha2::{Digest as _, Sha256};
 
@@ -16,12 +16,12 @@ pub mod topic {
     pub const CONTENT: u8 = b'c';
 }
 
-/// A message as RFC 14/WAKU2-MESSAGE defines it, as a view over the bytes it was read from.
+/// A message according to RFC 14/WAKU2-MESSAGE, as a view over the bytes from which it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message<'a> {
     /// Content of the message, usually encrypted. Field 1.
     pub payload: &'a [u8],
-    /// Topic that the application chose. Field 2.
+    /// The topic, which the application chooses. Field 2.
     pub content_topic: &'a str,
     /// How the payload is encrypted. Field 3.
     pub version: Option<u32>,
@@ -29,7 +29,7 @@ pub struct Message<'a> {
     pub timestamp: Option<i64>,
     /// Data that the application adds, up to [`META_MAX`] bytes. Field 11.
     pub meta: Option<&'a [u8]>,
-    /// Proof that the sender observes a rate limit. Field 21.
+    /// Proof that the sender keeps to a rate limit. Field 21.
     pub proof: Option<&'a [u8]>,
     /// Whether the message must not be stored. Field 31.
     pub ephemeral: Option<bool>,
@@ -55,7 +55,7 @@ impl<'a> Message<'a> {
         Ok(message)
     }
 
-    /// Appends the message, its fields in the order of their numbers. Returns the offset of the
+    /// Appends the message with its fields in the order of their numbers. Returns the offset of the
     /// content topic in the message.
     pub fn write(&self, out: &mut Vec<u8>) -> usize {
         let start = out.len();
@@ -81,7 +81,7 @@ impl<'a> Message<'a> {
         topic - start
     }
 
-    /// The message's identity on a pubsub topic (RFC 14, "Deterministic message hashing").
+    /// The identity of the message on a pubsub topic (RFC 14, "Deterministic message hashing").
     pub fn hash(&self, pubsub_topic: &str) -> Id {
         let mut hash = Sha256::new();
         hash.update(pubsub_topic);
@@ -100,9 +100,9 @@ pub struct MessageEncoder {
 }
 
 impl MessageEncoder {
-    /// Appends the record of a message with this hash. Fields that matter only while a message is
-    /// relayed (`proof`, `ephemeral`) are left out, and so are unknown fields. A time before 1970
-    /// becomes 0; callers refuse such messages.
+    /// Appends the record of a message that has this hash. Unknown fields are left out, and so are
+    /// fields that matter only while a message is relayed (`proof`, `ephemeral`). A time before
+    /// 1970 would become 0, so callers must refuse such messages.
     pub fn encode(
         &mut self,
         message: &Message<'_>,
@@ -144,10 +144,10 @@ impl<'a> MessageRecord<'a> {
         self.0.wire()
     }
 
-    /// Whether the message has a payload. Old archives can hold messages without a payload, stored
-    /// before a payload was required. Other nodes cannot read such messages.
+    /// Whether the message has a payload. Old archives can contain messages without a payload,
+    /// because earlier versions accepted such messages. Other nodes cannot read such messages.
     pub fn has_payload(&self) -> bool {
-        // Fields are in the order of their numbers, and the payload is the first field.
+        // Fields are in the order of their numbers, so the payload comes first.
         let first = ProtobufFields::new(self.message()).next().and_then(Result::ok);
         first.is_some_and(|field| {
             field.number == 1 && field.bytes().is_ok_and(|payload| !payload.is_empty())

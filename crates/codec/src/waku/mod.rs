@@ -1,5 +1,6 @@
 //! Waku: messages (RFC 14/WAKU2-MESSAGE), their deterministic hash, and the requests and responses
-//! of Store v3 (RFC 13/WAKU2-STORE). Decoding borrows, encoding appends.
+//! of Store v3 (RFC 13/WAKU2-STORE). Decoding borrows from the input, and encoding appends to a
+//! buffer.
 
 pub mod message;
 pub mod protobuf;

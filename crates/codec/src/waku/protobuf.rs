@@ -1,6 +1,6 @@
-//! The part of the Protocol Buffers wire format that Waku uses. Fields come in any order, the last
-//! of several fields with the same number counts, and unknown fields are skipped. Groups, which
-//! nothing has used for a decade, are refused.
+//! The part of the Protocol Buffers wire format that Waku uses. Fields come in any order. Of
+//! several fields with the same number, the last one counts. Unknown fields are skipped. Groups are
+//! refused; they have been out of use for a decade.
 
 pub use crate::record::put_varint;
 
@@ -10,10 +10,10 @@ pub enum ProtobufError {
     /// A field reaches beyond the end.
     #[error("the message is cut short")]
     Short,
-    /// A varint of more bits than its field has.
+    /// A varint has more bits than its field.
     #[error("the message has a number that is too long")]
     Varint,
-    /// Field number 0, or one above 2^29 - 1.
+    /// A field number is 0 or above 2^29 - 1.
     #[error("the message has a field without a number")]
     Field,
     /// An unknown wire type, or a group.

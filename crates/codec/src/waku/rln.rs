@@ -1,5 +1,5 @@
-//! The rate-limit proof of a message (RFC 58/RLN-V2, encoded as nwaku does). Only its form is read
-//! here.
+//! The rate-limit proof of a message (RFC 58/RLN-V2, encoded as nwaku does). Here, only the form of
+//! the proof is checked.
 
 use super::protobuf::ProtobufFields;
 
@@ -8,18 +8,18 @@ use super::protobuf::ProtobufFields;
 pub struct RateLimitProof<'a> {
     /// The number of the time span in which the message was sent.
     pub epoch: u64,
-    /// A value that is unique to the message, if its sender observes the rate limit.
+    /// A value that is unique to the message as long as its sender keeps to the rate limit.
     pub nullifier: &'a [u8; 32],
 }
 
-/// Lengths of the fields, from field 1 on: proof, Merkle root, epoch, both shares of the sender's
-/// secret, nullifier. Field 7, the application's identifier, may be missing.
+/// Lengths of the fields, beginning with field 1: proof, Merkle root, epoch, two shares of the
+/// sender's secret, nullifier, application identifier. Field 7, the application identifier, may be
+/// missing.
 const LENGTHS: [usize; 7] = [128, 32, 32, 32, 32, 32, 32];
 const REQUIRED: usize = 6;
 
 impl<'a> RateLimitProof<'a> {
-    /// Reads a proof. Returns `None` if it is not well-formed: each field must occur once, with its
-    /// exact length.
+    /// Reads a proof. Returns `None` unless each field occurs once and has exactly its length.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let mut fields: [&[u8]; LENGTHS.len()] = [&[]; LENGTHS.len()];
         for field in ProtobufFields::new(bytes) {
@@ -34,8 +34,7 @@ impl<'a> RateLimitProof<'a> {
         if fields[..REQUIRED].iter().any(|field| field.is_empty()) {
             return None;
         }
-        // The epoch is a number of 32 bytes, of which all bytes above the lowest eight must be
-        // zero.
+        // The epoch is a number of 32 bytes. All bytes above its lowest eight bytes must be zero.
         let (epoch, rest) = fields[2].split_first_chunk()?;
         rest.iter().all(|byte| *byte == 0).then_some(())?;
         Some(Self { epoch: u64::from_le_bytes(*epoch), nullifier: fields[5].try_into().ok()? })

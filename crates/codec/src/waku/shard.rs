@@ -15,7 +15,7 @@ pub struct Shard {
     pub index: u16,
 }
 
-/// Text that is not the pubsub topic of a shard, or not a content topic that belongs to a shard.
+/// The text is not the pubsub topic of a shard, or not a content topic that belongs to a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
     /// See [`Shard`].
@@ -38,7 +38,8 @@ impl FromStr for Shard {
     fn from_str(text: &str) -> Result<Self, TopicError> {
         let numbers = text.strip_prefix("/waku/2/rs/").and_then(|rest| rest.split_once('/'));
         let (cluster, index) = numbers.ok_or(TopicError::Pubsub)?;
-        // Only the spelling of `Display`: another spelling would be another topic.
+        // Only the spelling of `Display` is accepted, because another spelling would be another
+        // topic.
         let is_plain = |text: &str| {
             text.bytes().all(|byte| byte.is_ascii_digit())
                 && (text == "0" || !text.starts_with('0'))
@@ -50,12 +51,13 @@ impl FromStr for Shard {
 }
 
 impl Shard {
-    /// Maps a content topic to its shard ("autosharding") in a cluster of `shards` shards: the last
-    /// 8 bytes of SHA-256 over the topic's application and version, modulo `shards`.
+    /// Maps a content topic to its shard ("autosharding") in a cluster of `shards` shards. The
+    /// shard's number is the last 8 bytes of SHA-256 over the topic's application and version,
+    /// modulo `shards`.
     pub fn of(content_topic: &str, cluster: u16, shards: u16) -> Result<Self, TopicError> {
         let mut parts = content_topic.strip_prefix('/').ok_or(TopicError::Content)?.split('/');
         let parts: [Option<&str>; 6] = std::array::from_fn(|_| parts.next());
-        // The generation may be left out, and 0 is the only one that exists.
+        // The generation may be left out. The only generation so far is 0.
         let ([Some("0"), Some(application), Some(version), Some(_), Some(_), None]
         | [Some(application), Some(version), Some(_), Some(_), None, None]) = parts
         else {
@@ -96,7 +98,7 @@ mod tests {
         }
     }
 
-    /// The examples that nwaku and js-waku test with.
+    /// The tests of nwaku and js-waku use the same examples.
     #[test]
     fn content_topics_belong_to_the_shards_of_other_nodes() {
         for (topic, index) in [

@@ -10,14 +10,15 @@ use sha2::{Digest as _, Sha256};
 
 use super::Message;
 
-/// Maximum distance of a signed message's time from now, in ns.
+/// Maximum distance between a signed message's time and now, in ns.
 pub const WINDOW_NS: u64 = 300_000_000_000;
 
-/// The public key of a protected shard, on secp256k1: as text, the hex of 33 or 65 bytes.
+/// The public key of a protected shard, on the curve secp256k1. Its text form is the hex of 33 or
+/// 65 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardKey(PublicKey);
 
-/// Text that is not a [`ShardKey`] or a [`ProtectedShard`].
+/// The text is not a [`ShardKey`] or not a [`ProtectedShard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a public key has 66 or 130 hex digits")]
 pub struct NotAKey;
@@ -71,15 +72,15 @@ impl ShardKey {
     }
 }
 
-/// Returns the `meta` that makes a message valid on a protected shard: its signature. `None` if
-/// `secret` is not a valid key.
+/// Returns the `meta` that makes a message valid on a protected shard, that is, its signature;
+/// `None` if `secret` is not a valid key.
 pub fn sign(secret: [u8; 32], message: &Message<'_>, pubsub_topic: &str) -> Option<[u8; 64]> {
     let secret = SecretKey::from_secret_bytes(secret).ok()?;
     Some(ecdsa::sign(signed(message, pubsub_topic), &secret).serialize_compact())
 }
 
-/// The digest that is signed. It differs from the message's hash: `meta` is left out, the time is
-/// little-endian, and `ephemeral` is included.
+/// The digest that is signed. The digest differs from the message's hash: `meta` is left out, the
+/// time is little-endian, and `ephemeral` is included.
 fn signed(message: &Message<'_>, pubsub_topic: &str) -> secp256k1::Message {
     let mut hash = Sha256::new();
     hash.update(pubsub_topic);
@@ -98,7 +99,8 @@ mod tests {
     const SECRET: &str = "5526a8990317c9b7b58d07843d270f9cd1d9aaee129294c1c478abf7261dd9e6";
     const PUBLIC: &str = "029c5fac802da41e07e6cdf51c3b9a6351ad5e65921527f2df5b7d59fd9b56ab02";
     const TOPIC: &str = "/waku/2/rs/0/7";
-    /// Computed in Python with the curve's arithmetic, over the bytes that nwaku signs.
+    /// This signature was computed in Python, with the arithmetic of the curve, over the bytes that
+    /// nwaku signs.
     const SIGNATURE: &str = "009b52d00da1a4e9afe82acc920f2568cf62af5f2ac69d72317871d0f0ac02e4\
                              6e8feed196c6b85058ad29690b6c814524268c174153ca2c207b0612d22b5af7";
     const OF_EPHEMERAL: &str = "d17293bb68785256f6b7e54aba211f8c788f2d03be5c0562eb7e751e4e163dab\

@@ -16,7 +16,7 @@ pub const PAGE_MAX: usize = 100;
 pub struct StoreRequest<'a> {
     /// Id that the response repeats. Field 1.
     pub request_id: &'a str,
-    /// Whether the response has the messages, not only their hashes. Field 2.
+    /// Whether the response has the messages, or only their hashes. Field 2.
     pub include_data: bool,
     /// Field 10.
     pub pubsub_topic: Option<&'a str>,
@@ -26,7 +26,7 @@ pub struct StoreRequest<'a> {
     pub time_end: Option<i64>,
     /// Hash of the message after which the response continues. Field 51.
     pub cursor: Option<&'a [u8]>,
-    /// Whether pages go forward from the oldest message, else back from the newest. Field 52.
+    /// Whether pages go forward from the oldest message, or back from the newest message. Field 52.
     pub forward: bool,
     /// Field 53.
     pub limit: Option<u64>,
@@ -58,13 +58,14 @@ impl<'a> StoreRequest<'a> {
         Ok(request)
     }
 
-    /// Content topics, of which a message must have one; no topics means all. Field 11.
+    /// Content topics. A message must have one of them; without topics, any message is wanted.
+    /// Field 11.
     pub fn content_topics(&self) -> impl Iterator<Item = &'a str> + Clone + use<'a> {
         let fields = ProtobufFields::new(self.bytes).flatten().filter(|field| field.number == 11);
         fields.filter_map(|field| field.string().ok())
     }
 
-    /// Hashes of the wanted messages; no hashes means all. Field 20.
+    /// Hashes of the wanted messages; without hashes, any message is wanted. Field 20.
     pub fn message_hashes(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         let fields = ProtobufFields::new(self.bytes).flatten().filter(|field| field.number == 20);
         fields.filter_map(|field| field.bytes().ok())
@@ -97,7 +98,8 @@ impl<'a> StoreRequest<'a> {
         if let Some(cursor) = self.cursor {
             put_bytes(out, 51, cursor);
         }
-        // Always written, because implementations differ on the meaning of an absent field.
+        // The field is always written, because implementations disagree about what its absence
+        // means.
         put_number(out, 52, u64::from(self.forward));
         if let Some(limit) = self.limit {
             put_number(out, 53, limit);
@@ -133,7 +135,8 @@ impl Status {
     }
 }
 
-/// Appends a message to a response. Its bytes and topic are left out if only hashes are wanted.
+/// Appends a message to a response. If only hashes are wanted, `message` is `None`, and bytes and
+/// topic are left out.
 pub fn put_message(out: &mut Vec<u8>, hash: &Id, message: Option<(&[u8], &[u8])>) {
     let data = message
         .map_or(0, |(message, topic)| bytes_len(2, message.len()) + bytes_len(3, topic.len()));
@@ -146,7 +149,7 @@ pub fn put_message(out: &mut Vec<u8>, hash: &Id, message: Option<(&[u8], &[u8])>
     }
 }
 
-/// Appends the fields of a response other than its messages. Clients require all these fields.
+/// Appends all fields of a response except its messages. Clients require all these fields.
 pub fn put_answer(
     out: &mut Vec<u8>,
     request_id: &str,

@@ -1,5 +1,6 @@
-//! Bloom filters of topics: 512 bits, of which each topic has up to three (EIP-627). A node
-//! announces the envelopes that it wants by a filter, and a request selects envelopes by a filter.
+//! Bloom filters of topics. A filter has 512 bits, and each topic has up to three of these bits
+//! (EIP-627). By a filter, a node announces the envelopes that it wants, and a request selects
+//! envelopes.
 
 use super::Topic;
 
@@ -10,13 +11,13 @@ pub const BYTES: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bloom(pub [u8; BYTES]);
 
-/// The positions of a topic's bits in a filter, each below 512. The same position may occur more
-/// than once. To match many topics, positions are kept instead of filters: they take a tenth of the
+/// The positions of a topic's bits in a filter. Each is below 512, and the same position may occur
+/// twice. For matching many topics, positions are better than filters: they take a tenth of the
 /// memory, and matching takes no longer.
 pub type Bits = [u16; 3];
 
 impl Default for Bloom {
-    /// The filter that covers nothing.
+    /// Makes the filter that covers no topic.
     fn default() -> Self {
         Self([0; BYTES])
     }
@@ -26,8 +27,8 @@ impl Bloom {
     /// The filter that covers all topics.
     pub const FULL: Self = Self([0xff; BYTES]);
 
-    /// Reads a filter. A missing filter covers all topics. Returns `None` for any other length than
-    /// 64 bytes.
+    /// Reads a filter. If the filter is missing, the result covers all topics. Returns `None` if
+    /// the length is neither 0 nor 64 bytes.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         if bytes.is_empty() { Some(Self::FULL) } else { bytes.try_into().ok().map(Self) }
     }
@@ -37,7 +38,7 @@ impl Bloom {
         Self::of_bits(bits(topic))
     }
 
-    /// The bits of a topic, in the form of EIP-627. They include the bits of
+    /// The bits of a topic according to EIP-627. They include the bits of
     /// [`of_topic`](Self::of_topic).
     pub fn of_topic_or(topic: Topic) -> Self {
         Self::of_bits(indices(topic))
@@ -53,13 +54,13 @@ impl Bloom {
 
     /// Whether all bits of `other` are in this filter.
     pub fn covers(&self, other: &Self) -> bool {
-        // No early return, so that this compiles to a few vector instructions.
+        // The loop has no early return, so that it compiles to a few vector instructions.
         let pairs = self.0.iter().zip(&other.0);
         pairs.fold(0, |missing, (own, wanted)| missing | (wanted & !own)) == 0
     }
 
-    /// Whether all bits of a topic are in this filter: the same as [`covers`](Self::covers), for
-    /// stored bits of many topics.
+    /// Whether all bits of a topic are in this filter. Does the same as [`covers`](Self::covers),
+    /// for the stored bits of many topics.
     pub fn has(&self, bits: Bits) -> bool {
         let [a, b, c] = bits.map(|bit| self.0[usize::from(bit / 8) % BYTES] >> (bit % 8));
         a & b & c & 1 == 1
@@ -80,10 +81,10 @@ impl Bloom {
 
 /// The positions of a topic's bits, in the form that all programs compute.
 ///
-/// EIP-627 sets three bits. The programs instead assign the byte of each bit in turn, so only the
-/// last of several bits in the same byte remains. This affects 4 % of topics. A filter is matched
-/// against this form, because its bits are a subset of the bits of EIP-627. A filter of either form
-/// then covers its own topics.
+/// EIP-627 sets three bits. Programs instead assign the byte of each bit in turn. So if several
+/// bits are in the same byte, only the last of these bits remains. This affects 4 % of topics. A
+/// filter is matched against these bits, because they are a subset of the bits of EIP-627. So a
+/// filter of either form covers its own topics.
 pub fn bits(topic: Topic) -> Bits {
     let [mut a, mut b, c] = indices(topic);
     if b / 8 == c / 8 {
@@ -97,8 +98,8 @@ pub fn bits(topic: Topic) -> Bits {
     [a, b, c]
 }
 
-/// The positions of a topic's bits by EIP-627: each of the first three bytes, with one of the low
-/// bits of the fourth byte as the ninth bit.
+/// The positions of a topic's bits according to EIP-627. Each of the first three bytes gives a
+/// position, and one of the low bits of the fourth byte is its ninth bit.
 fn indices(topic: Topic) -> Bits {
     std::array::from_fn(|at| u16::from(topic[at]) | u16::from(topic[3] >> at & 1) << 8)
 }
@@ -123,7 +124,7 @@ mod tests {
             ([0x1a, 0x2b, 0x3c, 0x4d], &[(5, 8), (35, 4), (39, 16)]),
             ([0x5c, 0x6c, 0x9b, 0x56], &[(11, 16), (45, 16), (51, 8)]),
             ([1, 2, 200, 2], &[(0, 2), (25, 1), (32, 4)]),
-            // Three bits of one byte, of which only the last bit remains.
+            // The three bits are in one byte, and only the last of them remains.
             ([8, 9, 10, 0], &[(1, 4)]),
             ([8, 9, 10, 7], &[(33, 4)]),
         ] {
@@ -144,7 +145,7 @@ mod tests {
     #[test]
     fn both_forms_of_a_topic_cover_it_and_the_ways_to_match_agree() {
         let mut other = Bloom::default();
-        // Neighbours, so that bits meet in all ways.
+        // Neighbouring positions, so that bits share bytes in all possible ways.
         let near = [0, 1, 7, 8, 15, 16, 255];
         for number in 0..near.len().pow(3) {
             let [a, b, c] = [1, 7, 49].map(|base| near[number / base % 7]);

@@ -7,7 +7,7 @@ use crate::record::Id;
 /// Prefix of the answer to a request that failed.
 const ERROR: &[u8] = b"ERROR=";
 
-/// The end of an answer. It is one RLP string, not a list as in 8/WAKU-MAIL, because no client
+/// The end of an answer. It is one RLP string. 8/WAKU-MAIL describes a list instead, but no client
 /// reads such a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion<'a> {
@@ -35,7 +35,7 @@ pub enum CompletionError {
     /// The bytes are not an RLP string.
     #[error("this is no end of an answer: {0}")]
     Rlp(#[from] RlpError),
-    /// The string has another length than two hashes, or two hashes and a cursor.
+    /// The string has neither the length of two hashes nor the length of two hashes and a cursor.
     #[error("the end of an answer has {0} bytes")]
     Length(usize),
     /// The text is not UTF-8.
@@ -47,7 +47,7 @@ impl<'a> Completion<'a> {
     /// Reads a packet.
     pub fn parse(packet: &'a [u8]) -> Result<Self, CompletionError> {
         let bytes = RlpItems::of_string(packet)?;
-        // The hash of a request begins with these bytes once in 2^48.
+        // A request's hash begins with these bytes only once in 2^48 requests.
         let failed = bytes.strip_prefix(ERROR).and_then(|rest| rest.split_first_chunk());
         if let Some((request, text)) = failed {
             let text = str::from_utf8(text).map_err(|_| CompletionError::Text)?;
@@ -75,7 +75,7 @@ impl<'a> Completion<'a> {
     }
 }
 
-/// Appends a string of several parts, which together have more than one byte.
+/// Appends a string of several parts, which must have more than one byte together.
 fn string(out: &mut Vec<u8>, parts: &[&[u8]]) {
     put_string(out, parts.iter().map(|part| part.len()).sum());
     for part in parts {
@@ -96,7 +96,8 @@ mod tests {
         out
     }
 
-    /// The result of status-go's CreateMailServerRequestCompletedPayload, encoded by go-ethereum.
+    /// The expected bytes are the result of status-go's CreateMailServerRequestCompletedPayload,
+    /// encoded by go-ethereum.
     #[test]
     fn the_end_of_a_page_is_status_gos() {
         let (request, last) = (keccak256(b"a"), keccak256(b"b"));

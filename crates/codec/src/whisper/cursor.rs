@@ -2,9 +2,9 @@
 
 use crate::record::{Id, Record};
 
-/// The position of a page's last envelope in a mail server's order. Clients send a cursor back
-/// unchanged (8/WAKU-MAIL: "What exactly is in the `Cursor` is up to the implementation"), but
-/// status-go's clients accept only cursors of this length.
+/// The position of a page's last envelope, in the order in which a mail server sorts envelopes.
+/// Clients send a cursor back unchanged. According to 8/WAKU-MAIL, "What exactly is in the `Cursor`
+/// is up to the implementation", but the clients of status-go accept only cursors of this length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryCursor {
     /// Time at which the envelope was sent, in s since 1970.
@@ -23,8 +23,8 @@ impl HistoryCursor {
         Some(Self { sent: u32::from_be_bytes(*sent), hash: hash.try_into().ok()? })
     }
 
-    /// The encoded cursor: the time in four bytes, big endian, and the hash. These bytes are the
-    /// envelope's key in status-go's databases.
+    /// The cursor as bytes: the time in four bytes, big-endian, and the hash. These bytes are also
+    /// the envelope's key in the databases of status-go.
     pub fn bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.sent.to_be_bytes());

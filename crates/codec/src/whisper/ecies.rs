@@ -8,9 +8,9 @@
 //! -32  the authentication code of everything from 65 on: HMAC-SHA-256
 //! ```
 //!
-//! The keys are the halves of SHA-256 over the number 1 in four bytes and the secret that both
-//! sides share: the concatenation KDF of NIST SP 800-56A. The second half is hashed once more. See
-//! the RLPx specification, and crypto/ecies of go-ethereum.
+//! The two keys are the halves of a SHA-256 over the number 1 in four bytes and the secret that
+//! both sides share. This is the concatenation KDF of NIST SP 800-56A. The second half is hashed
+//! once more. See the RLPx specification, and crypto/ecies of go-ethereum.
 
 use aes::Aes128;
 use ctr::Ctr128BE;
@@ -21,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 use super::keys::{PublicKey, SecretKey};
 use crate::crypto::sha256;
 
-/// Length of an encrypted message beyond its plaintext, in bytes.
+/// By how many bytes an encrypted message is longer than its plaintext.
 pub const OVERHEAD: usize = VECTOR_AT + VECTOR_BYTES + CODE_BYTES;
 
 /// The first byte of an uncompressed point.
@@ -33,7 +33,7 @@ const CODE_BYTES: usize = 32;
 /// The two keys of a message.
 struct MessageSecrets {
     encryption: [u8; 16],
-    /// The key of the authentication code, filled with zeros to a block of SHA-256.
+    /// The key of the authentication code, padded with zeros to a block of SHA-256.
     authentication: [u8; 64],
 }
 
@@ -48,7 +48,7 @@ impl MessageSecrets {
         secrets
     }
 
-    /// Encrypts or decrypts: both are the same operation.
+    /// Encrypts or decrypts; the operation is the same.
     fn apply(&self, vector: &[u8; VECTOR_BYTES], text: &mut [u8]) {
         Ctr128BE::<Aes128>::new(&self.encryption.into(), vector.into()).apply_keystream(text);
     }
@@ -60,7 +60,7 @@ impl MessageSecrets {
 }
 
 /// Encrypts `plain` for a key and appends the message. Both sides must know `mac_data`, which is
-/// authenticated but not part of the message. In RLPx (EIP-8) it is the message's length, in
+/// authenticated but not a part of the message. In RLPx (EIP-8) it is the length of the message; in
 /// Whisper it is empty. `random` fills a buffer with random bytes.
 pub fn encrypt(
     to: &PublicKey,
@@ -86,7 +86,7 @@ pub fn encrypt(
 }
 
 /// Decrypts a message. Returns `None` if the message is for another key or malformed, or if the
-/// message or `mac_data` was changed. The result does not tell these cases apart.
+/// message or `mac_data` was changed. The result does not show which of these is the case.
 pub fn decrypt(key: &SecretKey, message: &[u8], mac_data: &[u8]) -> Option<Vec<u8>> {
     let (&point, rest) = message.split_first()?;
     let (other, rest) = rest.split_first_chunk()?;
@@ -94,7 +94,7 @@ pub fn decrypt(key: &SecretKey, message: &[u8], mac_data: &[u8]) -> Option<Vec<u
     let (encrypted, code) = rest.split_last_chunk::<CODE_BYTES>()?;
     let (vector, text) = encrypted.split_first_chunk()?;
     let secrets = MessageSecrets::derive(&key.shared_secret(&other));
-    // Takes the same time, whichever bytes differ.
+    // The comparison always takes the same time, whichever bytes differ.
     secrets.code(encrypted, mac_data).verify(code.into()).ok()?;
     let mut plain = text.to_vec();
     secrets.apply(vector, &mut plain);

@@ -8,8 +8,8 @@ use super::rlp::{
 };
 use crate::record::Id;
 
-/// Bytes that [`Envelope::size`] adds to the length of the data, whatever the lengths of the
-/// numbers are.
+/// [`Envelope::size`] is the length of the data plus this number of bytes, whatever the lengths of
+/// the numbers are.
 const OTHER_BYTES: usize = 20;
 
 /// Why bytes are not an envelope.
@@ -18,7 +18,7 @@ pub enum EnvelopeError {
     /// The bytes are not RLP of five items of the right kinds.
     #[error("this is no envelope: {0}")]
     Rlp(#[from] RlpError),
-    /// The envelope would have been sent before 1970.
+    /// According to its times, the envelope was sent before 1970.
     #[error("the envelope's ttl of {ttl} s is more than its expiry of {expiry}")]
     Ttl {
         /// See [`Envelope::ttl`].
@@ -30,26 +30,26 @@ pub enum EnvelopeError {
 
 /// An envelope: the public form of a message. It is the RLP list of these fields, in this order.
 ///
-/// EIP-627 gives the numbers a fixed width, but all programs write them as short as they can be.
-/// So an envelope has one spelling, and is equal to the bytes that it was read from.
+/// EIP-627 gives the numbers a fixed width, but all programs write them as short as possible. So an
+/// envelope has only one encoding, which is equal to the bytes from which it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Envelope<'a> {
     /// Time at which nodes forget the envelope, in s since 1970.
     pub expiry: u32,
-    /// Time for which nodes pass the envelope on, in s.
+    /// Time for which nodes forward the envelope, in s.
     pub ttl: u32,
     /// The envelope's topic.
     pub topic: Topic,
     /// The message, encrypted and padded.
     pub data: &'a [u8],
-    /// Number that the sender has searched for, as a proof of work.
+    /// A number for which the sender has searched as a proof of work.
     pub nonce: u64,
 }
 
 impl<'a> Envelope<'a> {
-    /// Reads an envelope. `rlp` must contain nothing else. A `ttl` above the `expiry` is refused:
-    /// go-ethereum subtracts without a check, gets a time in the far future, and drops the
-    /// envelope.
+    /// Reads an envelope. `rlp` must contain exactly one envelope. If `ttl` is above `expiry`, the
+    /// envelope is refused: go-ethereum subtracts without a check, gets a time in the far future,
+    /// and drops the envelope.
     pub fn parse(rlp: &'a [u8]) -> Result<Self, EnvelopeError> {
         let mut items = RlpItems::of_list(rlp)?;
         let envelope = Self {
@@ -76,8 +76,9 @@ impl<'a> Envelope<'a> {
         head_len(items) + items
     }
 
-    /// The length that is compared with limits, in bytes: the length of the data plus 20, as in
-    /// go-ethereum. It is up to 12 bytes less, or up to 11 more, than [`rlp_len`](Self::rlp_len).
+    /// The length in bytes that is compared with limits: the length of the data plus 20, as in
+    /// go-ethereum. It is at most 12 bytes below [`rlp_len`](Self::rlp_len) and at most 11 bytes
+    /// above.
     pub fn size(&self) -> usize {
         OTHER_BYTES + self.data.len()
     }
@@ -94,25 +95,26 @@ impl<'a> Envelope<'a> {
         hash.finalize().into()
     }
 
-    /// The envelope's proof of work: the number of hashes that its sender is expected to have
-    /// computed, per byte and second. See [`pow_for`](Self::pow_for).
+    /// The envelope's proof of work: how many hashes its sender must have computed on average, per
+    /// byte and second. See [`pow_for`](Self::pow_for).
     pub fn pow(&self) -> f64 {
         self.pow_for(self.ttl)
     }
 
-    /// The proof of work of an envelope that nodes pass on for `ttl_s` seconds. For an envelope
-    /// from the future, `ttl_s` is more than its `ttl`.
+    /// The proof of work of an envelope that nodes forward for `ttl_s` seconds. For an envelope
+    /// from the future, `ttl_s` is more than the envelope's `ttl`.
     ///
-    /// It is `2^zeros / (bytes * ttl_s)`. Here `bytes` is the length of the RLP of all fields
-    /// except the nonce (EIP-627 includes the nonce, but no program does). `zeros` is the number of
-    /// leading zero bits of Keccak-256 over this RLP and the nonce in eight bytes, big endian. 0
-    /// seconds count as 1. go-ethereum divides by zero in this case and gets an infinite proof,
-    /// which costs the sender nothing.
+    /// The proof is `2^zeros / (bytes * ttl_s)`. Here `bytes` is the length of the RLP of all
+    /// fields except the nonce (EIP-627 includes the nonce, but no program does). `zeros` is the
+    /// number of leading zero bits of Keccak-256 over this RLP and the nonce in eight bytes, big
+    /// endian. 0 seconds count as 1. go-ethereum divides by zero in this case and gets an infinite
+    /// proof, which costs the sender nothing.
     pub fn pow_for(&self, ttl_s: u32) -> f64 {
         self.pow_of(self.hashed_fields(), ttl_s)
     }
 
-    /// Sets the first nonce from the present nonce on whose proof of work is at least `pow`.
+    /// Sets the first nonce, counted from the present nonce, for which the proof of work is at
+    /// least `pow`.
     pub fn find_nonce(&mut self, pow: f64) {
         let fields = self.hashed_fields();
         while self.pow_of(fields.clone(), self.ttl) < pow {
@@ -120,7 +122,7 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// The hash of all fields except the nonce, which is still to be added.
+    /// The hash of all fields except the nonce. The nonce must still be added.
     fn hashed_fields(&self) -> Keccak256 {
         let mut hash = Keccak256::new();
         put_list(&mut hash, self.fields_len());
@@ -180,7 +182,7 @@ mod tests {
     use crate::hex;
 
     /// Envelopes, with the values that go-ethereum 1.9.20 (whisperv6) computes. The proofs of work
-    /// of the first two are also in its envelope_test.go.
+    /// of the first two envelopes are also in go-ethereum's envelope_test.go.
     #[test]
     fn hashes_and_proofs_are_those_of_go_ethereum() {
         let data: Vec<u8> = (0..284u32).map(|at| (at * 7) as u8).collect();

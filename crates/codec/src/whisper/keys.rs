@@ -6,15 +6,15 @@ use secp256k1::ecdsa::{self, RecoveryId};
 
 use crate::crypto::sha256;
 
-/// A signature from which the signer's key can be recovered: r and s in 32 bytes each, big endian,
-/// and a number from 0 to 3. The number selects one of the possible points.
+/// A signature from which the signer's key can be recovered: r and s in 32 bytes each, big-endian,
+/// and then a number from 0 to 3. The number selects one of the points that are possible.
 pub type RecoverableSignature = [u8; 65];
 
 /// A secret key: a number from 1 to the order of the curve, exclusive.
 #[derive(Clone)]
 pub struct SecretKey(secp256k1::SecretKey);
 
-/// A public key: a point of the curve. A node's key is also its id.
+/// A public key: a point of the curve. The public key of a node is also its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey(secp256k1::PublicKey);
 
@@ -30,8 +30,8 @@ impl SecretKey {
         let mut bytes = [0; 32];
         random(&mut bytes);
         loop {
-            // All but one of 2^127 numbers are valid keys. An invalid number is hashed, so the loop
-            // ends even if `random` always gives zeros.
+            // All 32-byte numbers except one in 2^127 are valid keys. An invalid number is hashed,
+            // so the loop ends even if `random` always returns zeros.
             match Self::new(bytes) {
                 Some(key) => return key,
                 None => bytes = sha256(&bytes),
@@ -39,7 +39,7 @@ impl SecretKey {
         }
     }
 
-    /// The key's bytes, to be stored in a place that nobody else can read.
+    /// The key's bytes. The caller must store these bytes where nobody else can read.
     pub fn bytes(&self) -> [u8; 32] {
         self.0.to_secret_bytes()
     }
@@ -49,7 +49,8 @@ impl SecretKey {
         PublicKey(self.0.public_key())
     }
 
-    /// Signs a hash. Deterministic: the same key and hash give the same signature (RFC 6979).
+    /// Signs a hash. Signing is deterministic: the same key and hash give the same signature (RFC
+    /// 6979).
     pub fn sign(&self, hash: &[u8; 32]) -> RecoverableSignature {
         let message = Message::from_digest(*hash);
         let signature = ecdsa::RecoverableSignature::sign_ecdsa_recoverable(message, &self.0);
@@ -59,9 +60,9 @@ impl SecretKey {
         bytes
     }
 
-    /// The secret that two keys share: the x coordinate of the product of this key and the other,
-    /// in 32 bytes. Both sides compute the same secret. It is not hashed: callers derive their keys
-    /// from the secret.
+    /// The secret that two keys share: the x coordinate of the product of this secret key and the
+    /// other public key, in 32 bytes. Both sides compute the same secret. The secret is not hashed,
+    /// because each caller derives its own keys.
     pub fn shared_secret(&self, other: &PublicKey) -> [u8; 32] {
         let point = secp256k1::ecdh::shared_secret_point(&other.0, &self.0);
         let mut x = [0; 32];
@@ -88,13 +89,14 @@ impl PublicKey {
         secp256k1::PublicKey::from_byte_array_uncompressed(uncompressed).ok().map(Self)
     }
 
-    /// Reads a compressed key: 2 or 3, by whether the y coordinate is even, and the x coordinate.
+    /// Reads a compressed key: the byte 2 or 3, which tells whether the y coordinate is even, and
+    /// the x coordinate.
     pub fn read_compressed(bytes: &[u8; 33]) -> Option<Self> {
         secp256k1::PublicKey::from_byte_array_compressed(*bytes).ok().map(Self)
     }
 
-    /// The key's coordinates in 32 bytes each, the form in which nodes and URLs of nodes
-    /// (`enode://`) write keys.
+    /// The key's coordinates in 32 bytes each. Nodes and their URLs (`enode://`) write keys in this
+    /// form.
     pub fn bytes(&self) -> [u8; Self::BYTES] {
         let uncompressed = self.0.serialize_uncompressed();
         let mut bytes = [0; Self::BYTES];
@@ -107,7 +109,7 @@ impl PublicKey {
         self.0.serialize()
     }
 
-    /// The key that has signed a hash. Returns `None` if no key can have made this signature.
+    /// The key that has signed a hash. Returns `None` if the signature cannot come from any key.
     pub fn recover(hash: &[u8; 32], signature: &RecoverableSignature) -> Option<Self> {
         let (compact, id) = signature.split_at(64);
         let id = RecoveryId::try_from(i32::from(*id.first()?)).ok()?;

@@ -9,9 +9,9 @@
 //! -65 the signature, if there is one: over Keccak-256 of all before it
 //! ```
 //!
-//! This is encrypted for a public key ([`ecies`]), or by AES-256-GCM with a key that sender and
-//! recipient know. After AES-256-GCM, the authentication tag of 16 bytes and the nonce of 12 bytes
-//! follow the ciphertext.
+//! These bytes are encrypted for a public key ([`ecies`]), or by AES-256-GCM with a key that sender
+//! and recipient know. With AES-256-GCM, the ciphertext is followed by the authentication tag of 16
+//! bytes and the nonce of 12 bytes.
 
 use std::ops::Range;
 
@@ -25,13 +25,13 @@ use crate::crypto::keccak256;
 /// A key that sender and recipient both know.
 pub type SymmetricKey = [u8; 32];
 
-/// Maximum length of a payload, in bytes: the largest number of three bytes.
+/// Maximum length of a payload in bytes: the highest number that three bytes can hold.
 pub const PAYLOAD_BYTES_MAX: usize = (1 << 24) - 1;
 
-/// Rounds of PBKDF2 for the key of a password. The number looks like a mistake for 65,536, but all
-/// programs use it alike.
+/// Rounds of PBKDF2 when a password is turned into a key. The number looks like a mistake for
+/// 65,536, but all programs use the same number.
 const PASSWORD_ROUNDS: u32 = 65_356;
-/// The flag bits that hold the length of the field with the payload's length.
+/// The flag bits that hold the length of the next field, which has the length of the payload.
 const LENGTH_FLAGS: u8 = 3;
 /// The flag of signed messages.
 const SIGNED_FLAG: u8 = 4;
@@ -47,10 +47,11 @@ pub enum SealedMessageError {
     /// The message is for another key, or was changed.
     #[error("the message is not for this key, or it was changed")]
     Key,
-    /// The message ends before its signature, its payload's length or its payload does.
+    /// The message ends before the end of its signature, of its payload's length, or of its
+    /// payload.
     #[error("the message is cut short")]
     Short,
-    /// No key can have made the signature.
+    /// The signature cannot come from any key.
     #[error("the message's signature is not valid")]
     Signature,
     /// See [`PAYLOAD_BYTES_MAX`].
@@ -58,25 +59,25 @@ pub enum SealedMessageError {
     Large(usize),
 }
 
-/// The key that opens a message.
+/// The key with which a message is opened.
 #[derive(Clone, Copy, Debug)]
 pub enum OpeningKey<'a> {
-    /// A key that the sender knows as well.
+    /// A key that the sender also knows.
     Symmetric(&'a SymmetricKey),
     /// The recipient's own key.
     Secret(&'a SecretKey),
 }
 
-/// The key that a message is sealed with.
+/// The key with which a message is sealed.
 #[derive(Clone, Copy, Debug)]
 pub enum SealingKey<'a> {
-    /// A key that the recipient knows as well.
+    /// A key that the recipient also knows.
     Symmetric(&'a SymmetricKey),
     /// The recipient's public key.
     Public(&'a PublicKey),
 }
 
-/// A message that was decrypted and whose signature, if it has one, was checked.
+/// A decrypted message. If it has a signature, the signature was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenedMessage {
     plain: Vec<u8>,
@@ -90,14 +91,14 @@ impl OpenedMessage {
         self.plain.get(self.payload.clone()).unwrap_or_default()
     }
 
-    /// The key that has signed the message; `None` if it is not signed.
+    /// The key that has signed the message; `None` if the message is not signed.
     pub fn signer(&self) -> Option<&PublicKey> {
         self.signer.as_ref()
     }
 }
 
-/// The key of a password, derived like in wnode and status-go: PBKDF2 with SHA-256 and no salt. The
-/// derivation takes some 20 ms, so callers do it once.
+/// The key that belongs to a password, as in wnode and status-go: PBKDF2 with SHA-256 and no salt.
+/// The derivation takes some 20 ms, so callers should do it only once.
 pub fn password_key(password: &[u8]) -> SymmetricKey {
     pbkdf2::pbkdf2_hmac_array::<Sha256, 32>(password, &[], PASSWORD_ROUNDS)
 }
@@ -143,8 +144,8 @@ fn read(plain: Vec<u8>) -> Result<OpenedMessage, SealedMessageError> {
     Ok(OpenedMessage { plain, payload, signer })
 }
 
-/// Encrypts a payload and appends the data of an envelope. The message is signed if there is a
-/// signer; mail servers ignore requests without a signature. `random` fills a buffer with random
+/// Encrypts a payload and appends the data of an envelope. The message is signed if `signer` is
+/// given. Mail servers ignore requests without a signature. `random` fills a buffer with random
 /// bytes.
 pub fn seal(
     payload: &[u8],
@@ -175,7 +176,7 @@ pub fn seal(
     Ok(())
 }
 
-/// A message before it is encrypted.
+/// The bytes of a message before encryption.
 fn padded(
     payload: &[u8],
     signer: Option<&SecretKey>,
@@ -209,7 +210,7 @@ mod tests {
     use super::*;
     use crate::hex;
 
-    /// Data of envelopes that go-ethereum 1.9.20 (whisperv6) has made: in each line a name and hex
+    /// Data of envelopes that go-ethereum 1.9.20 (whisperv6) has made. Each line has a name and hex
     /// digits.
     const VECTORS: &str = include_str!("../../tests/whisper-messages.txt");
     const PASSWORD: &[u8] = b"status-offline-inbox";
@@ -255,7 +256,7 @@ mod tests {
             ("symplain", b"a request", None, 256 + 28),
             ("asymsigned", b"a request", Some(sender), 256 + 113),
             ("asymempty", b"", None, 256 + 113),
-            // The sender has padded this message to a length that is no multiple of 256.
+            // The sender has padded this message to a length that is not a multiple of 256.
             ("symlong", &long, Some(sender), 1 + 2 + 300 + 3 + 65 + 28),
         ] {
             let message = opened(name);
@@ -295,7 +296,7 @@ mod tests {
                 *byte = next;
             }
         };
-        // After 254 and 189 bytes, the padding has all 256 bytes.
+        // With payloads of 254 and 189 bytes, the padding has its maximum of 256 bytes.
         for len in [0, 1, 188, 189, 190, 253, 254, 255, 256, 65_535, 65_536] {
             let payload = vec![0x5c; len];
             for signer in [None, Some(&sender)] {
@@ -332,7 +333,7 @@ mod tests {
             (vec![2, 1, 1, 9], Err(SealedMessageError::Short)),
             (vec![3, 255, 255, 255, 9], Err(SealedMessageError::Short)),
             (vec![3, 1, 0, 0, 9, 8], Ok(b"\x09")),
-            // The other flags mean nothing.
+            // The other flags have no meaning.
             (vec![0xf9, 1, 9], Ok(b"\x09")),
             (vec![4; 65], Err(SealedMessageError::Short)),
             (vec![5; 66], Err(SealedMessageError::Short)),

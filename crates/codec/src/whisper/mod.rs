@@ -1,8 +1,8 @@
-//! Whisper (EIP-627) and its successor Waku 1 (6/WAKU1): envelopes and their proof of work, bloom
-//! filters of topics, the requests for history that mail servers answer (8/WAKU-MAIL), and the ends
-//! of these answers. Decoding borrows, encoding appends.
+//! Whisper (EIP-627) and its successor Waku 1 (6/WAKU1): envelopes with their proof of work, bloom
+//! filters of topics, requests for history (8/WAKU-MAIL), and the packets that end the answers to
+//! such requests. Decoding borrows from the input, and encoding appends to a buffer.
 //!
-//! Where the specifications and the programs that ran these networks differ, the programs count:
+//! If the specifications and the programs of these networks differ, Hark follows the programs:
 //! go-ethereum 1.9.20 and status-go.
 
 pub mod bloom;
@@ -26,5 +26,5 @@ pub use record::EnvelopeRecord;
 pub use request::{HistoryRequest, RequestError};
 pub use rlp::RlpError;
 
-/// The visible topic of an envelope: four bytes, usually of a hash.
+/// The topic of an envelope, which everybody can read: four bytes, usually of a hash.
 pub type Topic = [u8; 4];

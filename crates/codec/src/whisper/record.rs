@@ -6,14 +6,15 @@ use crate::record::{Id, Record, RecordHeader, RecordWriter};
 /// Name of the label that holds an envelope's topic.
 pub const TOPIC: u8 = b't';
 
-/// Appends the record of an envelope with this hash. Its time is the time of sending, in s. The
-/// record does not expire: an envelope's expiry only means that nodes stop passing it on.
+/// Appends the record of an envelope that has this hash. The record's time is the time of sending,
+/// in s. The record does not expire: an envelope's expiry only means that nodes no longer forward
+/// the envelope.
 pub fn encode(envelope: &Envelope<'_>, hash: &Id, out: &mut Vec<u8>) {
     let time = envelope.sent().into();
     let head = RecordHeader { id: *hash, time, author: None, kind: 0, expires: None };
     let mut writer = RecordWriter::begin(out, &head, envelope.rlp_len());
     writer.label(TOPIC, envelope.topic_at(), envelope.topic.len());
-    // An envelope has only one encoding, so these are the received bytes.
+    // An envelope has only one encoding, so these bytes equal the received bytes.
     envelope.put(writer.end_labels());
 }
 

@@ -1,4 +1,4 @@
-//! A request for history, from the decrypted payload of an envelope (packet 126), in all forms that
+//! A request for history: the decrypted payload of an envelope (packet 126), in all forms that
 //! clients have sent.
 //!
 //! | form | content |
@@ -8,12 +8,13 @@
 //! | status-go before | RLP: lower, upper, bloom, limit, cursor, batch |
 //! | 8/WAKU-MAIL | RLP: lower, upper, bloom, limit, cursor and topics, which may be left out |
 //!
-//! Numbers of the bare form have four bytes, big endian; each `then` may be the end. This form
-//! begins with a time, and no time before 2072 begins with a byte of 0xc0 or above, as lists do.
-//! Among lists, the types of the fourth and the sixth item determine the form.
+//! In the bare form, numbers have four bytes, big-endian, and the request may end before each
+//! `then`. The bare form begins with a time, and until 2072 no time begins with a byte of 0xc0 or
+//! above. A list always begins with such a byte. The other forms are lists. The types of the fourth
+//! and the sixth item show which form a list has.
 //!
-//! status-go's clients can also send a request unencrypted. Such a request has an id instead of an
-//! envelope's hash: [`HistoryRequest::parse_open`].
+//! Clients of status-go can also send a request unencrypted. Such a request has an id where other
+//! requests have an envelope's hash: [`HistoryRequest::parse_open`].
 
 use super::rlp::{
     RlpError, RlpItems, bytes_len, head_len, number_len, put_bytes, put_list, put_number,
@@ -21,11 +22,11 @@ use super::rlp::{
 use super::{Bloom, HistoryCursor, Topic};
 use crate::record::Id;
 
-/// Maximum number of envelopes of an answer to a peer, whatever [`HistoryRequest::limit`] is.
-/// Clients continue with the cursor.
+/// Maximum number of envelopes in an answer to a peer, whatever [`HistoryRequest::limit`] is.
+/// Clients request the remaining envelopes with the cursor.
 pub const LIMIT_MAX: u32 = 1000;
-/// Maximum number of topics. 8/WAKU-MAIL has 1,000, and clients of 2020 to 2022 add as many zeros
-/// as they have topics.
+/// Maximum number of topics. 8/WAKU-MAIL allows 1,000, and clients from 2020 to 2022 add as many
+/// topics of zeros as they have real topics.
 pub const TOPICS_MAX: usize = 10_000;
 
 /// Length of a topic in RLP.
@@ -37,13 +38,13 @@ pub enum RequestError {
     /// The request begins like RLP but is not a list of the right items.
     #[error("the request cannot be read: {0}")]
     Rlp(#[from] RlpError),
-    /// The request is in the bare form, but no combination of parts has this length.
+    /// The request is in the bare form, but no combination of its parts has this length.
     #[error("a request of {0} bytes is neither RLP nor two times, bloom filter, limit and cursor")]
     Length(usize),
-    /// The bloom filter has another length than 64 bytes.
+    /// The length of the bloom filter is not 64 bytes.
     #[error("the bloom filter has {0} bytes instead of 64")]
     Bloom(usize),
-    /// The cursor has not the length of a mail server's cursors.
+    /// The length of the cursor is not that of a mail server's cursor.
     #[error("the cursor has {0} bytes instead of 36")]
     HistoryCursor(usize),
     /// See [`TOPICS_MAX`].
@@ -67,19 +68,19 @@ pub enum RequestError {
 pub struct HistoryRequest<'a> {
     /// Earliest time, in s since 1970, inclusive.
     pub lower: u32,
-    /// Latest time, in s since 1970, inclusive. 0 stands for a minute from now.
+    /// Latest time, in s since 1970, inclusive. 0 stands for one minute from now.
     pub upper: u32,
-    /// The filter that covers the wanted topics. It is used only if `topics` is empty, and is then
-    /// never `None`. A bare request without a filter has the full filter.
+    /// A filter that covers the wanted topics. It is used only if `topics` is empty, and is never
+    /// `None` in that case. A bare request without a filter gets the filter that covers all topics.
     pub bloom: Option<Bloom>,
     /// The wanted topics.
     pub topics: RequestTopics<'a>,
-    /// Maximum number of envelopes. 0 stands for the server's own limit. Clients of 2019 request
-    /// more than [`LIMIT_MAX`], and get a cursor.
+    /// Maximum number of envelopes. 0 stands for the maximum of the server. Clients from 2019
+    /// request more than [`LIMIT_MAX`] envelopes, and get a cursor.
     pub limit: u32,
-    /// The start of the page: the cursor at the end of the previous page.
+    /// The start of the page: the cursor that the server has sent at the end of the previous page.
     pub cursor: Option<HistoryCursor>,
-    /// Whether a packet may have more than one envelope.
+    /// Whether a packet of the answer may have more than one envelope.
     pub batch: bool,
 }
 
@@ -180,7 +181,7 @@ impl<'a> HistoryRequest<'a> {
             lower: items.uint32()?,
             upper: items.uint32()?,
             bloom: bloom(items.bytes()?)?,
-            // In forms without this flag, servers send many envelopes in a packet.
+            // For forms without this flag, servers put many envelopes into a packet.
             batch: true,
             ..Self::default()
         };
@@ -213,7 +214,8 @@ impl<'a> HistoryRequest<'a> {
         Ok(self)
     }
 
-    /// Appends the request as status-go writes it today, with these topics instead of its own.
+    /// Appends the request in the form that status-go uses today, with `topics` instead of its own
+    /// topics.
     pub fn write(&self, topics: impl ExactSizeIterator<Item = Topic>, out: &mut Vec<u8>) {
         let bloom = self.bloom.as_ref().map_or(&[][..], |bloom| &bloom.0);
         let cursor = self.cursor.map(|cursor| cursor.bytes());
@@ -299,7 +301,8 @@ mod tests {
         )
     }
 
-    /// The payloads are status-go's structures, encoded by go-ethereum's rlp 1.9.20.
+    /// The payloads are structures of status-go, encoded with the rlp package of go-ethereum
+    /// 1.9.20.
     #[test]
     fn all_forms_are_told_apart() {
         let topics = ["ca", "8401020304", "845c6c9b56"].concat();

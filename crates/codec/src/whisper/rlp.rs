@@ -2,15 +2,15 @@
 //! and lists.
 //!
 //! There are crates for RLP, such as alloy-rlp. Hark has its own code because an envelope is stored
-//! as the received bytes and found by their hash. Every value must therefore have only one
-//! encoding, on every path, and reading must borrow. The code is short, and the tests compare it
-//! with alloy-rlp.
+//! as the bytes that were received, and is found by the hash of these bytes. So a value must have
+//! only one valid encoding, and reading must borrow from these bytes. The code is short, and the
+//! tests compare it with alloy-rlp.
 //!
 //! A byte below 0x80 stands for itself. Otherwise the first byte gives the kind and the length:
-//! `0x80 + n` is a string and `0xc0 + n` a list of n bytes, up to 55. After `0xb7 + m` (a string)
-//! and `0xf7 + m` (a list), the length follows in m bytes. Lengths and numbers are big endian and
-//! as short as they can be; 0 is the empty string. A reader does not descend into a list by itself:
-//! the caller chooses the depth.
+//! `0x80 + n` is a string and `0xc0 + n` a list of n bytes, up to 55. For longer content, `0xb7 +
+//! m` begins a string and `0xf7 + m` begins a list; then the length follows in m bytes. Lengths and
+//! numbers are big-endian and as short as possible; 0 is the empty string. A reader does not read
+//! the content of a list by itself: the caller decides how deep to read.
 
 /// Maximum length of a string or list whose length is in its first byte.
 const SHORT_MAX: usize = 55;
@@ -29,8 +29,8 @@ pub enum RlpError {
     /// Bytes follow the last item that is expected.
     #[error("a list has too many items, or bytes follow it")]
     Excess,
-    /// A length has leading zeros, belongs into the first byte, or precedes a single byte below
-    /// 0x80.
+    /// A length has leading zeros, or would fit into the first byte, or is that of a single byte
+    /// below 0x80.
     #[error("an item's length is not as short as it can be")]
     Length,
     /// A number has leading zeros.
@@ -45,22 +45,23 @@ pub enum RlpError {
     /// A list where a string is expected.
     #[error("there is a list where bytes are expected")]
     NoBytes,
-    /// A string has the wrong length for its field: the string's length, and the field's length.
+    /// A string has the wrong length for its field; the values are the string's length and the
+    /// field's length.
     #[error("an item has {0} bytes instead of {1}")]
     Width(usize, usize),
 }
 
-/// The items of a list that have not been read yet.
+/// The items of a list that are still to be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RlpItems<'a>(&'a [u8]);
 
 impl<'a> RlpItems<'a> {
-    /// Items that follow one another without an enclosing list.
+    /// Reads items that follow each other without an enclosing list.
     pub fn of_sequence(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// The items of the list in `bytes`, which must be that list and nothing else.
+    /// The items of a list. `bytes` must be exactly one list.
     pub fn of_list(bytes: &'a [u8]) -> Result<Self, RlpError> {
         let mut all = Self(bytes);
         let items = all.list()?;
@@ -68,7 +69,7 @@ impl<'a> RlpItems<'a> {
         Ok(items)
     }
 
-    /// The string in `bytes`, which must be that string and nothing else.
+    /// The content of a string. `bytes` must be exactly one string.
     pub fn of_string(bytes: &'a [u8]) -> Result<&'a [u8], RlpError> {
         let mut all = Self(bytes);
         let string = all.bytes()?;
@@ -135,8 +136,8 @@ impl<'a> RlpItems<'a> {
         if number > 1 { Err(RlpError::Large) } else { Ok(number == 1) }
     }
 
-    /// Reads an item of either kind and returns its encoded bytes, including the head. The content
-    /// of a list is not checked.
+    /// Reads an item of either kind, and returns its encoded bytes, including its length. The
+    /// content of a list is not checked.
     pub fn raw(&mut self) -> Result<&'a [u8], RlpError> {
         let all = self.0;
         self.item()?;
@@ -174,7 +175,7 @@ fn number(bytes: &[u8]) -> Option<u64> {
     fits.then(|| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
-/// The destination of written RLP: a buffer that grows, or a hash.
+/// A destination for RLP: a buffer that grows, or a hash.
 pub trait RlpSink {
     /// Appends bytes.
     fn put(&mut self, bytes: &[u8]);
@@ -201,8 +202,8 @@ pub fn put_bytes(out: &mut impl RlpSink, bytes: &[u8]) {
     out.put(bytes);
 }
 
-/// Appends the head of a string of `len` bytes; the caller appends the bytes. For a single byte,
-/// this head is correct only if the byte is 0x80 or above.
+/// Appends the first bytes of a string, with its length `len`. The caller then appends the content.
+/// If the string is a single byte, these first bytes are correct only if the byte is 0x80 or above.
 pub fn put_string(out: &mut impl RlpSink, len: usize) {
     put_head(out, STRING, len);
 }
@@ -212,7 +213,8 @@ pub fn put_number(out: &mut impl RlpSink, number: u64) {
     put_bytes(out, digits(&number.to_be_bytes()));
 }
 
-/// Appends the head of a list of items with `len` bytes in total. The caller appends the items.
+/// Appends the first bytes of a list, with the total length `len` of its items. The caller then
+/// appends the items.
 pub fn put_list(out: &mut impl RlpSink, len: usize) {
     put_head(out, LIST, len);
 }
@@ -246,7 +248,7 @@ pub fn number_len(number: u64) -> usize {
     bytes_len(digits(&number.to_be_bytes()))
 }
 
-/// Length of the head of a list of items with `len` bytes in total.
+/// Number of the first bytes of a list whose items have `len` bytes in total.
 pub fn head_len(len: usize) -> usize {
     if len <= SHORT_MAX { 1 } else { 1 + digits(&(len as u64).to_be_bytes()).len() }
 }
@@ -297,7 +299,7 @@ mod tests {
             assert_eq!((&out, bytes_len(string)), (&[&bytes(head), string].concat(), out.len()));
             assert_eq!(RlpItems::of_string(&out), Ok(string));
         }
-        // [ [], [[]], [ [], [[]] ] ]
+        // These bytes stand for [ [], [[]], [ [], [[]] ] ].
         let nested = bytes("C7C0C1C0C3C0C1C0");
         let mut items = RlpItems::of_list(&nested).unwrap();
         assert!(items.list().unwrap().is_empty());
@@ -363,7 +365,7 @@ mod tests {
         assert_eq!(RlpItems(&bytes("02")).flag(), Err(Large));
         assert_eq!(RlpItems(&bytes("850505050505")).uint32(), Err(Large));
         assert_eq!(RlpItems(&bytes("83646F67")).array::<4>(), Err(RlpError::Width(3, 4)));
-        // After a fault, the reader has not moved.
+        // After an error, the reader is still at the same item.
         let number = bytes("05");
         let mut items = RlpItems(&number);
         assert_eq!((items.list(), items.uint32()), (Err(NoList), Ok(5)));

@@ -1,4 +1,5 @@
-//! A client of a relay that returns every message, with a WebSocket from another library.
+//! A client of a relay that returns every message. Its WebSocket comes from another library than
+//! Hark's.
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -12,15 +13,15 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 use super::event;
 use crate::wait::PATIENCE;
 
-/// A client of a relay, after the relay's challenge.
+/// A client of a relay that has received the relay's challenge.
 pub struct Client {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     url: String,
-    /// The time of the client's answers to challenges.
+    /// The time that the client writes into its answers to challenges.
     now_s: u64,
-    /// The relay's challenge, which an AUTH must sign.
+    /// The relay's challenge. An AUTH must sign this challenge.
     pub challenge: String,
-    /// How often the relay has sent the challenge again.
+    /// How many times the relay has sent the challenge again.
     pub challenged_again: usize,
 }
 
@@ -30,7 +31,7 @@ impl Client {
         Self::with_headers(url, now_s, &[]).await
     }
 
-    /// Does the same, with additional headers in the request.
+    /// Does the same as [`Client::connect`], with additional headers in the request.
     pub async fn with_headers(url: &str, now_s: u64, headers: &[(&str, &str)]) -> Self {
         let mut request = url.into_client_request().unwrap();
         for (name, value) in headers {
@@ -71,7 +72,7 @@ impl Client {
         self.socket.flush().await.unwrap();
     }
 
-    /// Receives the next message that is no repeated challenge.
+    /// Receives the next message. Repeated challenges are skipped.
     pub async fn receive(&mut self) -> Value {
         loop {
             let next = tokio::time::timeout(PATIENCE, self.socket.next()).await;
@@ -90,7 +91,7 @@ impl Client {
         }
     }
 
-    /// The code of the close frame. Messages before it are ignored.
+    /// Waits for the close frame and returns its code. Messages before it are ignored.
     pub async fn closed(&mut self) -> Option<CloseCode> {
         while let Some(Ok(message)) = self.socket.next().await {
             if let Message::Close(frame) = message {
@@ -100,7 +101,7 @@ impl Client {
         None
     }
 
-    /// Publishes and returns OK's verdict and reason.
+    /// Publishes an event, and returns the verdict and the reason of the OK.
     pub async fn publish(&mut self, event: &Value) -> (bool, String) {
         self.send_text(json!(["EVENT", event])).await;
         let ok = self.receive().await;
@@ -114,7 +115,7 @@ impl Client {
         event(who, self.now_s, 22_242, &tags, "")
     }
 
-    /// Sends AUTH with an event and returns OK's verdict and reason.
+    /// Sends an AUTH with an event, and returns the verdict and the reason of the OK.
     pub async fn auth_with(&mut self, event: &Value) -> (bool, String) {
         self.send_text(json!(["AUTH", event])).await;
         let ok = self.receive().await;
@@ -122,18 +123,18 @@ impl Client {
         (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
     }
 
-    /// Proves the key of `who`.
+    /// Authenticates with the key of `who`.
     pub async fn auth(&mut self, who: u8) {
         let proof = self.proof(who);
         assert_eq!(self.auth_with(&proof).await, (true, String::new()));
     }
 
-    /// Publishes an event that must be accepted.
+    /// Publishes an event, and panics unless it is accepted.
     pub async fn publish_new(&mut self, event: &Value) {
         assert_eq!(self.publish(event).await, (true, String::new()), "{event}");
     }
 
-    /// Sends a REQ and returns the stored events.
+    /// Sends a REQ, and returns the stored events.
     pub async fn ask(&mut self, sub: &str, filters: &[Value]) -> Vec<Value> {
         let mut message = vec![json!("REQ"), json!(sub)];
         message.extend_from_slice(filters);
@@ -148,12 +149,12 @@ impl Client {
         events
     }
 
-    /// Events up to EOSE.
+    /// Receives events up to EOSE.
     pub async fn stored(&mut self, sub: &str) -> Vec<Value> {
         self.page(sub).await.0
     }
 
-    /// Events up to EOSE, and EOSE's hint about further events.
+    /// Receives events up to EOSE, and the hint of EOSE about further events.
     pub async fn page(&mut self, sub: &str) -> (Vec<Value>, Option<Value>) {
         let mut events = Vec::new();
         loop {

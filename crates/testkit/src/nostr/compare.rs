@@ -14,9 +14,9 @@ use crate::digits::digits;
 /// The result of a comparison, as event ids.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// Only the client has these.
+    /// Events that only the client has.
     pub have: BTreeSet<String>,
-    /// Only the relay has these.
+    /// Events that only the relay has.
     pub need: BTreeSet<String>,
     /// The messages of the relay.
     pub answers: Vec<String>,
@@ -27,7 +27,7 @@ pub fn id(event: &Value) -> String {
     event["id"].as_str().unwrap().to_owned()
 }
 
-/// The set of a client that has these events.
+/// The set of items of a client that has these events.
 pub fn held<'a>(events: impl IntoIterator<Item = &'a Value>) -> SortedItems {
     let item = |event: &Value| NegentropyItem {
         time: event["created_at"].as_u64().unwrap(),
@@ -36,11 +36,12 @@ pub fn held<'a>(events: impl IntoIterator<Item = &'a Value>) -> SortedItems {
     events.into_iter().map(item).collect::<Vec<_>>().into()
 }
 
-/// The first message of a client that has nothing.
+/// The first message of a client that has no events.
 pub const NOTHING: &str = "6100000200";
 
-/// Compares a client's events with the relay's matching events, and ends the comparison. Messages
-/// of the client have at most `frame_bytes_max` bytes. The error is the relay's refusal.
+/// Compares a client's events with the relay's events that match, and ends the comparison. Messages
+/// of the client have at most `frame_bytes_max` bytes. If the relay refuses, the error is its
+/// refusal.
 pub async fn compare(
     client: &mut Client,
     filter: &Value,

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::digits::digits;
 
-/// The keys of a person. Zero is no person.
+/// The keys of a person. Zero stands for nobody.
 pub fn keys(who: u8) -> KeyPair {
     KeyPair::from_secret([who; 32]).expect("a key")
 }

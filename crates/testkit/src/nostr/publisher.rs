@@ -7,8 +7,8 @@ use hark_codec::hex;
 
 use crate::websocket::Socket;
 
-/// Publishes the messages of `next`, with at most `window` unacknowledged messages, until `next`
-/// returns `None` or the connection ends. `answered` gets each OK's id and the rest of the OK.
+/// Publishes messages, with at most `window` of them unacknowledged, until `next` returns `None` or
+/// the connection ends. `answered` gets the id of each OK, and the rest of the OK.
 pub fn publish(
     mut socket: Socket,
     window: usize,
@@ -19,7 +19,7 @@ pub fn publish(
     let (sent, unanswered) = mpsc::sync_channel::<()>(window);
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // The channel has one entry for each message without an answer.
+            // The channel has one entry for each message that is not answered yet.
             while unanswered.recv().is_ok() {
                 let Some(text) = socket.receive() else { return };
                 let reply = text.strip_prefix(b"[\"OK\",\"").unwrap_or_else(|| {

@@ -11,7 +11,7 @@ pub struct NegentropyItem {
     pub id: Id,
 }
 
-/// The end of a range, exclusive. Bytes of the id beyond `len` are 0.
+/// The end of a range, exclusive. The bytes of the id behind `len` are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RangeBound {
     pub(super) at: NegentropyItem,
@@ -24,7 +24,8 @@ impl RangeBound {
     pub(super) const INFINITE: Self =
         Self { at: NegentropyItem { time: u64::MAX, id: [0; 32] }, len: 0 };
 
-    /// The shortest bound that separates `before` from `next`. `before` must come before `next`.
+    /// Returns the shortest bound that separates `before` from `next`. `before` must come before
+    /// `next`.
     pub(super) fn between(before: &NegentropyItem, next: &NegentropyItem) -> Self {
         let mut at = NegentropyItem { time: next.time, id: [0; 32] };
         if before.time != next.time {

@@ -6,22 +6,22 @@ pub enum NegentropyError {
     /// The bytes end too early.
     #[error("the comparison message is cut short")]
     Short,
-    /// A number that is not written in as few digits as possible, or does not fit 64 bits.
+    /// A number is not written in as few digits as possible, or has more than 64 bits.
     #[error("the comparison message has a number that is too large or too long")]
     Number,
     /// The first byte is not a protocol version.
     #[error("the comparison message begins with {0:#04x}, which is no protocol version")]
     NoVersion(u8),
-    /// The other side speaks only this version, not ours.
+    /// The peer speaks only this version, and not the version of this code.
     #[error("the other side of the comparison speaks version {0:#04x} only")]
     Version(u8),
-    /// More than 32 bytes of an id.
+    /// A prefix of an id has more than 32 bytes.
     #[error("the comparison message has a bound of more than 32 bytes")]
     Prefix,
     /// An unknown mode.
     #[error("the comparison message has a range of unknown mode {0}")]
     Mode(u64),
-    /// A bound that comes before the previous bound.
+    /// A bound comes before the previous bound.
     #[error("the comparison message has ranges that are not in order")]
     Order,
 }

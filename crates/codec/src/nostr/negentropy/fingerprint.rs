@@ -31,8 +31,8 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// The expected values come from `sha256sum`: SHA-256 of 32 zero bytes and the byte 0 (no ids),
-    /// and of 32 zero bytes and the byte 2 (two ids with the sum 0).
+    /// The expected values come from `sha256sum`: for no ids, SHA-256 of 32 zero bytes and the byte
+    /// 0; for two ids whose sum is 0, SHA-256 of 32 zero bytes and the byte 2.
     #[test]
     fn fingerprints_follow_the_text() {
         assert_eq!(print(IdSum::default(), 0), "7f9c9e31ac8256ca2f258583df262dbc");

@@ -1,4 +1,4 @@
-//! The initiator: the side that begins a comparison and learns the differences.
+//! The initiator: the side that begins a comparison, and the only side that learns the differences.
 
 use super::bound::RangeBound;
 use super::error::NegentropyError;
@@ -22,15 +22,15 @@ pub enum NegentropyDifference {
 pub struct NegentropyInitiator<'a, S> {
     set: &'a S,
     frame_bytes_max: usize,
-    /// The responder's ids in one range, sorted. `shared` marks the ids that the initiator has,
-    /// too.
+    /// The responder's ids in one range, sorted. For each of these ids, `shared` tells whether the
+    /// initiator has it, too.
     theirs: Vec<Id>,
     shared: Vec<bool>,
 }
 
 impl<'a, S: NegentropySet> NegentropyInitiator<'a, S> {
-    /// Makes a comparison with messages of at most `frame_bytes_max` bytes, or
-    /// [`FRAME_BYTES_MIN`](super::FRAME_BYTES_MIN) if that is more.
+    /// Makes a comparison. Its messages have at most `frame_bytes_max` bytes, and never a lower
+    /// maximum than [`FRAME_BYTES_MIN`](super::FRAME_BYTES_MIN).
     pub fn new(set: &'a S, frame_bytes_max: usize) -> Self {
         Self { set, frame_bytes_max, theirs: Vec::new(), shared: Vec::new() }
     }
@@ -38,15 +38,15 @@ impl<'a, S: NegentropySet> NegentropyInitiator<'a, S> {
     /// The first message.
     pub fn open(&self) -> Vec<u8> {
         let mut writer = MessageWriter::new(self.frame_bytes_max);
-        // One range always fits.
+        // The first range always fits.
         let _ = writer.split(self.set, 0..self.set.size(), RangeBound::INFINITE);
         writer.finish().0
     }
 
-    /// Reads an answer, passes the differences to `found`, and returns the next message. Returns
-    /// `None` if the comparison is complete. The same difference may be found again in a later
-    /// answer: the fingerprint at the end of a truncated answer also covers ranges that are already
-    /// settled.
+    /// Reads an answer, passes the differences to `found`, and returns the next message; `None`
+    /// once the comparison is complete. The same difference may be found again in a later answer,
+    /// because the fingerprint at the end of a shortened answer also covers ranges that are already
+    /// compared.
     pub fn answer(
         &mut self,
         message: &[u8],

@@ -1,9 +1,9 @@
-//! Negentropy, protocol version 1 (NIP-77, appendix): two sides find out which events each of them
-//! lacks, and send little more than the ids that differ.
+//! Negentropy, protocol version 1 (NIP-77, appendix). Two sides find out which events each of them
+//! lacks, and send hardly more than the ids that differ.
 //!
 //! Each side has a set of items, sorted by time and id. A message divides all times and ids into
-//! consecutive ranges. A range is marked as settled, or has the fingerprint of the sender's items
-//! in the range, or all ids of these items:
+//! consecutive ranges. A range is marked as settled (there is nothing more to compare), or has the
+//! fingerprint of the sender's items in the range, or has the ids of all these items:
 //!
 //! ```text
 //! message      0x61, ranges
@@ -14,20 +14,21 @@
 //! number       digits to the base 128, the most significant first; 0x80 is set in all but the last
 //! ```
 //!
-//! A range ends before its bound, and begins where the range before it ends. The time of a bound is
-//! written as 0 if it is infinite, else as 1 more than its distance from the time of the previous
-//! bound. Everything after the last range is settled.
+//! A range ends before its bound, and begins where the previous range ends. The time of a bound is
+//! written as 0 if it is infinite, and otherwise as the distance from the time of the previous
+//! bound, plus 1. Everything after the last range is settled.
 //!
-//! The initiator begins with its whole set. Then the sides answer each other's ranges in turn.
-//! Equal fingerprints are answered with a skip. Other fingerprints are answered with the
-//! fingerprints of sixteen parts or, if there are few items, with their ids. Only the initiator
-//! learns the differences. Between two messages, the responder holds only its set. A set in memory
-//! must not change ([`NegentropyResponder`]). If a set is too large for memory, each range is read
-//! when it is answered ([`RangesResponder`]). Items that change meanwhile are found as differences,
-//! or by the next comparison.
+//! The initiator begins with its whole set. Then each side in turn answers the ranges in the
+//! message of the other side. If the fingerprints of a range are equal, the answer marks the range
+//! as settled. Otherwise the answer has the fingerprints of sixteen parts of the range or, if there
+//! are few items, their ids. Only the initiator learns the differences. Between two messages, the
+//! responder remembers nothing but its set. A set in memory must not change during a comparison
+//! ([`NegentropyResponder`]). If a set is too large for memory, each range is read only when it is
+//! answered ([`RangesResponder`]). Items that change in the meantime are found as differences, or
+//! by the next comparison.
 //!
-//! An answer has a maximum length. If it is reached, one fingerprint covers all remaining items.
-//! The initiator's next message then continues with these items.
+//! An answer has a maximum length. If an answer reaches this length, it ends with one fingerprint
+//! of all remaining items. Then the initiator's next message continues with these items.
 
 mod bound;
 mod error;
@@ -53,5 +54,6 @@ pub use set::{NegentropySet, SortedItems, SummedItems};
 /// The first byte of a message of this version.
 pub const VERSION: u8 = 0x61;
 
-/// The smallest maximum length of a message, in bytes. The answer to one range always fits.
+/// The lowest maximum length of a message, in bytes. The answer to one range always fits into this
+/// length.
 pub const FRAME_BYTES_MIN: usize = 4096;

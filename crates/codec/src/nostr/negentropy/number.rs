@@ -1,6 +1,6 @@
 //! A number as digits to the base 128.
 
-/// Ten digits to the base 128, and how many of the last digits form the number.
+/// Returns ten digits to the base 128, and how many of the last digits make up the number.
 #[inline]
 pub(super) fn number(mut value: u64) -> ([u8; 10], usize) {
     let (mut digits, mut len) = ([0; 10], 0);

@@ -1,4 +1,4 @@
-//! Answers a message of the other side, range by range.
+//! Answers a message, range by range.
 
 use std::ops::Range;
 
@@ -20,15 +20,15 @@ pub(super) struct AnswerPass<M> {
 }
 
 impl<M: AsRef<[u8]>> AnswerPass<M> {
-    /// Begins an answer of at most `bytes_max` bytes.
+    /// Begins an answer that has at most `bytes_max` bytes.
     pub(super) fn new(message: M, bytes_max: usize) -> Self {
         let (reader, writer) = (MessageReader::new(), MessageWriter::new(bytes_max));
         Self { message, reader, writer, start: 0 }
     }
 
     /// Answers the next range. `answer_ids` answers a range of ids, and returns the index of the
-    /// first item that is not answered yet. Returns false at the end of the message, and when the
-    /// answer is full.
+    /// first item that still has to be answered. Returns false at the end of the message, or when
+    /// the answer is full.
     pub(super) fn step<S: NegentropySet>(
         &mut self,
         set: &S,

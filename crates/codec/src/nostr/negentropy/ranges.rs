@@ -1,4 +1,4 @@
-//! The responder for a set that is too large for memory and is queried by ranges.
+//! The responder for a set that is too large for memory. The set is queried by ranges.
 
 use std::ops::Range;
 
@@ -11,23 +11,22 @@ use super::set::{NegentropySet as _, SortedItems};
 use super::write::{MessageFull, MessageWriter, PARTS};
 use crate::id_sum::IdTally;
 
-/// Maximum number of items in a range that is fetched and divided exactly. A larger range is
-/// divided at the positions that the set proposes.
+/// Maximum number of items in a range that is fetched and divided exactly. The set itself proposes
+/// positions at which a larger range is divided.
 const FETCHED_MAX: u64 = 1024;
 
-/// A sorted set of items that keeps sums and is queried by ranges. The set may change between two
-/// calls. The answer for a range is then correct at some moment, which may differ from range to
-/// range.
+/// A sorted set of items. It keeps sums and is queried by ranges. The set may change between two
+/// calls. Then the answer for each range is correct at some moment, but these moments may differ.
 pub trait NegentropyRanges {
-    /// The tally of the items before a position. The tally may include other items if these are the
-    /// same at each position: only the difference between two positions counts.
+    /// The tally of the items before a position. The result may include further items, if they are
+    /// the same at each position: only the difference between two results counts.
     fn before(&self, at: &NegentropyItem) -> IdTally;
 
     /// The first items of a range, in order, at most `max`.
     fn items(&self, range: Range<NegentropyItem>, max: usize) -> Vec<NegentropyItem>;
 
-    /// Positions within a range that divide it into about `parts` parts of about the same number of
-    /// items, ascending.
+    /// Returns ascending positions that divide a range into about `parts` parts with about the same
+    /// number of items.
     fn divide(&self, range: Range<NegentropyItem>, parts: usize) -> Vec<NegentropyItem>;
 }
 
@@ -38,24 +37,24 @@ pub struct RangesResponder {
     reader: MessageReader,
     /// `None` if the message has another version.
     writer: Option<MessageWriter>,
-    /// Start of the next range, and the tally of the items before this start, if known.
+    /// The start of the next range, and the tally of all items before it, if known.
     start: (NegentropyItem, Option<IdTally>),
 }
 
 impl RangesResponder {
-    /// Begins an answer, like [`NegentropyResponder::new`](super::NegentropyResponder::new).
+    /// Begins an answer, as [`NegentropyResponder::new`](super::NegentropyResponder::new) does.
     pub fn new(message: Vec<u8>, frame_bytes_max: usize) -> Result<Self, NegentropyError> {
         let writer = check_message(&message)?.then(|| MessageWriter::new(frame_bytes_max));
         let (reader, start) = (MessageReader::new(), (NegentropyItem::default(), None));
         Ok(Self { message, reader, writer, start })
     }
 
-    /// Answers the next `ranges_max` ranges. Returns whether more are left.
+    /// Answers the next `ranges_max` ranges. Returns whether more ranges are left.
     pub fn step(&mut self, set: &impl NegentropyRanges, ranges_max: usize) -> bool {
         (0..ranges_max).all(|_| self.answer_range(set))
     }
 
-    /// Answers one range. Returns false at the end of the message, and when the answer is full.
+    /// Answers one range. Returns false at the end of the message, or when the answer is full.
     fn answer_range(&mut self, set: &impl NegentropyRanges) -> bool {
         let Some(writer) = &mut self.writer else { return false };
         // `new` has checked all ranges.
@@ -103,7 +102,7 @@ impl RangesResponder {
     }
 }
 
-/// Writes the ids of a range, or as many ids as fit. Returns the first item that was left out.
+/// Writes as many ids of a range as fit. Returns the first item that was left out.
 fn write_ids(
     writer: &mut MessageWriter,
     set: &impl NegentropyRanges,

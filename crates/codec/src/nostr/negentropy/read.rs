@@ -1,4 +1,4 @@
-//! Reading a message, range by range, in place.
+//! Reads a message, range by range, in place.
 
 use super::VERSION;
 use super::bound::{NegentropyItem, RangeBound};
@@ -9,7 +9,7 @@ use crate::record::Id;
 /// Content of a range in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeWords<'a> {
-    /// Nothing: the range is settled.
+    /// Nothing: the range is settled, so there is nothing more to compare.
     Skip,
     /// The fingerprint of the sender's items.
     Fingerprint(&'a Fingerprint),
@@ -17,7 +17,7 @@ pub(super) enum RangeWords<'a> {
     Ids(&'a [Id]),
 }
 
-/// A position between two ranges of a message.
+/// The position of a reader between two ranges of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageReader {
     at: usize,
@@ -25,8 +25,8 @@ pub(super) struct MessageReader {
     bound: NegentropyItem,
 }
 
-/// Returns whether a message has this version. The answer to another version is our version byte
-/// alone.
+/// Returns whether a message has this version of the protocol. A message of another version is
+/// answered with this version's byte alone.
 pub(super) fn is_ours(message: &[u8]) -> Result<bool, NegentropyError> {
     match message.first() {
         None => Err(NegentropyError::Short),
@@ -37,7 +37,7 @@ pub(super) fn is_ours(message: &[u8]) -> Result<bool, NegentropyError> {
 }
 
 /// Checks a whole message, and returns whether it has this version. In a message of another
-/// version, only the first byte is checked.
+/// version, nothing but the first byte is checked.
 pub fn check_message(message: &[u8]) -> Result<bool, NegentropyError> {
     let is_ours = is_ours(message)?;
     let mut reader = MessageReader::new();
@@ -46,7 +46,7 @@ pub fn check_message(message: &[u8]) -> Result<bool, NegentropyError> {
 }
 
 impl MessageReader {
-    /// A position in front of the first range.
+    /// Makes a position before the first range.
     pub(super) const fn new() -> Self {
         Self { at: 1, bound: NegentropyItem { time: 0, id: [0; 32] } }
     }
@@ -91,12 +91,12 @@ fn read_bytes<'a>(from: &mut &'a [u8], len: usize) -> Result<&'a [u8], Negentrop
     Ok(taken)
 }
 
-/// Reads a number, of ten digits at most.
+/// Reads a number of at most ten digits.
 fn read_number(from: &mut &[u8]) -> Result<u64, NegentropyError> {
     let mut number = 0_u64;
     loop {
         let (&digit, rest) = from.split_first().ok_or(NegentropyError::Short)?;
-        // A leading zero, or a digit too many.
+        // The number has a leading zero or too many digits.
         if digit == 0x80 && number == 0 || number >> 57 != 0 {
             return Err(NegentropyError::Number);
         }
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn all_of_a_message_is_checked_if_it_has_this_version() {
-        // An infinite bound, and no ids.
+        // The message has an infinite bound and no ids.
         let whole = [VERSION, 0, 0, 2, 0];
         assert_eq!(check_message(&whole), Ok(true));
         for (message, checked) in [

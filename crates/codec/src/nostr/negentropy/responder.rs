@@ -14,16 +14,16 @@ pub struct NegentropyResponder {
 }
 
 impl NegentropyResponder {
-    /// Checks the whole `message` ([`check_message`]). The answer to another version is our version
-    /// byte alone. The answer has at most `frame_bytes_max` bytes, or
-    /// [`FRAME_BYTES_MIN`](super::FRAME_BYTES_MIN) if that is more.
+    /// Checks the whole `message` ([`check_message`]). A message of another version is answered
+    /// with this version's byte alone. The answer has at most `frame_bytes_max` bytes, and never a
+    /// lower maximum than [`FRAME_BYTES_MIN`](super::FRAME_BYTES_MIN).
     pub fn new(message: Vec<u8>, frame_bytes_max: usize) -> Result<Self, NegentropyError> {
         let is_ours = check_message(&message)?;
         Ok(Self { pass: is_ours.then(|| AnswerPass::new(message, frame_bytes_max)) })
     }
 
-    /// Answers the next `ranges_max` ranges, from the same `set` in every step. Returns whether
-    /// more are left.
+    /// Answers the next `ranges_max` ranges. `set` must be the same in every step. Returns whether
+    /// more ranges are left.
     pub fn step(&mut self, set: &impl NegentropySet, ranges_max: usize) -> bool {
         let Some(pass) = &mut self.pass else { return false };
         (0..ranges_max).all(|_| {

@@ -8,19 +8,19 @@ use crate::id_sum::IdSum;
 
 /// A set of items in order, which must not change while it is compared.
 ///
-/// A comparison reads few items by index and many sums of ranges. A set may therefore keep sums, so
-/// that it need not read all items.
+/// A comparison needs few single items, but many sums over ranges of items. So a set may keep sums,
+/// and then need not read all items.
 pub trait NegentropySet {
     /// The number of items.
     fn size(&self) -> usize;
 
-    /// The item at `index`; `None` from [`NegentropySet::size`] on.
+    /// The item at `index`; `None` if `index` is [`NegentropySet::size`] or higher.
     fn item(&self, index: usize) -> Option<&NegentropyItem>;
 
     /// The sum of the ids of the items in `range`, which lies within the set.
     fn sum(&self, range: Range<usize>) -> IdSum;
 
-    /// The index of the first item, from the index `from` on, that is not before `bound`.
+    /// The index of the first item that is not before `bound`, searched from index `from` on.
     fn lower_bound(&self, from: usize, bound: &NegentropyItem) -> usize {
         let (mut low, mut high) = (from, self.size());
         while low < high {
@@ -41,12 +41,12 @@ pub trait NegentropySet {
     }
 }
 
-/// A set without sums: a fingerprint takes time in proportion to its items.
+/// A set without sums. The time for a fingerprint grows with the number of its items.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SortedItems(Vec<NegentropyItem>);
 
 impl From<Vec<NegentropyItem>> for SortedItems {
-    /// Sorts and deduplicates the items. Items of infinite time are left out.
+    /// Sorts and deduplicates the items. An item with infinite time is left out.
     fn from(mut items: Vec<NegentropyItem>) -> Self {
         items.retain(|item| item.time < u64::MAX);
         items.sort_unstable();
@@ -73,12 +73,12 @@ impl NegentropySet for SortedItems {
     }
 }
 
-/// A set with a stored sum for every 128 items, so that a fingerprint reads few items, however
+/// A set with a stored sum for each group of 128 items. So a fingerprint reads few items, however
 /// large its range is.
 #[derive(Clone, Debug, Default)]
 pub struct SummedItems {
     items: Vec<NegentropyItem>,
-    /// The sum of all items before each group.
+    /// For each group, the sum of all items before the group.
     sums: Vec<IdSum>,
 }
 
@@ -86,7 +86,7 @@ pub struct SummedItems {
 const SUMMED_TOGETHER: usize = 128;
 
 impl From<Vec<NegentropyItem>> for SummedItems {
-    /// Sorts and deduplicates the items. Items of infinite time are left out.
+    /// Sorts and deduplicates the items. An item with infinite time is left out.
     fn from(items: Vec<NegentropyItem>) -> Self {
         let SortedItems(items) = items.into();
         let mut sums = Vec::with_capacity(items.len() / SUMMED_TOGETHER + 1);
@@ -103,7 +103,7 @@ impl From<Vec<NegentropyItem>> for SummedItems {
 }
 
 impl SummedItems {
-    /// The items of the times `from` to `to`, both inclusive, in order.
+    /// The items with times from `from` to `to`, both inclusive, in order.
     pub fn between(&self, from: u64, to: u64) -> &[NegentropyItem] {
         let start = self.items.partition_point(|item| item.time < from);
         let end = self.items.partition_point(|item| item.time <= to);

@@ -1,4 +1,4 @@
-//! Writing a message, range by range.
+//! Writes a message, range by range.
 
 use std::ops::Range;
 
@@ -8,15 +8,15 @@ use super::number::number;
 use super::set::NegentropySet;
 use super::{FRAME_BYTES_MIN, VERSION};
 
-/// Parts that a range is divided into.
+/// Number of parts into which a range is divided.
 pub(super) const PARTS: usize = 16;
 
 /// Maximum length of a range without its ids, in bytes: a bound (a time, a length, an id), a mode,
 /// and a count.
 const RANGE_BYTES_MAX: usize = 10 + 1 + 32 + 1 + 10;
 
-/// Bytes reserved for the end of a message that is full: a skipped range, and a fingerprint up to
-/// infinity.
+/// Bytes that are kept free for the end of a full message: a skipped range, and a fingerprint of
+/// all items up to infinity.
 const END_BYTES: usize = RANGE_BYTES_MAX + 1 + 1 + 1 + 16;
 
 /// A message that is being written.
@@ -27,21 +27,22 @@ pub(super) struct MessageWriter {
     state: WriterState,
 }
 
-/// Writer state to restore when a range does not fit.
+/// The state of a writer, to be restored if a range does not fit.
 #[derive(Clone, Copy, Debug)]
 struct WriterState {
     /// Time of the last written bound.
     time: u64,
-    /// The bound where the settled ranges that follow the last written range end. `None` without
-    /// such ranges.
+    /// The end of the skipped ranges that follow the last written range and are not written yet.
+    /// `None` if there are no such ranges.
     skipped: Option<RangeBound>,
 }
 
-/// A range did not fit into the message. The message is unchanged.
+/// A range did not fit into the message. The message is then unchanged.
 pub(super) struct MessageFull;
 
 impl MessageWriter {
-    /// Begins a message of at most `bytes_max` bytes, or [`FRAME_BYTES_MIN`] if that is more.
+    /// Begins a message that has at most `bytes_max` bytes, and never a lower maximum than
+    /// [`FRAME_BYTES_MIN`].
     pub(super) fn new(bytes_max: usize) -> Self {
         let bytes_max = bytes_max.max(FRAME_BYTES_MIN);
         Self { out: vec![VERSION], bytes_max, state: WriterState { time: 0, skipped: None } }
@@ -58,8 +59,8 @@ impl MessageWriter {
         self.state.skipped = Some(bound);
     }
 
-    /// Writes the items in `range`, up to `bound`: the fingerprints of their parts or, if there are
-    /// few items, their ids.
+    /// Writes the items in `range`, which ends at `bound`: the fingerprints of sixteen parts or, if
+    /// there are few items, their ids.
     pub(super) fn split(
         &mut self,
         set: &impl NegentropySet,
@@ -94,8 +95,8 @@ impl MessageWriter {
         self.unless_full(len, state)
     }
 
-    /// Truncates the message to `len` and restores `state` if no space is left for the message's
-    /// end.
+    /// If no space is left for the end of the message, cuts the message back to `len` bytes and
+    /// restores `state`.
     fn unless_full(&mut self, len: usize, state: WriterState) -> Result<(), MessageFull> {
         if self.out.len() + END_BYTES > self.bytes_max {
             self.out.truncate(len);
@@ -105,14 +106,14 @@ impl MessageWriter {
         Ok(())
     }
 
-    /// The number of ids that still fit.
+    /// The number of ids for which there is still space.
     pub(super) fn ids_room(&self) -> Result<usize, MessageFull> {
         let taken = self.out.len() + 2 * RANGE_BYTES_MAX + END_BYTES;
         Ok(self.bytes_max.checked_sub(taken).ok_or(MessageFull)? / 32)
     }
 
-    /// Writes the ids of the items in `range`, up to `bound`, or as many ids as fit. Returns the
-    /// index after the last written item.
+    /// Writes as many ids as fit of the items in `range`, which ends at `bound`. Returns the index
+    /// after the last written item.
     pub(super) fn ids_that_fit(
         &mut self,
         set: &impl NegentropySet,
@@ -133,7 +134,7 @@ impl MessageWriter {
         self.end(&set.fingerprint(start..set.size()));
     }
 
-    /// Ends the message with the fingerprint of all items behind the last range.
+    /// Ends the message with a fingerprint of all items behind the last range.
     pub(super) fn end(&mut self, fingerprint: &Fingerprint) {
         self.fingerprint(RangeBound::INFINITE, fingerprint);
     }
@@ -152,7 +153,7 @@ impl MessageWriter {
         self.out.extend_from_slice(fingerprint);
     }
 
-    /// Begins a range, after any skipped ranges.
+    /// Begins a range, and first writes the pending skipped ranges.
     fn open(&mut self, bound: RangeBound, mode: u64) {
         if let Some(skipped) = self.state.skipped.take() {
             self.bound(skipped);
@@ -177,7 +178,7 @@ impl MessageWriter {
     }
 }
 
-/// The shortest bound in front of the item at `index`.
+/// The shortest bound that comes directly before the item at `index`.
 fn between(set: &impl NegentropySet, index: usize) -> RangeBound {
     match (index.checked_sub(1).and_then(|before| set.item(before)), set.item(index)) {
         (Some(before), Some(next)) => RangeBound::between(before, next),

@@ -1,12 +1,12 @@
-//! The payloads that two stores exchange to find out which messages each of them lacks (Waku Store
-//! Sync, `/vac/waku/reconciliation/1.0.0`, in the form that nwaku speaks since 0.37).
+//! The payloads by which two stores find out which messages each of them lacks (Waku Store Sync,
+//! `/vac/waku/reconciliation/1.0.0`, in the form that nwaku has used since version 0.37).
 //!
-//! A message is identified by (time, hash), and messages are sorted by these. A payload divides a
-//! span of time into consecutive ranges. For each range, it holds nothing, a fingerprint of the
-//! sender's messages in it, or the list of these messages.
+//! Time and hash together identify a message, and messages are sorted by time and then by hash. A
+//! payload divides a span of time into consecutive ranges. For each range it has nothing, or a
+//! fingerprint of the sender's messages in the range, or the list of these messages.
 //!
-//! A range can take as little as two bytes. A payload is therefore read in place: it is checked as
-//! a whole, and only its bytes are kept.
+//! A range can be as short as two bytes. So the ranges are not copied: the payload is checked as a
+//! whole, and then read in place.
 
 use super::protobuf;
 use crate::record::Id;
@@ -15,10 +15,11 @@ mod write;
 
 pub use write::PayloadWriter;
 
-/// Maximum number of topics in a payload, for each of the two sorts. A cluster has as many shards.
+/// Maximum number of topics in a payload, for each of the two sorts of topics. A cluster has at
+/// most this many shards.
 pub const TOPICS_MAX: u64 = 1_024;
 
-/// A message's position in the order: its time in ns and its hash.
+/// A message's position in the order: time in ns, then hash.
 pub type MessagePosition = (u64, Id);
 
 /// Content of a range in a payload.
@@ -28,7 +29,8 @@ pub enum RangeContent<'a> {
     Skip,
     /// The XOR of the hashes of all messages in the range.
     Fingerprint(Id),
-    /// All messages in the range, and whether the other side has sent its own messages.
+    /// All of the sender's messages in the range, and whether the peer has already sent its own
+    /// messages.
     Items(SyncItems<'a>, bool),
 }
 
@@ -41,12 +43,12 @@ pub struct SyncRange<'a> {
     pub said: RangeContent<'a>,
 }
 
-/// A payload that is not empty, as a view over the bytes it was read from.
+/// A payload that is not empty, as a view over the bytes from which it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncPayload<'a> {
-    /// Pubsub topics of the sender's messages; no topics means all.
+    /// The pubsub topics that the sender compares; none means all topics.
     pub pubsub_topics: SyncTopics<'a>,
-    /// Content topics of the sender's messages; no topics means all.
+    /// The content topics that the sender compares; none means all topics.
     pub content_topics: SyncTopics<'a>,
     /// Time at which the first range begins.
     pub start: u64,
@@ -61,7 +63,7 @@ pub enum SyncError {
     /// The bytes end too early.
     #[error("the payload is cut short")]
     Short,
-    /// A number, or a time, of more than 64 bits.
+    /// A number or a time has more than 64 bits.
     #[error("the payload has a number that is too large")]
     Number,
     /// A topic that is not UTF-8.
@@ -73,13 +75,13 @@ pub enum SyncError {
     /// An unknown kind of range, or an unknown flag.
     #[error("the payload has a range of an unknown kind")]
     Kind,
-    /// Messages, or ranges, that are not in order.
+    /// Messages or ranges are not in order.
     #[error("the payload's messages are not in order")]
     Order,
 }
 
 impl<'a> SyncPayload<'a> {
-    /// Reads a payload. Returns `None` if it is empty: then nothing is left to compare.
+    /// Reads a payload; `None` if it is empty, which means that nothing is left to compare.
     pub fn parse(mut bytes: &'a [u8]) -> Result<Option<Self>, SyncError> {
         if bytes.len() <= 1 {
             return Ok(None);
@@ -169,7 +171,7 @@ impl<'a> SyncItems<'a> {
     }
 }
 
-/// The ranges of a payload that are left to read.
+/// The ranges of a payload that are still to be read.
 struct SyncRanges<'a> {
     left: &'a [u8],
     end: MessagePosition,
@@ -193,7 +195,7 @@ impl<'a> SyncRanges<'a> {
             known.copy_from_slice(read_bytes(from, len)?);
         }
         let end = (self.end.0.checked_add(step).ok_or(SyncError::Number)?, hash);
-        // Overlapping ranges could request the same message many times.
+        // If ranges overlapped, the same message could be requested many times.
         if end < self.end {
             return Err(SyncError::Order);
         }
@@ -249,7 +251,7 @@ fn topic<'a>(from: &mut &'a [u8]) -> Result<&'a str, SyncError> {
     simdutf8::basic::from_utf8(read_bytes(from, len)?).map_err(|_| SyncError::Topic)
 }
 
-/// Reads a message, whose time is encoded relative to the time of the previous message.
+/// Reads a message. Its time is encoded as the distance from the time of the previous message.
 fn item(from: &mut &[u8], before: u64) -> Result<MessagePosition, SyncError> {
     let time = before.checked_add(number(from)?).ok_or(SyncError::Number)?;
     Ok((time, id(from)?))

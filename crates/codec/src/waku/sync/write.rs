@@ -3,14 +3,14 @@
 use super::MessagePosition;
 use crate::record::{Id, put_varint};
 
-/// Writes a payload, range by range. Adjacent skipped ranges are merged.
+/// Writes a payload, range by range. Skipped ranges that follow each other are merged.
 #[derive(Debug)]
 pub struct PayloadWriter {
     out: Vec<u8>,
     bytes_max: usize,
     /// Time at which the last written range ends.
     time: u64,
-    /// End of the pending skipped ranges after the last written range.
+    /// End of the skipped ranges that follow the last written range and are not written yet.
     skipped: Option<MessagePosition>,
     /// Whether a range that is not skipped has been written.
     has_content: bool,
@@ -37,15 +37,15 @@ impl PayloadWriter {
         self.skipped = Some(end);
     }
 
-    /// Writes the skipped range first, if `end` has a hash. The hash of an end is written only if
-    /// the previous end has the same time, so the previous end must have been written.
+    /// If `end` has a hash, writes the pending skipped range. The hash of an end is written only if
+    /// the previous end has the same time. So the previous end must be in the payload.
     fn write_skipped_before(&mut self, end: MessagePosition) {
         if end.1 != [0; 32] && end.0 != self.time {
             self.write_skipped();
         }
     }
 
-    /// Writes the pending skipped range, which follows the last written range.
+    /// Writes the skipped range behind the last written range.
     fn write_skipped(&mut self) {
         if let Some(skipped) = self.skipped.take() {
             self.write_end(skipped);
@@ -61,8 +61,8 @@ impl PayloadWriter {
         });
     }
 
-    /// Writes the range up to `end` with its messages. `was_sent` is true if the other side has
-    /// sent its own messages.
+    /// Writes the range up to `end` with its messages. `was_sent` tells whether the peer has
+    /// already sent its own messages.
     pub fn items(&mut self, end: MessagePosition, items: &[MessagePosition], was_sent: bool) {
         // Each message takes at least 33 bytes.
         if items.len().saturating_mul(33) > self.bytes_max {
@@ -81,8 +81,8 @@ impl PayloadWriter {
         });
     }
 
-    /// Writes the range up to `end`, and calls `what` to append the range's content. A range that
-    /// does not fit is skipped: the next comparison continues there.
+    /// Writes the range up to `end`; `what` appends the content of the range. A range that does not
+    /// fit is skipped, and the next comparison continues there.
     fn write_range(&mut self, end: MessagePosition, what: impl FnOnce(&mut Vec<u8>)) {
         self.write_skipped_before(end);
         let (len, time) = (self.out.len(), self.time);
@@ -100,7 +100,7 @@ impl PayloadWriter {
     fn write_end(&mut self, end: MessagePosition) {
         put_varint(&mut self.out, end.0 - self.time);
         if end.0 == self.time {
-            // The hash without its trailing zeros.
+            // The trailing zeros of the hash are not written.
             let len = end.1.iter().rposition(|byte| *byte != 0).map_or(1, |at| at + 1);
             self.out.push(len as u8);
             self.out.extend_from_slice(&end.1[..len]);
@@ -108,8 +108,8 @@ impl PayloadWriter {
         self.time = end.0;
     }
 
-    /// Returns the payload's bytes, and whether any range is not skipped. If all ranges are
-    /// skipped, the payload is a single byte.
+    /// Returns the bytes of the payload, and whether it has any range that is not skipped. If all
+    /// ranges are skipped, the payload is a single byte.
     pub fn finish(mut self) -> (Vec<u8>, bool) {
         if !self.has_content {
             return (vec![0], false);
