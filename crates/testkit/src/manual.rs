@@ -24,8 +24,8 @@ pub fn compare(name: &str, made: &str) {
     }
 }
 
-/// Returns the help of a command and of all its subcommands. `name` is the name of the program,
-/// which the command itself does not know.
+/// Returns the help of a command and of all its subcommands. `name` is used for a command that does
+/// not know the name under which it is run.
 pub fn commands(command: clap::Command, name: &str) -> String {
     let (mut made, mut command) = (String::new(), command.term_width(100));
     command.build();

@@ -130,7 +130,7 @@ impl TextSource for Sentences {
     }
 
     fn class_time(&self) -> u64 {
-        // The time of a few units, so that both time and class decide the order.
+        // The value is a few units of time, so that both time and class decide the order.
         4
     }
 }
