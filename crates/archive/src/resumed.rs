@@ -30,8 +30,8 @@ pub struct ResumedSearch<'a> {
     resumes: u32,
     /// Number of rows that earlier searches visited.
     visited: u64,
-    /// Number of damaged records met before the current search, and the number including its last
-    /// good slice.
+    /// Number of damaged records that earlier searches have met, and this number plus those of the
+    /// good slices of the current search.
     damaged: (u64, u64),
 }
 

@@ -134,6 +134,7 @@ impl Manifest {
     pub(crate) fn write_lines(&self, text: &mut String) {
         text.push_str("secret ");
         let mut line = |arguments: std::fmt::Arguments<'_>| {
+            // Writing to a String cannot fail.
             let _ = text.write_fmt(arguments);
         };
         for byte in self.secret {

@@ -154,9 +154,9 @@ impl WordPostings {
         })
     }
 
-    /// Passes each word to `each`, in ascending order, with its postings, which ascend. In the
-    /// postings, each row is replaced by the number at its index in `numbers`
-    /// ([`WordPostings::rows`] has the row at the same index).
+    /// Passes each word to `each`, in ascending order, with its postings, which ascend. Each
+    /// posting has a number from `numbers` in place of its row: the number at the index that the
+    /// row has in [`WordPostings::rows`].
     pub fn sorted<'a>(&'a self, numbers: &[u32], mut each: impl FnMut(&'a str, &[(ListKey, u32)])) {
         let mut words: Vec<(u64, u32)> =
             (0..).zip(self.words()).map(|(at, word)| (index_key(word.as_bytes()), at)).collect();

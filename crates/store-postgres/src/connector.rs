@@ -157,6 +157,7 @@ fn set<'a>(
 ) -> String {
     let mut all = format!("SET statement_timeout = {};", statement_timeout.as_millis());
     for (name, value) in settings {
+        // Writing to a string cannot fail.
         let _ = write!(all, "SET {name} = '{value}';");
     }
     all

@@ -66,6 +66,7 @@ fn checksum(text: &str) -> Vec<u8> {
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut out, byte| {
+        // Writing to a string cannot fail.
         let _ = write!(out, "{byte:02x}");
         out
     })

@@ -198,7 +198,7 @@ pub fn compare_ranges(
     context: &str,
 ) -> usize {
     let Query { from, to, now, mut not_kinds, gate, .. } = world.query();
-    // No sums are asked for readers who see some hidden records.
+    // Stores have no sums for readers that see some hidden records, so no such sums are requested.
     not_kinds.extend(gate.iter().flat_map(|gate| gate.kinds.clone()));
     let query = Query { from, to, now, not_kinds, ..Query::default() };
     let Some(ranges) = store.ranges(&query).expect("the store has ranges") else { return 0 };

@@ -50,7 +50,7 @@ impl WordOrder {
         let is_before = |&at: &u32| {
             let here = self.words[at as usize..].iter().copied();
             let mut pairs = here.zip(wanted()).inspect(|_| step());
-            // If one place has fewer words behind it, this place comes first.
+            // A place that has fewer words behind sorts first.
             let unequal = pairs.find(|(here, wanted)| here != wanted);
             unequal.map_or_else(
                 || self.words.len() - (at as usize) < phrase.len() + 1,

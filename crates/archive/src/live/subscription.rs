@@ -48,7 +48,7 @@ pub(super) struct Subscription {
 /// this state is taken before the lock of the index.
 #[derive(Clone, Copy)]
 pub(super) enum IndexingState {
-    /// One of the newest, and in no list.
+    /// The subscription is one of the newest, and is in no list.
     Newest,
     Entering(IndexProgress),
     Entered,

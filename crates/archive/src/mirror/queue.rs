@@ -59,8 +59,8 @@ impl MirrorQueue {
 
     /// Queues the records that other processes have put into the first store.
     pub(super) fn push_news(&mut self, news: &[NumberedRecord]) {
-        // How many records these records deleted in the first store is unknown. It is assumed that
-        // they delete as many records there as in the second store.
+        // It is unknown how many records were deleted in the first store because of these records.
+        // It is assumed that they delete as many records there as in the second store.
         for (_, record) in news {
             self.push(Write::Put(record.clone()), usize::MAX);
         }

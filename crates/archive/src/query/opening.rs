@@ -56,12 +56,12 @@ struct FoundSet<S: Source> {
 }
 
 impl<S: Source> OpenedPlan<S> {
-    /// Returns the lists of a set of the plan.
+    /// Returns the posting lists of a set in the plan.
     pub(super) fn lists(&self, set: Set) -> Option<&[PostingSlice<S::PostingList>]> {
         self.found.iter().find(|known| known.set == set).map(|known| &*known.lists)
     }
 
-    /// Removes and returns the lists of a set of the plan.
+    /// Removes and returns the posting lists of a set in the plan.
     pub(super) fn take(&mut self, set: Set) -> Vec<PostingSlice<S::PostingList>> {
         let at = self.found.iter().position(|known| known.set == set);
         at.map_or_else(Vec::new, |at| self.found.swap_remove(at).lists)

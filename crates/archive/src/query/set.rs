@@ -3,7 +3,7 @@
 /// The rows that meet one condition of the query. An index can list these rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Set {
-    /// The rows of the query's ids.
+    /// The rows that have one of the query's ids.
     Ids,
     /// The rows of the authors. If the query names kinds, only rows of these kinds.
     Authors,
@@ -13,7 +13,7 @@ pub enum Set {
     /// The rows that have the `i`th needed word. If the query names kinds, only rows of these
     /// kinds.
     Word(usize),
-    /// The rows of the kinds.
+    /// The rows that have one of the query's kinds.
     Kinds,
     /// All rows in the time window.
     Time,

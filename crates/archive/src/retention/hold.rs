@@ -31,7 +31,7 @@ impl RetentionState {
         self.clock_doubted.load(Ordering::Relaxed)
     }
 
-    /// Returns whether history is held that rules would delete.
+    /// Returns whether any history is held, that is, records that rules would otherwise delete.
     pub fn is_history_held(&self) -> bool {
         self.history_held.load(Ordering::Relaxed)
     }

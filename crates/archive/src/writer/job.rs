@@ -41,7 +41,8 @@ pub type WriteCallback = Box<dyn FnOnce(Result<Outcome, Arc<CommitError>>) + Sen
 /// Receives records as soon as they are durable, on the writer's thread.
 pub trait CommitListener: Send {
     /// Receives the records of a durable batch and their sequence numbers, in order. `answer`
-    /// answers the senders. The listener must call it after all subscribers have been notified.
+    /// answers the senders. The listener must call `answer` after all subscribers have been
+    /// notified.
     fn batch(
         &mut self,
         records: &mut dyn Iterator<Item = (u64, Record<'_>)>,

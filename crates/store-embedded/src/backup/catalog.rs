@@ -131,6 +131,7 @@ impl BackupCatalog {
     pub(super) fn text(&self) -> String {
         let mut text = format!("hark-backup {VERSION}\ntime {}\n", self.time_s);
         let add = |text: &mut String, line: std::fmt::Arguments<'_>| {
+            // Writing to a String cannot fail.
             let _ = text.write_fmt(line);
         };
         for file in &self.files {

@@ -254,8 +254,8 @@ impl RuleSearches {
     }
 }
 
-/// Whether a record of these kinds may have the term, in the writer's view. A result of false is
-/// certain, true is not.
+/// Whether a record of these kinds may have the term, in the writer's view. The result false is
+/// certain, the result true is not.
 pub(super) fn may_match(view: &ShelfView, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
     HeadView::writing(&view.active).may_match(kinds, term) || view.writing.may_match(kinds, term)
 }

@@ -28,8 +28,8 @@ pub(super) fn due(
     (0..rows.len()).find_map(|start| {
         let here = tier(&rows[start]);
         let run = rows[start..].iter().map(tier).take_while(|tier| *tier <= here);
-        // Smaller segments behind the last of these must wait. Otherwise every few small segments
-        // would cause a rewrite of a large segment.
+        // Smaller segments that come after the last segment of this size class must wait. Otherwise
+        // every few small segments would cause a rewrite of a large segment.
         let (last, _) = run.enumerate().filter(|(_, tier)| *tier == here).nth(fan_in - 1)?;
         let range = start..start + last + 1;
         fits(&rows[range.clone()], options).then_some(range)

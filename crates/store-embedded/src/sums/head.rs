@@ -38,7 +38,7 @@ impl SummedHead {
         is_later
     }
 
-    /// Of the `published` rows, those that have not been processed yet.
+    /// The rows among the first `published` rows that have not been processed yet.
     pub(crate) fn unseen(&self, published: u32) -> Range<u32> {
         self.seen..published
     }

@@ -81,7 +81,7 @@ fn closing(fault: StatementError) -> StatementError {
     if fault.is_away() { fault } else { StatementError::Away(fault.to_string()) }
 }
 
-/// Begins the transaction, locks the shelf, and fetches the records.
+/// Begins the transaction, locks the shelf, and fetches the stored records that the rules may need.
 pub(super) fn fetch(
     session: &mut DatabaseSession,
     puts: &[Option<PreparedPut<'_>>],
@@ -117,9 +117,9 @@ pub(super) fn fetch(
     Ok(fetched)
 }
 
-/// Adds the records that the statements for distributed tables have found. The rows for slots
-/// without a label are complete. Two sorts of records are still to be fetched by place: the newest
-/// records that forbid others, and the records in slots with a label.
+/// Adds the records that the statements for distributed tables have found. For slots without a
+/// label, these rows are all that the rules may need. Two sorts of records are still to be fetched
+/// by place: the newest records that forbid others, and the records in slots with a label.
 fn find_placed(
     fetched: &mut FetchedState,
     terms: &DatabaseTermHasher,

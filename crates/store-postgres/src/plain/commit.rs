@@ -26,7 +26,7 @@ const SEARCHES_MAX: usize = 2;
 pub(super) const LOOKUPS: RuleLookups =
     RuleLookups { slots_max: LOOKUPS_MAX, by_id: true, searches_max: SEARCHES_MAX };
 
-/// Begins the transaction, locks the shelf, and fetches the records.
+/// Begins the transaction, locks the shelf, and fetches the stored records that the rules may need.
 pub(super) fn fetch(
     session: &mut DatabaseSession,
     puts: &[Option<PreparedPut<'_>>],

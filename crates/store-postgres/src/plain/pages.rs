@@ -29,7 +29,7 @@ pub(super) enum RangeValue {
     Kind,
     /// No value and no kind: the range has all records.
     Any,
-    /// Any of the terms of the query's label condition.
+    /// The range has the records with any term of the query's label condition.
     AnyTerm,
 }
 

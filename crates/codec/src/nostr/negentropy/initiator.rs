@@ -29,8 +29,8 @@ pub struct NegentropyInitiator<'a, S> {
 }
 
 impl<'a, S: NegentropySet> NegentropyInitiator<'a, S> {
-    /// Makes a comparison. Its messages have at most `frame_bytes_max` bytes, and never a lower
-    /// maximum than [`FRAME_BYTES_MIN`](super::FRAME_BYTES_MIN).
+    /// Makes a comparison. Its messages have at most `frame_bytes_max` bytes, or at most
+    /// [`FRAME_BYTES_MIN`](super::FRAME_BYTES_MIN) bytes if `frame_bytes_max` is lower.
     pub fn new(set: &'a S, frame_bytes_max: usize) -> Self {
         Self { set, frame_bytes_max, theirs: Vec::new(), shared: Vec::new() }
     }

@@ -41,8 +41,8 @@ struct WriterState {
 pub(super) struct MessageFull;
 
 impl MessageWriter {
-    /// Begins a message that has at most `bytes_max` bytes, and never a lower maximum than
-    /// [`FRAME_BYTES_MIN`].
+    /// Begins a message of at most `bytes_max` bytes, or of at most [`FRAME_BYTES_MIN`] bytes if
+    /// `bytes_max` is lower.
     pub(super) fn new(bytes_max: usize) -> Self {
         let bytes_max = bytes_max.max(FRAME_BYTES_MIN);
         Self { out: vec![VERSION], bytes_max, state: WriterState { time: 0, skipped: None } }

@@ -9,9 +9,9 @@ use crate::log::{HEADER, Log};
 use crate::segment::SECTIONS;
 use crate::segment::opened::Segment;
 
-/// The position of the slow check. The check goes on in a segment and a log as long as each is
-/// unchanged. So a rewrite of another log of the segment does not make the check begin again with
-/// the segment or the log.
+/// The position of the slow check. If a segment or a log has not changed since the last step, the
+/// check continues at the same position. So a rewrite of another log of the segment does not make
+/// the check begin again with the segment or the log.
 pub(super) struct ScrubPlace {
     /// The lowest number of a log that is still to be read.
     pub(super) from: u32,
