@@ -11,11 +11,11 @@
 //! holds the lock of all commits. So the old line and the new line have the same puts up to the
 //! number at which the new line begins.
 //!
-//! A process that finds a line that it does not know ([`follow`]) goes back to the number at which
-//! its line and the new line differ, and delivers the puts after this number. The numbers that the
-//! process itself uses never go back: the process adds the number of lost puts to all numbers of
-//! the new line. So the code that joins stored and live records by number needs no change. A search
-//! in progress may return a record that is then delivered again, but no record is missed.
+//! If a process finds an unknown line ([`follow`]), the process goes back to the number at which
+//! its own line and the new line differ, and delivers the puts after this number. The numbers that
+//! the process itself uses never go back: the process adds the number of lost puts to all numbers
+//! of the new line. So the code that joins stored and live records by number needs no change. A
+//! search in progress may return a record that is then delivered again, but no record is missed.
 
 use parking_lot::Mutex;
 

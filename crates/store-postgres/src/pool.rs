@@ -29,7 +29,7 @@ impl Backoff {
         opened
     }
 
-    /// Unless the next attempt is due, fails with the last fault.
+    /// If it is too early for the next attempt, fails with the last fault.
     fn ready(&self) -> Result<(), StatementError> {
         match &self.next {
             Some((next, _, fault)) if Instant::now() < *next => Err(fault.clone()),

@@ -92,7 +92,7 @@ impl PostgresStore {
         indexed.map(Some).map_err(|fault| failed(&fault))
     }
 
-    /// Deletes the index of words, whichever texts it is for. Returns whether there was an index of
+    /// Deletes the index of words, whatever texts it covers. Returns whether there was an index of
     /// words.
     pub fn drop_words(&self) -> Result<bool, SearchError> {
         if !self.inner.layout.facts().has_words {

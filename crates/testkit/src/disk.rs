@@ -30,8 +30,7 @@ pub enum Trouble {
     Once,
     /// The disk is full: nothing can be created or written. Syncs, renames and removals still work.
     Full,
-    /// Too many files are open: no file can be created or opened. Writes, syncs and renames still
-    /// work.
+    /// Too many files are open: none can be created or opened. Writes, syncs and renames work.
     NoFiles,
     /// The power fails: every operation from then on fails.
     Power,
@@ -84,8 +83,7 @@ struct State {
     armed: Option<(Trouble, u64)>,
     struck: bool,
     operations: u64,
-    /// Maximum number of bytes of all files together. With `None`, the machine's disk is the only
-    /// bound.
+    /// Maximum number of bytes of all files together. `None`: only the machine's disk is a bound.
     room: Option<u64>,
 }
 

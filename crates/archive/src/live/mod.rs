@@ -51,8 +51,8 @@ struct Registration {
 }
 
 /// Maximum number of filters of the newest subscriptions. Each new record is compared with all of
-/// these filters. Above the bound, the oldest of these subscriptions moves into the lists of the
-/// index.
+/// these filters. If there are more filters, the oldest of these subscriptions moves into the lists
+/// of the index.
 const NEWEST_MAX: usize = 32;
 /// Maximum number of filters of a subscription that may be one of the newest, and maximum number of
 /// values in these filters. A larger subscription enters the lists at once, in steps for which its

@@ -3,8 +3,8 @@
 //! The subscription is in the live index before its searches are opened, so nothing is missed. Each
 //! search reports the last sequence number that its snapshot sees, so a record's number shows
 //! whether the search saw the record. The searches of several queries have different snapshots. A
-//! record is still to be sent if it matches a query and that query's search did not see the record,
-//! unless the answer to another query has sent the record. No list of sent records is needed: an
+//! record that matches a query is still to be sent if the query's search did not see the record,
+//! and no answer to another query has included the record. No list of sent records is needed: an
 //! answer goes through its matches in order, so the end of the answer ([`AnswerReach`]) shows which
 //! records were sent.
 

@@ -62,7 +62,7 @@ impl<S: Source> Driver<S> {
     ) -> Option<(u32, u32, Option<u32>)> {
         match self {
             Self::Keys(keys) => keys.next().map(|(key, value)| (source.row(key), value, None)),
-            // The rows are not prepared, as no work is left.
+            // The rows are not prepared: the search has used up its work.
             Self::Few(_) | Self::Beginning { .. } => None,
             Self::One(stream) => {
                 let index = stream.step(source, query)?;

@@ -3,9 +3,9 @@
 //! A ranked search runs an ordinary search, newest first and without a limit, and ranks each match.
 //! Only the ids of the best matches are kept, as many as the limit. A score is the sum of the
 //! record's time and a bonus that has a maximum. Once there are more matches than the limit, a row
-//! is read only if it can rank better than the worst of these best matches: the index knows the
-//! row's time and the classes of its words. The walk ends at the first row that is so old that no
-//! bonus suffices. At the end, the best records are read by their ids.
+//! is read only if it can rank better than the worst of these best matches. The index decides this:
+//! it has the row's time and the classes of its words. The walk ends at the first row that is so
+//! old that no bonus suffices. At the end, the best records are read by their ids.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::ControlFlow;

@@ -14,8 +14,8 @@ use crate::store::{CommitError, RetentionNote, SearchError, Store};
 /// delete. The code that brings history, and the code that reports on the shelf, share this state.
 #[derive(Debug, Default)]
 pub struct RetentionState {
-    /// The time up to which history is held, as far as it is known. The mutex is locked while the
-    /// time is written to the store.
+    /// The time up to which history is held; `None` if this process knows of no hold. The mutex is
+    /// locked while the time is written to the store.
     held_until: Mutex<Option<u64>>,
     /// Locked while rules delete records that are not held. A new hold waits for this lock.
     sweeping: Mutex<()>,

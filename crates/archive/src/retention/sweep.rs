@@ -1,5 +1,5 @@
-//! One step of retention: deletes a batch of records that have expired, that are too old for a
-//! rule, or that exceed a bound.
+//! A step of retention. It deletes a batch of records that have expired, are too old for a rule, or
+//! exceed a bound.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -214,8 +214,8 @@ impl RetentionPolicy {
         Ok(held_until)
     }
 
-    /// In a shelf without notes, holds the records that rules would delete. Records are held only
-    /// if some are so old that the rules cannot have been applied. Such a shelf was restored, or
+    /// In a shelf without notes, holds the records that rules would delete. It does so only if some
+    /// records are so old that the rules cannot have been applied. Such a shelf was restored, or
     /// imported with an earlier version of Hark.
     fn hold_unswept(
         &self,

@@ -14,8 +14,8 @@ use crate::query::{Position, Query};
 /// one of the results.
 pub trait IdRanges: Send {
     /// Returns the number of records before a position, and the sum of their ids. The result may
-    /// include records before the query's window, but the same ones at each position. So only the
-    /// difference between two results has a meaning.
+    /// include records before the query's window, but these records are the same at each position.
+    /// So only the difference between two results has a meaning.
     fn before(&self, at: &Position) -> IdTally;
 
     /// Returns at most `max` records from position `from` on and before `to`, in order.

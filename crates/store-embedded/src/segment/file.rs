@@ -427,7 +427,7 @@ impl SegmentFile {
         let share = |hash: u64| ((u128::from(hash) * len as u128) >> 64) as usize;
         let guess = share(value);
         // The second guess corrects the first guess by the difference between `value` and the hash
-        // there.
+        // at the first guess.
         let there = at(guess);
         let guess = if there > value {
             guess.saturating_sub(share(there - value))
@@ -478,8 +478,7 @@ pub fn partition(len: u32, before: impl Fn(u32) -> bool) -> u32 {
 }
 
 /// Does the same as [`partition`], and is faster if the result is near `guess`. If the file is
-/// damaged, `before` may be true again above the result. Then the result is any number at which
-/// `before` becomes false.
+/// damaged, `before` may become false at several numbers. Then the result is any of these numbers.
 pub fn partition_near(len: u32, guess: u32, before: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (guess.min(len), guess.min(len));
     let mut reach = 8;

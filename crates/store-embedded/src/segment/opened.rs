@@ -305,8 +305,8 @@ impl Segment {
         })
     }
 
-    /// Notes that a part of the file was lost, if the hash of a row's id is not the hash that the
-    /// index has for this row.
+    /// If the hash of a row's id differs from the row's hash in the index, notes that a part of the
+    /// file was lost.
     pub(super) fn note_other(&self, id: &Id, hash: u64) {
         if self.terms.id(id) != hash {
             self.file.note_lost();

@@ -30,8 +30,8 @@ const KEYS_MIN: usize = 64;
 const KEYS_MAX: usize = 1_000;
 /// Maximum number of kinds for which the index ranges of one term or author are merged.
 const ARMS_MAX: usize = 10;
-/// Assumptions for the first window: one record in this number meets the condition. The three
-/// numbers are for no condition, for a condition on kinds, and for a condition on terms or authors.
+/// The first window is chosen as if one record in this number met the condition. The three numbers
+/// are for no condition, for a condition on kinds, and for a condition on terms or authors.
 const SHARE_ALL: u64 = 2;
 const SHARE_KINDS: u64 = 4;
 const SHARE_VALUES: u64 = 32;

@@ -83,7 +83,7 @@ impl ClusterCheck {
         check
     }
 
-    /// Makes a check that could not be made, or has passed with a restriction.
+    /// Makes the result of a check that was not possible, or that has passed with a restriction.
     pub(crate) fn warning(
         node: Option<&NodeAddress>,
         subject: &'static str,

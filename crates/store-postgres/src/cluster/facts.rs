@@ -21,8 +21,8 @@ pub struct NodeFacts {
     pub in_recovery: bool,
     /// The setting `wal_level`: `replica`, `logical` or `minimal`.
     pub wal_level: String,
-    /// Maximum number of prepared transactions. Each commit over several nodes needs one while it
-    /// is in progress.
+    /// Maximum number of prepared transactions. Each commit over several nodes needs a prepared
+    /// transaction until the commit is done.
     pub prepared_max: i64,
     /// Maximum number of replication slots, and number of existing slots.
     pub slots: (i64, i64),

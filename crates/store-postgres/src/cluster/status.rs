@@ -21,8 +21,7 @@ pub struct ClusterStatus {
     pub nodes: Vec<NodeStatus>,
     /// Moves of shards that are under way.
     pub moves: Vec<RunningMove>,
-    /// Number of groups of shards that would have to move to be spread evenly, or why the number is
-    /// unknown.
+    /// Number of moves after which the shards would be spread evenly, or why the number is unknown.
     pub moves_needed: Result<usize, String>,
     /// Background jobs of Citus that have failed, newest first.
     pub failed_jobs: Vec<FailedJob>,

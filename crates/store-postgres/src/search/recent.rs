@@ -113,7 +113,8 @@ impl RecentRecords {
         });
     }
 
-    /// Notes puts of these keys, with their numbers. A key may have been put before.
+    /// Remembers the puts of these keys, with the numbers of the puts. A key may have been put
+    /// before.
     pub(crate) fn put(&self, era: u64, puts: impl Iterator<Item = (IndexKey, i64)>) {
         let puts: Vec<(IndexKey, i64)> = puts.collect();
         self.with(era, |all| {
