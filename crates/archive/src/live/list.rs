@@ -43,7 +43,7 @@ impl ListedQuery {
 pub(super) enum QueryList {
     #[default]
     Empty,
-    /// One entry: the most common list, as most authors have one follower here.
+    /// One entry. Most lists are of this form, because most authors have one follower here.
     One(ListedQuery),
     /// Some entries, in no order.
     Few(Vec<ListedQuery>),

@@ -32,8 +32,8 @@ pub struct Plan {
 
 /// A set with at most this many terms is always looked up: a lookup costs no more than a row.
 const PROBES_FREE: u64 = 64;
-/// Maximum number of posting lists in which a row is looked up for one set. If more were needed,
-/// reading the record would be cheaper.
+/// Maximum number of posting lists in which a row is looked up for one set. If the set has more
+/// lists, reading the record is cheaper.
 const CUT_LISTS_MAX: usize = 8;
 /// The same maximum for a word. It is higher, since dividing a record's text into words costs far
 /// more than reading the record.

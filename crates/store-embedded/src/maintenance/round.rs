@@ -145,8 +145,8 @@ impl<'a> MaintenanceRound<'a> {
         is_merged
     }
 
-    /// Segments of an early version have no ids. Replaces each of them by a segment with ids, for
-    /// the same logs.
+    /// Segments that an early version has written have no ids. Replaces each such segment with a
+    /// segment that has ids and covers the same logs.
     fn add_ids(&mut self) {
         while !(self.stop)() {
             let view = self.shelf.view.load_full();

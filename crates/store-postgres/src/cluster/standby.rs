@@ -199,8 +199,9 @@ fn advice(node: &NodeAddress, found: &StandbySetup) -> Vec<String> {
         ));
     }
     if found.synchronous_names.is_empty() && !streaming.is_empty() {
-        // The setting names the standbys. It is recommended only after they stream. The setting `*`
-        // would also be copied to a standby, which then could not commit after its promotion.
+        // The setting names the standbys. So the setting is recommended only once the standbys
+        // stream. The setting `*` would also be copied to a standby, which then could not commit
+        // after its promotion.
         let names: Vec<String> =
             streaming.iter().map(|one| format!("\"{}\"", one.name.replace('"', "\"\""))).collect();
         advice.push(format!(

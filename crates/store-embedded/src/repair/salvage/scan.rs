@@ -128,7 +128,7 @@ impl<T> DeletionsOfBatch<T> {
         }
     }
 
-    /// Ends the log. If it is the last log, deletions that are not decided are dropped.
+    /// Ends the log. If this log is the last log, drops the deletions that are not decided yet.
     pub(crate) fn end(mut self, is_last: bool, each: &mut dyn FnMut(T)) {
         if !is_last {
             self.run_due_maintenance(each);
