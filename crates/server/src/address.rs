@@ -43,9 +43,9 @@ pub struct Proxies {
 }
 
 impl Default for Proxies {
-    /// No trusted proxies, and the most common header. Some programs that forward connections do
-    /// not name the client, such as Tor or a TCP load balancer. If such a program were trusted, a
-    /// client could claim any address.
+    /// Trusts no proxy. Some programs that forward connections, such as Tor or a TCP load balancer,
+    /// do not write the header. If such a program were trusted, a client could write the header
+    /// itself and claim any address.
     fn default() -> Self {
         Self { trusted: Vec::new(), header: Self::HEADERS[0].into() }
     }

@@ -1,4 +1,4 @@
-//! Bounds the memory that the server holds for clients, in all and per address.
+//! Bounds the memory that the server uses for clients: the total, and the sum of each address.
 //!
 //! The memory of one connection has its own bounds. A budget bounds the sum over many connections.
 
@@ -12,14 +12,14 @@ use crate::address::ClientAddress;
 /// One address may hold at most the budget divided by this number.
 const OF_ADDRESS: usize = 4;
 
-/// Bytes that are held, in all and by address.
+/// The bytes in use: the total, and the sum of each address.
 #[derive(Debug, Default)]
 pub(crate) struct Budget(Mutex<BudgetUse>);
 
 #[derive(Debug, Default)]
 struct BudgetUse {
     all: usize,
-    /// Addresses that hold nothing are removed.
+    /// Bytes by address. An address without bytes has no entry.
     of: HashMap<ClientAddress, usize>,
 }
 
@@ -32,13 +32,13 @@ pub(crate) struct BudgetShare {
 }
 
 impl Budget {
-    /// Creates an empty share for a connection of the address `of`. Without an address, its bytes
-    /// count only towards the total.
+    /// Creates an empty share for a connection of the address `of`. If `of` is `None`, the bytes of
+    /// the share count only towards the total.
     pub(crate) fn share(self: &Arc<Self>, of: Option<ClientAddress>) -> BudgetShare {
         BudgetShare { budget: Arc::clone(self), of, bytes: 0 }
     }
 
-    /// Bytes that are held now.
+    /// The bytes in use now, of all shares.
     pub(crate) fn bytes(&self) -> usize {
         self.0.lock().all
     }
@@ -50,8 +50,8 @@ impl BudgetShare {
         self.bytes
     }
 
-    /// Changes the share to `bytes`. The share may not grow if all shares would exceed `max`, or
-    /// the shares of its address a quarter of `max`. Then the result is false, and nothing changes.
+    /// Changes the share to `bytes`. Returns false and changes nothing if all shares together would
+    /// exceed `max`, or if the shares of its address would exceed a quarter of `max`.
     pub(crate) fn resize(&mut self, bytes: usize, max: usize) -> bool {
         let mut held = self.budget.0.lock();
         let all = held.all - self.bytes + bytes;

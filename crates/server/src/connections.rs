@@ -14,12 +14,12 @@ use crate::clients::Clients;
 use crate::metrics::ConnectionRefusal;
 use crate::permits::{Permit, Permits};
 
-/// Extra connections for programs on this machine, beyond the bound of the loopback address that
-/// all local programs share. They are for `/healthz` and `/metrics`; no WebSocket gets an extra
-/// connection.
+/// Extra connections for programs on this machine. All local programs share the loopback address
+/// and its bound of connections; above this bound, they still reach `/healthz` and `/metrics` by
+/// the extra connections. An extra connection never becomes a WebSocket.
 const NEAR_BEYOND: usize = 8;
 
-/// Maximum number of ended connections that are still read from, at a time.
+/// Maximum number of ended connections from which the server still reads.
 const LINGERING_MAX: usize = 256;
 
 /// The connections of a door.
@@ -38,7 +38,7 @@ pub(crate) struct Connections {
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     _among_all: Permit<()>,
-    /// `None` if a proxy is at the other end, or if connections of one address are not bounded.
+    /// `None` if the peer is a trusted proxy, or if connections per address are not bounded.
     of_address: Option<Permit<ClientAddress>>,
     /// Whether the connection is one of the extra connections ([`NEAR_BEYOND`]).
     pub(crate) is_beyond: bool,
@@ -109,7 +109,7 @@ impl Connections {
         self.of.acquire(client.into(), of_address_max).map(Some).ok_or(ConnectionRefusal::Address)
     }
 
-    /// Whether a trusted proxy is at the other end.
+    /// Whether the peer is a trusted proxy.
     pub(crate) fn is_proxy(&self, peer: IpAddr) -> bool {
         self.clients.is_proxy(peer)
     }
@@ -158,7 +158,8 @@ pub(crate) async fn send_refusal(mut stream: TcpStream, why: ConnectionRefusal) 
     let saying = async {
         stream.write_all(answer.as_bytes()).await?;
         stream.shutdown().await?;
-        // If the socket closed before the request has arrived, the answer would be lost as well.
+        // The request is read and dropped. If the socket closed before the request arrives, the
+        // client would get a reset and lose the answer.
         let mut rest = [0; 1024];
         while stream.read(&mut rest).await? > 0 {}
         std::io::Result::Ok(())

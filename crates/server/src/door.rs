@@ -28,7 +28,8 @@ pub trait Door: Send + Sync {
     /// If a door cannot move with its sockets alone, it closes its connections at a takeover.
     fn listeners(&self) -> io::Result<Vec<OwnedFd>>;
 
-    /// The other state, in parts, that a process needs to take over without a loss for any client.
+    /// The state beside the sockets, in parts. A process that takes over restores these parts, so
+    /// that no client loses anything.
     fn state(&self) -> Vec<Vec<u8>> {
         Vec::new()
     }
@@ -38,8 +39,9 @@ pub trait Door: Send + Sync {
         let _ = part;
     }
 
-    /// Sends a record to the peers that only this process reaches. After a takeover, a client has
-    /// published the record at the previous process.
+    /// Sends a record to this node's peers. After a takeover, only the new process has connections
+    /// to peers, but a client may still publish at the previous process, which passes the record
+    /// on.
     fn forward(&self, record: &Record<'_>) {
         let _ = record;
     }

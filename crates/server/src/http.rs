@@ -24,10 +24,10 @@ use crate::patience::TimedStream;
 use crate::permits::Shares;
 use crate::stop::StopSignal;
 
-/// How long a client may read nothing of an answer.
+/// How long a client may stop reading an answer. After that, its connection ends.
 const TAKE_MAX: Duration = Duration::from_secs(10);
-/// Maximum bytes of unread answers on one port, and to one client's address. Further answers are
-/// replaced by status 503.
+/// Maximum bytes of unread answers: of all clients of one port, and of one client's address.
+/// Further answers are replaced by status 503.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 const ANSWER_BYTES_PER_ADDRESS_MAX: usize = 16 << 20;
 
@@ -37,7 +37,8 @@ const SMALL_BYTES: usize = 1 << 10;
 /// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionTimeouts {
-    /// How long a connection may take to send a request's head, and so how long it may be idle.
+    /// How long a connection may take to send the head of its next request. This time also bounds
+    /// how long a connection may be idle.
     pub(crate) head_timeout: Duration,
     /// How long a connection may last. `None`: without a bound.
     pub(crate) connection_max: Option<Duration>,

@@ -1,5 +1,5 @@
-//! The doors: they accept connections, turn messages into questions, and send records. All async
-//! code is here; the archive behind it is not async.
+//! The doors: they accept connections, translate messages into questions, and send records. All
+//! async code is in this crate; the archive is not async.
 //!
 //! Suggested reading order: `server` (a server's life cycle), `shelf` (a network's part of the
 //! archive), `service` (the bounds and figures of every door), `door` (the traits that each network

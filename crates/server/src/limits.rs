@@ -23,9 +23,9 @@ pub struct Limits {
     pub message_bytes_max: usize,
     /// Silence after which the server pings.
     pub ping_after_s: u64,
-    /// Silence after which a connection is closed; an incomplete frame counts as silence. The same
-    /// time limits how long a client may leave all waiting bytes unread, whatever the client sends
-    /// meanwhile.
+    /// Silence after which a connection is closed; an incomplete frame counts as silence. A
+    /// connection is also closed if its client reads none of the waiting bytes for this time, even
+    /// if the client sends messages.
     pub idle_timeout_s: u64,
 
     /// Subscriptions of one connection. One more REQ is answered with CLOSED `blocked:`.
@@ -93,18 +93,17 @@ pub struct Limits {
     /// exceed the bound is closed with code 1013.
     pub inbound_bytes_max: usize,
 
-    /// Bytes waiting for a client to read them, above which its searches pause.
+    /// Unread bytes of one client above which the client's searches pause.
     pub outbox_pause_bytes: usize,
-    /// Bytes waiting for a client to read them, above which the client is too slow and its
-    /// connection is closed.
+    /// Unread bytes of one client above which the client is too slow, and its connection is closed.
     pub outbox_bytes_max: usize,
-    /// Bytes waiting for all clients of one address together. Above the bound, searches of clients
-    /// that have bytes to read wait, and an HTTP request gets status 503; a live event closes a
-    /// connection that has more than its share.
+    /// Unread bytes of all clients of one address. Above the bound, a search waits while its client
+    /// has unread bytes, an HTTP request gets status 503, and a live event closes the connection if
+    /// the connection has more than its share of the bound.
     pub outboxes_per_address_bytes_max: usize,
-    /// Bytes waiting for all clients together. Above half of the bound, searches of clients that
-    /// have bytes to read wait. Above the bound, every search waits, an HTTP request gets status
-    /// 503, and a live event closes a connection that has more than its share.
+    /// Unread bytes of all clients. Above half of the bound, a search waits while its client has
+    /// unread bytes. Above the bound, every search waits, an HTTP request gets status 503, and a
+    /// live event closes the connection if the connection has more than its share of the bound.
     pub outboxes_bytes_max: usize,
     /// Bytes of live messages that one subscription holds back until its stored messages are sent.
     /// Above the bound, the connection is too slow and is closed.
@@ -121,14 +120,14 @@ pub struct Limits {
     /// How long a shutdown waits for work under way before it drops that work.
     pub drain_timeout_ms: u64,
     /// How long a server waits for a step of a process that takes over, while writes wait. After
-    /// that the server continues as before. If the other process may write by then, writes are
-    /// refused until that process reports that it has started, or has ended.
+    /// that the server continues as before. If the other process may already write, this server
+    /// refuses writes until the other process has reported its start, or has ended.
     pub takeover_wait_ms: u64,
     /// How long a server continues to serve its connections after another process has taken over.
     /// After that, the connections are closed, and their clients reconnect to the new server.
     pub takeover_drain_s: u64,
-    /// Records that such a server accepts meanwhile and keeps in memory. Above the bound, its
-    /// connections are closed, too.
+    /// Records that a server accepts for its connections after another process has taken over, and
+    /// keeps in memory. Above the bound, the connections are closed.
     pub takeover_records_max: u64,
 }
 

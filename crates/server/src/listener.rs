@@ -18,22 +18,22 @@ use crate::metrics::ConnectionRefusal;
 use crate::settings::SharedSettings;
 use crate::stop::StopSignal;
 
-/// Maximum number of refused connections that are sent the reason at a time. Others are closed
-/// without an answer.
+/// Maximum number of refused connections that get the reason at the same time. Further refused
+/// connections are closed without an answer.
 const TURNED_AWAY_MAX: usize = 64;
 
 /// Minimum interval between two log lines with the same message about connections.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
-/// File descriptors that connections leave to the archive and to other sockets. The share is a
-/// divisor of the process's limit; the two bounds below apply to the result.
+/// File descriptors that connections leave to the archive and to other sockets: an eighth of the
+/// process's limit, but at least 64 and at most 1,024.
 const FILES_KEPT_SHARE: u64 = 8;
 const FILES_KEPT_MIN: u64 = 64;
 const FILES_KEPT_MAX: u64 = 1024;
 
-/// The lowest file descriptor number that no connection may have, which is about the number of
-/// connections that the process can have. The system gives each file the lowest free number, so a
-/// connection with this number shows that all lower numbers are in use.
+/// Returns the lowest file descriptor number at which a connection is refused. This is about the
+/// maximum number of connections of the process: the system gives each file the lowest free number,
+/// so a connection with this number shows that all lower numbers are in use.
 pub fn files_for_connections() -> u64 {
     getrlimit(Resource::Nofile).current.map_or(u64::MAX, |allowed| {
         allowed
@@ -164,7 +164,7 @@ pub(crate) type SessionGuard = mpsc::Sender<Infallible>;
 
 /// Accepts connections until the server stops accepting, and returns when all connections have
 /// ended. `enter` decides which connections are accepted. `serve` serves one connection in its own
-/// task. Until the connection ends, it holds the result of `enter` and a [`SessionGuard`].
+/// task. The task holds the result of `enter` and a [`SessionGuard`] until the connection ends.
 pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
     listener: TcpListener,
     mut stop: StopSignal,

@@ -1,4 +1,4 @@
-//! A connection whose writes fail if its other side reads nothing for too long.
+//! A connection with a time limit for writes: a write fails if the peer reads nothing for too long.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A stream whose writes fail after waiting for `max`. Every byte written restarts the time.
+/// A stream that fails a write after `max` without progress. Every written byte restarts the time.
 pub(crate) struct TimedStream<S> {
     stream: S,
     max: Duration,

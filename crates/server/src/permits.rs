@@ -52,12 +52,12 @@ impl<K: Copy + Eq + Hash> Drop for Permit<K> {
     }
 }
 
-/// Divisor of the free units: the part that one key may hold.
+/// One key may hold at most the free units divided by this number.
 const SHARE: usize = 4;
 
 /// A bounded number of units, shared between keys. Each key may hold up to a fixed number of units,
-/// and up to a part of the units that are still free. So one key cannot hold all units, and the
-/// shares shrink as more units are held.
+/// and at most a quarter of the units that are still free. So one key cannot hold all units, and
+/// each key gets fewer units as more units are held.
 #[derive(Debug)]
 pub(crate) struct Shares<K>(Arc<Mutex<SharesHeld<K>>>);
 
@@ -98,7 +98,7 @@ impl<K: Copy + Eq + Hash> Shares<K> {
         })
     }
 
-    /// Takes free units, without a share, for a key that stands for many clients.
+    /// Takes free units for a key that stands for many clients. The bounds of one key do not apply.
     pub(crate) fn acquire_any(&self, of: K, units: usize) -> Option<Share<K>> {
         self.acquire_if(of, units, |_, _, _| true)
     }

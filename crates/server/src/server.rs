@@ -34,7 +34,7 @@ use crate::stop::{Phase, StopSignal};
 use crate::vital::vital;
 use crate::{ServerConfig, admin};
 
-/// Interval between two calls of [`Door::look`](crate::door::Door::look).
+/// Interval between two calls of [`Door::log_bursts`](crate::door::Door::log_bursts).
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Message to the operator of a server without a control socket.
@@ -148,7 +148,8 @@ impl Server {
         } else if taking.is_some() {
             return Err(no_takeover());
         }
-        // Not earlier: retention writes, and this process may write only from here on.
+        // Retention starts only now, because it writes, and this process may write only from here
+        // on.
         let keepers = networks.iter().map(|network| network.shelf.start_retention());
         let keepers: Vec<_> = keepers.collect::<Result<_, _>>().map_err(ServeError::Thread)?;
         let phase = watch::Sender::new(Phase::Open);
@@ -236,7 +237,7 @@ impl Server {
                 () = async {
                     while doors.join_next().await.is_some() {}
                     if let Some(followers) = &mut followers {
-                        // An error means that no followers are left.
+                        // `wait_for` fails if the sender is gone. Then no follower is left either.
                         let _ = followers.wait_for(|count| *count == 0).await;
                     }
                 } => tracing::info!("the last connection has ended"),
@@ -257,8 +258,8 @@ impl Server {
                 network.shelf.writer().close();
             }
         };
-        // A separate thread, because the runtime would wait without limit for one of its own
-        // threads.
+        // The doors close on a separate thread, because the runtime would wait without limit for
+        // one of its own threads.
         let (stopped, all_stopped) = oneshot::channel();
         let stop = move || {
             stop();
@@ -321,16 +322,16 @@ async fn become_writer(
     patience: Duration,
 ) -> Result<(), ServeError> {
     let states = taking.states();
-    // On a blocking thread: the work waits for the other process and the disk, and must not delay
-    // the signal handler.
+    // This runs on a blocking thread, because it waits for the other process and for the disk, and
+    // must not delay the signal handler.
     let finishing = blocking::run({
         let (lock, shelves) = (Arc::clone(&lock), shelves.clone());
         move || taking.finish(&*lock, &shelves, patience)
     });
     let finished = finishing.await.unwrap_or_else(|panic| Err(std::io::Error::other(panic).into()));
     let before = finished.map_err(ServeError::TakeOver)?;
-    // From here on this process is the writer. Having a writer matters more than anything that can
-    // fail below, so those failures are only logged.
+    // From here on this process is the writer. An archive without a writer is worse than any
+    // failure below, so these failures are only logged.
     let begins: Vec<_> = shelves.iter().map(|shelf| shelf.store.end()).collect();
     let followed: Vec<_> = shelves.into_iter().zip(begins).collect();
     for (shelf, begin) in &followed {

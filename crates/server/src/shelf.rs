@@ -78,19 +78,21 @@ pub struct Shelf {
     started: SystemTime,
     clock: Clock,
     retention: ArcSwap<RetentionPolicy>,
-    /// The reasons for which retention waits, and the history that it must not delete.
+    /// Why retention waits, and the history that retention must not delete.
     retention_state: Arc<RetentionState>,
     compact: Option<CompactFn>,
     handover: Option<Arc<dyn Handover>>,
     subscribers: Arc<dyn Subscribers>,
-    /// The process before this process in a takeover, and the process after.
+    /// The process that this process has taken over from, and the process that has taken over from
+    /// this process.
     siblings: Arc<Siblings>,
     /// Other processes that are notified of new records.
     feeds: Arc<RecordFeeds>,
 }
 
 impl Shelf {
-    /// Opens a shelf and starts its writer. Retention starts later, with `Shelf::keep`.
+    /// Opens a shelf and starts its writer. Retention starts later, with
+    /// [`Shelf::start_retention`].
     pub fn open(options: ShelfOptions, subscribers: Arc<dyn Subscribers>) -> Arc<Self> {
         let ShelfOptions { network, store, writer, clock, retention, compact, handover } = options;
         let siblings = Arc::new(Siblings::default());
@@ -195,7 +197,7 @@ impl Shelf {
     /// Sends subscribers, here and in sibling processes, a record that is never stored.
     pub fn pass_on(&self, record: &Record<'_>) {
         self.subscribers.together(&mut || self.subscribers.publish(None, record));
-        // Outside `together`, because this call may wait for another process.
+        // This call is outside `together`, because it may wait for another process.
         self.siblings.pass_on(record, None);
     }
 
@@ -232,8 +234,8 @@ impl Shelf {
         self.siblings.trouble().or_else(|| self.not_writing()).or_else(|| self.store.trouble())
     }
 
-    /// All reasons why the shelf is not healthy. They are those of [`Shelf::trouble`], a mirror
-    /// without progress for `mirror_stuck_after`, damage, and a clock that is not trusted.
+    /// All reasons why the shelf is not healthy: the reason of [`Shelf::trouble`], a mirror without
+    /// progress for `mirror_stuck_after`, damage, and a clock that is not trusted.
     pub(crate) fn troubles(&self, mirror_stuck_after: Option<Duration>) -> Vec<String> {
         let mut all = Vec::new();
         let own = [self.siblings.trouble(), self.not_writing(), self.store.trouble()];
@@ -244,7 +246,8 @@ impl Shelf {
             }
         }
         let lag = self.store.mirror().zip(mirror_stuck_after);
-        // The process before this one holds the lock of a mirror in files until it ends.
+        // After a takeover, the previous process holds the lock of a mirror in files until it ends.
+        // Meanwhile this process cannot write to the mirror.
         let stuck = lag
             .filter(|(lag, after)| lag.idle_for() >= *after && self.siblings.alone_for() >= *after);
         if let Some((lag, _)) = stuck {

@@ -22,8 +22,8 @@ use super::socket;
 pub use super::control_error::ControlError;
 pub use super::subscribed::{FedRecord, RecordStream};
 
-/// Maximum number of records that a client sends ahead of their answers. The answers fit into the
-/// socket's buffer, so client and server cannot block each other.
+/// Maximum number of records that a client has sent and that have no answer yet. Their answers fit
+/// into the socket's buffer, so client and server cannot block each other.
 const WINDOW: usize = 512;
 /// Maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -61,8 +61,8 @@ impl ControlClient {
         self.send_many(PUT, records)
     }
 
-    /// Like [`ControlClient::put_many`], for records from another store. Retention keeps those that
-    /// are already older than its rules allow, until the operator decides.
+    /// Like [`ControlClient::put_many`], for records from another store. If such a record is older
+    /// than the retention rules allow, retention keeps the record until the operator decides.
     pub fn import_many<R: AsRef<[u8]>>(
         &mut self,
         records: &[R],
@@ -122,8 +122,8 @@ impl ControlClient {
     }
 
     /// Turns the connection into a feed of the shelf's new records. The feed has started when this
-    /// function returns: it contains every record stored later, or reports that records were left
-    /// out.
+    /// function returns: it contains every record that is stored later, or reports that some
+    /// records were left out.
     pub fn follow(mut self) -> Result<RecordStream, ControlError> {
         protocol::write(&mut self.to, FOLLOW, &self.shelf, b"")?;
         self.to.flush()?;

@@ -4,12 +4,12 @@
 //!  new                old
 //!  TAKEOVER     ->    pauses maintenance; holds the writers between two batches; stops writing
 //!               <-    STATE of the doors
-//!               <-    HANDED, the listening sockets, the lock, and when to claim the right to write
-//!  opens the shelves, writing nothing to them that counts
+//!               <-    HANDED, the listening sockets, the lock, and the last turn for the claim
+//!  opens the shelves for reading
 //!  READY        ->    releases the right to write
 //!               <-    GO
-//!  claims it; opens the shelves for writing
-//!  STARTED      ->    releases the writers, through the new process; accepts no more; follows
+//!  claims the right; opens the shelves for writing
+//!  STARTED      ->    sends all writes to the new process; accepts no connections; follows
 //! ```
 //!
 //! All shelves of an archive are taken over together, under their common lock. Only the process
@@ -57,7 +57,7 @@ enum TakeoverOutcome {
     Kept(String),
     /// The other process has taken over.
     Away(Vec<Arc<Successor>>),
-    /// This process does not write any more, and has no process to follow, for this reason.
+    /// For this reason, this process does not write any more. No other process is known to write.
     Lost(String),
 }
 
@@ -95,7 +95,7 @@ impl TakeoverSource {
             TakeoverOutcome::Kept(reason) => {
                 tracing::warn!(reason, "the takeover failed; this server continues");
                 self.role.send_replace(Role::Serving);
-                // The other end may be gone.
+                // The new process may be gone.
                 let _ = protocol::write(&mut to, FAILED, "", reason.as_bytes());
             }
             TakeoverOutcome::Lost(reason) => {
@@ -225,7 +225,8 @@ impl TakeoverSource {
             let siblings = successor.shelf.siblings();
             siblings.add(Arc::clone(successor) as _);
             let commits = Arc::clone(successor);
-            // No listener: subscribers are notified when the new process reports growth.
+            // The writer gets no listener, because subscribers are notified when the new process
+            // reports growth.
             hold.through(Box::new(move |writes| commits.commit(writes)), Box::new(()));
             siblings.set_trouble(None);
         }
@@ -401,7 +402,7 @@ impl TakeoverExchange<'_> {
         }
     }
 
-    /// Returns the event for a wait without a message: `Late` if the deadline has passed.
+    /// Returns the event if no message has arrived: `Late` after the deadline, else `Moment`.
     fn moment(&mut self) -> ExchangeEvent {
         if self.late.take_if(|late| Instant::now() > *late).is_none() {
             return ExchangeEvent::Moment;

@@ -13,11 +13,12 @@ use parking_lot::{Mutex, RwLock};
 /// Poll interval for events that no message announces.
 pub(super) const RETRY: Duration = Duration::from_millis(20);
 
-/// The lock of an archive. It excludes third processes while the right to write passes from one
-/// process to the next.
+/// The lock of an archive. While one process hands the right to write to another process, the lock
+/// excludes all other processes.
 pub trait TakeoverLock: Send + Sync {
-    /// Returns a second handle of the lock, and the turn up to which the holder of that handle can
-    /// claim the right to write.
+    /// Returns a second handle of the lock, and the last turn at which its holder can claim the
+    /// right to write. The turn is a counter, which grows with each claim and each offer of the
+    /// right.
     fn share(&self) -> io::Result<(OwnedFd, u64)>;
 
     /// Releases the right to write. The other process can then claim this right.
@@ -88,7 +89,8 @@ pub enum WriteClaim {
     Mine,
     /// Another process has the right.
     Held,
-    /// The right is free, but was claimed by a third process or offered to one in the meantime.
+    /// The right is free, but has changed since it was offered to this process: another process has
+    /// claimed the right, or the right was offered again.
     Late,
 }
 
@@ -99,10 +101,10 @@ pub(crate) enum Role {
     Serving,
     /// Another process is about to take over; the takeover may still fail.
     Giving,
-    /// Another process writes and accepts connections; this one serves its connections to their
-    /// end.
+    /// Another process writes and accepts connections. This process serves its open connections
+    /// until they end.
     Following,
-    /// The process that this one followed is gone, for this reason.
+    /// The process that this process followed is gone, for this reason.
     Lost(String),
 }
 
@@ -174,7 +176,8 @@ impl Siblings {
         self.all().iter().for_each(|sibling| sibling.grown());
     }
 
-    /// Returns a copy of the list: notifying siblings may take time, and happens without the lock.
+    /// Returns a copy of the list. Notifying siblings may take time, so the caller notifies them
+    /// without the lock.
     fn all(&self) -> Vec<Arc<dyn Sibling>> {
         self.known.read().clone()
     }

@@ -67,7 +67,8 @@ impl OperatorsDoor {
         self.listener.as_ref()
     }
 
-    /// Creates the handler of operators' requests, for the own address and for other doors.
+    /// Creates the handler of operators' requests, for the operators' own address and for other
+    /// doors.
     pub(crate) fn operators(
         &self,
         networks: &Arc<[OpenNetwork]>,
@@ -110,7 +111,7 @@ pub struct Operators {
     desk: Arc<ReloadDesk>,
     /// Addresses that may read the metrics.
     allow: Arc<[IpNet]>,
-    /// Whether the operators have an address of their own.
+    /// Whether the operators have a separate address.
     apart: bool,
     stop: StopSignal,
 }
@@ -198,7 +199,7 @@ impl Operators {
             return (StatusCode::FORBIDDEN, text).into_response();
         }
         let (networks, desk) = (Arc::clone(&self.networks), Arc::clone(&self.desk));
-        // Blocking: building the page reads system files and the state of all segments.
+        // This work blocks: it reads system files and the state of all segments.
         match blocking::run(move || prometheus::page(&networks, &desk.last())).await {
             Ok(page) => ([(CONTENT_TYPE, METRICS)], page).into_response(),
             Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),

@@ -2,10 +2,10 @@
 //! The exception is a takeover, whose first frame has a protocol version.
 //!
 //! ```text
-//!  0  4  length of what follows, little endian
-//!  4  1  what it is
+//!  0  4  length of the rest of the frame, little endian
+//!  4  1  type of the frame
 //!  5  1  length of the name
-//!  6  .  name of the shelf that it is about; empty where it is about all of the archive
+//!  6  .  name of the shelf; empty if the frame is about the whole archive
 //!  .  .  body
 //! ```
 //!
@@ -59,14 +59,14 @@ pub(super) const TEXT: u8 = 0x83;
 /// The request failed; the body is the reason.
 pub(super) const FAILED: u8 = 0x84;
 
-/// The sockets and the lock come with the byte after this frame. The body is the turn up to which
+/// The sockets and the lock come with the byte after this frame. The body is the last turn at which
 /// the new process can claim the right to write.
 pub(super) const HANDED: u8 = 0x85;
 /// The new process may claim the right to write.
 pub(super) const GO: u8 = 0x86;
 /// The shelf is durable up to the position in the body.
 pub(super) const GROWN: u8 = 0x87;
-/// A part of the state that the shelf's door continues with.
+/// A part of the state of the shelf's door. The new process's door continues with the state.
 pub(super) const STATE: u8 = 0x88;
 
 /// A new record of the shelf.
@@ -122,7 +122,7 @@ pub(super) fn write(out: &mut impl Write, what: u8, shelf: &str, body: &[u8]) ->
 pub(super) struct ControlFrame {
     /// The type of the frame, such as [`PUT`].
     pub(super) what: u8,
-    /// The length of the name, the name and the body.
+    /// The frame after its type: the length of the name, the name, and the body.
     bytes: Vec<u8>,
 }
 

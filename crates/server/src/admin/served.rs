@@ -96,8 +96,8 @@ impl ControlSocket {
         self.followers.subscribe()
     }
 
-    /// Serves the process from which this process took over `shelves`. That process follows each
-    /// shelf from the given position.
+    /// Serves the previous process, from which this process took over `shelves`. The previous
+    /// process follows each shelf from the given position.
     pub(crate) fn serve_follower(
         &self,
         stream: UnixStream,
@@ -206,8 +206,8 @@ struct ControlConnection {
 type ReplySender = SyncSender<(u8, Vec<u8>)>;
 
 impl ControlConnection {
-    /// Serves a connection. `siblings` has an entry for each shelf that the process at the other
-    /// end follows.
+    /// Serves a connection. `siblings` has an entry for each shelf that the connected process
+    /// follows.
     fn run(
         &self,
         stream: &UnixStream,
@@ -262,7 +262,8 @@ impl ControlConnection {
                 }
                 continue;
             }
-            // Capacity for lines of progress, because earlier answers may not have been read yet.
+            // The channel has room for lines of progress, because the client may not have read
+            // earlier answers yet.
             let (say, said) = sync_channel(4);
             let network = self.network(frame.shelf());
             let name = network.map_or("", |network| network.shelf.name());
@@ -385,8 +386,8 @@ enum ShelfRequestError {
 
 /// Writes a record. If `door` is given, the door forwards the record once it is stored.
 fn put(shelf: &Shelf, door: Option<Arc<dyn Door>>, body: &[u8], say: ReplySender) {
-    // The record is checked here. In the store, a bad record would fail the other records of its
-    // batch.
+    // The record is checked here, because in the store a bad record would make its whole batch
+    // fail.
     if let Err(error) = Record::new(body).and_then(|record| record.check()) {
         let _ = say.send((FAILED, error.to_string().into()));
         return;

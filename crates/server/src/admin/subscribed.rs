@@ -21,7 +21,7 @@ use super::protocol::{
 
 /// Maximum size of the records that wait for one process, in bytes.
 const WAITING_BYTES_MAX: usize = 64 << 20;
-/// How long a process may read nothing while records wait for the process.
+/// How long a process may read nothing while records wait. After that, the process is disconnected.
 const TAKE_MAX: Duration = Duration::from_secs(10);
 
 /// The processes that are notified of a shelf's new records.

@@ -27,8 +27,8 @@ pub struct Takeover {
 
 impl Takeover {
     /// Requests the archive, which must have these shelves, and the sockets of the server whose
-    /// socket is at `path`. On success that server has stopped writing, but continues if this
-    /// process does not finish the takeover. `progress` receives lines of progress.
+    /// socket is at `path`. On success the server has stopped writing. It continues if this process
+    /// does not finish the takeover. `progress` receives lines of progress.
     pub fn ask(
         path: &Path,
         shelves: &[&str],
@@ -67,7 +67,7 @@ impl Takeover {
         self.lock.take()
     }
 
-    /// The turn up to which this process can claim the right to write.
+    /// The last turn at which this process can claim the right to write.
     pub fn turn(&self) -> u64 {
         self.turn
     }
@@ -87,8 +87,8 @@ impl Takeover {
     /// offers the right to write, claims this right, opens all shelves for writing, and sends
     /// STARTED. Returns the connection to the other server, which follows from now on. On failure
     /// nothing was written, and the end of this process releases the right to write. If the other
-    /// server has disconnected but not ended, this function waits for that end, at most for
-    /// `patience`.
+    /// server has disconnected but not ended, this function waits until it ends, but not longer
+    /// than `patience`.
     pub(crate) fn finish(
         mut self,
         lock: &dyn TakeoverLock,

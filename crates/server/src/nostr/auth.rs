@@ -4,9 +4,9 @@
 //! Every connection gets its own challenge when it opens. A signed answer proves a key. Several
 //! keys may be proven, one after the other, and each counts until the connection ends.
 //!
-//! An answer names the relay that it is for, and only the operator decides which names are this
-//! relay's. A name from the client, such as its `Host` header, proves nothing. Another relay could
-//! forward an answer that its own user signed for that relay, together with that relay's name.
+//! A client's answer names a relay, and only the operator's settings decide which names belong to
+//! this relay. The client's `Host` header proves nothing: another relay could forward an answer
+//! that its own user has signed, with its own name in `Host`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,7 +35,7 @@ pub(crate) struct AuthState {
 /// The client of one connection, with the keys that it has proven.
 pub(crate) struct ClientIdentity {
     challenge: [u8; 64],
-    /// Whether the challenge was sent a second time.
+    /// Whether the challenge was sent again.
     is_repeated: AtomicBool,
     /// The server's address of the connection. `None` behind a proxy, because the client does not
     /// know this address.
@@ -90,7 +90,7 @@ impl ClientIdentity {
         Arc::clone(&gate)
     }
 
-    /// Updates a gate to the kinds that are private now.
+    /// Replaces the private kinds of a gate by the kinds that are private now.
     fn follow(&self, gate: &mut Arc<Gate>) {
         let identity = self.state.identity.current();
         if gate.kinds != identity.private_kinds() {
@@ -162,7 +162,7 @@ impl ClientIdentity {
         }
         let mut wider = Gate::clone(&gate);
         wider.readers.insert(at, *key);
-        // At the same index: hex strings sort like the keys.
+        // The index is the same, because hex strings sort like the keys.
         wider.addressed.values.insert(at, hex::encode_32(key)[..].into());
         *gate = wider.into();
         Ok(())

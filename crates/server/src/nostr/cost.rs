@@ -16,17 +16,18 @@ use crate::metrics::SearchDriver;
 use crate::rate::RatedConnection;
 use crate::service::SearchCost;
 
-/// Rows that a sent record is charged as, for copying, framing and sending.
+/// Rows charged for each record sent: the work of copying, framing and sending.
 const SENT_ROWS: u64 = 10;
-/// Rows that each value of a query is charged as, because the value is looked up in every part of
-/// the archive.
+/// Rows charged for each value of a query, because the value is looked up in every part of the
+/// archive.
 const VALUE_ROWS: u64 = 4;
-/// Rows of a search in this process between two reads of the clock.
+/// Rows that a search in this process visits between two reads of the clock.
 const STEP_ROWS: u64 = 256;
-/// Time after which a slice of such a search ends, because rows from the disk take far longer than
-/// other rows.
+/// Time after which a slice of a search in this process ends, because a row from the disk takes far
+/// longer than other rows.
 const SLICE_MAX: Duration = Duration::from_millis(2);
-/// Maximum memory, in bytes, of a paused search that counts as part of its question.
+/// Up to this number of bytes, the memory of a paused search is not charged separately: the memory
+/// of the question includes it already.
 const SMALL_SEARCH: usize = 64 << 10;
 
 /// The cost of one REQ, COUNT or message of a comparison so far.
@@ -83,8 +84,8 @@ impl QuestionCost {
         }
     }
 
-    /// Opens a search for `query`. The time to open the search counts as cost, and the rows of its
-    /// values are subtracted from `work`.
+    /// Opens a search for `query`, and adds the time to the cost. Charges [`VALUE_ROWS`] for each
+    /// value of the query, and subtracts these rows from `work`.
     pub(super) fn open(
         &self,
         store: &dyn Store,
@@ -153,7 +154,8 @@ impl QuestionCost {
         counted
     }
 
-    /// Works on the answer to a message of a comparison, and charges the rows that `work` returns.
+    /// Runs `work`, a part of the answer to a message of a comparison, and charges the rows that it
+    /// returns.
     pub(super) fn compare<T>(&mut self, work: impl FnOnce() -> (T, u64)) -> T {
         let started = Instant::now();
         let (worked, rows) = work();
@@ -237,7 +239,7 @@ impl TimedSearch {
 
 impl Drop for TimedSearch {
     fn drop(&mut self) {
-        // Noted on drop, so that an abandoned search counts as well.
+        // The time is noted on drop, so that an abandoned search counts as well.
         self.metrics.search.of(SearchDriver::from(self.search.driver())).note(self.spent);
     }
 }

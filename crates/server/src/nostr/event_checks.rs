@@ -48,7 +48,7 @@ pub(super) fn check(
     let gate = from.caller.gate();
     let proven = &gate.readers[..];
     let (refusal, unwelcome) = if known {
-        // Nobody but its author learns that a protected event is stored.
+        // Only the author may learn that a protected event is stored.
         let refusal = admit::protected_refusal(event, proven);
         // An import also stores requests that concern other relays.
         (refusal.or_else(|| vanish_refusal(parts, event)), None)
@@ -80,9 +80,9 @@ pub(super) fn check(
     }
 }
 
-/// The reason for refusing a request to vanish from certain relays. Either this relay does not know
-/// whether the request names it, or the request names another path of its host. If the relay stored
-/// the request, it would delete nothing, and the author would believe everything deleted.
+/// The reason for refusing a request to vanish that names certain relays. Either this relay does
+/// not know its own URL, or the request names another path of this relay's host. A stored request
+/// would delete nothing here, but its author would believe that everything is deleted.
 fn vanish_refusal(parts: &IntakeContext, event: &Event<'_>) -> Option<NostrRefusal> {
     if !admit::vanishes_from_some(event) {
         return None;

@@ -6,7 +6,8 @@ use hark_codec::crypto::sha256;
 use hark_codec::hex;
 use hark_codec::nostr::Filter;
 
-/// Reactions, reposts, replies, quotes, comments, followers: the questions that the NIP names.
+/// The questions that the NIP names, by kind and tag: reactions, reposts, replies, quotes,
+/// comments, followers.
 const SHAPES: [(u8, &[u16]); 6] =
     [(b'e', &[7]), (b'e', &[6]), (b'e', &[1]), (b'q', &[1, 1111]), (b'E', &[1111]), (b'p', &[3])];
 
@@ -51,9 +52,9 @@ impl HyperLogLog {
     }
 }
 
-/// Returns the register offset of a tag value: 8 plus a hex digit, the 33rd. The digit is taken
-/// from the value if it is an id or key, from the key of an address, or else from the hash of the
-/// value.
+/// Returns the register offset of a tag value: 8 plus the value of a hex digit, the 33rd. The
+/// digits are the value itself if it is an id or a key, the key in the value if it is an address,
+/// or else the hash of the value.
 fn offset(value: &str) -> usize {
     let mut parts = value.split(':');
     let address_key = parts.nth(1).filter(|_| parts.next().is_some());

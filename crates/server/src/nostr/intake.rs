@@ -37,13 +37,13 @@ use crate::rate::RatedConnection;
 
 /// Maximum number of events that a thread takes from the queue at a time.
 const BATCH: usize = 64;
-/// Number of events of a batch that are parsed and looked up before sessions are woken, so that a
-/// client's answers are sent in one write. Meanwhile, a session with answers does not wake for
-/// other items either.
+/// Number of events that are parsed and looked up before sessions are woken, so that a client gets
+/// several answers in one write. A session with such answers sends nothing else until it is woken.
 const ANSWERED_AT_ONCE: usize = 16;
-/// Bytes of a message around its event: `["EVENT",` and `]`.
+/// Bytes of a message beside its event: `["EVENT",` and `]`.
 const FRAME_BYTES: usize = 10;
-/// Maximum bytes of a request to vanish from an author who may not publish and has no events here.
+/// Maximum size of a request to vanish, in bytes, if its author may not publish and has no events
+/// in the archive.
 const UNWELCOME_BYTES_MAX: usize = 1 << 10;
 /// Parsed keys that a verifier caches.
 const KEYS_CACHED: usize = 4096;
@@ -52,7 +52,7 @@ const KEYS_CACHED: usize = 4096;
 pub(crate) struct Intake {
     room: Arc<Semaphore>,
     queue: Mutex<EventQueue>,
-    /// Notified of each arrival, which costs no system call while all threads are at work.
+    /// Notified of each arrival. A notification costs no system call while no thread waits.
     work: Condvar,
     threads: usize,
 }
@@ -88,7 +88,7 @@ struct CheckedEvent {
     from: ReplyHandle,
 }
 
-/// The action for an event once it is verified. All but `Prove` hold its record.
+/// The action for an event once it is verified. All actions but `Prove` hold the event's record.
 enum EventPurpose {
     Keep(Vec<u8>),
     /// A request about its author's own data. The author may not publish, for the given reason.
@@ -191,7 +191,7 @@ impl Intake {
 struct VerifyWorker<'a> {
     parts: &'a IntakeContext,
     inbox: MessageBuffers,
-    /// For events within events.
+    /// Memory for parsing an event inside another event, such as a reposted event.
     arena: EventArena,
     encoder: EventEncoder,
     verifier: SignatureVerifier,
@@ -370,8 +370,8 @@ impl<'a> VerifyWorker<'a> {
         Ok(false)
     }
 
-    /// Hands an event to the writer, and blocks while the writer's queue is full. That is safe:
-    /// this thread has no other work, and the intake's queue behind it is bounded.
+    /// Passes an event to the writer, and blocks while the writer's queue is full. Blocking is
+    /// safe: this thread has no other work, and the queue of the intake is bounded.
     fn submit(&self, id: Id, kind: u16, record: Vec<u8>, from: ReplyHandle) {
         let outbox = Arc::clone(from.outbox());
         let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {

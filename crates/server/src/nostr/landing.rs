@@ -99,7 +99,7 @@ impl LandingPage {
             return Arc::clone(counts);
         }
         let store = Arc::clone(self.relay.shelf.store());
-        // Fails only because of a bug. Then the counts of the archive are 0.
+        // Only a bug makes this call fail. Then the page shows 0 for the counts of the archive.
         let stats = blocking::run(move || store.stats()).await.unwrap_or_default();
         let counts = Arc::new(vec![
             ("events", number(stats.records)),

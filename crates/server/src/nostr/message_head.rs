@@ -113,7 +113,7 @@ mod tests {
             assert_eq!(read(text), None, "{text}");
         }
         assert_eq!(read(&long(r#"["REQ","s""#)).map(|head| head.len()), Some(QUESTION_HEAD));
-        // A letter that is cut in two is left out.
+        // The head may end inside a letter of two bytes. The rest of the head is still read.
         let cut = read(&long(&format!(r#"["REQ", "{}"#, "é".repeat(QUESTION_HEAD)))).unwrap();
         assert_eq!(cut.len(), QUESTION_HEAD - 1);
     }

@@ -71,7 +71,7 @@ pub(crate) struct MessageHandler {
 /// The questions that a session's thread answers while it polls the session.
 #[derive(Default)]
 struct OwnQuestions {
-    /// In the order of arrival. There are few.
+    /// The questions that are not answered yet, in the order of arrival.
     unfinished: Vec<Box<dyn ReaderJob>>,
     /// Nanoseconds spent on these questions in this poll.
     spent_ns: u64,
@@ -382,10 +382,9 @@ impl MessageHandler {
         Err(NostrVerdict::Invalid.because("comparison message is not lowercase hex"))
     }
 
-    /// Reserves memory for a question of the given bytes and filters, or refuses the question. A
-    /// filter of few values takes far more memory than its text. So does a filter of many short
-    /// values, because an entry in the live index has about the same size for every value. The
-    /// search needs memory as well.
+    /// Reserves memory for a question of the given bytes and filters, or refuses the question. The
+    /// search needs memory, and a filter takes far more memory than its text: an entry in the live
+    /// index has about the same size for a short value as for a long value.
     fn memory(&self, bytes: usize, filters: &[Filter]) -> Result<BudgetShare, NostrRefusal> {
         let values: usize = filters.iter().map(query::values).sum();
         let of_values = (4 * bytes).max(VALUE_BYTES * values);

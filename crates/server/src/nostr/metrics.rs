@@ -12,7 +12,7 @@ use crate::websocket::HandshakeFault;
 labels! {
     /// The purpose of a client's message.
     Verb {
-        /// Keep, or pass on, an event.
+        /// Publish an event.
         Event = "EVENT",
         /// Subscribe.
         Req = "REQ",
@@ -52,7 +52,7 @@ pub enum MessageResult {
     Done,
     /// Refused.
     Refused(NostrVerdict),
-    /// Refused for a reason without a verdict. No such reason exists; the metric is always 0.
+    /// Refused without a verdict. Every refusal has a verdict, so this metric is always 0.
     Other,
 }
 

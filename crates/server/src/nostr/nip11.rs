@@ -10,8 +10,8 @@ use crate::limits::Limits;
 
 /// NIPs that are offered under every configuration. NIPs for clients alone are not listed.
 const NIPS: [u16; 8] = [1, 9, 11, 40, 45, 67, 70, 91];
-/// By kind, the NIPs that are offered if the kind is accepted and private. The readers of a private
-/// kind must prove their keys.
+/// NIPs that are offered if a kind is accepted and private, by kind. The readers of a private kind
+/// must prove their keys.
 const PRIVATE_NIPS: [(u16, &[u16]); 2] = [(4, &[4]), (1059, &[17, 59])];
 
 /// The NIP of proofs of work, which is offered if events must have a proof of work.
@@ -141,7 +141,7 @@ mod tests {
             document["supported_nips"],
             json!([1, 4, 9, 11, 40, 42, 45, 50, 62, 67, 70, 77, 91])
         );
-        // NIP-11 does not name these any more, or never did.
+        // NIP-11 has removed these fields, or never had them.
         for gone in ["retention", "posting_policy", "relay_countries", "language_tags", "tags"] {
             assert!(document.get(gone).is_none(), "{gone}");
         }

@@ -47,8 +47,9 @@ impl RelayService {
         let listener = host.listen(config.listen, "--listen")?;
         let addr = listener.addr();
         let metrics = Arc::new(RelayMetrics::default());
-        // If the store cannot give its sequence number now, the live index begins at 0. Its first
-        // subscriptions then keep for longer how far their answers reached.
+        // If the store cannot report its sequence number now, the live index begins at 0. The only
+        // effect is that the first subscriptions remember for longer how far their stored answers
+        // reached.
         let nothing = Query { limit: 0, ..Query::default() };
         let seq = shelf.store.search(&nothing).map_or(0, |search| search.seq());
         let live = Arc::new(LiveIndex::since(seq));

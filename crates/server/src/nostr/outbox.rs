@@ -1,9 +1,10 @@
 //! The outbox of one client: the queue of messages to send. Other threads append messages and never
 //! wait. The session's task removes messages as fast as the client reads.
 //!
-//! Bytes are counted until they are sent. Above one bound, searches for this client are parked
-//! here, and resumed when the client has read. Above a second bound, the client is disconnected as
-//! too slow. The bytes that wait for all clients together are bounded as well: [`OutboxAccount`].
+//! Bytes are counted until they are sent. Above `outbox_pause_bytes`, the searches for this client
+//! are parked here, and resumed once the client has read enough. Above `outbox_bytes_max`, the
+//! client is disconnected as too slow. The bytes that wait for all clients together are bounded as
+//! well: [`OutboxAccount`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -81,7 +82,8 @@ fn wake_all(wakers: Vec<Waker>) {
     }
 }
 
-/// A flag that a subscription has ended. Then its items are no longer put into the outbox.
+/// A flag that is set once a subscription has ended. From then on, the outbox accepts no item of
+/// the subscription.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EndFlag(Arc<AtomicBool>);
 
@@ -129,7 +131,8 @@ pub(crate) struct Outbox {
 #[derive(Default)]
 struct OutboxQueue {
     parts: VecDeque<OutboxItem>,
-    /// Weight of the items, and of items taken but not yet on the socket.
+    /// Weight of the queued items, and of the items that were taken from the queue and are not fed
+    /// to the socket yet.
     weight: OutboxWeight,
     /// Bytes that the socket holds and could not send yet.
     unsent: usize,
@@ -144,7 +147,7 @@ impl OutboxQueue {
         self.weight.size + self.unsent
     }
 
-    /// Bytes of this outbox that count against the bound of all clients.
+    /// Bytes of this outbox that count against the bound of all clients together.
     fn counted(&self) -> usize {
         self.weight.own + self.unsent
     }
@@ -238,7 +241,7 @@ impl Outbox {
         !self.account.is_above_share(had)
     }
 
-    /// Subtracts bytes of live events that subscriptions no longer hold back.
+    /// Subtracts the bytes of live events that were held back and are now sent or dropped.
     pub(crate) fn free(&self, bytes: usize) {
         if bytes > 0 {
             self.held.fetch_sub(bytes, Ordering::Relaxed);
@@ -387,7 +390,7 @@ impl Outbox {
     /// Takes all items, in order. Returns false if the client is too slow and must be disconnected.
     pub(crate) fn take(&self, into: &mut VecDeque<OutboxItem>) -> bool {
         let mut queue = self.queue.lock();
-        // Not swapped, because the memory of a burst would stay allocated.
+        // The queues are not swapped, because the memory of a burst would stay allocated.
         let mut parts = std::mem::take(&mut queue.parts);
         if into.is_empty() {
             *into = parts;
@@ -428,8 +431,8 @@ impl Outbox {
         (queue.weight, queue.unsent) = (OutboxWeight::default(), 0);
         let waiting = (std::mem::take(&mut queue.parts), std::mem::take(&mut queue.parked));
         drop(queue);
-        // Dropped first, because a live event that clients share is counted until its last holder
-        // is gone.
+        // The items are dropped first, because a live event that clients share is counted until its
+        // last holder is gone.
         drop(waiting);
         self.account.sub(counted);
     }

@@ -74,8 +74,8 @@ impl OutboxItem {
             }
     }
 
-    /// The bytes that the item counts as, for its client and for all clients. The number for all
-    /// clients excludes the bytes of a live event, which its subscribers share.
+    /// The bytes that the item counts as, for its client and for all clients. The weight for all
+    /// clients excludes the bytes of a live event, because all subscribers share these bytes.
     pub(crate) fn weight(&self) -> OutboxWeight {
         let size = self.size();
         let own = match self {

@@ -1,11 +1,12 @@
-//! The bytes that wait to be read by clients, of all connections together and of each address.
+//! The bytes that clients have not read yet: the total of all connections, and the sum of each
+//! address.
 //!
 //! The [`Outbox`](super::outbox::Outbox) of a connection counts its bytes against its own bounds.
 //! The bytes count here as well, so that all connections together stay within a bound. At the
 //! bounds of this module, the treatment depends on the kind of message:
 //!
-//! - A question may wait before each of its pages. Above half of the bound of all, or above the
-//!   bound of its address, it waits if its client has unread bytes; above the bound of all, every
+//! - A question may wait before each of its pages. Above half of the total bound, or above the
+//!   bound of its address, it waits if its client has unread bytes. Above the total bound, every
 //!   question waits. So a client that reads its answers is served while other clients leave their
 //!   answers unread.
 //! - A live event, or another message that was not requested, does not wait. Above a bound, it ends
@@ -32,7 +33,7 @@ pub(crate) struct Outboxes {
     live: Arc<LiveIndex>,
     readers: Arc<Readers>,
     of: Mutex<HashMap<ClientAddress, Arc<AddressUse>>>,
-    /// Questions that wait while the bound of all is exceeded, though their clients read.
+    /// Questions of clients that read. They wait while the total bound is exceeded.
     waiting: Mutex<Vec<Box<dyn ReaderJob>>>,
     waiting_len: AtomicUsize,
 }
@@ -132,8 +133,8 @@ impl OutboxAccount {
                 && own > share(self.of_address_max, of_address.unwrap_or_default())
     }
 
-    /// Parks a question while the bound of all is exceeded. Returns the question if the bound is
-    /// kept.
+    /// Parks a question while the total bound is exceeded. Returns the question if the bound is not
+    /// exceeded.
     pub(crate) fn park(&self, job: Box<dyn ReaderJob>) -> Option<Box<dyn ReaderJob>> {
         if self.outboxes.bytes() <= self.all_max {
             return Some(job);
@@ -313,7 +314,8 @@ mod tests {
         assert!(!is_open(&greedy));
     }
 
-    /// The bound per subscription bounds neither a client with many subscriptions nor many clients.
+    /// The bound per subscription is not enough: one client may have many subscriptions, and there
+    /// may be many clients.
     #[test]
     fn what_subscriptions_hold_back_counts_for_all_and_is_shared() {
         let limits = Limits { outboxes_bytes_max: 1_000_000, ..Limits::default() };

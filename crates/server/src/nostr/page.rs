@@ -36,8 +36,8 @@ pub(super) struct SessionSubscription {
     id: Box<str>,
     /// Bytes of the REQ message that opened the subscription.
     bytes: usize,
-    /// The memory of the subscription, which is counted until the subscription is out of the live
-    /// index.
+    /// The memory of the subscription. It is counted until the subscription is removed from the
+    /// live index.
     memory: Arc<BudgetShare>,
     /// `["EVENT","id",`
     open: Arc<[u8]>,
@@ -109,7 +109,7 @@ impl SessionSubscription {
     pub(super) fn end(&self, readers: &Readers) {
         self.outbox.end(&self.over);
         let handle = self.handle.lock().take();
-        // Not under the lock, as `leave` may wait for the index.
+        // The lock is released before `leave`, because `leave` may wait for the index.
         if let Some(handle) = handle.filter(|handle| !handle.leave()) {
             readers.push(Box::new(SubscriptionRemoval {
                 handle,
@@ -174,8 +174,9 @@ pub(super) struct StoredAnswer {
     relay: Arc<Relay>,
     sub: Arc<SessionSubscription>,
     queries: Vec<Query>,
-    /// For each query, the number of records it answers with before it stops at the end of the
-    /// current second. The query's limit bounds the records that complete that second.
+    /// For each query, the limit that the client has set. After this number of records, the answer
+    /// continues only to the end of the current second, and at most up to the raised limit in
+    /// `queries`.
     enough: Vec<usize>,
     /// The index of the current query.
     at: usize,
@@ -183,7 +184,8 @@ pub(super) struct StoredAnswer {
     open: Option<OpenQuery>,
     /// Whether some query has further records that were not sent.
     more: bool,
-    /// Whether some query had a limit of 0, so that it is unknown whether it has records.
+    /// Whether some query had a limit of 0. Then the relay does not know whether the query matches
+    /// records.
     unasked: bool,
     /// Whether a record that may belong to the answer could not be read.
     damaged: bool,
@@ -197,7 +199,7 @@ pub(super) struct StoredAnswer {
 /// A query whose search is open.
 struct OpenQuery {
     search: TimedSearch,
-    /// Number of records that the query has returned, and the position of the last record.
+    /// How many records the search has found, and the position of the last record.
     handed: usize,
     last: Option<Position>,
 }
@@ -215,8 +217,8 @@ impl OpenQuery {
 }
 
 impl StoredAnswer {
-    /// `rooms` gives, for each query, the number of records beyond its limit that may complete a
-    /// second.
+    /// `rooms` has a number for each query: how many records beyond its limit the answer may add to
+    /// complete a second.
     pub(super) fn new(
         relay: Arc<Relay>,
         sub: Arc<SessionSubscription>,

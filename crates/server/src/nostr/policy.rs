@@ -18,7 +18,7 @@ use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 /// The policy in force. It can be replaced while the relay runs.
 pub type SharedPolicy = Arc<ArcSwap<EventPolicy>>;
 
-/// Creates a shared policy, which is `policy` at first.
+/// Creates a handle to `policy`, through which the policy can be replaced.
 pub fn shared(policy: EventPolicy) -> SharedPolicy {
     Arc::new(ArcSwap::from_pointee(policy))
 }

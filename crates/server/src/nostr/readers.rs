@@ -2,13 +2,13 @@
 //! a long question delays a short one by a slice and not by its whole length.
 //!
 //! Connections share the threads by time (start-time fair queueing): the next question comes from
-//! the connection that has had the least time. So a connection with many or expensive questions
-//! delays only its own questions, and a question of a quiet connection is next.
+//! the connection that has used the least time. So a connection with many or expensive questions
+//! delays only its own questions, and a question of a quiet connection comes first.
 //!
-//! Most questions take less time than it takes to wake another thread twice. So the thread that has
-//! read a question starts the answer ([`Readers::begin`]) if no other question is ahead. The
-//! readers continue an answer that is not complete soon. While the disk is slow, as the duration of
-//! such starts shows, questions start at the readers.
+//! Most questions take less time than waking another thread twice. So the thread that has read a
+//! question starts the answer ([`Readers::begin`]) if no other question is ahead, and the reader
+//! threads continue an answer that takes longer. A slow start shows that the disk is slow; for some
+//! time after it, all questions start on the reader threads.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,14 +54,14 @@ pub(crate) enum SliceResult {
 /// each connection may have under way.
 pub(crate) struct Readers {
     queue: Mutex<FairQueue>,
-    /// Notified of each arrival, which costs no system call while all threads are at work.
+    /// Notified of each arrival. A notification costs no system call while no thread waits.
     work: Condvar,
     /// Whether searches run in this process, so that a thread which searches does not wait for
     /// another process.
     is_local: bool,
     started: Instant,
-    /// The time until which questions start at the readers because the disk is slow, in ns since
-    /// `started`.
+    /// The disk is considered slow until this time, in ns since `started`. Until then all questions
+    /// start on the reader threads.
     slow_until_ns: AtomicU64,
 }
 
@@ -83,12 +83,13 @@ const TURN_NS: u64 = 20_000;
 const BEGIN_ROWS: u64 = 4_096;
 /// A slice of [`BEGIN_ROWS`] rows that takes this long has waited for the disk, or was interrupted.
 const SLOW: Duration = Duration::from_millis(2);
-/// Questions then start at the readers for this multiple of the slice's duration.
+/// After a slow slice, all questions start on the reader threads for this multiple of the slice's
+/// duration.
 const SLOW_PAUSE: u32 = 50;
 
 impl FairQueue {
-    /// The start time of a question of this connection, which accumulates no credit while it is
-    /// quiet.
+    /// The start time of a question of this connection. A quiet connection gathers no credit: its
+    /// start time is never before `reached_ns`.
     fn starts_ns(&self, outbox: &Outbox) -> u64 {
         outbox.had_ns().max(self.reached_ns)
     }
@@ -107,8 +108,8 @@ impl FairQueue {
         Some(job)
     }
 
-    /// Charges this connection for a slice if no waiting question is ahead. Otherwise returns
-    /// false.
+    /// Returns false if a waiting question is ahead of a question of this connection. Otherwise
+    /// charges the connection for a slice.
     fn go_first(&mut self, outbox: &Outbox) -> bool {
         let starts_ns = self.starts_ns(outbox);
         if self.closed
@@ -166,9 +167,9 @@ impl Readers {
         }
     }
 
-    /// Works on a question for a time slice on this thread, which polls the session of its client,
-    /// or queues the question. Returns an unanswered question that this thread may continue, and
-    /// the duration of the slice.
+    /// Works on a question for a time slice on this thread, or queues the question. The caller
+    /// polls the session of the question's client. Returns the question if it is not answered and
+    /// this thread may continue, and the duration of the slice.
     pub(crate) fn begin(&self, job: Box<dyn ReaderJob>) -> (Option<Box<dyn ReaderJob>>, Duration) {
         let begun = Instant::now();
         let since_start = begun.duration_since(self.started).as_nanos() as u64;
@@ -277,8 +278,8 @@ mod tests {
         }
     }
 
-    /// Questions are short and answers are long, so questions that have not begun must wait as
-    /// well.
+    /// A question waits while its client has too many unread bytes, even before the first page of
+    /// its answer: a short question can have a long answer.
     #[test]
     fn questions_wait_before_their_first_page_while_the_client_takes_nothing() {
         let limits = Limits::default();

@@ -1,4 +1,4 @@
-//! The way back to the client that has sent an event.
+//! Answers the client that has sent an event.
 
 use std::sync::Arc;
 

@@ -30,16 +30,17 @@ use crate::rate::RatedConnection;
 use crate::stop::StopSignal;
 use crate::websocket::{ClientInput, CloseReason, Socket};
 
-/// Messages, and their bytes, handled before the task yields to other tasks of its thread. Bytes
-/// are bounded as well, because one filter of thousands of values takes as long as a hundred short
-/// messages.
+/// Received messages, and their bytes, that the task handles before it yields to other tasks of its
+/// thread. Bytes are bounded as well, because one filter of thousands of values takes as long as a
+/// hundred short messages.
 const TURN_MESSAGES: usize = 64;
 const TURN_BYTES: usize = 64 << 10;
 
 /// Messages sent before the task yields to other tasks of its thread. Otherwise a client that reads
 /// a long answer as fast as it is sent would occupy the thread.
 const TURN_MESSAGES_OUT: u64 = 256;
-/// The same for bytes, as live events are compressed when they are sent.
+/// Bytes sent before the task yields to other tasks of its thread. Bytes are bounded as well,
+/// because live events are compressed when they are sent.
 const TURN_BYTES_OUT: u64 = 256 << 10;
 /// The longest pause in reading from a connection that exceeded its rate limit.
 const REST_MAX: Duration = Duration::from_secs(1);
@@ -74,8 +75,8 @@ struct RelaySession {
     received_at: Instant,
     pinged: bool,
     alarm: Pin<Box<Sleep>>,
-    /// Reading pauses, because too much is under way. If the session's own poll answers a request,
-    /// no other thread wakes the session.
+    /// Reading pauses, because too many requests are under way. If a request ends during the
+    /// session's own poll, the poll must wake the session itself, because no other thread does.
     held_back: bool,
     /// The server shuts down: requests under way are finished, and new messages are not accepted.
     leaving: bool,
@@ -129,7 +130,8 @@ pub(crate) fn run(
     ));
     let now = Instant::now();
     let first_alarm = now + Duration::from_secs(limits.ping_after_s);
-    // In a box, because a future reserves memory for every value that is moved inside the future.
+    // The session is boxed, because a future reserves memory for every value that is moved inside
+    // the future.
     let session = Box::new(RelaySession {
         socket,
         messages: MessageHandler::new(
@@ -196,7 +198,7 @@ impl RelaySession {
         };
         // A client that does not even take a close frame is dropped.
         let closed: Result<io::Result<()>, _> = tokio::time::timeout(CLOSE_MAX, closing).await;
-        // Most clients that are closed for a fault are still sending.
+        // A client whose connection is closed for a fault usually still sends.
         let is_fault = matches!(
             end,
             SessionEnd::Broken | SessionEnd::Close(CloseReason::Slow | CloseReason::Crowded)
@@ -247,8 +249,9 @@ impl RelaySession {
         Poll::Pending
     }
 
-    /// Whether nothing is under way any more. A permit is dropped after its answer is put into the
-    /// outbox, so the permits are checked before the outbox is read for the last time.
+    /// Whether every request is answered and every answer is sent. A permit is dropped after its
+    /// answer is put into the outbox, so the permits are checked before the last look into the
+    /// outbox.
     fn is_through(&mut self) -> bool {
         self.waiting.is_none()
             && self.outbox.under_way(RequestKind::Event) == 0
@@ -277,7 +280,7 @@ impl RelaySession {
                 let Poll::Ready(()) = rest.as_mut().poll(cx) else { return Poll::Pending };
                 self.rest = None;
             }
-            // While leaving, messages are read and dropped, to see the client's close frame.
+            // During a shutdown, messages are read and dropped, to find the client's close frame.
             self.held_back = !self.leaving && self.is_busy();
             if self.held_back {
                 return Poll::Pending;
@@ -304,7 +307,7 @@ impl RelaySession {
     fn count_inbound(&mut self) -> bool {
         let waiting = self.waiting.as_ref().map_or(0, |(_, brought)| brought.text.len());
         let bytes = self.socket.unfinished() + waiting;
-        // Most connections hold nothing, or the beginning of a short message.
+        // Most connections have no unprocessed bytes, or only the beginning of a short message.
         let bytes = if bytes <= INBOUND_FREE { 0 } else { bytes };
         if bytes == self.inbound.bytes() {
             return true;

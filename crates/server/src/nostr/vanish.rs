@@ -104,7 +104,7 @@ fn carry_out(shelf: &Shelf, request: &[u8]) -> Result<(), VanishError> {
     }));
     drop(between);
     let outcome = outcome.recv().map_err(|_| VanishError::NoWriter)?;
-    // Without this outcome, a newer request of the same author has been carried out.
+    // Any other outcome means that a newer request of the same author has been carried out.
     if let Some(Outcome::Stored { .. }) = outcome? {
         tracing::info!("a request to vanish was carried out that was kept before [info] url");
     }

@@ -60,7 +60,7 @@ pub(crate) struct CountedConnection {
 }
 
 impl ConnectionContext {
-    /// The account that counts the connection's unsent bytes.
+    /// The account of the connection's unsent bytes.
     pub(crate) fn account(&self) -> &Arc<OutboxAccount> {
         &self.slot.account
     }

@@ -5,8 +5,8 @@
 //! bucket that was never used.
 //!
 //! The number of buckets is fixed. Every subject has two buckets, found by a keyed hash, and the
-//! fuller bucket decides. So a subject that shares only one bucket loses nothing. Below tens of
-//! thousands of busy subjects, a subject rarely shares both buckets with busy subjects.
+//! fuller bucket decides. So a subject loses tokens to others only if it shares both of its buckets
+//! with busy subjects, which is rare below tens of thousands of busy subjects.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,8 +84,8 @@ impl RateBuckets {
         Duration::from_nanos(spent_ns.saturating_add(interval_ns).saturating_sub(holds_ns))
     }
 
-    /// Takes `count` tokens, even if the bucket has fewer: for work whose size is known only
-    /// afterwards. The debt is at most the capacity of the bucket.
+    /// Takes `count` tokens, even if the bucket has fewer. Used if the size of the work is known
+    /// only after the work is done. The debt is at most the capacity of the bucket.
     pub(super) fn spend(&self, meter: RateSubject, rate: Rate, count: u64) {
         let now_ns = self.now_ns();
         let spent_ns = self.spent_ns(meter, now_ns);

@@ -126,8 +126,8 @@ impl RatedConnection {
         keys.iter().try_for_each(|key| rates.charge(RateSubject::QuestionsOf(*key), 1))
     }
 
-    /// Charges a message that was refused or deferred before, or returns the time that it has to
-    /// wait.
+    /// Charges a message that was refused or deferred before, or returns how long the message has
+    /// to wait.
     pub(crate) fn charge_deferred(&self) -> Result<(), Duration> {
         if self.is_spared() {
             return Ok(());

@@ -59,7 +59,8 @@ impl RateName {
         }
     }
 
-    /// The names of the measured items and of the subject, for the text sent to the client.
+    /// Words for the client: the counted things and the subject, such as "events" and "your
+    /// address".
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::EventsPerAddress => ("events", "your address"),

@@ -1,4 +1,4 @@
-//! The clients that no rate limits.
+//! The clients that are exempt from all rate limits.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

@@ -1,5 +1,6 @@
-//! The bytes of answers that clients have not read yet, in all and by address. An answer above the
-//! bounds is refused, so a client that does not read delays only itself.
+//! Bounds the bytes of answers that clients have not read yet: the total, and the sum of each
+//! address. An answer above the bounds is refused, so a client that does not read delays only
+//! itself.
 
 use axum::body::Bytes;
 

@@ -1,5 +1,5 @@
-//! Bounded writes: a record waits for its share of the intake, and its sender waits until the
-//! record is durable.
+//! Bounded writes. A record waits until the bytes of undurable records leave room for it, and its
+//! sender waits until the record is durable.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ impl IntakeBounds {
         WriterOptions { queue_max: self.records_max + 64, ..options }
     }
 
-    /// Bytes that a record is charged. The minimum ensures that no more records wait than the
-    /// writer's queue holds.
+    /// Returns the bytes that are charged for a record. The minimum charge ensures that the waiting
+    /// records fit into the writer's queue.
     fn charge(self, bytes: usize) -> u32 {
         bytes.clamp(BYTES_MAX / self.records_max, BYTES_MAX) as u32
     }
@@ -72,14 +72,14 @@ pub(crate) struct WriteIntake {
     room: Arc<Semaphore>,
 }
 
-/// A record with its share of the intake.
+/// A record, and the permit for its bytes.
 pub(crate) struct EnteredRecord<'a> {
     writer: &'a Writer,
     record: Vec<u8>,
     room: OwnedSemaphorePermit,
 }
 
-/// A record that the writer has, and that is not durable yet.
+/// A record that was passed to the writer and is not durable yet.
 pub(crate) struct SubmittedRecord(oneshot::Receiver<Result<Outcome, Arc<CommitError>>>);
 
 impl WriteIntake {

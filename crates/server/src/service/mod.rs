@@ -2,16 +2,15 @@
 //! pages, and **answers** bounds the memory of the pages that clients have not read. A door is the
 //! protocol alone: every door has the same bounds, rates, slow log and figures.
 //!
-//! - `intake`: bounded writes. A bounded number of bytes may be on the way to the disk: a record
-//!   waits until its bytes are within this bound. The record is durable before its sender gets an
-//!   answer.
-//! - `questions`: each question counts towards the rates of its source. Its search begins at once,
-//!   up to a number of rows, and then waits for a turn (`turns`). Slow questions are logged
-//!   (`slow`).
+//! - `intake`: bounded writes. The records that are not durable yet have at most a number of bytes,
+//!   and a new record waits until it fits. The record is durable before its sender gets an answer.
+//! - `questions`: each question counts towards the rates of its source. Its search first visits up
+//!   to a number of rows at once; if more rows are needed, it waits in a fair queue (`turns`). Slow
+//!   questions are logged (`slow`).
 //! - `answers`: the bytes that clients have not read yet, in all and by address.
 //!
-//! A door whose records need nothing else stores and asks with `plain`, and passes new records to
-//! its clients with `live`.
+//! A door without rules of its own stores and asks with `plain`, and passes new records to its
+//! clients with `live`.
 //!
 //! The relay uses the slow log of the service. Its own intake verifies signatures, and its own
 //! readers and outboxes serve many questions of one connection at a time.

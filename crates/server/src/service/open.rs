@@ -20,7 +20,7 @@ pub struct Service {
     pub(crate) buckets: Arc<RateBuckets>,
     /// The settings of the server.
     pub(super) settings: SharedSettings,
-    /// The figures of records and questions without figures of their own.
+    /// The figures of a network that has no metrics of its own.
     pub(super) figures: ServiceFigures,
     /// Stores records.
     pub(crate) intake: WriteIntake,

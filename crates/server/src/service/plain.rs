@@ -1,6 +1,5 @@
-//! The service of a network whose records need nothing else between the socket and the archive. A
-//! record is stored as it was encoded, and a question is one query. The rates are those of the
-//! server's settings.
+//! The service of a network without rules of its own. A record is stored as the client encoded it,
+//! and a question is one query. The server's settings bound the rates.
 
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -29,7 +28,7 @@ pub enum ServiceRefusal {
     /// The client exceeds a rate.
     #[error("rate limit exceeded")]
     TooMany,
-    /// Too many answers wait to be read, or too many questions wait for a turn.
+    /// Too many answers wait to be read, or too many questions wait in the fair queue.
     #[error("the server is busy; try again later")]
     Busy,
     /// The server is shutting down.
@@ -126,7 +125,7 @@ impl Service {
         Ok(RecordPage { wires, _room: room })
     }
 
-    /// Counts work that began at `began` in `times`, or a refusal.
+    /// Adds the time since `began` to `times`. Counts a refusal if `times` is `None`.
     fn note(&self, times: Option<&Histogram>, began: Instant) {
         match times {
             Some(times) => times.note(began.elapsed()),

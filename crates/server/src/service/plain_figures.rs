@@ -1,8 +1,8 @@
-//! The figures of records and questions that have no figures of their own.
+//! The figures of a service whose network has no metrics of its own.
 
 use crate::metrics::{Counter, Histogram, MetricsPage};
 
-/// Figures of a service without figures of its own.
+/// The times of records and questions, and the number of refusals.
 #[derive(Debug, Default)]
 pub(super) struct ServiceFigures {
     pub(super) insert: Histogram,

@@ -1,5 +1,6 @@
-//! Questions: each is charged to its source, searched at once up to a number of rows, and then in
-//! turn with the questions of other sources. Slow questions are logged.
+//! Charges questions to their sources, and searches their pages. A search first visits up to a
+//! number of rows at once. If more rows are needed, it waits until the fair queue of all sources
+//! reaches it. Slow questions are logged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,9 +106,9 @@ impl Questions {
         self.buckets.pause(subject, pause).map_err(|_| TooManyQuestions)
     }
 
-    /// Searches a page, visiting at most `rows_max` rows. `find` may be called twice: at once on
-    /// this thread, and then, if many rows have to be visited, in turn. Charges the visited rows to
-    /// the source.
+    /// Searches a page, visiting at most `rows_max` rows. `find` may be called twice: first on this
+    /// thread, and again through the fair queue if many rows have to be visited. Charges the
+    /// visited rows to the source.
     pub(crate) async fn search<T: Send + 'static, E: Send + 'static>(
         &self,
         from: RateSource,
@@ -132,8 +133,8 @@ impl Questions {
         Ok(FoundPage { waited, ..answer })
     }
 
-    /// Runs searches on a thread that may block on the disk or the database, once it is the
-    /// source's turn. Charges the visited rows to the source.
+    /// Waits in the fair queue, and then runs searches on a thread that may block on the disk or
+    /// the database. Charges the visited rows to the source.
     pub(crate) async fn search_in_turn<T: Send + 'static>(
         &self,
         from: RateSource,
@@ -168,7 +169,7 @@ impl Questions {
         self.slow.close();
     }
 
-    /// The turns of questions.
+    /// The fair queue of questions.
     #[cfg(test)]
     pub(crate) fn slots(&self) -> &QuestionSlots {
         &self.slots

@@ -15,19 +15,20 @@ use parking_lot::Mutex;
 use crate::metrics::{MetricLabel, SearchDriver};
 use crate::settings::SharedSettings;
 
-/// Maximum number of lines in a window of time; further questions are only counted.
+/// Maximum number of lines in 10 seconds; further slow questions are only counted.
 const LINES_MAX: u64 = 20;
 const WINDOW: Duration = Duration::from_secs(10);
 /// Maximum number of characters of filters in a line.
 const FILTERS_MAX: usize = 4_000;
-/// Maximum number of questions that wait to be explained, and of explained filters of one question.
+/// Maximum number of questions that wait to be explained, and maximum number of filters that are
+/// explained for one question.
 const ASIDE_MAX: usize = 2;
 const EXPLAINED_MAX: usize = 4;
 
 /// The log, and the number of lines logged recently.
 pub(crate) struct SlowLog {
     network: &'static dyn Network,
-    /// The settings, with the time from which a question is slow.
+    /// The settings. They set the time above which a question is slow.
     settings: SharedSettings,
     window: Mutex<LogWindow>,
     /// `None` if there is no thread, and once the log is closed.

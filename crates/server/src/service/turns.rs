@@ -1,5 +1,5 @@
-//! Limits how many queries run in the store at a time. Waiting sources get turns in rotation,
-//! independent of the number of questions that each source has.
+//! Limits how many queries run in the store at a time. Sources take turns: each time a query ends,
+//! the next source may run one, however many questions each source has waiting.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZero;
@@ -49,7 +49,7 @@ pub(crate) struct TurnAnswer<T> {
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotAsked {
-    /// The maximum number of questions waits already.
+    /// Too many questions are waiting already.
     Line,
     /// The query panicked.
     Panicked,
@@ -63,12 +63,13 @@ struct FairLine(Mutex<LineState>);
 struct LineState {
     free: usize,
     waiting: usize,
-    /// The sources that wait, each once, in the order of their next turns.
+    /// The sources with waiting questions, each once, in the order in which they may run their next
+    /// queries.
     order: VecDeque<RateSource>,
     by_source: HashMap<RateSource, VecDeque<oneshot::Sender<FairTurn>>>,
 }
 
-/// A turn. On drop, the next waiting question gets the turn.
+/// The permission to run one query. On drop, it goes to the next waiting question.
 #[derive(Debug)]
 struct FairTurn(Option<Arc<FairLine>>);
 
@@ -94,7 +95,7 @@ impl FairLine {
         turn
     }
 
-    /// Passes a turn to the next question that still waits.
+    /// Gives the permission to the next question that still waits.
     fn pass_on(self: &Arc<Self>) {
         let mut turn = FairTurn(Some(Arc::clone(self)));
         let line = &mut *self.0.lock();
@@ -110,7 +111,8 @@ impl FairLine {
     }
 }
 
-/// The place of a waiting question. A place that is dropped before its turn is given up.
+/// The place of a waiting question in the queue. If the place is dropped, the question leaves the
+/// queue.
 struct PlaceInLine<'a> {
     line: &'a FairLine,
     source: RateSource,
@@ -189,11 +191,11 @@ pub(crate) struct QuestionSlots {
 }
 
 impl QuestionSlots {
-    /// With a database on this machine, a query runs either in the database or in this process. One
-    /// concurrent query more than there are cores keeps all cores busy. Further queries only cause
-    /// context switches: throughput falls, and the slowest queries take twice as long. A query that
-    /// runs longer than [`QUICK`] waits for the disk or reads much, and no longer counts against
-    /// this limit.
+    /// With a database on this machine, a query runs either in the database or in this process.
+    /// `cores + 1` concurrent queries keep all cores busy. More queries only cause context
+    /// switches: throughput falls, and the slowest queries take twice as long. A query that runs
+    /// longer than [`QUICK`] waits for the disk or reads much, and no longer counts against this
+    /// limit.
     pub(crate) fn new(at: StoreLocation) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let (all, quick) = match at {

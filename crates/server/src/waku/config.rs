@@ -75,7 +75,7 @@ pub struct NodeConfig {
     /// The shards of the cluster that are served.
     pub shards: Vec<u16>,
     /// Whether this node relays messages and lets clients publish. Peers disconnect a node that
-    /// relays messages they refuse: see [`can_forward`].
+    /// relays invalid messages to them: see [`can_forward`].
     pub forward: bool,
     /// Whether a message needs a rate-limit proof. The node checks the form, the epoch and the
     /// nullifier of the proof, but does not verify the proof.
@@ -108,9 +108,9 @@ impl Default for NodeConfig {
     }
 }
 
-/// Whether this node can tell which messages a cluster's nodes refuse. Each message on cluster 1,
-/// The Waku Network, needs a rate-limit proof (RFC 58/RLN-V2), which this node neither verifies nor
-/// creates.
+/// Whether this node can tell which messages the other nodes of a cluster refuse. Each message on
+/// cluster 1, The Waku Network, needs a rate-limit proof (RFC 58/RLN-V2), which this node neither
+/// verifies nor creates.
 pub fn can_forward(cluster: u16) -> bool {
     cluster != 1
 }

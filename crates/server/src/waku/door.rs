@@ -157,8 +157,8 @@ impl Door for WakuDoor {
         rest.chain(peers).collect()
     }
 
-    /// Returns the socket of REST. Peers' connections are encrypted with keys of this process. They
-    /// are closed, and peers connect again.
+    /// Returns the socket of REST. The connections of peers cannot be handed over, because they are
+    /// encrypted with keys of this process: they are closed, and the peers connect again.
     fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
         self.rest.as_ref().map_or_else(|| Ok(Vec::new()), |rest| rest.sockets())
     }

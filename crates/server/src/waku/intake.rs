@@ -1,4 +1,4 @@
-//! Messages on their way into the archive: admitted, and stored or passed on.
+//! Admits received messages, and stores or relays the admitted messages.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -173,7 +173,7 @@ impl WakuNode {
         MessageEncoder::default().encode(message, pubsub_topic, &hash, &mut record);
         let proof = message.proof.unwrap_or_default();
         if message.ephemeral == Some(true) {
-            // Ephemeral messages are not written, so there is no wait for the disk.
+            // An ephemeral message is not written, so no one waits for the disk.
             let _proof = self.poll.expect(hash, proof);
             if let Ok(record) = Record::new(&record) {
                 self.service.shelf.pass_on(&record);

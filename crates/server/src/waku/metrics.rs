@@ -139,7 +139,7 @@ impl From<Status> for AnswerStatus {
 pub struct ValueHistogram {
     /// Upper bounds of the histogram's classes, ascending.
     pub bounds: &'static [u64],
-    /// A count for each bound, and a last one for numbers above all bounds.
+    /// A count for each bound, and a last count for numbers above all bounds.
     classes: Box<[Counter]>,
     sum: Counter,
 }

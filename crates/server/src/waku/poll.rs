@@ -169,7 +169,7 @@ impl PollQueues {
         rest.is_empty().then_some(())
     }
 
-    /// Takes the queued messages of a topic. Returns `None` without a subscription to the topic.
+    /// Takes the queued messages of a topic. Returns `None` if nobody has subscribed to the topic.
     pub(super) fn take(&self, topic: &PollTopic) -> Option<VecDeque<Arc<[u8]>>> {
         self.0.lock().topics.get_mut(topic).map(|waiting| std::mem::take(waiting).messages)
     }

@@ -90,7 +90,7 @@ impl HistoryFetch {
         })
     }
 
-    /// Fetches whenever this node may have missed messages, until `stop`.
+    /// Fetches history whenever this node may have missed messages, until `stop`.
     pub(super) async fn run(self, waku: Arc<WakuNode>, mut stop: StopSignal) {
         tokio::select! {
             () = stop.accepting() => {}
@@ -223,8 +223,7 @@ async fn pages(
     }
 }
 
-/// The way through a store's pages. It finds a store whose pages have no end, with one cursor in
-/// memory (Brent's algorithm).
+/// Detects pages of a store that lead in a circle, with one cursor in memory (Brent's algorithm).
 #[derive(Default)]
 struct PageTrail {
     pages: u64,
@@ -232,7 +231,7 @@ struct PageTrail {
 }
 
 impl PageTrail {
-    /// Notes the cursor behind a page. `Err` if no page can be the last.
+    /// Notes the cursor of the page after this page. Fails if the pages would never end.
     fn follow(&mut self, next: Option<Id>, is_empty: bool) -> Result<(), FetchFault> {
         if is_empty {
             return Err(FetchFault::EmptyPage);

@@ -105,7 +105,7 @@ impl ReadBuffer {
         }
     }
 
-    /// Drops the bytes not consumed yet, and returns their number.
+    /// Drops the bytes that are not consumed yet. Returns how many were dropped.
     pub(super) fn clear(&mut self) -> usize {
         let waiting = self.to - self.from;
         self.from = self.to;
@@ -172,7 +172,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Frees the memory of sent bytes while the unsent bytes wait.
+    /// Frees the memory of the sent bytes. The unsent bytes stay.
     fn shrink_buffers(&mut self) {
         if self.len() < self.bytes.capacity() / 2 {
             let rest = self.bytes[self.sent..].to_vec();

@@ -1,7 +1,7 @@
 //! Compressed messages (permessage-deflate, RFC 7692).
 //!
-//! Neither side keeps context from one message to the next, as the answer to the handshake demands.
-//! So an idle connection holds no compressor, and all connections share a few.
+//! The answer to the handshake demands that neither side keeps context from one message to the
+//! next. So an idle connection needs no compressor, and all connections share a few compressors.
 
 use std::sync::Arc;
 
@@ -132,9 +132,9 @@ impl Compressors {
                 }
                 let taken = (decompress.total_in() - before) as usize;
                 let left = piece.get(taken..).ok_or(CloseFault::DEFLATE)?;
-                // There was capacity, so a decompressor that neither consumes nor produces bytes is
-                // done with its input. It may produce bytes without consuming any, if it held back
-                // output in an earlier call whose buffer was full.
+                // The output had capacity, so a decompressor that neither consumes nor produces
+                // bytes is done with its input. A call may produce bytes without consuming any:
+                // output that did not fit into the buffer of the previous call.
                 if left.len() == rest.len() && out.len() == had {
                     if left.is_empty() {
                         break;

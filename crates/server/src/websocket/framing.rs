@@ -1,5 +1,5 @@
-//! Encodes messages as frames. A page of messages is framed where it is made. So the bytes from the
-//! archive are copied once, into the buffer from which the connection is written.
+//! Encodes messages as frames. The thread that finds a page of messages also frames the page. So
+//! the bytes from the archive are copied once, into the buffer that is written to the connection.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::buffers;
 use super::deflate::Compressors;
 use super::frame::{self, Opcode};
 
-/// Frames of fewer bytes are copied to memory of their exact size.
+/// Shorter frames are copied to memory of their exact size.
 const FEW_BYTES: usize = 4 << 10;
 
 /// Encodes the messages of a connection as frames, compressed if its client agreed to compression.

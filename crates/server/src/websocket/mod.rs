@@ -275,7 +275,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     }
 
     /// Reads and drops what the client still sends, up to `bytes_max` bytes or the end. Closing a
-    /// connection with unread bytes resets it, and a reset discards what the client has not read.
+    /// connection with unread bytes resets the connection, and a reset discards the bytes that the
+    /// client has not read.
     pub(crate) async fn drain(&mut self, bytes_max: usize) {
         let mut drained = 0;
         poll_fn(|cx| {

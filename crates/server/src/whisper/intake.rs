@@ -1,4 +1,4 @@
-//! Envelopes on their way into the archive: charged to their senders, admitted, and stored.
+//! Charges received envelopes to their senders, and stores the admitted envelopes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -66,8 +66,8 @@ impl MailServer {
     /// envelope is charged to; without a sender, there is no rate limit. Waits while too many bytes
     /// of envelopes are not durable yet.
     ///
-    /// [`MailServer::wait_until_durable`] waits until the envelope is durable. A caller with several envelopes
-    /// submits all of them before the first call of `settle`.
+    /// [`MailServer::wait_until_durable`] waits until the envelope is durable. A caller with
+    /// several envelopes submits all of them before it waits for the first envelope.
     pub(crate) async fn submit(
         &self,
         from: MailSource,

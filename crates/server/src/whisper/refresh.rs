@@ -7,7 +7,7 @@ use super::mail_server::MailServer;
 use crate::service::StoreLocation;
 use crate::stop::StopSignal;
 
-/// Divisor for the share of time that re-reading all topics may take.
+/// Re-reading all topics may take at most this fraction of the time: one hundredth.
 const REFRESH_SHARE: u32 = 100;
 /// Minimum pause between two checks of the size of an archive in a database.
 const IN_DATABASE: Duration = Duration::from_mins(1);
@@ -15,7 +15,7 @@ const IN_DATABASE: Duration = Duration::from_mins(1);
 /// Removes topics after envelopes were deleted, until `stop`. Checks at most as often as retention
 /// runs.
 pub(super) async fn refresh(mail: Arc<MailServer>, mut stop: StopSignal) {
-    // The numbers of stored and of added envelopes at the last check.
+    // How many envelopes were stored, and how many were ever added, at the last check.
     let (mut counted, mut seen) = (0, mail.topics.added());
     let mut pause = Duration::ZERO;
     loop {

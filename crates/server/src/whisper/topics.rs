@@ -1,4 +1,5 @@
-//! The topics of the archive, which turn a search by bloom filter into a search by topics.
+//! The topics of all stored envelopes. With these topics, a search by bloom filter becomes a search
+//! by topics.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

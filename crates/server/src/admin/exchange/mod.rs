@@ -40,10 +40,10 @@ pub(super) enum ExchangeEvent {
 pub(super) enum OldProcess {
     /// The old process has the right to write, and waits for the new process to open the archive.
     Handed,
-    /// The old process has offered that right.
+    /// The old process has offered the right to write.
     Offered,
-    /// The old process has offered that right. The new process has failed or disconnected, but may
-    /// not have ended yet.
+    /// The old process has offered the right to write. The new process has failed or disconnected,
+    /// but may not have ended yet.
     Parted,
     /// The new process took too long, and has the right to write.
     Stalled,

@@ -26,10 +26,10 @@ use crate::nostr::question_refusals::bug;
 use crate::nostr::readers::{ReaderJob, SliceResult};
 use crate::rate::RatedConnection;
 
-/// Ranges of a message that are answered in one time slice. Each takes some microseconds.
+/// Ranges of a message that are answered in one time slice. A range takes some microseconds.
 const RANGES_PER_SLICE: usize = 64;
 
-/// Length of a time slice where the store sums ranges. The sum of a range takes microseconds to
+/// Length of a time slice if the store computes the sums. The sum of a range takes microseconds to
 /// milliseconds.
 const SUMMED_SLICE: Duration = Duration::from_micros(500);
 
@@ -49,7 +49,7 @@ pub(super) struct ComparisonJob {
 /// The next step of the answer.
 enum ComparisonStep {
     /// Check the message, and decide whether the answer comes from a set or from the store's sums.
-    /// The memory is for the set. Only the first message of a comparison has this memory.
+    /// Only the first message of a comparison has `memory`, for the set.
     Begin { message: Vec<u8>, memory: Option<SetMemory> },
     /// Prepare the store's sums, which may answer the first message instead of a set.
     Prepare { message: Vec<u8>, memory: SetMemory, candidate: RangesCandidate },
@@ -135,8 +135,8 @@ impl ComparisonJob {
         }
     }
 
-    /// Does a part of the preparation. Decides then whether the answer comes from a set or from the
-    /// store's sums.
+    /// Does a part of the preparation. The last part decides whether the answer comes from a set or
+    /// from the store's sums.
     fn prepare(
         &mut self,
         message: Vec<u8>,
@@ -187,7 +187,7 @@ impl ComparisonJob {
 
     fn answer_from_set(&mut self, mut answer: NegentropyResponder) -> ComparisonStep {
         let set = self.comparison.state.lock().set.clone();
-        // Without a set, the comparison has ended meanwhile.
+        // The set is gone if the comparison has ended meanwhile.
         let Some(set) = set else { return ComparisonStep::Done };
         let counted = CountedSet::new(&set);
         let step = || (answer.step(&counted, RANGES_PER_SLICE), counted.rows());
@@ -263,8 +263,8 @@ impl ComparisonJob {
         }
     }
 
-    /// Refuses a comparison over too many events before the events are visited. This works if the
-    /// store can count the events within a time slice.
+    /// Refuses a comparison over too many events before the events are visited, if the store can
+    /// count the events within a time slice.
     fn count(&mut self, budget: u64) -> Result<(), ComparisonRefusal> {
         let Comparison { query, events_max, .. } = &*self.comparison;
         if query.limit <= *events_max {

@@ -1,14 +1,14 @@
-//! Comparisons of sets of events (NIP-77): a client finds out which events it and the relay lack,
-//! and the two exchange little more than the ids that differ.
+//! Comparisons of sets of events (NIP-77): a client finds out which events only the client has, and
+//! which only the relay has. The messages contain little more than the ids of these events.
 //!
-//! A comparison covers the events that matched its filter when it was opened, found as for a REQ.
-//! Their times and ids are collected once, into a set that lives until the comparison ends. So all
-//! answers are consistent, and no fingerprint includes an event that the client may not see.
-//! Between two messages, a comparison holds only its set. The reader threads work on sets and
-//! messages, in time slices like those of all questions.
+//! A comparison covers the events that a REQ with the same filter would have found when the
+//! comparison was opened. Their times and ids are collected once, into a set that lives until the
+//! comparison ends. So all answers are consistent, and no fingerprint includes an event that the
+//! client may not see. Between two messages, a comparison holds only its set. The reader threads
+//! work on sets and messages, in time slices like those of all questions.
 //!
-//! A comparison holds no set if only a time window selects its events, the events are many, and the
-//! store keeps sums ([`hark_archive::store::ranges`]). Each message is then answered from the
+//! A comparison holds no set if its filter has only `since` and `until`, selects many events, and
+//! the store keeps sums ([`hark_archive::store::ranges`]). Each message is then answered from the
 //! events stored at that time. The gate applies here as well.
 
 use std::collections::{HashMap, VecDeque};
@@ -52,7 +52,7 @@ pub(super) struct Comparisons {
     /// Messages that came faster than the rates allow. They are answered later, because a refusal
     /// would end their comparisons.
     put_off: VecDeque<(Arc<Comparison>, ReceivedComparison)>,
-    /// The timer for the next check of the deferred messages.
+    /// The time of the next check of the deferred messages.
     put_off_until: Option<Pin<Box<Sleep>>>,
     /// The timer for the next check of idle comparisons.
     alarm: Option<Pin<Box<Sleep>>>,
@@ -73,7 +73,8 @@ impl Comparisons {
     }
 
     /// Opens a comparison over the events that match `query`, and queues its first message for an
-    /// answer. `question` is the memory of the question, and `of` an empty share for the set.
+    /// answer. `question` is the memory of the NEG-OPEN, and `of` is an empty share, which grows
+    /// with the set.
     pub(super) fn open(
         &mut self,
         id: &str,
@@ -183,8 +184,8 @@ impl Comparisons {
         self.alarm = None;
     }
 
-    /// Queues deferred messages that are due, and ends the comparisons whose client took too long.
-    /// The task is woken when either is due again.
+    /// Queues the deferred messages that are due, and ends each comparison that its client has not
+    /// continued in time. The task is woken for the next check.
     pub(super) fn poll_idle(&mut self, cx: &mut Context<'_>) {
         self.poll_deferred(cx);
         if self.open.is_empty() {

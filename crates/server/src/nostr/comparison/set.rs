@@ -1,8 +1,9 @@
 //! The times and ids of the events of a comparison.
 //!
 //! A search yields the items newest first, and the comparison reads the items oldest first. The
-//! items are kept in chunks of equal size, so growth copies no items. Each chunk has the sum of the
-//! ids before the chunk, so a fingerprint of any range adds only few ids.
+//! items are kept in chunks of equal size, so growth copies no items. For each chunk, the set
+//! stores the sum of all ids before the chunk. So the fingerprint of a range is computed from two
+//! stored sums and the few ids at both ends of the range.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -23,7 +24,8 @@ const CHUNK_ITEMS: usize = 128;
 pub(super) const CHUNK_BYTES: usize =
     CHUNK_ITEMS * size_of::<NegentropyItem>() + size_of::<Vec<NegentropyItem>>() + 32;
 
-/// The memory of a set, charged to its connection and to all connections together.
+/// The memory of a set. It counts against the bound of the connection, and against the bound of all
+/// connections.
 pub(super) struct SetMemory {
     share: BudgetShare,
     of_connection: Arc<AtomicUsize>,
@@ -106,9 +108,9 @@ impl ComparedSet {
         self
     }
 
-    /// Reverses the items of the last time to descending ids, once no more items of that time
-    /// follow. So the set is in order when read backwards. Adds the sums of the chunks whose items
-    /// have their final places.
+    /// Sorts the last items of equal time by descending id, once all items of that time are in the
+    /// set. So the set is in ascending order when it is read backwards. Then adds the sums of the
+    /// chunks whose items do not move any more.
     fn end_run(&mut self) {
         let len = self.size();
         let (mut low, mut high) = (self.run, len);
@@ -169,13 +171,13 @@ impl NegentropySet for ComparedSet {
     }
 }
 
-/// Items that a sum is charged as. On average, a sum adds half of a chunk's items at each of its
-/// ends.
+/// Work of a sum, in compared or copied items. On average, a sum adds half of a chunk's ids at each
+/// end of its range.
 const SUM_ITEMS: u64 = 16;
-/// Items that are compared or copied in the time in which a search visits a row.
+/// Number of items that are compared or copied in the time that a search takes for one row.
 const ITEMS_PER_ROW: u64 = 4;
 
-/// A set that counts the items and sums read from the set.
+/// A set that counts how many items and sums are read.
 pub(super) struct CountedSet<'a> {
     set: &'a ComparedSet,
     items: Cell<u64>,
@@ -186,7 +188,7 @@ impl<'a> CountedSet<'a> {
         Self { set, items: Cell::new(0) }
     }
 
-    /// The work so far, as rows that a search visits in that time.
+    /// The work so far, in rows: a search would visit this number of rows in the same time.
     pub(super) fn rows(&self) -> u64 {
         self.items.get().div_ceil(ITEMS_PER_ROW)
     }
@@ -224,7 +226,8 @@ mod tests {
         SetMemory::new(Arc::<Budget>::default().share(None), Arc::clone(of_connection), limits)
     }
 
-    /// A set of chunks answers as a sorted list does, also where many items share a time.
+    /// A set of chunks gives the same answers as a sorted list, even if many items have the same
+    /// time.
     #[test]
     fn chunks_answer_like_a_sorted_list() {
         let mut random = Random::new(77);

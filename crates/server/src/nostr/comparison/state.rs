@@ -15,7 +15,8 @@ use crate::nostr::outbox::{EndFlag, Outbox};
 use crate::nostr::outbox_item::OutboxItem;
 use crate::websocket::FramedMessages;
 
-/// Why a comparison ends. If the comparison had too many events, also the maximum number of events.
+/// Why a comparison ends. `events_max` is present if the comparison has more events than this
+/// maximum.
 pub(super) struct ComparisonRefusal {
     pub(super) why: NostrRefusal,
     pub(super) events_max: Option<usize>,
@@ -56,7 +57,7 @@ pub(super) struct ComparisonState {
 }
 
 impl Comparison {
-    /// Keeps the set, unless the comparison has ended meanwhile.
+    /// Stores the set for later messages, unless the comparison has ended meanwhile.
     pub(super) fn cache_set(&self, set: ComparedSet) {
         let mut state = self.state.lock();
         if !state.has_ended {

@@ -12,8 +12,8 @@ use hark_codec::nostr::negentropy::{NegentropyItem, NegentropyRanges};
 use super::state::Comparison;
 use crate::nostr::cost::QuestionCost;
 
-/// Maximum number of events of a set that is held although the store keeps sums. Such a set takes
-/// 800 KB.
+/// A comparison of at most this number of events uses a set even if the store keeps sums. A set of
+/// this size takes 800 KB.
 const HELD_MAX: u64 = 20_000;
 
 fn position(at: &NegentropyItem) -> Position {
@@ -24,7 +24,7 @@ fn item(at: Position) -> NegentropyItem {
     NegentropyItem { time: at.time, id: at.id }
 }
 
-/// The events of a store by ranges.
+/// A store's events, read by ranges: their sums and their positions.
 pub(super) struct StoreRanges {
     ranges: Box<dyn IdRanges>,
     /// Rows that are charged already.
@@ -58,7 +58,7 @@ pub(super) struct RangesCandidate {
 }
 
 impl RangesCandidate {
-    /// Returns the comparison by ranges, if its filter is a window of time and the store has sums.
+    /// Returns the candidate if the filter has only `since` and `until`, and the store keeps sums.
     pub(super) fn of(
         comparison: &Comparison,
         store: &dyn Store,

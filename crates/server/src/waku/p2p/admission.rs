@@ -1,9 +1,9 @@
 //! Decides which connections with peers are admitted.
 //!
-//! Strangers share a number of connections. An address may have some of these connections, and
-//! fewer connections with unfinished handshakes. Peers that the configuration names have
-//! connections of their own: this node can dial and accept these peers, whatever the number of
-//! strangers.
+//! A stranger is a peer that the configuration does not name. All strangers together have a maximum
+//! number of connections, and one address has a lower maximum; unfinished handshakes have a still
+//! lower maximum. Peers that the configuration names are not counted: this node can dial and accept
+//! these peers, whatever the number of strangers.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -52,7 +52,8 @@ pub(super) struct PeerAdmission {
 #[derive(Default)]
 struct KnockPermits {
     of_address: Option<Permit<ClientAddress>>,
-    /// The address, if it already has as many connections as strangers at one address may have.
+    /// The address of the peer, if strangers at this address already have their maximum number of
+    /// connections.
     full: Option<ClientAddress>,
     _half_open: Option<Share<Option<ClientAddress>>>,
 }
@@ -103,7 +104,7 @@ impl PeerAdmission {
         }
     }
 
-    /// Decides about an incoming connection before its peer is known.
+    /// Decides whether an incoming connection may continue, before its peer is known.
     fn knock(&self, ip: IpAddr) -> Result<KnockPermits, NotAdmitted> {
         let address = match self.clients.class(ip) {
             AddressClass::Client => Some(ClientAddress::from(ip)),
@@ -126,7 +127,7 @@ impl PeerAdmission {
         }
     }
 
-    /// Decides about a connection once its peer is known.
+    /// Decides whether a connection is admitted, once its peer is known.
     fn enter(&mut self, connection: ConnectionId, peer: PeerId) -> Result<(), NotAdmitted> {
         // This node's own connections have no entry in `knocking`.
         let knocked = self.knocking.remove(&connection).unwrap_or_default();

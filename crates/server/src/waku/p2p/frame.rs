@@ -24,7 +24,7 @@ pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Op
 /// stream.
 pub(super) async fn wait_until_left(reader: &mut (impl AsyncRead + Unpin), peer: &mut StreamPeer) {
     if let Ok(0) = reader.read(&mut [0]).await {
-        // The peer sends no more, because its request is complete. It may still read.
+        // The peer has sent its whole request, and may still read the answer.
         peer.disconnected().await;
     }
 }

@@ -1,5 +1,5 @@
-//! Gossip (RFC 11/WAKU2-RELAY), with bounds for the data that peers may send at once, and for the
-//! data that may wait for a peer.
+//! Gossip (RFC 11/WAKU2-RELAY), with bounds for the data in one frame of a peer, and for the data
+//! that may wait for a peer.
 //!
 //! An honest relay node never reaches any of these bounds. A node outside the mesh requests all
 //! messages of a second at once (IWANT), and announces up to 5,000 of its own messages in one frame
@@ -17,7 +17,7 @@ use super::served::{ServedSubscriptions, ServedTopics};
 const RELAY: &str = "/vac/waku/relay/2.0.0";
 /// Bytes allowed for the gossip envelope around a message.
 const ENVELOPE_BYTES: usize = 64 << 10;
-/// Bytes allowed for every frame: 5,000 ids, and as much again.
+/// Every frame may have at least this size, in bytes: twice the size of 5,000 ids.
 const FRAME_BYTES: usize = 384 << 10;
 /// Minimum size of a gossip message, in bytes, with its topic, content topic and time. This size
 /// bounds the memory of a received frame: a frame of empty messages would take a hundred times its
@@ -39,7 +39,7 @@ const BUDGET_SPAN: Duration = Duration::from_secs(10);
 /// The gossip of a node.
 pub(super) type Gossip = gossipsub::Behaviour<ServedTopics, ServedSubscriptions>;
 
-/// The rest of the forwarding budget.
+/// The unused bytes of the forwarding budget.
 pub(super) struct ForwardBudget {
     since: Instant,
     bytes: usize,

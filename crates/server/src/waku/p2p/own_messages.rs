@@ -49,7 +49,8 @@ impl OwnMessages {
                     };
                     held.push(more);
                 }
-                // Other stores refuse a message without a payload each time.
+                // A message without a payload is left out, because other stores would refuse it in
+                // every comparison.
                 if MessageRecord::new(*record).has_payload() {
                     items.push((record.time(), *record.id()));
                 }

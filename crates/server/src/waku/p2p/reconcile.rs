@@ -15,9 +15,9 @@ const PARTS: u64 = 8;
 /// The differences between the two stores that are known after some payloads.
 #[derive(Debug, Default)]
 pub(super) struct Reconciliation {
-    /// For each of this store's messages, up to the last lacked message: whether the other store
-    /// lacks the message. Flags instead of a list, because a store may report the same message any
-    /// number of times.
+    /// Whether the other store lacks a message, for each of this store's messages up to the last
+    /// lacked message. A list of the lacked messages could grow without bound, because a store may
+    /// report the same message any number of times.
     lacks: Vec<bool>,
     /// Number of messages that the other store has listed and this store lacks.
     pub(super) missed: usize,
@@ -214,7 +214,7 @@ mod tests {
         let mut lacked = own.clone();
         found.retain_lacked(&mut lacked);
         assert_eq!((found.lacks.len(), lacked.len()), (50_000, 50_000));
-        // A payload full of ranges, each of which requests its messages.
+        // A payload full of ranges. Each range requests its messages.
         let mut many = vec![0, 0, 1];
         many.extend([1, 1].iter().chain(&[0xff; 32]).copied().cycle().take(34 * 20_000));
         let mut next = PayloadWriter::new(&[], 1, 10_000);

@@ -1,4 +1,5 @@
-//! Messages that peers relay: checked before they are forwarded, and then stored.
+//! Checks a message that a peer relays before the message is forwarded, and then stores the
+//! message.
 
 use hark_codec::waku::Message;
 use hark_networks::waku::admit::MessageRefusal;
@@ -13,13 +14,13 @@ pub(super) enum GossipVerdict {
     /// The message is accepted.
     Yes,
     /// The message is not accepted, but the sending peer is not at fault. For example, the
-    /// message's time is out of the window, or the shard is not served.
+    /// message's time is too far from now, or the shard is not served.
     Old,
     /// The bytes are not a message, or are a message that every node refuses.
     Broken,
 }
 
-/// Decides about a message.
+/// Decides whether a message is accepted.
 pub(super) fn accept(waku: &WakuNode, gossip: &gossipsub::Message) -> GossipVerdict {
     if !waku.serves(gossip.topic.as_str()) {
         return GossipVerdict::Old;

@@ -37,8 +37,8 @@ const PAYLOAD_SHORT: usize = 64 << 10;
 /// reset. Configured peers have a separate limit of the same size, and each configured peer may use
 /// the whole limit.
 const SESSIONS_MAX: usize = 8;
-/// Maximum duration of a session that a stranger has begun, and of each of its payloads. Without
-/// these bounds, the session of a slow peer would exclude other peers.
+/// Maximum duration of a session that a stranger has begun, and of the wait for each payload.
+/// Without these bounds, the session of a slow peer would exclude other peers.
 const SESSION_TIME_MAX: Duration = Duration::from_mins(2);
 const PAYLOAD_TIME_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of payloads that a session may receive.
@@ -54,7 +54,8 @@ struct SyncPermits {
     /// Whether an address has at most one session. Otherwise an address may use all sessions.
     is_shared: bool,
     sessions: Shares<RateSource>,
-    /// For first payloads above [`PAYLOAD_SHORT`], which arrive before the session has a permit.
+    /// Permits for first payloads above [`PAYLOAD_SHORT`]. A first payload arrives before the
+    /// session has a permit.
     long: Shares<RateSource>,
     items: Arc<Semaphore>,
 }
@@ -69,13 +70,13 @@ impl SyncPermits {
         }
     }
 
-    /// Takes a unit of `of` for a peer.
+    /// Takes a permit of `of` for a peer.
     fn acquire(&self, of: &Shares<RateSource>, peer: RateSource) -> Option<Share<RateSource>> {
         if self.is_shared { of.acquire(peer, 1) } else { of.acquire_any(peer, 1) }
     }
 }
 
-/// The other side of a session.
+/// The peer of a session.
 #[derive(Clone, Copy)]
 struct SessionPeer {
     id: PeerId,

@@ -170,7 +170,7 @@ async fn stats(State(waku): WakuState) -> RestAnswer {
         let shards = &waku.config.shards;
         let counted = |shard: &u16| (shard.to_string(), json!(count(&|p| of(p).contains(shard))));
         let mut all: Map<String, Value> = shards.iter().map(counted).collect();
-        // nwaku, too, counts the shards under this name.
+        // nwaku also uses this name for the number of shards.
         all.insert(total.into(), json!(shards.len()));
         all
     };

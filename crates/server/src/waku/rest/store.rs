@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn an_answer_of_a_peer_is_json_though_its_first_hash_is_none() {
-        // A StoreQueryResponse: status_code 200, and elements with nothing but a message_hash.
+        // A StoreQueryResponse: status_code 200, and elements that have only a message_hash.
         let mut bytes = vec![0x50, 0xc8, 1];
         for hash in [&[1; 31][..], &[2; 32], &[3; 32]] {
             let len = hash.len() as u8;

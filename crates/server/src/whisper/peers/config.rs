@@ -19,7 +19,7 @@ pub struct PeersConfig {
     pub rules: RequestRules,
     /// Minimum pause between two requests of a peer. Zero disables the pause.
     pub request_pause: Duration,
-    /// Nodes that may request all envelopes, to have the same envelopes (`sync` of status-go).
+    /// Mail servers that may fetch all envelopes, to copy this archive (`sync` of status-go).
     pub trusted: Vec<PublicKey>,
     /// The time limits of peers.
     pub times: PeerTimes,
@@ -28,15 +28,15 @@ pub struct PeersConfig {
 /// Time limits for a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerTimes {
-    /// For the key exchange and the hellos.
+    /// Maximum time for the key exchange and the hellos.
     pub handshake: Duration,
-    /// For the next message to arrive completely.
+    /// Maximum time until the next message has arrived completely.
     pub read: Duration,
-    /// For the peer to read a message, or a page of an answer.
+    /// Maximum time in which the peer must read a message, or a page of an answer.
     pub write: Duration,
     /// The interval between two pings. The peer's answers show that the peer is alive.
     pub ping: Duration,
-    /// For the peer to read why the connection ends.
+    /// Maximum time in which the peer may read why the connection ends.
     pub farewell: Duration,
 }
 

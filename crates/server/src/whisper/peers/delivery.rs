@@ -1,4 +1,5 @@
-//! Answers to requests for history: pages of envelopes, sent as fast as the peer reads, and an end.
+//! Answers requests for history: pages of envelopes, sent as fast as the peer reads, and then a
+//! packet that ends the answer.
 
 use hark_codec::record::Id;
 use hark_codec::whisper::request::LIMIT_MAX;
@@ -166,7 +167,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         .await
     }
 
-    /// Answers a mail server that wants the same envelopes.
+    /// Answers a mail server that copies this archive.
     async fn sync(&self, packet: &[u8]) -> Result<(), PeerSessionEnd> {
         let request = match sync_request(packet) {
             Ok(request) => request,

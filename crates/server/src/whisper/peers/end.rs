@@ -32,7 +32,7 @@ pub(super) enum PeerSessionEnd {
     /// refused.
     #[error("{0}")]
     Envelope(String),
-    /// An answer could not name the request, so the request has no answer.
+    /// The request has no id that an answer could name, so it gets no answer.
     #[error("{0}")]
     Request(String),
     /// The server is shutting down.

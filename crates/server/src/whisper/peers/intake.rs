@@ -38,7 +38,7 @@ struct EnvelopeFault {
 #[derive(Default)]
 struct BatchOutcome {
     faults: Vec<EnvelopeFault>,
-    /// Why the connection ends, if the peer is at fault.
+    /// The reason for ending the connection, if the peer is at fault.
     end: Option<String>,
     /// Whether more than [`FAULTS_MAX`] envelopes are refused. If so, the rest of the packet is not
     /// read, and the connection ends.

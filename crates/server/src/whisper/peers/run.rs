@@ -1,8 +1,8 @@
 //! Runs the session of a peer: archives the peer's envelopes, and answers the peer's requests.
 //!
-//! Three activities run concurrently, so that none waits for another. The session reads packets,
-//! answers requests one after the other, and keeps the connection alive. All three share the
-//! connection's writer.
+//! A session does three things at the same time: it reads packets, answers requests one after the
+//! other, and keeps the connection alive. None of the three waits for another, but all three share
+//! the connection's writer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

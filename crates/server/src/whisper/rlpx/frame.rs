@@ -103,7 +103,7 @@ impl FrameDirection {
 /// Encrypts this side's frames.
 pub struct FrameSealer(FrameDirection);
 
-/// Checks and decrypts the frames of the other side.
+/// Checks and decrypts the frames of the peer.
 pub struct FrameOpener(FrameDirection);
 
 /// Creates both directions of a connection.

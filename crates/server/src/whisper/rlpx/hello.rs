@@ -161,7 +161,7 @@ pub enum DisconnectReason {
     Requested,
     /// The connection failed.
     Network,
-    /// The other side breaks the protocol.
+    /// The peer breaks the protocol.
     Protocol,
     /// The sides have no sub-protocol in common.
     Useless,
@@ -179,9 +179,9 @@ pub enum DisconnectReason {
     Unexpected,
     /// The node is connected to itself.
     Itself,
-    /// The other side does not answer.
+    /// The peer does not answer.
     Timeout,
-    /// The other side breaks a sub-protocol.
+    /// The peer breaks a sub-protocol.
     SubProtocol,
     /// An unknown reason, or none.
     Other,

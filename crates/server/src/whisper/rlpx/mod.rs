@@ -6,7 +6,7 @@
 //! (EIP-706), if both sides have version 5 or higher. A frame has one message: its code as an RLP
 //! number, and its content.
 //!
-//! Hark has its own implementation, because every crate for RLPx is a part of a chain's node. The
+//! Hark has its own implementation, because every crate for RLPx is a part of an Ethereum node. The
 //! cryptography comes from RustCrypto and libsecp256k1. A peer's data takes no more memory than the
 //! bytes received so far and [`READ_BYTES`].
 
@@ -40,7 +40,7 @@ const SNAPPY_RATIO_MAX: usize = 22;
 /// Why a connection cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum RlpxError {
-    /// The other side has closed the connection, or the connection broke.
+    /// The peer has closed the connection, or the connection broke.
     #[error("the connection has ended: {0}")]
     Io(#[from] io::Error),
     /// See [`RlpxHandshakeError`].
@@ -70,14 +70,14 @@ pub enum RlpxError {
     /// The id in the hello differs from the id of the key exchange.
     #[error("the peer's hello has another id than its key")]
     OtherId,
-    /// The other side ends the connection.
+    /// The peer ends the connection.
     #[error("the peer disconnects: {0}")]
     Disconnected(DisconnectReason),
 }
 
 /// Accounts for the memory of messages that are being read.
 pub trait ReadAllowance: Send {
-    /// Changes the number of held bytes. Returns false if so many bytes are not allowed.
+    /// Changes the number of bytes in use. Returns false if the new number is not allowed.
     fn resize(&mut self, bytes: usize) -> bool;
 }
 
@@ -88,7 +88,7 @@ impl ReadAllowance for () {
     }
 }
 
-/// A message of the other side.
+/// A message from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RlpxMessage<'a> {
     /// The code. See [`hello::SharedProtocol::offset`].
@@ -113,7 +113,8 @@ pub struct RlpxWriter<W> {
     stream: W,
     sealer: FrameSealer,
     is_snappy: bool,
-    /// Set while a message is being sent. If sending is cancelled or fails, the flag stays set.
+    /// Whether a message was only sent in part. The flag is set while a message is being sent, and
+    /// stays set if sending is cancelled or fails.
     is_cut: bool,
     plain: Vec<u8>,
     out: Vec<u8>,
@@ -125,15 +126,15 @@ pub struct RlpxConnection<R, W, A> {
     pub reader: RlpxReader<R, A>,
     /// Writes messages.
     pub writer: RlpxWriter<W>,
-    /// The other side's hello, with its id.
+    /// The peer's hello, with its id.
     pub peer: Hello,
 }
 
 /// Both directions of a stream, and the bounds for reading.
 pub struct RlpxStream<R, W, A> {
-    /// The data from the other side.
+    /// The data from the peer.
     pub read: R,
-    /// The data to the other side.
+    /// The data to the peer.
     pub write: W,
     /// Maximum length of an uncompressed message, in bytes.
     pub message_bytes_max: usize,
@@ -199,7 +200,7 @@ where
         self.greet(secrets, hello, peer).await
     }
 
-    /// Sends a hello, and reads the other side's hello.
+    /// Sends a hello, and reads the peer's hello.
     async fn greet(
         self,
         secrets: RlpxSecrets,
@@ -369,7 +370,7 @@ impl<W: AsyncWrite + Unpin> RlpxWriter<W> {
         self.flush().await
     }
 
-    /// Sends the other side the reason for ending the connection.
+    /// Sends the peer the reason for ending the connection.
     pub async fn disconnect(&mut self, reason: DisconnectReason) -> Result<(), RlpxError> {
         let mut payload = Vec::new();
         reason.write(&mut payload);

@@ -19,7 +19,7 @@ struct Exploration {
     /// Number of paths from each world to an end; `None` while the paths are being counted.
     ways: HashMap<World, Option<f64>>,
     steps: u64,
-    /// How often a process was in one of the states that only faults lead to.
+    /// How often a process was in a state that it reaches only after a fault.
     stalled: u64,
     resumed: u64,
     orphans: u64,

@@ -21,7 +21,8 @@ const AHEAD_S: u64 = 60;
 pub struct RequestRules {
     /// The key of the password that clients know. `None` without a password.
     pub password_key: Option<SymmetricKey>,
-    /// The key that clients may encrypt requests for instead. `None` without such a key.
+    /// The mail server's own key. Clients may encrypt requests for this key instead of the
+    /// password's. `None` without such a key.
     pub secret_key: Option<SecretKey>,
     /// The longest time span of a request in the form before RLP, in s. `None` is unlimited.
     /// status-go's mail servers allow a day.
@@ -54,7 +55,7 @@ pub(super) struct MailRequest {
 pub(super) enum PeerQuestion {
     /// A request for history.
     Mail(MailRequest),
-    /// The packet of another mail server that wants the same envelopes.
+    /// The request of another mail server that copies this archive.
     Sync(Box<[u8]>),
 }
 
@@ -134,7 +135,8 @@ impl RequestRules {
         let mut opened = Err(SealedMessageError::Key);
         for key in keys {
             opened = message::open(envelope.data, key);
-            // Any other result means that the request was encrypted for this key.
+            // Any other result, even another error, means that the request was encrypted for this
+            // key.
             if opened != Err(SealedMessageError::Key) {
                 break;
             }

@@ -76,7 +76,7 @@ enum PacketEncoding {
 /// The state of a packet that may have arrived only in part.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PacketProgress {
-    /// The packet has this length in all; the rest is not there yet.
+    /// The packet has this total length, and has not arrived completely.
     Needs(usize),
     /// The packet is complete.
     Whole(OpenedPacket),

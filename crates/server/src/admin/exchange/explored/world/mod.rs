@@ -47,7 +47,7 @@ pub(super) enum ProcessRole {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[allow(clippy::struct_excessive_bools)] // each is true or false of it, whatever the others are
+#[allow(clippy::struct_excessive_bools)] // the flags are independent
 pub(super) struct ModelProcess {
     pub(super) part: ProcessRole,
     /// Whether its store writes.
@@ -82,8 +82,8 @@ pub(super) struct World {
     pub(super) processes: [ModelProcess; PROCESSES],
     /// The connections, indexed by the process that asked.
     links: [Link; PROCESSES],
-    /// The process that has the right to write, and the turn. The turn is even once the right is
-    /// claimed, and odd once the right is offered.
+    /// The process that has the right to write, and the turn: a counter that is even once the right
+    /// is claimed, and odd once the right is offered.
     right: Option<usize>,
     turn: u8,
     log: u8,

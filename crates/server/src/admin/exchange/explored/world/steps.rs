@@ -164,7 +164,8 @@ impl World {
                 continue;
             }
             let (giver, next) = (OldProcess::Handed, OldProcessStep::Listen);
-            // The turn after the other process has claimed the right, and has not offered it again.
+            // The turn once the other process has claimed the right: one step for the offer, one
+            // for the claim.
             let turn = self.turn + 2;
             let mut next = self.set(at, ProcessRole::Giving { to, turn, giver, next, gone: false });
             next.processes[at].writes = false;
@@ -205,8 +206,8 @@ impl World {
                 } else if !link.taker_is_open && !gone {
                     normal(after(self, ExchangeEvent::Gone));
                 }
-                // While another process has the right, this event would only lead to another such
-                // event.
+                // The event is left out while another process has the right: it would only lead to
+                // the same event again.
                 let waits = matches!(giver, OldProcess::Parted | OldProcess::Stalled);
                 if waits && self.right.is_none() && self.turn <= turn {
                     normal(after(self, ExchangeEvent::Moment));
