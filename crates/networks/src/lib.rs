@@ -30,8 +30,9 @@ pub trait Network: Send + Sync {
     }
     /// The properties of the network's records that a store may rely on.
     fn nature(&self) -> RecordProperties;
-    /// The kinds whose records keep other records from coming back, so that retention never deletes
-    /// records of these kinds. By default there are none.
+    /// Kinds of tombstones: their records, such as Nostr's deletions, prevent deleted records from
+    /// being stored again. So retention never deletes records of these kinds. By default there are
+    /// none.
     fn tombstone_kinds(&self) -> &'static [u32] {
         &[]
     }
@@ -50,9 +51,10 @@ pub struct RecordProperties {
     pub units_per_s: u64,
     /// Whether all records are of one kind.
     pub one_kind: bool,
-    /// Names of labels that have few values, each of them on many records.
+    /// Names of labels with few values, so that each value is on many records.
     pub common_labels: &'static [u8],
-    /// Names of labels whose values a store lists, as questions are matched against the values.
+    /// Names of labels for which a store can list all values, because some filters, such as
+    /// Whisper's bloom filters, are matched against all values.
     pub listed_labels: &'static [u8],
 }
 
@@ -83,8 +85,8 @@ pub struct ReadOptions {
 
 /// Reads lines.
 pub trait LineReader {
-    /// Reads a line into `record`, which is cleared first. `is_kept` returns whether a record with
-    /// this id is stored; it is called before the expensive checks.
+    /// Reads a line into `record`, which is cleared first. Before the expensive checks, calls
+    /// `is_kept` with the record's id; `is_kept` returns whether a record with this id is stored.
     fn read(
         &mut self,
         line: &[u8],
@@ -112,8 +114,8 @@ pub enum LineFault {
     Kept,
 }
 
-/// Returns all values of a label in an archive. `None` if the archive cannot be read; the caller
-/// that passes the function reports the reason.
+/// A function that returns all values of a label in an archive. It returns `None` if the archive
+/// cannot be read; then its owner reports the reason.
 pub type LabelValues<'a> = &'a mut dyn FnMut(u8) -> Option<Vec<Box<[u8]>>>;
 
 /// Why a text gives no query.
@@ -134,14 +136,14 @@ impl FilterTextError {
     }
 }
 
-/// The texts of records that are searched for words, if any are.
+/// The source of the texts that are searched for words. `None` if no texts are searched.
 pub type SearchedTexts<'a> = Option<&'a Arc<dyn TextSource>>;
 
 /// The text format of a network's filters.
 pub trait Filters: Send + Sync {
-    /// Returns the query of a filter, with `now` at 1970 and no `budget` of rows. Returns `None` if
-    /// nothing can match the filter. `values` looks up the values of a label in an archive, for
-    /// filters that are matched against these values. Most filters need no lookup.
+    /// Returns the query of a filter, with `now` set to 0 (1970) and no `budget` of rows. Returns
+    /// `None` if nothing can match the filter. `values` looks up the values of a label in an
+    /// archive, for filters that are matched against these values. Most filters need no lookup.
     fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, FilterTextError>;
     /// Does the same as [`Filters::query`] for an archive that indexes the words of `texts`, if
     /// any.

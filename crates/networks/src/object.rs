@@ -1,5 +1,6 @@
 //! Reads structs from JSON objects only. A derived `Deserialize` also accepts an array of the
-//! fields' values, in which an added or missing field shifts the meaning of the others.
+//! fields' values. In such an array, an added or missing value changes the meaning of all later
+//! values.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,5 +1,5 @@
-//! Searches for the pages of a network's history: in slices, within a number of rows, and no longer
-//! than somebody waits for the answer.
+//! Searches for a page of a network's history. A search runs in slices, visits a bounded number of
+//! rows, and stops if nobody waits for the answer any more.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -76,7 +76,7 @@ impl<'a> BoundedSearch<'a> {
         }
     }
 
-    /// The store, for look-ups that visit no rows.
+    /// The store, for look-ups that do not count as rows.
     pub fn store(&self) -> &'a dyn Store {
         self.store
     }
@@ -86,7 +86,7 @@ impl<'a> BoundedSearch<'a> {
         self.visited
     }
 
-    /// The set that drove the last search.
+    /// The kind of condition by which the last search found its candidates.
     pub fn driver(&self) -> Option<Set> {
         self.driver
     }

@@ -122,7 +122,8 @@ impl PeerClient {
             waiting.push(to);
             waiting.len() == 1
         };
-        // One answer is passed to all callers that sent the same event meanwhile.
+        // The event is sent once even if several callers send it at the same time. All these
+        // callers get the one answer.
         if is_first {
             self.link.send(format!("[\"{verb}\",{json}]")).await?;
         }
@@ -193,8 +194,9 @@ impl PeerClient {
         }
     }
 
-    /// Proves the key after a refusal, like [`Self::authenticate`]. `restricted:` is also sent to
-    /// authenticated clients. If no proof is possible, the error then has the relay's own reason.
+    /// Proves the key after a refusal, like [`Self::authenticate`]. A relay may send `restricted:`
+    /// to a client that is authenticated already; if no proof is possible, the error then has the
+    /// relay's own reason.
     pub(crate) async fn authenticate_for(
         &self,
         proofs: u64,

@@ -1,7 +1,9 @@
-//! Finds out which events each side lacks by comparing sets (NIP-77), without sending the events.
+//! Finds the events that only this archive or only the relay has, by comparing sets of ids
+//! (NIP-77). No events are sent.
 //!
-//! A relay limits the number of events in a comparison. If it refuses a comparison as too large,
-//! the time range is divided until the parts are small enough.
+//! A relay limits the number of events in a comparison. If the relay refuses a comparison as too
+//! large, the time range is divided into parts that are small enough. These parts are called
+//! windows.
 
 use std::time::Duration;
 
@@ -24,7 +26,7 @@ const RESTARTS_MAX: u32 = 5;
 /// A time before which hardly any events exist: Nostr began in 2020.
 const FIRST_EVENTS_S: u64 = 1_577_836_800;
 
-/// Result of a comparison.
+/// How a comparison ended.
 pub(crate) enum Compared {
     /// All differences were found.
     Whole,
@@ -81,11 +83,12 @@ enum NextStep {
     GiveUp(String),
 }
 
-/// The windows of time of a comparison, and how the comparisons of earlier windows ended.
+/// The windows that are left to compare, and counts of the windows compared so far.
 struct ComparedWindows<'a> {
     /// The local items of the whole time range.
     items: &'a SummedItems,
-    /// The windows that are to be compared, both ends inclusive. The last one is compared first.
+    /// The windows that are left to compare, both ends inclusive. The last window of the list is
+    /// compared first.
     left: Vec<(u64, u64)>,
     /// Whether a window was compared completely.
     compared_before: bool,
@@ -108,8 +111,8 @@ impl<'a> ComparedWindows<'a> {
         }
     }
 
-    /// Decides what follows the end of a window's comparison. `has_found` tells whether the
-    /// comparison found differences. Fails after too long waits for the relay's rate limit.
+    /// Decides how to continue after a window. `has_found` is true if the comparison of the window
+    /// found differences. Fails if the waits for the relay's rate limit take too long in total.
     fn next_step(
         &mut self,
         range: (u64, u64),
@@ -161,8 +164,8 @@ impl<'a> ComparedWindows<'a> {
         Ok(NextStep::Compare)
     }
 
-    /// Adds both halves of a window, unless the window is one second. Returns whether the window
-    /// was divided.
+    /// Divides a window in two, and adds both halves. Returns false for a window of one second,
+    /// which cannot be divided.
     fn divide(&mut self, (from, to): (u64, u64)) -> bool {
         let Some(middle) = middle(self.items.between(from, to), from, to) else { return false };
         self.left.extend([(from, middle), (middle + 1, to)]);
@@ -176,8 +179,8 @@ fn middle(items: &[NegentropyItem], from: u64, to: u64) -> Option<u64> {
     if from >= to {
         return None;
     }
-    // Half of the local events are before the median; the relay's events are likely to be
-    // distributed alike.
+    // Half of the local events are before the median. The relay's events are probably distributed
+    // in the same way.
     let median = items.get(items.len() / 2).map(|item| item.time);
     let (low, high) = (from.max(FIRST_EVENTS_S), to.min(now_s() + 86_400));
     let by_time = if low < high { low + (high - low) / 2 } else { from + (to - from) / 2 };

@@ -43,19 +43,20 @@ impl PeerError {
         reason.starts_with("auth-required") || reason.starts_with("restricted")
     }
 
-    /// Whether the relay answered that the same request may succeed later.
+    /// Whether the reason is a rate limit, so that the same request may succeed later.
     pub(crate) fn is_rate(reason: &str) -> bool {
         reason.starts_with("rate-limited")
     }
 }
 
-/// Consecutive waits without an accepted request after which the client gives up: some minutes.
+/// The client gives up after this number of consecutive waits without an accepted request, which is
+/// some minutes.
 const WAITS_MAX: u32 = 9;
 /// The longest wait.
 const WAIT_MAX_S: u64 = 60;
 
-/// The waits after a relay has refused requests because of their rate. A wait is as long as the
-/// relay's answer requests. While no request is accepted, the minimum wait doubles each time.
+/// The waits after a relay has refused requests because of their rate. A wait is at least as long
+/// as the relay's answer says. While no request is accepted, the minimum doubles with each wait.
 #[derive(Debug, Default)]
 pub(crate) struct RateWaits {
     in_a_row: u32,

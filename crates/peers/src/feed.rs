@@ -19,11 +19,11 @@ use crate::withheld::Withheld;
 
 /// Maximum number of remembered ids of a relay, in each of two generations.
 const SEEN_MAX: usize = 1 << 15;
-/// Maximum number of events that wait for a relay, and of their bytes.
+/// Maximum number of events that wait for a relay, and maximum of their bytes.
 const WAITING_MAX: usize = 2048;
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
-/// The last ids that a relay is known to have.
+/// The most recent ids of events that a relay has.
 #[derive(Debug, Default)]
 pub(crate) struct SeenIds(Mutex<(HashSet<Id>, HashSet<Id>)>);
 
@@ -42,7 +42,8 @@ impl SeenIds {
     }
 }
 
-/// The events that a stream has missed since the last comparison, as times.
+/// From when on events were missed since the last comparison of a stream. Only times are stored,
+/// not ids.
 #[derive(Debug, Default)]
 pub(crate) struct MissedEvents {
     times: Mutex<MissedTimes>,
@@ -52,9 +53,9 @@ pub(crate) struct MissedEvents {
 /// The earliest times of events that were missed.
 #[derive(Debug, Default)]
 struct MissedTimes {
-    /// Missed events that must be compared at once.
+    /// Earliest time of the missed events that must be compared at once.
     now: Option<u64>,
-    /// Missed events that failed temporarily at the relay, and are to be retried later.
+    /// Earliest time of the events that failed temporarily at the relay, and are retried later.
     later: Option<u64>,
 }
 
@@ -93,8 +94,8 @@ impl MissedEvents {
 }
 
 /// An event to be sent to a relay. If this value is dropped before the relay has answered, the
-/// event counts as temporarily failed. So no event that is in flight when a connection ends is
-/// forgotten.
+/// event counts as temporarily failed. So an event is not forgotten if the connection ends while
+/// the event is on its way.
 pub(crate) struct OwedEvent {
     pub(crate) event: LocalEvent,
     /// Where the failure is noted, if the event is to be retried.
@@ -120,8 +121,8 @@ impl Drop for OwedEvent {
     }
 }
 
-/// The time from which both sides are to be compared. If this value is dropped before the
-/// comparison is complete, everything from this time on counts as missed.
+/// The start time of a comparison. If this value is dropped before the comparison is complete, all
+/// events from this time on count as missed.
 pub(crate) struct OwedComparison<'a> {
     missed: &'a MissedEvents,
     pub(crate) from: Option<u64>,
@@ -147,7 +148,7 @@ pub struct LocalFeed {
     outlets: Mutex<Vec<Arc<FeedOutlet>>>,
     /// Recently stored ids, which snapshots of the archive may lack.
     stored: SeenIds,
-    /// The ids that the relays are known to have, shared by all streams to the same relay.
+    /// The ids of events that each relay has, shared by all streams to the same relay.
     seen: Mutex<BTreeMap<RelayAddress, Weak<SeenIds>>>,
 }
 
@@ -187,7 +188,7 @@ impl LocalFeed {
         }
     }
 
-    /// The ids that a relay is known to have, shared by all its streams.
+    /// The ids of events that a relay has, shared by all streams to this relay.
     pub(crate) fn seen_of(&self, relay: &RelayAddress) -> Arc<SeenIds> {
         let mut all = self.seen.lock();
         if let Some(seen) = all.get(relay).and_then(Weak::upgrade) {
@@ -253,7 +254,7 @@ impl FeedOutlet {
     }
 }
 
-/// The event that a queue has refused.
+/// Returns the event that a queue has refused.
 fn left(refused: TrySendError<OwedEvent>) -> OwedEvent {
     match refused {
         TrySendError::Full(owed) | TrySendError::Closed(owed) => owed,

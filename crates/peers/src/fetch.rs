@@ -22,8 +22,8 @@ const BATCH_IDS_MIN: usize = 20;
 const BATCHES: usize = 4;
 /// Maximum number of ids that wait for a batch.
 const WAITING_IDS: usize = 16 * BATCH_IDS;
-/// Maximum number of events that a relay may list in a comparison but not send. Beyond this number,
-/// no more of its events are requested, because the relay may invent ids.
+/// Maximum number of events that a relay may list in a comparison and then not send. Above this
+/// number, this process requests no more events, because the relay may invent ids.
 const NOT_SENT_MAX: u64 = 100_000;
 
 /// Fetches events by their ids, and passes them on to be checked and stored.
@@ -81,7 +81,8 @@ impl Fetcher<'_> {
                     came += (asked - left.len()) as u64;
                     match refusal {
                         None if left.len() < asked => {
-                            // The answer may have been truncated. The rest is shorter each time.
+                            // The relay may have truncated the answer. The rest is requested again,
+                            // and becomes shorter with each answer.
                             waits.over();
                             waiting.extend(left);
                         }
@@ -96,7 +97,7 @@ impl Fetcher<'_> {
                             tokio::time::sleep(wait).await;
                             waiting.extend(left);
                         }
-                        // The key has been proved in the meantime.
+                        // The batch has proved the key, so its ids can be requested again.
                         Some(reason) if PeerError::wants_auth(&reason) => waiting.extend(left),
                         Some(reason) => {
                             if left.len() == asked && batch_ids <= BATCH_IDS_MIN {
@@ -153,7 +154,8 @@ impl Fetcher<'_> {
         drop(answers);
         let left = asked.left().await;
         if let Some(reason) = refusal.as_deref().filter(|reason| PeerError::wants_auth(reason)) {
-            // Authenticates at this point, because other batches continue meanwhile.
+            // The key is proved here and not in the main loop, so that other batches continue
+            // meanwhile.
             self.client.authenticate_for(proofs, reason).await?;
         }
         Ok(BatchEnd { asked: count, left, refusal })

@@ -1,9 +1,9 @@
 //! Skips messages that are too long, so that one long event does not end a connection.
 //!
-//! This layer is below the WebSocket, which cannot continue after such a message. A message with a
-//! first frame that is too long is replaced by a short message with the original length and the
-//! first bytes ([`crate::message`] reads this form). A message that becomes too long by its
-//! fragments is left to the WebSocket, which ends the connection.
+//! This layer is below the WebSocket, which cannot continue after such a message. If the first
+//! frame of a message is too long, a short message replaces the message; it has the original length
+//! and the first bytes ([`crate::message`] reads this form). If only later frames make a message
+//! too long, the WebSocket ends the connection.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 use serde_json::json;
 use tokio::io::{AsyncBufRead as _, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 
-/// The label of the message that replaces a message that is too long. The label is random in each
+/// The label of the short message that replaces a long message. The label is random in each
 /// process, so that no relay can send such a message itself.
 pub(crate) static TOO_LONG: LazyLock<String> =
     LazyLock::new(|| format!("TOO LONG {:016x}", RandomState::new().hash_one(0)));
@@ -51,7 +51,8 @@ struct FrameFilter {
 
 /// The part of the stream that comes next.
 enum FramePart {
-    /// The answer to the handshake, and how many bytes of its end have been matched.
+    /// The answer to the handshake. The number counts the bytes of [`HEAD_END`] that the last bytes
+    /// have matched.
     Head(usize),
     /// A frame's header, as far as it was received.
     Header(Vec<u8>),
@@ -266,7 +267,7 @@ mod tests {
         [frame, payload.to_vec()].concat()
     }
 
-    /// Returns the bytes that are passed on if frames arrive in pieces of `step` bytes.
+    /// Returns the bytes that the filter passes on if frames arrive in pieces of `step` bytes.
     fn passed(frames: &[u8], step: usize) -> Vec<u8> {
         let mut filter = FrameFilter::new(1000);
         let all = [&b"HTTP/1.1 101\r\nX: \r\r\n\r\n"[..], frames].concat();

@@ -27,7 +27,7 @@ use crate::route::{BytesPermit, RelayEvent};
 const CHECK_TOGETHER: usize = 64;
 /// Maximum number of events that wait for a thread. Permits bound the bytes of these events.
 const WAITING_MAX: usize = 4096;
-/// How long the writer waits for more events after the first event, before it writes a batch.
+/// How long the writer waits for more events after the first event of a batch.
 const GATHER: Duration = Duration::from_millis(5);
 
 /// The outcome of writing a record, or the reason why this record alone could not be written.
@@ -63,7 +63,7 @@ pub struct IntakeOptions {
     pub batch_records: usize,
     /// Knows the ids of records that were stored after `known` was opened.
     pub feed: Option<Arc<LocalFeed>>,
-    /// Called with each stored record.
+    /// This function is called with each stored record.
     pub stored: Option<StoredListener>,
 }
 
@@ -74,10 +74,11 @@ pub(crate) struct Origin {
     pub(crate) wanted: Wanted,
     /// Remembers the ids of the relay's events.
     pub(crate) seen: Option<Arc<SeenIds>>,
-    /// Where the failure of a plugin to decide about the event is noted.
+    /// If a plugin fails to decide about the event, the event's time is noted here, so that the
+    /// event is requested again.
     pub(crate) missed: Option<Arc<MissedEvents>>,
-    /// The earliest time that is noted for such an event, because the event's author chooses the
-    /// event's time.
+    /// Minimum of the time that is noted in `missed`, because the author of an event can choose any
+    /// time.
     pub(crate) missed_from: u64,
     /// Whether the relay may send protected events.
     pub(crate) protected: bool,
@@ -216,7 +217,7 @@ impl IntakeQueue {
             && let Err(refusal) = plugin.accept(event.json()).await
         {
             origin.meter.refuse_here("plugin", &refusal.words);
-            // The event has arrived, and is not requested again.
+            // The event has arrived, so the fetcher does not request it again.
             if let (Wanted::Ids(ids), Some((id, _))) = (&origin.wanted, refusal.event) {
                 ids.left.lock().remove(&id);
             }
@@ -257,7 +258,8 @@ impl EventPace {
         Self { step, next: Mutex::new(tokio::time::Instant::now()) }
     }
 
-    /// Waits for the turn of one event. The unused turns of the last second are available at once.
+    /// Waits until one more event is allowed. After a pause, the events that were allowed in the
+    /// last second are available at once.
     async fn turn(&self) {
         let at = {
             let mut next = self.next.lock();
@@ -317,8 +319,8 @@ struct EventChecker<'a> {
 }
 
 impl EventChecker<'_> {
-    /// Makes a record of an event. The error is the reason for a refusal with details, or `None` if
-    /// the event was not requested.
+    /// Checks an event, and makes its record. The error has the reason for a refusal and details,
+    /// or is `None` if the event was not requested.
     fn check(&mut self, json: &str, origin: &Origin) -> Result<(), Option<(&'static str, String)>> {
         let Self { options, reader, unverified, arena, record } = self;
         let event = match Event::parse(json.as_bytes(), arena) {

@@ -23,7 +23,7 @@ static ITEMS: Semaphore = Semaphore::const_new(2 * ITEMS_MAX / ITEMS_TOGETHER);
 static READING: Semaphore = Semaphore::const_new(1);
 const ITEMS_TOGETHER: usize = 1024;
 
-/// Number of items from which a sample is taken, and size of the sample.
+/// A sample has 3 of the newest 48 items.
 const SAMPLED: usize = 48;
 const SAMPLES: usize = 3;
 
@@ -37,7 +37,8 @@ pub(crate) struct LocalWindow {
     pub(crate) permit: Option<SemaphorePermit<'static>>,
 }
 
-/// Returns the newest items of a query, up to the limit of one comparison, in whole seconds only.
+/// Returns the newest items of a query, up to the limit of one comparison. If the limit is reached,
+/// the items of the oldest second are left out.
 pub(crate) async fn newest(store: Arc<dyn Store>, query: Query) -> Result<LocalWindow, PeerError> {
     let turn = READING.acquire().await.ok();
     let window = blocking(move || {
@@ -47,7 +48,7 @@ pub(crate) async fn newest(store: Arc<dyn Store>, query: Query) -> Result<LocalW
         if items.len() <= ITEMS_MAX {
             return Ok(LocalWindow { from, items, permit: None });
         }
-        // The oldest second may be incomplete.
+        // The oldest second may lack items.
         let last = items.last().map_or(0, |item| item.time);
         if items.first().is_some_and(|item| item.time > last) {
             items.retain(|item| item.time > last);
@@ -89,7 +90,7 @@ pub(crate) struct LocalEvent {
     pub(crate) json: Arc<str>,
 }
 
-/// Returns the events with these ids that are still here.
+/// Returns the events with these ids, without the events that were deleted in the meantime.
 pub(crate) async fn events(
     store: Arc<dyn Store>,
     ids: Vec<Id>,

@@ -11,7 +11,8 @@ use crate::error::PeerError;
 /// relay chooses the text of its reasons, so their number must be bounded.
 const REASONS_MAX: usize = 64;
 
-/// Reasons for refusing events that no honest relay sends, and how many such events are tolerated.
+/// Reasons for refusing an event that an honest relay never sends, and how many such events are
+/// tolerated.
 const FORGED: [&str; 3] = ["malformed", "bad id", "bad signature"];
 const FORGED_MAX: u64 = 10_000;
 
@@ -53,7 +54,8 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct SyncMeter {
             $(pub(crate) $name: AtomicU64,)*
-            /// Numbers of forged and of stored events before the connection.
+            /// How many forged events and how many stored events were counted before the current
+            /// connection.
             before: Mutex<(u64, u64)>,
             pub(crate) refused_here: Mutex<ReasonCounts>,
             pub(crate) refused_there: Mutex<ReasonCounts>,
@@ -93,7 +95,7 @@ counters! {
     slowed,
     /// Events that only the relay has.
     missing_here,
-    /// Events that only this side has.
+    /// Events that only this archive has.
     missing_there,
     /// Events that were received from the relay.
     received,
@@ -103,8 +105,8 @@ counters! {
     stored,
     /// Events that the relay listed but did not send.
     not_sent,
-    /// Events that the relay listed but that were not requested, because it had failed to send too
-    /// many others.
+    /// Events that the relay listed but that were not requested, because the relay had not sent too
+    /// many listed events before.
     not_asked,
     /// Events that were received but not requested.
     unasked,
@@ -112,7 +114,8 @@ counters! {
     sent,
     /// Sent events that the relay accepted.
     taken,
-    /// Sent events that the relay already had, had a newer version of, or had deleted.
+    /// Sent events that the relay did not need: it had the event or a newer version, or had deleted
+    /// the event.
     settled,
     /// Events that were not sent because they are protected, of a private kind, or refused by a
     /// plugin.

@@ -1,10 +1,10 @@
-//! Reads all events that match a filter from a relay that does not compare: page by page, each from
-//! the time at which the previous page ended.
+//! Reads all events that match a filter from a relay that does not compare: page by page. Each page
+//! begins at the time at which the previous page ended.
 //!
 //! A page may have fewer events than requested, because relays have limits of their own. So only a
 //! page without new events ends the walk. Pages overlap by one second, because a page may end
-//! within a second. If one second has more events than a page, the relay cannot return the other
-//! events; such seconds are counted.
+//! within a second. If one second has more events than fit into a page, the rest of them cannot be
+//! requested; such seconds are counted.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::route::{RelayEvent, SubscriptionAnswer};
 const PAGE_EVENTS: usize = 500;
 /// Maximum number of events that a relay may send for a page, whatever was requested.
 const PAGE_EVENTS_MAX: usize = 20_000;
-/// Minimum number of events of one second that count as a truncated page: no known relay has
-/// shorter pages.
+/// A page of events of one second counts as truncated only from this number of events on, because
+/// no known relay has shorter pages.
 const CUT_EVENTS_MIN: usize = 100;
 /// Maximum number of remembered events of one second, for one relay.
 const EDGE_MAX: usize = 200_000;
@@ -36,19 +36,18 @@ const EDGE_MAX: usize = 200_000;
 /// may invent ids.
 const IDS_MAX: usize = 50_000;
 
-/// Number of pages, and of pages for each walk, that may have no new events. One more page is
-/// allowed for each `EVENTS_OF_A_PAGE` new events or `BYTES_OF_A_PAGE` bytes. Usual pages have a
-/// hundred events, and one page without new events at the end of a second.
+/// How many pages without new events are allowed: `PAGES_FREE`, and `PAGES_OF_A_WALK` for each
+/// walk. One more page is allowed for each `EVENTS_OF_A_PAGE` new events or `BYTES_OF_A_PAGE`
+/// bytes. Usually a page has a hundred events, and only the last page of a walk has no new events.
 const PAGES_FREE: u64 = 1_000;
 const PAGES_OF_A_WALK: u64 = 4;
 const EVENTS_OF_A_PAGE: u64 = 8;
 const BYTES_OF_A_PAGE: u64 = 64 << 10;
-/// Maximum number of pages of a synchronisation, at most a billion events. A page counts once, and
-/// once more for every [`PAGE_EVENTS`] events.
+/// Maximum number of pages of a synchronisation, which is enough for a billion events. A page
+/// counts once, and once more for every [`PAGE_EVENTS`] events.
 const PAGES_MAX: u64 = 2_000_000;
 
-/// Counts the pages of a synchronisation and their events, to stop a walk that would never end by
-/// itself.
+/// Counts the pages of a synchronisation and their events, to stop a walk that would never end.
 #[derive(Debug, Default)]
 pub(crate) struct WalkBudget {
     walks: u64,
@@ -105,7 +104,7 @@ pub(crate) struct RelayPages<'a> {
 #[derive(Default)]
 struct PageEnd {
     events: usize,
-    /// Number of events within the requested time range.
+    /// Number of the page's events that are within the requested time range.
     inside: usize,
     /// Number of events that were too long to be read.
     too_long: usize,
@@ -189,7 +188,7 @@ impl RelayPages<'_> {
             }
             self.budget.count(&page, page.oldest)?;
             if std::mem::take(&mut may_be_cut) && page.inside > 0 {
-                // The second had more events, but that page had none of these.
+                // The second has more events, but the last page had no new event of this second.
                 self.meter.add(|meter| &meter.unreached, 1);
             }
             if page.new > 0 {
@@ -200,8 +199,8 @@ impl RelayPages<'_> {
                 continue;
             }
             if page.too_long == page.events {
-                // The times of these events are not known. Usual pages have far more events, so
-                // this page is the last.
+                // The times of events that are too long are not known, so the next page cannot be
+                // requested.
                 return Ok(None);
             }
             if page.inside == 0 && until == 0 {
@@ -306,7 +305,7 @@ impl RelayPages<'_> {
     /// Parses an event. Returns `None` and counts the refusal if the event is not valid.
     fn id_and_time(&self, event: &RelayEvent, arena: &mut EventArena) -> Option<(Id, u64)> {
         match Event::parse(event.json().as_bytes(), arena) {
-            // If only ids are wanted, nothing else checks the event's id.
+            // Without an intake, no other code checks the event's id.
             Ok(event) if self.intake.is_none() && !event.has_valid_id() => {
                 self.meter.refuse_here("bad id", "");
                 None

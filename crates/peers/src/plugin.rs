@@ -26,7 +26,8 @@ use crate::connection::shortened;
 
 /// Maximum time for a plugin's answer to an event.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Maximum time for a plugin that no longer accepts events to exit.
+/// How long to wait for the exit of a plugin that no longer accepts events, to report its exit
+/// code.
 const END_WITHIN: Duration = Duration::from_millis(100);
 /// The wait before a failed plugin is restarted. Each wait is twice the previous one, until the
 /// plugin answers.

@@ -1,4 +1,5 @@
-//! Requests to a relay that have several answers. Dropping a request ends it on the relay.
+//! Requests to a relay that have several answers. Dropping a request also ends the request at the
+//! relay.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use crate::route::{BytesPermit, ComparisonAnswer, SubscriptionAnswer};
 /// Time limit for all answers to a request, as a multiple of the limit for one answer.
 pub(crate) const PATIENCE_FOR_ALL: u32 = 10;
 
-/// The stored and live events of a filter. Dropping this closes the subscription.
+/// The stored and live events of a filter. Dropping this value closes the subscription.
 pub(crate) struct RelaySubscription {
     id: String,
     answers: mpsc::UnboundedReceiver<(SubscriptionAnswer, Option<BytesPermit>)>,

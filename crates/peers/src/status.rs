@@ -17,7 +17,7 @@ pub struct StreamStatus {
     pub(crate) connections: AtomicU64,
     pub(crate) waiting: AtomicU64,
     pub(crate) last_error: Mutex<Option<String>>,
-    /// When the two sides were last in step, or the start of the stream.
+    /// The last time at which the archive and the relay were in step, or the start of the stream.
     left_step: Mutex<std::time::Instant>,
 }
 
@@ -41,7 +41,8 @@ impl StreamStatus {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing was missed since the last comparison of the two sides.
+    /// Whether the archive and the relay are in step: nothing was missed since their last
+    /// comparison.
     pub fn is_in_step(&self) -> bool {
         self.in_step.load(Ordering::Relaxed)
     }
@@ -51,7 +52,7 @@ impl StreamStatus {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Seconds since the two sides were last in step; 0 while they are in step.
+    /// Seconds since the archive and the relay were last in step; 0 while they are in step.
     pub fn behind_s(&self) -> u64 {
         if self.is_in_step() { 0 } else { self.left_step.lock().elapsed().as_secs() }
     }

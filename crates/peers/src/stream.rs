@@ -1,5 +1,6 @@
-//! Keeps this archive and a relay in step. New events are passed on at once. Both sides are
-//! compared after each connection, whenever something was missed, and at long intervals.
+//! Keeps this archive and a relay in step: both have the same events. New events are passed on at
+//! once. The archive and the relay are compared after each connection, whenever an event was
+//! missed, and every six hours.
 //!
 //! The live subscription and the feed are open before the comparison begins, so no event is lost in
 //! between. An event that is received twice is stored once.
@@ -43,10 +44,12 @@ const RETRY: Duration = Duration::from_mins(1);
 const RETRY_MAX: Duration = Duration::from_hours(1);
 /// Interval of comparisons while no event is known to be missing.
 const COMPARE_EVERY: Duration = Duration::from_hours(6);
-/// A relay that does not compare is read again from this many seconds before both sides were last
-/// in step. A single live event does not cause reading from an earlier time.
+/// A relay that does not support NIP-77 is read again page by page. Reading starts this number of
+/// seconds before the archive and the relay were last in step, even if a missed live event is
+/// older.
 const PAGED_BACK_S: u64 = 86_400;
-/// Maximum age of events that may be published while a subscription is reopened, in seconds.
+/// A reopened subscription also requests events that are this number of seconds older than the time
+/// at which it was closed.
 const REOPENED_BACK_S: u64 = 3_600;
 
 /// Options of a stream.
@@ -60,8 +63,8 @@ pub struct StreamOptions {
     pub private_kinds: Vec<u32>,
     /// Whether protected events (NIP-70) leave this archive.
     pub send_protected: bool,
-    /// How far back both sides are compared after a connection is made, in seconds. `None` compares
-    /// all events.
+    /// After a connection is made, only events of the last `catch_up_s` seconds are compared.
+    /// `None` compares all events.
     pub catch_up_s: Option<u64>,
     /// Maximum number of events per second from the relay; `None` for no limit.
     pub events_per_s_max: Option<u32>,
@@ -99,7 +102,7 @@ struct StreamMemory {
     last: Mutex<Option<LastStep>>,
 }
 
-/// When both sides were last in step.
+/// When the archive and the relay were last in step.
 #[derive(Clone, Copy)]
 struct LastStep {
     at_s: u64,
@@ -188,7 +191,7 @@ impl RelayStream {
 /// Returns a random time between `wait / 2` and `wait`.
 fn shortened(wait: Duration) -> Duration {
     let mut random = [0; 4];
-    // Without random numbers, all streams reconnect at the same time.
+    // If this fails, all streams reconnect at the same time, which is harmless.
     let _ = getrandom::fill(&mut random);
     wait / 2 + wait.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX) / 2.0)
 }
@@ -242,7 +245,8 @@ impl LiveStream<'_> {
                         reopens = 0;
                         self.opened.notify_one();
                         if let Some(closed_s) = closed_s.take() {
-                            // Events that were published meanwhile are in no subscription.
+                            // No subscription has delivered the events that were published while
+                            // the subscription was closed.
                             let since = u64::saturating_sub(closed_s, REOPENED_BACK_S);
                             self.memory.missed.add(self.since().map_or(since, |at| at.min(since)));
                         }
@@ -299,14 +303,14 @@ impl LiveStream<'_> {
         }
     }
 
-    /// Compares both sides at once, then whenever something was missed, and at long intervals.
-    /// Returns only after a failure.
+    /// Compares the archive and the relay: at once, whenever an event was missed, and at long
+    /// intervals. Returns only after a failure.
     async fn in_step(&self, up: Option<&FeedOutlet>) -> PeerError {
         let RelayStream { address, options, status, .. } = self.stream;
         let StreamMemory { missed, last, .. } = self.memory;
         if options.direction.is_down() {
-            // So no event is lost between the comparison and the subscription. Some relays do not
-            // answer the subscription.
+            // The comparison waits for the open subscription, so that no event is lost in between.
+            // Some relays never report that the subscription is open.
             let _ = timeout(options.client.patience, self.opened.notified()).await;
         }
         let owed = |from| OwedComparison::new(missed, from);
@@ -347,13 +351,13 @@ impl LiveStream<'_> {
                 }
             }
             status.set_in_step(false);
-            // The cause of the missed events may last for a while.
+            // The cause may last, so the next comparison begins only after a pause.
             sleep(BACK_OFF).await;
         }
     }
 
-    /// The time from which both sides are compared if it is not known which events were missed;
-    /// `None` for no comparison.
+    /// The start time of a comparison if nothing is known about missed events, as after a
+    /// connection. `None` if no comparison is needed.
     fn since(&self) -> Option<u64> {
         let last = *self.memory.last.lock();
         let now_s = now_s();
@@ -367,11 +371,12 @@ impl LiveStream<'_> {
         }
     }
 
-    /// The time from which both sides are compared because of missed events.
+    /// The start time of a comparison because of missed events.
     fn missed(&self) -> Option<u64> {
         let from = self.memory.missed.take();
         match (from, *self.memory.last.lock()) {
-            // It is not known which events were missed, and reading all pages again takes long.
+            // Any event may be missed, but reading all pages of the relay again would take too
+            // long.
             (Some(0), Some(LastStep { at_s, paged: true })) => {
                 Some(at_s.saturating_sub(PAGED_BACK_S))
             }
@@ -379,14 +384,14 @@ impl LiveStream<'_> {
         }
     }
 
-    /// Compares both sides from a time on. Returns whether the relay was read page by page.
+    /// Compares the events from a time on. Returns whether the relay was read page by page.
     async fn compare(&self, since: u64) -> Result<bool, PeerError> {
         let RelayStream { address, options, ends, status } = self.stream;
         let (began, before) = (Instant::now(), status.meter.totals());
         let opening = Arc::clone(&ends.open);
         let opened = tokio::task::spawn_blocking(move || may_block(|| opening())).await;
         let opened = opened.unwrap_or_else(|error| Err(error.to_string()));
-        // The failure may be temporary, while the server beside this process starts.
+        // The archive may be unavailable only for a moment, while the server that owns it starts.
         let store = opened.map_err(PeerError::Unreachable)?;
         let from = self.query.from.max(since);
         let sync_options = SyncOptions {

@@ -114,13 +114,12 @@ pub struct LocalEnd {
     pub store: Arc<dyn Store>,
 }
 
-/// The course of a synchronisation.
+/// How a synchronisation was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SyncReport {
     /// Why the relay was read page by page; `None` if sets were compared.
     pub paged: Option<String>,
-    /// Private kinds that were requested like all other kinds. The relay may show only some of
-    /// their events.
+    /// Private kinds that were compared. The relay may hide some events of these kinds.
     pub private_kinds: Vec<u32>,
 }
 
@@ -153,7 +152,7 @@ pub async fn sync(
         meter,
         seen: options.seen.clone(),
         missed: options.missed.clone(),
-        // A relay may answer with other events than those that were compared.
+        // A relay may send events that are older than the requested events.
         missed_from: options.query.from,
         protected: options.send_protected,
     };
@@ -167,9 +166,8 @@ pub async fn sync(
     Ok(report)
 }
 
-/// Returns the private kinds that most relays leave out of a comparison: the private kinds that the
-/// query finds besides other kinds. A query for private kinds alone is meant for a relay that shows
-/// these kinds.
+/// Returns the private kinds that most relays leave out of a comparison. A query for private kinds
+/// alone is meant for a relay that shows these kinds, so the result is empty.
 fn hidden_kinds(options: &SyncOptions) -> Vec<u32> {
     let mut hidden = options.private_kinds.clone();
     if let Some(asked) = &options.query.kinds {
@@ -181,7 +179,7 @@ fn hidden_kinds(options: &SyncOptions) -> Vec<u32> {
     hidden
 }
 
-/// The search for differences.
+/// Finds the differences between the archive and the relay.
 struct SyncJob<'a> {
     client: &'a PeerClient,
     options: &'a SyncOptions,
@@ -210,8 +208,9 @@ impl SyncJob<'_> {
         loop {
             let newest = local::newest(Arc::clone(&self.local.store), self.query.clone()).await?;
             let from = newest.from;
-            // The relay leaves out private kinds, or `Differences` drops the ids of events that
-            // are here.
+            // The relay is asked for private kinds as well, although this archive's items exclude
+            // them. Most relays leave private kinds out; otherwise `Differences` drops the ids of
+            // events that this archive already has.
             let mut asked = Query {
                 from,
                 not_kinds: Vec::new(),
@@ -267,8 +266,8 @@ impl SyncJob<'_> {
         Ok(None)
     }
 
-    /// Reads the relay's events of a time range, newest first, and passes on the events that only
-    /// this side has. The range is processed in parts, to keep few of the relay's ids in memory.
+    /// Reads the relay's events of a time range, newest first, and finds the events that only this
+    /// archive has. The range is processed in parts, so that few of the relay's ids are in memory.
     async fn page(
         &self,
         asked: &Query,
@@ -304,8 +303,8 @@ impl SyncJob<'_> {
         }
     }
 
-    /// Passes on the events of a time range that only one side has. `theirs` has all of the relay's
-    /// ids in this range.
+    /// Finds the events of a time range that only the archive or only the relay has. `theirs` has
+    /// all of the relay's ids in this range.
     async fn compare_pages(
         &self,
         (from, mut to): (u64, u64),
@@ -321,7 +320,7 @@ impl SyncJob<'_> {
                     have.push(item.id);
                 }
             }
-            // Oldest first, in the same order as in a comparison.
+            // The oldest event comes first, as in a comparison.
             have.reverse();
             for ids in have.chunks(LIST_IDS) {
                 differences.receive(Vec::new(), ids.to_vec()).await?;

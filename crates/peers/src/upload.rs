@@ -18,7 +18,7 @@ use crate::plugin::EventPlugin;
 use crate::route::PublishAnswer;
 use crate::withheld::Withheld;
 
-/// Maximum number of unanswered events, and of their bytes.
+/// Maximum number of unanswered events, and maximum of their bytes.
 const UNANSWERED_MAX: usize = 256;
 const UNANSWERED_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of events that are read from the archive at a time.
@@ -40,7 +40,7 @@ pub(crate) struct Uploader<'a> {
     /// The store from which events are read by their ids.
     pub(crate) store: Option<Arc<dyn Store>>,
     pub(crate) withheld: &'a Withheld,
-    /// Decides which events go.
+    /// Decides which events are sent.
     pub(crate) plugin: Option<&'a EventPlugin>,
     pub(crate) meter: &'a SyncMeter,
     /// Where temporary failures are noted; `None` if failed events are not retried.
@@ -52,7 +52,7 @@ struct Upload {
     owed: OwedEvent,
     /// The event's position in the order of sending.
     number: u64,
-    /// Whether the event was sent before, after the plugin's decision.
+    /// Whether the event was already sent once. If so, the plugin has decided about the event.
     was_sent: bool,
     /// Whether the relay has already refused the event with `auth-required`.
     wanted_auth: bool,
@@ -81,7 +81,7 @@ enum Answered {
     Later(Upload, String),
 }
 
-/// The events of an uploader that are not sent, and the limits for the next ones.
+/// The events of an uploader that are not sent yet, and the limits for sending more events.
 struct UploadQueue {
     /// Ids of events that are not read yet.
     ids: VecDeque<Id>,
@@ -143,13 +143,13 @@ impl UploadQueue {
     /// Queues an event again, because of the relay's rate limit. Returns whether a wait begins.
     fn delay(&mut self, upload: Upload, reason: &str) -> Result<bool, PeerError> {
         let now = Instant::now();
-        // One wait counts for all events in flight.
+        // The refusals of all events in flight cause only one wait.
         let begins = now >= self.not_before;
         if begins {
             self.not_before = now + self.waits.next("events", reason)?;
             self.window = (self.window / 2).max(1);
         }
-        // Events are sent again in their original order, so that each has its turn.
+        // Events are sent again in their original order, so that no event is delayed for ever.
         let later = |other: &Upload| other.was_sent && other.number < upload.number;
         self.waiting.insert(self.waiting.partition_point(later), upload);
         Ok(begins)
@@ -182,7 +182,7 @@ impl Uploader<'_> {
             if !queue.is_open && queue.is_empty() && running.is_empty() {
                 return Ok(());
             }
-            // Every event that was read is withheld.
+            // All events of the batch that was read are withheld, so the next batch is read.
             if running.is_empty() && queue.waiting.is_empty() && !queue.ids.is_empty() {
                 continue;
             }

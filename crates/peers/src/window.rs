@@ -1,4 +1,4 @@
-//! Compares the events of one window of time with a relay (NIP-77).
+//! Compares the events of one window, a part of a query's time range, with a relay (NIP-77).
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -22,17 +22,17 @@ const FRAME_BYTES_MAX: usize = 60_000;
 /// Maximum number of messages in all comparisons of a query. A million different events take about
 /// a thousand messages.
 const ROUNDS_MAX: u32 = 100_000;
-/// Maximum number of differences that are remembered, in some 9 MB for each relay. Beyond this
+/// Maximum number of remembered differences, which take some 9 MB for each relay. Above this
 /// number, some differences may be passed on twice, which costs little.
 const DIFFERENCES_MAX: usize = 1 << 17;
 /// Maximum number of differences that are passed on together.
 const DIFFERENCES_TOGETHER: usize = 1024;
-/// Each difference in an answer of a relay extends the time that the relay may take for its answers
-/// by this duration.
+/// Every difference that a relay's answers bring gives the relay this much more time for all its
+/// answers.
 const DIFFERENCE_WORTH: Duration = Duration::from_millis(100);
 /// Maximum number of notices that a relay may send instead of the answer to a message.
 const NOTICES_MAX: u32 = 20;
-/// Words in the notices of relays that do not know these messages.
+/// Words by which a notice shows that the relay does not know the messages of NIP-77.
 const UNKNOWN: [&str; 9] = [
     "neg",
     "unknown",
@@ -57,7 +57,8 @@ pub(crate) enum WindowEnd {
     NotSupported(String),
 }
 
-/// The receiver of differences: ids that only the relay has, and ids that only this side has.
+/// The receiver of differences: `need` has ids that only the relay has, and `have` ids that only
+/// this archive has.
 pub(crate) trait DifferenceSink {
     /// Receives some differences. May wait until earlier differences are processed.
     async fn receive(&mut self, need: Vec<Id>, have: Vec<Id>) -> Result<(), PeerError>;
@@ -205,7 +206,7 @@ impl<'a> WindowExchange<'a> {
     /// Proves the key after a refusal, once, and begins the comparison again. Returns whether the
     /// comparison began.
     async fn authenticate(&mut self, reason: &str) -> Result<bool, PeerError> {
-        // The relay may still return its events page by page without authentication.
+        // Even without authentication, the relay may return its events page by page.
         if std::mem::replace(&mut self.asked_auth, true) {
             return Ok(false);
         }
@@ -245,9 +246,9 @@ fn is_unknown(notice: &str) -> bool {
     UNKNOWN.iter().any(|word| notice.contains(word))
 }
 
-/// Whether the relay's comparison includes a local event, given by `item`, that `query` finds.
-/// Relays that hide some kinds leave these out of a comparison, or refuse it; some relays do
-/// neither. The inner error is the reason why the relay does not compare.
+/// Whether the relay includes a local event in a comparison. `item` is the event, and `query` finds
+/// it. A relay that hides some kinds leaves their events out or refuses the comparison; some relays
+/// do neither. The inner error is the reason why the relay does not compare.
 pub(crate) async fn includes(
     client: &PeerClient,
     network: &dyn Network,
@@ -299,7 +300,7 @@ pub(crate) async fn includes(
     Ok(Ok(is_hex && read.is_ok() && found))
 }
 
-/// Differences that were found, because each difference may be found twice.
+/// Remembers the differences that were found, because a comparison may find a difference twice.
 #[derive(Default)]
 pub(crate) struct SeenDifferences {
     ids: HashSet<Id>,
@@ -321,7 +322,7 @@ impl SeenDifferences {
     pub(crate) fn next_window(&mut self) {
         // A difference can be found again only in the same window.
         self.ids.clear();
-        // A slow relay makes progress, too, even if there are few differences.
+        // A complete window is progress: a slow relay may take its time if it completes windows.
         self.waited = Duration::ZERO;
     }
 
@@ -351,7 +352,8 @@ impl SeenDifferences {
         }
     }
 
-    /// Counts the time of an answer. Fails if answers took long and had hardly any differences.
+    /// Counts the time of an answer. Fails if the answers took too long for the number of
+    /// differences that they brought.
     fn wait(&mut self, client: &PeerClient, took: Duration) -> Result<(), PeerError> {
         self.waited += took;
         if self.waited <= client.patience() * PATIENCE_FOR_ALL {

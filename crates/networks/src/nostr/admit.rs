@@ -28,8 +28,9 @@ const WRAPS: [u16; 2] = [1059, 21_059];
 /// Maximum number of seconds between the time of a gift wrap and its creation.
 const WRAP_AGE_S: u64 = 2 * 86_400;
 
-/// Bytes and tags that a request about a person's own data may always have, and seconds that its
-/// time may always lie in the future. Lower limits of the relay apply only to other events.
+/// Lowest limits for a request about a person's own data: its bytes, its tags, and the seconds by
+/// which its time may lie in the future. If the relay's own limits are lower, they apply only to
+/// other events.
 const REQUEST_BYTES: usize = 64 << 10;
 const REQUEST_TAGS: usize = 2_500;
 const REQUEST_AHEAD_S: u64 = 900;
@@ -70,8 +71,8 @@ impl OwnUrls {
             || event.kind() == VANISH_KIND && self.are_named_by(event)
     }
 
-    /// Whether a request to vanish names the host of one of these URLs, and neither this relay nor
-    /// all relays: another path or port of that host, or the host's bare name.
+    /// Whether a request to vanish names neither this relay nor all relays, but something else on
+    /// this relay's host: another path, another port, or only the name of the host.
     pub fn are_missed_by(&self, event: &Event<'_>) -> bool {
         let is_host = |url: &str| {
             let asked = host_name(url);
@@ -99,9 +100,9 @@ pub fn vanishes_from_some(event: &Event<'_>) -> bool {
     event.kind() == VANISH_KIND && relays(event).all(|url| url != ALL_RELAYS)
 }
 
-/// Normalises a URL: removes the parts that make no difference here. These are case, the default
-/// port, the dot at the end of a whole name, trailing slashes, query, fragment and scheme. The
-/// scheme makes no difference since TLS mostly ends in front of the relay.
+/// Normalises a URL, so that two spellings of the same relay are equal. Removes upper case, the
+/// default port, the dot at the end of a whole name, trailing slashes, query, fragment and scheme.
+/// The scheme is removed because TLS usually ends at a proxy in front of the relay.
 pub fn plain(url: &str) -> String {
     let url = url.trim().to_ascii_lowercase();
     let (rest, port) = match url.split_once("://") {
@@ -116,8 +117,8 @@ pub fn plain(url: &str) -> String {
     [name.strip_suffix('.').unwrap_or(name), port, path.trim_end_matches('/')].concat()
 }
 
-/// Returns the host of a WebSocket URL, normalised, with its port unless this is the default port.
-/// `None` for anything else.
+/// Returns the host of a WebSocket URL, normalised, and the port if it is not the default port.
+/// `None` for any other URL.
 pub fn authority(url: &str) -> Option<String> {
     let scheme = url.trim().split_once("://")?.0.to_ascii_lowercase();
     let plain = plain(url);
@@ -133,15 +134,15 @@ pub fn host_name(url: &str) -> String {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit('@').next().unwrap_or_default();
     let name = match host.rsplit_once(':') {
-        // The colons of an IPv6 address stand in brackets.
+        // An IPv6 address has colons too, but stands in brackets.
         Some((name, port)) if !port.contains(']') => name,
         _ => host,
     };
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// The labels of an event's record that are not tags: private labels, and the empty `d` of an
-/// addressable event whose first `d` tag is missing or has no value.
+/// The labels of an event's record that are not tags of the event: private labels, and an empty `d`
+/// if an addressable event has no `d` tag or the first `d` tag has no value.
 #[derive(Clone, Copy, Debug)]
 pub struct PrivateLabels<'a> {
     labels: [(u8, &'a [u8]); 2],
@@ -182,13 +183,15 @@ pub fn is_ephemeral(event: &Event<'_>) -> bool {
     class(u32::from(event.kind())) == KindClass::Ephemeral
 }
 
-/// Returns the most bytes of an event of this kind, if the bound of other events is `max`.
+/// Returns the maximum size of an event of this kind, in bytes. `max` is the maximum of ordinary
+/// events.
 fn event_bytes_max(kind: u16, max: usize) -> usize {
     if REQUESTS.contains(&kind) { max.max(REQUEST_BYTES) } else { max }
 }
 
-/// Returns the reason if an event that only its author may publish (NIP-70) is refused on a
-/// connection that has authenticated the keys `proven`.
+/// Returns the reason for refusing a protected event (NIP-70), which only its author may publish.
+/// `None` if the event is not protected, or if its author is among the keys `proven` on the
+/// connection.
 pub fn protected_refusal(event: &Event<'_>, proven: &[Key]) -> Option<NostrRefusal> {
     (event.is_protected() && !proven.contains(event.pubkey())).then(|| {
         let is_stranger = proven.is_empty();
@@ -197,8 +200,8 @@ pub fn protected_refusal(event: &Event<'_>, proven: &[Key]) -> Option<NostrRefus
     })
 }
 
-/// Whether events of a kind are lists, which may have more tags than others: follows (NIP-02), and
-/// the lists and sets of NIP-51.
+/// Whether events of a kind are lists: follows (NIP-02), and the lists and sets of NIP-51. A list
+/// may have more tags than other events.
 fn is_list(kind: u16) -> bool {
     matches!(kind, 3 | 10_000..=39_999)
 }
@@ -211,19 +214,20 @@ fn stored_bytes(event: &Event<'_>) -> usize {
     Record::new(&record).map_or(usize::MAX, |record| record.wire().len())
 }
 
-/// Returns the bound of an event's bytes if the event is larger. `max` is the bound of ordinary
-/// events. `event_bytes` is the received length; the bound applies to the stored length, which may
+/// Returns the bound that the event exceeds, or `None`. `max` is the bound of ordinary events, in
+/// bytes. `event_bytes` is the received length; the bound applies to the stored length, which may
 /// be lower.
 pub fn larger_than(event: &Event<'_>, event_bytes: usize, max: usize) -> Option<usize> {
     let max = event_bytes_max(event.kind(), max);
     (event_bytes > max && stored_bytes(event) > max).then_some(max)
 }
 
-/// Returns the reason if an event is refused, without a check of its signature. `None` if the event
-/// is accepted. `event_bytes` is the received length; the bound applies to the stored length, which
-/// may be lower. Cheap checks come first. The caller checks the id. `proven` are the authenticated
-/// keys of the event's connection; `arena` is for an event within the event. Requests about a
-/// person's own data ([`REQUESTS`]) are subject only to limits that no honest request exceeds.
+/// Checks everything but the id and the signature of an event. Returns the reason for refusing the
+/// event, or `None`. `event_bytes` is the received length; the bound applies to the stored length,
+/// which may be lower. Cheap checks come first. `proven` are the authenticated keys of the event's
+/// connection, and `arena` is memory for parsing an event inside the event, such as a repost.
+/// Requests about a person's own data ([`REQUESTS`]) are subject only to limits that no honest
+/// request exceeds.
 pub fn refusal(
     event: &Event<'_>,
     event_bytes: usize,

@@ -8,12 +8,13 @@
 pub struct EventLimits {
     /// Bytes of one event as it is stored. A larger event is answered with OK false `invalid:`.
     pub event_bytes_max: usize,
-    /// Characters of an event's content. More are answered with OK false `invalid:`.
+    /// Characters of an event's content. A longer content is answered with OK false `invalid:`.
     pub content_chars_max: usize,
-    /// Tags of an event. More are answered with OK false `invalid:`.
+    /// Tags of an event. An event with more tags is answered with OK false `invalid:`.
     pub event_tags_max: usize,
-    /// Tags of a list: an event of kind 3, or of a kind from 10000 to 39999. More are answered with
-    /// OK false `invalid:`. If `event_tags_max` is higher, lists may have that many.
+    /// Tags of a list: an event of kind 3, or of a kind from 10000 to 39999. A list with more tags
+    /// is answered with OK false `invalid:`. If `event_tags_max` is higher, it also applies to
+    /// lists.
     pub list_tags_max: usize,
     /// How far an event's time may lie in the future. An event further ahead is answered with OK
     /// false `invalid:`.
@@ -26,8 +27,8 @@ pub struct EventLimits {
 impl Default for EventLimits {
     fn default() -> Self {
         Self {
-            // As many as fit into a message. A list of 10,000 keys with relays has about 1 MB. A
-            // private message of 64 KiB (NIP-44), wrapped twice (NIP-59), has 154 KB.
+            // The largest event that fits into a message. A list of 10,000 keys with relays has
+            // about 1 MB. A private message of 64 KiB (NIP-44), wrapped twice (NIP-59), has 154 KB.
             event_bytes_max: 1_088 << 10,
             content_chars_max: 160_000,
             event_tags_max: 2_500,
@@ -41,17 +42,18 @@ impl Default for EventLimits {
 /// Bounds of the filters of a REQ or COUNT, and of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterLimits {
-    /// Filters in a REQ or COUNT. More are answered with CLOSED `blocked:`.
+    /// Filters in a REQ or COUNT. A REQ or COUNT with more filters is answered with CLOSED
+    /// `blocked:`.
     pub filters_max: usize,
-    /// Values in one filter (ids, authors, kinds and tag values together). More are answered with
-    /// CLOSED `blocked:`.
+    /// Values in one filter (ids, authors, kinds and tag values together). A filter with more
+    /// values is answered with CLOSED `blocked:`.
     pub filter_values_max: usize,
     /// Stored records sent for a filter that names no limit.
     pub limit_default: usize,
     /// Maximum number of stored records sent for a filter; the bound replaces a higher limit.
     pub limit_max: usize,
-    /// Rows that the searches of one REQ or COUNT may visit in all. Lookups in a part of the
-    /// archive count as rows, too, beyond the first 64 values and lists. Above the bound, the
+    /// Rows that the searches of one REQ or COUNT may visit in all. In each part of the archive,
+    /// the lookups of values and lists beyond the first 64 count as rows, too. Above the bound, the
     /// answer ends with CLOSED `error:`.
     pub query_rows_max: u64,
 }

@@ -84,7 +84,8 @@ mod tests {
 
     use super::*;
 
-    /// As at the relay's door, the blanks and escapes of a received event do not count.
+    /// The white space and the escapes of a line do not count towards the maximum size, as for an
+    /// event that a client sends.
     #[test]
     fn of_a_line_the_bytes_count_that_are_stored() {
         let keys = KeyPair::from_secret([7; 32]).unwrap();

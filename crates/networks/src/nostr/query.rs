@@ -91,7 +91,7 @@ pub fn at_door(
     Ok(queries)
 }
 
-/// Whether a query names kinds, and only kinds that the gate restricts.
+/// Whether a query has a list of kinds, all of them restricted by the gate.
 fn is_private(query: &Query, gate: &Gate) -> bool {
     let private = |kind| gate.kinds.binary_search(kind).is_ok();
     query.kinds.as_ref().is_some_and(|kinds| !kinds.is_empty() && kinds.iter().all(private))
@@ -99,8 +99,8 @@ fn is_private(query: &Query, gate: &Gate) -> bool {
 
 /// Restricts a query to the records that its reader may see. A client that is not authenticated
 /// sees no records of the restricted kinds, so these kinds are removed from the query. A query that
-/// names none of these kinds gets the gate nevertheless, as its best plan may depend on the number
-/// of records of all kinds.
+/// names only other kinds gets the gate nevertheless, because its best plan may depend on the
+/// number of records of all kinds.
 fn apply(gate: &Arc<Gate>, query: &mut Query) {
     if gate.readers.is_empty()
         && let Some(kinds) = &mut query.kinds
@@ -110,8 +110,8 @@ fn apply(gate: &Arc<Gate>, query: &mut Query) {
     query.gate = (!gate.kinds.is_empty()).then(|| Arc::clone(gate));
 }
 
-/// Maximum number of values of `&` tags in a filter. Each value is a condition of its own, which is
-/// checked on every record that may match.
+/// Maximum number of values of `&` tags in a filter. Every record that may match is checked for
+/// each of these values.
 pub const AND_VALUES_MAX: usize = 32;
 
 /// Returns the number of values of `&` tags, each of which a record must have.
@@ -119,9 +119,9 @@ pub fn and_values(filter: &Filter) -> usize {
     filter.and_tags().map(|(_, values)| values.len()).sum()
 }
 
-/// Maximum number of stored records beyond the default limit that may be sent for `filter` to
-/// complete a second. At most `limit_max` records are sent in all. The number is 0 if the client
-/// names a limit, and for a search, as its results are not ordered by time.
+/// Returns how many stored records beyond the default limit may be sent for `filter` to complete a
+/// second. The default limit and these records together are at most `limit_max`. Returns 0 if the
+/// client names a limit, and for a search, because its results are not ordered by time.
 pub fn room(filter: &Filter, limits: &FilterLimits) -> usize {
     if filter.search().is_some() || filter.limit().is_some() {
         return 0;

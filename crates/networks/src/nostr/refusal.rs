@@ -1,5 +1,5 @@
-//! Refusals in the form of NIP-01: a machine-readable prefix, and words for people. A rule names
-//! the verdict, and the prefix is added here, where the message to the client is written.
+//! Refusals in the form of NIP-01: a machine-readable prefix, and words for people. A rule returns
+//! a verdict. This module adds the prefix when it writes the message to the client.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -33,7 +33,7 @@ pub enum NostrVerdict {
     AuthRequired,
     /// Not offered here.
     Unsupported,
-    /// The comparison is not open, or was ended as its client took too long.
+    /// The comparison is not open, or was ended because its client took too long.
     Closed,
 }
 

@@ -1,10 +1,10 @@
 //! Nostr's rules: replaceable and addressable events (NIP-01), deletion (NIP-09), gift wraps and
 //! their recipients (NIP-59), vanishing (NIP-62).
 //!
-//! A stored deletion (kind 5) is itself the tombstone: an event is refused if a deletion by its
-//! author names the event, whichever came first. No deletion deletes deletions or requests to
-//! vanish. A request to vanish also deletes its author's deletions and the author's earlier
-//! requests to vanish.
+//! A stored deletion (kind 5) is itself the tombstone: an event that its author has deleted is
+//! refused, even if the deletion arrives first. A deletion cannot delete other deletions or
+//! requests to vanish. A request to vanish also deletes its author's deletions and the author's
+//! earlier requests to vanish.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ use hark_archive::query::{LabelSet, Query};
 use hark_codec::hex::{decode_32 as unhex, encode_32 as hex};
 use hark_codec::record::{Id, Key, Record};
 
-/// Private label of an addressable event: the value of its first `d` tag, empty if there is none.
-/// It is separate from the label `d`, so that `#d` finds only events that have a `d` tag.
+/// Private label of an addressable event: the value of its first `d` tag, or an empty value. The
+/// label `d` cannot serve here, because `#d` must find only events that have a `d` tag.
 pub const SLOT: u8 = 0;
 /// Private label of a request to vanish that is meant for this relay.
 pub const VANISH: u8 = 1;
@@ -25,16 +25,16 @@ pub const DELETION: u32 = 5;
 pub const VANISH_KIND: u32 = 62;
 const GIFT_WRAP: u32 = 1059;
 
-/// The class of a kind, which determines the events of the kind that are kept (NIP-01).
+/// The class of a kind (NIP-01). The class determines which events of the kind are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KindClass {
-    /// All events are kept.
+    /// All events are stored.
     Regular,
-    /// The newest event of an author and kind is kept.
+    /// Only the newest event of each author and kind is stored.
     Replaceable,
-    /// No event is kept.
+    /// No event is stored.
     Ephemeral,
-    /// The newest event of an author, kind and `d` value is kept.
+    /// Only the newest event of each author, kind and `d` value is stored.
     Addressable,
 }
 
@@ -109,13 +109,13 @@ impl Rules for NostrRules {
     }
 }
 
-/// A request to vanish by the author that covers events up to `time` or later.
+/// Matches a request of the author to vanish, if the request covers events up to `time` or later.
 fn vanish(author: &Key, time: u64) -> Prohibition<'_> {
     let label = (VANISH, &b""[..]);
     Prohibition { author, kind: VANISH_KIND, label, from: time, refusal: Refusal::Vanished }
 }
 
-/// A deletion by the author that has this label, made at `from` or later.
+/// Matches a deletion of the author that has this label and was made at `from` or later.
 fn deletion<'a>(author: &'a Key, label: (u8, &'a [u8]), from: u64) -> Prohibition<'a> {
     Prohibition { author, kind: DELETION, label, from, refusal: Refusal::Deleted }
 }
@@ -187,8 +187,8 @@ fn erase_deleted(record: &Record<'_>, author: &Key, effects: &mut Effects) {
 /// takes two searches on the writer's thread.
 pub const WRAP_RECIPIENTS_MAX: usize = 16;
 
-/// Whether an event of this kind is a gift wrap whose `p` tags, `recipients`, are more than
-/// [`WRAP_RECIPIENTS_MAX`].
+/// Whether an event of this kind is a gift wrap with more than [`WRAP_RECIPIENTS_MAX`] `recipients`
+/// (`p` tags).
 pub fn wraps_for_too_many(kind: u32, mut recipients: impl Iterator) -> bool {
     kind == GIFT_WRAP && recipients.nth(WRAP_RECIPIENTS_MAX).is_some()
 }
@@ -197,8 +197,8 @@ pub fn wraps_for_too_many(kind: u32, mut recipients: impl Iterator) -> bool {
 /// Each kind takes a search of its own, on the writer's thread.
 pub const DELETED_KINDS_MAX: usize = 64;
 
-/// Whether an event of this author and kind is a deletion whose `a` tags, `addresses`, name the
-/// author's own addresses of more than [`DELETED_KINDS_MAX`] kinds.
+/// Whether an event of this author and kind is a deletion of too many kinds: its `a` tags,
+/// `addresses`, name the author's own addresses of more than [`DELETED_KINDS_MAX`] kinds.
 pub fn deletes_too_many_kinds<'a>(
     kind: u32,
     author: &Key,

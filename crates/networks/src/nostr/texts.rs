@@ -20,7 +20,8 @@ pub const KINDS: [u32; 18] = [
     31_923, 34_235, 34_550,
 ];
 
-/// A week. In the order of results, this lead in time counts as much as one additional class.
+/// A week. In the order of results, an event that is newer by this time ranks like an older event
+/// of the next better class.
 const CLASS_S: u64 = 7 * 86_400;
 /// The version of the rules in this file. Like the version of [`hark_words`], it is part of the
 /// fingerprint, so all events are indexed anew after a change.
@@ -130,7 +131,7 @@ impl EventTexts {
         let mut says_language = false;
         let has = |part| self.0.parts.contains(&part);
         let (titles, hashtags) = (has(TextPart::Titles), has(TextPart::Hashtags));
-        // Titles come first, as only a bounded number of an event's words is read.
+        // Titles come first, because only the first words of an event are read, up to a bound.
         for tag in event.tags() {
             let Some(value) = tag.value() else { continue };
             match tag.name() {
@@ -157,7 +158,8 @@ impl EventTexts {
 }
 
 fn of_profile(content: &str, each: &mut dyn FnMut(Part, &str)) {
-    // Names come first, wherever they are, as only a bounded number of an event's words is read.
+    // Names come first, wherever they are in the profile, because only the first words of an event
+    // are read, up to a bound.
     profile::strings(content, |name, value| {
         if matches!(name, "name" | "display_name" | "nip05") {
             each(Part::Title, value);

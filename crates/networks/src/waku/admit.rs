@@ -14,12 +14,12 @@ pub struct MessageBounds {
     /// How far a message's time may lie before or after now, in ns; `None` for no bound. Messages
     /// from other stores may be of any age.
     pub window_ns: Option<u64>,
-    /// The length of the time spans of rate-limit proofs, in ns, if messages need such proofs.
-    /// Messages from other stores need no proofs, as stores do not keep proofs.
+    /// Length of an epoch of rate-limit proofs, in ns. `None` if messages need no proofs. Messages
+    /// from other stores never need proofs, because stores do not keep proofs.
     pub epoch_ns: Option<u64>,
 }
 
-/// The length of a time span of The Waku Network's rate-limit proofs.
+/// Length of an epoch of rate-limit proofs in The Waku Network.
 pub const EPOCH_NS: u64 = 600 * NS_PER_S;
 
 impl Default for MessageBounds {
@@ -32,7 +32,7 @@ impl Default for MessageBounds {
 /// Why a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageRefusal {
-    /// This node would have to relay the message, but it relays none.
+    /// The client wants this node to relay the message, but this node does not relay messages.
     #[error(
         "Failed to publish: this node keeps messages and passes none on ([waku] `forward`); publish \
          through a node that makes the proofs or signatures that its network asks for"

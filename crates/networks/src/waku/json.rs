@@ -82,8 +82,8 @@ pub fn read_stored(json: &[u8]) -> Result<StoredMessage, serde_json::Error> {
     object::read(json)
 }
 
-/// Reads a hash: 64 hex digits, with or without 0x, or base64 of either alphabet, the notation of
-/// go-waku and older versions of nwaku. A space counts as the `+` that it was before URL decoding.
+/// Reads a hash: 64 hex digits, with or without 0x, or base64 of either alphabet, as in go-waku and
+/// older versions of nwaku. A space is read as `+`, because URL decoding turns `+` into a space.
 pub fn read_hash(text: &str) -> Option<Id> {
     let digits = text.strip_prefix("0x").unwrap_or(text).to_ascii_lowercase();
     if let Some(hash) = hex::decode_32(digits.as_bytes()) {

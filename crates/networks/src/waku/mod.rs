@@ -1,4 +1,4 @@
-//! Waku (RFC 13/WAKU2-STORE): messages that are all kept, with times in nanoseconds.
+//! Waku (RFC 13/WAKU2-STORE): no message replaces another message, and times are in nanoseconds.
 
 use hark_archive::effects::{KeepAll, Rules};
 use hark_codec::waku::topic;

@@ -3,7 +3,7 @@
 
 use hark_codec::whisper::Envelope;
 
-/// How far an envelope's time of sending may lie ahead, in s: as far as clocks may differ.
+/// How far an envelope's time of sending may lie in the future, in s, because clocks differ.
 pub const AHEAD_MAX_S: u64 = 10;
 /// How long ago an envelope may have expired without its sender being at fault, in s.
 pub const EXPIRED_MAX_S: u64 = 20;
@@ -34,10 +34,10 @@ pub enum EnvelopeRefusal {
     /// See [`AHEAD_MAX_S`].
     #[error("the envelope was sent {0} s from now, and may be {AHEAD_MAX_S} s ahead")]
     Ahead(u64),
-    /// The envelope has expired on its way, not longer ago than [`EXPIRED_MAX_S`].
+    /// The envelope expired at most [`EXPIRED_MAX_S`] ago, on its way.
     #[error("the envelope expired {0} s ago")]
     Expired(u64),
-    /// The envelope expired longer ago, so it should no longer have been sent.
+    /// The envelope expired longer ago. Its sender should not have sent the envelope any more.
     #[error("the envelope expired {0} s ago, more than {EXPIRED_MAX_S} s")]
     Old(u64),
     /// See [`EnvelopeBounds::envelope_bytes_max`].
@@ -49,7 +49,7 @@ pub enum EnvelopeRefusal {
 }
 
 impl EnvelopeBounds {
-    /// Checks whether an envelope that has just come in is accepted.
+    /// Checks whether a received envelope is accepted.
     pub fn admit(&self, envelope: &Envelope<'_>, now_s: u64) -> Result<(), EnvelopeRefusal> {
         self.admit_old(envelope)?;
         let ahead = u64::from(envelope.sent()).saturating_sub(now_s);
@@ -68,8 +68,8 @@ impl EnvelopeBounds {
         if pow < self.pow_min { Err(EnvelopeRefusal::Pow(pow, self.pow_min)) } else { Ok(()) }
     }
 
-    /// Like [`EnvelopeBounds::admit`], for an envelope that was accepted elsewhere: of any age,
-    /// whatever its proof of work.
+    /// Like [`EnvelopeBounds::admit`], for an envelope that another server has accepted before. Its
+    /// age and its proof of work are not checked.
     pub fn admit_old(&self, envelope: &Envelope<'_>) -> Result<(), EnvelopeRefusal> {
         if envelope.ttl > envelope.expiry {
             return Err(EnvelopeRefusal::Ttl(envelope.ttl, envelope.expiry));

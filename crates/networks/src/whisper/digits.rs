@@ -16,8 +16,8 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&digits).into_owned()
 }
 
-/// Reads bytes into `out`, which is cleared first: digits of either case, with or without 0x.
-/// Returns false if there is anything else.
+/// Reads bytes into `out`, which is cleared first: hex digits of either case, with or without 0x.
+/// Returns false if the text has any other character.
 pub fn read(text: &str, out: &mut Vec<u8>) -> bool {
     out.clear();
     let digits = text.strip_prefix("0x").unwrap_or(text);

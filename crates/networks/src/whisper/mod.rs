@@ -1,4 +1,5 @@
-//! Whisper (EIP-627, 8/WAKU-MAIL): envelopes that are all kept, found by their topics.
+//! Whisper (EIP-627, 8/WAKU-MAIL): no envelope replaces another envelope, and clients find
+//! envelopes by topic.
 
 use hark_archive::effects::{KeepAll, Rules};
 use hark_codec::whisper::record::TOPIC;

@@ -1,5 +1,5 @@
-//! The topics of an archive, for questions by bloom filter. Such a question asks for the topics
-//! that the filter covers.
+//! The topics of an archive. A question by bloom filter asks for the envelopes of all topics that
+//! the filter covers.
 
 use std::collections::HashSet;
 
@@ -46,7 +46,8 @@ impl KnownTopics {
     }
 
     /// Returns the topics that a filter covers, in no particular order. Checks only topics whose
-    /// first bit is in the filter, at a few ns each. For a filter of few topics, these are few.
+    /// first bit is in the filter, at a few ns each. A filter of few topics has few bits, so few
+    /// topics are checked.
     pub fn matching(&self, filter: &Bloom) -> Vec<Topic> {
         let with_bit = (0..).zip(&self.by_bit).filter(|(bit, _)| filter.has([*bit; 3]));
         let covered = with_bit.flat_map(|(_, topics)| topics).filter(|(_, bits)| filter.has(*bits));

@@ -124,8 +124,8 @@ impl HistoryQuery {
 
     /// Returns the newest messages before the cursor, newest first, and whether more follow.
     ///
-    /// The archive returns messages with the same timestamp in ascending order of their hashes. A
-    /// page needs the highest first.
+    /// The archive returns messages with the same timestamp in ascending order of their hashes, but
+    /// a page needs the highest hash first.
     fn backward(
         &self,
         search: &mut BoundedSearch<'_>,
@@ -180,13 +180,13 @@ impl HistoryQuery {
         }
     }
 
-    /// Returns at most `wanted` messages of one nanosecond, highest hash first: those with the
-    /// highest hashes below `below`.
+    /// Returns at most `wanted` messages of one nanosecond, highest hash first. All hashes are
+    /// below `below`.
     ///
     /// The search reads ranges of hashes, the highest range first. A range should hold a few times
-    /// as many messages as are wanted. A range with more messages is narrowed, at least to a
-    /// quarter. So messages whose sender has chosen their hashes also cost a bounded number of
-    /// rows.
+    /// as many messages as are wanted. A range with more messages is narrowed to at most a quarter
+    /// of its width. So the number of visited rows is bounded even if a sender has chosen the
+    /// hashes of its messages.
     fn nanosecond(
         &self,
         search: &mut BoundedSearch<'_>,
@@ -245,7 +245,7 @@ fn half(hash: &Id) -> u128 {
     u128::from_be_bytes(half.try_into().unwrap_or_default())
 }
 
-/// Returns the hash with this first half, where all other bytes are `rest`.
+/// Returns the hash with this first half. Each byte of the second half is `rest`.
 fn whole(half: u128, rest: u8) -> Id {
     let mut hash = [rest; 32];
     hash[..16].copy_from_slice(&half.to_be_bytes());

@@ -16,21 +16,21 @@ const SLICE_ROWS: u64 = 1 << 16;
 /// How far into the future a request without an upper bound reaches, in s, as in status-go.
 const AHEAD_S: u64 = 60;
 
-/// How the envelopes that match a filter are found.
+/// How to find the envelopes that match a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopicCondition {
     /// The filter covers all possible topics.
     All,
-    /// A search by these topics.
+    /// Search by these topics.
     Topics(Vec<Topic>),
-    /// A test of the filter on each envelope.
+    /// Test the filter on each envelope.
     Filter,
 }
 
 /// The search for a request: a query, and a condition that a query cannot express.
 #[derive(Clone, Debug)]
 pub struct EnvelopeQuestion {
-    /// The query. Its limit is the rest of the request's limit.
+    /// The query. Its limit is the number of envelopes that the request still allows.
     pub query: Query,
     /// The filter for each envelope's topic. Used if the query does not name the topics.
     pub filter: Option<Bloom>,
