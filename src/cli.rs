@@ -64,7 +64,7 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Export events as JSONL
     Export(ExportArgs),
-    /// Copy what is new in the archive to a backup, also while the server runs
+    /// Copy the new data of the archive to a backup, also while the server runs
     Backup(BackupArgs),
     /// Create an archive from a backup
     Restore(RestoreArgs),
@@ -72,7 +72,7 @@ pub(crate) enum Command {
     Copy(CopyArgs),
     /// Copy the events of another relay's database into the archive, while that relay runs
     Adopt(AdoptArgs),
-    /// Bring the archive and another relay into step: fetch and send what one of them lacks
+    /// Exchange missing events with another relay, once
     Sync(SyncArgs),
     /// Keep the archive and other relays in step, event by event, until stopped
     Stream(StreamArgs),
@@ -98,7 +98,7 @@ pub(crate) enum Command {
     Salvage(SalvageArgs),
     /// Update the tables of an archive in PostgreSQL, or show whether they are up to date
     Migrate(MigrateArgs),
-    /// Run the nodes of a Citus cluster: show, add, drain, rebalance, replace
+    /// Manage the nodes of a Citus cluster: show, add, drain, rebalance, replace
     Cluster(ClusterArgs),
     /// Commands for the Whisper mail server
     #[cfg(feature = "devp2p")]
@@ -108,7 +108,7 @@ pub(crate) enum Command {
     /// Check the health of a running server; without --at, of the server that the configuration
     /// names
     Healthz(HealthzArgs),
-    /// Look at the server, the archive and the machine, and say what to do about each trouble
+    /// Check the server, the archive and the machine, and give advice on each problem
     Doctor(DoctorArgs),
     /// Print the default configuration with comments, or check a configuration file
     Config(ConfigArgs),

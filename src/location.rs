@@ -70,7 +70,8 @@ pub struct ArchiveLocation {
     is_named: bool,
 }
 
-/// The configuration of the machine's service, which all commands read unless another is named.
+/// The configuration of the machine's service. All commands read this file unless the command line
+/// names another file.
 const SERVICE_CONFIG: &str = "/etc/hark/hark.toml";
 
 impl LocationArgs {

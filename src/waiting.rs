@@ -25,8 +25,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Maximum bytes read of a request.
 const REQUEST_MAX: usize = 4 << 10;
 
-/// Calls `open` until the database can be reached, by the errors that `is_away` recognises. Any
-/// other error of `open` is returned.
+/// Calls `open` again as long as `is_away` recognises its error: the database cannot be reached.
+/// Any other error of `open` is returned.
 pub(crate) fn for_database<T>(
     addresses: &[SocketAddr],
     is_away: impl Fn(&anyhow::Error) -> bool,

@@ -81,7 +81,7 @@ pub(crate) struct HistoryWriter {
     state: RetentionState,
     /// The network's word for its records.
     records: &'static str,
-    /// Number of stored records that retention would delete at once.
+    /// Number of stored records that are older than retention allows.
     held: u64,
 }
 
@@ -159,7 +159,7 @@ impl HistoryWriter {
     }
 }
 
-/// Returns a server's outcomes with its reasons as texts.
+/// Converts the reasons in a server's outcomes to texts.
 fn texts(outcomes: Vec<Result<Outcome, WriteRefusal>>) -> Vec<Result<Outcome, String>> {
     outcomes.into_iter().map(|outcome| outcome.map_err(|refusal| refusal.to_string())).collect()
 }

@@ -1,5 +1,5 @@
-//! `hark bench`: runs `hark-bench`, a program of its own, so that the server's program has none of
-//! its code.
+//! `hark bench`: runs the separate program `hark-bench`, so that `hark` does not contain the code
+//! of the benchmarks.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;

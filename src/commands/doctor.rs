@@ -1,5 +1,4 @@
-//! `hark doctor`: looks at everything that commonly stands in the way of a server, and says what to
-//! do.
+//! `hark doctor`: checks for problems that often prevent a server from working, and gives advice.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -62,7 +61,7 @@ impl Verdict {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug)]
 struct Finding {
     subject: &'static str,
@@ -229,7 +228,7 @@ fn files(location: &ArchiveLocation, found: &mut Findings) {
 fn address(location: &ArchiveLocation, found: &mut Findings) {
     let config = &location.config;
     let Some(url) = &config.info.url else {
-        // The answer of the server has the same advice.
+        // The advice is left out if the server's own answer already has this advice.
         if found.0.iter().any(|finding| finding.text.contains("[info] url")) {
             return;
         }

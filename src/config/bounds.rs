@@ -1,6 +1,6 @@
 //! The maxima that several numbers of the configuration have in common. Bounds are chosen so that
-//! no value overflows, panics, waits without end or allocates memory without need. Whether a value
-//! makes sense is for the operator to decide.
+//! no value overflows, panics, waits without end or allocates memory without need. Within these
+//! bounds, the operator decides which value makes sense.
 
 /// The maximum of counts that need no particular bound.
 pub(super) const ANY: u64 = 1_000_000_000_000;

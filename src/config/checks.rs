@@ -12,7 +12,7 @@ use crate::stores::{AddressForm, StoreAddress, postgres};
 /// of the addresses of all stores, the default first.
 pub(super) fn faults(config: &Config, stores: &[AddressForm]) -> Vec<String> {
     let mut faults = ranges::faults(config);
-    // A number out of bounds also contradicts others.
+    // A number out of bounds would also be reported as a contradiction to other numbers.
     if !faults.iter().any(|fault| fault.starts_with("[limits]")) {
         faults.extend(config.limits.faults().iter().map(|fault| format!("[limits] {fault}")));
     }

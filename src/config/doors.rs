@@ -12,7 +12,7 @@ pub struct DoorFacts<'a> {
     pub data: &'a Path,
     /// The name of the store in metrics.
     pub store: &'static str,
-    /// The place where the store does its work.
+    /// Where the store does its work: in this process, or in a database.
     pub store_at: StoreLocation,
     /// An address to listen on that overrides the settings.
     pub listen: Option<SocketAddr>,

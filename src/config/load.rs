@@ -149,8 +149,9 @@ impl Config {
     }
 }
 
-/// Prefixes a fault that begins with a section and names settings, as in "[section] `key`", with the
-/// place where the first of these settings was typed. Other faults are returned unchanged.
+/// Adds a prefix to a fault that begins with a section and a setting, as in "[section] `key`": the
+/// file and line, or the variable, where the setting was typed. Other faults are returned
+/// unchanged.
 fn placed(fault: String, typed: &[typed::TypedSetting]) -> String {
     let Some((section, rest)) = fault.strip_prefix('[').and_then(|rest| rest.split_once("] "))
     else {

@@ -40,13 +40,13 @@ pub(crate) enum LogFormat {
 /// The names of levels.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// A target that logs a warning for each invalid message of a peer, so that peers could fill the
-/// log.
+/// The target of a warning for each invalid message of a peer. With these warnings, a peer could
+/// fill the log.
 const LOUD: &str = "libp2p_gossipsub";
 
 /// Parses a level, or a filter: a level and `target=level`, separated by commas. An unknown word is
-/// an error, since as the name of a target it would turn off everything else. With `info` or `warn`
-/// alone, warnings that peers can cause at will are omitted.
+/// an error: as the name of a target, it would turn off the log of everything else. With `info` or
+/// `warn` alone, the warnings of [`LOUD`] are left out.
 pub(crate) fn filter(text: &str) -> Result<Targets, String> {
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let level = part.rsplit_once('=').map_or(part, |(_, level)| level.trim());

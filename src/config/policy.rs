@@ -19,8 +19,8 @@ use super::keys::public_key;
 use super::setting_type::{SettingType, quoted, wanted};
 use super::value::TypedValue;
 
-/// The entry that allows everything, for a setting itself. A file cannot contain this entry, so
-/// that filling a file and emptying it remain distinguishable.
+/// The entry that allows everything. Only a setting itself can have this entry; a file has only
+/// single entries.
 const ALL: &str = "*";
 
 /// The value of a setting with a list: entries, and names of files with entries, each name after an

@@ -12,9 +12,10 @@ use super::values::Config;
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long files must be unchanged before they are read.
 const QUIET: Duration = Duration::from_secs(1);
-/// The same after an explicit request, which is made when the files are complete.
+/// How long files must be unchanged after an explicit request. A shorter time is enough, because
+/// the files are complete when the request is made.
 const QUIET_IF_ASKED: Duration = Duration::from_millis(100);
-/// The same for a file whose end may be missing ([`Config::may_be_cut_off`]).
+/// How long a file must be unchanged if its end may be missing ([`Config::may_be_cut_off`]).
 const QUIET_IF_SHORT: Duration = Duration::from_secs(10);
 /// Maximum time that a request waits for unchanged files.
 const ASKED_MAX: Duration = Duration::from_secs(30);
@@ -53,15 +54,15 @@ impl FileWatch {
         (self.asked.is_some() || self.seen != self.read) && self.quiet_for(now) >= quiet
     }
 
-    /// Returns whether the files must be read once more later. This is so if a file changed during
-    /// the read, or if its end may be missing and its last change is recent.
+    /// Returns whether the files must be read once more later. They must if a file changed during
+    /// the read, or if the end of a file may be missing and its last change is recent.
     pub(crate) fn must_wait(&self, config: &Config, before: &Config, now: Instant) -> bool {
         let is_short = config.may_be_cut_off(before) && self.quiet_for(now) < QUIET_IF_SHORT;
         is_short || config.files.iter().any(|file| file.again() != *file)
     }
 
-    /// Whether a request has waited too long, so that the answer must be that the files still
-    /// change. Ends such a request.
+    /// Whether a request has waited too long for unchanged files. Ends such a request; the caller
+    /// answers that the files still change.
     pub(crate) fn has_timed_out(&mut self, now: Instant) -> bool {
         let is_late =
             self.asked.is_some_and(|asked| now.saturating_duration_since(asked) > ASKED_MAX);
@@ -83,18 +84,17 @@ impl FileWatch {
 }
 
 impl Config {
-    /// Whether the end of a file may be missing, compared with its previous text. This is so if the
-    /// last line has no line break, if the text is the beginning of the previous text, or if it has
-    /// less than half of the previous lines.
+    /// Whether the end of a file may be missing: its last line has no line break, its text is the
+    /// beginning of the previous text, or it has less than half of the previous lines.
     fn may_be_cut_off(&self, before: &Self) -> bool {
         self.texts.iter().any(|(path, text)| {
             before.texts.get(path).is_some_and(|old| old != text && is_short(old, text))
         })
     }
 
-    /// Returns the reason why the files must not be used, compared with their previous texts.
-    /// Either a file has lost all its entries, or its end is certainly missing. Rewriting a file on
-    /// a full disk has these effects.
+    /// Returns the reason why the files must not be used. Compared with its previous text, a file
+    /// has lost all its entries, or its end is certainly missing. Both happen if a file is
+    /// rewritten on a full disk.
     pub(crate) fn lost(&self, before: &Self) -> Option<String> {
         self.texts.iter().find_map(|(named, text)| {
             let (old, path) = (before.texts.get(named)?, named.display());

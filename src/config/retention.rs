@@ -1,4 +1,5 @@
-//! The settings of retention: rules, intervals, and the bound within which deleted records are gone.
+//! The settings of retention: rules, intervals, and the time within which deleted records are gone
+//! from the files.
 
 use hark_archive::Key;
 use hark_archive::retention::RetentionRule;
@@ -106,7 +107,7 @@ fn authors(value: &TypedValue) -> Result<Vec<Key>, String> {
     list.iter().map(key).collect()
 }
 
-/// An age as it may be typed, in the largest unit that it is a multiple of.
+/// Returns an age as typed in a setting, in the largest unit that leaves no remainder.
 fn shown_age(seconds: u64) -> String {
     let units = [("y", 365 * 86_400), ("w", 7 * 86_400), ("d", 86_400), ("h", 3_600), ("m", 60)];
     let fits = units.iter().find(|(_, unit_s)| seconds > 0 && seconds.is_multiple_of(*unit_s));

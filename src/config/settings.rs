@@ -47,9 +47,9 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         doc: "Settings of an archive in PostgreSQL (store = \"postgres://…\").",
         settings: settings! {
             "read_url" postgres.read_url: "postgres:// URL of a replica that answers questions. Empty: no replica. While the replica is behind or\nunreachable, the primary answers the questions, so that no answer lacks a stored event.";
-            "connections_max" postgres.connections_max [1, 1_000]: "Maximum number of connections for questions, on the primary and again on a replica. Two further connections are\nfor writes, and for notifications of other servers' writes.";
-            // A commit is statements too, and a busy disk takes some 100 ms. The database stores the
-            // timeout as a signed 32-bit integer.
+            "connections_max" postgres.connections_max [1, 1_000]: "Maximum number of connections for questions to the primary; a replica gets the same number. Two further\nconnections are for writes, and for notifications of other servers' writes.";
+            // A commit also consists of statements, and takes some 100 ms on a busy disk. The
+            // database stores the timeout as a signed 32-bit integer.
             "statement_timeout_ms" postgres.statement_timeout [1_000, 2_147_483_647]: "Maximum duration of a statement in milliseconds. A question with a longer statement is answered with an error.";
             "part_days" postgres.part_days [1, DAYS]: "Days that one part of the tables covers. The number is fixed when the tables are created.";
             "shards" postgres.shards [1, 64_000]: "Number of shards of each table if the database is a Citus cluster, whose tables have no parts. The number is\nfixed when the tables are created: choose several shards for each worker that there will ever be. A question\nthat is not for single authors, ids or tags is sent to every shard.";
@@ -97,8 +97,8 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "inbound_bytes_max" limits.inbound_bytes_max [1 << 20, BYTES] live: "Maximum size in bytes of the incomplete messages of all connections. One address may use a quarter of this size.\nA connection that would exceed the bound is closed.";
             "outbox_pause_bytes" limits.outbox_pause_bytes [0, BYTES] live: "Size in bytes of a client's unread output above which the client's searches pause.";
             "outbox_bytes_max" limits.outbox_bytes_max [0, BYTES] live: "Maximum size of a client's unread output in bytes. Above this size, the client is too slow and its connection is\nclosed.";
-            "outboxes_per_address_bytes_max" limits.outboxes_per_address_bytes_max [1 << 20, BYTES] live: "Maximum size in bytes of the unread output of all clients of one address. Above this size, searches of clients\nwith unread output wait, HTTP requests get status 503, and a live event closes a connection that has more than\nits share.";
-            "outboxes_bytes_max" limits.outboxes_bytes_max [1 << 20, BYTES] live: "Maximum size in bytes of the unread output of all clients. Above half of this size, searches of clients with\nunread output wait. Above this size, every search waits, HTTP requests get status 503, and a live event closes a\nconnection that has more than its share.";
+            "outboxes_per_address_bytes_max" limits.outboxes_per_address_bytes_max [1 << 20, BYTES] live: "Maximum size in bytes of the unread output of all clients of one address. Above this size, a search waits while\nits client has unread output, HTTP requests get status 503, and a live event closes a connection that has more\nthan its share.";
+            "outboxes_bytes_max" limits.outboxes_bytes_max [1 << 20, BYTES] live: "Maximum size in bytes of the unread output of all clients. Above half of this size, a search waits while its\nclient has unread output. Above this size, every search waits, HTTP requests get status 503, and a live event\ncloses a connection that has more than its share.";
             "held_bytes_max" limits.held_bytes_max [0, BYTES] live: "Maximum size in bytes of the live events that a subscription holds back until its stored events are sent. Above\nthis size, the connection is closed.";
             "control_connections_max" limits.control_connections_max [0, 1 << 16] live: "Maximum number of connections to control.sock, by which commands pass their writes to the server. Further\nconnections are closed.";
             "control_frame_bytes_max" limits.control_frame_bytes_max [0, 1 << 30] live: "Maximum size in bytes of a frame on a connection to control.sock. A longer frame ends the connection.";

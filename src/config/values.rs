@@ -39,9 +39,9 @@ pub struct Config {
     pub(crate) postgres: PostgresSettings,
     pub(crate) limits: Limits,
     pub(super) lists: PolicyLists,
-    /// The parsed addresses in `lists`. `policy` is the parsed rest.
+    /// The address lists of `lists`, parsed. `policy` has the other lists.
     pub(crate) addresses: AddressLists,
-    /// The clients without rate limits, also from `lists`.
+    /// The clients without rate limits, parsed from `lists`.
     pub(crate) spared: SparedClients,
     pub(crate) policy: EventPolicy,
     /// The configuration file; `None` if no file was named.

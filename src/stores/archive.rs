@@ -96,7 +96,7 @@ pub struct ServedStore {
 pub struct ServedShelf {
     /// The open store.
     pub store: Arc<dyn Store>,
-    /// The place where the store does its work.
+    /// Where the store does its work: in this process, or in a database.
     pub at: StoreLocation,
     /// Whether the store refuses all writes, since its disk is full.
     pub refuses_writes: bool,
@@ -111,7 +111,7 @@ pub trait ArchiveStore: Any + Send + Sync {
     /// Returns the facts of the store.
     fn facts(&self) -> StoreFacts;
 
-    /// Returns the place of a shelf for messages, without secrets.
+    /// Returns the directory or the address of a shelf, for messages. Secrets are left out.
     fn shown(&self, shelf: &ShelfPlace<'_>) -> String;
 
     /// Whether the shelf exists. A store that creates shelves by itself has every shelf.
@@ -145,7 +145,7 @@ pub trait ArchiveStore: Any + Send + Sync {
     /// from the running server, if a takeover was requested.
     fn serve(self: Arc<Self>, takeover: Option<&[&str]>) -> anyhow::Result<ServedStore>;
 
-    /// Whether a shelf could not be opened because the store cannot be reached for now.
+    /// Whether an error of opening a shelf means that the store cannot be reached for now.
     fn is_away(&self, _error: &anyhow::Error) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! The copy loop of an adoption: a thread reads and converts batches ahead, and the main thread
-//! puts the batches and saves the position.
+//! The copy loop of an adoption. One thread reads and converts the next batches, while the main
+//! thread stores each batch and saves its position.
 
 use std::sync::mpsc::sync_channel;
 
@@ -18,7 +18,7 @@ pub(super) struct AdoptBatch<P> {
     /// The position of its last row.
     pub(super) at: P,
     pub(super) rows: u64,
-    /// How much of the source was read up to the end of the batch, in the unit of the total.
+    /// How much of the source was read up to the end of the batch, in the unit of [`AdoptTotal`].
     pub(super) done: u64,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct AdoptTotal {
     pub(super) before: u64,
 }
 
-/// Where copied rows go, and how they are counted.
+/// The destination of copied rows, and the counts.
 pub(super) struct AdoptTarget<'a, 'p> {
     pub(super) writer: &'a mut HistoryWriter,
     pub(super) tally: &'a mut AdoptTally,

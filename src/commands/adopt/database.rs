@@ -19,8 +19,8 @@ pub(super) struct SourceDatabase {
 
 impl SourceDatabase {
     /// Connects to the database. `owner` is the name of the program that owns the database, for
-    /// error messages. Statements can only read, walk an index rather than sort a table, and fail
-    /// if they wait long for a lock.
+    /// error messages. Statements can only read. They read rows in the order of an index instead of
+    /// sorting a table, and fail if they wait long for a lock.
     pub(super) fn open(url: &str, owner: &str) -> anyhow::Result<Self> {
         let address = DatabaseAddress::read(url).with_context(|| {
             "no address of a database; it looks like postgres://user:password@host:5432/database"
@@ -86,7 +86,7 @@ impl SourceDatabase {
         self.runtime.block_on(self.client.query_raw(sql, values.collect::<Vec<_>>()))
     }
 
-    /// Returns those of these columns that a table lacks; all of them if the table does not exist.
+    /// Returns the columns that a table lacks: all of these columns if the table does not exist.
     pub(super) fn missing<'a>(
         &self,
         table: &str,

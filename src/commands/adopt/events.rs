@@ -1,5 +1,5 @@
-//! Converts the events of another relay to records: parses each like any event, and checks that its
-//! id is its hash.
+//! Converts the events of another relay to records. Each event is parsed like a received event, and
+//! its id must be its hash.
 
 use std::panic::resume_unwind;
 
@@ -17,7 +17,7 @@ use crate::location::ArchiveLocation;
 /// Parsed keys that a thread caches.
 const KEY_SLOTS: usize = 4096;
 
-/// Why a row gives no record, and details, which may be empty.
+/// Why a row has no valid event, and details, which may be empty.
 pub(super) type EventRowFault = (RefusalReason, String);
 
 /// A row of another relay that has an event.

@@ -31,7 +31,8 @@ pub(super) struct SourceSweep {
     words: &'static SweepWords,
     /// Rows of the source.
     pub(super) rows: u64,
-    /// Of these, rows whose record was in the archive, and rows that the comparison stored.
+    /// Rows with a record that was already in the archive, and rows with a record that the
+    /// comparison stored.
     here: u64,
     late: u64,
     /// Why rows were refused.

@@ -151,8 +151,8 @@ pub(super) struct ClusterReplaceArgs {
     /// Replace the worker although it still accepts connections
     #[arg(long)]
     pub(super) force: bool,
-    /// If the standby would wait for a standby of its own and has none, empty its
-    /// synchronous_standby_names
+    /// Empty the standby's synchronous_standby_names if writes would wait for a standby that does
+    /// not exist
     #[arg(long)]
     pub(super) alone: bool,
     #[command(flatten)]

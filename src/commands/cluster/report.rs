@@ -13,7 +13,7 @@ use crate::print::{self, CommandProgress, CountedUnit};
 pub(super) struct ClusterReport {
     json: bool,
     meter: Option<CommandProgress>,
-    /// The node, and its requirements that are met. These share a line.
+    /// A node and its met requirements, which are printed on one line.
     met: Option<(String, Vec<String>)>,
     failed: Option<anyhow::Error>,
 }
@@ -83,7 +83,7 @@ impl ClusterReport {
         }
     }
 
-    /// Collects a requirement that is met, until the line of its node is complete.
+    /// Adds a met requirement to the line of its node.
     fn gather(&mut self, check: &ClusterCheck) {
         let node = subject(check);
         if self.met.as_ref().is_some_and(|(of, _)| *of != node) {

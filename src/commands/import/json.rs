@@ -13,11 +13,11 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 /// The end of a record that has no line break in the source. The byte is from RFC 7464 and cannot
 /// occur in JSON.
 pub(super) const RECORD_END: u8 = 0x1e;
-/// Maximum bytes of an enclosing object before the first record in its array. An object that is
-/// longer before such an array counts as a record.
+/// An object may contain records, as in `{"events":[…]}`, if at most this number of bytes precede
+/// its array. Otherwise the object itself counts as a record.
 const HELD_BYTES_MAX: usize = 64 << 10;
-/// Maximum line breaks in a record, which are written only behind the record. A record with more
-/// line breaks counts as cut off.
+/// Maximum number of line breaks in a record. A record with more line breaks counts as cut off. The
+/// line breaks of a record are written after the record.
 const BREAKS_MAX: usize = 64 << 10;
 
 /// Whether this byte ends a record, or a part of a line without a record.
@@ -252,7 +252,7 @@ impl<R: Read> RecordLines<R> {
         self.bound_held();
     }
 
-    /// Stops holding a record back once it is too long for an object around records.
+    /// Passes on a record that is held back, once it is too long to be an object around records.
     fn bound_held(&mut self) {
         if let Form::Record(state) = &mut self.form
             && state.held.is_some_and(|held| self.lines.len() - held > HELD_BYTES_MAX)

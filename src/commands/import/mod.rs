@@ -256,7 +256,7 @@ fn work(queue: &Mutex<Receiver<CheckJob>>, options: &CheckOptions<'_>, halt: &At
     }
 }
 
-/// Records on their way into the archive, and the line of each.
+/// Records that wait to be written, and the line of each record.
 #[derive(Default)]
 struct ImportBatch {
     records: Vec<Box<[u8]>>,

@@ -74,7 +74,7 @@ impl ImportTally {
         self.records > 0 && malformed == self.records
     }
 
-    /// Adds the counts of the lines that follow those counted so far.
+    /// Adds the counts of the next lines.
     pub(super) fn append(&mut self, behind: Self) {
         for (count, more) in self.refused.iter_mut().zip(behind.refused) {
             count.count += more.count;

@@ -37,7 +37,8 @@ use crate::when;
 use crate::writer::WriterHandle;
 use crate::wrong_use::WrongUse;
 
-/// Exit code of a command that completed, except for some events that its report lists.
+/// Exit code of a command that ran to its end, but could not transfer all events. The command's
+/// report lists these events.
 pub(crate) const IN_PART: u8 = 3;
 
 /// The flags for connections to relays.
@@ -115,9 +116,9 @@ pub(crate) fn events(location: &ArchiveLocation) -> anyhow::Result<ArchiveLocati
     Ok(location.of(nostr.network))
 }
 
-/// The rules for events from relays. Accepted are events that clients may publish here, and
-/// requests about their authors' own data. Protected events are accepted only from their authors,
-/// unless a stream accepts them from other relays.
+/// The rules for events from relays. An event is accepted if a client could publish the event here,
+/// or if it is a request about its author's own data. Protected events are accepted only from their
+/// authors, unless a stream accepts them from other relays.
 #[derive(Clone)]
 pub(super) struct RelayRules(Arc<RwLock<RulesInForce>>);
 

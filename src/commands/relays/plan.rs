@@ -1,5 +1,5 @@
-//! The configuration file of `hark router`, which defines the streams. Keys have the names that
-//! strfry uses where these fit.
+//! The configuration file of `hark router`, which defines the streams. Where possible, the keys
+//! have the same names as in strfry's configuration.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -87,8 +87,8 @@ pub(super) struct PlannedStream {
 }
 
 impl RouterPlan {
-    /// Reads the file. Adds the states of the file and of the key files that it names to `files`,
-    /// as they were before they were read.
+    /// Reads the file. Adds the state of the file and of the key files that it names to `files`.
+    /// Each state is taken before the file is read.
     pub(super) fn read(path: &Path, files: &mut Vec<FileState>) -> anyhow::Result<Self> {
         let shown = path.display();
         files.push(FileState::new(path.into()));

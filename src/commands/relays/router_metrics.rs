@@ -41,33 +41,36 @@ const METRICS: [StreamMetric; 12] = [
     ("connected", "gauge", "Whether the relay is connected.", |status| {
         status.is_connected().into()
     }),
-    ("in_step", "gauge", "Whether nothing was missed since both were compared.", |status| {
+    ("in_step", "gauge", "Whether no event was missed since the last comparison.", |status| {
         status.is_in_step().into()
     }),
-    ("behind_seconds", "gauge", "Seconds since both were in step; 0 while they are.", |status| {
-        status.behind_s()
-    }),
+    (
+        "behind_seconds",
+        "gauge",
+        "Seconds since the archive and the relay were last in step; 0 while they are in step.",
+        |status| status.behind_s(),
+    ),
     ("waiting_events", "gauge", "Events that wait to be sent to the relay.", |status| {
         status.waiting()
     }),
     ("connections_total", "counter", "Connections that were made.", |status| status.connections()),
-    ("received_events_total", "counter", "Events that came from the relay.", |status| {
+    ("received_events_total", "counter", "Events that were received from the relay.", |status| {
         status.meter.totals().received
     }),
-    ("stored_events_total", "counter", "Of these, those that were new here.", |status| {
+    ("stored_events_total", "counter", "Received events that were newly stored.", |status| {
         status.meter.totals().stored
     }),
-    ("refused_events_total", "counter", "Of these, those that are not to be here.", |status| {
+    ("refused_events_total", "counter", "Received events that were refused.", |status| {
         let refused = status.meter.totals().refused_here;
         refused.total() - refused.of("duplicate")
     }),
     ("sent_events_total", "counter", "Events that were sent to the relay.", |status| {
         status.meter.totals().sent
     }),
-    ("taken_events_total", "counter", "Of these, those that were new there.", |status| {
+    ("taken_events_total", "counter", "Sent events that the relay accepted.", |status| {
         status.meter.totals().taken
     }),
-    ("refused_there_events_total", "counter", "Of these, those that it refused.", |status| {
+    ("refused_there_events_total", "counter", "Sent events that the relay refused.", |status| {
         status.meter.totals().refused_there.total()
     }),
     ("withheld_events_total", "counter", "Private events that were not sent.", |status| {

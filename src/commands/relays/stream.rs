@@ -46,7 +46,7 @@ pub(crate) struct StreamArgs {
     /// Where events go
     #[arg(long, value_enum, default_value_t = DirectionArg::Down)]
     pub(crate) dir: DirectionArg,
-    /// How far back both sides are compared: an age like 12h or 7d, `all`, or 0 for no comparison
+    /// How far back to compare: an age like 12h or 7d, `all`, or 0 for no comparison
     #[arg(long, value_name = "AGE", default_value = "all", value_parser = catch_up)]
     pub(crate) catch_up: CatchUp,
     #[command(flatten)]
@@ -58,11 +58,11 @@ pub(crate) struct StreamArgs {
     pub(crate) json: bool,
 }
 
-/// How far back both sides are compared.
+/// How far back the archive and the relay are compared, in seconds. `None` compares all events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CatchUp(pub(crate) Option<u64>);
 
-/// Parses how far back both sides are compared. The error is a text for people.
+/// Parses the value of `--catch-up`. The error is a text for people.
 pub(super) fn catch_up(text: &str) -> Result<CatchUp, String> {
     match text {
         "all" => Ok(CatchUp(None)),

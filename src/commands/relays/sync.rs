@@ -49,7 +49,7 @@ pub(crate) struct SyncArgs {
     /// Where events go
     #[arg(long, value_enum, default_value_t = DirectionArg::Down)]
     pub(crate) dir: DirectionArg,
-    /// Only count what each side lacks
+    /// Only count the missing events
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Read the relay's events page by page instead of comparing
@@ -91,7 +91,7 @@ const SHOW_EVERY: Duration = Duration::from_millis(100);
 struct RunEnd {
     /// The reason why the relay was read page by page; `None` if it was compared.
     paged: Option<String>,
-    /// Private kinds of which the relay may have returned only a part of the events.
+    /// Private kinds. The relay may have returned only some of their events.
     private_kinds: Vec<u32>,
     error: Option<PeerError>,
     stopped: bool,
@@ -281,7 +281,7 @@ fn done(totals: &SyncTotals) -> (u64, u64) {
     (done, (totals.missing_here.max(totals.received) + totals.missing_there).max(done))
 }
 
-/// Whether one side still lacks events that both sides should have.
+/// Whether the archive or the relay still lacks events that it should have.
 fn is_in_part(totals: &SyncTotals) -> bool {
     let bad = ["malformed", "bad id", "bad signature", "too large", "policy"];
     totals.refused_there.total() + totals.unreached + totals.not_asked > 0
@@ -332,7 +332,7 @@ fn to_text(
     row("waits", totals.slowed, "the relay said that this was too fast");
     row("seconds in part", totals.unreached, "of more events than the relay returns");
     let is_done = end.error.is_none() && !end.stopped;
-    // This note comes last, since it is no count.
+    // This note is no count, so it comes last.
     let kept = describe_withheld(args, end).unwrap_or_default();
     if rows.is_empty() && is_done && totals.refused_here.total() == 0 {
         return format!("{head}; both are in step, and were before{kept}");

@@ -50,7 +50,7 @@ impl SettingType for RequestPassword {
     }
 }
 
-/// The secret key of the public key for which clients may encrypt their requests.
+/// The mail server's secret key. Clients may encrypt their requests for its public key.
 #[derive(Clone)]
 pub(crate) struct RequestKey(pub(super) SecretKey);
 

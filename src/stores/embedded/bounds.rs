@@ -11,10 +11,10 @@ use crate::config::Config;
 /// then be smaller than [`LOG_BYTES_MIN`].
 const LOGS_MIN: u64 = 40;
 const LOG_BYTES_MIN: u64 = 256 << 10;
-/// Deleted records may permanently occupy one part in this many of a bound in bytes.
+/// Deleted records may permanently occupy a bound in bytes divided by this number: a twentieth.
 const DEAD_SHARE: u64 = 20;
 
-/// Returns the bounds of the files of a shelf in which `retention` is in force.
+/// Returns the bounds of the files of a shelf that has these rules for deleting records.
 pub(crate) fn space_bounds(config: &Config, retention: &RetentionPolicy) -> SpaceBounds {
     let bytes_max = retention.bytes_max;
     // Disk space is freed in units of whole logs, so the archive may exceed its bound by the size

@@ -1,4 +1,4 @@
-//! The making of a whole archive by a command, and the commit of its result.
+//! Creates a whole archive for a command, and commits the result.
 
 use std::path::Path;
 
@@ -74,7 +74,7 @@ mod tests {
             let refusal = format!("{:#}", RESTORE.finish(&data).unwrap_err());
             assert!(refusal.contains("it is no directory, but a link"), "{name}: {refusal}");
             assert!(elsewhere.join("file").exists() && !data.join("file").exists(), "{name}");
-            // The link has the second name in either case.
+            // In both cases the link has the name of the finished directory.
             std::fs::remove_file(&finished).unwrap();
         }
         std::fs::rename(&elsewhere, &finished).unwrap();

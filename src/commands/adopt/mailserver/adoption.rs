@@ -30,7 +30,7 @@ pub(in crate::commands::adopt) struct AdoptMailserverArgs {
     /// The mail server's directory, or its database: postgres://user:password@host:port/database
     #[arg(value_name = "DIR|URL")]
     pub(super) from: String,
-    /// Most envelopes a second [default: as fast as possible]
+    /// Maximum envelopes a second [default: as fast as possible]
     #[arg(long, value_name = "N")]
     pub(super) rate: Option<u64>,
     /// Envelopes in a batch

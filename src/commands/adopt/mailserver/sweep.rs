@@ -18,7 +18,7 @@ use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress};
 use crate::writer::HistoryWriter;
 
-/// Keys looked up together.
+/// Number of keys in one look-up.
 const LOOK_UP: usize = 500;
 const WORDS: SweepWords = SweepWords {
     rows: "keys in the source",

@@ -37,13 +37,13 @@ pub(crate) struct AdoptNostreamArgs {
     /// nostream's database: postgres://user:password@host:port/database
     #[arg(value_name = "URL")]
     pub(crate) url: String,
-    /// Most events a second [default: as fast as possible]
+    /// Maximum events a second [default: as fast as possible]
     #[arg(long, value_name = "N")]
     pub(crate) rate: Option<u64>,
     /// Events in a batch
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
     pub(crate) batch: u32,
-    /// Afterwards, copy what is published to nostream, until Ctrl-C
+    /// Afterwards, copy newly published events, until Ctrl-C
     #[arg(long)]
     pub(crate) follow: bool,
     /// Compare N events with the archive's, byte for byte [default with the flag: 1000]
@@ -71,8 +71,8 @@ pub(super) const REASONS: ReasonWords = &[
     (RefusalReason::Vanished, "vanished", "its author asked to vanish"),
     (RefusalReason::Gone, "deleted there", "nostream keeps the row and returns it to nobody"),
 ];
-/// Overlap between two such reads, in seconds before the newest time. Events may arrive a little
-/// late.
+/// A read of newly published events begins this number of seconds before the newest time, because
+/// events may arrive a little late.
 const OVERLAP_S: i64 = 120;
 
 /// The state of one run.
@@ -192,8 +192,8 @@ impl Adoption<'_> {
     }
 }
 
-/// Returns where the next read of newly published events begins. The newest event may have a time
-/// in the future, and later events the present time.
+/// Returns where the next read of newly published events begins: before the present time, too,
+/// because the time of the newest event may lie in the future.
 fn behind(newest: RowCursor) -> RowCursor {
     let now_s = i64::try_from(when::now_s()).unwrap_or(i64::MAX);
     RowCursor { created_at: newest.created_at.min(now_s), ..newest }.before(OVERLAP_S)

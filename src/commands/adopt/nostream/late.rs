@@ -3,9 +3,10 @@
 //!
 //! No index leads to these rows. `first_seen` has no index, and a replaceable event keeps the value
 //! of the row that it replaces. But PostgreSQL records which transaction wrote a row (`xmin`). So
-//! the whole table is read repeatedly, for rows of new transactions. It is read in pieces, each
-//! with a short statement. After each piece, reading pauses [`REST`] times as long as the piece
-//! took, so that it uses one core and one disk of nostream for at most a tenth of the time.
+//! this module reads the whole table again and again, and looks for rows of new transactions. It
+//! reads the table in pieces, each with a short statement. After each piece, it pauses [`REST`]
+//! times as long as the piece took. So it uses one core and one disk of nostream for at most a
+//! tenth of the time.
 
 use std::time::{Duration, Instant};
 

@@ -55,7 +55,8 @@ impl NostreamRow {
     }
 }
 
-/// Returns the bytes as an id, cut or filled with zeros. Bytes of another length keep their order.
+/// Returns the bytes as an id: longer bytes are cut, and shorter bytes are filled with zeros. So
+/// the order of the bytes stays the same.
 fn id(bytes: &[u8]) -> Id {
     let mut id = [0; 32];
     for (to, from) in id.iter_mut().zip(bytes) {
@@ -127,8 +128,8 @@ impl NostreamSource {
 
     /// Returns the next rows behind a position, by time and id.
     pub(super) fn after(&self, at: &RowCursor, limit: u32) -> anyhow::Result<Vec<NostreamRow>> {
-        // ORDER BY names the table. Without it, the result's columns would be meant, which have no
-        // index.
+        // ORDER BY names the table, because a bare name would mean the column of the result, which
+        // has no index.
         let rest = "event_created_at >= $1::bigint AND (event_created_at, event_id) > ($1::bigint, $2) \
                     ORDER BY events.event_created_at, events.event_id LIMIT $3";
         self.rows(rest, &[&at.created_at, &&at.id[..], &i64::from(limit)])
@@ -159,7 +160,8 @@ impl NostreamSource {
     ) -> anyhow::Result<Vec<Id>> {
         let page = |page: u64| page.min(u32::MAX.into());
         // A row stores the low half of its transaction number. The first three numbers are
-        // reserved. The query skips rows so old that their number seems to lie in the future.
+        // reserved. The numbers wrap around, so the query skips very old rows whose number seems to
+        // lie in the future.
         let since = (since & u64::from(u32::MAX)).max(3);
         let sql = format!(
             "SELECT event_id FROM events \

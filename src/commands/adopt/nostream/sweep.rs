@@ -17,7 +17,7 @@ use crate::print::{self, CommandProgress, CountedUnit};
 use crate::when;
 use crate::writer::HistoryWriter;
 
-/// Ids read together, and ids looked up together.
+/// Number of ids in one read, and in one look-up.
 const READ: i64 = 20_000;
 const LOOK_UP: usize = 500;
 /// The reasons that mean that the source is damaged.
@@ -62,8 +62,8 @@ impl SweepTotals {
         FAULTY.iter().map(|reason| self.why.count(*reason)).sum()
     }
 
-    /// Whether every id is in the archive or was refused for a reason that the relay could have had
-    /// itself, and no event differs.
+    /// Whether the comparison found no fault. Every id must be in the archive or refused for a
+    /// reason other than damage of the source, and no event may differ.
     pub(super) fn is_clean(&self) -> bool {
         let missing = self.ids != self.here + self.late + self.refused;
         !missing && self.different.is_empty() && self.faulty() == 0
@@ -228,7 +228,7 @@ fn compare(
 }
 
 /// Whether the archive has the row's record, byte for byte. `None` if the row is refused, or if the
-/// archive lacks its id, which the comparison of ids reports.
+/// archive lacks the id: the comparison of ids has reported both cases.
 fn is_equal(
     archive: &dyn Store,
     adoption: &Adoption<'_>,

@@ -32,8 +32,8 @@ pub(super) const REASONS: ReasonWords = &[
 ];
 /// Interval between two reads of newly published events.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
-/// How many numbers before the last number such a read begins. The numbers of deleted events may be
-/// reused.
+/// A read of newly published events begins this many numbers before the last number, because the
+/// relay may reuse the numbers of deleted events.
 const FOLLOW_OVERLAP: usize = 200;
 /// Maximum sleep, so that an interrupt is noticed in time.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
@@ -42,13 +42,13 @@ const SLEEP_MAX: Duration = Duration::from_millis(50);
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(in crate::commands::adopt) struct RelayAdoptArgs {
-    /// Most events a second [default: as fast as possible]
+    /// Maximum events a second [default: as fast as possible]
     #[arg(long, value_name = "N")]
     pub(super) rate: Option<u64>,
     /// Events in a batch
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
     pub(super) batch: u32,
-    /// Afterwards, copy what is published there, until Ctrl-C
+    /// Afterwards, copy newly published events, until Ctrl-C
     #[arg(long)]
     pub(super) follow: bool,
     /// Compare every event with the archive's, byte for byte

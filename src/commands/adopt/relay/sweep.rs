@@ -18,7 +18,7 @@ use crate::print::{self, CommandProgress, CountedUnit};
 use crate::when;
 use crate::writer::HistoryWriter;
 
-/// Events looked up together.
+/// Number of events in one look-up.
 const LOOK_UP: usize = 500;
 const WORDS: SweepWords = SweepWords {
     rows: "events in the source",

@@ -1,6 +1,6 @@
 //! The numbers and strings of LevelDB's formats, and its checksum.
 
-/// Constant that is added to a checksum when it is stored beside the bytes that it covers.
+/// Constant that is added to a checksum before the checksum is stored.
 const MASK: u32 = 0xa282_ead8;
 
 /// Reads from the front of bytes.
@@ -43,7 +43,7 @@ impl<'a> ByteReader<'a> {
         usize::try_from(self.number()?).ok()
     }
 
-    /// Reads a length and as many bytes.
+    /// Reads a length, and then this number of bytes.
     pub(super) fn string(&mut self) -> Option<&'a [u8]> {
         let len = self.size()?;
         self.read_bytes(len)

@@ -26,7 +26,7 @@ const LAST: u8 = 4;
 /// does not count as damaged: the writer was killed, or is still writing the record.
 pub(super) fn read(log: &[u8], each: &mut dyn FnMut(&[u8])) -> u64 {
     let mut damaged = 0;
-    // The parts read so far of a record that spans several chunks.
+    // If a record has several chunks, the data of the chunks read so far.
     let mut parts: Option<Vec<u8>> = None;
     for block in log.chunks(BLOCK_BYTES) {
         let mut rest = block;
@@ -47,7 +47,7 @@ pub(super) fn read(log: &[u8], each: &mut dyn FnMut(&[u8])) -> u64 {
                             record.extend_from_slice(data);
                             each(&record);
                         }
-                        // The remaining parts of a record with a damaged beginning.
+                        // A later chunk of a record with a damaged beginning.
                         (MIDDLE | LAST, None) => {}
                         _ => damaged += 1,
                     }

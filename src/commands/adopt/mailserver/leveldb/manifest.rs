@@ -1,9 +1,10 @@
 //! MANIFEST: a log of changes to the set of files that make up a LevelDB.
 //!
 //! A record is a sequence of fields. Each field is a tag and a value. Tag 1 is the name of the key
-//! order, and 2 the first log that is not in a table. Tag 3 is the number of the next file, and 4
-//! the last sequence number. Tag 5 is the position at which merging continues, 6 a table that is no
-//! longer used, 7 a new table, and 9 the previous log. See db/version_edit.cc of LevelDB.
+//! order, and 2 the first log with entries that are not in a table. Tag 3 is the number of the next
+//! file, and 4 the last sequence number. Tag 5 is the position at which merging continues, 6 a
+//! table that is no longer used, 7 a new table, and 9 the previous log. See db/version_edit.cc of
+//! LevelDB.
 
 use std::collections::BTreeMap;
 
@@ -31,8 +32,8 @@ pub(super) struct TableFile {
 pub(super) struct DatabaseVersion {
     /// Tables by level and number. Tables of one level do not overlap, except on level 0.
     pub(super) levels: BTreeMap<u64, BTreeMap<u64, TableFile>>,
-    /// The first log that is not in a table. All later logs and `previous_log` are not in tables
-    /// either.
+    /// The first log with entries that are not in a table. The entries of all later logs and of
+    /// `previous_log` are not in tables either.
     pub(super) log: u64,
     pub(super) previous_log: u64,
 }

@@ -1,4 +1,4 @@
-//! All tables and logs of a LevelDB as one sequence of keys.
+//! Merges all tables and logs of a LevelDB to one sequence of keys.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
@@ -54,8 +54,9 @@ fn user_key(key: &[u8]) -> &[u8] {
     InternalKey::read(key).map_or(key, |key| key.user)
 }
 
-/// The next entry of a source. The greatest entry has the lowest key; among equal keys, it has the
-/// highest sequence number.
+/// The next entry of a source, in a heap that returns the greatest entry first. So the greatest
+/// entry is the entry with the lowest key; among equal keys, the entry with the highest sequence
+/// number.
 struct NextEntry {
     entry: Entry,
     source: usize,

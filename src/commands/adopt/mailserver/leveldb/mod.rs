@@ -32,7 +32,7 @@ use self::merge::MergedScan;
 /// Maximum length of MANIFEST and of all logs together, in bytes. These files are read into memory
 /// as a whole.
 const WHOLE_FILES_BYTES_MAX: u64 = 1 << 30;
-/// Maximum attempts to read the directory while a running server changes its files.
+/// Maximum attempts to read the directory while a running mail server changes its files.
 const TRIES: usize = 20;
 
 /// A LevelDB that is read key by key.
@@ -102,9 +102,9 @@ struct OpenedScan {
     of_logs: ScanState,
 }
 
-/// Opens a consistent set of files: reads MANIFEST and the logs, and looks for the tables, until
-/// MANIFEST is the same before and after. A table that is missing then is lost: it counts as
-/// damage, and the other tables are read.
+/// Opens a consistent set of files. Reads MANIFEST and the logs, and looks for the tables; repeats
+/// this until MANIFEST has not changed meanwhile. A table that is still missing is lost: it counts
+/// as damage, and the other tables are read.
 fn open_scan(dir: &Path, after: &[u8]) -> anyhow::Result<OpenedScan> {
     let mut missing = None;
     for _ in 0..TRIES {
