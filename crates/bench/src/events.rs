@@ -1,6 +1,6 @@
-//! Makes Nostr events in quantity, shaped like those of a public relay: a mix of kinds, few busy
-//! authors and many quiet ones, threads, reactions, zaps, follow lists, articles, gift wraps. The
-//! same seed and count give the same events. Events are made unsigned, since signing is the most
+//! Makes many Nostr events that resemble the events of a public relay: a mix of kinds, few busy and
+//! many quiet authors, threads, reactions, zaps, follow lists, articles, and gift wraps. The same
+//! seed and count give the same events. Events are made unsigned, since signing is the most
 //! expensive step and can run on all cores. Unsigned events already have their ids, since later
 //! events refer to earlier ids.
 
@@ -19,9 +19,10 @@ use crate::{people, text};
 const END: u64 = 1_767_225_600;
 /// The time that the events span: half a year.
 const SPAN_S: u64 = 182 * 86_400;
-/// Maximum number of events of the busiest author, who writes every fifth event below this bound.
+/// Maximum number of events of the busiest author, who writes every fifth event until this number
+/// is reached.
 pub(crate) const BUSIEST_MAX: u64 = 200_000;
-/// The most authors.
+/// Maximum number of authors.
 pub(crate) const AUTHORS_MAX: usize = 50_000;
 /// Hashtags, common ones first.
 const TAGS: usize = 3_000;
@@ -302,7 +303,7 @@ impl EventGenerator {
                 (6, String::from_utf8_lossy(note).into_owned())
             }
             805..830 => {
-                // Busy authors write profiles no more often than quiet authors.
+                // All authors write profiles equally often, whatever their rank.
                 author = self.random.below(self.people.len());
                 (0, text::profile(&mut self.random, self.vocabulary, author))
             }

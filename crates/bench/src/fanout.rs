@@ -49,7 +49,7 @@ const COLUMNS: [Column; 12] = [
     Column::plain("driver_us", "driver CPU an event", "us"),
 ];
 
-/// The state of the run's events: sent and delivery counts while the run lasts.
+/// The events of a run: when each event was sent, and how often each was delivered.
 struct EventsInFlight {
     /// When each event was sent, in ns after `began`. 0 until then.
     sent_ns: Vec<AtomicU64>,

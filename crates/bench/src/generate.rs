@@ -19,7 +19,7 @@ use crate::words;
 
 /// Events of a batch, which one thread signs.
 const BATCH: usize = 500;
-/// Batches that a queue holds at most.
+/// Maximum number of batches in a queue.
 const BATCHES: usize = 16;
 
 /// A batch, and the channel to which its signed bytes are sent.
@@ -180,7 +180,7 @@ fn sign(queue: &Mutex<Receiver<SigningJob>>, people: &[KeyPair], signed: bool) {
         let Ok((batch, promise)) = next else { return };
         let mut out = Vec::with_capacity(batch.len() * 1_200);
         let signed = batch.iter().try_for_each(|event| event.sign(people, signed, &mut out));
-        // Sending fails only if the writer has failed, which it reports itself.
+        // Sending fails only if the writer has failed, and the writer reports its error itself.
         let _ = promise.send(signed.map(|()| out));
     }
 }

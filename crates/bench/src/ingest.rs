@@ -49,7 +49,7 @@ const COLUMNS: [Column; 16] = [
     Column::plain("anonymous_mb", "... of its own", "MB"),
 ];
 
-/// The source from which all connections take events, one after the other.
+/// The source of events. All connections take their next event from this source.
 struct EventSource {
     path: PathBuf,
     lines: EventFile,

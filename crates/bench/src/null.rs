@@ -1,11 +1,11 @@
 //! `hark bench null`: a relay that does nothing. It answers a REQ from memory: the subscription's
 //! id gives the number of events and bytes. It copies an EVENT to the subscriptions to its author.
-//! So its cost is the least cost on this machine of reading a question and writing the answer, or
-//! of delivering an event. `hark bench query` and `hark bench fanout` start such a relay and
-//! measure both relays.
+//! So its cost is the minimum on this machine for reading a question and writing its answer, or for
+//! delivering an event. `hark bench query` and `hark bench fanout` start such a relay and measure
+//! both relays.
 //!
 //! Each connection has a blocking thread. A question takes two system calls, and an event takes one
-//! per connection. A relay that serves many connections needs more.
+//! per connection. A relay that serves many connections with few threads needs more system calls.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

@@ -155,8 +155,8 @@ impl TreeCpuTime {
             time.minus(before)
         });
         let ended = self.ended_ticks.saturating_sub(before.ended_ticks);
-        // `ended` includes the whole time of these children, of which `before` had counted this
-        // part.
+        // `ended` includes the whole time of children that have ended since `before`. `before`
+        // already counted this part of their time.
         let known = before.living.iter().filter(|(id, _)| !self.living.contains_key(id));
         let known: u64 = known.map(|(_, time)| time.ticks).sum();
         of_living.sum::<Duration>() + ticks_time(ended.saturating_sub(known))

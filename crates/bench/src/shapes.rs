@@ -1,5 +1,7 @@
-//! The queries that clients send most, drawn from the data so that answers have realistic sizes.
-//! Each shape has many parameters, so that the same answer is not requested again and again.
+//! The queries that clients send most. A shape is one kind of query, such as "home, 200 authors,
+//! 100". The parameters of its queries are drawn from the measured data, so that answers have
+//! realistic sizes. Each shape has many parameters, so that the same answer is not requested again
+//! and again.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -26,8 +28,8 @@ pub(crate) struct QueryShape {
     make: fn(&mut ParameterSampler<'_>) -> Option<String>,
 }
 
-/// Keeps the shapes whose names contain one of the `wanted` parts, or all if `wanted` is empty.
-/// Fails with a list of all shapes if no name contains one of the parts.
+/// Returns the shapes with one of the `wanted` texts in their names, or all shapes if `wanted` is
+/// empty. Fails with a list of all shapes if a text is in no name.
 pub(crate) fn choose<T>(
     shapes: impl IntoIterator<Item = T>,
     name: impl Fn(&T) -> &str,
@@ -275,7 +277,7 @@ impl<'a> ParameterSampler<'a> {
         Some(thing.clone())
     }
 
-    /// Draws `count` different things with these ranks, or fewer if there are fewer.
+    /// Draws `count` different things with these ranks. Draws all of them if there are fewer.
     fn distinct<T: Clone + Ord>(
         &mut self,
         from: &Ranked<T>,
@@ -333,7 +335,7 @@ impl<'a> ParameterSampler<'a> {
         Self::list(&keys)
     }
 
-    /// Lists `count` of these people, and further authors if they are too few.
+    /// Lists `count` of these people. If there are fewer, further authors complete the list.
     fn people(&mut self, from: &'a Ranked<Key>, count: usize) -> Option<String> {
         let mut keys = BTreeSet::new();
         from.first()?;

@@ -40,14 +40,14 @@ pub(crate) trait StoreInserter: Send {
     fn insert(&mut self, events: &[Vec<u8>]) -> anyhow::Result<()>;
 }
 
-/// The reference of one of several threads that query a store.
+/// Each of several threads queries a store through its own reference.
 impl StoreQuerier for &dyn BenchStore {
     fn ask(&mut self, filter: &str) -> anyhow::Result<u64> {
         BenchStore::ask(*self, filter)
     }
 }
 
-/// The reference of one of several threads that insert into a store.
+/// Each of several threads inserts into a store through its own reference.
 impl StoreInserter for &dyn BenchStore {
     fn insert(&mut self, events: &[Vec<u8>]) -> anyhow::Result<()> {
         self.put(events)

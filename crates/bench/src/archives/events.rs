@@ -18,8 +18,8 @@ use hark_networks::nostr::query;
 use crate::openers::CONNECTIONS;
 use crate::store::{BenchArchive, BenchQuestion, BenchStore};
 
-/// Maximum filters of a question, and rows that a search visits in one time slice: more than any
-/// benchmark needs.
+/// Maximum number of filters in a question, and of rows that a search visits in one time slice.
+/// Both are more than any benchmark needs.
 const FILTERS_MAX: usize = 64;
 const SLICE_ROWS: u64 = 1 << 20;
 /// Rows that a search visits in one time slice if its answer is counted.

@@ -62,8 +62,8 @@ pub(crate) struct BenchQueryArgs {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
     pub(crate) connections: usize,
 
-    /// Inboxes that a connection authenticates for (NIP-42), for the inbox shape and "all mixed";
-    /// relays limit the keys of a connection
+    /// Keys with which each connection authenticates (NIP-42), to query the inboxes of their
+    /// owners; relays limit the number of keys
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
     pub(crate) keys: usize,
 
@@ -71,7 +71,7 @@ pub(crate) struct BenchQueryArgs {
     #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = seconds)]
     pub(crate) seconds: f64,
 
-    /// Only shapes with this text in their names; may be given several times
+    /// Only shapes (kinds of queries) with this text in their names; may be given several times
     #[arg(long = "shape", value_name = "NAME")]
     pub(crate) shapes: Vec<String>,
 
@@ -80,8 +80,7 @@ pub(crate) struct BenchQueryArgs {
     #[arg(long)]
     pub(crate) search: bool,
 
-    /// Leave out the relay that does nothing, which is queried beside the relay where --pid is
-    /// given
+    /// Leave out the comparison with a relay that does nothing, which is made if --pid is given
     #[arg(long)]
     pub(crate) without_null: bool,
 
@@ -204,8 +203,7 @@ pub(crate) struct FanoutArgs {
     #[arg(long)]
     pub(crate) ephemeral: bool,
 
-    /// Leave out the relay that does nothing, which is measured after the relay where --pid is
-    /// given
+    /// Leave out the comparison with a relay that does nothing, which is made if --pid is given
     #[arg(long)]
     pub(crate) without_null: bool,
 

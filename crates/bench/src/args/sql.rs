@@ -32,11 +32,11 @@ pub(crate) struct SqlArgs {
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [250_000, 1_000_000])]
     pub(crate) events: Vec<u64>,
 
-    /// Compare with this store of Hark instead, a directory or a URL; it should be empty
+    /// Hark's store, a directory or a URL; it should be empty [default: a database on the server]
     #[arg(long, value_name = "STORE")]
     pub(crate) store: Option<String>,
 
-    /// Queries at the same time
+    /// Number of concurrent queries
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
     pub(crate) connections: usize,
 
@@ -52,7 +52,7 @@ pub(crate) struct SqlArgs {
     #[arg(long, conflicts_with_all = ["replace", "store"])]
     pub(crate) again: bool,
 
-    /// Only shapes with this text in their names; may be given several times
+    /// Only shapes (kinds of queries) with this text in their names; may be given several times
     #[arg(long = "shape", value_name = "NAME")]
     pub(crate) shapes: Vec<String>,
 
@@ -88,15 +88,15 @@ pub(crate) struct HammerArgs {
     #[arg(value_name = "TARGET")]
     pub(crate) target: String,
 
-    /// Queries at the same time
+    /// Number of concurrent queries
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
     pub(crate) questions: usize,
 
-    /// Queries a second, in all
+    /// Queries a second, over all connections
     #[arg(long, value_name = "N", default_value_t = 200.0, value_parser = seconds)]
     pub(crate) rate: f64,
 
-    /// Insertions at the same time
+    /// Number of concurrent insertions
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = at_least_one)]
     pub(crate) inserters: usize,
 
@@ -104,7 +104,7 @@ pub(crate) struct HammerArgs {
     #[arg(long, value_name = "N", default_value_t = 500.0, value_parser = seconds)]
     pub(crate) insert_rate: f64,
 
-    /// Events of an insertion
+    /// Events in one insertion
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
     pub(crate) batch: usize,
 
@@ -116,7 +116,7 @@ pub(crate) struct HammerArgs {
     #[arg(long, value_name = "N")]
     pub(crate) loaded: Option<u64>,
 
-    /// Only shapes with this text in their names; may be given several times
+    /// Only shapes (kinds of queries) with this text in their names; may be given several times
     #[arg(long = "shape", value_name = "NAME")]
     pub(crate) shapes: Vec<String>,
 

@@ -102,7 +102,7 @@ pub(crate) struct WakuBenchArgs {
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) seconds: Option<f64>,
 
-    /// Only shapes with this text in their names; may be given several times
+    /// Only shapes (kinds of queries) with this text in their names; may be given several times
     #[arg(long = "shape", value_name = "NAME")]
     pub(crate) shapes: Vec<String>,
 

@@ -10,7 +10,7 @@ use crate::websocket::Url;
 
 #[derive(Debug, Args)]
 #[command(
-    mut_arg("runs", |arg| arg.help("Measure each case N times, and take the times together")),
+    mut_arg("runs", |arg| arg.help("Measure each case N times, and combine the times")),
     after_help = "\
 Examples:
   hark bench cases --html cases.html             everything: minutes, 2 GB in a temporary directory
@@ -43,7 +43,7 @@ pub(crate) struct CasesArgs {
     #[arg(long, value_name = "N", default_value_t = 7)]
     pub(crate) seed: u64,
 
-    /// Days that a question of the wide area covers
+    /// Days that a wide question covers: all kinds and authors of these days
     #[arg(long, value_name = "DAYS", default_value_t = 7.0, value_parser = seconds)]
     pub(crate) days: f64,
 
@@ -78,8 +78,9 @@ pub(crate) struct CasesArgs {
     #[arg(long, value_name = "CORES", default_value_t = 0.1, value_parser = share)]
     pub(crate) share: f64,
 
-    /// The share of a core that the coordinator has there. The coordinator does some work for each
-    /// question, so it would limit the whole cluster with a share as small as a worker's
+    /// The share of a core that the coordinator has in the model and in its check. The coordinator
+    /// does some work for each question, so it would limit the whole cluster with a share as small
+    /// as a worker's
     #[arg(long, value_name = "CORES", default_value_t = 0.8, value_parser = share)]
     pub(crate) coordinator_share: f64,
 
@@ -88,11 +89,11 @@ pub(crate) struct CasesArgs {
     #[arg(long = "setting", value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) settings: Vec<String>,
 
-    /// Questions at the same time while the model is checked
+    /// Number of concurrent questions while the model is checked
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = at_least_one)]
     pub(crate) at_once: usize,
 
-    /// Do not check the model, which limits the servers' CPU
+    /// Do not check the model; the check limits the servers' CPU
     #[arg(long)]
     pub(crate) unchecked: bool,
 

@@ -66,7 +66,8 @@ impl<'a> CasesBench<'a> {
                 report.fault(format!("{name}: no answer held an event"));
             }
             tables::add_case(report, &setup.name, case, &totals, seconds);
-            // The costs come from the case with the most questions at once.
+            // Later cases of the same form have more questions at once, so their costs replace the
+            // earlier costs.
             costs.retain(|of| of.form != case.form);
             if !setup.harks.is_empty() {
                 costs.extend(FormCosts::new(case.form, &totals, &spent));

@@ -21,7 +21,7 @@ const DAY_S: f64 = 86_400.0;
 /// The part of the archive that a question covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuestionArea {
-    /// One author, or one value of a tag, in turn.
+    /// One author or one value of a tag, alternately.
     Narrow,
     /// All kinds and authors of some days.
     Wide,
@@ -36,7 +36,8 @@ pub(super) enum AnswerExtent {
     Everything,
 }
 
-/// A question's area and the extent of its answer, with any number of questions at the same time.
+/// A question's area and the extent of its answer. The number of concurrent questions is not part
+/// of the form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CaseForm {
     pub(super) area: QuestionArea,
@@ -59,7 +60,7 @@ pub(super) const FORMS: [CaseForm; 4] = [
     CaseForm { area: QuestionArea::Wide, extent: AnswerExtent::Everything },
 ];
 
-/// Questions at the same time of each form's two cases.
+/// The number of concurrent questions in the two cases of each form.
 pub(super) const AT_ONCE: [usize; 2] = [1, 5];
 
 impl CaseForm {

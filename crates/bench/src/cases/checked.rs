@@ -14,7 +14,7 @@ pub(super) struct MeasuredSetup {
 pub(super) struct CheckedSetup {
     pub(super) name: String,
     pub(super) count: ServerCount,
-    /// Empty if nothing was measured with bounds.
+    /// Empty if no throughput was measured with bounds.
     pub(super) measured: Vec<CheckedForm>,
     /// CPU of a question by form, measured while the CPU of the servers is not bounded.
     pub(super) unbounded: Vec<(CaseForm, QuestionCpu)>,

@@ -32,7 +32,7 @@ pub(super) struct RoundTotals {
     /// Times of the questions that were answered.
     pub(super) times: Latencies,
     pub(super) refusals: Refusals,
-    /// Events of an answer, by the number of the question.
+    /// The number of events in each answer, by the number of its question.
     found: HashMap<usize, u64>,
 }
 
@@ -47,7 +47,7 @@ impl RoundTotals {
         self.found.extend(other.found);
     }
 
-    /// Divides a sum over all questions by the number of answered questions.
+    /// Divides a sum over all questions by the number of answers.
     pub(super) fn each(&self, sum: f64) -> Option<f64> {
         let answered = self.asked - self.failed;
         (answered > 0).then(|| sum / answered as f64)
@@ -117,7 +117,7 @@ impl Asker {
                 totals.found.insert(number, size.events);
             } else {
                 totals.failed += 1;
-                // The pause keeps a refusal for too many questions from causing more refusals.
+                // After a refusal for too many questions, the pause avoids further refusals.
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

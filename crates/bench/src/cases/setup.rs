@@ -1,4 +1,4 @@
-//! The setups that questions go to: servers of Hark, and their servers of PostgreSQL.
+//! The setups to which questions are sent: servers of Hark, and their servers of PostgreSQL.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) struct CaseSetup<'a> {
     /// The name in tables.
     pub(super) name: String,
     pub(super) count: ServerCount,
-    /// The addresses that questions go to in turn.
+    /// The addresses to which questions are sent, one after the other.
     pub(super) urls: Vec<Url>,
     pub(super) harks: Vec<HarkProcess>,
     pub(super) databases: Vec<&'a BoundedPostgres>,
@@ -39,7 +39,7 @@ pub(super) fn cluster_name(workers: usize) -> String {
     format!("Citus, {} worker{plural}", number(workers as u64))
 }
 
-/// The CPU time of each server of a setup, in the same order at each moment.
+/// The CPU time of each server of a setup at one moment. The order of the servers never changes.
 pub(super) struct SetupCpu(Vec<(ServerDuty, TreeCpuTime)>);
 
 /// The CPU time that the servers of a setup have used between two moments.
@@ -55,7 +55,7 @@ pub(super) struct SpentCpu {
 }
 
 impl<'a> CaseSetup<'a> {
-    /// A setup of servers that already run and of which only the addresses are known.
+    /// A setup of servers that run already. Only their addresses are known.
     pub(super) fn elsewhere(urls: &[Url]) -> Self {
         let count = urls.len();
         let name = if count == 1 { "1 server".into() } else { format!("{count} servers") };

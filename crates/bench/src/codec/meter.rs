@@ -21,7 +21,8 @@ pub struct Figure {
     pub operation: &'static str,
     /// The time of one run, in ns: the median of many rounds.
     pub ns: f64,
-    /// The allocations of one run with buffers that have grown. `None` if they were not counted.
+    /// The allocations of one run, once the buffers have reached their final size. `None` if they
+    /// were not counted.
     pub allocations: Option<f64>,
 }
 
@@ -32,7 +33,7 @@ impl CodecMeter {
 
     /// Measures `run` and adds its figure.
     pub fn measure(&mut self, operation: &'static str, mut run: impl FnMut()) {
-        // The first run makes buffers grow.
+        // In the first run, the buffers grow to their final size.
         run();
         let allocations = self.allocations.map(|count| {
             let before = count();

@@ -29,9 +29,9 @@ use crate::report::{BenchReport, Column};
 pub mod operation {
     /// Parses JSON into the library's own type.
     pub const PARSE: &str = "parse";
-    /// Writes a message as JSON that was parsed from the same spelling.
+    /// Writes a message as JSON. The message was parsed from the same spelling.
     pub const WRITE: &str = "JSON write";
-    /// Writes a message as JSON that was parsed from another spelling.
+    /// Writes a message as JSON. The message was parsed from another spelling.
     pub const REWRITE: &str = "JSON write, respelled";
     /// Writes the bytes whose hash is the id.
     pub const CANONICAL: &str = "canonical";
@@ -64,8 +64,9 @@ pub struct CodecArgs {
     output: OutputArgs,
 }
 
-/// Measures and reports. `others` are measured besides Hark and serde_json. `allocations` returns
-/// the number of allocations of this thread. `None` if allocations are not counted.
+/// Runs the benchmark and reports the results. `others` are measured besides Hark and serde_json.
+/// `allocations` returns the number of allocations of this thread so far, and is `None` if
+/// allocations are not counted.
 pub fn run(
     args: &CodecArgs,
     others: &[Library],

@@ -109,7 +109,8 @@ async fn measure(
 struct MeasuredTarget<'a> {
     target: &'a BenchTarget,
     plain: Vec<RelayConnection>,
-    /// Connections, each authenticated as the owners of the inboxes that it queries.
+    /// Connections for queries of inboxes. Each connection is authenticated as the owners of the
+    /// inboxes that it queries.
     readers: Vec<RelayConnection>,
     report: BenchReport,
 }
@@ -358,7 +359,7 @@ async fn ask_until(
             answers.events += events;
             answers.bytes += connection.bytes - bytes;
         } else {
-            // The pause keeps a refusal for too many requests from causing more refusals.
+            // After a refusal for too many requests, the pause avoids further refusals.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         // CLOSE, as from clients that want stored events only. The frame is sent with the next
@@ -389,7 +390,7 @@ async fn loads(
     if inboxes.iter().any(|requests| requests.is_empty()) {
         asked.report.note(format!("{INBOX}: too few inboxes with a key that can be derived."));
     } else {
-        // The inbox has the same position in other tables.
+        // The inbox comes before "50 profiles", as in other tables.
         let at = loads.iter().position(|load| load.name == "50 profiles").unwrap_or(loads.len());
         let load = ShapeRequests {
             name: INBOX.into(),

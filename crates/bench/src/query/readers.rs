@@ -1,4 +1,4 @@
-//! The readers of inboxes, as which connections authenticate.
+//! The owners of inboxes. A connection authenticates as an owner to query the inbox.
 
 use std::collections::HashMap;
 use std::time::SystemTime;

@@ -46,7 +46,8 @@ const QUEUE_MAX: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The pause before a message is retried.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The idle timeout of connections: longer than any run, as they are idle between messages.
+/// The idle timeout of connections. It is longer than any run, because a connection is idle between
+/// messages.
 const IDLE_MAX: Duration = Duration::from_hours(24);
 
 /// The endpoint for publishing to a node.

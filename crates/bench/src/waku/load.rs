@@ -28,7 +28,7 @@ pub(super) struct ShapeQueries {
 
 /// The results of a load.
 pub(super) struct LoadResult {
-    /// The publications. Their times are missing if messages are watched.
+    /// The results of publishing. Times are missing if messages are watched.
     pub(super) published: RequestTotals,
     pub(super) accepted: Vec<AcceptedMessage>,
     /// The results of each [`ShapeQueries`].

@@ -65,7 +65,7 @@ impl HistorySample {
         }
     }
 
-    /// Draws a random window of this length in the history.
+    /// Draws a random time span of this length in the history.
     fn window(&self, random: &mut Random, length: Duration) -> (i64, i64) {
         let length = length.as_nanos() as i64;
         let room = (self.newest - self.oldest - length).max(0);
@@ -73,7 +73,7 @@ impl HistorySample {
         (start, start + length)
     }
 
-    /// Lists `count` different items, or fewer if there are fewer.
+    /// Lists `count` different items, or all items if there are fewer.
     fn list(random: &mut Random, from: &[String], count: usize) -> Option<String> {
         let mut found = BTreeSet::new();
         for _ in 0..8 * count {

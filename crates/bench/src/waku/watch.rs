@@ -14,9 +14,10 @@ use super::rest::{RestClient, page};
 use super::stored::{HASHES, HashOnlyMessage, by_hash};
 use super::totals::{REST, RequestTotals};
 
-/// The least time between watched messages: at most a hundred a second are watched.
+/// Minimum time between two watched messages: at most a hundred a second are watched.
 const SPACING: Duration = Duration::from_millis(10);
-/// The pause before the next query: times are exact to this pause plus a request.
+/// The pause before the next query. A measured time may be too long by this pause plus the time of
+/// a request.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A watched message with its due time.

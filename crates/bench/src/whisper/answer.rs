@@ -1,4 +1,4 @@
-//! The destination of the envelopes of an answer.
+//! A buffer for the envelopes of an answer.
 
 /// Bytes of the buffer. Like a socket buffer, the buffer is emptied when full.
 const BUFFER_BYTES: usize = 1 << 20;

@@ -10,7 +10,7 @@ use super::args::WhisperBenchArgs;
 use super::generate::EnvelopeGenerator;
 use crate::lines;
 
-/// Most bytes of an envelope. Whisper allows no longer envelopes.
+/// Maximum size of an envelope in Whisper, in bytes.
 const ENVELOPE_BYTES_MAX: u32 = 10 << 20;
 
 /// A source of envelopes in the order of sending.
@@ -77,7 +77,7 @@ impl EnvelopeFile {
     }
 }
 
-/// Reads a length and as many bytes. Returns false at the end of the file.
+/// Reads a length, and then this number of bytes. Returns false at the end of the file.
 fn read_one(file: &mut dyn BufRead, rlp: &mut Vec<u8>) -> anyhow::Result<bool> {
     if file.fill_buf()?.is_empty() {
         return Ok(false);

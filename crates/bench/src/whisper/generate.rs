@@ -23,8 +23,8 @@ const DAY_S: u32 = 86_400;
 const TOPICS: usize = 9_606;
 /// Envelopes of the busiest topics.
 const TOP: [u64; 4] = [1_043_120, 351_359, 7_892, 4_441];
-/// Most envelopes of any other topic. The topic of rank k after the busiest topics has about one
-/// part in k + 2.
+/// Maximum number of envelopes of any other topic. The topic of rank k after the busiest topics has
+/// about `1 / (k + 2)` of this number.
 const TAIL_MAX: u64 = 2_080;
 /// The topic with most envelopes, and the name of the topic for contact discovery.
 const TOP_TOPIC: Topic = [0x5c, 0x6c, 0x9b, 0x56];
@@ -35,9 +35,9 @@ const DATA_BYTES: [usize; 3] = [284, 540, 796];
 const DISCOVERY_DATA_BYTES: [usize; 3] = [369, 625, 881];
 /// Time for which nodes forward an envelope, in s.
 const TTL_S: u32 = 10;
-/// Nonces are below this bound, like the nonces of a proof of work of a fraction of a second.
+/// Nonces are below this bound, as if each proof of work had taken a fraction of a second.
 const NONCE_MAX: u64 = 1 << 24;
-/// Most envelopes of a run: each takes six bytes of memory.
+/// Maximum number of envelopes in a run, because each takes six bytes of memory.
 const ENVELOPES_MAX: u64 = 1 << 28;
 
 /// The envelopes of a seed, oldest first.
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!((counts.len(), counts.iter().sum::<u64>()), (TOPICS, ENVELOPES));
         assert_eq!((&counts[..4], counts[4], counts[TOPICS - 1]), (&TOP[..], TAIL_MAX, 1));
         assert!(counts.is_sorted_by(|a, b| a >= b));
-        // About one part in the rank.
+        // The number of envelopes is about proportional to 1 / rank.
         assert!(counts[54] > 3 * counts[204], "{} {}", counts[54], counts[204]);
         for count in [1, 2, 3, 7, 50, 999, 20_000, 3_000_000] {
             let counts = topic_counts(count);

@@ -13,7 +13,7 @@ use super::ways::{AnswerWay, EnvelopeAsker};
 
 /// The approximate length of a round. If answers are faster, each thread asks several times.
 const ROUND: Duration = Duration::from_millis(20);
-/// Most answers of a thread in a round.
+/// Maximum number of answers of a thread in a round.
 const ANSWERS_MAX: f64 = 10_000.0;
 
 /// The times of one question, asked in one way by one or more threads at once.

@@ -11,15 +11,16 @@ const WEEK_S: u64 = 7 * DAY_S;
 const MONTH_S: u64 = 30 * DAY_S;
 /// Envelopes of a first page.
 const PAGE: usize = 1_000;
-/// Ranks of the few topics, counted from 1: quiet topics of different sizes.
+/// Ranks of the topics in the small set, counted from 1: quiet topics of different sizes.
 const FEW: [usize; 3] = [6, 51, 501];
-/// Least number of topics: more than the second of the few.
+/// Minimum number of topics in the store: more than the second rank in [`FEW`].
 const TOPICS_MIN: usize = 60;
-/// Ranks of the busy topics among the many.
+/// Ranks of the busy topics in the large set.
 const BUSY: [usize; 3] = [2, 3, 4];
-/// Topics of the many.
+/// Number of topics in the large set.
 const MANY: usize = 256;
-/// Maximum number of draws of the many topics until their filter does not cover the busiest topic.
+/// Maximum number of draws of the large set. The draw is repeated while the bloom filter of the set
+/// covers the busiest topic.
 const DRAWS_MAX: usize = 1_000;
 /// The seed of the draw.
 const SEED: u64 = 11;
@@ -70,8 +71,8 @@ impl NamedQuestion {
     }
 }
 
-/// Makes the questions for a store with these topics and this newest time. Each topic has its
-/// number of envelopes.
+/// Makes the questions for a store with these topics, each with its number of envelopes, and this
+/// newest time.
 pub(super) fn questions(
     mut topics: Vec<(Topic, u64)>,
     newest_s: u64,
@@ -139,9 +140,9 @@ fn sets(ranked: &[Topic]) -> anyhow::Result<Vec<TopicSet>> {
     ])
 }
 
-/// Draws [`MANY`] topics, or all if there are fewer: `first`, and others of `tail`. Their bloom
-/// filter does not cover `not` if such a draw is found. A filter that covers `not` would match most
-/// envelopes.
+/// Draws [`MANY`] topics: `first`, and others of `tail`. Takes all topics if there are fewer.
+/// Repeats the draw while the bloom filter of the topics covers `not`, at most [`DRAWS_MAX`] times,
+/// because such a filter would match most envelopes.
 fn drawn(tail: &[Topic], first: &[Topic], not: Topic) -> Vec<Topic> {
     let mut random = Random::new(SEED);
     let mut topics = Vec::new();

@@ -20,7 +20,7 @@ pub struct StoreQuestion {
     pub times_s: (u32, u32),
     /// Whether the newest envelopes come first.
     pub newest_first: bool,
-    /// Most envelopes of the answer.
+    /// Maximum number of envelopes in the answer.
     pub limit: Option<usize>,
 }
 

@@ -68,7 +68,7 @@ impl EnvelopeAsker for StoreAsker<'_> {
 /// Scans all envelopes of the time, as the mail server does in its files.
 struct ScanAsker<'a> {
     store: &'a dyn EnvelopeStore,
-    /// Whether each envelope is decoded to read its topic.
+    /// Whether the RLP of each envelope is decoded to read the topic.
     decodes: bool,
 }
 

@@ -27,7 +27,7 @@ pub(in crate::cases) struct TrafficCounts {
     pub(in crate::cases) sent_bytes: u64,
     /// Statements that were run: Query and Execute messages.
     pub(in crate::cases) statements: u64,
-    /// How many times the client began to send: at first, and after each answer.
+    /// How many times the client began to send: once at the start, and once after each answer.
     pub(in crate::cases) round_trips: u64,
 }
 
@@ -133,7 +133,7 @@ async fn accept(listener: std::net::TcpListener, server: u16, counts: Arc<Atomic
     }
 }
 
-/// Forwards the client's bytes to the server, until either side closes.
+/// Forwards the client's bytes to the server, until one of the two closes its connection.
 async fn send(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -154,7 +154,7 @@ async fn send(
     }
 }
 
-/// Forwards the server's bytes to the client, until either side closes.
+/// Forwards the server's bytes to the client, until one of the two closes its connection.
 async fn receive(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
