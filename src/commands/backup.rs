@@ -31,12 +31,13 @@ Examples:
   hark backup - | zstd | ssh elsewhere 'cat > monday.hark.zst'
   hark --data /var/lib/hark restore /mnt/backup/hark
 
-All networks, as they are at one moment, also while the server runs: it waits for nothing. Every record that
-is copied is compared with its checksum. A backup that is interrupted leaves the former one as it was; run
-it again to continue. Only a directory can be brought up to date (--incremental); a file is written whole.
+A backup has the records of all networks at one moment. A running server never waits for the backup.
+Every copied record is compared with its checksum. An interrupted backup leaves the previous backup
+unchanged; run the command again to continue. Only a directory can be updated (--incremental); a
+file is always written as a whole.
 
-A name that ends in .hark is a file, and so is - (stdout). One that ends in / or has no ending is a
-directory. What is there already stays what it is.")]
+A name that ends in .hark is a file, and - is stdout. A name that ends in / or has no ending is a
+directory. An existing file stays a file, and an existing directory stays a directory.")]
 pub(crate) struct BackupArgs {
     /// The backup: a directory, a file NAME.hark, or - for stdout; created if missing
     #[arg(value_name = "DIR|FILE")]

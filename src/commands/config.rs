@@ -13,12 +13,12 @@ use crate::stores::{StoreAddress, address_forms};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  hark config > hark.toml             a file to start from: every setting, its default, what it does
+  hark config > hark.toml             a file with all settings, their defaults and explanations
   hark config --check hark.toml
   HARK_SERVER_LISTEN=0.0.0.0:80 hark config --show
 
-Every setting can be given in the environment as HARK_SECTION_KEY, which wins over the file.
-Flags win over both.")]
+Every setting can be given in the environment as HARK_SECTION_KEY. The environment overrides the
+file, and flags override both.")]
 pub(crate) struct ConfigArgs {
     /// Check this file: report whether Hark would start with it as its configuration
     #[arg(long, value_name = "FILE")]

@@ -24,10 +24,11 @@ Examples:
   hark copy --from data --to postgres://hark@127.0.0.1/hark
   hark copy --from postgres://hark@127.0.0.1/hark --to data --delete
 
-Both are walked through side by side, oldest first, and what is missing is brought over, whole and as it
-is: exports of both are equal byte for byte. Servers may run on either, and the source may be written
-meanwhile: another walk brings what came. A copy that was stopped goes on when run again, as what is there
-is only compared. To have none missing at the moment of the change, turn [mirror] on (docs/moving.md).")]
+Both archives are read side by side, oldest records first, and missing records are copied unchanged:
+exports of both archives are then equal byte for byte. Servers may run on both archives. If the
+source is written meanwhile, another walk copies the new records. An interrupted copy continues when
+it is run again, because existing records are only compared. To switch to the copy without losing a
+record, use [mirror] (docs/moving.md).")]
 pub(crate) struct CopyArgs {
     /// The archive to read: a directory or a postgres:// URL
     #[arg(long, value_name = "STORE")]

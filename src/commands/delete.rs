@@ -16,11 +16,12 @@ use crate::question::{self, MergedAnswer};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  hark delete '{\"kinds\":[4],\"until\":1700000000}'          says how many, shows a few
-  hark delete '{\"kinds\":[4],\"until\":1700000000}' --yes    deletes them
+  hark delete '{\"kinds\":[4],\"until\":1700000000}'          shows the number and a few events
+  hark delete '{\"kinds\":[4],\"until\":1700000000}' --yes    deletes all of them
 
-Deleted events may come back from other relays; the archive keeps no memory of them. Deletions and requests to
-vanish keep other events away, so they stay unless a filter names their kinds or ids.")]
+Deleted events may come back from other relays, because the archive does not remember deleted
+events. Deletions and requests to vanish keep other events away, so they are deleted only if a
+filter names their kinds or ids.")]
 pub(crate) struct DeleteArgs {
     /// Filters of the network, as JSON
     #[arg(value_name = "FILTER", required = true)]

@@ -22,8 +22,8 @@ Examples:
   hark doctor
   hark doctor --json
 
-One row for each thing that was looked at: `ok`, `advice` (it works, and could be better) or `wrong`, with the remedy. \
-Nothing is changed. The exit code is 1 if something is wrong.")]
+Prints one row for each check: `ok`, `advice` (it works, but could be better) or `wrong`, with the
+remedy. Nothing is changed. The exit code is 1 if something is wrong.")]
 pub(crate) struct DoctorArgs {
     /// The server's address [default: server.metrics_listen, or else server.listen]
     #[arg(long, value_name = "ADDR:PORT")]

@@ -26,9 +26,10 @@ Examples:
   hark export '{\"kinds\":[30023]}' --since 2024-01-01 --until 2024-12-31T23:59:59
   hark export --since 7d
 
-Oldest first, so that an import applies versions and deletions in the order they were made. An
-export imported into a fresh archive and exported again gives the same bytes. Expired events are
-left out. A file appears under its name only when it is whole; .gz and .zst are compressed.")]
+The oldest events come first, so that an import applies versions and deletions in the order in which
+they were made. If an export is imported into an empty archive and exported again, the bytes are the
+same. Expired events are left out. A file gets its name only when it is complete. A file whose name
+ends in .gz or .zst is compressed.")]
 pub(crate) struct ExportArgs {
     /// Filters of the network, as JSON; a record is written if it matches any [default: everything]
     #[arg(value_name = "FILTER")]

@@ -18,8 +18,8 @@ Examples:
   hark healthz
   hark healthz --at 127.0.0.1:9100
 
-Prints `ok`, and exits with 0, if the server serves and all is well. Otherwise it prints the reasons,
-a line each, and exits with 1. GET /healthz says the same over HTTP.")]
+Prints `ok` and exits with code 0 if the server serves and has no problem. Otherwise prints one line
+for each problem, and exits with code 1. GET /healthz returns the same text over HTTP.")]
 pub(crate) struct HealthzArgs {
     /// The server's address [default: server.metrics_listen, or else server.listen]
     #[arg(long, value_name = "ADDR:PORT")]

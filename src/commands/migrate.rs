@@ -25,12 +25,14 @@ Examples:
   hark migrate index-words --config hark.toml --store postgres://hark@localhost/hark
   hark migrate distribute --store postgres://hark@coordinator/hark
 
-`hark serve` applies missing migrations when it starts, unless postgres.migrate is false. It also indexes the
-words that [search] names, in the background; `index-words` does that at once, beside running servers or without.
-Both go on where they were interrupted. `drop-words` frees the space of the index when [search] is off for good. `distribute` is for
-an archive that was made before its server became the coordinator of a Citus cluster: stop its servers
-first. It can be interrupted at any time, and goes on when it is run again; until its end the archive has
-its old tables.")]
+`hark serve` applies missing migrations at its start, unless postgres.migrate is false. In the
+background, it also indexes the words that [search] selects; `index-words` indexes them at once,
+with or without running servers. Both continue after an interruption. `drop-words` frees the space
+of the index once [search] is off for good.
+
+`distribute` is for an archive that was created before its database server became the coordinator of
+a Citus cluster; stop Hark's servers first. It can be interrupted at any time, and continues when it
+is run again. Until it has finished, the archive has its old tables.")]
 pub(crate) struct MigrateArgs {
     /// The action
     #[arg(value_enum)]

@@ -20,7 +20,7 @@ Examples:
   hark query --search 'bread \"sour dough\" bak*' '{\"limit\":20}'
   hark count '{\"kinds\":[0]}' --json
 
-Several filters are one question: an event counts once if it matches any of them.")]
+Several filters form one query: an event that matches several filters is printed or counted once.")]
 pub(crate) struct QueryArgs {
     /// Filters of the network, as JSON
     #[arg(value_name = "FILTER", required_unless_present = "search")]

@@ -14,9 +14,10 @@ use crate::print;
 Examples:
   hark --data /var/lib/hark reload
 
-The server reads its own configuration file, the files that this names and its environment. It does
-so by itself when one of these files changes, and on SIGHUP; this command waits for the result. A
-configuration with faults changes nothing: the faults are printed, and the exit code is 1.")]
+The server reads its configuration file, the files that the configuration names, and its
+environment. It also does so by itself when one of these files changes, and on SIGHUP; this command
+waits for the result. A configuration with faults changes nothing: the faults are printed, and the
+exit code is 1.")]
 pub(crate) struct ReloadArgs {}
 
 pub(crate) fn run(_: &ReloadArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {

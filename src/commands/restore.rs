@@ -33,11 +33,13 @@ Examples:
   hark --data /var/lib/hark restore --move-aside /mnt/backup/hark
   hark --data /var/lib/hark check
 
-The archive's directory must have no archive, or --move-aside moves the one that is there into the folder
-before-restore within it, once the backup has been read. Remove that folder when it is needed no more.
- All networks are restored, and the keys by which peers know
-the node. Every byte is compared with its checksum, and the backup is only read. If it is interrupted, run it
-again. What root restores into a new directory belongs to the owner of the backup.")]
+The archive's directory must have no archive. With --move-aside, an existing archive is moved into
+the folder before-restore in this directory, once the backup has been read. Remove that folder when
+it is no longer needed.
+
+All networks are restored, and the keys by which peers know the node. Every byte is compared with
+its checksum, and the backup is only read. If the command is interrupted, run it again. Files that
+root restores into a new directory belong to the owner of the backup.")]
 pub(crate) struct RestoreArgs {
     /// The backup: a directory or file written by `hark backup`, or - for stdin
     #[arg(value_name = "DIR|FILE")]

@@ -27,10 +27,10 @@ use crate::stores::embedded::SALVAGE;
 Examples:
   hark salvage --from /var/lib/hark --to /mnt/new
 
-For an archive whose log is damaged, so that `hark serve` refuses it or leaves records out. Nothing in
-the damaged archive is changed, and it may lie on a disk that cannot be written. What it had deleted or
-replaced stays so, as far as its files still tell. What is lost is listed, with the ids that are known:
-other servers may have these records. If it is interrupted, run it again.")]
+For an archive with a damaged log, which `hark serve` refuses or serves without some records.
+Nothing in the damaged archive is changed, and its disk may be read-only. Records that were deleted
+or replaced stay so, as far as the files still show it. Lost records are listed with the ids that
+are known: other servers may have these records. If the command is interrupted, run it again.")]
 pub(crate) struct SalvageArgs {
     /// The directory of the damaged archive; stop its server first
     #[arg(long, value_name = "DIR")]

@@ -39,16 +39,17 @@ Examples:
   hark serve --log-format json 2>> hark.log
   hark serve --store postgres://hark@localhost/hark
 
-The first line on stdout, `listening on ws://...`, comes once connections are accepted. Logs go to
-stderr. SIGTERM or Ctrl-C lets the answers under way finish and closes the archive; a second one
-ends at once, which costs nothing that was acknowledged.
+The first line on stdout, `listening on ws://...`, is printed once connections are accepted. The log
+goes to stderr. After SIGTERM or Ctrl-C, the server finishes the answers in progress and closes the
+archive. After a second signal the server ends at once; no acknowledged event is lost.
 
-SIGUSR2 starts the program again, from the path at which it was started and with the same flags, to
-take over from this process: so a service is upgraded once the new program is in place.
+SIGUSR2 starts the program again, from the same path and with the same flags, and the new process
+takes over from this process. To upgrade a service, put the new program in place and send SIGUSR2.
 
-With --takeover the new server gets the sockets and the archive of the one that runs, which then
-serves the connections it has to their end (at most limits.takeover_drain_s) and exits. If the new
-one does not come up, the old one goes on as if nothing had been. For the embedded archive.")]
+With --takeover, the new server gets the sockets and the archive of the running server. The running
+server then serves its open connections to their end (at most limits.takeover_drain_s) and exits. If
+the new server does not come up, the old server continues as before. --takeover works only for the
+embedded archive.")]
 pub(crate) struct ServeArgs {
     /// Address and port to listen on [default: 127.0.0.1:7777]
     #[arg(long, value_name = "ADDR:PORT", value_parser = listen_address)]

@@ -24,8 +24,8 @@ From nothing to a comparison:
   hark bench ingest events.jsonl --pid $(pgrep -x hark)
   hark bench query events.jsonl --pid $(pgrep -x hark) --html report.html
 
-Any relay's ws:// address will do, and for `waku` any Waku node's http:// address. What is measured, how to repeat it, and what the JSON holds:
-docs/benchmarks.md"
+The relay may be any relay, by its ws:// address; for `waku`, the node may be any Waku node, by its
+http:// address. docs/benchmarks.md describes the measurements, how to repeat them, and the JSON."
 )]
 pub struct BenchArgs {
     #[command(subcommand)]

@@ -9,12 +9,13 @@ use hark_store_postgres::cluster::{NodeAddress, TransferMode};
 Examples:
   hark cluster status --store postgres://hark@db0/hark
   hark cluster add db3:5432        and spread the shards over it
-  hark cluster drain db1           move everything off it, while all is in use, and remove it
+  hark cluster drain db1           move its shards to other nodes, and remove it
   hark cluster replace db2 --with db2-standby
 
---store (or archive.store of the configuration) names the coordinator. Nodes are reached with its
-user, password and database. Every command may be stopped, even with kill -9, and run again: it looks
-at what is there and does what is missing. --dry-run shows the steps and takes none.")]
+--store (or archive.store in the configuration) names the coordinator. Hark connects to all nodes
+with the user, password and database of this address. Every command may be interrupted, even with
+kill -9, and run again: it checks the state of the cluster, and does the missing steps. --dry-run
+only prints the steps.")]
 pub(crate) struct ClusterArgs {
     #[command(subcommand)]
     pub(super) action: ClusterAction,
@@ -38,11 +39,11 @@ pub(super) enum ClusterAction {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code 1 if a node does not answer.
+The exit code is 1 if a node does not answer.
 
-`behind` is what a standby has not yet made durable: what would be lost with its node. Transactions that
-have been prepared for long wait for the coordinator to end them, which it does every
-citus.recover_2pc_interval.")]
+`behind` is the amount of data that a standby has not made durable yet: this data would be lost with
+the standby's node. A transaction that has been prepared for a long time waits until the coordinator
+ends it, which happens every citus.recover_2pc_interval.")]
 pub(super) struct ClusterStatusArgs {
     /// Print one JSON object
     #[arg(long)]
@@ -81,9 +82,10 @@ Examples:
   hark cluster add db3:5432
   hark cluster add db3 --no-rebalance      shards come with the next `hark cluster rebalance`
 
-First it looks at versions, settings, and whether the nodes reach each other. The database and the
-extension are made on the node if they are missing and its user may do that. A node that is there already
-is not added again: its shards are spread, and if a drain of it was begun, that is taken back.")]
+First, versions and settings are checked, and whether the nodes reach each other. The database and
+the extension are created on the node if they are missing and the user may create them. A node that
+is already in the cluster is not added again, but gets its share of the shards. If a drain of the
+node was begun, the drain is undone.")]
 pub(super) struct ClusterAddArgs {
     /// The new node, as the others reach it [default port: 5432]
     #[arg(value_name = "HOST[:PORT]")]
@@ -104,9 +106,10 @@ Examples:
   hark cluster drain db1:5432
   hark cluster drain db1 --blocking        if wal_level is not logical
 
-The shards of all colocated tables for one range of hashes move together, one such group after the other,
-by citus_move_shard_placement. Ctrl-C stops after the move it is in; a second one ends at once, and the
-coordinator finishes that move by itself. Run again to go on, or `hark cluster add` to take it back.")]
+The shards of all colocated tables for one range of hashes form a group. The groups move one after
+the other, by citus_move_shard_placement. Ctrl-C stops after the current move. A second Ctrl-C ends
+the command at once, and the coordinator finishes the current move by itself. Run the command again
+to continue, or run `hark cluster add` to undo the drain.")]
 pub(super) struct ClusterDrainArgs {
     /// The node to empty [default port: 5432]
     #[arg(value_name = "HOST[:PORT]")]
@@ -123,8 +126,8 @@ Examples:
   hark cluster rebalance --dry-run
   hark cluster rebalance
 
-Moves what Citus' rebalancer plans by its default strategy, which weighs sizes. Ctrl-C stops after the
-move it is in; run again to go on.")]
+Makes the moves that Citus' rebalancer plans by its default strategy, which weighs sizes. Ctrl-C
+stops after the current move; run the command again to continue.")]
 pub(super) struct ClusterRebalanceArgs {
     #[command(flatten)]
     pub(super) moves: ClusterMoveArgs,
@@ -137,10 +140,11 @@ pub(super) struct ClusterRebalanceArgs {
 Examples:
   hark cluster replace db2 --with db2-standby:5432
 
-Refuses while DEAD accepts connections: if two nodes take writes for the same shards, some are lost. Make
-sure that it cannot come back by itself; later it may become the new worker's standby (pg_rewind).
-STANDBY must be a copy of DEAD, with all of its shards. It is promoted if it has not been, and the cluster
-then uses it under DEAD's number. Transactions in doubt are ended.")]
+The command refuses to work while DEAD accepts connections: if two nodes accept writes for the same
+shards, some writes are lost. Make sure that DEAD cannot come back by itself. Later DEAD may become
+the standby of the new worker (pg_rewind). STANDBY must be a copy of DEAD with all of its shards.
+STANDBY is promoted if necessary, and the cluster then uses STANDBY under the number of DEAD.
+Transactions in doubt are ended.")]
 pub(super) struct ClusterReplaceArgs {
     /// The lost worker [default port: 5432]
     #[arg(value_name = "DEAD")]
@@ -161,8 +165,8 @@ pub(super) struct ClusterReplaceArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code 1 if a worker has no standby that streams. What is missing is printed with the statements that
-mend it.")]
+The exit code is 1 if a worker has no standby that streams. Each problem is printed with the
+statements that repair it.")]
 pub(super) struct ClusterStandbyArgs {
     /// The node; without it, all nodes [default port: 5432]
     #[arg(value_name = "HOST[:PORT]")]

@@ -41,9 +41,12 @@ Examples:
   strfry export | hark import --trusted
   hark import --json dump.jsonl.gz > report.json
 
-One event a line, or any other JSON with events in it: over several lines, in arrays, in the messages of a
-relay or a client ([\"EVENT\",{...}]), in an object around an array ({\"events\":[...]}). Every id and signature is checked, on all cores. Compression by gzip and zstd is recognised by content, not by name. An import that was stopped goes on when run again: what is kept already is skipped
-before its signature is checked. Refused events are counted by reason and do not fail the import.")]
+A file has one event a line, or any other JSON that contains events: events over several lines, in
+arrays, in the messages of a relay or a client ([\"EVENT\",{...}]), or in an object around an array
+({\"events\":[...]}). Every id and signature is checked, on all cores. gzip and zstd are recognised by
+content, not by name. An interrupted import continues when it is run again: events that are stored
+already are skipped before their signatures are checked. Refused events are counted by reason and do
+not make the import fail.")]
 pub(crate) struct ImportArgs {
     /// Files to read, in this order; `-` is stdin
     #[arg(value_name = "FILE", default_value = "-")]

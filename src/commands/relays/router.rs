@@ -31,25 +31,25 @@ Examples:
   hark router router.toml --check
 
 A file of streams:
-  metrics = \"127.0.0.1:9464\"            # where /metrics is; none without it
+  metrics = \"127.0.0.1:9464\"            # address of /metrics; default: none
 
   [streams.friends]
-  dir = \"both\"                          # down, up or both; down without it
+  dir = \"both\"                          # down, up or both; default: down
   urls = [\"wss://a.example\", \"wss://b.example\"]
   filter = { kinds = [0, 1], authors = [\"npub1…\"] }
-  catch_up = \"all\"                      # how far back both are compared: 12h, 7d, all, or 0
-  events_per_s_max = 500                # taken from a relay; no bound without it
+  catch_up = \"all\"                      # how far back to compare: 12h, 7d, all, or 0
+  events_per_s_max = 500                # accepted from a relay; default: no bound
   timeout_s = 30
   key_file = \"relay.key\"                # answers AUTH
   private = false                       # whether private events are sent
-  plugin_down = \"./policy.py\"           # decides which events come in: strfry's plugins
-  plugin_up = \"./policy.py\"             # decides which events go out
+  plugin_down = \"./policy.py\"           # decides which events are received (a plugin of strfry)
+  plugin_up = \"./policy.py\"             # decides which events are sent
 
-Each stream is like `hark stream`. The file is read again when it changes: streams that it no longer \
-names end, new and changed ones begin, and the others are not touched. So are the files of keys, and \
-[limits], [policy] and [privacy] of the configuration. What is wrong changes nothing, and the log says \
-why. Start it after the archive's server, beside which it then runs and \
-for which it waits if that restarts.
+Each stream works like `hark stream`. The file is read again when it changes: removed streams end,
+new and changed streams begin, and all other streams continue. Changes of the key files, and of
+[limits], [policy] and [privacy] in the configuration, take effect in the same way. A file with
+faults changes nothing, and the log gives the reason. Start the router after the archive's server.
+If the server restarts, the router waits until the server is back.
 
 Exit codes: 0 stopped, 1 failed, 2 wrong flags or file.")]
 pub(crate) struct RouterArgs {

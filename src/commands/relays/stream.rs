@@ -27,13 +27,15 @@ Examples:
   hark stream wss://a.example wss://b.example --filter '{\"kinds\":[0,1]}' --dir both
   hark stream ws://10.0.0.2:7777 --dir up --catch-up all
 
-New events go where they belong as they come. When a connection is made, when something was missed, and \
-every six hours, both sides are compared (NIP-77), as far back as --catch-up says. A relay that does not \
-compare is read page by page, after the first time from a day before both were last in step. A connection that is lost is made \
-again, after a wait that grows. An event never goes back to the relay that it came from. Until it is \
-stopped by Ctrl-C or SIGTERM it runs beside the archive's server, which it waits for if that restarts; \
-if none runs when it starts, it holds the archive itself. What is bounded and checked is as in \
-`hark sync`; `hark router` runs many streams by a file.
+New events are passed on at once. The archive and the relay are compared (NIP-77) after each
+connection, after an event was missed, and every six hours, as far back as --catch-up says. A relay
+that does not compare is read page by page; after the first time, reading begins a day before the
+archive and the relay were last in step. A lost connection is made again, after a growing wait. An
+event never goes back to the relay from which it came.
+
+The command runs until Ctrl-C or SIGTERM. It works beside the archive's server, and waits for the
+server during a restart. If no server runs at the start, the command holds the archive itself.
+Checks and bounds are those of `hark sync`; `hark router` runs many streams that a file defines.
 
 Exit codes: 0 stopped, 1 failed, 2 wrong flags or filter.")]
 pub(crate) struct StreamArgs {

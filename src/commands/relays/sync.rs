@@ -30,15 +30,17 @@ Examples:
   hark sync ws://10.0.0.2:7777 --dir up --private --key-file relay.key
   hark sync wss://relay.example --dry-run --json
 
-The two sides compare which events they have (NIP-77), and only what differs is sent, while they still \
-compare. A relay that does not compare is read page by page. Every id and signature is checked, on all \
-cores, and what clients may not publish here is not taken from relays either ([policy] and [limits]). \
-A server may run on the archive meanwhile: it does the writes, and its subscribers get the events. A \
-run that was stopped or lost its connection goes on when it is run again.
+The archive and the relay compare which events they have (NIP-77), and only the differences are
+sent, while the comparison continues. A relay that does not compare is read page by page. Every id
+and signature is checked, on all cores. Events that clients may not publish here ([policy] and
+[limits]) are not accepted from relays either. A server may run on the archive: it does the writes,
+and its subscribers get the events. A run that was interrupted or lost its connection continues when
+it is run again.
 
-Exit codes: 0 both are in step (what is deleted, expired or replaced on one side may stay so), 1 failed, \
-2 wrong flags or filter, 3 done, but some events were refused by either side or not reached: the report says which, \
-130 interrupted. What one side keeps to itself, as private events, is counted and does not fail.")]
+Exit codes: 0 the archive and the relay are in step (events that one of them has deleted, let expire
+or replaced may differ), 1 failed, 2 wrong flags or filter, 3 done, but some events were refused or
+not reached: the report says which, 130 interrupted. Private events that are not exchanged are
+counted, and do not change the exit code.")]
 pub(crate) struct SyncArgs {
     /// The relay: wss://host or ws://host:port
     #[arg(value_name = "URL")]

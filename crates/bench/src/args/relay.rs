@@ -13,8 +13,8 @@ Examples:
   hark bench gen million.jsonl --events 1000000     with one author of 200,000 events
   hark bench gen ten.jsonl.zst --events 10000000 --unsigned
 
-Made once and used often: the same count and seed give the same bytes on every machine. Signing takes
-some 30 us an event on a core, and all cores sign.")]
+Make the file once and use it often: the same count and seed give the same bytes on every machine.
+Signing takes some 30 us for each event on one core; all cores sign.")]
 pub(crate) struct GenArgs {
     /// The file to write, one event a line; compressed if its name ends in .zst
     #[arg(value_name = "FILE")]
@@ -46,10 +46,10 @@ Examples:
   hark bench query events.jsonl --pid $A --against ws://127.0.0.1:7778 --against-pid $B \\
       --against-name strfry --runs 5 --html report.html
 
-The relay must hold the events of the file: load it with `hark bench ingest` or the relay's own import.
-Rate limits must be off (hark serve --unlimited): refusals are no answers, and the run fails if there
-are any. Each connection asks its next question when it has the EOSE of the one before, so that times
-are those of a relay at full load; what a question costs the server is its CPU.")]
+The relay must hold the events of the file: load them with `hark bench ingest` or with the relay's
+own import. Rate limits must be off (hark serve --unlimited): a refusal makes the run fail. Each
+connection sends its next query after the EOSE of the previous query, so the times are those of a
+relay at full load. The server's CPU shows the cost of a query.")]
 pub(crate) struct BenchQueryArgs {
     /// The events that the relay holds, from which queries are drawn
     #[arg(value_name = "FILE")]
@@ -96,10 +96,11 @@ pub(crate) struct BenchQueryArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-`hark bench query --pid N` and `hark bench fanout --pid N` start this by themselves, and show its figures
-beside those of the relay. It reads a REQ and answers it, from memory, with as many events and bytes as
-the id of the subscription says: \"n38x41000\" asks for 38 events of 41,000 bytes in all. An EVENT it copies to
-the subscriptions to its author. It checks nothing and stores nothing, so only the benches can talk to it.")]
+`hark bench query --pid N` and `hark bench fanout --pid N` start this relay themselves, and show its
+figures beside those of the measured relay. It answers a REQ from memory. The subscription id gives
+the number of events and bytes: \"n38x41000\" requests 38 events of 41,000 bytes in all. It copies an
+EVENT to the subscriptions to its author. It checks and stores nothing, so it serves only the
+benchmarks.")]
 pub(crate) struct NullArgs {
     /// The port to listen on, at 127.0.0.1; 0 chooses a free port
     #[arg(long, value_name = "PORT", default_value_t = 0)]
@@ -111,12 +112,12 @@ pub(crate) struct NullArgs {
 Examples:
   hark bench ingest events.jsonl --pid $(pgrep -x hark)
   hark bench ingest events.jsonl --rate 7500 --events 50000
-  hark bench ingest events.jsonl --duplicates        once more: what a known event costs
+  hark bench ingest events.jsonl --duplicates        again, to measure known events
 
-Events go out in the order of the file, over all connections in turn, each with so many unanswered.
-With --rate they go out at their time, and the time to OK is counted from that, not from when there was
-room to send. First of all their signatures are checked here, on all cores: no relay that checks them
-can be faster than that on this machine.")]
+The events are sent in the order of the file, over all connections in turn. Each connection has at
+most --window unanswered events. With --rate, each event has a due time, and the time to OK counts
+from the due time even if the event is sent later. Before the run, all cores check signatures of
+these events: no relay that checks signatures can be faster on this machine.")]
 pub(crate) struct IngestArgs {
     /// The events to send
     #[arg(value_name = "FILE")]
@@ -160,9 +161,10 @@ Examples:
   hark bench fanout --subscriptions 1000 --matches 10     each event is for 10 of the 1,000
   hark bench fanout --hold 100000 --matches 10            the same beside 100,000 other subscriptions
 
-Subscriptions are spread over the connections; Hark lets a connection have 200, unless
-limits.subscriptions_max says otherwise, and bounds connections per address unless it runs --unlimited.
-Counted is every delivery of every event; latency is from writing the EVENT to reading the delivery.")]
+Subscriptions are spread over the connections. Hark allows 200 subscriptions for each connection,
+unless limits.subscriptions_max says otherwise, and bounds the connections of an address, unless it
+runs --unlimited. Every delivery of every event is counted. The latency is the time from writing the
+EVENT to reading the delivery.")]
 pub(crate) struct FanoutArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
@@ -217,8 +219,8 @@ Examples:
   hark bench idle --connections 10000 --pid $(pgrep -x hark)
   hark bench idle --connections 10000 --deflate --subscribed --pid $(pgrep -x hark)
 
-Both sides need `ulimit -Hn` above the number, and Hark has to run --unlimited, as all connections
-come from one address.")]
+`ulimit -Hn` must be above the number of connections, for this program and for the server. Hark must
+run with --unlimited, because all connections come from one address.")]
 pub(crate) struct IdleArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,

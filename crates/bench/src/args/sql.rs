@@ -13,11 +13,12 @@ Examples:
   hark bench sql million.jsonl --server postgres://me@127.0.0.1:5432 --html sql.html
   hark bench sql million.jsonl --server postgres://me@127.0.0.1:5432 --events 250000 --store bench-data
 
-Makes two databases on the server, hark_bench_nostream with the tables and indices that nostream's
-migrations make, and hark_bench_hark; brings in the same events; asks both the same questions, drawn
-from them, in turns; and removes both. nostream is asked in its two forms: tags contained in its jsonb
-column, and joined with event_tags. All answers must hold the same number of events, or the run fails.
-The role must be able to make databases. 1,000,000 events take some 6 GB and ten minutes.")]
+Creates two databases on the server: hark_bench_nostream, with the tables and indices of nostream's
+migrations, and hark_bench_hark. Loads the same events into both, runs the same queries on both in
+turns, and removes both. The queries are drawn from the events. nostream's tables are queried in two
+forms: by tags in the jsonb column, and by a join with event_tags. All answers must have the same
+number of events; otherwise the run fails. The role must have the right to create databases.
+1,000,000 events take some 6 GB and ten minutes.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command")]
 pub(crate) struct SqlArgs {
     /// The events to load, from which queries are drawn
@@ -75,10 +76,10 @@ Examples:
   hark bench hammer events.jsonl postgres://me@127.0.0.1/hark_test --questions 16 --rate 2000
   hark bench hammer events.jsonl bench-data --rate 5000 --insert-rate 20000 --batch 100
 
-The first half of the file is brought in before (--loaded N: the first N are there already); questions are
-drawn from it, of the shapes of `hark bench sql`, and the rest is inserted meanwhile. Questions and
-insertions are due at times that do not wait for those before them, and their times count from then: if
-the target cannot keep up, the figures say so.")]
+The first half of the file is loaded before the run; with --loaded N, the target already has the
+first N events. Queries are drawn from these events, in the shapes of `hark bench sql`. The rest of
+the file is inserted during the run. Each query and each insertion has a due time, and latencies
+count from the due time. So a target that cannot keep up has long latencies.")]
 pub(crate) struct HammerArgs {
     /// The events to load, insert and query
     #[arg(value_name = "FILE")]
@@ -131,8 +132,8 @@ Examples:
   hark bench nostream million.jsonl postgres://me@127.0.0.1:5432/nostream
   hark adopt nostream postgres://me@127.0.0.1:5432/nostream
 
-Tables and indices are those of nostream's migrations, but for the full-text index; of versions of the
-same, the newest is kept, as nostream does.")]
+Tables and indices are those of nostream's migrations, without the full-text index. As in nostream,
+only the newest version of a replaceable event is kept.")]
 pub(crate) struct NostreamArgs {
     /// The events to load
     #[arg(value_name = "FILE")]

@@ -31,12 +31,13 @@ Examples:
   hark bench waku --publish-by gossip --pubsub-topic /waku/2/rs/1/0 --publish-rate 100
   hark bench waku gen week.jsonl --messages 1000000
 
-Any node with nwaku's REST API will do. Readers go from page to page by the cursor; topics, times
-and hashes to ask for are learned from the node first. At a rate, publications and questions are due
-at times that do not wait for those before them, and their times count from then; else each begins
-when the one before it is answered. Gossip answers nothing: there, times are until the node gives a
-message back. In the end every message that was accepted must be stored, or the run fails. A node takes
-only what was made just now: for a history that is days long, bring in a file of `gen` beforehand."
+Any node with nwaku's REST API can be measured. Readers request page after page by the cursor. The
+topics, times and hashes for the queries are first read from the node. With a rate, each publication
+and each query has a due time, and latencies count from the due time. Without a rate, each request
+begins after the answer to the previous request. Gossip has no answers: there, the time ends when a
+query finds the message in the node's history. At the end every accepted message must be stored;
+otherwise the run fails. A node accepts only new messages: for a history of several days, first
+import a file of `gen`."
 )]
 pub(crate) struct WakuBenchArgs {
     #[command(subcommand)]
@@ -132,8 +133,8 @@ Examples:
   hark bench waku gen week.jsonl                                  100,000 messages, 210 MB
   hark bench waku gen week.jsonl.zst --messages 1000000 --to 1700000000000000000
 
-Each line is a message as a node answers with it, oldest first: messageHash, message and pubsubTopic. The
-same flags give the same bytes on every machine if --to is among them.")]
+Each line is a message in the form of a node's answer: messageHash, message and pubsubTopic. The
+oldest message comes first. The same flags give the same bytes on every machine if --to is given.")]
 pub(crate) struct WakuGenArgs {
     /// The file to write, one message a line; compressed if its name ends in .zst
     #[arg(value_name = "FILE")]

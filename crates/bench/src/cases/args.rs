@@ -18,12 +18,14 @@ Examples:
   hark bench cases --case wide --workers 1,3     four of the cases, on two sizes of the cluster
   hark bench cases events.jsonl --servers ws://10.0.0.1:7777 ws://10.0.0.2:7777
 
-Starts servers of PostgreSQL and of Hark on this machine, loads the same events everywhere, and asks: one
-pair of both, three pairs in turn, and one Hark on a Citus cluster that grows. Each time, servers of
-PostgreSQL then get a fixed share of a core, and the questions a second are compared with those that the
-costs predict. Everything that was started is ended and removed, also after Ctrl-C.
+Starts servers of PostgreSQL and of Hark on this machine, and loads the same events into all of
+them. Measures one pair of Hark and PostgreSQL, then several pairs in turn, then one Hark on a Citus
+cluster that grows. After each measurement, the servers of PostgreSQL get a fixed share of a core,
+and the questions a second are compared with the prediction from the costs. At the end, also after
+Ctrl-C, all started servers are stopped, and their files are removed.
 
-PostgreSQL 15 or newer must be installed. Without its extension `citus` the pairs are measured alone."
+PostgreSQL 15 or newer must be installed. Without its extension `citus`, only the pairs are
+measured."
 )]
 pub(crate) struct CasesArgs {
     /// The events to load, from which questions are drawn [default: the events of `hark bench gen`]

@@ -20,13 +20,14 @@ Examples:
   hark bench whisper --server postgres://me@127.0.0.1:5432        and in PostgreSQL, 5 GB more
   hark bench whisper --envelopes 100000 --single --runs 3         a short one
   hark bench whisper --data bench-data                            loads, and keeps the files
-  hark bench whisper --data bench-data --again --question 256     asks them once more
+  hark bench whisper --data bench-data --again --question 256     queries the kept files again
   hark bench whisper gen envelopes.bin && hark bench whisper envelopes.bin
 
-Loads a month of envelopes and asks for those of few and of many topics, by the topics and by a bloom
-filter; the whole answer is copied. Beside Hark's ways, on the same data, are those of Status' mail
-server: a scan that decodes each envelope, one that compares topics, and with --server its table in
-PostgreSQL, by bloom filter and by topic. All of them must find the same envelopes, or the run fails."
+Loads a month of envelopes, and queries the envelopes of few and of many topics, by topics and by
+bloom filter. Every answer is copied as a whole. On the same data, Hark's ways of answering are
+compared with those of Status' mail server: a scan that decodes each envelope, a scan that compares
+topics and, with --server, its table in PostgreSQL, by bloom filter and by topic. All ways must find
+the same envelopes; otherwise the run fails."
 )]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command")]
 pub(crate) struct WhisperBenchArgs {
@@ -100,8 +101,9 @@ Examples:
   hark bench whisper gen envelopes.bin                        1,467,846 envelopes, 671 MB
   hark bench whisper gen small.bin --envelopes 10000
 
-Each envelope is a length of four bytes, big endian, and as many bytes of RLP, oldest first. Proof of work
-is not computed. The same flags give the same bytes on every machine.")]
+The file has the envelopes in the order of sending. Each envelope is a length of four bytes, big
+endian, followed by its RLP. No proof of work is computed. The same flags give the same bytes on
+every machine.")]
 pub(crate) struct WhisperGenArgs {
     /// The file to write; compressed if its name ends in .zst
     #[arg(value_name = "FILE")]

@@ -19,13 +19,15 @@ Examples:
   hark adopt mailserver postgres://statusd@127.0.0.1/statusd
   hark adopt mailserver ... --verify      once more, and compare every envelope
 
-A directory is one of LevelDB's: it has a file CURRENT. Only reads there: the mail server may go on, and what
-it has in a log and not in a table yet is read as well. A database has the table `envelopes`.
+The source is a LevelDB directory, which has a file CURRENT, or a database with the table
+`envelopes`. The source is only read, and the mail server may keep running. Entries in LevelDB's
+logs are read as well.
 
-Envelopes come in the order of their time, a batch at a time; where it is, is remembered with each batch, so
-a run that was stopped or killed goes on when run again, and nothing comes twice. At the end all keys are
-compared, which brings in what came late. Every envelope is checked to have the hash that its key says.
-What is refused is counted by reason; keys that are not a mail server's are skipped and counted.")]
+Envelopes are copied in the order of their time, in batches. The position is saved with each batch,
+so an interrupted run continues where it was, and nothing is stored twice. At the end, all keys are
+compared with the archive, and envelopes that arrived late are copied. Every envelope must have the
+hash in its key. Refused envelopes are counted by reason. Keys that no mail server makes are skipped
+and counted.")]
 pub(in crate::commands::adopt) struct AdoptMailserverArgs {
     /// The mail server's directory, or its database: postgres://user:password@host:port/database
     #[arg(value_name = "DIR|URL")]

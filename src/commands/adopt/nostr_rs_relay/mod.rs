@@ -19,19 +19,22 @@ Examples:
   hark adopt nostr-rs-relay .../nostr.db --follow    beside a relay in use, until Ctrl-C
   hark adopt nostr-rs-relay .../nostr.db --verify    once more, and compare every event
 
-Only reads there, in short statements: the relay may go on. SQLite needs its files nostr.db-wal and
-nostr.db-shm beside the database for that, so run this as root or as the relay's user.
-Events come in the order in which the relay took them in, a batch at a time; where it is, is remembered
-with each batch, so a run that was stopped or killed goes on when run again, and nothing comes twice. At
-the end all events are looked up in the archive, which brings in what came late.
---follow brings what the relay accepts meanwhile, until Ctrl-C, which compares once more and ends.
+The database is only read, in short statements, and the relay may keep running. SQLite needs the
+files nostr.db-wal and nostr.db-shm beside the database for reading, so run this as root or as the
+relay's user.
 
-Schemas 2 to 18 are read, as the relay has made them up to 0.9.0. A relay whose events are in PostgreSQL is
-not read.
+Events are copied in the order in which the relay accepted them, in batches. The position is saved
+with each batch, so an interrupted run continues where it was, and nothing is stored twice. At the
+end, all events are looked up in the archive, and missing events are copied. With --follow, newly
+accepted events are copied until Ctrl-C; then all events are looked up once more, and the run ends.
 
-Every id is checked to be the hash of its event, so no value can have come over wrong. Signatures are not
-checked, since the relay has done so; --verify-signatures does it again, at some 30 us an event on a core.
-Deleted, expired and ephemeral events stay behind; what else is refused is counted by reason.")]
+Schemas 2 to 18 are supported, which the relay has used up to 0.9.0. Events in PostgreSQL are not
+supported.
+
+Every id must be the hash of its event, so no value can be copied wrongly. Signatures are not
+checked, because the relay has checked them; --verify-signatures checks them again, in some 30 us
+for each event on one core. Deleted, expired and ephemeral events are not copied. Other refused
+events are counted by reason.")]
 pub(super) struct AdoptNostrRsRelayArgs {
     /// The relay's database: the file nostr.db or its directory
     #[arg(value_name = "FILE")]

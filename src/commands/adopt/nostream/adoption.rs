@@ -22,17 +22,21 @@ use crate::writer::HistoryWriter;
 Examples:
   hark adopt nostream postgres://nostr_ts_relay@127.0.0.1/nostr_ts_relay
   hark adopt nostream postgres://... --rate 2000 --follow     beside a relay in use, until Ctrl-C
-  hark adopt nostream postgres://... --verify                 once more, and say whether all is here
+  hark adopt nostream postgres://... --verify                 once more, and compare a sample
 
-Only reads there, in short statements: the relay may go on. Rows come in the order of their time, a
-batch at a time; where it is, is remembered with each batch, so a run that was stopped or killed goes on
-when run again, and nothing comes twice. At the end all ids are compared, which brings in what came late.
---follow brings what is published meanwhile, until Ctrl-C, which compares once more and ends. What has an
-old date takes longer: it is found by reading the table over and over, for a tenth of the time.
+The database is only read, in short statements, and the relay may keep running. Rows are copied in
+the order of their time, in batches. The position is saved with each batch, so an interrupted run
+continues where it was, and nothing is stored twice. At the end, all ids are compared with the
+archive, and missing events are copied.
 
-Every id is checked to be the hash of its event, so no value can have come over wrong. Signatures are not
-checked, since nostream has done so; --verify-signatures does it again, at some 30 us an event on a core.
-Deleted, expired and ephemeral events stay behind; what else is refused is counted by reason.")]
+With --follow, newly published events are copied until Ctrl-C; then all ids are compared once more,
+and the run ends. New events with an old date are copied later than others: to find them, Hark reads
+the whole table again and again, for a tenth of the time.
+
+Every id must be the hash of its event, so no value can be copied wrongly. Signatures are not
+checked, because nostream has checked them; --verify-signatures checks them again, in some 30 us for
+each event on one core. Deleted, expired and ephemeral events are not copied. Other refused events
+are counted by reason.")]
 pub(crate) struct AdoptNostreamArgs {
     /// nostream's database: postgres://user:password@host:port/database
     #[arg(value_name = "URL")]

@@ -21,18 +21,21 @@ Examples:
   hark adopt strfry /var/lib/strfry/strfry-db --follow    beside a relay in use, until Ctrl-C
   hark adopt strfry /var/lib/strfry/strfry-db --verify    once more, and compare every event
 
-Only reads there, and writes nothing, not even into the lock file: strfry may go on, and needs no restart.
-Events come in the order in which strfry took them in, a batch at a time; where it is, is remembered with
-each batch, so a run that was stopped or killed goes on when run again, and nothing comes twice. At the
-end all events are looked up in the archive, which brings in what came late.
---follow brings what strfry accepts meanwhile, until Ctrl-C, which compares once more and ends.
+The database is only read. Nothing is written, not even into the lock file, so strfry may keep
+running and needs no restart.
 
-Databases of version 3 are read, as strfry makes them since 1.0.0, compressed or not. Any other comes over
-by way of a file: strfry export | hark import -
+Events are copied in the order in which strfry accepted them, in batches. The position is saved with
+each batch, so an interrupted run continues where it was, and nothing is stored twice. At the end,
+all events are looked up in the archive, and missing events are copied. With --follow, newly
+accepted events are copied until Ctrl-C; then all events are looked up once more, and the run ends.
 
-Every id is checked to be the hash of its event, so no value can have come over wrong. Signatures are not
-checked, since strfry has done so; --verify-signatures does it again, at some 30 us an event on a core.
-Expired and ephemeral events stay behind; what else is refused is counted by reason.")]
+Databases of version 3 are supported, compressed or not; strfry has used this version since 1.0.0.
+Copy a database of another version through an export: strfry export | hark import -
+
+Every id must be the hash of its event, so no value can be copied wrongly. Signatures are not
+checked, because strfry has checked them; --verify-signatures checks them again, in some 30 us for
+each event on one core. Expired and ephemeral events are not copied. Other refused events are
+counted by reason.")]
 pub(super) struct AdoptStrfryArgs {
     /// strfry's database: the directory named by `db` in strfry.conf, or a file data.mdb
     #[arg(value_name = "DIR")]
