@@ -43,7 +43,7 @@ pub(crate) fn reloaded() {
 
 /// Reports that the server is shutting down.
 pub(crate) fn stopping() {
-    notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is under way")]);
+    notify(&[NotifyState::Stopping, NotifyState::Status("finishing the work in progress")]);
 }
 
 /// Notifies systemd's watchdog three times per watchdog interval. If the runtime hangs, systemd

@@ -61,8 +61,8 @@ pub(crate) fn report_to_root(dir: &Path, source: Option<&Path>) {
              user: chown -R USER: {dir_shown}"
         ),
         (0, source) => print::note!(
-            "hark: {dir_shown} belongs to root, and what it was made of to {}; if the server runs as \
-             that user: chown -R {}: {dir_shown}",
+            "hark: {dir_shown} belongs to root, and its source to {}; if the server runs as that \
+             user: chown -R {}: {dir_shown}",
             user(source),
             name(source).unwrap_or_else(|| source.to_string())
         ),

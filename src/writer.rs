@@ -111,7 +111,7 @@ impl HistoryWriter {
         let (policy, clock) = (&self.policy, Clock::System);
         let mut is_old = Vec::with_capacity(records.len());
         for record in &records {
-            let record = Record::new(record).context("a record that was made is none")?;
+            let record = Record::new(record).context("a converted record is invalid")?;
             is_old.push(policy.would_delete(&record, clock.now_s()).is_some());
             if let Some(store) = self.writer.own_store() {
                 self.state

@@ -145,7 +145,7 @@ pub(super) fn print(
         bail!("a backup is not for a terminal: send stdout to a file or to another program");
     }
     backup::pack(from, (&mut StdoutFile, Path::new(STDOUT)), progress)
-        .context("the backup on stdout is not whole, and of no use")
+        .context("the backup on stdout is incomplete, and of no use")
 }
 
 /// Reads a backup of one file, or stdin, into a directory.

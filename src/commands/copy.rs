@@ -228,7 +228,7 @@ fn report(
     }
     let rate = sum.copied as f64 / seconds.max(0.001);
     let left = match (args.delete, sum.spared) {
-        (true, 0) => "deleted, as --delete says".into(),
+        (true, 0) => "deleted (--delete)".into(),
         (true, spared) => format!("{} of them left there", print::number(spared)),
         (false, _) => "left there".into(),
     };

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &HealthzArgs, location: &ArchiveLocation) -> anyhow::Res
     let answer = ask(at, Duration::from_secs(args.timeout))
         .with_context(|| format!("the server at {at} does not answer /healthz"))?;
     let Some((status, body)) = parse(&answer) else {
-        bail!("what answers at {at} is no HTTP server");
+        bail!("the program that answers at {at} is no HTTP server");
     };
     print::line(body.trim_end())?;
     Ok(if status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

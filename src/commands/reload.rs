@@ -33,7 +33,7 @@ pub(crate) fn run(_: &ReloadArgs, location: &ArchiveLocation) -> anyhow::Result<
             bail!("the new configuration is refused, and the old one stays in force:\n  {why}")
         }
         Err(error) => {
-            return Err(anyhow::Error::new(error).context("the server did not say what it read"));
+            return Err(anyhow::Error::new(error).context("the server did not report the result"));
         }
     };
     print::line("the configuration was read again, and is in force")?;

@@ -93,8 +93,8 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
     tracing::info!(version = VERSION, settings = changed.join("; "), "starting");
     if args.unlimited {
         tracing::warn!(
-            "--unlimited: RATE LIMITS ARE OFF. Any client can take all of this machine. For tests \
-             and benchmarks only."
+            "--unlimited: RATE LIMITS ARE OFF. Any client can use up this machine. For tests and \
+             benchmarks only."
         );
     }
     let setups: Vec<_> =
@@ -204,7 +204,7 @@ async fn serve(
     // The watch ends with the runtime. It starts before the server reports that it is ready, since
     // SIGHUP may be sent from then on.
     let watch = ConfigWatch::new(settings.clone(), server.reload_handle(), reloads, log)?;
-    tokio::spawn(hark_server::vital("what reads the configuration again", watch.run()));
+    tokio::spawn(hark_server::vital("the reload of the configuration", watch.run()));
     // From here on SIGUSR2 does not end the process.
     let successor_signal = successor::signal()?;
     let addresses = server.addresses();
@@ -225,7 +225,8 @@ async fn serve(
         tokio::spawn(async move {
             signals.next().await;
             tracing::warn!(
-                "asked a second time to end, so this ends at once; what was acknowledged is safe"
+                "asked a second time to end, so the server ends at once; all acknowledged records \
+                 are safe"
             );
             std::process::exit(INTERRUPTED.into());
         });

@@ -100,7 +100,7 @@ impl Config {
             let (old, path) = (before.texts.get(named)?, named.display());
             if has_entries(old) && !has_entries(text) {
                 let meant = if self.file.as_ref() == Some(named) {
-                    "after a restart it counts as it is"
+                    "a restart puts the empty file in force"
                 } else {
                     "if that is meant, write [] for the list that names it, or restart"
                 };

@@ -230,7 +230,7 @@ impl SettingType for Vec<IpNet> {
 /// `[per_minute, at_once]`; [0, 0] stands for none.
 impl SettingType for Option<Rate> {
     fn read(value: &TypedValue) -> Result<Self, String> {
-        let what = "two whole numbers: [so many a minute, so many at once]";
+        let what = "two whole numbers: [number a minute, number at once]";
         let numbers: Option<Vec<u64>> =
             value.entries().and_then(|list| list.iter().map(|n| u64::read(n).ok()).collect());
         match numbers.as_deref() {

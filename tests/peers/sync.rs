@@ -180,7 +180,7 @@ fn the_report_names_the_private_kinds_that_may_stay_on_the_other_side() {
     let private = event_line(4, START, 4, &[&["p", &"ab".repeat(32)]], "a message");
     let there = Node::served("private-left-there", "", &all(&[&shared, &[private]]));
     let here = Node::new("private-left-here", "", &shared);
-    let left = "private kinds (4, 1059, 21059) stay where they are: the relay shows those of a key";
+    let left = "private kinds (4, 1059, 21059) stay where they are: the relay shows a key";
     let url = there.url();
     for (filter, kinds, is_told) in
         [("{}", &[4, 1059, 21_059][..], true), (r#"{"kinds":[1,7,30]}"#, &[], false)]

@@ -52,7 +52,7 @@ pub(crate) fn create(
 ) -> anyhow::Result<(u64, u64)> {
     if path.exists() {
         bail!(
-            "{} exists already; it is made once and used often. Give another name, or remove it",
+            "{} exists already, and can be used again. Give another name, or remove the file",
             path.display()
         );
     }
@@ -62,7 +62,7 @@ pub(crate) fn create(
     let compressed = path.extension().is_some_and(|ending| ending == "zst");
     let fill = || {
         let mut out = LineOutput::create(part, compressed).with_context(|| {
-            format!("{} could not be written; give a file in a directory of yours", part.display())
+            format!("{} could not be written; give a file in a writable directory", part.display())
         })?;
         let bytes =
             write(&mut out).with_context(|| format!("{} could not be made", path.display()))?;

@@ -191,7 +191,7 @@ fn hammer<'a>(
     let mut filters: Vec<_> = chosen.iter().map(|shape| shape.filters(&sample)).collect();
     filters.retain(|filters| !filters.is_empty());
     if filters.is_empty() {
-        bail!("there is nothing to ask for: too few events");
+        bail!("no queries can be drawn: the file has too few events");
     }
     let batches = batches(args, loaded)?;
     let askers = (0..args.questions).map(|_| asker()).collect::<anyhow::Result<Vec<_>>>()?;

@@ -27,7 +27,10 @@ const COLUMNS: [Column; 6] = [
 
 pub(crate) fn run(args: &IdleArgs) -> anyhow::Result<ExitCode> {
     if args.target.pid.is_empty() {
-        bail!("memory is read from the server's process: give --pid, on the machine it runs on");
+        bail!(
+            "the memory of the server's process is measured: run this on the server's machine, \
+             with --pid"
+        );
     }
     let target = args.target.target()?;
     args.output.measure(async || measure(args, &target).await)

@@ -116,7 +116,7 @@ pub(crate) fn words(error: &WsError) -> String {
             "it does not answer as a relay does; is the port right, and is it ws:// or wss://?"
                 .into()
         }
-        WsError::AttackAttempt => "its answer has no end".into(),
+        WsError::AttackAttempt => "its answer does not end".into(),
         WsError::Io(error) => error.to_string(),
         other => other.to_string(),
     }

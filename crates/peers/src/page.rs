@@ -70,13 +70,13 @@ impl WalkBudget {
         let free = PAGES_FREE + PAGES_OF_A_WALK * walks;
         if pages > free + (new / EVENTS_OF_A_PAGE).max(bytes / BYTES_OF_A_PAGE) {
             return Err(PeerError::Misbehaved(format!(
-                "its pages do not end: {pages} of them brought {new} events"
+                "its pages do not end: {pages} pages had {new} new events"
             )));
         }
         if worth > PAGES_MAX {
             return Err(PeerError::Misbehaved(format!(
-                "{pages} pages are read at most, and there are more; a filter with \"until\":{until} goes on \
-                 from there"
+                "at most {pages} pages are read, and the relay has more; a filter with \
+                 \"until\":{until} continues from there"
             )));
         }
         Ok(())

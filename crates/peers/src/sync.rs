@@ -359,7 +359,7 @@ impl DifferenceSink for Differences<'_> {
         let need = need.await?;
         self.meter.add(|meter| &meter.missing_here, need.len() as u64);
         self.meter.add(|meter| &meter.missing_there, have.len() as u64);
-        let ended = || PeerError::Ended("what fetches and sends has ended".into());
+        let ended = || PeerError::Ended("the tasks that fetch and send events have ended".into());
         if let Some(to) = self.need.as_ref().filter(|_| !need.is_empty()) {
             to.send(need).await.map_err(|_| ended())?;
         }

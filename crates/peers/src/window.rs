@@ -360,7 +360,7 @@ impl SeenDifferences {
             return Ok(());
         }
         Err(PeerError::Misbehaved(format!(
-            "its answers to a comparison took {} s, and came to hardly anything",
+            "its answers to a comparison took {} s, and had hardly any differences",
             self.waited.as_secs()
         )))
     }

@@ -243,7 +243,7 @@ impl Server {
                 } => tracing::info!("the last connection has ended"),
             }
         }
-        tracing::info!("going down: finishing what is under way");
+        tracing::info!("shutting down: finishing the work in progress");
         let drain = Duration::from_millis(settings.load().limits.drain_timeout_ms);
         phase.send_replace(Phase::Down);
         let all_gone = async { while doors.join_next().await.is_some() {} };

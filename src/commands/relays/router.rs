@@ -165,7 +165,7 @@ impl Router<'_> {
                 Ok(None) => continue,
                 Ok(Some(new)) => plan = new,
                 Err(error) => {
-                    tracing::error!("what is new is not used, and nothing was changed: {error:#}");
+                    tracing::error!("the new files are not used; nothing was changed: {error:#}");
                 }
             }
             files.was_read(read);

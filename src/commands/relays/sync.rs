@@ -177,8 +177,8 @@ pub(super) fn queries(
     let queries = question::read(location, filters, when::now_s())?;
     if queries.iter().any(|query| query.limit != usize::MAX) {
         return Err(FilterFault(
-            "a filter here has no limit: which events are the newest differs between the two sides. \
-             Bound it by since and until"
+            "a filter must have no limit, because the archive and the relay may have different \
+             newest events. Use since and until"
                 .into(),
         )
         .into());
@@ -331,7 +331,7 @@ fn to_text(
     row("not sent", totals.not_sent, "the relay has them and does not show them, as private ones");
     row("left out", totals.not_asked, "the relay had named too many that it did not send");
     row("not asked for", totals.unasked, "the relay sent them all the same");
-    row("waits", totals.slowed, "the relay said that this was too fast");
+    row("waits", totals.slowed, "waits for the relay's rate limit");
     row("seconds in part", totals.unreached, "of more events than the relay returns");
     let is_done = end.error.is_none() && !end.stopped;
     // This note is no count, so it comes last.
@@ -367,11 +367,11 @@ fn describe_withheld(args: &SyncArgs, end: &RunEnd) -> Option<String> {
     words += match (args.dir, args.dry_run) {
         (DirectionArg::Up, false) => "--private sends those of this archive",
         (DirectionArg::Down, false) => {
-            "the relay shows those of a key to that key alone (--key-file)"
+            "the relay shows a key's private events only to this key (--key-file)"
         }
         _ => {
-            "--private sends those of this archive, and the relay shows those of a key to that key \
-             alone (--key-file)"
+            "--private sends those of this archive, and the relay shows a key's private events \
+             only to this key (--key-file)"
         }
     };
     Some(words)

@@ -59,7 +59,8 @@ impl<'a> CasesBench<'a> {
             let different = self.found.compare(case.form, &totals);
             if different > 0 {
                 report.fault(format!(
-                    "{name}: {different} answers have not as many events as elsewhere"
+                    "{name}: {different} answers have another number of events than on other \
+                     servers"
                 ));
             }
             if totals.asked > 0 && totals.events == 0 {

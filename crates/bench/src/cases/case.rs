@@ -117,7 +117,7 @@ impl CaseQuestions {
         page: usize,
     ) -> anyhow::Result<Self> {
         let ends = sample.times.first().zip(sample.times.last());
-        let (&oldest, &newest) = ends.context("there are no events to ask for")?;
+        let (&oldest, &newest) = ends.context("the file has no events to query")?;
         let mut draw = ParameterSampler::new(sample, seed);
         let mut narrow = Vec::with_capacity(QUESTIONS);
         for number in 0..QUESTIONS {

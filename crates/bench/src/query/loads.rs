@@ -39,7 +39,7 @@ pub(super) fn load(
 ) -> Option<ShapeRequests> {
     let filters = shape.filters(sample);
     if filters.is_empty() {
-        report.note(format!("{}: the file has nothing to ask for.", shape.name));
+        report.note(format!("{}: no queries can be drawn from the file.", shape.name));
         return None;
     }
     Some(ShapeRequests {

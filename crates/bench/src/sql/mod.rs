@@ -62,7 +62,7 @@ pub(crate) fn nostream(args: &NostreamArgs) -> anyhow::Result<ExitCode> {
     let server = SqlServer::new(&args.database)?;
     let database = server.database_of_url();
     if database == "postgres" {
-        bail!("name the database to be made: postgres://user@127.0.0.1:5432/nostream");
+        bail!("name the database to create: postgres://user@127.0.0.1:5432/nostream");
     }
     server.create(database, args.replace)?;
     let (runtime, client) = server.connect(database)?;
@@ -177,7 +177,7 @@ fn ask_all(
     let filters = shape.filters(sample);
     let name = format!("{}, {} events", shape.name, number(sample.events));
     if filters.is_empty() {
-        report.note(format!("{name}: the file has nothing to ask for."));
+        report.note(format!("{name}: no queries can be drawn from the file."));
         return Ok(None);
     }
     let mut figures = Vec::new();

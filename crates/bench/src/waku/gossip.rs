@@ -127,7 +127,7 @@ impl GossipEndpoint {
         match listens {
             Ok(subscribed) => subscribed.map(|()| swarm),
             Err(_) if others.is_empty() => {
-                bail!("the node said nothing within {} s", PATIENCE.as_secs())
+                bail!("the node announced no topics within {} s", PATIENCE.as_secs())
             }
             Err(_) => {
                 let others = Vec::from_iter(others).join(", ");

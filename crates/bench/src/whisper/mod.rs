@@ -91,8 +91,8 @@ fn ask_all(
     }
     meter.finish();
     report.note(
-        "Times are those until each of the threads has its whole answer, copied. faster: the best p50 of the \
-         mail server's ways beside this one.",
+        "A time ends when each thread has copied its whole answer. faster: the best p50 of the \
+         mail server's ways, divided by this p50.",
     );
     Ok(())
 }

@@ -85,7 +85,8 @@ impl TakeoverSource {
             begin
         };
         if !self.role.send_if_modified(begin) {
-            let text = "another process is taking over, or has done so; try again, or ask that one";
+            let text = "another process is taking over, or has taken over; try again, or take \
+                        over from that process";
             return protocol::write(&mut to, FAILED, "", text.as_bytes());
         }
         tracing::info!("another process wants to take over");
@@ -213,7 +214,9 @@ impl TakeoverSource {
         }
         match released.iter().try_for_each(|moved| moved.store.resume()) {
             Ok(()) => TakeoverOutcome::Kept(reason),
-            Err(why) => TakeoverOutcome::Lost(format!("{reason}; and a shelf cannot go on: {why}")),
+            Err(why) => {
+                TakeoverOutcome::Lost(format!("{reason}; and a shelf cannot continue: {why}"))
+            }
         }
     }
 
@@ -338,9 +341,10 @@ impl TakeoverExchange<'_> {
         let mut giver = OldProcess::Handed;
         let mut event = match self.send_state() {
             Ok(()) => ExchangeEvent::Moment,
-            Err(error) => {
-                self.failed(ExchangeEvent::Gone, format!("nothing could be handed over: {error}"))
-            }
+            Err(error) => self.failed(
+                ExchangeEvent::Gone,
+                format!("the sockets and the lock could not be handed over: {error}"),
+            ),
         };
         loop {
             let (next, what) = giver.next(event);
@@ -390,7 +394,8 @@ impl TakeoverExchange<'_> {
                 }
                 STARTED => ExchangeEvent::Started,
                 FAILED => self.failed(ExchangeEvent::Failed, frame.text()),
-                _ => self.failed(ExchangeEvent::Failed, "the other process says something else"),
+                _ => self
+                    .failed(ExchangeEvent::Failed, "the other process sent an unexpected message"),
             },
             // This process may have closed the connection itself, because it has been asked to end.
             Ok(None) if self.stopping.load(Ordering::Acquire) => ExchangeEvent::Stop,
@@ -426,7 +431,7 @@ impl TakeoverExchange<'_> {
         match offered.and_then(|()| protocol::write(&mut to, GO, "", b"")) {
             Ok(()) => ExchangeEvent::Moment,
             Err(error) => {
-                self.failed(ExchangeEvent::Gone, format!("GO could not be said: {error}"))
+                self.failed(ExchangeEvent::Gone, format!("GO could not be sent: {error}"))
             }
         }
     }
@@ -437,7 +442,7 @@ impl TakeoverExchange<'_> {
             Ok(WriteClaim::Held | WriteClaim::Late) => ExchangeEvent::Held,
             Err(error) => self.failed(
                 ExchangeEvent::Unable,
-                format!("the right to write is not to be had: {error}"),
+                format!("the right to write could not be claimed: {error}"),
             ),
         }
     }
@@ -485,7 +490,7 @@ impl TakeoverExchange<'_> {
         refuse_for_good(holds, &reason);
         // The end of this process also releases the right to write, but may come late.
         if let Err(error) = giving.lock.offer() {
-            tracing::warn!(%error, "the right to write goes with the end of this process");
+            tracing::warn!(%error, "the right to write is released when this process ends");
         }
         TakeoverOutcome::Lost(reason)
     }

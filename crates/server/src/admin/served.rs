@@ -370,7 +370,7 @@ impl ControlConnection {
 /// Why a request about a shelf failed.
 #[derive(Debug, thiserror::Error)]
 enum ShelfRequestError {
-    #[error("what is no list of ids was to be deleted")]
+    #[error("a request to delete has no list of ids")]
     NoIds,
     #[error(transparent)]
     Write(#[from] Arc<CommitError>),

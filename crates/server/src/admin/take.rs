@@ -114,7 +114,7 @@ impl Takeover {
                     Ok(WriteClaim::Mine) => ExchangeEvent::Claimed,
                     Ok(WriteClaim::Held) => ExchangeEvent::Held,
                     Ok(WriteClaim::Late) => {
-                        failed = refused("the server that runs has gone on meanwhile");
+                        failed = refused("the running server has continued in the meantime");
                         ExchangeEvent::Unable
                     }
                     Err(error) => {
@@ -156,7 +156,7 @@ impl Takeover {
     fn receive_go(&mut self) -> (ExchangeEvent, ControlError) {
         let mut frame = ControlFrame::default();
         match receive(&mut self.stream, &mut frame).map(|()| frame.what) {
-            Ok(GO) => (ExchangeEvent::Go, refused("the server that runs has taken it back")),
+            Ok(GO) => (ExchangeEvent::Go, refused("the running server has cancelled the takeover")),
             Ok(FAILED) => (ExchangeEvent::Failed, refused(&frame.text())),
             Ok(_) => (ExchangeEvent::Failed, broken("an answer to something else")),
             Err(error) => (ExchangeEvent::Gone, error),

@@ -189,10 +189,10 @@ fn describe_retention(policy: &RetentionPolicy, private_kinds: &[u32]) -> String
             items.push(format!("{} stay.", kinds(&spared)));
         }
     }
-    items.push("What says when it expires goes then (NIP-40).".into());
+    items.push("An event with an expiration is removed at this time (NIP-40).".into());
     items.push(
-        "What its author deletes goes and does not come back (NIP-09); so does all of an author who \
-         asks to vanish (NIP-62)."
+        "An event that its author deletes is removed and does not come back (NIP-09). So are all \
+         events of an author who asks to vanish (NIP-62)."
             .into(),
     );
     if !private_kinds.is_empty() {

@@ -399,8 +399,8 @@ impl MessageHandler {
         if memory.resize(bytes, max) {
             return Ok(memory);
         }
-        let words = "open questions take all the memory there is for them; close some, or try \
-                     again later";
+        let words =
+            "open questions take all the memory there is for them; close some, or try again later";
         Err(NostrVerdict::RateLimited.because(words))
     }
 
@@ -422,7 +422,7 @@ impl MessageHandler {
         }
         let bound = query::AND_VALUES_MAX;
         if filters.iter().any(|filter| query::and_values(filter) > bound) {
-            let words = format!("a filter has more than {bound} values of which all are wanted");
+            let words = format!("a filter has more than {bound} values of `&` tags");
             return Err(NostrVerdict::Blocked.because(words));
         }
         let (now_s, gate) = (self.relay.shelf.clock().now_s(), self.caller.gate());

@@ -106,7 +106,9 @@ fn carry_out(shelf: &Shelf, request: &[u8]) -> Result<(), VanishError> {
     let outcome = outcome.recv().map_err(|_| VanishError::NoWriter)?;
     // Any other outcome means that a newer request of the same author has been carried out.
     if let Some(Outcome::Stored { .. }) = outcome? {
-        tracing::info!("a request to vanish was carried out that was kept before [info] url");
+        tracing::info!(
+            "a request to vanish was carried out that was stored before [info] url was set"
+        );
     }
     Ok(())
 }

@@ -169,7 +169,7 @@ impl Door for WakuDoor {
 
     fn restore(&self, part: &[u8]) {
         if self.waku.poll.restore(part).is_none() {
-            tracing::warn!("what clients had not polled yet was not handed over whole");
+            tracing::warn!("not all messages that clients had not polled yet were handed over");
         }
     }
 
@@ -228,7 +228,7 @@ async fn serve(
         #[cfg(feature = "libp2p")]
         resume.map(|resume| {
             let resume = resume.run(Arc::clone(&waku), stop.clone());
-            tokio::spawn(vital("what asks other stores", resume))
+            tokio::spawn(vital("the queries to other stores", resume))
         }),
         #[cfg(feature = "libp2p")]
         Some(tokio::spawn(vital("Waku's sync", p2p::sync::run(Arc::clone(&waku), stop.clone())))),

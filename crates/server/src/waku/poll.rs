@@ -25,7 +25,7 @@ pub(super) enum PollTopic {
 
 /// The error for too many subscribed topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there are {TOPICS_MAX} subscriptions already, and no room for more")]
+#[error("there are {TOPICS_MAX} subscriptions already, which is the maximum")]
 pub(super) struct TooManyTopics;
 
 /// The queues of all topics.

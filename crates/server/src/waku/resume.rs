@@ -153,7 +153,7 @@ impl HistoryFetch {
                         messages = fetched.messages,
                         new = fetched.stored,
                         refused = fetched.refused,
-                        "fetched what came meanwhile"
+                        "fetched the missed messages"
                     );
                     return true;
                 }

@@ -168,7 +168,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                 }
                 Opcode::Continuation => {
                     let Some(begun) = &mut self.begun else {
-                        return Err(CloseFault::protocol("a message goes on that has not begun"));
+                        return Err(CloseFault::protocol(
+                            "a continuation frame has no message to continue",
+                        ));
                     };
                     begun.bytes.extend_from_slice(payload);
                     let Some(begun) = self.begun.take_if(|_| head.fin) else { continue };

@@ -112,7 +112,8 @@ impl TopicIndex {
             drop(known);
             tracing::warn!(
                 topics = self.topics_max,
-                "more topics than are kept in memory: questions by bloom filter test each envelope"
+                "the archive has more topics than fit into memory: questions by bloom filter test \
+                 each envelope"
             );
         }
     }

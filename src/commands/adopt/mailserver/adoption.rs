@@ -49,7 +49,7 @@ pub(in crate::commands::adopt) struct AdoptMailserverArgs {
 /// The reasons why rows are not copied.
 pub(super) const REASONS: ReasonWords = &[
     (RefusalReason::Malformed, "malformed", "not an envelope"),
-    (RefusalReason::BadId, "bad id", "the key says another hash than the envelope has"),
+    (RefusalReason::BadId, "bad id", "the hash in the key is not the envelope's hash"),
     (RefusalReason::TooLarge, "too large", "above whisper.envelope_bytes_max"),
     (RefusalReason::Duplicate, "duplicate", "already kept"),
     (RefusalReason::Foreign, "foreign", "a key that no mail server makes"),

@@ -83,7 +83,10 @@ impl StrfrySource {
         let meta = match meta {
             Some(LmdbValue::Bytes(meta)) => meta,
             None => {
-                bail!("{shown} is no database of strfry: it has not its tables. Nothing was done")
+                bail!(
+                    "{shown} is no database of strfry: strfry's tables are missing. Nothing was \
+                     done"
+                )
             }
             Some(_) => bail!("{shown} is damaged: its version cannot be read. Nothing was done"),
         };
@@ -191,7 +194,7 @@ fn read_decompressor(
 
 /// The table of events.
 fn payloads(snapshot: &LmdbSnapshot<'_>) -> Result<LmdbTable, LmdbFault> {
-    let gone = || LmdbFault::Damage("its table of events is gone".into());
+    let gone = || LmdbFault::Damage("its table of events is missing".into());
     snapshot.table(PAYLOADS)?.ok_or_else(gone)
 }
 

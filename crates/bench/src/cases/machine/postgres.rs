@@ -72,7 +72,7 @@ impl InstalledPostgres {
             }
             _ => bail!(
                 "PostgreSQL {VERSION_MIN} or newer is needed, with initdb and pg_basebackup: install Debian's package \
-                 `postgresql`, or give --servers that run already"
+                 `postgresql`, or name running servers with --servers"
             ),
         }
     }

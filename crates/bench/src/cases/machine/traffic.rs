@@ -95,7 +95,7 @@ impl TrafficCounter {
             })?;
             anyhow::Ok(Self { port, counts, _stop: stop })
         };
-        start().context("no port could be opened to count what is sent to a database")
+        start().context("no port could be opened to count the traffic to a database")
     }
 
     pub(in crate::cases) fn port(&self) -> u16 {

@@ -177,7 +177,7 @@ impl ComparisonJob {
         }
         let now = Query { now: self.relay.shelf.clock().now_s(), ..(*query).clone() };
         let Some(ranges) = self.relay.shelf.store().ranges(&now)? else {
-            let lacking = "a part of the archive is being made anew; begin again";
+            let lacking = "a part of the archive is being rebuilt; begin again";
             return Err(NostrVerdict::Error.because(lacking).into());
         };
         let answer = RangesResponder::new(message, self.frame_bytes_max())?;

@@ -73,9 +73,9 @@ enum NotAdmitted {
     Address(ClientAddress),
     #[error("too many connections are being set up")]
     HalfOpen,
-    #[error("there are as many connections as there may be")]
+    #[error("the maximum number of connections is open")]
     Full,
-    #[error("the peer has as many connections as it may")]
+    #[error("the peer has its maximum number of connections")]
     Peer,
     #[error("{0} is not served")]
     Denied(IpAddr),

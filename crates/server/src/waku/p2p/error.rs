@@ -65,7 +65,7 @@ pub(in crate::waku) enum AskFault {
     #[error("the peer took more than {0} s")]
     Slow(u64),
     /// The bytes are not an answer.
-    #[error("the peer's answer is none: {0}")]
+    #[error("the peer's answer is invalid: {0}")]
     Malformed(#[from] ProtobufError),
     /// The answer has too many messages.
     #[error("the peer's answer has more than {PAGE_MAX} messages")]

@@ -253,7 +253,7 @@ async fn session(
         transfer::send(waku, control, (peer.id, peer.source), &lacks).await?
     };
     network.sent.note(peer.id, lacks.into_iter());
-    tracing::info!(peer = %peer.id, lacks = count, sent, "sent what another store lacked");
+    tracing::info!(peer = %peer.id, lacks = count, sent, "sent another store the missing messages");
     Ok(())
 }
 

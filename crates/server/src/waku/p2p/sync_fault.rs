@@ -24,7 +24,7 @@ pub(super) enum SyncFault {
     #[error("it took too long")]
     Time,
     /// The maximum number of sessions runs already.
-    #[error("there are as many comparisons as there may be")]
+    #[error("the maximum number of comparisons is in progress")]
     Sessions,
     /// The peer exceeds a rate limit.
     #[error(transparent)]
@@ -45,7 +45,7 @@ pub(super) enum SyncFault {
     #[error(transparent)]
     Stream(#[from] OpenStreamError),
     /// The lists of all sessions together are too long.
-    #[error("more is being compared than there is room for")]
+    #[error("all comparisons together have too many messages")]
     Room,
     /// The list of the session would be longer than this.
     #[error("there are more than {0} messages to compare")]

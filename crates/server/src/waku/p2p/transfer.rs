@@ -115,7 +115,7 @@ async fn store_gossip(waku: &Arc<WakuNode>, mut stream: Stream) {
         new += u64::from(taken.unwrap_or_default());
     }
     if new > 0 {
-        tracing::info!(new, "another store sent what this one lacked");
+        tracing::info!(new, "another store sent the messages that this store lacked");
     }
 }
 

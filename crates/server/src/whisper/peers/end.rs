@@ -14,7 +14,7 @@ pub(super) enum PeerSessionEnd {
     #[error(transparent)]
     Connection(#[from] RlpxError),
     /// The peer exceeded a time limit; see [`PeerTimes`].
-    #[error("the peer does not answer, or does not read what it asked for")]
+    #[error("the peer does not answer, or does not read the answer to its request")]
     Timeout,
     /// See [`StatusError`].
     #[error(transparent)]

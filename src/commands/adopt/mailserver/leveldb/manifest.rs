@@ -50,7 +50,7 @@ impl DatabaseVersion {
         });
         match fault {
             Some(fault) => Err(fault),
-            None if damaged > 0 => bail!("its checksums are not those of its bytes"),
+            None if damaged > 0 => bail!("its checksums do not match its bytes"),
             None => Ok(version),
         }
     }
@@ -70,7 +70,7 @@ impl DatabaseVersion {
                 let order = fields.string().context(SHORT)?;
                 if order != BYTEWISE {
                     let order = String::from_utf8_lossy(order);
-                    bail!("its keys are in another order than that of their bytes ({order})");
+                    bail!("its keys are not in the order of their bytes ({order})");
                 }
             }
             2 => self.log = fields.number().context(SHORT)?,
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_said() {
         for (record, words) in [
-            (&[1, 3, b'a', b'b', b'c'][..], "another order than that of their bytes (abc)"),
+            (&[1, 3, b'a', b'b', b'c'][..], "not in the order of their bytes (abc)"),
             (&[7, 0, 5], "cut short"),
             (&[8, 1], "not known (8)"),
         ] {

@@ -78,8 +78,8 @@ impl LevelDb {
             }
         }
         bail!(
-            "{} names tables that are not there: files are missing, or it changes too fast. Adopt \
-             from a copy that was made while the mail server was stopped",
+            "{} names tables that do not exist: files are missing, or the directory changes too \
+             fast. Adopt from a copy that was made while the mail server was stopped",
             self.dir.display()
         )
     }

@@ -42,7 +42,9 @@ pub(super) enum TableFault {
 impl From<std::io::Error> for TableFault {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => Self::Damage("it is shorter than it says"),
+            std::io::ErrorKind::UnexpectedEof => {
+                Self::Damage("it is shorter than the length that it states")
+            }
             _ => Self::File(error),
         }
     }

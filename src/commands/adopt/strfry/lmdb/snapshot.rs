@@ -269,7 +269,7 @@ impl<'a> LmdbSnapshot<'a> {
         let mut first = [0; 16];
         self.file.bytes_at(&mut first, self.page_offset(number)?)?;
         let at = overflow_value(&first, number, len, self.file.page_bytes)
-            .ok_or_else(|| damage(&format!("page {number} has not the value that it should")))?;
+            .ok_or_else(|| damage(&format!("page {number} does not have the expected value")))?;
         let mut value = vec![0; len];
         self.file.bytes_at(&mut value, at)?;
         Ok(value)
