@@ -18,8 +18,8 @@ pub(crate) fn flag() -> anyhow::Result<Arc<AtomicBool>> {
     flag_leaving("")
 }
 
-/// The same for a command that leaves something behind if it ends at once. `left` describes the
-/// leftover in a sentence that begins with a space.
+/// Like [`flag`], for a command that leaves files behind if it ends at once. `left` is a sentence
+/// about these files, which begins with a space.
 pub(crate) fn flag_leaving(left: &str) -> anyhow::Result<Arc<AtomicBool>> {
     let words = format!("hark: asked a second time to stop, so it stopped at once.{left}");
     let flag = Arc::new(AtomicBool::new(false));

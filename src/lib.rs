@@ -46,7 +46,8 @@ pub use crate::writer::OwnedStore;
 use crate::cli::{Cli, Command};
 use crate::wrong_use::WrongUse;
 
-/// Runs the command line with the given networks and stores. The first of each is the default.
+/// Runs the command line with the given networks and stores. The first network and the first store
+/// are the defaults.
 pub fn run(networks: &'static [NetworkSetup], stores: &'static [StoreSetup]) -> ExitCode {
     config::serve_these(networks);
     stores::open_these(stores);

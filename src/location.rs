@@ -227,8 +227,8 @@ impl ArchiveLocation {
     }
 
     /// Returns a function that opens another archive's shelf as this shelf's mirror. The function
-    /// can be retried until the other archive is available. `lock` is that archive's lock,
-    /// which its shelves share.
+    /// can be retried until the other archive is available. `lock` is the other archive's lock; all
+    /// shelves of an archive share its lock.
     pub(crate) fn mirror(
         &self,
         address: &str,

@@ -48,7 +48,7 @@ pub(crate) fn served_at(config: &Config) -> SocketAddr {
     reached(config.metrics.listen.unwrap_or(config.listen))
 }
 
-/// Returns the status and the body of an answer, or `None` if the answer is not from HTTP.
+/// Returns the status and the body of an answer, or `None` if the answer is not HTTP.
 pub(crate) fn parse(answer: &str) -> Option<(u16, &str)> {
     let status = answer.split(' ').nth(1)?.parse().ok()?;
     Some((status, answer.split_once("\r\n\r\n")?.1))

@@ -72,8 +72,8 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
     let _lock = DirectoryLock::acquire(data)
         .with_context(|| format!("{} cannot be restored into", data.display()))?;
     let (restoring, restored) = (data.join(RESTORE.unfinished), data.join(RESTORE.finished));
-    // If an interrupted restore only has to be moved into place, it is completed, regardless of the
-    // backup named now.
+    // If an interrupted restore has written all its files, this run only moves them into place, and
+    // does not restore the backup named now.
     let mut time = None;
     if !restored.exists() {
         if args.move_aside {

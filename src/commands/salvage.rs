@@ -116,7 +116,8 @@ pub(crate) fn run(
             print_report(*network, report)?;
         }
     }
-    // This step comes last, so that an archive in its final place has been reported.
+    // The report comes before this step, so that the user has the report of every archive that is
+    // in its final place.
     SALVAGE.finish(&args.to)?;
     owner::report_to_root(&args.to, Some(&args.from));
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -40,7 +40,7 @@ pub(crate) enum LogFormat {
 /// The names of levels.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// The target of a warning for each invalid message of a peer. With these warnings, a peer could
+/// A log target that warns of each invalid message of a peer. With these warnings, a peer could
 /// fill the log.
 const LOUD: &str = "libp2p_gossipsub";
 

@@ -54,8 +54,8 @@ impl FileWatch {
         (self.asked.is_some() || self.seen != self.read) && self.quiet_for(now) >= quiet
     }
 
-    /// Returns whether the files must be read once more later. They must if a file changed during
-    /// the read, or if the end of a file may be missing and its last change is recent.
+    /// Returns whether the files must be read once more later. This is the case if a file changed
+    /// during the read, or if the end of a file may be missing and its last change is recent.
     pub(crate) fn must_wait(&self, config: &Config, before: &Config, now: Instant) -> bool {
         let is_short = config.may_be_cut_off(before) && self.quiet_for(now) < QUIET_IF_SHORT;
         is_short || config.files.iter().any(|file| file.again() != *file)

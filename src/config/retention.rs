@@ -16,7 +16,7 @@ pub(crate) struct EraseBound(pub(crate) Option<u64>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IntervalSeconds(pub(super) u64);
 
-/// In seconds.
+/// A number of seconds.
 impl SettingType for IntervalSeconds {
     fn read(value: &TypedValue) -> Result<Self, String> {
         match u64::read(value)? {

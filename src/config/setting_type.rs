@@ -263,7 +263,7 @@ pub(super) fn texts(value: &TypedValue) -> Option<Vec<String>> {
     value.entries()?.iter().map(|value| String::read(value).ok()).collect()
 }
 
-/// In milliseconds.
+/// A number of milliseconds.
 impl SettingType for Duration {
     fn read(value: &TypedValue) -> Result<Self, String> {
         u64::read(value).map(Self::from_millis)

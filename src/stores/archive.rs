@@ -20,7 +20,7 @@ use crate::config::{Config, ShelfConfig, shelf_config};
 pub struct StoreSetup {
     /// The form of the store's addresses.
     pub form: AddressForm,
-    /// Returns the archive at an address, for the archive's directory. Opens nothing.
+    /// Returns the archive at an address. The path is the archive's directory. Opens nothing.
     pub archive: fn(&str, &Path) -> Arc<dyn ArchiveStore>,
 }
 

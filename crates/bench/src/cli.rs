@@ -40,7 +40,7 @@ pub(crate) enum Bench {
     Ingest(IngestArgs),
     /// Send the queries that clients send, shape by shape, and measure the time to EOSE
     Query(BenchQueryArgs),
-    /// Be a relay that does nothing, which `query` measures beside the relay
+    /// Run a relay that does nothing, for comparison in `query` and `fanout`
     Null(NullArgs),
     /// Publish to many subscriptions, and measure the time to delivery
     Fanout(FanoutArgs),

@@ -363,7 +363,8 @@ impl EventGenerator {
         (kind, EventAuthor::Ranked(author as u32), content)
     }
 
-    /// Draws the time of the next event: mostly seconds ago, one in 50 up to a day ago.
+    /// Draws the time of the next event: usually some seconds ago, and for one event in 50 up to a
+    /// day ago.
     fn time(&mut self) -> u64 {
         let now = END - SPAN_S + self.made * SPAN_S / self.count.max(1);
         let late =

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &NullArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The subscriptions to each author, by connection.
+/// The connections that subscribe to each author.
 #[derive(Default)]
 struct ListeningStreams(RwLock<HashMap<Vec<u8>, Vec<ListeningStream>>>);
 

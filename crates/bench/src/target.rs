@@ -127,7 +127,8 @@ pub(crate) struct Refusals(BTreeMap<String, u64>);
 impl Refusals {
     /// Counts a refusal, with the reason that the relay gave.
     pub(crate) fn add(&mut self, what: &str, reason: &str) {
-        // A hundred reasons are enough to read. A relay that puts ids into its reasons gives more.
+        // Only a hundred different reasons are counted, because a relay may put ids into its
+        // reasons.
         let key = format!("{what}: {reason}");
         let key = if self.0.contains_key(&key) || self.0.len() < 100 {
             key

@@ -76,7 +76,7 @@ async fn transport(address: &RelayAddress, uri: &Uri) -> Result<Box<dyn RelayTra
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let port = uri.port_u16().unwrap_or(if address.is_encrypted() { 443 } else { 80 });
     let socket = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
-    // Without this option, a request is only sent a little later.
+    // A failure is harmless: requests are then sent a little later.
     let _ = socket.set_nodelay(true);
     if !address.is_encrypted() {
         return Ok(Box::new(socket));

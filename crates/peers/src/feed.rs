@@ -42,8 +42,8 @@ impl SeenIds {
     }
 }
 
-/// From when on events were missed since the last comparison of a stream. Only times are stored,
-/// not ids.
+/// Remembers that events were missed since the last comparison of a stream. Only the earliest times
+/// of these events are stored, not their ids.
 #[derive(Debug, Default)]
 pub(crate) struct MissedEvents {
     times: Mutex<MissedTimes>,

@@ -49,7 +49,7 @@ struct FrameFilter {
     long: Option<(u64, Vec<u8>)>,
 }
 
-/// The part of the stream that comes next.
+/// The part of the stream to which the next bytes belong.
 enum FramePart {
     /// The answer to the handshake. The number counts the bytes of [`HEAD_END`] that the last bytes
     /// have matched.

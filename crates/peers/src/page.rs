@@ -175,7 +175,7 @@ impl RelayPages<'_> {
         let (mut until, mut edge) = (to, HashSet::new());
         let mut longest = 0;
         self.budget.walks += 1;
-        // Whether the last page had only known events, and its second may have more events.
+        // Whether the last page had only known events, although its second may have more events.
         let mut may_be_cut = false;
         loop {
             let window = Query { to: until, limit: PAGE_EVENTS, ..query.clone() };

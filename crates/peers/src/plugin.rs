@@ -124,7 +124,8 @@ impl EventPlugin {
                 let wait = (RESTART * 2_u32.saturating_pow(state.failures)).min(RESTART_MAX);
                 state.not_before = Some(Instant::now() + wait);
                 state.failures = (state.failures + 1).min(30);
-                // Logs the first failure, and once that the plugin keeps failing.
+                // Logs only the first two failures. The second line tells that the plugin is
+                // restarted until it works.
                 if state.failures <= 2 {
                     let until = if state.failures == 1 { "" } else { ", until it works" };
                     tracing::warn!(

@@ -371,7 +371,7 @@ impl LiveStream<'_> {
         }
     }
 
-    /// The start time of a comparison because of missed events.
+    /// Returns the time from which a comparison must look for missed events.
     fn missed(&self) -> Option<u64> {
         let from = self.memory.missed.take();
         match (from, *self.memory.last.lock()) {

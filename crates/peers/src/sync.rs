@@ -209,8 +209,8 @@ impl SyncJob<'_> {
             let newest = local::newest(Arc::clone(&self.local.store), self.query.clone()).await?;
             let from = newest.from;
             // The relay is asked for private kinds as well, although this archive's items exclude
-            // them. Most relays leave private kinds out; otherwise `Differences` drops the ids of
-            // events that this archive already has.
+            // these kinds. Most relays leave private kinds out; otherwise `Differences` drops the
+            // ids of events that this archive already has.
             let mut asked = Query {
                 from,
                 not_kinds: Vec::new(),

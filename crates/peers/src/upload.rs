@@ -26,7 +26,7 @@ const READ_TOGETHER: usize = 256;
 /// Maximum number of consecutive events that a relay may leave unanswered.
 const SILENT_MAX: u32 = 3;
 
-/// Some events that are to be sent.
+/// Events to send.
 pub(crate) enum UploadList {
     /// Ids of events in the archive.
     Ids(Vec<Id>),

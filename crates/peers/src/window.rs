@@ -246,9 +246,10 @@ fn is_unknown(notice: &str) -> bool {
     UNKNOWN.iter().any(|word| notice.contains(word))
 }
 
-/// Whether the relay includes a local event in a comparison. `item` is the event, and `query` finds
-/// it. A relay that hides some kinds leaves their events out or refuses the comparison; some relays
-/// do neither. The inner error is the reason why the relay does not compare.
+/// Whether the relay includes a local event in a comparison. `item` is the event's item, and
+/// `query` finds the event. A relay that hides some kinds leaves their events out or refuses the
+/// comparison; some relays do neither. The inner error is the reason why the relay does not
+/// compare.
 pub(crate) async fn includes(
     client: &PeerClient,
     network: &dyn Network,

@@ -5,7 +5,7 @@ use hark_codec::nostr::{Event, EventArena};
 /// The events that do not leave this archive.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Withheld {
-    /// Sorted.
+    /// The withheld kinds, sorted.
     pub(crate) kinds: Vec<u32>,
     /// Whether protected events (NIP-70), which only their authors may publish, are withheld.
     pub(crate) protected: bool,

@@ -1,4 +1,4 @@
-//! The client at the other end of a connection, even if a trusted proxy is in between.
+//! Finds the client of a connection, even behind a trusted proxy.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

@@ -21,7 +21,7 @@ pub struct Clients {
 pub(crate) enum AddressClass {
     /// A client that the address lists admit.
     Client,
-    /// A trusted proxy. Its address does not identify its clients.
+    /// A trusted proxy. Many clients share this address.
     Proxy,
     /// A client that the address lists reject.
     Denied,

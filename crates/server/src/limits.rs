@@ -113,7 +113,7 @@ pub struct Limits {
     pub control_connections_max: usize,
     /// Bytes of one frame on `control.sock`. A longer frame ends the connection.
     pub control_frame_bytes_max: usize,
-    /// Records of one control connection without an answer. Above the bound, nothing more is read
+    /// Unanswered records of one control connection. Above the bound, the server reads nothing more
     /// from the connection.
     pub control_window: usize,
 

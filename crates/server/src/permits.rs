@@ -84,7 +84,7 @@ impl<K> Clone for Shares<K> {
 }
 
 impl<K: Copy + Eq + Hash> Shares<K> {
-    /// `max` units in all, of which a key may hold `of_key_max`.
+    /// Allows `max` units in all, and `of_key_max` units for each key.
     pub(crate) fn new(max: usize, of_key_max: usize) -> Self {
         let by_key = HashMap::new();
         Self(Arc::new(Mutex::new(SharesHeld { max, of_key_max, held: 0, by_key })))

@@ -18,7 +18,7 @@ pub(super) struct AdoptBatch<P> {
     /// The position of its last row.
     pub(super) at: P,
     pub(super) rows: u64,
-    /// How much of the source was read up to the end of the batch, in the unit of [`AdoptTotal`].
+    /// How much of the source was read so far, including this batch, in the unit of [`AdoptTotal`].
     pub(super) done: u64,
 }
 

@@ -20,7 +20,7 @@ const KEY_SLOTS: usize = 4096;
 /// Why a row has no valid event, and details, which may be empty.
 pub(super) type EventRowFault = (RefusalReason, String);
 
-/// A row of another relay that has an event.
+/// A row of another relay's database. Each row has one event.
 pub(super) trait EventRow: Sync {
     /// Returns the row's name in reports, for a row whose event cannot be read.
     fn name(&self) -> String;

@@ -10,7 +10,7 @@ use crate::commands::refusal::RefusalReason;
 use crate::interrupt;
 use crate::print;
 
-/// Maximum ids shown of records whose bytes differ.
+/// A report lists at most this many ids of records that differ from the source.
 const DIFFERENT_MAX: usize = 10;
 
 /// Words for reports about one kind of source.
@@ -158,7 +158,7 @@ impl SourceSweep {
     }
 }
 
-/// Reports a run, and returns its exit code. `swept` is `None` if it was interrupted.
+/// Reports a run, and returns its exit code. `swept` is `None` if the comparison was interrupted.
 pub(super) fn finish(
     tally: &AdoptTally,
     pace: &AdoptPace<'_>,

@@ -60,7 +60,7 @@ struct RecordState {
 }
 
 /// A reader that turns text into records without inner line breaks. Each record ends with a line
-/// break or with [`RECORD_END`]. It is preceded by as many line breaks as in the source, so that
+/// break or with [`RECORD_END`]. As many line breaks precede the record as in the source, so that
 /// lines can be counted. Records are outermost objects and messages, objects in arrays at any
 /// depth, and messages in arrays. The text around records is dropped. Text that is not JSON is
 /// passed on line by line.
@@ -450,7 +450,7 @@ mod tests {
 
     #[test]
     fn little_is_held_back() {
-        // An object counts as an object around records only if the array begins within the limit.
+        // The records in an object's array are found only if the array begins within the limit.
         let long = "x".repeat(HELD_BYTES_MAX);
         let (near, far) = (
             format!("{{\"a\":\"{}\",\"m\":[{{}}]}}", &long[40..]),

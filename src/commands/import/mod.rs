@@ -292,7 +292,8 @@ impl ImportWriter<'_> {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    // The process that writes the pipe may wait until its records are stored.
+                    // The process at the other end of the pipe may send nothing more until these
+                    // records are stored.
                     self.write(1)?;
                     continue;
                 }

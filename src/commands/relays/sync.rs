@@ -334,7 +334,7 @@ fn to_text(
     row("waits", totals.slowed, "waits for the relay's rate limit");
     row("seconds in part", totals.unreached, "of more events than the relay returns");
     let is_done = end.error.is_none() && !end.stopped;
-    // This note is no count, so it comes last.
+    // The note about withheld events has no count, so the note comes last.
     let kept = describe_withheld(args, end).unwrap_or_default();
     if rows.is_empty() && is_done && totals.refused_here.total() == 0 {
         return format!("{head}; both are in step, and were before{kept}");

@@ -11,7 +11,7 @@ use crate::config::Config;
 /// then be smaller than [`LOG_BYTES_MIN`].
 const LOGS_MIN: u64 = 40;
 const LOG_BYTES_MIN: u64 = 256 << 10;
-/// Deleted records may permanently occupy a bound in bytes divided by this number: a twentieth.
+/// Deleted records may permanently occupy a twentieth of a bound in bytes.
 const DEAD_SHARE: u64 = 20;
 
 /// Returns the bounds of the files of a shelf that has these rules for deleting records.

@@ -98,8 +98,8 @@ impl<'a> CasesBench<'a> {
         Ok((sum, spent, seconds))
     }
 
-    /// Measures the throughput of the last measured setup with bounds on the CPU of its servers of
-    /// PostgreSQL, if this machine can set bounds.
+    /// Measures the throughput of the last setup again, now with bounds on the CPU of its
+    /// PostgreSQL servers. Does nothing if this machine cannot set bounds.
     pub(super) fn check(&mut self, setup: &CaseSetup<'_>) -> anyhow::Result<()> {
         let unbounded = self.setups.last().map_or(Vec::new(), |setup| setup.costs.clone());
         let mut measured = Vec::new();

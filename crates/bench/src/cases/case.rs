@@ -21,7 +21,7 @@ const DAY_S: f64 = 86_400.0;
 /// The part of the archive that a question covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuestionArea {
-    /// One author or one value of a tag, alternately.
+    /// All events of one author, or of one tag value. The questions alternate between the two.
     Narrow,
     /// All kinds and authors of some days.
     Wide,

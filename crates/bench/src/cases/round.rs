@@ -125,7 +125,7 @@ impl Asker {
     }
 }
 
-/// Pages received and CPU spent while the servers are under full load.
+/// The rate of pages and the CPU time while the servers are under full load.
 pub(super) struct FullLoad {
     pub(super) pages_per_s: f64,
     pub(super) spent: SpentCpu,

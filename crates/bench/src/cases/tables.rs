@@ -96,10 +96,11 @@ pub(super) fn add_costs(report: &mut BenchReport, setups: &[MeasuredSetup]) {
         }
     }
     table.note(
-        "Of one question, with 5 at once. database: PostgreSQL by itself, or the coordinator. workers: all \
-         together; busiest: the share of one of them. to Hark, from workers: all bytes of the connections. \
-         statements, round trips: between Hark and its database. shards: statements of the coordinator to \
-         its workers, one for each shard that it reads, as often as it reads it.",
+        "Each figure is for one question, with 5 questions at once. database: PostgreSQL without \
+         Citus, or the coordinator. workers: all workers together. busiest: the busiest worker's \
+         share of the workers' CPU. to Hark, from workers: all bytes of these connections. \
+         statements, round trips: between Hark and its database. shards: statements of the \
+         coordinator to its workers, one for each read of a shard.",
     );
     report.section(ReportSection { key: "costs", title: "What a question costs", report: table });
 }
@@ -172,12 +173,14 @@ pub(super) fn add_model(report: &mut BenchReport, cores: ServerCores, setups: &[
         report.chart(chart);
     }
     table.note(format!(
-        "Questions a second that each kind of server has CPU for, with {} of a core for each worker and each \
-         PostgreSQL by itself, {} for the coordinator and {} for each Hark; the least of them is predicted. Pairs and \
-         clusters are predicted from the mean of the costs that they had with these bounds. measured: with these bounds of CPU, but none for Hark. ratio: measured beside \
-         predicted. beside 1 pair, beside the smallest: measured, beside what one pair and the smallest cluster \
-         answered. database used, busiest used: how much of its CPU the database or coordinator, and the busiest \
-         worker, used meanwhile: a server that used nearly all of it was the limit.",
+        "The questions a second that each kind of server has CPU for: {} of a core for each \
+         worker and each PostgreSQL without Citus, {} for the coordinator and {} for each Hark. \
+         The smallest of these numbers is the prediction, from the mean costs of all pairs, or of \
+         all clusters, with these bounds. measured: a run with these bounds, but without a bound \
+         for Hark. ratio: measured divided by predicted. beside 1 pair, beside the smallest: \
+         measured, divided by the result of one pair or of the smallest cluster. database used, \
+         busiest used: the share of its CPU that the database or coordinator, and the busiest \
+         worker, has used: a server that has used nearly all of its CPU was the limit.",
         cores.postgres, cores.coordinator, cores.hark
     ));
     let title = "How many questions a second servers answer, by their CPU";

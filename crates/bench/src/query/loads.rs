@@ -74,7 +74,7 @@ pub(super) fn mixed(loads: &[ShapeRequests], connections: usize) -> ShapeRequest
     }
 }
 
-/// Returns the first, the middle and the last pages. Empty if there are too few to compare.
+/// Returns the first, the middle and the last pages, or an empty list for fewer than four pages.
 pub(super) fn depths(pages: &[String]) -> Vec<&[String]> {
     let part = PAGES.min(pages.len() / 4);
     if part == 0 {

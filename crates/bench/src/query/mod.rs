@@ -260,8 +260,8 @@ impl MeasuredNull {
         Ok(Self { target, connections, _relay: relay })
     }
 
-    /// Sends requests like those of the load, answered with the mean of `answers`. Returns the CPU
-    /// time of a request, in ms.
+    /// Sends requests like those of the load to the relay that does nothing. Each answer has the
+    /// mean size of `answers`. Returns the CPU time of a request, in ms.
     async fn ask(
         &mut self,
         load: &ShapeRequests,

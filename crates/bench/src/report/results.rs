@@ -328,8 +328,8 @@ impl BenchReport {
         out
     }
 
-    /// Returns a line of heads, a line of units, then the rows. With only one row, each figure has
-    /// its own line.
+    /// Returns the lines of the table: the heads, the units, and then the rows. With only one row,
+    /// each figure has its own line.
     pub(crate) fn table(&self) -> Vec<Vec<String>> {
         let other = self.baseline_name();
         let text = |value: Option<f64>| value.map_or_else(|| "-".into(), figure);

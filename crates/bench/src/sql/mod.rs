@@ -158,8 +158,8 @@ fn measure(
         }
     }
     report.note(
-        "growth: p50 beside that at the first size. ratio: nostream's p50 beside ours. nostream's \
-         full-text index is left out, as no question here needs it.",
+        "growth: p50 divided by the p50 at the first size. ratio: nostream's p50 divided by \
+         Hark's. nostream's full-text index is left out, as no query here needs the index.",
     );
     Ok(report)
 }

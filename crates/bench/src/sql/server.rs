@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, Config, NoTls};
 
-/// A PostgreSQL server, as the configuration for connections to its databases.
+/// Holds the connection settings of a PostgreSQL server. Each connection adds a database name.
 pub(crate) struct SqlServer(Config);
 
 impl SqlServer {

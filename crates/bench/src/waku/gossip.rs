@@ -1,7 +1,7 @@
 //! Publishes by gossip, as the peers of a node do (RFC 11/WAKU2-RELAY). Each publisher has its own
-//! key and its own connection. Like every relay node, a publisher subscribes to the topic. So a
-//! publisher receives the messages of the others, and outside the mesh requests the messages of
-//! each second at once.
+//! key and its own connection. Like every relay node, a publisher subscribes to the topic. So each
+//! publisher also receives the messages that the other publishers send. Outside the mesh, a
+//! publisher requests all messages of a second at once.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs as _};

@@ -18,7 +18,7 @@ use crate::websocket::Url;
 
 /// How long to query if nothing is published and `--seconds` is not given.
 const SECONDS: f64 = 10.0;
-/// A shape with its queries, and how long its first answer took.
+/// The queries of one shape, and how long the first answer took.
 pub(super) struct ShapeQueries {
     pub(super) name: &'static str,
     pub(super) may_be_empty: bool,

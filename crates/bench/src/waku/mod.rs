@@ -159,8 +159,8 @@ fn measure(
             published.times.merge(&watched.times);
             watched.refusals.add_to(report, &format!("{name}, watched"));
             report.note(format!(
-                "{name}: times are from when a message was due until the node gave it back; {} of {} were \
-                 watched, which took {} of all requests.",
+                "{name}: a time begins when a message is due, and ends when the node returns the \
+                 message to a query; {} of {} messages were watched, with {} of all requests.",
                 number(watched.messages),
                 number(published.count),
                 number(watched.count)

@@ -186,9 +186,9 @@ async fn connect(url: &Url) -> anyhow::Result<SendRequest<Full<Bytes>>> {
     connect.await.with_context(|| format!("no connection to {}", url.text))
 }
 
-/// Returns the number of messages in an answer and the cursor of the next page. A load needs
-/// nothing else, and this scan takes little CPU from the node on the same machine. The scan
-/// searches for names with their quotes, since quotes within JSON strings are escaped.
+/// Returns the number of messages in an answer and the cursor of the next page. A load needs only
+/// these two, and a scan takes less CPU from the node on the same machine than a JSON parser. The
+/// scan searches for names with their quotes, since quotes within JSON strings are escaped.
 pub(crate) fn count_messages(body: &[u8]) -> anyhow::Result<(u64, Option<String>)> {
     const CURSOR: &[u8] = b"\"paginationCursor\"";
     if !(body.starts_with(b"{") && body.ends_with(b"}")) {

@@ -1,5 +1,5 @@
-//! Measures how long a way of answering takes for a question, with one thread and with several
-//! threads.
+//! Measures how long a question takes in one of the ways to answer, with one thread and with
+//! several threads.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -119,7 +119,7 @@ fn sets(ranked: &[Topic]) -> anyhow::Result<Vec<TopicSet>> {
         "there are only {} topics, and the questions need {TOPICS_MIN}: load more envelopes",
         ranked.len()
     );
-    // In a small set the last topic replaces missing ranks.
+    // If there are fewer topics than a rank, the last topic is taken.
     let at_rank =
         |rank: usize| ranked.get(rank - 1).or(ranked.last()).copied().context("there is no topic");
     let few = FEW.iter().map(|rank| at_rank(*rank)).collect::<anyhow::Result<Vec<_>>>()?;

@@ -16,7 +16,7 @@ pub(super) trait EnvelopeAsker: Send {
 /// Makes an asker for a thread.
 type AskerOpener<'a> = Box<dyn Fn() -> anyhow::Result<Box<dyn EnvelopeAsker + 'a>> + 'a>;
 
-/// A way of answering that is measured.
+/// One of the measured ways to answer a question, such as Hark's.
 pub(super) struct AnswerWay<'a> {
     pub(super) name: &'static str,
     /// The form of its questions.

@@ -74,7 +74,7 @@ impl Filters for EventFilters {
     }
 }
 
-/// Why a text is not a filter of events that can be answered.
+/// Why a text is not a filter of events, or cannot be answered.
 #[derive(Debug, thiserror::Error)]
 enum EventFilterError {
     #[error(transparent)]

@@ -31,7 +31,7 @@ pub enum NostrVerdict {
     Error,
     /// Refused until a key is proved.
     AuthRequired,
-    /// Not offered here.
+    /// The relay does not offer the requested function.
     Unsupported,
     /// The comparison is not open, or was ended because its client took too long.
     Closed,

@@ -22,7 +22,7 @@ pub(super) struct FeedWriter {
 
 struct FeedStream {
     stream: BufWriter<UnixStream>,
-    /// The shelves that the other end follows, each with the last position sent.
+    /// The shelves that the connected process follows, each with the last position that was sent.
     followed: Vec<(MovableShelf, LogPosition)>,
 }
 
@@ -41,8 +41,8 @@ impl FeedWriter {
         Self { to: Mutex::new(to) }
     }
 
-    /// Writes an answer about a shelf, after the growth of the followed shelves. So a follower
-    /// sends OK to its client only after its own readers see the record.
+    /// Reports the growth of the followed shelves, and then writes an answer about a shelf. So a
+    /// follower sends OK to its client only after its own readers see the record.
     pub(super) fn write_answer(&self, what: u8, shelf: &str, body: &[u8]) -> io::Result<()> {
         let mut to = self.to.lock();
         to.report_growth()?;

@@ -57,7 +57,8 @@ enum TakeoverOutcome {
     Kept(String),
     /// The other process has taken over.
     Away(Vec<Arc<Successor>>),
-    /// For this reason, this process does not write any more. No other process is known to write.
+    /// This process does not write any more, for the given reason. No other process is known to
+    /// write.
     Lost(String),
 }
 
@@ -85,8 +86,7 @@ impl TakeoverSource {
             begin
         };
         if !self.role.send_if_modified(begin) {
-            let text = "another process is taking over, or has taken over; try again, or take \
-                        over from that process";
+            let text = "another process is taking over, or has taken over; try again later";
             return protocol::write(&mut to, FAILED, "", text.as_bytes());
         }
         tracing::info!("another process wants to take over");
@@ -214,9 +214,7 @@ impl TakeoverSource {
         }
         match released.iter().try_for_each(|moved| moved.store.resume()) {
             Ok(()) => TakeoverOutcome::Kept(reason),
-            Err(why) => {
-                TakeoverOutcome::Lost(format!("{reason}; and a shelf cannot continue: {why}"))
-            }
+            Err(why) => TakeoverOutcome::Lost(format!("{reason}; and a shelf cannot go on: {why}")),
         }
     }
 
@@ -312,7 +310,7 @@ enum SuccessorLost {
     Follow(#[from] HandoverError),
 }
 
-/// A takeover between HANDED and its outcome.
+/// A takeover after the frame HANDED, until it succeeds or fails.
 struct TakeoverExchange<'a> {
     giving: &'a TakeoverSource,
     doors: &'a [OpenNetwork],
@@ -341,10 +339,7 @@ impl TakeoverExchange<'_> {
         let mut giver = OldProcess::Handed;
         let mut event = match self.send_state() {
             Ok(()) => ExchangeEvent::Moment,
-            Err(error) => self.failed(
-                ExchangeEvent::Gone,
-                format!("the sockets and the lock could not be handed over: {error}"),
-            ),
+            Err(error) => self.failed(ExchangeEvent::Gone, format!("the handover failed: {error}")),
         };
         loop {
             let (next, what) = giver.next(event);
@@ -394,8 +389,7 @@ impl TakeoverExchange<'_> {
                 }
                 STARTED => ExchangeEvent::Started,
                 FAILED => self.failed(ExchangeEvent::Failed, frame.text()),
-                _ => self
-                    .failed(ExchangeEvent::Failed, "the other process sent an unexpected message"),
+                _ => self.failed(ExchangeEvent::Failed, "an unexpected message arrived"),
             },
             // This process may have closed the connection itself, because it has been asked to end.
             Ok(None) if self.stopping.load(Ordering::Acquire) => ExchangeEvent::Stop,

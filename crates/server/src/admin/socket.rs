@@ -65,7 +65,7 @@ pub(super) fn put_in_place(bound: &Path, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the sockets of processes that ended before they moved theirs to `path`.
+/// Removes the sockets of processes that ended before they moved their sockets to `path`.
 fn remove_leftovers(path: &Path) -> io::Result<()> {
     let Some(dir) = path.parent() else { return Ok(()) };
     for entry in std::fs::read_dir(dir)? {

@@ -68,9 +68,9 @@ labels! {
         Kinds = "kinds",
         /// Time alone.
         Time = "time",
-        /// None: the lengths of posting lists showed that nothing matches.
+        /// No condition: the lengths of posting lists showed that nothing matches.
         Nothing = "nothing",
-        /// A count, which visits all parts of a store, each with its own plan.
+        /// A count. Each part of the store plans its own search.
         Count = "count",
     }
 }

@@ -52,9 +52,9 @@ impl HyperLogLog {
     }
 }
 
-/// Returns the register offset of a tag value: 8 plus the value of a hex digit, the 33rd. The
-/// digits are the value itself if it is an id or a key, the key in the value if it is an address,
-/// or else the hash of the value.
+/// Returns the register offset of a tag value: 8 plus the number of the 33rd hex digit. The digits
+/// are taken from an id or a public key itself, from the public key in an address, or from the hash
+/// of any other value.
 fn offset(value: &str) -> usize {
     let mut parts = value.split(':');
     let address_key = parts.nth(1).filter(|_| parts.next().is_some());

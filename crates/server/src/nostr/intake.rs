@@ -91,7 +91,8 @@ struct CheckedEvent {
 /// The action for an event once it is verified. All actions but `Prove` hold the event's record.
 enum EventPurpose {
     Keep(Vec<u8>),
-    /// A request about its author's own data. The author may not publish, for the given reason.
+    /// A request about its author's own data, such as a deletion. The author may not publish, for
+    /// the given reason.
     KeepRequest(Vec<u8>, NostrRefusal),
     PassOn(Vec<u8>),
     Prove,
@@ -168,8 +169,8 @@ impl Intake {
         self.work.notify_all();
     }
 
-    /// Takes this thread's share of the queue, waiting while it is empty. False once the queue is
-    /// closed and empty.
+    /// Waits while the queue is empty, then takes this thread's share of the queue. False once the
+    /// queue is closed and empty.
     fn pop_batch(&self, batch: &mut Vec<QueuedEvent>) -> bool {
         let mut queue = self.queue.lock();
         while queue.arrivals.is_empty() {

@@ -141,7 +141,7 @@ mod tests {
             document["supported_nips"],
             json!([1, 4, 9, 11, 40, 42, 45, 50, 62, 67, 70, 77, 91])
         );
-        // NIP-11 has removed these fields, or never had them.
+        // NIP-11 has removed these fields, or never had such fields.
         for gone in ["retention", "posting_policy", "relay_countries", "language_tags", "tags"] {
             assert!(document.get(gone).is_none(), "{gone}");
         }

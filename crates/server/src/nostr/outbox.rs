@@ -51,7 +51,8 @@ impl Drop for PolledOutbox {
 
 /// Runs `work`, and wakes sessions at its end, or when [`WOKEN_AT_ONCE`] sessions are to be woken.
 /// So if `work` puts items into the outboxes of a few sessions, each session sends its items in one
-/// write. With more sessions, items that arrive while a session sends go into its next write.
+/// write. If there are more sessions, a session that is already sending puts later items into its
+/// next write.
 pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
     /// Wakes the sessions also when `work` panics.
     struct WakeOnDrop;
@@ -71,8 +72,8 @@ pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Wakes sessions. Several sessions are woken by a task of the runtime that the thread has entered.
-/// A wake from another thread is a system call if a thread of the runtime sleeps.
+/// Wakes sessions. If this thread has entered the runtime, one task of the runtime wakes several
+/// sessions, because each wake from outside can cost a system call.
 fn wake_all(wakers: Vec<Waker>) {
     match Handle::try_current() {
         Ok(runtime) if wakers.len() > 1 => {

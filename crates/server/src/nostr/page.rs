@@ -36,8 +36,7 @@ pub(super) struct SessionSubscription {
     id: Box<str>,
     /// Bytes of the REQ message that opened the subscription.
     bytes: usize,
-    /// The memory of the subscription. It is counted until the subscription is removed from the
-    /// live index.
+    /// The memory of the subscription, counted until the live index drops the subscription.
     memory: Arc<BudgetShare>,
     /// `["EVENT","id",`
     open: Arc<[u8]>,
@@ -144,9 +143,10 @@ impl SessionSubscription {
     }
 }
 
-/// The removal of a large subscription from the live index after its end. It runs in slices on the
-/// reader threads, as the session's thread serves other sessions too. It counts as a question under
-/// way: otherwise a client could close subscriptions faster than they are removed.
+/// Removes a large subscription that has ended from the live index. The removal runs in slices on
+/// the reader threads, because the session's thread serves other sessions too. The removal counts
+/// as a question under way: otherwise a client could close subscriptions faster than they are
+/// removed.
 struct SubscriptionRemoval {
     handle: SubscriptionHandle,
     _memory: Arc<BudgetShare>,

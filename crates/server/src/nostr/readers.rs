@@ -234,7 +234,7 @@ impl Readers {
         rows_max: u64,
         begun: Instant,
     ) -> (Option<Box<dyn ReaderJob>>, Duration) {
-        // A panic is a bug of the server. It costs one answer, but not the thread.
+        // A panic is a bug of the server. The client loses this answer, but the thread continues.
         let turn = catch_unwind(AssertUnwindSafe(|| job.turn(rows_max)));
         let took = begun.elapsed();
         outbox.has_had(outbox.had_ns() + (took.as_nanos() as u64).saturating_sub(TURN_NS));

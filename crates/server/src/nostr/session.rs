@@ -303,7 +303,7 @@ impl RelaySession {
         Poll::Pending
     }
 
-    /// Counts the bytes received and not processed. Returns false if they exceed the budget.
+    /// Counts the bytes received and not processed. Returns false if the bytes exceed the budget.
     fn count_inbound(&mut self) -> bool {
         let waiting = self.waiting.as_ref().map_or(0, |(_, brought)| brought.text.len());
         let bytes = self.socket.unfinished() + waiting;
@@ -445,8 +445,8 @@ impl RelaySession {
 }
 
 impl OutgoingItems {
-    /// Feeds the next item to the socket. Of a live event, only the message to one subscription is
-    /// fed.
+    /// Feeds the next item to the socket. If the item is a live event, feeds the message to one of
+    /// its subscriptions only.
     fn feed(&mut self, socket: &mut Socket, sent: &mut SentCounts) {
         if let Some(OutboxItem::Live(live)) = self.parts.front_mut() {
             if let Some((pieces, weight)) = live.take() {

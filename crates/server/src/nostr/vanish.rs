@@ -26,7 +26,7 @@ pub(super) async fn follow(identity: SharedIdentity, shelf: Weak<Shelf>) {
             current.knows_url().then(|| current.hosts.clone())
         };
         let Some(open) = shelf.upgrade() else { return };
-        // On a blocking thread, because `judge` reads and writes the archive.
+        // `judge` runs on a blocking thread, because it reads and writes the archive.
         let judged = urls.map(|urls| crate::blocking::run(move || judge(&open, &urls)));
         if let Some(judged) = judged
             && let Ok(Err(error)) = judged.await

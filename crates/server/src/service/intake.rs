@@ -1,5 +1,5 @@
-//! Bounded writes. A record waits until the bytes of undurable records leave room for it, and its
-//! sender waits until the record is durable.
+//! Bounded writes. A record waits while too many bytes of earlier records are not durable yet. Its
+//! sender waits until the record itself is durable.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ impl Default for IntakeBounds {
 }
 
 impl IntakeBounds {
-    /// Options of a writer whose queue is larger than the possible number of records, because
-    /// retention writes, too.
+    /// Sets the length of the writer's queue. The queue is a little longer than `records_max`,
+    /// because retention writes, too.
     pub(super) fn writer(self, options: WriterOptions) -> WriterOptions {
         WriterOptions { queue_max: self.records_max + 64, ..options }
     }
@@ -37,7 +37,7 @@ impl IntakeBounds {
     }
 }
 
-/// The result for a record of a network without rules: the record is durable.
+/// The result of storing a record of a network without rules. In both cases the record is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Archived {
     /// The record is new.

@@ -1,6 +1,6 @@
 //! The service behind the doors of a network: **intake** stores records, **questions** searches
-//! pages, and **answers** bounds the memory of the pages that clients have not read. A door is the
-//! protocol alone: every door has the same bounds, rates, slow log and figures.
+//! pages, and **answers** bounds the memory of the pages that clients have not read. A door
+//! implements only its protocol. Bounds, rates, slow log and figures are the same for every door.
 //!
 //! - `intake`: bounded writes. The records that are not durable yet have at most a number of bytes,
 //!   and a new record waits until it fits. The record is durable before its sender gets an answer.

@@ -16,7 +16,7 @@ use crate::shelf::{Shelf, ShelfOptions, Subscribers};
 pub struct Service {
     /// The network's part of the archive.
     pub(crate) shelf: Arc<Shelf>,
-    /// The buckets of the rates of the network's own settings.
+    /// The token buckets for the rate limits in this network's settings.
     pub(crate) buckets: Arc<RateBuckets>,
     /// The settings of the server.
     pub(super) settings: SharedSettings,

@@ -1,6 +1,6 @@
 //! Charges questions to their sources, and searches their pages. A search first visits up to a
-//! number of rows at once. If more rows are needed, it waits until the fair queue of all sources
-//! reaches it. Slow questions are logged.
+//! number of rows at once. If more rows are needed, the search waits in the fair queue of all
+//! sources. Slow questions are logged.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Limits how many queries run in the store at a time. Sources take turns: each time a query ends,
-//! the next source may run one, however many questions each source has waiting.
+//! Limits how many queries run in the store at a time. Sources take turns: when a query ends, the
+//! next source with a waiting question may run a query, no matter how many questions each source
+//! has.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZero;
@@ -15,7 +16,7 @@ use crate::rate::RateSource;
 
 /// Run time up to which a query counts against the limit of quick queries.
 const QUICK: Duration = Duration::from_millis(10);
-/// Maximum number of questions of one source that wait for a turn. Further questions are refused.
+/// Maximum number of questions of one source in the queue. Further questions are refused.
 const WAITING_PER_SOURCE_MAX: usize = 128;
 /// Maximum number of waiting questions of all sources.
 const WAITING_MAX: usize = 8_192;
@@ -40,7 +41,7 @@ impl Drop for WaiterGuard {
     }
 }
 
-/// An answer, and how long its question waited for its turn.
+/// An answer, and how long its question waited in the queue.
 pub(crate) struct TurnAnswer<T> {
     pub(crate) answer: T,
     pub(crate) waited: Duration,
@@ -55,7 +56,7 @@ pub(crate) enum NotAsked {
     Panicked,
 }
 
-/// The questions that wait for a turn, by source.
+/// The queue: the waiting questions, by source.
 #[derive(Debug)]
 struct FairLine(Mutex<LineState>);
 
@@ -79,7 +80,8 @@ impl FairLine {
         Arc::new(Self(Mutex::new(LineState { free, waiting: 0, order, by_source })))
     }
 
-    /// Waits for a turn. `None` if `max` questions of the source wait.
+    /// Waits for the permission to run a query. `None` if `max` questions of the source wait
+    /// already.
     async fn enter(self: &Arc<Self>, source: RateSource, max: usize) -> Option<FairTurn> {
         let turn = {
             let line = &mut *self.0.lock();
@@ -247,7 +249,7 @@ impl QuestionSlots {
         asked.ok().map(|done| done.answer)
     }
 
-    /// Questions that wait for a turn.
+    /// Number of questions in the queue.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.all.0.lock().waiting

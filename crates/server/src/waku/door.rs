@@ -1,5 +1,5 @@
-//! The node's door, which combines REST and peers. The door opens with its shelf, and serves until
-//! the end.
+//! The node's door: its REST API, and its connections to peers. The door opens with its shelf, and
+//! serves until the end.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -62,7 +62,7 @@ labels! {
 
     /// Gossip messages to or from a peer were lost.
     GossipLoss {
-        /// A message that was not sent to a peer, because too much waited for the peer, or waited
+        /// A message that was not sent to a peer: the peer's queue was full, or the message waited
         /// too long.
         Message = "message",
         /// A message that was stored but not relayed, because too many bytes were relayed recently.

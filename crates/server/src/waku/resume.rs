@@ -122,7 +122,7 @@ impl HistoryFetch {
         }
     }
 
-    /// Reads the time until which no message was missed, from the file.
+    /// Reads from the file the time until which no message was missed.
     fn online(&self) -> Option<u64> {
         std::fs::read_to_string(&self.file).ok()?.trim().parse().ok()
     }

@@ -17,7 +17,7 @@ const PAGE_BYTES: usize = 72 << 10;
 const KEPT_BYTES_MAX: usize = 128 << 10;
 
 thread_local! {
-    /// The spare read buffer. Its whole length is free to be read into.
+    /// The spare read buffer. A read may fill its whole length.
     static TO_READ: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     /// The spare write buffer, which is empty.
     static TO_WRITE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };

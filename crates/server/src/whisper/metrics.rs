@@ -69,7 +69,7 @@ labels! {
         Timeout = "timeout",
         /// The peer did not follow the protocol.
         Breach = "breach",
-        /// There was no memory for the data that the peer sent.
+        /// The data that the peer sent would have exceeded the bound on memory.
         Memory = "memory",
         /// The server is shutting down.
         Down = "down",

@@ -12,7 +12,7 @@ use crate::commands::refusal::RefusalReason;
 
 /// Length of the topic in a key. Older keys have no topic.
 const TOPIC_BYTES: usize = 4;
-/// Maximum bytes shown of a foreign key.
+/// If a key is not a mail server's, reports show at most this number of its bytes.
 const SHOWN_BYTES: usize = 32;
 
 /// Reads the time of sending and the envelope's hash from a key. Returns `None` if no mail server

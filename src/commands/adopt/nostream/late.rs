@@ -22,13 +22,13 @@ const PIECE: u64 = 4_096;
 /// The pause after a piece, as a multiple of the time that the piece took.
 const REST: u32 = 9;
 
-/// The state of the repeated reads.
+/// The state of the repeated reads. A round is one read of the whole table.
 pub(super) struct LateScan {
-    /// The round looks for rows that this transaction or a later one has written.
+    /// The current round looks for rows that this transaction or a later transaction has written.
     since: u64,
     /// `since` of the next round.
     next: u64,
-    /// The next page that the round reads, and the number of the table's pages.
+    /// The next page to read in this round, and the number of the table's pages.
     page: u64,
     pages: u64,
     /// The earliest time at which the next piece may be read.

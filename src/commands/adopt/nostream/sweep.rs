@@ -150,8 +150,8 @@ pub(super) fn run(
     Ok(swept)
 }
 
-/// Appends the ids of `places` that the archive lacks to `missing`. The places are close together
-/// in time, so a store that is partitioned by time searches few partitions.
+/// Appends to `missing` the ids of `places` that the archive lacks. The times of `places` are close
+/// together, so a store that is partitioned by time searches few partitions.
 fn missing_of(
     archive: &dyn Store,
     places: &[RowCursor],

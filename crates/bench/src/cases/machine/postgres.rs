@@ -19,8 +19,8 @@ const VERSION_MIN: u32 = 15;
 /// How long a start may take.
 const START: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The settings of every server. They suit a short run: its files are removed at the end, all data
-/// fits into memory, and nothing else runs during the questions.
+/// The settings of every server. The settings suit a short run: the files are removed at its end,
+/// all data fits into memory, and nothing else runs during the questions.
 const SETTINGS: [&str; 8] = [
     "listen_addresses=127.0.0.1",
     "unix_socket_directories=",

@@ -29,7 +29,8 @@ pub struct MessageRequest {
     pub time_end: Option<i64>,
     /// Hash of the message after which the page begins.
     pub cursor: Option<Id>,
-    /// Whether pages go forward from the oldest message, else back from the newest.
+    /// Whether pages go forward from the oldest message. Otherwise pages go back from the newest
+    /// message.
     pub forward: bool,
     /// Maximum number of messages. 0 and `None` stand for the server's own limit.
     pub limit: Option<u64>,

@@ -34,7 +34,7 @@ pub(super) struct SetMemory {
 }
 
 impl SetMemory {
-    /// Empty memory, for the empty `share` and a connection that has `of_connection` bytes.
+    /// Creates an account without bytes. `of_connection` counts the bytes of the whole connection.
     pub(super) fn new(
         share: BudgetShare,
         of_connection: Arc<AtomicUsize>,

@@ -92,7 +92,8 @@ impl Comparison {
     pub(super) fn answer(&self, message: &[u8]) {
         let mut out = Vec::new();
         reply::write_neg_msg(&mut out, &self.id, message);
-        // Set first, because the client's next message may arrive before this function returns.
+        // The time is set first, because the client's next message may arrive before this function
+        // returns.
         self.state.lock().answered_at = Some(Instant::now());
         self.metrics.done(Verb::Neg);
         let mut page = FramedMessages::default();

@@ -233,7 +233,7 @@ fn what_has_no_payload_is_left_out_and_pages_go_on_behind_it() {
         let one = StoreRequest { cursor: cursor.as_ref().map(|id| &id[..]), ..one };
         let rest = if forward { &world.kept[20..] } else { &world.kept[..10] };
         assert_eq!(world.ask(&one, &[], &[]), (rest.to_vec(), None));
-        // A cursor of an earlier version's answer may name a message without a payload.
+        // Earlier versions could return a cursor that names a message without a payload.
         let (at, all) = (if forward { voids[0] } else { voids[1] }, Some(100));
         let one = StoreRequest { cursor: Some(&at), forward, limit: all, ..request() };
         assert_eq!(world.ask(&one, &[], &[]).0, world.kept);

@@ -38,7 +38,8 @@ pub(super) async fn ask(
         Err(_) => return Err(AskFault::Slow(ANSWER_WAIT.as_secs())),
     };
     let parsed = StoreResponse::parse(&answer)?;
-    // A message can take three bytes in the answer, but far more after parsing.
+    // An answer may have many more messages than requested: a message can be three bytes in the
+    // answer, and far more in memory.
     if parsed.messages().nth(PAGE_MAX).is_some() {
         return Err(AskFault::TooLong);
     }

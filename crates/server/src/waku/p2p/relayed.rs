@@ -1,5 +1,5 @@
-//! Checks a message that a peer relays before the message is forwarded, and then stores the
-//! message.
+//! Checks and stores the messages that peers relay. A message is checked before it is forwarded,
+//! and stored afterwards.
 
 use hark_codec::waku::Message;
 use hark_networks::waku::admit::MessageRefusal;

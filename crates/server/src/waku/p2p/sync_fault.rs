@@ -50,7 +50,7 @@ pub(super) enum SyncFault {
     /// The list of the session would be longer than this.
     #[error("there are more than {0} messages to compare")]
     Items(usize),
-    /// Too many questions wait for a turn.
+    /// Too many questions wait in the fair queue.
     #[error("too many questions wait")]
     Line,
     /// The node is shutting down.

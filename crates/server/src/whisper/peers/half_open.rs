@@ -65,7 +65,7 @@ impl HalfOpenConnections {
 impl HandshakePermit {
     /// Returns once this connection must end to admit another connection.
     pub(super) async fn dropped(&mut self) {
-        // The channel carries no message; only its end counts.
+        // No message is ever sent. The wait ends once the list drops its end of the channel.
         let _ = (&mut self.dropped).await;
     }
 }

@@ -78,7 +78,7 @@ pub enum HelloError {
 }
 
 impl Hello {
-    /// Creates the hello of a node of this program.
+    /// Creates this node's hello.
     pub fn new(client: &str, protocols: &[SubProtocol], port: u16, id: PublicKey) -> Self {
         let capabilities = protocols.iter().map(|own| (own.name.to_owned(), own.version));
         Self {
@@ -240,7 +240,7 @@ mod tests {
     const SHH: SubProtocol = SubProtocol { name: "shh", version: 6, codes: 128 };
     const WAKU: SubProtocol = SubProtocol { name: "waku", version: 1, codes: 128 };
 
-    /// From EIP-8, with version 55 (the text of EIP-8 says 22), and with further items.
+    /// An example of EIP-8 with further items. It has version 55, although EIP-8's text says 22.
     #[test]
     fn a_hello_of_the_future_is_read() {
         let digits = "f87137916b6e6574682f76302e39312f706c616e39cdc5836574683dc6846d6f726b1682270f\

@@ -3,9 +3,9 @@
 //!
 //! All LMDB crates use LMDB's C library, which maps the file and trusts every byte: a truncated or
 //! damaged file crashes the process. The library also writes into the lock file and occupies a slot
-//! there. While it reads, the program that owns the file cannot reuse pages. The format to read is
-//! small, and has not changed since LMDB 0.9.0. So this module reads pages with ordinary reads,
-//! checks all values that it follows, and leaves no trace.
+//! there. While the library reads, the program that owns the file cannot reuse pages. The format to
+//! read is small, and has not changed since LMDB 0.9.0. So this module reads pages with ordinary
+//! reads, checks all values that it follows, and leaves no trace.
 //!
 //! **Beside a writer.** A file has two meta pages, and each names the root of a snapshot.
 //! Transaction N writes its pages to unused places, and then the meta page N modulo 2. Pages that N
@@ -75,7 +75,7 @@ impl LmdbFile {
     }
 
     /// Reads from a snapshot of the file. If the file changes meanwhile, reads again from a newer
-    /// snapshot: `read` gets the number of tries before, and should read less each time.
+    /// snapshot: `read` gets the number of earlier tries, and should read less with each try.
     pub(super) fn read<T>(
         &self,
         mut read: impl FnMut(&LmdbSnapshot<'_>, u32) -> Result<T, LmdbFault>,

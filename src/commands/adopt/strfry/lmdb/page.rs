@@ -127,7 +127,7 @@ pub(super) struct LeafNode<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NodeValue<'a> {
     Here(&'a [u8]),
-    /// On overflow pages. The number is that of the first.
+    /// On overflow pages, from the page with this number on.
     Overflow(u64),
 }
 
@@ -147,7 +147,8 @@ pub(super) struct TreePage {
 }
 
 impl TreePage {
-    /// Reads the page with this number. Returns `None` if the bytes are no such page.
+    /// Reads the page with this number. Returns `None` if the bytes are not a page of a tree with
+    /// this number.
     pub(super) fn read(bytes: Vec<u8>, number: u64) -> Option<Self> {
         if u64_at(&bytes, 0) != number {
             return None;
