@@ -13,9 +13,8 @@ use hark::{
     AddressForm, ArchiveStore, NETWORKS, STORES, ServedShelf, ServedStore, ShelfPlace, StoreFacts,
     StoreSetup,
 };
-use hark_archive::effects::{Effects, Rules};
+use hark_archive::Store;
 use hark_archive::store::memory::MemoryStore;
-use hark_archive::{Record, Store};
 use hark_server::StoreLocation;
 use parking_lot::Mutex;
 
@@ -33,19 +32,6 @@ const SETUP: StoreSetup = StoreSetup {
 #[derive(Default)]
 struct Memory(Mutex<BTreeMap<&'static str, Arc<MemoryStore>>>);
 
-/// The rules of a network.
-struct NetworkRules(Box<dyn Rules>);
-
-impl Rules for NetworkRules {
-    fn effects(&self, record: &Record<'_>, effects: &mut Effects) {
-        self.0.effects(record, effects);
-    }
-
-    fn forbids(&self, kind: u32) -> bool {
-        self.0.forbids(kind)
-    }
-}
-
 impl ArchiveStore for Memory {
     fn facts(&self) -> StoreFacts {
         StoreFacts {
@@ -62,7 +48,7 @@ impl ArchiveStore for Memory {
 
     fn open(&self, shelf: &ShelfPlace<'_>) -> anyhow::Result<Arc<dyn Store>> {
         let mut shelves = self.0.lock();
-        let new = || Arc::new(MemoryStore::new(NetworkRules(shelf.network.rules())));
+        let new = || Arc::new(MemoryStore::new(shelf.network.rules()));
         Ok(Arc::clone(shelves.entry(shelf.network.name()).or_insert_with(new)) as _)
     }
 

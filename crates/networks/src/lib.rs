@@ -1,9 +1,8 @@
-//! The networks. Each network has rules for its records, conditions of admission, a line format for
-//! its records, and a mapping of its filters to queries. Each network has a folder. Nothing here
-//! does I/O, reads a clock or needs an async runtime.
+//! The networks of an archive.
 //!
 //! A new network is a folder with an implementation of [`Network`]. Each program chooses the
 //! networks that it knows.
+#![doc = include_str!("../README.md")]
 
 use hark_archive::effects::Rules;
 use std::sync::Arc;
@@ -13,10 +12,12 @@ use hark_archive::{Id, Query, Record, TextSource};
 pub mod nostr;
 pub mod object;
 pub mod search;
+mod shelf;
 pub mod waku;
 pub mod whisper;
 
 pub use nostr::limits::{EventLimits, FilterLimits};
+pub use shelf::{FindError, NetworkShelf};
 
 /// The interface of a network to an archive.
 pub trait Network: Send + Sync {
@@ -70,10 +71,11 @@ pub trait LineFormat: Send + Sync {
     fn reader(&self, options: &ReadOptions) -> Box<dyn LineReader>;
 }
 
-/// How lines are read.
-#[derive(Clone, Debug, Default)]
+/// How lines are read. The default checks every line. Expired records are refused if `now_s` is set.
+#[derive(Clone, Debug)]
 pub struct ReadOptions {
-    /// Maximum length of a record as its network sends it, in bytes.
+    /// Maximum length of a record as its network sends it, in bytes. The default is 1,088 KiB, as
+    /// for events at the relay.
     pub record_bytes_max: usize,
     /// Whether ids and signatures are trusted.
     pub trusted: bool,
@@ -81,6 +83,12 @@ pub struct ReadOptions {
     pub now_s: u64,
     /// URLs of this server, which records may name.
     pub own_urls: Vec<String>,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        Self { record_bytes_max: 1_088 << 10, trusted: false, now_s: 0, own_urls: Vec::new() }
+    }
 }
 
 /// Reads lines.
@@ -96,26 +104,38 @@ pub trait LineReader {
 }
 
 /// Why a line yields no record. The texts give details beyond the variant, or are empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineFault {
     /// The line is not a record of this network.
+    #[error("the line is not a record of this network{}", detail(.0))]
     Malformed(String),
     /// The record is longer than allowed.
+    #[error("the record is longer than allowed{}", detail(.0))]
     TooLarge(String),
     /// The record's id is not the hash of the rest of the record.
+    #[error("the record's id is not its hash")]
     Id,
     /// The record is not signed by its author.
+    #[error("the record is not signed by its author")]
     Signature,
     /// The record is ephemeral, so it is never stored.
+    #[error("the record is ephemeral, so it is never stored")]
     Ephemeral,
     /// The record has expired.
+    #[error("the record has expired")]
     Expired,
     /// A record with this id is already stored.
+    #[error("a record with this id is already stored")]
     Kept,
 }
 
-/// A function that returns all values of a label in an archive. It returns `None` if the archive
-/// cannot be read; then its owner reports the reason.
+/// The details of a fault, after a colon if there are any.
+fn detail(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(": {text}") }
+}
+
+/// Returns all values of a label in an archive. `None` if the archive cannot be read; the caller
+/// that passes the function reports the reason.
 pub type LabelValues<'a> = &'a mut dyn FnMut(u8) -> Option<Vec<Box<[u8]>>>;
 
 /// Why a text gives no query.
@@ -164,6 +184,17 @@ pub trait Filters: Send + Sync {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn faults_are_shown_with_their_details() {
+        for (fault, text) in [
+            (LineFault::TooLarge(String::new()), "the record is longer than allowed"),
+            (LineFault::TooLarge("9 bytes".into()), "the record is longer than allowed: 9 bytes"),
+            (LineFault::Id, "the record's id is not its hash"),
+        ] {
+            assert_eq!(fault.to_string(), text);
+        }
+    }
 
     #[test]
     fn examples_of_filters_are_filters_and_are_written_as_they_were_typed() {

@@ -117,6 +117,36 @@ impl Effects {
 }
 
 /// A network's rules.
+///
+/// ```
+/// use hark_archive::effects::{Effects, Rules};
+/// use hark_archive::store::memory::MemoryStore;
+/// use hark_archive::{Outcome, Query, Record, RecordHeader, Store, Write};
+///
+/// /// Only the newest record of each author stays.
+/// struct NewestOfAuthor;
+///
+/// impl Rules for NewestOfAuthor {
+///     fn effects(&self, record: &Record<'_>, effects: &mut Effects) {
+///         let of = |author: &[u8; 32]| Query { authors: Some(vec![*author]), ..Query::default() };
+///         effects.slot = record.author().map(of);
+///     }
+/// }
+///
+/// let store = MemoryStore::new(NewestOfAuthor);
+/// let put = |number: u8, time| {
+///     let author = Some([9; 32]);
+///     let head = RecordHeader { id: [number; 32], time, author, kind: 0, expires: None };
+///     let mut bytes = Vec::new();
+///     hark_codec::record::write(&mut bytes, &head, b"the message", std::iter::empty());
+///     store.commit(&[Write::Put(bytes.into())])
+/// };
+/// assert_eq!(put(1, 10)?.outcomes, [Outcome::Stored { seq: 1 }]);
+/// assert_eq!(put(2, 20)?.outcomes, [Outcome::Stored { seq: 2 }]);
+/// assert_eq!(put(3, 15)?.outcomes, [Outcome::Superseded]);
+/// assert_eq!(store.count(&Query::default())?, Some(1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Rules: Send + Sync {
     /// Fills the empty `effects` with the effects of `record`.
     fn effects(&self, record: &Record<'_>, effects: &mut Effects);
@@ -126,6 +156,16 @@ pub trait Rules: Send + Sync {
     fn forbids(&self, kind: u32) -> bool {
         let _ = kind;
         false
+    }
+}
+
+impl<R: Rules + ?Sized> Rules for Box<R> {
+    fn effects(&self, record: &Record<'_>, effects: &mut Effects) {
+        (**self).effects(record, effects);
+    }
+
+    fn forbids(&self, kind: u32) -> bool {
+        (**self).forbids(kind)
     }
 }
 
