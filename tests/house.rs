@@ -5,6 +5,7 @@ mod circles;
 mod deploy;
 mod metrics;
 mod names;
+mod packages;
 mod sentences;
 mod structure;
 mod tokens;

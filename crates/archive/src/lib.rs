@@ -3,6 +3,7 @@
 //!
 //! Read in this order: [`query`] (what a query can express), [`store`] (the interface of a store),
 //! [`effects`] (the effects of a record on earlier records), [`writer`] (group commit).
+#![doc = include_str!("../README.md")]
 
 pub mod blocking;
 pub mod clock;

@@ -1,5 +1,6 @@
 //! Pure functions that decode and encode messages: no I/O, no clock and, with reused buffers, no
 //! allocation.
+#![doc = include_str!("../README.md")]
 
 pub mod crypto;
 pub mod hex;

@@ -5,6 +5,7 @@
 //! Read in this order: [`disk`] and [`log`] (durable bytes), [`head`] and [`segment`] (indices over
 //! the log), `engine` (opening, committing, searching), `maintenance` (sealing, merging, rewriting),
 //! `space` (disk space), `repair` (check, rebuild, salvage), [`backup`].
+#![doc = include_str!("../README.md")]
 
 pub mod backup;
 mod bits;

@@ -1,9 +1,7 @@
-//! The part of full-text search that deals with texts. [`token`] divides a text into words,
-//! [`SearchText`] parses the `search` field of a client, and [`RecordWords`] decides whether and
-//! how well a record matches. Every store and the live index use the same functions, so that all of
-//! them find the same records in the same order.
-//!
-//! Nothing in this crate does I/O or knows a network or a store.
+//! The text side of full-text search. [`token`] divides a text into words, [`SearchText`] parses
+//! the `search` of a client, and [`RecordWords`] determines whether and how well a record matches.
+//! Nothing here does I/O, and nothing knows a network or a store.
+#![doc = include_str!("../README.md")]
 
 mod fold;
 mod language;
