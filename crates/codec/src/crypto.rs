@@ -44,6 +44,19 @@ pub struct UnverifiedSignature<'a> {
 
 /// Verifies signatures and caches the parsed keys of recent authors, which saves about an eighth of
 /// the work. Each thread needs its own verifier. Only [`SignatureVerifier::new`] allocates.
+///
+/// ```
+/// use hark_codec::crypto::{KeyPair, SignatureVerifier, VerifyError, sha256, sign};
+///
+/// let keys = KeyPair::from_secret([7; 32]).ok_or("no secret key")?;
+/// let id = sha256(b"bread");
+/// let signature = sign(&keys, &id);
+/// let mut verifier = SignatureVerifier::new(16);
+/// verifier.verify(&id, keys.public(), &signature)?;
+/// let other = verifier.verify(&sha256(b"cake"), keys.public(), &signature);
+/// assert_eq!(other, Err(VerifyError::Signature));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct SignatureVerifier {
     /// A direct-mapped cache: each key has one slot, and each slot holds the key that used the slot
     /// last. An attacker can choose keys that share a slot, but then only this saving is lost.

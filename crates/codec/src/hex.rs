@@ -30,6 +30,15 @@ pub fn encode_into(bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Reads exactly 64 lowercase hex characters.
+///
+/// ```
+/// use hark_codec::hex::{decode_32, encode_32};
+///
+/// let digits = encode_32(&[0xab; 32]);
+/// assert_eq!(decode_32(&digits), Some([0xab; 32]));
+/// assert_eq!(decode_32(&digits.to_ascii_uppercase()), None);
+/// assert_eq!(decode_32(&digits[2..]), None);
+/// ```
 #[inline]
 pub fn decode_32(hex: &[u8]) -> Option<[u8; 32]> {
     let mut out = [0; 32];

@@ -60,6 +60,17 @@ impl IdSum {
 }
 
 /// The number of ids of a set, and their sum.
+///
+/// ```
+/// use hark_codec::id_sum::IdTally;
+///
+/// let tally = |ids: &[u8]| {
+///     let mut tally = IdTally::default();
+///     ids.iter().for_each(|id| tally.add(&[*id; 32]));
+///     tally
+/// };
+/// assert_eq!(tally(&[1, 2, 3]).minus(tally(&[3, 1])), tally(&[2]));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdTally {
     /// The number of ids.

@@ -80,6 +80,24 @@ pub enum LabelPosition<'a> {
 }
 
 /// Appends a record to `out`. Memory is allocated only if `out` must grow.
+///
+/// ```
+/// use hark_codec::record::{LabelPosition, Record, RecordHeader, write};
+///
+/// let head = RecordHeader { id: [1; 32], time: 7, author: None, kind: 0, expires: None };
+/// let wire = b"a message about bread";
+/// // The value of this label is a part of the message.
+/// let label = (b't', LabelPosition::Wire { at: 16, len: 5 });
+/// let mut bytes = Vec::new();
+/// write(&mut bytes, &head, wire, [label].into_iter());
+///
+/// let record = Record::new(&bytes)?;
+/// record.check()?;
+/// assert_eq!((record.head(), record.wire()), (head, &wire[..]));
+/// assert_eq!(record.labels().next(), Some((b't', &b"bread"[..])));
+/// assert!(Record::new(&bytes[..60]).is_err());
+/// # Ok::<(), hark_codec::record::RecordError>(())
+/// ```
 pub fn write<'a, L>(out: &mut Vec<u8>, head: &RecordHeader, wire: &[u8], labels: L)
 where
     L: Iterator<Item = (u8, LabelPosition<'a>)> + Clone,

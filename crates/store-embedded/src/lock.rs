@@ -25,6 +25,18 @@ const TRIES: u32 = 500;
 const RETRY: Duration = Duration::from_millis(10);
 
 /// The lock of a data directory, held until this value is dropped.
+///
+/// ```
+/// use hark_store_embedded::{DirectoryLock, LockError};
+///
+/// let data = std::env::temp_dir().join(format!("hark-doc-lock-{}", std::process::id()));
+/// let lock = DirectoryLock::acquire(&data)?;
+/// assert!(matches!(DirectoryLock::acquire(&data), Err(LockError::Held { .. })));
+/// drop(lock);
+/// assert!(DirectoryLock::acquire(&data)?.is_claimed());
+/// std::fs::remove_dir_all(&data)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct DirectoryLock {
     // This file is closed before LOCK. So a process that gets LOCK finds WRITER free.

@@ -50,6 +50,21 @@ pub enum Part {
 }
 
 /// The words of a record.
+///
+/// ```
+/// use hark_words::{Part, RecordWords, SearchText};
+///
+/// let asked = SearchText::parse("bread")?.ok_or("no condition")?;
+/// let mut words = RecordWords::default();
+/// words.add(Part::Body, "A recipe for bread");
+/// let points_of_body = words.points(&asked);
+/// assert!(words.matches(&asked) && points_of_body.is_some());
+///
+/// words.clear();
+/// words.add(Part::Title, "Bread");
+/// assert!(words.points(&asked) > points_of_body);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct RecordWords {
     titles: Tokens,

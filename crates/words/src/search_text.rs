@@ -23,6 +23,18 @@ const VALUE_BYTES_MAX: usize = 40;
 const NEEDED_MAX: usize = 16;
 
 /// A parsed search text.
+///
+/// ```
+/// use hark_words::{SearchText, SearchTextError};
+///
+/// let asked = SearchText::parse("bread \"sour dough\" bak*")?;
+/// assert!(asked.is_some_and(|asked| asked.term_count() == 3 && !asked.is_void()));
+/// // An extension without a meaning here is no condition, and a text without a word finds nothing.
+/// assert_eq!(SearchText::parse("include:spam")?, None);
+/// assert!(SearchText::parse("!?")?.is_some_and(|asked| asked.is_void()));
+/// assert_eq!(SearchText::parse(&"x".repeat(2_000)), Err(SearchTextError::TooLong(1_024)));
+/// # Ok::<(), SearchTextError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchText {
     text: Box<str>,

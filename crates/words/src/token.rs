@@ -17,6 +17,14 @@ pub const WORD_CHARS_MAX: usize = 40;
 const KEPT: usize = 1 << 16;
 
 /// The words of texts, in order.
+///
+/// ```
+/// use hark_words::token::Tokens;
+///
+/// let mut tokens = Tokens::default();
+/// tokens.read("Größer, 今日は", 100);
+/// assert_eq!(tokens.iter().collect::<Vec<_>>(), ["grosser", "今日", "日は", "は"]);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     /// The texts, with ASCII letters in lower case. Behind each text are the folded forms of those

@@ -31,6 +31,47 @@ mod seam;
 mod subscription;
 
 /// All subscriptions of a shelf.
+///
+/// ```
+/// use std::sync::mpsc::{Sender, channel};
+/// use std::sync::Arc;
+///
+/// use hark_archive::live::{LiveIndex, NewRecord, SubscriptionSink};
+/// use hark_archive::{Query, Record, RecordHeader};
+///
+/// /// Sends the number of each record to a channel.
+/// struct Numbers(Sender<Option<u64>>);
+///
+/// impl SubscriptionSink for Numbers {
+///     fn deliver(&self, news: &NewRecord) -> bool {
+///         // The receiver lives as long as the subscription.
+///         self.0.send(news.seq).is_ok()
+///     }
+///
+///     fn wake(&self) {}
+///
+///     fn overflow(&self) {}
+/// }
+///
+/// let (sender, numbers) = channel();
+/// let live = Arc::new(LiveIndex::default());
+/// let kind = |kind| vec![Query { kinds: Some(vec![kind]), ..Query::default() }];
+/// let subscription = live.subscribe(kind(3), Box::new(Numbers(sender)), 1 << 20);
+/// while !subscription.enter() {}
+/// // A program that sends stored records first searches the store here.
+/// subscription.opened(0, 0);
+/// subscription.release(Vec::new());
+///
+/// for (seq, kind) in [(1, 3), (2, 4), (3, 3)] {
+///     let head = RecordHeader { id: [kind as u8; 32], time: 7, author: None, kind, expires: None };
+///     let mut bytes = Vec::new();
+///     hark_codec::record::write(&mut bytes, &head, b"the message", std::iter::empty());
+///     live.publish(Some(seq), &Record::new(&bytes)?);
+/// }
+/// drop(subscription);
+/// assert_eq!(numbers.try_iter().collect::<Vec<_>>(), [Some(1), Some(3)]);
+/// # Ok::<(), hark_archive::RecordError>(())
+/// ```
 #[derive(Default)]
 pub struct LiveIndex {
     index: RwLock<SubscriptionIndex>,

@@ -41,6 +41,24 @@ pub use words::{LazyWords, SearchRank, TextSource, WordCondition};
 /// A query: a record must meet all conditions that are given. `None` imposes no condition; an empty
 /// list in `Some` matches nothing. [`Query::normalise`], which every store calls first, sorts and
 /// deduplicates the lists.
+///
+/// ```
+/// use hark_archive::{LabelPosition, LabelSet, Query, Record, RecordHeader};
+///
+/// let head = RecordHeader { id: [1; 32], time: 7, author: None, kind: 3, expires: Some(9) };
+/// let label = (b't', LabelPosition::Bytes(b"bread"));
+/// let mut bytes = Vec::new();
+/// hark_codec::record::write(&mut bytes, &head, b"the message", [label].into_iter());
+/// let record = Record::new(&bytes)?;
+///
+/// let (kinds, labels) = (Some(vec![5, 3]), vec![LabelSet::one(b't', b"bread")]);
+/// let mut query = Query { kinds, labels, from: 7, now: 8, ..Query::default() };
+/// query.normalise();
+/// assert!(query.matches(&record));
+/// assert!(!Query { now: 9, ..query.clone() }.matches(&record), "the record has expired");
+/// assert!(!Query { kinds: Some(Vec::new()), ..query }.matches(&record));
+/// # Ok::<(), hark_archive::RecordError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     /// The record has one of these ids.

@@ -22,6 +22,38 @@ pub enum SearchProgress {
 }
 
 /// A query that is being evaluated over one snapshot.
+///
+/// ```
+/// use std::ops::ControlFlow;
+///
+/// use hark_archive::effects::KeepAll;
+/// use hark_archive::store::memory::MemoryStore;
+/// use hark_archive::{Position, Query, RecordHeader, SearchProgress, Store, Write};
+///
+/// let store = MemoryStore::new(KeepAll);
+/// for number in 1..=3 {
+///     let (id, time) = ([number; 32], number.into());
+///     let head = RecordHeader { id, time, author: None, kind: 0, expires: None };
+///     let mut bytes = Vec::new();
+///     hark_codec::record::write(&mut bytes, &head, b"the message", std::iter::empty());
+///     store.commit(&[Write::Put(bytes.into())])?;
+/// }
+/// // Pages of two records. Each page begins after the last record of the page before.
+/// let (mut query, mut times) = (Query { limit: 2, ..Query::default() }, Vec::new());
+/// loop {
+///     let mut search = store.search(&query)?;
+///     let progress = search.slice(u64::MAX, &mut |record| {
+///         times.push(record.time());
+///         query.after = Some(Position::of(record));
+///         ControlFlow::Continue(())
+///     })?;
+///     if progress == (SearchProgress::Done { more: false }) {
+///         break;
+///     }
+/// }
+/// assert_eq!(times, [3, 2, 1]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Search: Send {
     /// Passes matching records to `sink` in the query's order. Visits at most about `work` rows. If
     /// the sink breaks at a record, this record counts as delivered.

@@ -152,6 +152,21 @@ fn labels<'a>(event: &Event<'a>) -> impl Iterator<Item = (u8, Tag<'a>)> + Clone 
 
 /// A record that holds an event. Fields that are needed often are read directly from the record's
 /// bytes.
+///
+/// ```
+/// use hark_codec::crypto::KeyPair;
+/// use hark_codec::nostr::{Event, EventArena, EventDraft, EventEncoder, EventRecord};
+/// use hark_codec::record::Record;
+///
+/// let keys = KeyPair::from_secret([7; 32]).ok_or("no secret key")?;
+/// let mut json = Vec::new();
+/// EventDraft { created_at: 7, kind: 1, tags: &[], content: "fresh" }.sign(&keys, &mut json);
+/// let (mut arena, mut bytes) = (EventArena::new(), Vec::new());
+/// EventEncoder::default().encode(&Event::parse(&json, &mut arena)?, &[], &mut bytes);
+/// let record = EventRecord::new(Record::new(&bytes)?).ok_or("a record of another network")?;
+/// assert_eq!((record.kind(), record.created_at(), record.json()), (1, 7, &json[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct EventRecord<'a> {
     record: Record<'a>,

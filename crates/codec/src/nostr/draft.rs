@@ -7,6 +7,20 @@ use crate::hex;
 use crate::record::Id;
 
 /// An event that still lacks author, id and signature.
+///
+/// ```
+/// use hark_codec::crypto::KeyPair;
+/// use hark_codec::nostr::{Event, EventArena, EventDraft};
+///
+/// let keys = KeyPair::from_secret([7; 32]).ok_or("no secret key")?;
+/// let tags: &[&[&str]] = &[&["t", "bread"]];
+/// let mut json = Vec::new();
+/// let id = EventDraft { created_at: 7, kind: 1, tags, content: "fresh" }.sign(&keys, &mut json);
+/// let mut arena = EventArena::new();
+/// let event = Event::parse(&json, &mut arena)?;
+/// assert!(event.has_valid_id() && event.id() == &id && event.pubkey() == keys.public());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EventDraft<'a> {
     /// Unix time in seconds.

@@ -282,6 +282,25 @@ pub(crate) fn recover_id(mut reader: JsonReader<'_>, scratch: &mut String) -> Op
 }
 
 /// A view of one event. Its form has been checked, but not its id and signature.
+///
+/// ```
+/// use hark_codec::nostr::{Event, EventArena, EventError};
+///
+/// let zeros = "00".repeat(32);
+/// let json = format!(
+///     r#"{{"id":"{zeros}","pubkey":"{zeros}","created_at":7,"kind":1,
+///     "tags":[["t","bread"]],"content":"line\nline","sig":"{zeros}{zeros}"}}"#
+/// );
+/// let mut arena = EventArena::new();
+/// let event = Event::parse(json.as_bytes(), &mut arena)?;
+/// assert_eq!((event.kind(), event.created_at(), event.content()), (1, 7, "line\nline"));
+/// assert_eq!(event.first_value("t"), Some("bread"));
+/// assert!(!event.has_valid_id());
+///
+/// // The same buffers parse the next event.
+/// assert_eq!(Event::parse(b"[]", &mut arena).err(), Some(EventError::NoObject));
+/// # Ok::<(), EventError>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct Event<'a> {
     text: &'a str,

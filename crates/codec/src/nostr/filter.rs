@@ -17,6 +17,20 @@ use crate::hex;
 use crate::record::{Id, Key, Record};
 
 /// One filter. It is reused: once its buffers have grown, parsing allocates nothing.
+///
+/// ```
+/// use hark_codec::nostr::{Filter, FilterError};
+///
+/// let mut filter = Filter::default();
+/// filter.parse(br##"{"kinds":[7,1],"#t":["bread"],"limit":10}"##)?;
+/// assert_eq!(filter.kinds(), Some(&[1, 7][..]));
+/// assert!(filter.tag(b't').is_some_and(|values| values.contains("bread")));
+/// assert_eq!((filter.authors(), filter.limit()), (None, Some(10)));
+///
+/// let unknown = filter.parse(br#"{"colour":1}"#);
+/// assert_eq!(unknown, Err(FilterError::Unsupported("colour".into())));
+/// # Ok::<(), FilterError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     has_ids: bool,

@@ -13,6 +13,19 @@ use crate::record::Id;
 pub const SUB_LEN_MAX: usize = 64;
 
 /// One message of a client, as a view over its bytes and a [`MessageBuffers`].
+///
+/// ```
+/// use hark_codec::nostr::{ClientMessage, MessageBuffers, RefusalSubject};
+///
+/// let mut buffers = MessageBuffers::new(20);
+/// let message = ClientMessage::parse(br#"["REQ","home",{"kinds":[1]}]"#, &mut buffers);
+/// let Ok(ClientMessage::Req { sub, filters }) = message else { panic!("this is a REQ") };
+/// assert_eq!((sub, filters[0].kinds()), ("home", Some(&[1][..])));
+///
+/// // A refused message names the subject of the answer.
+/// let refused = ClientMessage::parse(br#"["REQ","home"]"#, &mut buffers).unwrap_err();
+/// assert_eq!(refused.about, RefusalSubject::Sub("home"));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum ClientMessage<'a> {
     /// Publishes an event. Only the event's form has been checked.

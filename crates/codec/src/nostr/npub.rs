@@ -14,6 +14,15 @@ const CHECKSUM_CHARACTERS: usize = 6;
 
 /// Returns the key of an `npub1…` text, in lower or in upper case. Returns `None` if a character is
 /// not in Bech32's alphabet, the length is wrong, or the checksum is wrong.
+///
+/// ```
+/// use hark_codec::{hex, nostr::npub};
+///
+/// let npub = "npub180cvv07tjdrrgpa0j7j7tmnyl2yr6yr7l8j4s3evf6u64th6gkwsyjh6w6";
+/// let key = hex::decode_32(b"3bf0c63fcb93463407af97a5e5ee64fa883d107ef9e558472c4eb9aaaefa459d");
+/// assert!(key.is_some() && npub::decode(npub) == key);
+/// assert_eq!(npub::decode(&npub.replace('7', "8")), None);
+/// ```
 pub fn decode(text: &str) -> Option<Key> {
     decode_as(text, *PUBLIC)
 }

@@ -1,4 +1,15 @@
 //! The messages of the relay: each function appends one message to a buffer.
+//!
+//! ```
+//! use hark_codec::nostr::reply::{EoseHint, write_eose, write_event};
+//!
+//! let mut out = Vec::new();
+//! write_event(&mut out, "home", b"{}");
+//! assert_eq!(out, br#"["EVENT","home",{}]"#);
+//! out.clear();
+//! write_eose(&mut out, "home", Some(EoseHint::Finish));
+//! assert_eq!(out, br#"["EOSE","home",["finish"]]"#);
+//! ```
 
 use std::fmt::{self, Display, Write as _};
 

@@ -17,6 +17,23 @@ pub enum CheckError {
 }
 
 /// An event whose id is its hash and whose signature is valid.
+///
+/// ```
+/// use hark_codec::crypto::{KeyPair, SignatureVerifier};
+/// use hark_codec::nostr::{CheckError, Event, EventArena, EventDraft, VerifiedEvent};
+///
+/// let keys = KeyPair::from_secret([7; 32]).ok_or("no secret key")?;
+/// let mut json = Vec::new();
+/// EventDraft { created_at: 7, kind: 1, tags: &[], content: "one" }.sign(&keys, &mut json);
+/// let (mut arena, mut verifier) = (EventArena::new(), SignatureVerifier::new(16));
+/// let event = VerifiedEvent::check(Event::parse(&json, &mut arena)?, &mut verifier)?;
+/// assert_eq!(event.pubkey(), keys.public());
+///
+/// let forged = String::from_utf8(json)?.replace("one", "two");
+/// let event = Event::parse(forged.as_bytes(), &mut arena)?;
+/// assert_eq!(VerifiedEvent::check(event, &mut verifier).err(), Some(CheckError::Id));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct VerifiedEvent<'a>(Event<'a>);
 

@@ -17,6 +17,19 @@ pub mod topic {
 }
 
 /// A message according to RFC 14/WAKU2-MESSAGE, as a view over the bytes from which it was read.
+///
+/// ```
+/// use hark_codec::waku::{Message, ProtobufError};
+///
+/// let (payload, content_topic) = (&b"hi"[..], "/app/1/chat/proto");
+/// let message = Message { payload, content_topic, timestamp: Some(7), ..Message::default() };
+/// let mut bytes = Vec::new();
+/// message.write(&mut bytes);
+/// assert_eq!(Message::parse(&bytes)?, message);
+/// // The same message on another topic has another identity.
+/// assert_ne!(message.hash("/waku/2/rs/1/3"), message.hash("/waku/2/rs/1/4"));
+/// # Ok::<(), ProtobufError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message<'a> {
     /// Content of the message, usually encrypted. Field 1.

@@ -32,6 +32,20 @@ pub enum EnvelopeError {
 ///
 /// EIP-627 gives the numbers a fixed width, but all programs write them as short as possible. So an
 /// envelope has only one encoding, which is equal to the bytes from which it was read.
+///
+/// ```
+/// use hark_codec::whisper::{Envelope, EnvelopeError};
+///
+/// let (expiry, topic) = (1_554_076_850, [0x5c, 0x6c, 0x9b, 0x56]);
+/// let mut envelope = Envelope { expiry, ttl: 50, topic, data: b"sealed", nonce: 0 };
+/// envelope.find_nonce(0.1);
+/// let mut rlp = Vec::new();
+/// envelope.write(&mut rlp);
+/// let read = Envelope::parse(&rlp)?;
+/// assert_eq!((read, read.hash()), (envelope, envelope.hash()));
+/// assert!(read.pow() >= 0.1);
+/// # Ok::<(), EnvelopeError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Envelope<'a> {
     /// Time at which nodes forget the envelope, in s since 1970.

@@ -228,6 +228,26 @@ pub fn larger_than(event: &Event<'_>, event_bytes: usize, max: usize) -> Option<
 /// connection, and `arena` is memory for parsing an event inside the event, such as a repost.
 /// Requests about a person's own data ([`REQUESTS`]) are subject only to limits that no honest
 /// request exceeds.
+///
+/// ```
+/// use hark_codec::crypto::KeyPair;
+/// use hark_codec::nostr::{Event, EventArena, EventDraft};
+/// use hark_networks::EventLimits;
+/// use hark_networks::nostr::NostrVerdict;
+/// use hark_networks::nostr::admit::refusal;
+///
+/// let keys = KeyPair::from_secret([7; 32]).ok_or("no secret key")?;
+/// let mut json = Vec::new();
+/// EventDraft { created_at: 5_000, kind: 1, tags: &[], content: "hi" }.sign(&keys, &mut json);
+/// let (mut arena, mut inner) = (EventArena::new(), EventArena::new());
+/// let event = Event::parse(&json, &mut arena)?;
+/// let limits = EventLimits::default();
+/// let mut refused = |now_s| refusal(&event, json.len(), &limits, now_s, &[], &mut inner);
+/// assert_eq!(refused(5_000), None);
+/// // The event is from the future.
+/// assert_eq!(refused(1_000).map(|refusal| refusal.verdict), Some(NostrVerdict::Invalid));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn refusal(
     event: &Event<'_>,
     event_bytes: usize,

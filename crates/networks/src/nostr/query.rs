@@ -33,6 +33,20 @@ impl From<SearchRefusal> for NostrRefusal {
 
 /// Maps the conditions and the limit of `filter`. The caller sets `now`, `budget` and `gate`. If
 /// the filter searches for words, the best matches come first; `texts` are the searched texts.
+///
+/// ```
+/// use hark_codec::nostr::Filter;
+/// use hark_networks::nostr::query::{SearchRefusal, of};
+///
+/// let mut filter = Filter::default();
+/// filter.parse(br#"{"kinds":[7,1],"since":3,"limit":10}"#)?;
+/// let query = of(&filter, None)?;
+/// assert_eq!((query.kinds, query.from, query.limit), (Some(vec![1, 7]), 3, 10));
+///
+/// filter.parse(br#"{"search":"bread"}"#)?;
+/// assert_eq!(of(&filter, None), Err(SearchRefusal::NotOffered));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn of(filter: &Filter, texts: SearchedTexts<'_>) -> Result<Query, SearchRefusal> {
     let words = match (filter.search(), texts) {
         (None, _) => None,

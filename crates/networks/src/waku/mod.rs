@@ -16,6 +16,17 @@ mod units;
 pub use units::NS_PER_S;
 
 /// The Waku network.
+///
+/// ```
+/// use hark_networks::Network;
+/// use hark_networks::waku::Waku;
+///
+/// // Times of records are in nanoseconds.
+/// assert_eq!(Waku.nature().units_per_s, 1_000_000_000);
+/// let query = Waku.filters().query(Waku.filters().example(), &mut |_| None)?;
+/// assert!(query.is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Waku;
 

@@ -16,6 +16,17 @@ pub mod topics;
 pub use lines::write_envelope;
 
 /// The Whisper network.
+///
+/// ```
+/// use hark_networks::Network;
+/// use hark_networks::whisper::Whisper;
+///
+/// let filter = r#"{"topics":["0x5c6c9b56"],"limit":10}"#;
+/// let query = Whisper.filters().query(filter, &mut |_| None)?.ok_or("nothing can match")?;
+/// assert_eq!(query.limit, 10);
+/// assert_eq!(Whisper.filters().text(&query), filter);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Whisper;
 

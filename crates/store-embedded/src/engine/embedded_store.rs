@@ -32,6 +32,26 @@ use crate::space::writes::would_lack;
 
 /// The embedded archive of one network. Dropping the store ends its threads. A store needs no other
 /// closing, since acknowledged writes are durable.
+///
+/// ```
+/// use hark_archive::effects::KeepAll;
+/// use hark_archive::{RecordHeader, Store, Write};
+/// use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
+///
+/// let dir = std::env::temp_dir().join(format!("hark-doc-store-{}", std::process::id()));
+/// let store = EmbeddedStore::open(&dir, Box::new(KeepAll), EmbeddedOptions::default())?;
+/// let head = RecordHeader { id: [1; 32], time: 7, author: None, kind: 0, expires: None };
+/// let mut bytes = Vec::new();
+/// hark_codec::record::write(&mut bytes, &head, b"the message", std::iter::empty());
+/// store.commit(&[Write::Put(bytes.into())])?;
+///
+/// // The record is durable, so another process finds the record at once.
+/// let reader = EmbeddedStore::open_read_only(&dir, EmbeddedOptions::default())?;
+/// assert!(reader.knows(&[1; 32])?);
+/// drop((store, reader));
+/// std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct EmbeddedStore {
     pub(crate) shelf: Arc<OpenShelf>,
     /// Notes on faults that were found and repaired when the shelf was opened.

@@ -27,6 +27,31 @@
 //! answered ([`RangesResponder`]). Items that change in the meantime are found as differences, or
 //! by the next comparison.
 //!
+//! ```
+//! use hark_codec::nostr::negentropy::{
+//!     NegentropyDifference, NegentropyInitiator, NegentropyItem, NegentropyResponder, SortedItems,
+//! };
+//!
+//! let set = |ids: &[u8]| {
+//!     let items = ids.iter().map(|id| NegentropyItem { time: 7, id: [*id; 32] });
+//!     SortedItems::from(items.collect::<Vec<_>>())
+//! };
+//! let (ours, theirs) = (set(&[1, 2]), set(&[2, 3]));
+//! let mut initiator = NegentropyInitiator::new(&ours, 4096);
+//! let (mut next, mut found) = (Some(initiator.open()), Vec::new());
+//! while let Some(message) = next {
+//!     // On the other side.
+//!     let mut responder = NegentropyResponder::new(message, 4096)?;
+//!     while responder.step(&theirs, 16) {}
+//!     let answer = responder.finish();
+//!     next = initiator.answer(&answer, &mut |difference| found.push(difference))?;
+//! }
+//! found.sort_unstable();
+//! let expected = [NegentropyDifference::Have([1; 32]), NegentropyDifference::Need([3; 32])];
+//! assert_eq!(found, expected);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! An answer has a maximum length. If an answer reaches this length, it ends with one fingerprint
 //! of all remaining items. Then the initiator's next message continues with these items.
 

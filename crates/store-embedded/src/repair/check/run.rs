@@ -21,6 +21,25 @@ const TRIES: usize = 200;
 
 /// Checks a shelf. A server may have it open: if the server replaces files during the check, the
 /// check begins again.
+///
+/// ```
+/// use hark_archive::effects::KeepAll;
+/// use hark_archive::{RecordHeader, Store, Write};
+/// use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, check};
+///
+/// let dir = std::env::temp_dir().join(format!("hark-doc-check-{}", std::process::id()));
+/// let options = EmbeddedOptions::default();
+/// let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone())?;
+/// let head = RecordHeader { id: [1; 32], time: 7, author: None, kind: 0, expires: None };
+/// let mut bytes = Vec::new();
+/// hark_codec::record::write(&mut bytes, &head, b"the message", std::iter::empty());
+/// store.commit(&[Write::Put(bytes.into())])?;
+/// let report = check(&dir, &options, &mut |_| {})?;
+/// assert_eq!((report.records, report.faults.len()), (1, 0));
+/// drop(store);
+/// std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn check(
     dir: &Path,
     options: &EmbeddedOptions,

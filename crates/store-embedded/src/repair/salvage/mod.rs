@@ -67,6 +67,29 @@ pub enum SalvageError {
 
 /// Copies every whole live record of the shelf in `from` to `into`, an empty store with the
 /// network's rules. No process may write to the shelf during the salvage.
+///
+/// ```
+/// use hark_archive::effects::KeepAll;
+/// use hark_archive::store::memory::MemoryStore;
+/// use hark_archive::{RecordHeader, Store, Write};
+/// use hark_store_embedded::disk::RealDisk;
+/// use hark_store_embedded::{EmbeddedOptions, EmbeddedStore, salvage};
+///
+/// let dir = std::env::temp_dir().join(format!("hark-doc-salvage-{}", std::process::id()));
+/// let store = EmbeddedStore::open(&dir, Box::new(KeepAll), EmbeddedOptions::default())?;
+/// let head = RecordHeader { id: [1; 32], time: 7, author: None, kind: 0, expires: None };
+/// let mut bytes = Vec::new();
+/// hark_codec::record::write(&mut bytes, &head, b"the message", std::iter::empty());
+/// store.commit(&[Write::Put(bytes.into())])?;
+/// drop(store);
+///
+/// // The new store can be of any kind.
+/// let into = MemoryStore::new(KeepAll);
+/// let report = salvage(&RealDisk, &dir, &into, &mut |_| {})?;
+/// assert!(into.knows(&[1; 32])? && report.records == 1 && report.lost.is_empty());
+/// std::fs::remove_dir_all(&dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn salvage(
     disk: &dyn Disk,
     from: &Path,
