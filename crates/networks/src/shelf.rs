@@ -58,10 +58,12 @@ impl NetworkShelf {
         &self.store
     }
 
-    /// Checks lines, and stores their records as one batch: all records are durable on return, for
-    /// the price of one sync. So a program with many lines puts hundreds in each call. The result
-    /// has an entry for each line, in order. [`Outcome::Duplicate`] means that a record with this id
-    /// is already stored; such a line is not checked again.
+    /// Checks lines, and stores their records as one batch: all records are durable on return.
+    /// Hundreds of lines in one call cost about as many syncs as a single line. The result has an
+    /// entry for each line, in order. [`Outcome::Duplicate`] means that a record with this id is
+    /// already stored; such a line is not checked again. A line with a fault does not affect the
+    /// other lines. After an error, no line or only some of the lines may be stored; putting all
+    /// lines again does no harm.
     pub fn put(
         &self,
         lines: impl IntoIterator<Item = impl AsRef<[u8]>>,
