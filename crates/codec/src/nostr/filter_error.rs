@@ -6,16 +6,24 @@ use super::json_error::{JsonError, NumberError};
 
 /// An element of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Element {
+    /// `ids`.
     Ids,
+    /// `authors`.
     Authors,
+    /// `kinds`.
     Kinds,
+    /// A tag of which an event must have one value, by its letter: `#t`.
     Tag(u8),
+    /// A tag of which an event must have all values, by its letter: `&t`.
     AndTag(u8),
+    /// `since`.
     Since,
+    /// `until`.
     Until,
+    /// `limit`.
     Limit,
+    /// `search`.
     Search,
 }
 
