@@ -2,6 +2,7 @@
 
 mod bad_week;
 mod bench;
+mod book;
 mod cli;
 mod cluster;
 mod crash;
