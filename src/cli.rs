@@ -29,7 +29,7 @@ use crate::commands::stats::StatsArgs;
 #[cfg(feature = "devp2p")]
 use crate::commands::whisper::WhisperArgs;
 use crate::location::{LocationArgs, networks};
-use crate::program::reflowed;
+use crate::program::{VERSION, reflowed};
 
 const AFTER: &str = "\
 On a fresh machine:
@@ -47,7 +47,7 @@ Documentation: docs/README.md, or /usr/share/doc/hark/docs of a package";
 /// and the server does their writes. Only for `rebuild`, `restore` and `salvage`, the server must
 /// be stopped.
 #[derive(Debug, Parser)]
-#[command(name = "hark", version, after_help = AFTER, max_term_width = 100)]
+#[command(name = "hark", version = VERSION, after_help = AFTER, max_term_width = 100)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(flatten)]

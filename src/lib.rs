@@ -36,7 +36,7 @@ pub use crate::config::{
     Config, DoorFacts, NETWORKS, NetworkService, NetworkSetup, ReloadCallback, ShelfConfig,
 };
 pub use crate::location::ArchiveLocation;
-pub use crate::program::{allow_files, beside, exit_code, reflowed};
+pub use crate::program::{VERSION, allow_files, beside, exit_code, reflowed};
 pub use crate::stores::{
     AddressForm, ArchiveStore, STORES, ServedShelf, ServedStore, ShelfOpener, ShelfPlace,
     StoreFacts, StoreLock, StoreSetup,

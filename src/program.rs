@@ -10,6 +10,9 @@ use crate::question::FilterFault;
 use crate::wrong_use::WrongUse;
 use crate::{log, print};
 
+/// The version of the program, with the commit of the build and its date if known.
+pub const VERSION: &str = env!("HARK_VERSION");
+
 /// Exit code for wrong flags, filters or configuration. Clap's own errors have the same code.
 const WRONG_USE: u8 = 2;
 

@@ -19,6 +19,7 @@ mod settings;
 pub(crate) mod support;
 mod terminal;
 mod units;
+mod version;
 mod watched;
 
 use support::{Place, hark, hark_with};

@@ -24,6 +24,7 @@ use crate::location::{ArchiveLocation, MirrorLock};
 use crate::log::{LogFlags, ServerLog};
 use crate::notify;
 use crate::print;
+use crate::program::VERSION;
 use crate::stores::ServedShelf;
 use crate::successor;
 use crate::waiting;
@@ -83,8 +84,6 @@ impl ServeArgs {
         }
     }
 }
-
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let log = ServerLog::start(args.log_flags(), &location.config.log).map_err(WrongUse)?;
@@ -170,6 +169,7 @@ async fn serve(
 ) -> anyhow::Result<ExitCode> {
     let settings = &location.config;
     let config = hark_server::ServerConfig {
+        version: Some(VERSION),
         proxies: settings.proxies.clone(),
         control: control_socket(location),
         lock,

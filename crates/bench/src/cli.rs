@@ -15,6 +15,7 @@ use crate::whisper::WhisperBenchArgs;
 #[command(
     name = "hark bench",
     bin_name = "hark bench",
+    version = hark::VERSION,
     max_term_width = 100,
     arg_required_else_help = true,
     after_help = "\

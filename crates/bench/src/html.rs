@@ -30,7 +30,7 @@ pub(crate) fn page(report: &BenchReport) -> String {
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/>\
          <title>{title}</title><style>{STYLE}</style></head>\n<body><h1>{title}</h1>\n"
     );
-    let _ = writeln!(out, "<p class=\"soft\">hark {}</p>", env!("CARGO_PKG_VERSION"));
+    let _ = writeln!(out, "<p class=\"soft\">hark {}</p>", hark::VERSION);
     for fault in report.faults() {
         let _ = writeln!(out, "<p class=\"bad\">Doubtful: {}</p>", escape(fault));
     }

@@ -70,6 +70,8 @@ pub mod control {
 /// The configuration of a server, independent of its networks.
 #[derive(Clone, Default)]
 pub struct ServerConfig {
+    /// The version of the program for `/metrics`; `None` for the version of this crate.
+    pub version: Option<&'static str>,
     /// Proxies that are trusted to name their clients.
     pub proxies: Proxies,
     /// The path of `control.sock`, if other processes may send their writes.

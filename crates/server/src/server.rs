@@ -100,7 +100,7 @@ impl Server {
             unlimited: config.unlimited,
             taking: taking.as_mut(),
         };
-        let operators = OperatorsDoor::open(config.metrics, &mut host)?;
+        let operators = OperatorsDoor::open(config.metrics, config.version, &mut host)?;
         let mut opened = Vec::with_capacity(networks.len());
         for network in networks {
             opened.push(network.open(&mut host).await?);

@@ -258,7 +258,7 @@ impl BenchReport {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let mut object = json!({
             "bench": self.bench,
-            "hark": env!("CARGO_PKG_VERSION"),
+            "hark": hark::VERSION,
             "at_s": now.map_or(0, |now| now.as_secs()),
             "settings": settings,
             "baseline": self.baseline_name(),

@@ -53,13 +53,20 @@ impl Default for MetricsDoor {
 pub(crate) struct OperatorsDoor {
     listener: Option<Listener>,
     allow: Vec<IpNet>,
+    version: &'static str,
 }
 
 impl OperatorsDoor {
     /// Opens the operators' own address, if the configuration sets this address.
-    pub(crate) fn open(door: MetricsDoor, host: &mut Host<'_>) -> Result<Self, ServeError> {
+    pub(crate) fn open(
+        door: MetricsDoor,
+        version: Option<&'static str>,
+        host: &mut Host<'_>,
+    ) -> Result<Self, ServeError> {
         let listen = |addr| host.listen(addr, "server.metrics_listen");
-        Ok(Self { listener: door.listen.map(listen).transpose()?, allow: door.allow })
+        let listener = door.listen.map(listen).transpose()?;
+        let version = version.unwrap_or(env!("CARGO_PKG_VERSION"));
+        Ok(Self { listener, allow: door.allow, version })
     }
 
     /// The listener of the operators' own address. `None` if the configuration has no such address.
@@ -82,6 +89,7 @@ impl OperatorsDoor {
             desk: Arc::clone(desk),
             allow: self.allow.as_slice().into(),
             apart: self.listener.is_some(),
+            version: self.version,
             stop,
         }
     }
@@ -113,6 +121,7 @@ pub struct Operators {
     allow: Arc<[IpNet]>,
     /// Whether the operators have a separate address.
     apart: bool,
+    version: &'static str,
     stop: StopSignal,
 }
 
@@ -199,8 +208,9 @@ impl Operators {
             return (StatusCode::FORBIDDEN, text).into_response();
         }
         let (networks, desk) = (Arc::clone(&self.networks), Arc::clone(&self.desk));
+        let version = self.version;
         // This work blocks: it reads system files and the state of all segments.
-        match blocking::run(move || prometheus::page(&networks, &desk.last())).await {
+        match blocking::run(move || prometheus::page(version, &networks, &desk.last())).await {
             Ok(page) => ([(CONTENT_TYPE, METRICS)], page).into_response(),
             Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         }

@@ -14,11 +14,10 @@ use crate::metrics::MetricsPage;
 use crate::shelf::Shelf;
 
 /// Writes the page, with current values.
-pub(crate) fn page(networks: &[OpenNetwork], reload: &LastReload) -> String {
+pub(crate) fn page(version: &str, networks: &[OpenNetwork], reload: &LastReload) -> String {
     let mut page = MetricsPage::default();
-    let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
     page.head("hark_build_info", "gauge", "Version of this server.");
-    page.line("hark_build_info", &version, 1);
+    page.line("hark_build_info", &format!("version=\"{version}\""), 1);
     page.gauge(
         "hark_config_last_reload_successful",
         "1 if the last configuration read is in force, 0 if the server refused that configuration.",

@@ -1,0 +1,40 @@
+//! Puts the version of the program into the variable `HARK_VERSION` of the compiler: the version of
+//! the package and, if known, the commit and its date.
+//!
+//! A build without a repository, such as a build of a source archive, gets the commit from the
+//! variable `HARK_COMMIT`.
+
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-env-changed=HARK_COMMIT");
+    let given = std::env::var("HARK_COMMIT").ok().filter(|commit| !commit.trim().is_empty());
+    let version = env!("CARGO_PKG_VERSION");
+    match given.or_else(|| commit(Path::new("."))) {
+        Some(commit) => println!("cargo::rustc-env=HARK_VERSION={version} ({})", commit.trim()),
+        None => println!("cargo::rustc-env=HARK_VERSION={version}"),
+    }
+}
+
+/// Returns the commit of the repository in this folder, and the date of the commit. Returns `None`
+/// without the program `git`, and for a folder inside a repository, which has other sources.
+pub(crate) fn commit(folder: &Path) -> Option<String> {
+    // Git does not look for a repository in the folders above if this flag names the repository.
+    let git = |args: &[&str]| {
+        let mut command = Command::new("git");
+        let output = command.current_dir(folder).arg("--git-dir=.git").args(args).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.trim().to_owned())
+    };
+    let commit = git(&["log", "-1", "--no-show-signature", "--abbrev=8", "--format=%h %cs"])?;
+    // Every checkout changes the first file, and every commit the second.
+    for file in ["HEAD", "logs/HEAD"] {
+        let path = git(&["rev-parse", "--git-path", file]).map(|path| folder.join(path));
+        // Cargo would run the build again and again for a missing file.
+        if let Some(path) = path.filter(|path| path.exists()) {
+            println!("cargo::rerun-if-changed={}", path.display());
+        }
+    }
+    Some(commit)
+}
