@@ -14,7 +14,7 @@ use crate::{log, print};
 pub const VERSION: &str = env!("HARK_VERSION");
 
 /// Exit code for wrong flags, filters or configuration. Clap's own errors have the same code.
-const WRONG_USE: u8 = 2;
+pub(crate) const WRONG_USE: u8 = 2;
 
 /// Returns the exit code of a program that has ended with this result, and prints its error.
 pub fn exit_code(ended: anyhow::Result<ExitCode>) -> ExitCode {
@@ -27,12 +27,17 @@ pub fn exit_code(ended: anyhow::Result<ExitCode>) -> ExitCode {
             if !log::failure(&error) {
                 print::note!("hark: {error:#}");
             }
-            let wrong_use = error.chain().any(|cause| {
-                cause.is::<Faults>() || cause.is::<FilterFault>() || cause.is::<WrongUse>()
-            });
-            if wrong_use { ExitCode::from(WRONG_USE) } else { ExitCode::FAILURE }
+            failure_code(&error)
         }
     }
+}
+
+/// Returns the exit code of a program that fails with this error.
+pub(crate) fn failure_code(error: &anyhow::Error) -> ExitCode {
+    let wrong_use = error
+        .chain()
+        .any(|cause| cause.is::<Faults>() || cause.is::<FilterFault>() || cause.is::<WrongUse>());
+    if wrong_use { ExitCode::from(WRONG_USE) } else { ExitCode::FAILURE }
 }
 
 /// Raises the limit of open files to the maximum that this process may set, since every connection

@@ -10,6 +10,7 @@ mod extremes;
 pub(crate) mod full;
 mod health;
 mod import;
+mod json;
 mod logged;
 mod networks;
 mod outputs;

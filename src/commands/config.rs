@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::json;
 
-use crate::config::Config;
+use crate::config::{Config, Faults};
 use crate::location::LocationArgs;
 use crate::print;
+use crate::program::WRONG_USE;
 use crate::stores::{StoreAddress, address_forms};
 
 #[derive(Debug, Args)]
@@ -15,10 +17,13 @@ use crate::stores::{StoreAddress, address_forms};
 Examples:
   hark config > hark.toml             a file with all settings, their defaults and explanations
   hark config --check hark.toml
+  hark config --check hark.toml --json
   HARK_SERVER_LISTEN=0.0.0.0:80 hark config --show
 
 Every setting can be given in the environment as HARK_SECTION_KEY. The environment overrides the
-file, and flags override both.")]
+file, and flags override both.
+
+With --json, the object of --check has the `file` and its `faults`. The exit code is the same.")]
 pub(crate) struct ConfigArgs {
     /// Check this file: report whether Hark would start with it as its configuration
     #[arg(long, value_name = "FILE")]
@@ -26,6 +31,9 @@ pub(crate) struct ConfigArgs {
     /// Print the settings in force: flags, environment, file and defaults together
     #[arg(long, conflicts_with = "check")]
     pub(crate) show: bool,
+    /// Print the result of --check as one JSON object
+    #[arg(long, requires = "check")]
+    pub(crate) json: bool,
 }
 
 const HEAD: &str = "\
@@ -36,8 +44,15 @@ const HEAD: &str = "\
 
 pub(crate) fn run(args: &ConfigArgs, location: &LocationArgs) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.check {
-        Config::load(Some(path), &address_forms())?;
-        print::line(&format!("{} is fine, together with the environment", path.display()))?;
+        let (file, checked) =
+            (path.display().to_string(), Config::load(Some(path), &address_forms()));
+        if args.json {
+            let faults = checked.as_ref().err().map_or(&[][..], Faults::lines);
+            print::line(&json!({ "file": file, "faults": faults }).to_string())?;
+            return Ok(if checked.is_ok() { ExitCode::SUCCESS } else { WRONG_USE.into() });
+        }
+        checked?;
+        print::line(&format!("{file} is fine, together with the environment"))?;
     } else if args.show {
         let mut config = Config::load(location.config_file(), &address_forms())?;
         if let Some(data) = &location.data {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use serde_json::json;
 
 use crate::config::Config;
 use crate::location::ArchiveLocation;
@@ -17,9 +18,13 @@ use crate::print;
 Examples:
   hark healthz
   hark healthz --at 127.0.0.1:9100
+  hark healthz --json
 
 Prints `ok` and exits with code 0 if the server serves and has no problem. Otherwise prints one line
-for each problem, and exits with code 1. GET /healthz returns the same text over HTTP.")]
+for each problem, and exits with code 1. GET /healthz returns the same text over HTTP.
+
+With --json, the object has the address (`at`), whether the server is `healthy`, the HTTP `status`, which is null \
+without an answer, and the `lines` of reasons and advice. The exit code is the same.")]
 pub(crate) struct HealthzArgs {
     /// The server's address [default: server.metrics_listen, or else server.listen]
     #[arg(long, value_name = "ADDR:PORT")]
@@ -27,6 +32,9 @@ pub(crate) struct HealthzArgs {
     /// Seconds after which a server that does not answer counts as unhealthy
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
+    /// Print one JSON object, also if the server does not answer
+    #[arg(long)]
+    json: bool,
 }
 
 /// Maximum size of an answer, in bytes.
@@ -34,13 +42,29 @@ const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 pub(crate) fn run(args: &HealthzArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let at = args.at.unwrap_or_else(|| served_at(&location.config));
-    let answer = ask(at, Duration::from_secs(args.timeout))
-        .with_context(|| format!("the server at {at} does not answer /healthz"))?;
+    let found = health(at, Duration::from_secs(args.timeout));
+    let status = found.as_ref().ok().map(|(status, _)| *status);
+    let is_healthy = status == Some(200);
+    if args.json {
+        let text = found.map_or_else(|error| format!("{error:#}"), |(_, body)| body);
+        let lines: Vec<&str> = text.lines().filter(|line| *line != "ok").collect();
+        let json = json!({ "at": at, "healthy": is_healthy, "status": status, "lines": lines });
+        print::line(&json.to_string())?;
+    } else {
+        let (_, body) = found?;
+        print::line(body.trim_end())?;
+    }
+    Ok(if is_healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the status and the body of the server's answer.
+fn health(at: SocketAddr, timeout: Duration) -> anyhow::Result<(u16, String)> {
+    let answer =
+        ask(at, timeout).with_context(|| format!("the server at {at} does not answer /healthz"))?;
     let Some((status, body)) = parse(&answer) else {
         bail!("the program that answers at {at} is no HTTP server");
     };
-    print::line(body.trim_end())?;
-    Ok(if status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok((status, body.to_owned()))
 }
 
 /// Returns the address at which this machine's server answers `/healthz` with this configuration.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::Args;
 use hark_server::control::ControlError;
+use serde_json::json;
 
 use crate::location::ArchiveLocation;
 use crate::print;
@@ -13,27 +14,48 @@ use crate::print;
 #[command(after_help = "\
 Examples:
   hark --data /var/lib/hark reload
+  hark --data /var/lib/hark reload --json
 
-The server reads its configuration file, the files that the configuration names, and its
-environment. It also does so by itself when one of these files changes, and on SIGHUP; this command
-waits for the result. A configuration with faults changes nothing: the faults are printed, and the
-exit code is 1.")]
-pub(crate) struct ReloadArgs {}
+The server reads its own configuration file, the files that this names and its environment. It does
+so by itself when one of these files changes, and on SIGHUP; this command waits for the result. A
+configuration with faults changes nothing: the faults are printed, and the exit code is 1.
 
-pub(crate) fn run(_: &ReloadArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+With --json, the object tells whether the configuration is `in_force`, and has its `changes` and its \
+`faults`. The exit code is the same.")]
+pub(crate) struct ReloadArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &ReloadArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let Some(mut server) = location.control()? else {
         bail!(
             "no server answers on {}; name its data directory with --data",
             location.control_socket().display()
         )
     };
-    let changes = match server.reload() {
-        Ok(changes) => changes,
-        Err(ControlError::Refused(why)) => {
-            bail!("the new configuration is refused, and the old one stays in force:\n  {why}")
-        }
+    let read = match server.reload() {
+        Ok(changes) => Ok(changes),
+        Err(ControlError::Refused(why)) => Err(why),
         Err(error) => {
             return Err(anyhow::Error::new(error).context("the server did not report the result"));
+        }
+    };
+    if args.json {
+        let lines = |text: &str| text.lines().map(|line| line.trim().into()).collect();
+        let (changes, faults): (Vec<String>, Vec<String>) = match &read {
+            Ok(changes) => (lines(changes), Vec::new()),
+            Err(why) => (Vec::new(), lines(why)),
+        };
+        let json = json!({ "in_force": read.is_ok(), "changes": changes, "faults": faults });
+        print::line(&json.to_string())?;
+        return Ok(if read.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let changes = match read {
+        Ok(changes) => changes,
+        Err(why) => {
+            bail!("the new configuration is refused, and the old one stays in force:\n  {why}")
         }
     };
     print::line("the configuration was read again, and is in force")?;

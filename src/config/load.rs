@@ -106,15 +106,15 @@ impl Config {
         if faults.is_empty() { Ok(config) } else { Err(Faults { lines: faults, files }) }
     }
 
-    /// Returns the settings that differ from `before`, each as `section.key = value`, and whether a
-    /// running server applies the change.
+    /// Returns the settings that differ from `before`, each as `section.key = value` on one line, and
+    /// whether a running server applies the change.
     pub(crate) fn changes(&self, before: &Self) -> Vec<(String, bool)> {
         let mut changes = Vec::new();
         for section in settings::SECTIONS {
             for setting in section.settings {
                 if !(setting.is_same)(self, before) {
                     let is_live = setting.is_live;
-                    let value = (setting.show)(self);
+                    let value = (setting.show)(self).replace('\n', "\\n");
                     changes.push((format!("{}.{} = {value}", section.name, setting.key), is_live));
                 }
             }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::Args;
 use hark_peers::{PeerError, RelayAddress, RelayStream, StreamEnds, StreamStatus};
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{AbortHandle, JoinSet, LocalSet};
@@ -21,6 +22,7 @@ use super::stream::runtime;
 use super::{LogArgs, RelayRules};
 use crate::config::{Config, FileState, FileWatch};
 use crate::location::ArchiveLocation;
+use crate::program::failure_code;
 use crate::stores::address_forms;
 use crate::{interrupt, notify, print};
 
@@ -29,6 +31,7 @@ use crate::{interrupt, notify, print};
 Examples:
   hark router router.toml
   hark router router.toml --check
+  hark router router.toml --check --json
 
 A file of streams:
   metrics = \"127.0.0.1:9464\"            # address of /metrics; default: none
@@ -51,6 +54,8 @@ new and changed streams begin, and all other streams continue. Changes of the ke
 faults changes nothing, and the log gives the reason. Start the router after the archive's server.
 If the server restarts, the router waits until the server is back.
 
+With --json, the object of --check has the `file`, its `streams` and its `faults`. The exit code is the same.
+
 Exit codes: 0 stopped, 1 failed, 2 wrong flags or file.")]
 pub(crate) struct RouterArgs {
     /// The file of streams
@@ -59,6 +64,9 @@ pub(crate) struct RouterArgs {
     /// Only check the file, and list its streams
     #[arg(long)]
     pub(crate) check: bool,
+    /// Print the result of --check as one JSON object
+    #[arg(long, requires = "check")]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) log: LogArgs,
 }
@@ -71,17 +79,14 @@ const APPLIED: [&str; 3] = ["limits.", "policy.", "privacy."];
 pub(crate) fn run(args: &RouterArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let location = super::events(location)?;
     let mut files = Vec::new();
-    let plan = RouterPlan::read(&args.file, &mut files)?;
-    let streams = plan.planned(&args.file, &location)?;
+    let plan = RouterPlan::read(&args.file, &mut files).and_then(|plan| {
+        let streams = plan.planned(&args.file, &location)?;
+        Ok((plan, streams))
+    });
     if args.check {
-        for PlannedStream { key: (name, address), options, .. } in &streams {
-            let filter = location.network.filters().text(&options.query);
-            let direction = format!("{:?}", options.direction).to_lowercase();
-            print::line(&format!("{name}: {direction} {address} {filter}"))?;
-        }
-        print::line(&format!("{} can be used", args.file.display()))?;
-        return Ok(ExitCode::SUCCESS);
+        return check(args, &location, plan.map(|(_, streams)| streams));
     }
+    let (plan, streams) = plan?;
     args.log.start(&location)?;
     let stop = interrupt::flag()?;
     let Some(archive) = StreamArchive::open(&location, &stop)? else {
@@ -109,6 +114,49 @@ pub(crate) fn run(args: &RouterArgs, location: &ArchiveLocation) -> anyhow::Resu
     written?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the streams of the file. With --json, also prints the fault of an unusable file.
+fn check(
+    args: &RouterArgs,
+    location: &ArchiveLocation,
+    streams: anyhow::Result<Vec<PlannedStream>>,
+) -> anyhow::Result<ExitCode> {
+    let file = args.file.display().to_string();
+    let described = |PlannedStream { options, .. }: &PlannedStream| {
+        let direction = format!("{:?}", options.direction).to_lowercase();
+        (direction, location.network.filters().text(&options.query))
+    };
+    if !args.json {
+        for stream in streams? {
+            let (direction, filter) = described(&stream);
+            let (name, url) = stream.key;
+            print::line(&format!("{name}: {direction} {url} {filter}"))?;
+        }
+        print::line(&format!("{file} can be used"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (mut listed, mut faults, mut code) = (Vec::new(), Vec::new(), ExitCode::SUCCESS);
+    match streams {
+        Ok(streams) => {
+            for stream in streams {
+                let (direction, filter) = described(&stream);
+                let (name, url, filter) = (
+                    stream.key.0,
+                    stream.key.1.to_string(),
+                    serde_json::from_str::<Value>(&filter)?,
+                );
+                listed
+                    .push(json!({ "name": name, "dir": direction, "url": url, "filter": filter }));
+            }
+        }
+        Err(error) => {
+            faults.push(format!("{error:#}"));
+            code = failure_code(&error);
+        }
+    }
+    print::line(&json!({ "file": file, "streams": listed, "faults": faults }).to_string())?;
+    Ok(code)
 }
 
 /// The router with its running streams.
