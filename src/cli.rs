@@ -16,6 +16,7 @@ use crate::commands::export::ExportArgs;
 use crate::commands::healthz::HealthzArgs;
 use crate::commands::help::{CompletionsArgs, ManArgs};
 use crate::commands::import::ImportArgs;
+use crate::commands::init::InitArgs;
 use crate::commands::migrate::MigrateArgs;
 use crate::commands::query::QueryArgs;
 use crate::commands::relays::router::RouterArgs;
@@ -33,6 +34,7 @@ use crate::program::{VERSION, reflowed};
 
 const AFTER: &str = "\
 On a fresh machine:
+  hark init                           asks for five values, and writes a first configuration
   hark serve                          a relay on ws://127.0.0.1:7777, its archive in ./data
   hark import events.jsonl            old events into the same archive, also while it serves
   hark query '{\"kinds\":[1],\"limit\":5}'
@@ -110,6 +112,8 @@ pub(crate) enum Command {
     Healthz(HealthzArgs),
     /// Check the server, the archive and the machine, and give advice on each problem
     Doctor(DoctorArgs),
+    /// Make a first configuration: ask for five values on a terminal, or take them from flags
+    Init(InitArgs),
     /// Print the default configuration with comments, or check a configuration file
     Config(ConfigArgs),
     /// Measure a relay, this one or any other, by its URL
@@ -121,7 +125,7 @@ pub(crate) enum Command {
 }
 
 /// Names of the commands that take no --network. [`Command::of_no_network`] gives the reasons.
-const OF_NO_NETWORK: [&str; 15] = [
+const OF_NO_NETWORK: [&str; 16] = [
     "serve",
     "sync",
     "stream",
@@ -133,6 +137,7 @@ const OF_NO_NETWORK: [&str; 15] = [
     "cluster",
     "reload",
     "healthz",
+    "init",
     "config",
     "bench",
     "completions",
@@ -181,6 +186,7 @@ impl Command {
             Self::Reload(_) => Some("a server reads the settings of all its networks at once"),
             Self::Healthz(_) => Some("a server's health is that of all its networks"),
             Self::Backup(_) | Self::Restore(_) => Some("a backup has all networks"),
+            Self::Init(_) => Some("`hark init` names the networks to serve with --networks"),
             Self::Config(_) => Some("`hark config` is about the settings of all networks"),
             Self::Completions(_) | Self::Man(_) => Some("help is the same for all networks"),
             Self::Bench(_) => Some("each of `hark bench`'s measurements is of one network"),

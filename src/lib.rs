@@ -64,6 +64,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
     // These commands need no archive, so they run even if the configuration is invalid.
     match &cli.command {
         Command::Config(args) => return commands::config::run(args, &cli.location),
+        Command::Init(args) => return commands::init::run(args, &cli.location),
         Command::Completions(args) => return commands::help::completions(args, cli::completed()),
         Command::Man(args) => return commands::help::man(args, cli::command()),
         Command::Bench(args) => {
@@ -104,7 +105,11 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Cluster(args) => commands::cluster::run(&args, &location),
         #[cfg(feature = "devp2p")]
         Command::Whisper(args) => commands::whisper::run(&args, &location),
-        Command::Config(_) | Command::Bench(_) | Command::Completions(_) | Command::Man(_) => {
+        Command::Config(_)
+        | Command::Init(_)
+        | Command::Bench(_)
+        | Command::Completions(_)
+        | Command::Man(_) => {
             unreachable!("handled above, before the configuration is loaded")
         }
     }

@@ -14,6 +14,7 @@ use hark_archive::{Store, TextSource};
 use hark_networks::Network;
 use hark_server::control::ControlClient;
 use parking_lot::Mutex;
+use rustix::fs::{Access, access};
 
 use crate::config::{Config, NetworkSetup, ShelfConfig, setup, setups, shelf_config};
 use crate::control::{CONTROL_SOCKET, connect};
@@ -72,7 +73,7 @@ pub struct ArchiveLocation {
 
 /// The configuration of the machine's service. All commands read this file unless the command line
 /// names another file.
-const SERVICE_CONFIG: &str = "/etc/hark/hark.toml";
+pub(crate) const SERVICE_CONFIG: &str = "/etc/hark/hark.toml";
 
 impl LocationArgs {
     /// Returns the configuration file to read, if any.
@@ -82,6 +83,24 @@ impl LocationArgs {
             None => Some(Path::new(SERVICE_CONFIG)).filter(|file| file.symlink_metadata().is_ok()),
         }
     }
+
+    /// Returns the path for a first configuration: the named file or, if no file is named and this
+    /// user can write the file of the machine's service, that file. Otherwise, the path is in the
+    /// current directory.
+    pub(crate) fn new_config_file(&self) -> PathBuf {
+        match &self.config {
+            Some(named) if !named.is_empty() => named.into(),
+            None if can_create(Path::new(SERVICE_CONFIG)) => SERVICE_CONFIG.into(),
+            _ => "hark.toml".into(),
+        }
+    }
+}
+
+/// Whether this user may create a file, with its folder if the folder is missing.
+fn can_create(file: &Path) -> bool {
+    let folder = file.ancestors().skip(1).find(|folder| folder.is_dir());
+    let allowed = Access::WRITE_OK | Access::EXEC_OK;
+    folder.is_some_and(|folder| access(folder, allowed).is_ok())
 }
 
 impl ArchiveLocation {

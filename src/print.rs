@@ -63,6 +63,12 @@ macro_rules! note {
 }
 pub(crate) use note;
 
+/// Prints a text without a line break to stderr, for an answer on the same line.
+pub(crate) fn prompt(words: &str) {
+    // Without stderr, the answer is read nevertheless.
+    let _ = write!(io::stderr().lock(), "{words}");
+}
+
 pub(crate) fn to_stderr(words: std::fmt::Arguments<'_>) {
     // With stderr closed, the error cannot be reported.
     let _ = writeln!(io::stderr().lock(), "{words}");

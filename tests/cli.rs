@@ -10,6 +10,7 @@ mod extremes;
 pub(crate) mod full;
 mod health;
 mod import;
+mod init;
 mod json;
 mod logged;
 mod networks;
@@ -34,7 +35,7 @@ fn help_teaches_and_wrong_flags_are_refused() {
     }
     for command in [
         "serve", "import", "export", "query", "count", "delete", "explain", "stats", "compact",
-        "check", "rebuild", "salvage", "config", "bench",
+        "check", "rebuild", "salvage", "init", "config", "bench",
     ] {
         let help = hark(&[command, "--help"]);
         assert_eq!((help.code, help.stdout.contains("Usage: hark")), (0, true), "{command}");

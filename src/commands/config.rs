@@ -63,7 +63,13 @@ pub(crate) fn run(args: &ConfigArgs, location: &LocationArgs) -> anyhow::Result<
         }
         print::line(config.to_toml(true).trim_end())?;
     } else {
-        print::line(&format!("{HEAD}\n{}", Config::default().to_toml(false).trim_end()))?;
+        print::text(file(&Config::default()).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the text of a file with all settings and their documentation. Settings with the default
+/// are commented out.
+pub(super) fn file(config: &Config) -> String {
+    format!("{HEAD}\n{}\n", config.to_toml(false).trim_end())
 }

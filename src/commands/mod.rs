@@ -17,6 +17,8 @@ pub(crate) mod export;
 pub(crate) mod healthz;
 pub(crate) mod help;
 pub(crate) mod import;
+pub(crate) mod init;
+pub(crate) mod maintenance;
 pub(crate) mod migrate;
 pub(crate) mod query;
 pub(crate) mod rebuild;

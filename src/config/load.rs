@@ -3,10 +3,16 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use hark_networks::Network;
+
 use super::files::{FileState, FileTexts};
+use super::value::TypedValue;
 use super::values::Config;
 use super::{checks, keys, settings, sizes, typed};
 use crate::stores::AddressForm;
+
+/// The setting with which a network's section decides whether the network is served.
+const SERVE: &str = "serve";
 
 /// The faults of a configuration. Each fault is one line that names the file and line, or the
 /// variable.
@@ -46,26 +52,40 @@ impl Config {
     /// Loads the configuration from the defaults, an optional file, and the environment. `stores`
     /// are the forms of the addresses of all stores.
     pub(crate) fn load(file: Option<&Path>, stores: &[AddressForm]) -> Result<Self, Faults> {
+        let Some(path) = file else { return Self::read(None, Vec::new(), stores) };
+        // The state is taken before the file is read, so that a change during the read is noticed.
+        let files = vec![FileState::new(path.into())];
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::read(Some((path, text)), files, stores),
+            Err(error) => {
+                let lines = vec![format!(
+                    "{} could not be read: {error}; `--config FILE` names another, and \
+                     `--config ''` none",
+                    path.display()
+                )];
+                Err(Faults { lines, files })
+            }
+        }
+    }
+
+    /// Checks the text of a file that is not written yet, together with the environment.
+    pub(crate) fn check(path: &Path, text: String, stores: &[AddressForm]) -> Result<(), Faults> {
+        Self::read(Some((path, text)), Vec::new(), stores).map(drop)
+    }
+
+    /// Reads the text of a file, if there is one, and the environment. `files` are the files that
+    /// were read.
+    fn read(
+        file: Option<(&Path, String)>,
+        mut files: Vec<FileState>,
+        stores: &[AddressForm],
+    ) -> Result<Self, Faults> {
         let mut faults = Vec::new();
         let (mut typed, mut texts) = (Vec::new(), FileTexts::new());
-        // The state is taken before the file is read, so that a change during the read is noticed.
-        let mut files: Vec<FileState> =
-            file.map(|file| FileState::new(file.into())).into_iter().collect();
-        if let Some(path) = file {
-            match std::fs::read_to_string(path) {
-                Ok(text) => {
-                    (typed, faults) = typed::from_toml(path, &text);
-                    texts.insert(path.into(), text);
-                }
-                Err(error) => {
-                    let lines = vec![format!(
-                        "{} could not be read: {error}; `--config FILE` names another, and \
-                         `--config ''` none",
-                        path.display()
-                    )];
-                    return Err(Faults { lines, files });
-                }
-            }
+        let path = file.as_ref().map(|(path, _)| *path);
+        if let Some((path, text)) = file {
+            (typed, faults) = typed::from_toml(path, &text);
+            texts.insert(path.into(), text);
         }
         let variables = std::env::vars_os()
             .filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
@@ -91,13 +111,13 @@ impl Config {
                 *key = keys::shown(&read);
             }
         }
-        let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
+        let folder = path.and_then(Path::parent).unwrap_or(Path::new(""));
         files.extend(config.lists.files(folder).into_iter().map(FileState::new));
         config.files.clone_from(&files);
         // An invalid value was replaced by the default, so its setting causes no second fault.
         faults
             .extend(checks::faults(&config, stores).into_iter().map(|fault| placed(fault, &typed)));
-        config.file = file.map(Path::to_path_buf);
+        config.file = path.map(Path::to_path_buf);
         match config.lists.read(folder, &mut texts) {
             Ok(read) => (config.addresses, config.policy, config.spared) = read,
             Err(new) => faults.extend(new.into_iter().map(|fault| placed(fault, &typed))),
@@ -122,10 +142,26 @@ impl Config {
         changes
     }
 
+    /// Returns the faults of the settings.
+    pub(crate) fn faults(&self, stores: &[AddressForm]) -> Vec<String> {
+        checks::faults(self, stores)
+    }
+
+    /// Makes the server serve a network. A network without a setting for this is always served.
+    pub(crate) fn serve(&mut self, network: &dyn Network) -> Result<(), String> {
+        let sections = settings::SECTIONS.iter().filter(|section| section.name == network.name());
+        let mut settings = sections.flat_map(|section| section.settings);
+        match settings.find(|setting| setting.key == SERVE) {
+            Some(setting) => (setting.set)(self, &TypedValue::Switch(true)),
+            None => Ok(()),
+        }
+    }
+
     /// Returns all settings as TOML. If `active`, they are plain settings without comments.
-    /// Otherwise each has its documentation and is commented out, as a file to start from.
+    /// Otherwise, as a file to start from, each has its documentation, and each with its default is
+    /// commented out.
     pub(crate) fn to_toml(&self, active: bool) -> String {
-        let mut out = String::new();
+        let (mut out, default) = (String::new(), Self::default());
         for section in settings::SECTIONS {
             if !active {
                 let _ = writeln!(out, "# {}", section.doc);
@@ -140,7 +176,8 @@ impl Config {
                 for line in setting.doc.lines() {
                     let _ = writeln!(out, "# {line}");
                 }
-                let _ = writeln!(out, "#{} = {value}", setting.key);
+                let mark = if (setting.is_same)(self, &default) { "#" } else { "" };
+                let _ = writeln!(out, "{mark}{} = {value}", setting.key);
             }
             out.push('\n');
         }

@@ -40,6 +40,7 @@ pub(crate) const COMMANDS: &[Door] = &[
     command("healthz", |world| Same(world.hark(&["healthz", "--at", &world.reads().relay]).text())),
     command("doctor", doctor),
     command("reload", |world| Same(world.hark(&["reload"]).text())),
+    command("init", init),
     command("config", config),
     command("whisper enode", enode),
     command("sync", sync),
@@ -243,6 +244,17 @@ fn stats(world: &World) -> Answer {
         let text = world.hark(&["stats", "--network", network]).text();
         assert!(text.contains("up since"), "{network}: {text}");
     }
+    Own
+}
+
+/// The configuration that the command makes names the archive of this world.
+fn init(world: &World) -> Answer {
+    let printed = world.hark(&["init", "--networks", "waku,whisper", "--output", "-"]).text();
+    let file = world.file("first.toml", &printed);
+    program().args(["config", "--check", &file]).run_with(b"").text();
+    let (_, filter) = OF_FIXTURE[0];
+    let found = program().args(["--config", &file, "count", filter]).run_with(b"").text();
+    assert_eq!(found, world.hark(&["count", filter]).text());
     Own
 }
 
