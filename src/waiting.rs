@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hark_archive::vital;
+use hark_server::ListenAddress;
 use parking_lot::Mutex;
 
 use crate::notify;
@@ -28,7 +29,7 @@ const REQUEST_MAX: usize = 4 << 10;
 /// Calls `open` again as long as `is_away` recognises its error: the database cannot be reached.
 /// Any other error of `open` is returned.
 pub(crate) fn for_database<T>(
-    addresses: &[SocketAddr],
+    addresses: &[ListenAddress],
     is_away: impl Fn(&anyhow::Error) -> bool,
     mut open: impl FnMut() -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
@@ -68,10 +69,11 @@ struct WaitingServer {
 }
 
 impl WaitingServer {
-    /// Listens on the free addresses. The server itself later reports addresses in use.
-    fn start(addresses: &[SocketAddr]) -> Self {
+    /// Listens on the free addresses. The server itself later reports addresses in use, and names
+    /// that cannot be resolved.
+    fn start(addresses: &[ListenAddress]) -> Self {
         let (reason, over) = (Arc::<Mutex<String>>::default(), Arc::<AtomicBool>::default());
-        let serve = |address: &SocketAddr| {
+        let serve = |address: SocketAddr| {
             let listener = TcpListener::bind(address).ok()?;
             listener.set_nonblocking(true).ok()?;
             let (reason, over) = (Arc::clone(&reason), Arc::clone(&over));
@@ -86,7 +88,8 @@ impl WaitingServer {
             };
             vital::spawn("hark-waiting", run).ok()
         };
-        let threads = addresses.iter().filter_map(serve).collect();
+        let resolved = addresses.iter().filter_map(|address| address.resolve().ok()).flatten();
+        let threads = resolved.filter_map(serve).collect();
         Self { reason, over, threads }
     }
 }

@@ -1,12 +1,12 @@
 //! `hark doctor`: checks for problems that often prevent a server from working, and gives advice.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use hark_archive::store::StoreStats;
+use hark_server::ListenAddress;
 use hark_server::listener::files_for_connections;
 use hark_store_embedded::backup::BackupCatalog;
 use hark_store_embedded::disk::RealDisk;
@@ -27,7 +27,7 @@ remedy. Nothing is changed. The exit code is 1 if something is wrong.")]
 pub(crate) struct DoctorArgs {
     /// The server's address [default: server.metrics_listen, or else server.listen]
     #[arg(long, value_name = "ADDR:PORT")]
-    at: Option<SocketAddr>,
+    at: Option<ListenAddress>,
     /// Print one JSON object a row
     #[arg(long)]
     json: bool,
@@ -82,8 +82,8 @@ pub(crate) fn run(args: &DoctorArgs, location: &ArchiveLocation) -> anyhow::Resu
     let mut found = Findings::default();
     configuration(location, &mut found);
     let stats = archive(location, &mut found);
-    let at = args.at.unwrap_or_else(|| healthz::served_at(&location.config));
-    server(at, location, &mut found);
+    let at = args.at.clone().unwrap_or_else(|| healthz::served_at(&location.config));
+    server(&at, location, &mut found);
     if let Some(stats) = &stats {
         disk(stats, location, &mut found);
         clock(stats, location, &mut found);
@@ -147,7 +147,7 @@ fn archive(location: &ArchiveLocation, found: &mut Findings) -> Option<StoreStat
     }
 }
 
-fn server(at: SocketAddr, location: &ArchiveLocation, found: &mut Findings) {
+fn server(at: &ListenAddress, location: &ArchiveLocation, found: &mut Findings) {
     match healthz::ask(at, PATIENCE).ok().as_deref().and_then(healthz::parse) {
         None => {
             let running = location.control().is_ok_and(|server| server.is_some());

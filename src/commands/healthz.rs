@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use serde_json::json;
+use hark_server::ListenAddress;
 
 use crate::config::Config;
 use crate::location::ArchiveLocation;
@@ -28,7 +28,7 @@ without an answer, and the `lines` of reasons and advice. The exit code is the s
 pub(crate) struct HealthzArgs {
     /// The server's address [default: server.metrics_listen, or else server.listen]
     #[arg(long, value_name = "ADDR:PORT")]
-    at: Option<SocketAddr>,
+    at: Option<ListenAddress>,
     /// Seconds after which a server that does not answer counts as unhealthy
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
@@ -41,26 +41,9 @@ pub(crate) struct HealthzArgs {
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 pub(crate) fn run(args: &HealthzArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    let at = args.at.unwrap_or_else(|| served_at(&location.config));
-    let found = health(at, Duration::from_secs(args.timeout));
-    let status = found.as_ref().ok().map(|(status, _)| *status);
-    let is_healthy = status == Some(200);
-    if args.json {
-        let text = found.map_or_else(|error| format!("{error:#}"), |(_, body)| body);
-        let lines: Vec<&str> = text.lines().filter(|line| *line != "ok").collect();
-        let json = json!({ "at": at, "healthy": is_healthy, "status": status, "lines": lines });
-        print::line(&json.to_string())?;
-    } else {
-        let (_, body) = found?;
-        print::line(body.trim_end())?;
-    }
-    Ok(if is_healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Returns the status and the body of the server's answer.
-fn health(at: SocketAddr, timeout: Duration) -> anyhow::Result<(u16, String)> {
-    let answer =
-        ask(at, timeout).with_context(|| format!("the server at {at} does not answer /healthz"))?;
+    let at = args.at.clone().unwrap_or_else(|| served_at(&location.config));
+    let answer = ask(&at, Duration::from_secs(args.timeout))
+        .with_context(|| format!("the server at {at} does not answer /healthz"))?;
     let Some((status, body)) = parse(&answer) else {
         bail!("the program that answers at {at} is no HTTP server");
     };
@@ -68,8 +51,12 @@ fn health(at: SocketAddr, timeout: Duration) -> anyhow::Result<(u16, String)> {
 }
 
 /// Returns the address at which this machine's server answers `/healthz` with this configuration.
-pub(crate) fn served_at(config: &Config) -> SocketAddr {
-    reached(config.metrics.listen.unwrap_or(config.listen))
+pub(crate) fn served_at(config: &Config) -> ListenAddress {
+    let metrics = config.metrics.listen.map(ListenAddress::Ip);
+    match metrics.unwrap_or_else(|| config.listen.clone()) {
+        ListenAddress::Ip(addr) => ListenAddress::Ip(reached(addr)),
+        named @ ListenAddress::Host(..) => named,
+    }
 }
 
 /// Returns the status and the body of an answer, or `None` if the answer is not HTTP.
@@ -89,9 +76,10 @@ fn reached(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// Returns the whole answer to a request for `/healthz`.
-pub(crate) fn ask(at: SocketAddr, timeout: Duration) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&at, timeout)?;
+/// Returns the whole answer to a request for `/healthz`. If the address is a name, the first of its
+/// addresses that accepts a connection is asked.
+pub(crate) fn ask(at: &ListenAddress, timeout: Duration) -> std::io::Result<String> {
+    let mut stream = connect(at, timeout)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
     let request = format!("GET /healthz HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n");
@@ -99,6 +87,17 @@ pub(crate) fn ask(at: SocketAddr, timeout: Duration) -> std::io::Result<String> 
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+fn connect(at: &ListenAddress, timeout: Duration) -> std::io::Result<TcpStream> {
+    let mut refused = None;
+    for addr in at.resolve()? {
+        match TcpStream::connect_timeout(&addr, timeout) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => refused = Some(error),
+        }
+    }
+    Err(refused.unwrap_or_else(|| std::io::ErrorKind::NotFound.into()))
 }
 
 #[cfg(test)]

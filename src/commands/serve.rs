@@ -1,6 +1,5 @@
 //! `hark serve`: opens the archive, runs the server on it, and handles signals.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,14 +10,11 @@ use hark_archive::clock::Clock;
 use hark_archive::mirror::{self, MirroredStore};
 use hark_archive::retention::RetentionPolicy;
 use hark_archive::{Store, vital};
-use hark_server::Server;
 use hark_server::control::{ControlClient, Takeover, TakeoverLock};
-use hark_server::shelf;
+use hark_server::{ListenAddress, Server, shelf};
 use hark_store_embedded::disk::{RealDisk, make_dir};
 
-use crate::config::{
-    Config, DoorFacts, LogFormat, LogSettings, NetworkService, listen_address, setups,
-};
+use crate::config::{Config, DoorFacts, LogFormat, LogSettings, NetworkService, setups};
 use crate::interrupt::{INTERRUPTED, Signals};
 use crate::location::{ArchiveLocation, MirrorLock};
 use crate::log::{LogFlags, ServerLog};
@@ -53,8 +49,8 @@ the new server does not come up, the old server continues as before. --takeover 
 embedded archive.")]
 pub(crate) struct ServeArgs {
     /// Address and port to listen on [default: 127.0.0.1:7777]
-    #[arg(long, value_name = "ADDR:PORT", value_parser = listen_address)]
-    pub(crate) listen: Option<SocketAddr>,
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen: Option<ListenAddress>,
     /// Take over from the running server of this archive, without dropping a connection
     #[arg(long)]
     pub(crate) takeover: bool,
@@ -108,9 +104,9 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
     let mirror_lock = MirrorLock::default();
     for setup in setups {
         let location = location.of(setup.network);
-        let addresses = [args.listen.unwrap_or(location.config.listen)];
-        let addresses: Vec<_> =
-            addresses.into_iter().chain(location.config.metrics.listen).collect();
+        let metrics = location.config.metrics.listen.map(ListenAddress::Ip);
+        let relay = args.listen.as_ref().unwrap_or(&location.config.listen).clone();
+        let addresses: Vec<_> = std::iter::once(relay).chain(metrics).collect();
         let is_away = |error: &anyhow::Error| location.store.is_away(error);
         let opened =
             waiting::for_database(&addresses, is_away, || (served.open)(&location.place()))?;
@@ -118,7 +114,7 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
             data: &location.data,
             store: location.facts().name,
             store_at: opened.at,
-            listen: args.listen,
+            listen: args.listen.as_ref(),
             unlimited: args.unlimited,
         };
         let mut shelf = shelf_options(&location, opened);

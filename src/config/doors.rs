@@ -1,9 +1,8 @@
 //! The facts that a network's doors need besides the settings.
 
-use std::net::SocketAddr;
 use std::path::Path;
 
-use hark_server::StoreLocation;
+use hark_server::{ListenAddress, StoreLocation};
 
 /// Facts that a network's doors need besides the settings.
 #[cfg_attr(not(feature = "libp2p"), allow(dead_code))] // only peers use some of the fields
@@ -15,7 +14,7 @@ pub struct DoorFacts<'a> {
     /// Where the store does its work: in this process, or in a database.
     pub store_at: StoreLocation,
     /// An address to listen on that overrides the settings.
-    pub listen: Option<SocketAddr>,
+    pub listen: Option<&'a ListenAddress>,
     /// Whether rate limits are off.
     pub unlimited: bool,
 }

@@ -38,5 +38,4 @@ pub use network_setup::{NetworkService, NetworkSetup, ReloadCallback, ShelfConfi
 pub use networks::NETWORKS;
 pub(crate) use networks::{serve_these, setup, setups, shelf_config};
 pub(crate) use reread::{FileWatch, LOOK_EVERY};
-pub(crate) use setting_type::listen_address;
 pub use values::Config;

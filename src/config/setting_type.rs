@@ -1,13 +1,13 @@
 //! The types that a setting can have: how a value is read as typed, and shown.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use hark_codec::waku::ProtectedShard;
 use hark_networks::waku::retention::Retention;
 use hark_server::limits::Rate;
-use hark_server::ranges;
+use hark_server::{ListenAddress, ranges};
 use hark_store_postgres::shown;
 use ipnet::IpNet;
 
@@ -177,20 +177,24 @@ impl SettingType for PathBuf {
     }
 }
 
-const LISTEN_ADDRESS: &str = "an address and port like 127.0.0.1:7777 or [::]:7777";
+impl SettingType for ListenAddress {
+    fn read(value: &TypedValue) -> Result<Self, String> {
+        let read = String::read(value).ok().and_then(|text| text.parse().ok());
+        read.map_or_else(|| wanted(Self::EXAMPLES, value), Ok)
+    }
 
-/// Parses an address to listen on. `localhost` is the only accepted name, since other names may
-/// resolve to several or changing addresses.
-pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    let port = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
-    let local = port.map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    local.or_else(|| text.parse().ok()).ok_or_else(|| format!("must be {LISTEN_ADDRESS}"))
+    fn show(&self) -> String {
+        quoted(&self.to_string())
+    }
 }
 
+/// An address without a name. `localhost` is accepted, which is never resolved.
 impl SettingType for SocketAddr {
     fn read(value: &TypedValue) -> Result<Self, String> {
-        let read = String::read(value).ok().and_then(|text| listen_address(&text).ok());
-        read.map_or_else(|| wanted(LISTEN_ADDRESS, value), Ok)
+        match ListenAddress::read(value) {
+            Ok(ListenAddress::Ip(addr)) => Ok(addr),
+            _ => wanted("an address and port like 127.0.0.1:7777 or [::]:7777", value),
+        }
     }
 
     fn show(&self) -> String {

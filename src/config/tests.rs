@@ -111,7 +111,8 @@ fn what_is_wrong_is_said_with_its_line_and_what_was_meant() {
     for (text, said) in [
         (
             "[server]\nlisten = 7777",
-            "hark.toml:2: `listen` must be an address and port like 127.0.0.1:7777 or [::]:7777, but is 7777",
+            "hark.toml:2: `listen` must be an address and port like 127.0.0.1:7777, [::]:7777 or relay.example:7777, \
+             but is 7777",
         ),
         (
             "[server]\nlistn = \"\"",

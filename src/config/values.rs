@@ -10,7 +10,7 @@ use hark_networks::Network as _;
 use hark_server::limits::Limits;
 use hark_server::nostr::policy::EventPolicy;
 use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, ThreadCounts};
-use hark_server::{AddressLists, MetricsDoor, Proxies, SparedClients};
+use hark_server::{AddressLists, ListenAddress, MetricsDoor, Proxies, SparedClients};
 
 use super::files::{FileState, FileTexts};
 use super::log::LogSettings;
@@ -24,7 +24,7 @@ use crate::stores::StoreAddress;
 /// Checked settings.
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub(crate) listen: SocketAddr,
+    pub(crate) listen: ListenAddress,
     pub(crate) metrics: MetricsDoor,
     pub(crate) proxies: Proxies,
     pub(crate) deflate_from_bytes: usize,
@@ -109,7 +109,7 @@ impl Default for Config {
         let spared_kinds = hark_networks::nostr::Nostr.tombstone_kinds().to_vec();
         let retention = RetentionPolicy { spared_kinds, ..RetentionPolicy::default() };
         Self {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7777)),
+            listen: ListenAddress::Ip(SocketAddr::from((Ipv4Addr::LOCALHOST, 7777))),
             metrics: MetricsDoor::default(),
             proxies: Proxies::default(),
             deflate_from_bytes: DEFLATE_FROM_BYTES,

@@ -93,7 +93,7 @@ fn unlimited_says_so_loudly() {
 }
 
 #[test]
-fn localhost_is_an_address_to_listen_on_and_no_other_name_is() {
+fn localhost_is_an_address_to_listen_on_and_a_name_without_one_is_refused() {
     let place = Place::new("localhost");
     let mut child = place.start(&["serve", "--listen", "localhost:0"]);
     let mut first = String::new();
@@ -103,8 +103,13 @@ fn localhost_is_an_address_to_listen_on_and_no_other_name_is() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(first.starts_with("listening on ws://127.0.0.1:"), "{first}");
-    let run = place.hark(&["serve", "--listen", "relay.example:0"]);
-    assert!(run.code == 2 && run.stderr.contains("must be an address and port"), "{run:?}");
+    let run = place.hark(&["serve", "--listen", "no-such-host.invalid:0"]);
+    let said = "cannot listen on no-such-host.invalid:0: the name cannot be resolved";
+    assert!(run.code == 1 && run.stderr.contains(said), "{run:?}");
+    for text in ["7777", "127.0.0:7777", "ws://127.0.0.1:7777"] {
+        let run = place.hark(&["serve", "--listen", text]);
+        assert!(run.code == 2 && run.stderr.contains("must be an address and port"), "{run:?}");
+    }
 }
 
 #[test]

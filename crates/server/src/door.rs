@@ -13,11 +13,16 @@ use serde_json::{Map, Value};
 pub use crate::admin::http::Operators;
 use crate::admin::take::Takeover;
 use crate::connections::Connections;
-use crate::listener::Listener;
+use crate::listen_address::ListenAddress;
+use crate::listener::{BoundSocket, Listener};
 use crate::metrics::MetricsPage;
 use crate::settings::SharedSettings;
 use crate::stop::StopSignal;
-use crate::{Clients, ServeError, Shelf};
+use crate::{Clients, ServeError, Shelf, blocking};
+
+/// Maximum number of sockets of a door. A takeover hands over the sockets of all doors in one
+/// message.
+const SOCKETS_MAX: usize = 8;
 
 /// The open endpoints of one network.
 pub trait Door: Send + Sync {
@@ -135,16 +140,71 @@ impl Host<'_> {
         self.taking.is_some()
     }
 
-    /// Listens on this address, with the socket that the previous process handed over or with a new
-    /// socket. Errors name `setting`, the setting by which an operator can choose another address.
+    /// Listens on one address. Returns the listener, and the address with the port in use. Errors
+    /// name `setting`, the setting by which an operator can choose another address.
     pub fn listen(
         &mut self,
         addr: SocketAddr,
         setting: &'static str,
-    ) -> Result<Listener, ServeError> {
-        let handed = self.taking.as_mut().and_then(|taking| taking.listener(addr));
-        let connections = Connections::new(self.clients.clone(), self.unlimited);
-        Listener::open(addr, handed, connections, &self.settings)
-            .map_err(|cause| ServeError::Listen { addr, setting, cause })
+    ) -> Result<(Listener, SocketAddr), ServeError> {
+        let socket = self.open(addr, setting, &addr)?;
+        let addr = socket.addr();
+        Ok((self.listener(vec![socket]), addr))
     }
+
+    /// Listens on all addresses to which the configured addresses resolve, each of them once.
+    pub async fn listen_on(
+        &mut self,
+        addresses: &[ListenAddress],
+        setting: &'static str,
+    ) -> Result<Listener, ServeError> {
+        let (mut sockets, mut known) = (Vec::new(), Vec::new());
+        for address in addresses {
+            for addr in resolve(address, setting).await? {
+                if known.contains(&addr) {
+                    continue;
+                }
+                known.push(addr);
+                if known.len() > SOCKETS_MAX {
+                    return Err(ServeError::TooManyAddresses { max: SOCKETS_MAX, setting });
+                }
+                sockets.push(self.open(addr, setting, address)?);
+            }
+        }
+        Ok(self.listener(sockets))
+    }
+
+    /// Opens a socket: the socket that the previous process handed over, or a new socket.
+    fn open(
+        &mut self,
+        addr: SocketAddr,
+        setting: &'static str,
+        configured: &dyn fmt::Display,
+    ) -> Result<BoundSocket, ServeError> {
+        let handed = self.taking.as_mut().and_then(|taking| taking.listener(addr));
+        BoundSocket::open(addr, handed).map_err(|cause| {
+            let (addr, configured) = (addr.to_string(), configured.to_string());
+            let named = if configured == addr { addr } else { format!("{addr} ({configured})") };
+            ServeError::Listen { addr: named, setting, cause }
+        })
+    }
+
+    fn listener(&self, sockets: Vec<BoundSocket>) -> Listener {
+        let connections = Connections::new(self.clients.clone(), self.unlimited);
+        Listener::new(sockets, connections, &self.settings)
+    }
+}
+
+/// Resolves an address on a thread that may wait for a server of names.
+async fn resolve(
+    address: &ListenAddress,
+    setting: &'static str,
+) -> Result<Vec<SocketAddr>, ServeError> {
+    let resolving = blocking::run({
+        let address = address.clone();
+        move || address.resolve()
+    });
+    let resolved = resolving.await.unwrap_or_else(|panic| Err(io::Error::other(panic)));
+    let address = address.to_string();
+    resolved.map_err(|cause| ServeError::Resolve { address, setting, cause })
 }

@@ -1,7 +1,5 @@
 //! Why a server does not start.
 
-use std::net::SocketAddr;
-
 use crate::admin::control::ControlError;
 use crate::settings::LimitsConflict;
 
@@ -11,12 +9,33 @@ pub enum ServeError {
     /// The server cannot listen on an address.
     #[error("cannot listen on {addr}: {cause}; choose another with {setting}")]
     Listen {
-        /// The address.
-        addr: SocketAddr,
+        /// The address, and the configured name of the address.
+        addr: String,
         /// The setting that names the address.
         setting: &'static str,
         /// The error of the operating system.
         cause: std::io::Error,
+    },
+    /// A configured name cannot be resolved.
+    #[error(
+        "cannot listen on {address}: the name cannot be resolved ({cause}); let the name resolve to \
+         this machine, or choose an address with {setting}"
+    )]
+    Resolve {
+        /// The configured address.
+        address: String,
+        /// The setting that names the address.
+        setting: &'static str,
+        /// The error of the operating system.
+        cause: std::io::Error,
+    },
+    /// The names of a door have too many addresses.
+    #[error("cannot listen on more than {max} addresses of one door; name fewer with {setting}")]
+    TooManyAddresses {
+        /// Maximum number of addresses.
+        max: usize,
+        /// The setting that names the addresses.
+        setting: &'static str,
     },
     /// `control.sock` cannot be created.
     #[error("cannot open {path}: {cause}")]

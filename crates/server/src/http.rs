@@ -1,4 +1,4 @@
-//! Serves plain HTTP connections on a separate address. The caller provides the answers.
+//! Serves plain HTTP connections on separate addresses. The caller provides the answers.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -15,10 +15,10 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use crate::connections::ConnectionPermit;
-use crate::listener::{SessionGuard, accept};
+use crate::listener::{ServedSockets, SessionGuard, accept};
 use crate::metrics::ConnectionRefusal;
 use crate::patience::TimedStream;
 use crate::permits::Shares;
@@ -47,7 +47,7 @@ pub(crate) struct ConnectionTimeouts {
 /// Answers requests until the server accepts no more connections and the requests under way are
 /// answered. `enter` decides which connections are accepted.
 pub(crate) async fn serve<F, A>(
-    listener: TcpListener,
+    sockets: ServedSockets,
     stop: StopSignal,
     bounds: ConnectionTimeouts,
     enter: impl Fn(IpAddr) -> Result<ConnectionPermit, ConnectionRefusal>,
@@ -79,7 +79,7 @@ pub(crate) async fn serve<F, A>(
             drop(entered);
         }
     };
-    accept(listener, stop, enter, serve).await;
+    accept(sockets, stop, enter, serve).await;
 }
 
 /// The client of an answer, as named by a proxy.

@@ -23,6 +23,7 @@ mod http;
 #[cfg(any(feature = "devp2p", feature = "libp2p"))]
 mod key_file;
 pub mod limits;
+mod listen_address;
 pub mod listener;
 pub mod metrics;
 pub mod nostr;
@@ -51,6 +52,7 @@ pub use admin::http::MetricsDoor;
 pub use clients::Clients;
 pub use error::ServeError;
 use limits::Limits;
+pub use listen_address::{ListenAddress, ListenAddressFault};
 pub use rate::SparedClients;
 pub use reload::{ReloadError, ReloadHandle, ReloadRequest};
 pub use rest::WebAccess;

@@ -1,4 +1,4 @@
-//! Listens on a port and accepts connections, in the same way for every door. Refused clients are
+//! Listens on addresses and accepts connections, in the same way for every door. Refused clients are
 //! sent the reason, up to a bound on the number of such answers.
 
 use std::convert::Infallible;
@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -59,41 +60,63 @@ impl RareLine {
     }
 }
 
-/// A listening address of a door, with its connections.
-pub struct Listener {
-    /// `None` once the socket is served.
-    socket: Mutex<Option<std::net::TcpListener>>,
+/// A listening socket, and its address.
+pub(crate) struct BoundSocket {
+    socket: std::net::TcpListener,
     addr: SocketAddr,
+}
+
+impl BoundSocket {
+    /// Listens on the socket `handed`, or on a new socket.
+    pub(crate) fn open(
+        addr: SocketAddr,
+        handed: Option<std::net::TcpListener>,
+    ) -> io::Result<Self> {
+        let socket = handed.map_or_else(|| bind(addr), Ok)?;
+        socket.set_nonblocking(true)?;
+        let addr = socket.local_addr()?;
+        Ok(Self { socket, addr })
+    }
+
+    /// The address of the socket.
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+}
+
+/// The listening sockets of a door, with the connections of all of them.
+pub struct Listener {
+    /// Empty once the sockets are served.
+    sockets: Mutex<Vec<std::net::TcpListener>>,
+    addrs: Vec<SocketAddr>,
     connections: Arc<Connections>,
     settings: SharedSettings,
 }
 
 impl Listener {
-    /// Listens on the socket `handed`, or on a new socket.
-    pub(crate) fn open(
-        addr: SocketAddr,
-        handed: Option<std::net::TcpListener>,
+    /// Makes a listener of these sockets, whose connections have common bounds.
+    pub(crate) fn new(
+        sockets: Vec<BoundSocket>,
         connections: Connections,
         settings: &SharedSettings,
-    ) -> io::Result<Self> {
-        let socket = handed.map_or_else(|| bind(addr), Ok)?;
-        socket.set_nonblocking(true)?;
-        let addr = socket.local_addr()?;
+    ) -> Self {
         let (connections, settings) = (Arc::new(connections), Arc::clone(settings));
-        Ok(Self { socket: Mutex::new(Some(socket)), addr, connections, settings })
+        let bound = sockets.into_iter().map(|bound| (bound.socket, bound.addr));
+        let (sockets, addrs): (Vec<_>, Vec<_>) = bound.unzip();
+        Self { sockets: Mutex::new(sockets), addrs, connections, settings }
     }
 
-    /// The address of the socket.
-    pub fn addr(&self) -> SocketAddr {
-        self.addr
+    /// The addresses of the sockets.
+    pub fn addrs(&self) -> &[SocketAddr] {
+        &self.addrs
     }
 
-    /// A duplicate of the socket, for a process that takes over.
+    /// Duplicates of the sockets, for a process that takes over.
     pub fn sockets(&self) -> io::Result<Vec<OwnedFd>> {
-        self.socket.lock().iter().map(|socket| socket.as_fd().try_clone_to_owned()).collect()
+        self.sockets.lock().iter().map(|socket| socket.as_fd().try_clone_to_owned()).collect()
     }
 
-    /// The connections accepted on this address.
+    /// The connections accepted on these addresses.
     pub(crate) fn connections(&self) -> &Arc<Connections> {
         &self.connections
     }
@@ -114,13 +137,16 @@ impl Listener {
         self.connections.enter(peer, max, of_address_max)
     }
 
-    /// Takes the socket, to be served on the current runtime. `None` if the socket is served
-    /// already. If the runtime does not accept the socket, the error is logged and the result is
-    /// `None`.
-    pub(crate) fn take(&self) -> Option<TcpListener> {
-        TcpListener::from_std(self.socket.lock().take()?)
-            .inspect_err(|error| tracing::error!(%error, "an address cannot be served"))
-            .ok()
+    /// Takes the sockets, to be served on the current runtime. `None` if the sockets are served
+    /// already. A socket that the runtime does not accept is logged and left out.
+    pub(crate) fn take(&self) -> Option<ServedSockets> {
+        let sockets = std::mem::take(&mut *self.sockets.lock()).into_iter().filter_map(|socket| {
+            TcpListener::from_std(socket)
+                .inspect_err(|error| tracing::error!(%error, "an address cannot be served"))
+                .ok()
+        });
+        let sockets: Vec<_> = sockets.collect();
+        (!sockets.is_empty()).then_some(ServedSockets { sockets, next: 0 })
     }
 
     /// Serves each connection in a task of its own, and returns when no connection is left.
@@ -130,7 +156,7 @@ impl Listener {
         stop: StopSignal,
         serve: impl Fn(TcpStream) -> F,
     ) {
-        let Some(socket) = self.take() else { return };
+        let Some(sockets) = self.take() else { return };
         let enter = |peer| self.enter(peer, self.connections_max());
         let ended = stop.clone();
         let serve = |stream, _, entered| {
@@ -143,7 +169,7 @@ impl Listener {
                 drop(entered);
             }
         };
-        accept(socket, stop, enter, serve).await;
+        accept(sockets, stop, enter, serve).await;
     }
 }
 
@@ -159,6 +185,30 @@ fn bind(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
     socket.listen(1024)?.into_std()
 }
 
+/// The sockets of a door that are being served.
+pub(crate) struct ServedSockets {
+    sockets: Vec<TcpListener>,
+    /// The socket that is asked first. No socket waits longer than the others.
+    next: usize,
+}
+
+impl ServedSockets {
+    /// Accepts the next connection of any socket. No connection is lost if the future is dropped.
+    async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+        std::future::poll_fn(|cx| {
+            let count = self.sockets.len();
+            for at in (0..count).map(|from_next| (self.next + from_next) % count) {
+                if let Poll::Ready(accepted) = self.sockets[at].poll_accept(cx) {
+                    self.next = (at + 1) % count;
+                    return Poll::Ready(accepted);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
 /// A token that the task of a connection holds until the connection ends.
 pub(crate) type SessionGuard = mpsc::Sender<Infallible>;
 
@@ -166,7 +216,7 @@ pub(crate) type SessionGuard = mpsc::Sender<Infallible>;
 /// ended. `enter` decides which connections are accepted. `serve` serves one connection in its own
 /// task. The task holds the result of `enter` and a [`SessionGuard`] until the connection ends.
 pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
-    listener: TcpListener,
+    mut sockets: ServedSockets,
     mut stop: StopSignal,
     enter: impl Fn(IpAddr) -> Result<T, ConnectionRefusal>,
     serve: impl Fn(TcpStream, IpAddr, (T, SessionGuard)) -> F,
@@ -178,7 +228,7 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
     loop {
         let accepted = tokio::select! {
             () = stop.accepting() => break,
-            accepted = listener.accept() => accepted,
+            accepted = sockets.accept() => accepted,
         };
         match accepted {
             // No reason is sent: a client would hold a file descriptor until it has read the
@@ -212,7 +262,7 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
             }
         }
     }
-    // The port is closed while the open connections are served to their ends.
-    drop((listener, alive));
+    // The ports are closed while the open connections are served to their ends.
+    drop((sockets, alive));
     all_gone.recv().await;
 }

@@ -26,7 +26,6 @@ use crate::blocking;
 use crate::clients::Clients;
 use crate::door::{DoorAddress, Host, OpenNetwork, ServableNetwork};
 use crate::error::ServeError;
-use crate::listener::Listener;
 use crate::reload::{ReloadHandle, ReloadRequest, RetentionThreads};
 use crate::settings::{Settings, SettingsHandle, SharedSettings};
 use crate::shelf::MovableShelf;
@@ -170,7 +169,7 @@ impl Server {
 
     /// The separate address of the metrics. `None` if the metrics have no separate address.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
-        self.operators.listener().map(Listener::addr)
+        self.operators.addr()
     }
 
     /// The addresses at which clients reach the doors, in the order of the networks.

@@ -111,13 +111,13 @@ pub struct Serving {
 impl door::ServableNetwork for Serving {
     fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> OpenFuture<'a> {
         Box::pin(async move {
-            let listener = host.listen(self.listen, "HARK_TOY")?;
+            let (listener, addr) = host.listen(self.listen, "HARK_TOY")?;
             let (live, bounds) = (LiveRecords::default(), IntakeBounds::default());
             let service =
                 Service::open(host, self.shelf, Arc::new(live.clone()), bounds, self.store_at);
             let shelf = Arc::clone(service.shelf());
             let service = Arc::new(service);
-            Ok(OpenNetwork { door: Arc::new(ToyDoor { service, live, listener }), shelf })
+            Ok(OpenNetwork { door: Arc::new(ToyDoor { service, live, listener, addr }), shelf })
         })
     }
 }
@@ -126,11 +126,12 @@ struct ToyDoor {
     service: Arc<Service>,
     live: LiveRecords,
     listener: Listener,
+    addr: SocketAddr,
 }
 
 impl Door for ToyDoor {
     fn addresses(&self) -> Vec<DoorAddress> {
-        vec![DoorAddress { what: "toy on", at: self.listener.addr().to_string() }]
+        vec![DoorAddress { what: "toy on", at: self.addr.to_string() }]
     }
     fn listeners(&self) -> std::io::Result<Vec<OwnedFd>> {
         self.listener.sockets()

@@ -51,7 +51,8 @@ impl Default for MetricsDoor {
 /// The operators' own address, if the configuration has one, and the addresses that may read the
 /// metrics.
 pub(crate) struct OperatorsDoor {
-    listener: Option<Listener>,
+    /// The listener, and its address.
+    listener: Option<(Listener, SocketAddr)>,
     allow: Vec<IpNet>,
     version: &'static str,
 }
@@ -71,7 +72,12 @@ impl OperatorsDoor {
 
     /// The listener of the operators' own address. `None` if the configuration has no such address.
     pub(crate) fn listener(&self) -> Option<&Listener> {
-        self.listener.as_ref()
+        self.listener.as_ref().map(|(listener, _)| listener)
+    }
+
+    /// The operators' own address. `None` if the configuration has no such address.
+    pub(crate) fn addr(&self) -> Option<SocketAddr> {
+        self.listener.as_ref().map(|(_, addr)| *addr)
     }
 
     /// Creates the handler of operators' requests, for the operators' own address and for other
@@ -97,7 +103,7 @@ impl OperatorsDoor {
     /// Serves the operators' own address until the server shuts down. Returns at once without such
     /// an address.
     pub(crate) async fn serve(self, operators: Operators) {
-        let Some(listener) = self.listener.and_then(|listener| listener.take()) else { return };
+        let Some(sockets) = self.listener.and_then(|(listener, _)| listener.take()) else { return };
         let bounds = ConnectionTimeouts {
             head_timeout: CONNECTION_MAX,
             connection_max: Some(CONNECTION_MAX),
@@ -107,7 +113,7 @@ impl OperatorsDoor {
         let connections = Connections::new(Clients::default(), false);
         let enter = |peer| connections.enter(peer, CONNECTIONS_MAX, CONNECTIONS_MAX);
         let answer = move |peer, request| operators.clone().answer(peer, request);
-        http::serve(listener, stop, bounds, enter, answer).await;
+        http::serve(sockets, stop, bounds, enter, answer).await;
     }
 }
 

@@ -1,6 +1,5 @@
 //! How a relay is served.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hark_archive::TextSource;
@@ -8,7 +7,7 @@ use hark_archive::TextSource;
 use super::identity::SharedIdentity;
 use super::policy;
 use crate::service::StoreLocation;
-use crate::shelf;
+use crate::{ListenAddress, shelf};
 
 /// Default size from which a message is compressed, in bytes. Shorter messages are mostly ids, keys
 /// and signatures, which hardly compress.
@@ -25,8 +24,8 @@ pub struct RelayService {
 /// How a relay is served.
 #[derive(Clone)]
 pub struct RelayConfig {
-    /// The address to listen on. Port 0 takes any free port.
-    pub listen: SocketAddr,
+    /// The addresses to listen on.
+    pub listen: Vec<ListenAddress>,
     /// Messages of at least this many bytes are compressed if the client offers compression. 0
     /// disables compression.
     pub deflate_from_bytes: usize,
@@ -57,7 +56,7 @@ impl std::fmt::Debug for RelayConfig {
 
 impl RelayConfig {
     /// The default configuration, listening on `listen`.
-    pub fn new(listen: SocketAddr) -> Self {
+    pub fn new(listen: Vec<ListenAddress>) -> Self {
         Self {
             listen,
             deflate_from_bytes: DEFLATE_FROM_BYTES,

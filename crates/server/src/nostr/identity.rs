@@ -15,7 +15,7 @@ use super::info::{PRIVATE_KINDS, RelayInfo};
 pub(crate) struct RelayIdentity {
     /// The relay's description of itself.
     pub(crate) info: RelayInfo,
-    /// The URLs that name this relay, and its address.
+    /// The URLs that name this relay, and its addresses.
     pub(crate) own_urls: OwnUrls,
     /// The configured URLs, whose hosts name this relay in AUTH.
     pub(crate) hosts: OwnUrls,
@@ -24,8 +24,9 @@ pub(crate) struct RelayIdentity {
 }
 
 impl RelayIdentity {
-    fn new(info: RelayInfo, mut private_kinds: Vec<u32>, addr: Option<SocketAddr>) -> Self {
-        let own_urls = OwnUrls::new(info.urls().chain(addr.map(|addr| format!("ws://{addr}"))));
+    fn new(info: RelayInfo, mut private_kinds: Vec<u32>, addrs: &[SocketAddr]) -> Self {
+        let addrs = addrs.iter().map(|addr| format!("ws://{addr}"));
+        let own_urls = OwnUrls::new(info.urls().chain(addrs));
         private_kinds.sort_unstable();
         let addressed = LabelSet { name: b'p', values: Vec::new() };
         let strangers = Gate { kinds: private_kinds, readers: Vec::new(), addressed };
@@ -50,8 +51,8 @@ pub struct SharedIdentity(Arc<IdentityCell>);
 
 struct IdentityCell {
     current: ArcSwap<RelayIdentity>,
-    /// The address of the relay, once it is known.
-    addr: OnceLock<SocketAddr>,
+    /// The addresses of the relay, once they are known.
+    addrs: OnceLock<Vec<SocketAddr>>,
     /// Notified when the identity was replaced.
     changed: Notify,
 }
@@ -76,15 +77,15 @@ impl SharedIdentity {
     /// Creates an identity from a description and the private kinds. Only authors and recipients
     /// get events of private kinds.
     pub fn new(info: RelayInfo, private_kinds: Vec<u32>) -> Self {
-        let current = ArcSwap::from_pointee(RelayIdentity::new(info, private_kinds, None));
-        Self(Arc::new(IdentityCell { current, addr: OnceLock::new(), changed: Notify::new() }))
+        let current = ArcSwap::from_pointee(RelayIdentity::new(info, private_kinds, &[]));
+        Self(Arc::new(IdentityCell { current, addrs: OnceLock::new(), changed: Notify::new() }))
     }
 
     /// Replaces the identity. Open connections use the new identity from their next message on.
     /// Open subscriptions keep the private kinds with which they were opened.
     pub fn set(&self, info: RelayInfo, private_kinds: Vec<u32>) {
-        let addr = self.0.addr.get().copied();
-        self.0.current.store(Arc::new(RelayIdentity::new(info, private_kinds, addr)));
+        let addrs = self.0.addrs.get().map_or(&[][..], Vec::as_slice);
+        self.0.current.store(Arc::new(RelayIdentity::new(info, private_kinds, addrs)));
         self.0.changed.notify_waiters();
     }
 
@@ -93,10 +94,10 @@ impl SharedIdentity {
         self.0.changed.notified()
     }
 
-    /// Adds the address of the relay to its own URLs. Called once, when the relay is opened.
-    pub(crate) fn listens_on(&self, addr: SocketAddr) {
-        // The address is set once, before any code reads the address.
-        let _ = self.0.addr.set(addr);
+    /// Adds the addresses of the relay to its own URLs. Called once, when the relay is opened.
+    pub(crate) fn listens_on(&self, addrs: &[SocketAddr]) {
+        // The addresses are set once, before any code reads the addresses.
+        let _ = self.0.addrs.set(addrs.to_vec());
         let current = self.current();
         self.set(current.info.clone(), current.private_kinds().to_vec());
     }

@@ -1,4 +1,4 @@
-//! The relay's door: from the open port to the last connection's end.
+//! The relay's door: from the open ports to the last connection's end.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,7 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use super::Relay;
 use super::auth::NO_URL;
@@ -26,7 +26,7 @@ use super::threads::RelayThreads;
 use super::web::{self, ConnectionContext, CountedConnection, WebState};
 use crate::admin::http::Operators;
 use crate::door::{self, Door, DoorAddress, StatusRow};
-use crate::listener::{Listener, accept};
+use crate::listener::{Listener, ServedSockets, accept};
 use crate::metrics::MetricsPage;
 use crate::patience::TimedStream;
 use crate::stop::StopSignal;
@@ -48,7 +48,8 @@ impl RelayDoor {
 
 impl Door for RelayDoor {
     fn addresses(&self) -> Vec<DoorAddress> {
-        vec![DoorAddress { what: "listening on", at: format!("ws://{}", self.listener.addr()) }]
+        let urls = self.listener.addrs().iter().map(|addr| format!("ws://{addr}"));
+        urls.map(|at| DoorAddress { what: "listening on", at }).collect()
     }
 
     fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
@@ -106,8 +107,8 @@ impl Door for RelayDoor {
 
     fn serve(self: Arc<Self>, operators: Operators, stop: StopSignal) -> door::DoorFuture {
         Box::pin(async move {
-            if let Some(listener) = self.listener.take() {
-                serve_all(listener, &self.relay, operators, stop).await;
+            if let Some(sockets) = self.listener.take() {
+                serve_all(sockets, &self.relay, operators, stop).await;
             }
         })
     }
@@ -123,7 +124,7 @@ impl Door for RelayDoor {
 
 /// Serves connections until `stop`, and returns when the last connection has ended.
 async fn serve_all(
-    listener: TcpListener,
+    sockets: ServedSockets,
     relay: &Arc<Relay>,
     operators: Operators,
     stop: StopSignal,
@@ -133,7 +134,7 @@ async fn serve_all(
         let slot = CountedConnection::admit(relay, peer);
         slot.inspect_err(|why| relay.metrics.turned_away.of(*why).add(1))
     };
-    accept(listener, stop, enter, |stream, peer, (slot, alive)| {
+    accept(sockets, stop, enter, |stream, peer, (slot, alive)| {
         let (slot, local) = (Arc::new(slot), stream.local_addr().ok());
         serve(stream, web.clone(), ConnectionContext { _alive: alive, slot, peer, local })
     })

@@ -37,15 +37,14 @@ impl Subscribers for LiveNotifier {
 
 impl ServableNetwork for RelayService {
     fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> OpenFuture<'a> {
-        Box::pin(async move { self.open_in(host) })
+        Box::pin(self.open_in(host))
     }
 }
 
 impl RelayService {
-    fn open_in(self, host: &mut Host<'_>) -> Result<OpenNetwork, ServeError> {
+    async fn open_in(self, host: &mut Host<'_>) -> Result<OpenNetwork, ServeError> {
         let Self { config, shelf } = self;
-        let listener = host.listen(config.listen, "--listen")?;
-        let addr = listener.addr();
+        let listener = host.listen_on(&config.listen, "--listen").await?;
         let metrics = Arc::new(RelayMetrics::default());
         // If the store cannot report its sequence number now, the live index begins at 0. The only
         // effect is that the first subscriptions remember for longer how far their stored answers
@@ -58,7 +57,7 @@ impl RelayService {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = |wanted: usize| if wanted == 0 { cores } else { wanted };
         let identity = config.identity;
-        identity.listens_on(addr);
+        identity.listens_on(listener.addrs());
         if !identity.current().knows_url() {
             tracing::warn!("{}", auth::NO_URL);
         }

@@ -78,7 +78,7 @@ impl IntoResponse for RestAnswer {
 /// Serves until `stop`, and until the requests under way are answered.
 pub(crate) async fn serve(listener: Arc<Listener>, stop: StopSignal, routes: Router) {
     let bounds = ConnectionTimeouts { head_timeout: REST_MAX, connection_max: None };
-    let Some(socket) = listener.take() else { return };
+    let Some(sockets) = listener.take() else { return };
     let enter = |peer| listener.enter(peer, CONNECTIONS_MAX);
     let service = TowerToHyperService::new(routes);
     let answer = move |peer: IpAddr, mut request: hyper::Request<Incoming>| {
@@ -95,5 +95,5 @@ pub(crate) async fn serve(listener: Arc<Listener>, stop: StopSignal, routes: Rou
             }
         }
     };
-    http::serve(socket, stop, bounds, enter, answer).await;
+    http::serve(sockets, stop, bounds, enter, answer).await;
 }

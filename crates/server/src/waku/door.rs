@@ -81,7 +81,7 @@ impl NodeService {
     pub(super) async fn open_in(self, host: &mut Host<'_>) -> Result<WakuDoor, ServeError> {
         let Self { config, shelf } = self;
         let listen = |addr| host.listen(addr, "`rest` in [waku]");
-        let rest = config.rest.map(listen).transpose()?.map(Arc::new);
+        let rest = config.rest.map(listen).transpose()?.map(|(listener, _)| Arc::new(listener));
         let runtime = DoorRuntime::start("hark-waku")?;
         #[cfg(feature = "libp2p")]
         let (network, handle) = match config.p2p.clone() {
@@ -150,7 +150,8 @@ impl WakuDoor {
 
 impl Door for WakuDoor {
     fn addresses(&self) -> Vec<DoorAddress> {
-        let rest = self.rest.iter().map(|rest| format!("http://{}", rest.addr()));
+        let rest = self.rest.iter().flat_map(|rest| rest.addrs());
+        let rest = rest.map(|addr| format!("http://{addr}"));
         let rest = rest.map(|at| DoorAddress { what: "waku rest on", at });
         let peers = self.waku.addresses();
         let peers = peers.into_iter().map(|at| DoorAddress { what: "waku peer on", at });

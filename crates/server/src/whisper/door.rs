@@ -58,7 +58,7 @@ impl MailService {
     async fn open_in(self, host: &mut Host<'_>) -> Result<MailDoor, ServeError> {
         let Self { config, shelf } = self;
         let listen = |addr| host.listen(addr, "`rest` in [whisper]");
-        let rest = config.rest.map(listen).transpose()?.map(Arc::new);
+        let rest = config.rest.map(listen).transpose()?.map(|(listener, _)| Arc::new(listener));
         #[cfg(feature = "devp2p")]
         let peers = match config.peers.clone() {
             Some(peers) => Some(Arc::new(peers::PeersDoor::open(peers, host)?)),
@@ -96,7 +96,8 @@ impl MailService {
 
 impl Door for MailDoor {
     fn addresses(&self) -> Vec<DoorAddress> {
-        let rest = self.rest.iter().map(|rest| format!("http://{}", rest.addr()));
+        let rest = self.rest.iter().flat_map(|rest| rest.addrs());
+        let rest = rest.map(|addr| format!("http://{addr}"));
         let rest = rest.map(|at| DoorAddress { what: "whisper rest on", at });
         #[cfg(feature = "devp2p")]
         let rest = rest.chain(

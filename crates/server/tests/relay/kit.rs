@@ -25,6 +25,8 @@ pub(crate) const NOW_S: u64 = 1_800_000_000;
 
 pub(crate) struct Relay {
     pub(crate) url: String,
+    /// The URLs of all addresses. `url` is the first.
+    pub(crate) urls: Vec<String>,
     /// The separate address of the metrics. `None` if the metrics have no separate address.
     pub(crate) metrics: Option<SocketAddr>,
     pub(crate) store: Arc<dyn Store>,
@@ -74,7 +76,7 @@ impl Relay {
         let clock = Clock::fake(NOW_S);
         let mut config = Config {
             server: hark_server::ServerConfig::default(),
-            relay: nostr::RelayConfig::new("127.0.0.1:0".parse().unwrap()),
+            relay: nostr::RelayConfig::new(vec!["127.0.0.1:0".parse().unwrap()]),
             policy: policy::EventPolicy::default(),
         };
         // Bounds apply to each connection of a test, and not to the address that they share.
@@ -97,13 +99,14 @@ impl Relay {
         };
         let serving = nostr::RelayService { config: relay, shelf };
         let server = Server::bind(server, vec![Box::new(serving)]).await.unwrap();
-        let url = server.addresses()[0].at.clone();
+        let urls: Vec<_> = server.addresses().into_iter().map(|reached| reached.at).collect();
+        let url = urls[0].clone();
         let (metrics, reload) = (server.metrics_addr(), server.reload());
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(async move {
             server.run(async { drop(stopped.await) }).await.unwrap();
         });
-        Self { url, metrics, store, clock, reload, policy, stop: Some(stop), running }
+        Self { url, urls, metrics, store, clock, reload, policy, stop: Some(stop), running }
     }
 
     pub(crate) fn begin_stop(&mut self) {

@@ -11,6 +11,7 @@ mod down;
 mod gate;
 mod kit;
 mod limits;
+mod listen;
 mod live;
 mod operators;
 mod outboxes;

@@ -59,6 +59,7 @@ fn fill(out: &mut [u8]) {
 /// The interface before it is served.
 pub(in crate::whisper) struct PeersDoor {
     listener: Listener,
+    addr: SocketAddr,
     key: SecretKey,
     config: PeersConfig,
 }
@@ -79,13 +80,13 @@ impl PeersDoor {
         host: &mut Host<'_>,
     ) -> Result<Self, ServeError> {
         let key = load_key(&config.key).map_err(|error| ServeError::Door(error.into()))?;
-        let listener = host.listen(config.listen, "`listen` in [whisper]")?;
-        Ok(Self { listener, key, config })
+        let (listener, addr) = host.listen(config.listen, "`listen` in [whisper]")?;
+        Ok(Self { listener, addr, key, config })
     }
 
     /// Returns the address at which peers reach this node.
     pub(in crate::whisper) fn enode(&self) -> String {
-        enode(&self.key.public(), self.listener.addr())
+        enode(&self.key.public(), self.addr)
     }
 
     /// Returns the listener of the interface.
@@ -95,9 +96,9 @@ impl PeersDoor {
 
     /// Serves until `stop`, and until all connections have ended.
     pub(in crate::whisper) async fn serve(&self, mail: Arc<MailServer>, stop: StopSignal) {
-        let Some(socket) = self.listener.take() else { return };
+        let Some(sockets) = self.listener.take() else { return };
         let PeersConfig { rules, request_pause, trusted, times, .. } = self.config.clone();
-        let port = self.listener.addr().port();
+        let port = self.addr.port();
         let state = Arc::new(PeersState {
             hello: Hello::new(CLIENT, &PeerForm::PROTOCOLS, port, self.key.public()),
             mail,
@@ -123,7 +124,7 @@ impl PeersDoor {
                 drop(entered);
             }
         };
-        accept(socket, stop, enter, serve).await;
+        accept(sockets, stop, enter, serve).await;
     }
 }
 
