@@ -21,6 +21,7 @@ use serde_json::json;
 
 use crate::served::{Place, hark};
 
+mod addresses;
 mod between;
 mod steps;
 

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &DoctorArgs, location: &ArchiveLocation) -> anyhow::Resu
     let mut found = Findings::default();
     configuration(location, &mut found);
     let stats = archive(location, &mut found);
-    let at = args.at.clone().unwrap_or_else(|| healthz::served_at(&location.config));
+    let at = args.at.clone().map_or_else(|| healthz::served_at(&location.config), Ok)?;
     server(&at, location, &mut found);
     if let Some(stats) = &stats {
         disk(stats, location, &mut found);

@@ -41,7 +41,7 @@ pub(crate) struct HealthzArgs {
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 pub(crate) fn run(args: &HealthzArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    let at = args.at.clone().unwrap_or_else(|| served_at(&location.config));
+    let at = args.at.clone().map_or_else(|| served_at(&location.config), Ok)?;
     let answer = ask(&at, Duration::from_secs(args.timeout))
         .with_context(|| format!("the server at {at} does not answer /healthz"))?;
     let Some((status, body)) = parse(&answer) else {
@@ -50,13 +50,15 @@ pub(crate) fn run(args: &HealthzArgs, location: &ArchiveLocation) -> anyhow::Res
     Ok((status, body.to_owned()))
 }
 
-/// Returns the address at which this machine's server answers `/healthz` with this configuration.
-pub(crate) fn served_at(config: &Config) -> ListenAddress {
+/// Returns the address at which this machine's server answers `/healthz` with this configuration. Of
+/// several addresses, this is the first.
+pub(crate) fn served_at(config: &Config) -> anyhow::Result<ListenAddress> {
     let metrics = config.metrics.listen.map(ListenAddress::Ip);
-    match metrics.unwrap_or_else(|| config.listen.clone()) {
+    let first = metrics.or_else(|| config.listen.first().cloned());
+    Ok(match first.context("the configuration has no address of a server")? {
         ListenAddress::Ip(addr) => ListenAddress::Ip(reached(addr)),
         named @ ListenAddress::Host(..) => named,
-    }
+    })
 }
 
 /// Returns the status and the body of an answer, or `None` if the answer is not HTTP.

@@ -48,9 +48,9 @@ server then serves its open connections to their end (at most limits.takeover_dr
 the new server does not come up, the old server continues as before. --takeover works only for the
 embedded archive.")]
 pub(crate) struct ServeArgs {
-    /// Address and port to listen on [default: 127.0.0.1:7777]
-    #[arg(long, value_name = "ADDR:PORT")]
-    pub(crate) listen: Option<ListenAddress>,
+    /// Address and port to listen on, several separated by commas [default: 127.0.0.1:7777]
+    #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
+    pub(crate) listen: Vec<ListenAddress>,
     /// Take over from the running server of this archive, without dropping a connection
     #[arg(long)]
     pub(crate) takeover: bool,
@@ -105,8 +105,8 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
     for setup in setups {
         let location = location.of(setup.network);
         let metrics = location.config.metrics.listen.map(ListenAddress::Ip);
-        let relay = args.listen.as_ref().unwrap_or(&location.config.listen).clone();
-        let addresses: Vec<_> = std::iter::once(relay).chain(metrics).collect();
+        let relay = if args.listen.is_empty() { &location.config.listen } else { &args.listen };
+        let addresses: Vec<_> = relay.iter().cloned().chain(metrics).collect();
         let is_away = |error: &anyhow::Error| location.store.is_away(error);
         let opened =
             waiting::for_database(&addresses, is_away, || (served.open)(&location.place()))?;
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
             data: &location.data,
             store: location.facts().name,
             store_at: opened.at,
-            listen: args.listen.as_ref(),
+            listen: &args.listen,
             unlimited: args.unlimited,
         };
         let mut shelf = shelf_options(&location, opened);

@@ -1,7 +1,7 @@
 //! Checks of a configuration beyond the syntax of single settings: numbers out of bounds,
 //! contradictions, and unusable addresses.
 
-use hark_server::Proxies;
+use hark_server::{ListenAddress, Proxies};
 use hark_store_postgres::shown;
 
 use super::values::Config;
@@ -25,7 +25,28 @@ pub(super) fn faults(config: &Config, stores: &[AddressForm]) -> Vec<String> {
         let headers = Proxies::HEADERS.join(", ");
         faults.push(format!("[server] `proxy_header` must be one of {headers}"));
     }
+    faults.extend(listening(config));
     faults.extend(config.waku.faults());
+    faults
+}
+
+/// Returns one line for each door with no address or with too many addresses.
+fn listening(config: &Config) -> Vec<String> {
+    let mut faults = Vec::new();
+    if config.listen.is_empty() {
+        let examples = ListenAddress::EXAMPLES;
+        faults.push(format!("[server] `listen` must be {examples}, but is empty"));
+    }
+    let doors = [
+        ("[server] `listen`", &config.listen),
+        ("[waku] `rest`", &config.waku.rest),
+        ("[whisper] `rest`", &config.whisper.rest),
+    ];
+    let max = ListenAddress::OF_DOOR_MAX;
+    for (setting, addresses) in doors.into_iter().filter(|(_, addresses)| addresses.len() > max) {
+        let count = addresses.len();
+        faults.push(format!("{setting} has {count} addresses, at most {max} are possible"));
+    }
     faults
 }
 
@@ -119,6 +140,18 @@ fn is_url(url: &str, schemes: &[&str]) -> bool {
 mod tests {
     use super::*;
     use crate::stores::address_forms;
+
+    #[test]
+    fn a_door_without_an_address_and_with_too_many_are_faults() {
+        let listening = |addresses: usize| {
+            let address: ListenAddress = "relay.example:7777".parse().unwrap();
+            let listen = vec![address; addresses];
+            faults(&Config { listen, ..Config::default() }, &address_forms()).join("\n")
+        };
+        assert!(listening(0).starts_with("[server] `listen` must be an address and port"));
+        assert_eq!(listening(1) + &listening(8), "");
+        assert_eq!(listening(9), "[server] `listen` has 9 addresses, at most 8 are possible");
+    }
 
     #[test]
     fn addresses_that_lead_nowhere_are_faults() {

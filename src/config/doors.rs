@@ -13,8 +13,8 @@ pub struct DoorFacts<'a> {
     pub store: &'static str,
     /// Where the store does its work: in this process, or in a database.
     pub store_at: StoreLocation,
-    /// An address to listen on that overrides the settings.
-    pub listen: Option<&'a ListenAddress>,
+    /// Addresses of the relay that override the settings. Empty: the settings apply.
+    pub listen: &'a [ListenAddress],
     /// Whether rate limits are off.
     pub unlimited: bool,
 }

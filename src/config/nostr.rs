@@ -29,7 +29,8 @@ pub(super) const SETUP: NetworkSetup = NetworkSetup {
 };
 
 fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &DoorFacts<'_>) -> NetworkService {
-    let mut relay = RelayConfig::new(vec![at.listen.unwrap_or(&config.listen).clone()]);
+    let listen = if at.listen.is_empty() { &config.listen } else { at.listen };
+    let mut relay = RelayConfig::new(listen.to_vec());
     relay.deflate_from_bytes = config.deflate_from_bytes;
     let identity = SharedIdentity::new(config.info.clone(), config.private_kinds.clone());
     relay.identity = identity.clone();

@@ -188,6 +188,39 @@ impl SettingType for ListenAddress {
     }
 }
 
+/// One address as text, or a list. Empty text stands for none.
+impl SettingType for Vec<ListenAddress> {
+    fn read(value: &TypedValue) -> Result<Self, String> {
+        match value {
+            TypedValue::Text(text) if text.is_empty() => return Ok(Self::new()),
+            TypedValue::Text(_) => return Ok(vec![ListenAddress::read(value)?]),
+            // An address of IPv6 begins like a list of a file.
+            TypedValue::Bare(text) => {
+                let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+                if let Ok(addresses) = entries.map(str::parse).collect() {
+                    return Ok(addresses);
+                }
+            }
+            _ => {}
+        }
+        match value.entries() {
+            Some(entries) => entries.iter().map(ListenAddress::read).collect(),
+            None => wanted(ListenAddress::EXAMPLES, value),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self.as_slice() {
+            [] => quoted(""),
+            [address] => address.show(),
+            several => {
+                let texts: Vec<String> = several.iter().map(ListenAddress::show).collect();
+                format!("[{}]", texts.join(", "))
+            }
+        }
+    }
+}
+
 /// An address without a name. `localhost` is accepted, which is never resolved.
 impl SettingType for SocketAddr {
     fn read(value: &TypedValue) -> Result<Self, String> {

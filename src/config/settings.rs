@@ -15,7 +15,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         name: "server",
         doc: "Addresses on which Hark listens, and trusted proxies.",
         settings: settings! {
-            "listen" listen: "Address and port of the relay, or the machine's name and a port. 0.0.0.0 stands for every IPv4 address of the\nmachine. A name is resolved once, at the start, and the relay listens on all addresses of the name.";
+            "listen" listen: "Address and port of the relay, or the machine's name and a port, or a list, e.g. [\"127.0.0.1:7777\", \"[::1]:7777\"].\n0.0.0.0 stands for every IPv4 address of the machine, and [::] for every address. A name is resolved once, at the\nstart, and the relay listens on all addresses of the name.";
             "metrics_listen" metrics.listen: "Separate address and port for /metrics and /healthz. The relay's address then serves /healthz, but not /metrics.\nEmpty: the relay's address serves both.";
             "metrics_allow" metrics.allow: "Addresses and networks that may read /metrics, e.g. [\"127.0.0.0/8\", \"10.0.0.0/8\"]. A request that comes through a\nproxy is always refused.";
             "trusted_proxies" proxies.trusted: "Addresses and networks of proxies that Hark trusts to name their clients, e.g. [\"127.0.0.1\"] for a proxy on this\nmachine. List only proxies that set or extend the header in proxy_header themselves. Tor and TCP load balancers\ndo not.";

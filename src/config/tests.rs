@@ -48,6 +48,7 @@ fn lists_in_the_environment_are_written_as_in_a_file_or_with_commas() {
     let kinds = "HARK_PRIVACY_KINDS";
     let words = "HARK_POLICY_DENY_WORDS";
     let networks = "HARK_SERVER_METRICS_ALLOW";
+    let listen = "HARK_SERVER_LISTEN";
     for (name, text, shown) in [
         (kinds, "[4, 1059]", "kinds = [4, 1059]"),
         (kinds, "4,1059", "kinds = [4, 1059]"),
@@ -68,6 +69,9 @@ fn lists_in_the_environment_are_written_as_in_a_file_or_with_commas() {
         ("HARK_RATES_EVENTS_PER_KEY", "6,7", "events_per_key = [6, 7]"),
         ("HARK_RETENTION_SPARED_KINDS", "[5, 62]", "spared_kinds = [5, 62]"),
         ("HARK_RETENTION_RULES", "[]", "rules = []"),
+        (listen, "[::1]:7777", "listen = \"[::1]:7777\""),
+        (listen, "[::1]:7777, localhost:1", "listen = [\"[::1]:7777\", \"127.0.0.1:1\"]"),
+        (listen, "[\"[::1]:7777\", \"hark:1\"]", "listen = [\"[::1]:7777\", \"hark:1\"]"),
     ] {
         let typed = typed::from_environment([(name.into(), text.into())].into_iter()).0;
         let mut config = Config::default();
@@ -82,6 +86,8 @@ fn lists_in_the_environment_are_written_as_in_a_file_or_with_commas() {
         (kinds, "[65536]"),
         ("HARK_RATES_EVENTS_PER_KEY", "[1]"),
         ("HARK_RETENTION_RULES", "1y"),
+        (listen, "127.0.0.1:7777, 7778"),
+        (listen, "[\"127.0.0.1\"]"),
     ] {
         let typed = typed::from_environment([(name.into(), text.into())].into_iter()).0;
         let set = (typed[0].setting.set)(&mut Config::default(), &typed[0].value);

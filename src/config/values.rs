@@ -24,7 +24,7 @@ use crate::stores::StoreAddress;
 /// Checked settings.
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub(crate) listen: ListenAddress,
+    pub(crate) listen: Vec<ListenAddress>,
     pub(crate) metrics: MetricsDoor,
     pub(crate) proxies: Proxies,
     pub(crate) deflate_from_bytes: usize,
@@ -109,7 +109,7 @@ impl Default for Config {
         let spared_kinds = hark_networks::nostr::Nostr.tombstone_kinds().to_vec();
         let retention = RetentionPolicy { spared_kinds, ..RetentionPolicy::default() };
         Self {
-            listen: ListenAddress::Ip(SocketAddr::from((Ipv4Addr::LOCALHOST, 7777))),
+            listen: vec![ListenAddress::Ip(SocketAddr::from((Ipv4Addr::LOCALHOST, 7777)))],
             metrics: MetricsDoor::default(),
             proxies: Proxies::default(),
             deflate_from_bytes: DEFLATE_FROM_BYTES,

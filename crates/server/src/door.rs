@@ -14,15 +14,11 @@ pub use crate::admin::http::Operators;
 use crate::admin::take::Takeover;
 use crate::connections::Connections;
 use crate::listen_address::ListenAddress;
-use crate::listener::{BoundSocket, Listener};
+use crate::listener::{BoundSocket, Listener, WantedSocket};
 use crate::metrics::MetricsPage;
 use crate::settings::SharedSettings;
 use crate::stop::StopSignal;
 use crate::{Clients, ServeError, Shelf, blocking};
-
-/// Maximum number of sockets of a door. A takeover hands over the sockets of all doors in one
-/// message.
-const SOCKETS_MAX: usize = 8;
 
 /// The open endpoints of one network.
 pub trait Door: Send + Sync {
@@ -147,7 +143,7 @@ impl Host<'_> {
         addr: SocketAddr,
         setting: &'static str,
     ) -> Result<(Listener, SocketAddr), ServeError> {
-        let socket = self.open(addr, setting, &addr)?;
+        let socket = self.open(WantedSocket { addr, is_ipv6_only: false }, setting, &addr)?;
         let addr = socket.addr();
         Ok((self.listener(vec![socket]), addr))
     }
@@ -158,32 +154,38 @@ impl Host<'_> {
         addresses: &[ListenAddress],
         setting: &'static str,
     ) -> Result<Listener, ServeError> {
-        let (mut sockets, mut known) = (Vec::new(), Vec::new());
+        let mut resolved: Vec<(SocketAddr, &ListenAddress)> = Vec::new();
         for address in addresses {
             for addr in resolve(address, setting).await? {
-                if known.contains(&addr) {
-                    continue;
+                if resolved.iter().all(|(known, _)| *known != addr) {
+                    resolved.push((addr, address));
                 }
-                known.push(addr);
-                if known.len() > SOCKETS_MAX {
-                    return Err(ServeError::TooManyAddresses { max: SOCKETS_MAX, setting });
-                }
-                sockets.push(self.open(addr, setting, address)?);
             }
         }
+        let max = ListenAddress::OF_DOOR_MAX;
+        if resolved.len() > max {
+            return Err(ServeError::TooManyAddresses { max, setting });
+        }
+        let of_ipv4 = resolved.iter().filter(|(addr, _)| addr.is_ipv4());
+        let ipv4_ports: Vec<u16> = of_ipv4.map(|(addr, _)| addr.port()).collect();
+        let open = |(addr, address): (SocketAddr, &ListenAddress)| {
+            let is_ipv6_only = ipv4_ports.contains(&addr.port());
+            self.open(WantedSocket { addr, is_ipv6_only }, setting, address)
+        };
+        let sockets = resolved.into_iter().map(open).collect::<Result<_, _>>()?;
         Ok(self.listener(sockets))
     }
 
     /// Opens a socket: the socket that the previous process handed over, or a new socket.
     fn open(
         &mut self,
-        addr: SocketAddr,
+        wanted: WantedSocket,
         setting: &'static str,
         configured: &dyn fmt::Display,
     ) -> Result<BoundSocket, ServeError> {
-        let handed = self.taking.as_mut().and_then(|taking| taking.listener(addr));
-        BoundSocket::open(addr, handed).map_err(|cause| {
-            let (addr, configured) = (addr.to_string(), configured.to_string());
+        let handed = self.taking.as_mut().and_then(|taking| taking.listener(wanted));
+        BoundSocket::open(wanted, handed).map_err(|cause| {
+            let (addr, configured) = (wanted.addr.to_string(), configured.to_string());
             let named = if configured == addr { addr } else { format!("{addr} ({configured})") };
             ServeError::Listen { addr: named, setting, cause }
         })

@@ -20,6 +20,10 @@ pub enum ListenAddress {
 pub struct ListenAddressFault;
 
 impl ListenAddress {
+    /// Maximum number of addresses of a door. A takeover hands over the sockets of all doors in one
+    /// message.
+    pub const OF_DOOR_MAX: usize = 8;
+
     /// Examples, for messages.
     pub const EXAMPLES: &str =
         "an address and port like 127.0.0.1:7777, [::]:7777 or relay.example:7777";

@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::net::sockopt;
 use rustix::process::{Resource, getrlimit};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -60,6 +61,34 @@ impl RareLine {
     }
 }
 
+/// A socket that a door needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WantedSocket {
+    /// The address. Port 0 stands for any free port.
+    pub(crate) addr: SocketAddr,
+    /// Whether `[::]` stands for the IPv6 addresses alone, because the door has another socket for
+    /// IPv4. Without meaning for other addresses.
+    pub(crate) is_ipv6_only: bool,
+}
+
+impl WantedSocket {
+    /// Whether another process's socket is as wanted.
+    pub(crate) fn is_met_by(&self, socket: &std::net::TcpListener) -> bool {
+        let wanted = self.addr;
+        let is_there = socket.local_addr().is_ok_and(|addr| {
+            addr.ip() == wanted.ip() && [addr.port(), 0].contains(&wanted.port())
+        });
+        is_there
+            && (!is_every_ipv6(wanted)
+                || sockopt::ipv6_v6only(socket).is_ok_and(|only| only == self.is_ipv6_only))
+    }
+}
+
+/// Whether an address is `[::]`, which stands for all addresses.
+fn is_every_ipv6(addr: SocketAddr) -> bool {
+    addr.is_ipv6() && addr.ip().is_unspecified()
+}
+
 /// A listening socket, and its address.
 pub(crate) struct BoundSocket {
     socket: std::net::TcpListener,
@@ -69,10 +98,10 @@ pub(crate) struct BoundSocket {
 impl BoundSocket {
     /// Listens on the socket `handed`, or on a new socket.
     pub(crate) fn open(
-        addr: SocketAddr,
+        wanted: WantedSocket,
         handed: Option<std::net::TcpListener>,
     ) -> io::Result<Self> {
-        let socket = handed.map_or_else(|| bind(addr), Ok)?;
+        let socket = handed.map_or_else(|| bind(wanted), Ok)?;
         socket.set_nonblocking(true)?;
         let addr = socket.local_addr()?;
         Ok(Self { socket, addr })
@@ -173,13 +202,17 @@ impl Listener {
     }
 }
 
-/// Listens on `addr`, even while connections of an ended server are in TIME_WAIT.
-fn bind(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
+/// Opens a socket, even while connections of an ended server are in TIME_WAIT.
+fn bind(wanted: WantedSocket) -> io::Result<std::net::TcpListener> {
+    let WantedSocket { addr, is_ipv6_only } = wanted;
     let socket = if addr.is_ipv4() {
         tokio::net::TcpSocket::new_v4()?
     } else {
         tokio::net::TcpSocket::new_v6()?
     };
+    if is_every_ipv6(addr) {
+        sockopt::set_ipv6_v6only(&socket, is_ipv6_only)?;
+    }
     socket.set_reuseaddr(true)?;
     socket.bind(addr)?;
     socket.listen(1024)?.into_std()

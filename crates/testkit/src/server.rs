@@ -86,7 +86,10 @@ impl Server {
     fn listens(&mut self, line: &str) {
         let doors = &mut self.doors;
         if let Some(at) = line.strip_prefix("listening on ws://") {
-            at.clone_into(&mut self.address);
+            // Of several addresses, the first is enough for a test.
+            if self.address.is_empty() {
+                at.clone_into(&mut self.address);
+            }
         } else if let Some(at) = line.strip_prefix("waku rest on http://") {
             at.clone_into(&mut doors.waku_rest);
         } else if let Some(at) = line.strip_prefix("waku peer on ") {

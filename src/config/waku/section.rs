@@ -31,7 +31,7 @@ pub(in crate::config) const SECTION: SettingsSection = SettingsSection {
     doc: "A store of Waku messages beside the relay, on a shelf of its own.",
     settings: settings! {
         "serve" waku.serve: "Whether the node runs.";
-        "rest" waku.rest: "Address and port of nwaku's REST API; /openapi.json describes the API. Empty: no REST API. Anyone who reaches\nthe API may publish if the node forwards messages.";
+        "rest" waku.rest: "Address and port of nwaku's REST API, or a list; /openapi.json describes the API. Empty: no REST API. Anyone who\nreaches the API may publish if the node forwards messages.";
         "rest_allow_origin" waku.access.web.allow_origin: "Origins of web pages that may use the REST API, as in nwaku's --rest-allow-origin: [\"http://localhost:*\",\n\"app.example\"]. \"*\": all. Requests of other pages are refused, because a browser lets any page send requests to\nany address.";
         "rest_hosts" waku.access.web.hosts: "Host names of the REST API, in addition to localhost and IP addresses, e.g. [\"waku.example\"]. A request to\nanother name is refused, because a web page can make its own name point to this address. \"*\": any name.";
         "rest_any_peer" waku.access.any_peer: "Whether peerAddr in a request may name any address. If not, peerAddr may name configured or connected peers and\npublic addresses.";

@@ -9,6 +9,7 @@ use std::time::Duration;
 use hark_codec::waku::ProtectedShard;
 use hark_networks::waku::NS_PER_S;
 use hark_networks::waku::retention::Retention;
+use hark_server::ListenAddress;
 use hark_server::limits::Rate;
 use hark_server::waku::{NodeConfig, NodeSettings, can_forward, shared};
 
@@ -21,7 +22,7 @@ use crate::config::value::TypedValue;
 pub(crate) struct WakuSettings {
     /// Whether the node runs.
     pub(crate) serve: bool,
-    pub(crate) rest: Option<SocketAddr>,
+    pub(crate) rest: Vec<ListenAddress>,
     pub(crate) access: hark_server::waku::RestAccess,
     pub(crate) listen: Vec<String>,
     pub(crate) announce: Vec<String>,
@@ -51,7 +52,7 @@ impl Default for WakuSettings {
         let (node, settings) = (NodeConfig::default(), NodeSettings::default());
         Self {
             serve: false,
-            rest: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8645))),
+            rest: vec![ListenAddress::Ip(SocketAddr::from((Ipv4Addr::LOCALHOST, 8645)))],
             access: node.access,
             listen: vec!["/ip4/127.0.0.1/tcp/60000".into(), "/ip4/127.0.0.1/tcp/8000/ws".into()],
             announce: Vec::new(),
@@ -197,7 +198,7 @@ impl WakuSettings {
             ..p2p
         });
         NodeConfig {
-            rest: self.rest,
+            rest: self.rest.clone(),
             access: self.access.clone(),
             #[cfg(feature = "libp2p")]
             p2p,

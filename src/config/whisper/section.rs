@@ -31,7 +31,7 @@ pub(in crate::config) const SECTION: SettingsSection = SettingsSection {
     doc: "A mail server of Whisper (Status) beside the relay, on a shelf of its own.",
     settings: settings! {
         "serve" whisper.serve: "Whether the mail server runs.";
-        "rest" whisper.rest: "Address and port of the REST API; /openapi.json describes the API. Empty: no REST API. Anyone who reaches the\nAPI may publish.";
+        "rest" whisper.rest: "Address and port of the REST API, or a list; /openapi.json describes the API. Empty: no REST API. Anyone who\nreaches the API may publish.";
         "rest_allow_origin" whisper.access.allow_origin: "Origins of web pages that may use the REST API: [\"http://localhost:*\", \"app.example\"]. \"*\": all. Requests of\nother pages are refused, because a browser lets any page send requests to any address.";
         "rest_hosts" whisper.access.hosts: "Host names of the REST API, in addition to localhost and IP addresses, e.g. [\"mail.example\"]. A request to\nanother name is refused, because a web page can make its own name point to this address. \"*\": any name.";
         "listen" whisper.listen: "Address and port for peers (devp2p): go-ethereum's wnode (shh/6) and status-go (waku/1). Empty: none. The node's\nkey, whose public part is in the enode URL, is in whisper.key in the archive's directory.";

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use hark_archive::retention::{RetentionPolicy, RetentionRule};
 use hark_networks::whisper::admit::EnvelopeBounds;
-use hark_server::WebAccess;
 use hark_server::limits::Rate;
 #[cfg(feature = "devp2p")]
 use hark_server::whisper::peers::{PeerTimes, PeersConfig, RequestRules};
 use hark_server::whisper::{MailConfig, MailSettings, shared};
+use hark_server::{ListenAddress, WebAccess};
 
 use super::keys::{RequestKey, RequestPassword, TrustedNode};
 use crate::config::doors::DoorFacts;
@@ -22,7 +22,7 @@ use crate::config::value::TypedValue;
 pub(crate) struct WhisperSettings {
     /// Whether the mail server runs.
     pub(crate) serve: bool,
-    pub(crate) rest: Option<SocketAddr>,
+    pub(crate) rest: Vec<ListenAddress>,
     pub(crate) access: WebAccess,
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) password: RequestPassword,
@@ -68,7 +68,7 @@ impl Default for WhisperSettings {
         let settings = MailSettings::default();
         Self {
             serve: false,
-            rest: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8548))),
+            rest: vec![ListenAddress::Ip(SocketAddr::from((Ipv4Addr::LOCALHOST, 8548)))],
             access: WebAccess::default(),
             listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 30_303))),
             password: RequestPassword::default(),
@@ -134,7 +134,7 @@ impl WhisperSettings {
 
     pub(super) fn mail(&self, at: &DoorFacts<'_>) -> MailConfig {
         MailConfig {
-            rest: self.rest,
+            rest: self.rest.clone(),
             access: self.access.clone(),
             #[cfg(feature = "devp2p")]
             peers: self.listen.map(|listen| self.peers(listen, at)),

@@ -1,6 +1,6 @@
 //! The new process's side of a takeover. The docs of `give` have a diagram of both sides.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -14,6 +14,7 @@ use super::protocol::{
     self, ControlFrame, FAILED, GO, HANDED, PEER_FRAME_BYTES_MAX, PROGRESS, READY, STARTED, STATE,
     TAKEOVER, TAKEOVER_VERSION,
 };
+use crate::listener::WantedSocket;
 use crate::shelf::MovableShelf;
 
 /// A takeover under way. If this process ends before it serves, the running server continues.
@@ -73,13 +74,8 @@ impl Takeover {
     }
 
     /// Returns the listening socket that was handed over for this address, or `None`.
-    pub(crate) fn listener(&mut self, wanted: SocketAddr) -> Option<TcpListener> {
-        let fits = |listener: &TcpListener| {
-            listener.local_addr().is_ok_and(|addr| {
-                addr.ip() == wanted.ip() && [addr.port(), 0].contains(&wanted.port())
-            })
-        };
-        let at = self.listeners.iter().position(fits)?;
+    pub(crate) fn listener(&mut self, wanted: WantedSocket) -> Option<TcpListener> {
+        let at = self.listeners.iter().position(|listener| wanted.is_met_by(listener))?;
         Some(self.listeners.remove(at))
     }
 

@@ -1,6 +1,5 @@
 //! The configuration of a Waku node.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -9,9 +8,9 @@ use hark_networks::waku::admit;
 
 #[cfg(feature = "libp2p")]
 use super::p2p::P2pConfig;
-use crate::WebAccess;
 use crate::limits::Rate;
 use crate::service::StoreLocation;
+use crate::{ListenAddress, WebAccess};
 
 /// The web pages that may use the REST API, and the allowed functions of the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,8 +60,8 @@ pub fn shared(settings: NodeSettings) -> SharedNodeSettings {
 /// The configuration of a node.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Address of the REST API. `None` disables the REST API.
-    pub rest: Option<SocketAddr>,
+    /// Addresses of the REST API. An empty list disables the REST API.
+    pub rest: Vec<ListenAddress>,
     /// The web pages that may use the REST API, and the allowed functions of the API.
     pub access: RestAccess,
     /// Configuration of the libp2p interface. `None` disables the libp2p interface.
@@ -92,7 +91,7 @@ impl Default for NodeConfig {
     /// The Waku Network (RFC 64/WAKU2-NETWORK), without REST and libp2p.
     fn default() -> Self {
         Self {
-            rest: None,
+            rest: Vec::new(),
             access: RestAccess::default(),
             #[cfg(feature = "libp2p")]
             p2p: None,

@@ -80,8 +80,11 @@ impl ServableNetwork for NodeService {
 impl NodeService {
     pub(super) async fn open_in(self, host: &mut Host<'_>) -> Result<WakuDoor, ServeError> {
         let Self { config, shelf } = self;
-        let listen = |addr| host.listen(addr, "`rest` in [waku]");
-        let rest = config.rest.map(listen).transpose()?.map(|(listener, _)| Arc::new(listener));
+        let rest = if config.rest.is_empty() {
+            None
+        } else {
+            Some(Arc::new(host.listen_on(&config.rest, "`rest` in [waku]").await?))
+        };
         let runtime = DoorRuntime::start("hark-waku")?;
         #[cfg(feature = "libp2p")]
         let (network, handle) = match config.p2p.clone() {

@@ -1,6 +1,5 @@
 //! The configuration of a mail server.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -8,9 +7,9 @@ use hark_networks::whisper::admit::EnvelopeBounds;
 
 #[cfg(feature = "devp2p")]
 use super::peers::PeersConfig;
-use crate::WebAccess;
 use crate::limits::Rate;
 use crate::service::StoreLocation;
+use crate::{ListenAddress, WebAccess};
 
 /// The settings that can change while a mail server runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,8 +53,8 @@ pub fn shared(settings: MailSettings) -> SharedMailSettings {
 /// The configuration of a mail server.
 #[derive(Clone, Debug)]
 pub struct MailConfig {
-    /// Address of the REST interface. `None` disables the REST interface.
-    pub rest: Option<SocketAddr>,
+    /// Addresses of the REST interface. An empty list disables the REST interface.
+    pub rest: Vec<ListenAddress>,
     /// The web pages that may use the REST interface.
     pub access: WebAccess,
     /// Configuration of the devp2p interface. `None` disables the devp2p interface.
@@ -73,7 +72,7 @@ impl Default for MailConfig {
     /// A mail server without any interface, on an archive in files.
     fn default() -> Self {
         Self {
-            rest: None,
+            rest: Vec::new(),
             access: WebAccess::default(),
             #[cfg(feature = "devp2p")]
             peers: None,

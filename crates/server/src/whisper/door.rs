@@ -57,8 +57,11 @@ impl ServableNetwork for MailService {
 impl MailService {
     async fn open_in(self, host: &mut Host<'_>) -> Result<MailDoor, ServeError> {
         let Self { config, shelf } = self;
-        let listen = |addr| host.listen(addr, "`rest` in [whisper]");
-        let rest = config.rest.map(listen).transpose()?.map(|(listener, _)| Arc::new(listener));
+        let rest = if config.rest.is_empty() {
+            None
+        } else {
+            Some(Arc::new(host.listen_on(&config.rest, "`rest` in [whisper]").await?))
+        };
         #[cfg(feature = "devp2p")]
         let peers = match config.peers.clone() {
             Some(peers) => Some(Arc::new(peers::PeersDoor::open(peers, host)?)),
