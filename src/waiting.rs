@@ -69,8 +69,8 @@ struct WaitingServer {
 }
 
 impl WaitingServer {
-    /// Listens on the free addresses. The server itself later reports addresses in use, and names
-    /// that cannot be resolved.
+    /// Listens on the free addresses, but on no Unix socket: a proxy reports its absence itself. The
+    /// server later reports addresses in use, and names that cannot be resolved.
     fn start(addresses: &[ListenAddress]) -> Self {
         let (reason, over) = (Arc::<Mutex<String>>::default(), Arc::<AtomicBool>::default());
         let serve = |address: SocketAddr| {

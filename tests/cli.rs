@@ -21,7 +21,7 @@ mod settings;
 pub(crate) mod support;
 mod terminal;
 mod units;
-mod version;
+mod unix_socket;
 mod watched;
 
 use support::{Place, hark, hark_with};

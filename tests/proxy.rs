@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
+use hark_testkit::folder::Folder;
 use hark_testkit::server::free_address;
 use hark_testkit::wait::until;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -85,14 +86,30 @@ const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocke
 
 #[test]
 fn nginx_with_the_documents_block_passes_pages_websockets_and_addresses() {
-    let place = Place::new("nginx");
+    passes_pages_websockets_and_addresses(&Place::new("nginx"), None);
+}
+
+#[test]
+fn nginx_passes_the_same_to_a_unix_socket() {
+    let folder = Folder::new("nginx-unix");
+    let socket = format!("unix:{}", folder.join("relay.sock").display());
+    let documented = include_str!("../docs/proxy.md");
+    assert!(documented.contains("proxy_pass http://unix:/run/hark/relay.sock;"));
+    passes_pages_websockets_and_addresses(&Place::new("nginx-unix"), Some(&socket));
+}
+
+/// Runs nginx before a server, which nginx reaches by a port or by this Unix socket.
+fn passes_pages_websockets_and_addresses(place: &Place, socket: Option<&str>) {
     let config = place.file(
         "hark.toml",
         b"[server]\ntrusted_proxies = [\"127.0.0.1\"]\n[policy]\ndeny_addresses = [\"127.0.0.2\"]\n",
     );
-    let server = place.serve_with(&["--config", &config]);
+    let mut flags = vec!["--config", &*config];
+    flags.extend(socket.into_iter().flat_map(|socket| ["--listen", socket]));
+    let server = place.serve_with(&flags);
     let to: SocketAddr = free_address().parse().unwrap();
-    place.file("nginx.conf", configuration(to.port(), &server.address).as_bytes());
+    place
+        .file("nginx.conf", configuration(to.port(), socket.unwrap_or(&server.address)).as_bytes());
     let program = ["/usr/sbin/nginx", "nginx"]
         .into_iter()
         .find(|name| Command::new(name).arg("-v").stderr(Stdio::null()).status().is_ok());

@@ -1,13 +1,13 @@
 //! `hark healthz`: queries the health of a running server over HTTP, for containers without `curl`.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use hark_server::ListenAddress;
+use hark_server::{ListenAddress, unix_socket};
 
 use crate::config::Config;
 use crate::location::ArchiveLocation;
@@ -51,13 +51,15 @@ pub(crate) fn run(args: &HealthzArgs, location: &ArchiveLocation) -> anyhow::Res
 }
 
 /// Returns the address at which this machine's server answers `/healthz` with this configuration. Of
-/// several addresses, this is the first.
+/// several addresses, this is the first that every user of the machine reaches.
 pub(crate) fn served_at(config: &Config) -> anyhow::Result<ListenAddress> {
     let metrics = config.metrics.listen.map(ListenAddress::Ip);
-    let first = metrics.or_else(|| config.listen.first().cloned());
+    let is_ip = |address: &&ListenAddress| !matches!(address, ListenAddress::Unix(_));
+    let first = config.listen.iter().find(is_ip).or(config.listen.first());
+    let first = metrics.or_else(|| first.cloned());
     Ok(match first.context("the configuration has no address of a server")? {
         ListenAddress::Ip(addr) => ListenAddress::Ip(reached(addr)),
-        named @ ListenAddress::Host(..) => named,
+        other @ (ListenAddress::Host(..) | ListenAddress::Unix(_)) => other,
     })
 }
 
@@ -81,10 +83,20 @@ fn reached(listen: SocketAddr) -> SocketAddr {
 /// Returns the whole answer to a request for `/healthz`. If the address is a name, the first of its
 /// addresses that accepts a connection is asked.
 pub(crate) fn ask(at: &ListenAddress, timeout: Duration) -> std::io::Result<String> {
-    let mut stream = connect(at, timeout)?;
+    if let ListenAddress::Unix(path) = at {
+        let stream = unix_socket::connect(path)?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
+        return exchange(stream, "localhost");
+    }
+    let stream = connect(at, timeout)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
-    let request = format!("GET /healthz HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n");
+    exchange(stream, &at.to_string())
+}
+
+fn exchange(mut stream: impl Read + Write, host: &str) -> std::io::Result<String> {
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;

@@ -15,10 +15,10 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         name: "server",
         doc: "Addresses on which Hark listens, and trusted proxies.",
         settings: settings! {
-            "listen" listen: "Address and port of the relay, or the machine's name and a port, or a list, e.g. [\"127.0.0.1:7777\", \"[::1]:7777\"].\n0.0.0.0 stands for every IPv4 address of the machine, and [::] for every address. A name is resolved once, at the\nstart, and the relay listens on all addresses of the name.";
+            "listen" listen: "Address and port of the relay, or the machine's name and a port, or a list, e.g. [\"127.0.0.1:7777\", \"[::1]:7777\"].\n0.0.0.0 stands for every IPv4 address of the machine, and [::] for every address. A name is resolved once, at the\nstart, and the relay listens on all addresses of the name. unix:/run/hark/relay.sock is a Unix socket for a proxy\non this machine, which counts as 127.0.0.1.";
             "metrics_listen" metrics.listen: "Separate address and port for /metrics and /healthz. The relay's address then serves /healthz, but not /metrics.\nEmpty: the relay's address serves both.";
             "metrics_allow" metrics.allow: "Addresses and networks that may read /metrics, e.g. [\"127.0.0.0/8\", \"10.0.0.0/8\"]. A request that comes through a\nproxy is always refused.";
-            "trusted_proxies" proxies.trusted: "Addresses and networks of proxies that Hark trusts to name their clients, e.g. [\"127.0.0.1\"] for a proxy on this\nmachine. List only proxies that set or extend the header in proxy_header themselves. Tor and TCP load balancers\ndo not.";
+            "trusted_proxies" proxies.trusted: "Addresses and networks of proxies that Hark trusts to name their clients, e.g. [\"127.0.0.1\"] for a proxy on this\nmachine, also at a Unix socket. List only proxies that set or extend the header in proxy_header themselves. Tor\nand TCP load balancers do not.";
             "proxy_header" proxies.header: "Header in which these proxies name the client: x-forwarded-for, x-real-ip or forwarded. If the header lists\nseveral addresses, the last address that is not a trusted proxy counts.";
             "deflate_from_bytes" deflate_from_bytes [0, BYTES]: "Size in bytes from which messages are compressed for clients that offer permessage-deflate. 0: no compression.";
             "verify_threads" threads.verify [0, THREADS]: "Number of threads that check signatures. 0: one for each core.";

@@ -70,6 +70,7 @@ fn lists_in_the_environment_are_written_as_in_a_file_or_with_commas() {
         ("HARK_RETENTION_SPARED_KINDS", "[5, 62]", "spared_kinds = [5, 62]"),
         ("HARK_RETENTION_RULES", "[]", "rules = []"),
         (listen, "[::1]:7777", "listen = \"[::1]:7777\""),
+        (listen, "unix:/run/a.sock", "listen = \"unix:/run/a.sock\""),
         (listen, "[::1]:7777, localhost:1", "listen = [\"[::1]:7777\", \"127.0.0.1:1\"]"),
         (listen, "[\"[::1]:7777\", \"hark:1\"]", "listen = [\"[::1]:7777\", \"hark:1\"]"),
     ] {
@@ -118,7 +119,7 @@ fn what_is_wrong_is_said_with_its_line_and_what_was_meant() {
         (
             "[server]\nlisten = 7777",
             "hark.toml:2: `listen` must be an address and port like 127.0.0.1:7777, [::]:7777 or relay.example:7777, \
-             but is 7777",
+             or a socket like unix:/run/hark/relay.sock, but is 7777",
         ),
         (
             "[server]\nlistn = \"\"",

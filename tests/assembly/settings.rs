@@ -21,7 +21,11 @@ use crate::world::{forget, number, program, tail};
 /// Settings that are no numbers: section and name, then the least, the most and an odd value, as
 /// TOML. A list that ends with `…` is repeated up to its bound.
 const WORDS: &[(&str, &str, [&str; 3])] = &[
-    ("server", "listen", ["\"127.0.0.1:0\"", "\"0.0.0.0:0\"", "\"127.0.0.2:0\""]),
+    (
+        "server",
+        "listen",
+        ["\"127.0.0.1:0\"", "\"0.0.0.0:0\"", "[\"127.0.0.2:0\", \"127.0.0.1:0\"]"],
+    ),
     ("server", "metrics_listen", ["\"\"", "\"0.0.0.0:0\"", "\"127.0.0.1:0\""]),
     ("server", "metrics_allow", ["[]", "[\"0.0.0.0/0\", \"::/0\"]", "[\"127.0.0.1\"]"]),
     ("server", "trusted_proxies", ["[]", "[\"0.0.0.0/0\", \"::/0\"]", "[\"192.0.2.7\"]"]),

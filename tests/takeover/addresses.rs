@@ -1,15 +1,53 @@
 //! The addresses of a server that is taken over.
 
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use hark_testkit::folder::Folder;
 use hark_testkit::server::{Server, free_port};
+use hark_testkit::wait::until;
 use hark_testkit::websocket::Socket;
 
 use super::{check, place, send_text};
+
+/// Returns the answer to a request for `/healthz` at a Unix socket.
+fn healthz(path: &Path) -> String {
+    let mut stream = UnixStream::connect(path).expect("connects");
+    let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).expect("is sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("is answered");
+    answer
+}
+
+#[test]
+fn a_unix_socket_that_is_no_longer_configured_has_no_file() {
+    let (place, folder) = (place("addresses-fewer", ""), Folder::new("takeover-unix-fewer"));
+    let path = folder.join("relay.sock");
+    let address = format!("unix:{}", path.display());
+    let listen = ["--listen", "127.0.0.1:0"];
+    let mut old =
+        Server::start(&mut place.serving(&[&listen[..], &["--listen", &address]].concat()));
+    assert!(healthz(&path).starts_with("HTTP/1.1 200"));
+    // A new server that fails to start changes nothing.
+    let mut fails = place.serving(&["--takeover", "--listen", "192.0.2.77:1"]);
+    assert!(!fails.status().expect("runs").success());
+    assert!(healthz(&path).starts_with("HTTP/1.1 200"));
+    let new = Server::start(&mut place.serving(&[&listen[..], &["--takeover"]].concat()));
+    assert_eq!(new.address, old.address);
+    until("the old server removes the file", || !path.exists());
+    assert!(old.wait().expect("ends").success());
+    assert_eq!(new.terminate().0, 0);
+}
 
 #[test]
 fn every_listening_socket_moves() {
     let place = place("addresses", "");
     let addresses = ["127.0.0.1", "127.0.0.2"].map(|ip| format!("{ip}:{}", free_port()));
-    let listen = addresses.join(",");
+    let folder = Folder::new("takeover-unix");
+    let path = folder.join("relay.sock");
+    let listen = format!("{},unix:{}", addresses.join(","), path.display());
     let start = |flags: &[&str]| {
         let flags = [&["--unlimited", "--listen", &listen][..], flags].concat();
         Server::start(&mut place.serving(&flags))
@@ -25,12 +63,15 @@ fn every_listening_socket_moves() {
         // The old server may have accepted this connection just before.
         ids.push(send_text(&mut Socket::connect(address), true, address));
     }
+    assert!(healthz(&path).starts_with("HTTP/1.1 200"));
     ids.extend(sockets.iter_mut().map(|socket| send_text(socket, true, "still at the old server")));
     drop(sockets);
     assert!(old.wait().expect("ends").success());
     for address in &addresses {
         ids.push(send_text(&mut Socket::connect(address), true, "at the new server alone"));
     }
-    drop(new);
+    assert!(healthz(&path).starts_with("HTTP/1.1 200"), "the old server leaves the file");
+    assert_eq!(new.terminate().0, 0);
+    assert!(!path.exists(), "the file is removed at the end");
     check(&place, &ids);
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::address::ClientAddress;
 use crate::clients::Clients;
 use crate::metrics::ConnectionRefusal;
 use crate::permits::{Permit, Permits};
+use crate::stream::ClientStream;
 
 /// Extra connections for programs on this machine. All local programs share the loopback address
 /// and its bound of connections; above this bound, they still reach `/healthz` and `/metrics` by
@@ -148,7 +148,7 @@ pub(crate) fn refusal_response(why: ConnectionRefusal) -> (StatusCode, &'static 
 }
 
 /// Sends the reason, without reading the request, and closes the connection.
-pub(crate) async fn send_refusal(mut stream: TcpStream, why: ConnectionRefusal) {
+pub(crate) async fn send_refusal(mut stream: ClientStream, why: ConnectionRefusal) {
     let (status, reason) = refusal_response(why);
     let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\

@@ -14,9 +14,10 @@ pub use crate::admin::http::Operators;
 use crate::admin::take::Takeover;
 use crate::connections::Connections;
 use crate::listen_address::ListenAddress;
-use crate::listener::{BoundSocket, Listener, WantedSocket};
+use crate::listener::Listener;
 use crate::metrics::MetricsPage;
 use crate::settings::SharedSettings;
+use crate::sockets::{BoundSocket, UNIX_PEER, WantedSocket};
 use crate::stop::StopSignal;
 use crate::{Clients, ServeError, Shelf, blocking};
 
@@ -143,49 +144,59 @@ impl Host<'_> {
         addr: SocketAddr,
         setting: &'static str,
     ) -> Result<(Listener, SocketAddr), ServeError> {
-        let socket = self.open(WantedSocket { addr, is_ipv6_only: false }, setting, &addr)?;
-        let addr = socket.addr();
+        let wanted = WantedSocket::Ip { addr, is_ipv6_only: false };
+        let socket = self.open(&wanted, setting, &addr)?;
+        let addr = socket.address().ip().unwrap_or(addr);
         Ok((self.listener(vec![socket]), addr))
     }
 
-    /// Listens on all addresses to which the configured addresses resolve, each of them once.
+    /// Listens on the configured Unix sockets, and on all addresses to which the other configured
+    /// addresses resolve, each of them once.
     pub async fn listen_on(
         &mut self,
         addresses: &[ListenAddress],
         setting: &'static str,
     ) -> Result<Listener, ServeError> {
-        let mut resolved: Vec<(SocketAddr, &ListenAddress)> = Vec::new();
+        let mut wanted: Vec<(WantedSocket, &ListenAddress)> = Vec::new();
         for address in addresses {
-            for addr in resolve(address, setting).await? {
-                if resolved.iter().all(|(known, _)| *known != addr) {
-                    resolved.push((addr, address));
+            for socket in resolve(address, setting).await? {
+                if wanted.iter().all(|(known, _)| *known != socket) {
+                    wanted.push((socket, address));
                 }
             }
         }
         let max = ListenAddress::OF_DOOR_MAX;
-        if resolved.len() > max {
+        if wanted.len() > max {
             return Err(ServeError::TooManyAddresses { max, setting });
         }
-        let of_ipv4 = resolved.iter().filter(|(addr, _)| addr.is_ipv4());
-        let ipv4_ports: Vec<u16> = of_ipv4.map(|(addr, _)| addr.port()).collect();
-        let open = |(addr, address): (SocketAddr, &ListenAddress)| {
-            let is_ipv6_only = ipv4_ports.contains(&addr.port());
-            self.open(WantedSocket { addr, is_ipv6_only }, setting, address)
-        };
-        let sockets = resolved.into_iter().map(open).collect::<Result<_, _>>()?;
+        let ports = wanted.iter().filter_map(|(socket, _)| socket.ipv4_port());
+        let ipv4_ports: Vec<u16> = ports.collect();
+        let mut sockets = Vec::with_capacity(wanted.len());
+        for (mut socket, address) in wanted {
+            if let WantedSocket::Ip { addr, is_ipv6_only } = &mut socket {
+                *is_ipv6_only = ipv4_ports.contains(&addr.port());
+            } else if !self.clients.is_proxy(UNIX_PEER) {
+                tracing::warn!(
+                    "all clients of {address} count as one client, {UNIX_PEER}, since no proxy is \
+                     trusted at this address. If only a proxy that names its clients connects there, \
+                     add \"{UNIX_PEER}\" to server.trusted_proxies"
+                );
+            }
+            sockets.push(self.open(&socket, setting, address)?);
+        }
         Ok(self.listener(sockets))
     }
 
     /// Opens a socket: the socket that the previous process handed over, or a new socket.
     fn open(
         &mut self,
-        wanted: WantedSocket,
+        wanted: &WantedSocket,
         setting: &'static str,
         configured: &dyn fmt::Display,
     ) -> Result<BoundSocket, ServeError> {
-        let handed = self.taking.as_mut().and_then(|taking| taking.listener(wanted));
+        let handed = self.taking.as_mut().and_then(|taking| taking.socket(wanted));
         BoundSocket::open(wanted, handed).map_err(|cause| {
-            let (addr, configured) = (wanted.addr.to_string(), configured.to_string());
+            let (addr, configured) = (wanted.to_string(), configured.to_string());
             let named = if configured == addr { addr } else { format!("{addr} ({configured})") };
             ServeError::Listen { addr: named, setting, cause }
         })
@@ -197,16 +208,21 @@ impl Host<'_> {
     }
 }
 
-/// Resolves an address on a thread that may wait for a server of names.
+/// Returns the sockets of an address. A name is resolved on a thread that may wait for a server of
+/// names.
 async fn resolve(
     address: &ListenAddress,
     setting: &'static str,
-) -> Result<Vec<SocketAddr>, ServeError> {
+) -> Result<Vec<WantedSocket>, ServeError> {
+    if let ListenAddress::Unix(path) = address {
+        return Ok(vec![WantedSocket::Unix(path.clone())]);
+    }
     let resolving = blocking::run({
         let address = address.clone();
         move || address.resolve()
     });
     let resolved = resolving.await.unwrap_or_else(|panic| Err(io::Error::other(panic)));
     let address = address.to_string();
-    resolved.map_err(|cause| ServeError::Resolve { address, setting, cause })
+    let addrs = resolved.map_err(|cause| ServeError::Resolve { address, setting, cause })?;
+    Ok(addrs.into_iter().map(|addr| WantedSocket::Ip { addr, is_ipv6_only: false }).collect())
 }

@@ -15,13 +15,13 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
 
 use crate::connections::ConnectionPermit;
-use crate::listener::{ServedSockets, SessionGuard, accept};
+use crate::listener::{ClientStream, SessionGuard, accept};
 use crate::metrics::ConnectionRefusal;
 use crate::patience::TimedStream;
 use crate::permits::Shares;
+use crate::sockets::ServedSockets;
 use crate::stop::StopSignal;
 
 /// How long a client may stop reading an answer. After that, its connection ends.
@@ -87,7 +87,7 @@ pub(crate) async fn serve<F, A>(
 pub(crate) struct AnsweredClient(pub(crate) IpAddr);
 
 async fn connection<F, A>(
-    stream: TcpStream,
+    stream: ClientStream,
     mut stop: StopSignal,
     bounds: ConnectionTimeouts,
     answer: F,
@@ -95,8 +95,7 @@ async fn connection<F, A>(
     F: Fn(Request<Incoming>) -> A,
     A: Future<Output = Response>,
 {
-    // Answers are written whole, so Nagle's algorithm would only cause delay.
-    let _ = stream.set_nodelay(true);
+    stream.send_at_once();
     let service = service_fn(move |request| {
         let answer = answer(request);
         async { Ok::<Response<Body>, Infallible>(answer.await) }

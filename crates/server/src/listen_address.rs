@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// An address to listen on, as configured.
@@ -12,7 +13,12 @@ pub enum ListenAddress {
     Ip(SocketAddr),
     /// The name of this machine and a port. The name is resolved once, at the start.
     Host(String, u16),
+    /// The path of a Unix socket, for proxies on this machine.
+    Unix(PathBuf),
 }
+
+/// Begins the address of a Unix socket.
+const UNIX: &str = "unix:";
 
 /// A text that is no address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,15 +31,32 @@ impl ListenAddress {
     pub const OF_DOOR_MAX: usize = 8;
 
     /// Examples, for messages.
-    pub const EXAMPLES: &str =
-        "an address and port like 127.0.0.1:7777, [::]:7777 or relay.example:7777";
+    pub const EXAMPLES: &str = "an address and port like 127.0.0.1:7777, [::]:7777 or \
+         relay.example:7777, or a socket like unix:/run/hark/relay.sock";
 
-    /// Returns the IP addresses at present, each of them once. A name may be resolved by a server
-    /// elsewhere, so the calling thread may wait.
+    /// The IP address. `None` for a name and for a Unix socket.
+    pub(crate) fn ip(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Ip(addr) => Some(*addr),
+            Self::Host(..) | Self::Unix(_) => None,
+        }
+    }
+
+    /// Returns the URL at which clients reach the address.
+    pub(crate) fn url(&self, scheme: &str) -> String {
+        match self {
+            Self::Unix(_) => self.to_string(),
+            _ => format!("{scheme}://{self}"),
+        }
+    }
+
+    /// Returns the IP addresses at present, each of them once. A Unix socket has none. A name may be
+    /// resolved by a server elsewhere, so the calling thread may wait.
     pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         let (host, port) = match self {
             Self::Ip(addr) => return Ok(vec![*addr]),
             Self::Host(host, port) => (host.as_str(), *port),
+            Self::Unix(_) => return Ok(Vec::new()),
         };
         let mut found = Vec::new();
         for addr in (host, port).to_socket_addrs()? {
@@ -52,13 +75,18 @@ impl FromStr for ListenAddress {
     type Err = ListenAddressFault;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(path) = text.strip_prefix(UNIX) {
+            // A relative path would depend on the directory in which the server starts.
+            let is_file = path.starts_with('/') && !path.ends_with('/') && !path.contains('\0');
+            return is_file.then(|| Self::Unix(path.into())).ok_or(ListenAddressFault);
+        }
         if let Ok(addr) = text.parse() {
             return Ok(Self::Ip(addr));
         }
         let (host, port) = text.rsplit_once(':').ok_or(ListenAddressFault)?;
         let port = port.parse().map_err(|_| ListenAddressFault)?;
         match host {
-            // Not resolved: the name has two addresses, and a machine without IPv6 has only this.
+            // Not resolved, since a machine without IPv6 often resolves the name to `::1` as well.
             "localhost" => Ok(Self::Ip(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))),
             host if is_name(host) => Ok(Self::Host(host.to_owned(), port)),
             _ => Err(ListenAddressFault),
@@ -72,6 +100,7 @@ impl fmt::Display for ListenAddress {
         match self {
             Self::Ip(addr) => addr.fmt(f),
             Self::Host(host, port) => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
         }
     }
 }
@@ -98,9 +127,16 @@ mod tests {
 
     #[test]
     fn an_address_is_read_and_printed() {
-        for text in ["127.0.0.1:7777", "[::]:0", "[::1]:80", "relay.example:7777", "hark_1:1"] {
+        for (text, url) in [
+            ("127.0.0.1:7777", "ws://127.0.0.1:7777"),
+            ("[::]:0", "ws://[::]:0"),
+            ("[::1]:80", "ws://[::1]:80"),
+            ("relay.example:7777", "ws://relay.example:7777"),
+            ("hark_1:1", "ws://hark_1:1"),
+            ("unix:/run/hark/relay.sock", "unix:/run/hark/relay.sock"),
+        ] {
             let read: ListenAddress = text.parse().unwrap();
-            assert_eq!(read.to_string(), text);
+            assert_eq!((read.to_string(), read.url("ws")), (text.into(), url.into()));
             let is_name = matches!(read, ListenAddress::Host(..));
             assert_eq!(is_name, text.starts_with(['r', 'h']), "{text}");
         }
@@ -122,6 +158,10 @@ mod tests {
             "-relay:80",
             "ws://relay.example:80",
             "relay example:80",
+            "unix:",
+            "unix:relay.sock",
+            "unix:/run/",
+            "/run/hark/relay.sock",
         ] {
             assert_eq!(text.parse::<ListenAddress>(), Err(ListenAddressFault), "{text}");
         }

@@ -6,19 +6,19 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::net::sockopt;
 use rustix::process::{Resource, getrlimit};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::connections::{ConnectionPermit, Connections, send_refusal};
+use crate::listen_address::ListenAddress;
 use crate::metrics::ConnectionRefusal;
 use crate::settings::SharedSettings;
+use crate::sockets::{BoundSocket, ServedSockets};
 use crate::stop::StopSignal;
+pub use crate::stream::ClientStream;
 
 /// Maximum number of refused connections that get the reason at the same time. Further refused
 /// connections are closed without an answer.
@@ -61,63 +61,11 @@ impl RareLine {
     }
 }
 
-/// A socket that a door needs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WantedSocket {
-    /// The address. Port 0 stands for any free port.
-    pub(crate) addr: SocketAddr,
-    /// Whether `[::]` stands for the IPv6 addresses alone, because the door has another socket for
-    /// IPv4. Without meaning for other addresses.
-    pub(crate) is_ipv6_only: bool,
-}
-
-impl WantedSocket {
-    /// Whether another process's socket is as wanted.
-    pub(crate) fn is_met_by(&self, socket: &std::net::TcpListener) -> bool {
-        let wanted = self.addr;
-        let is_there = socket.local_addr().is_ok_and(|addr| {
-            addr.ip() == wanted.ip() && [addr.port(), 0].contains(&wanted.port())
-        });
-        is_there
-            && (!is_every_ipv6(wanted)
-                || sockopt::ipv6_v6only(socket).is_ok_and(|only| only == self.is_ipv6_only))
-    }
-}
-
-/// Whether an address is `[::]`, which stands for all addresses.
-fn is_every_ipv6(addr: SocketAddr) -> bool {
-    addr.is_ipv6() && addr.ip().is_unspecified()
-}
-
-/// A listening socket, and its address.
-pub(crate) struct BoundSocket {
-    socket: std::net::TcpListener,
-    addr: SocketAddr,
-}
-
-impl BoundSocket {
-    /// Listens on the socket `handed`, or on a new socket.
-    pub(crate) fn open(
-        wanted: WantedSocket,
-        handed: Option<std::net::TcpListener>,
-    ) -> io::Result<Self> {
-        let socket = handed.map_or_else(|| bind(wanted), Ok)?;
-        socket.set_nonblocking(true)?;
-        let addr = socket.local_addr()?;
-        Ok(Self { socket, addr })
-    }
-
-    /// The address of the socket.
-    pub(crate) fn addr(&self) -> SocketAddr {
-        self.addr
-    }
-}
-
-/// The listening sockets of a door, with the connections of all of them.
+/// The listening sockets of a door, and the connections that they accept.
 pub struct Listener {
     /// Empty once the sockets are served.
-    sockets: Mutex<Vec<std::net::TcpListener>>,
-    addrs: Vec<SocketAddr>,
+    sockets: Mutex<Vec<BoundSocket>>,
+    addresses: Vec<ListenAddress>,
     connections: Arc<Connections>,
     settings: SharedSettings,
 }
@@ -130,14 +78,19 @@ impl Listener {
         settings: &SharedSettings,
     ) -> Self {
         let (connections, settings) = (Arc::new(connections), Arc::clone(settings));
-        let bound = sockets.into_iter().map(|bound| (bound.socket, bound.addr));
-        let (sockets, addrs): (Vec<_>, Vec<_>) = bound.unzip();
-        Self { sockets: Mutex::new(sockets), addrs, connections, settings }
+        let addresses = sockets.iter().map(BoundSocket::address).collect();
+        Self { sockets: Mutex::new(sockets), addresses, connections, settings }
     }
 
-    /// The addresses of the sockets.
-    pub fn addrs(&self) -> &[SocketAddr] {
-        &self.addrs
+    /// The URLs at which clients reach the sockets.
+    pub(crate) fn urls(&self, scheme: &'static str) -> impl Iterator<Item = String> {
+        self.addresses.iter().map(move |address| address.url(scheme))
+    }
+
+    /// The IP addresses of the sockets.
+    pub(crate) fn ip_addrs(&self) -> Vec<SocketAddr> {
+        let addresses = self.addresses.iter();
+        addresses.filter_map(ListenAddress::ip).collect()
     }
 
     /// Duplicates of the sockets, for a process that takes over.
@@ -170,12 +123,11 @@ impl Listener {
     /// already. A socket that the runtime does not accept is logged and left out.
     pub(crate) fn take(&self) -> Option<ServedSockets> {
         let sockets = std::mem::take(&mut *self.sockets.lock()).into_iter().filter_map(|socket| {
-            TcpListener::from_std(socket)
-                .inspect_err(|error| tracing::error!(%error, "an address cannot be served"))
-                .ok()
+            let served = socket.serve();
+            served.inspect_err(|error| tracing::error!(%error, "an address cannot be served")).ok()
         });
         let sockets: Vec<_> = sockets.collect();
-        (!sockets.is_empty()).then_some(ServedSockets { sockets, next: 0 })
+        (!sockets.is_empty()).then(|| ServedSockets::new(sockets))
     }
 
     /// Serves each connection in a task of its own, and returns when no connection is left.
@@ -183,13 +135,13 @@ impl Listener {
     pub async fn serve<F: Future<Output = ()> + Send + 'static>(
         &self,
         stop: StopSignal,
-        serve: impl Fn(TcpStream) -> F,
+        serve: impl Fn(ClientStream, IpAddr) -> F,
     ) {
         let Some(sockets) = self.take() else { return };
         let enter = |peer| self.enter(peer, self.connections_max());
         let ended = stop.clone();
-        let serve = |stream, _, entered| {
-            let (serving, mut ended) = (serve(stream), ended.clone());
+        let serve = |stream, peer, entered| {
+            let (serving, mut ended) = (serve(stream, peer), ended.clone());
             async move {
                 tokio::select! {
                     () = serving => {}
@@ -199,46 +151,6 @@ impl Listener {
             }
         };
         accept(sockets, stop, enter, serve).await;
-    }
-}
-
-/// Opens a socket, even while connections of an ended server are in TIME_WAIT.
-fn bind(wanted: WantedSocket) -> io::Result<std::net::TcpListener> {
-    let WantedSocket { addr, is_ipv6_only } = wanted;
-    let socket = if addr.is_ipv4() {
-        tokio::net::TcpSocket::new_v4()?
-    } else {
-        tokio::net::TcpSocket::new_v6()?
-    };
-    if is_every_ipv6(addr) {
-        sockopt::set_ipv6_v6only(&socket, is_ipv6_only)?;
-    }
-    socket.set_reuseaddr(true)?;
-    socket.bind(addr)?;
-    socket.listen(1024)?.into_std()
-}
-
-/// The sockets of a door that are being served.
-pub(crate) struct ServedSockets {
-    sockets: Vec<TcpListener>,
-    /// The socket that is asked first. No socket waits longer than the others.
-    next: usize,
-}
-
-impl ServedSockets {
-    /// Accepts the next connection of any socket. No connection is lost if the future is dropped.
-    async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
-        std::future::poll_fn(|cx| {
-            let count = self.sockets.len();
-            for at in (0..count).map(|from_next| (self.next + from_next) % count) {
-                if let Poll::Ready(accepted) = self.sockets[at].poll_accept(cx) {
-                    self.next = (at + 1) % count;
-                    return Poll::Ready(accepted);
-                }
-            }
-            Poll::Pending
-        })
-        .await
     }
 }
 
@@ -252,7 +164,7 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
     mut sockets: ServedSockets,
     mut stop: StopSignal,
     enter: impl Fn(IpAddr) -> Result<T, ConnectionRefusal>,
-    serve: impl Fn(TcpStream, IpAddr, (T, SessionGuard)) -> F,
+    serve: impl Fn(ClientStream, IpAddr, (T, SessionGuard)) -> F,
 ) {
     let (alive, mut all_gone) = mpsc::channel(1);
     let turning_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
@@ -273,9 +185,9 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
                      allow it more files (ulimit -Hn, LimitNOFILE), or lower limits.connections_max"
                 );
             }),
-            Ok((stream, peer)) => match enter(peer.ip()) {
+            Ok((stream, peer)) => match enter(peer) {
                 Ok(entered) => {
-                    tokio::spawn(serve(stream, peer.ip(), (entered, alive.clone())));
+                    tokio::spawn(serve(stream, peer, (entered, alive.clone())));
                 }
                 Err(why) => {
                     if let Ok(permit) = Arc::clone(&turning_away).try_acquire_owned() {
@@ -295,7 +207,8 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
             }
         }
     }
-    // The ports are closed while the open connections are served to their ends.
-    drop((sockets, alive));
+    // The addresses are closed while the open connections are served to their ends.
+    sockets.close(stop.is_taken_over());
+    drop(alive);
     all_gone.recv().await;
 }

@@ -11,7 +11,10 @@ pub(crate) enum Phase {
     /// Another process accepts connections; this process serves its open connections.
     Given,
     /// Requests under way are finished, and connections are closed.
-    Down,
+    Down {
+        /// Whether another process accepts connections.
+        is_taken_over: bool,
+    },
 }
 
 /// Signals a door to stop.
@@ -26,12 +29,17 @@ impl StopSignal {
 
     /// Waits until the open connections are to be closed, each after its requests under way.
     pub async fn serving(&mut self) {
-        self.reached(Phase::Down).await;
+        self.reached(Phase::Down { is_taken_over: false }).await;
     }
 
     /// Whether connections are being closed.
     pub fn is_down(&self) -> bool {
-        *self.0.borrow() == Phase::Down
+        matches!(*self.0.borrow(), Phase::Down { .. })
+    }
+
+    /// Whether another process accepts connections.
+    pub(crate) fn is_taken_over(&self) -> bool {
+        matches!(*self.0.borrow(), Phase::Given | Phase::Down { is_taken_over: true })
     }
 
     async fn reached(&mut self, phase: Phase) {

@@ -1,7 +1,7 @@
 //! The smallest network that has all required parts: lines of text under topics. A line is `topic
 //! time text`, and its id is its hash. In a topic with a `!`, only the newest line is kept.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -13,9 +13,13 @@ use hark_networks::{FilterTextError, LabelValues};
 use hark_networks::{Filters, LineFault, LineFormat, LineReader, Network, RecordProperties};
 use hark_server::door::{self, Door, DoorAddress, Host, OpenFuture, OpenNetwork, Operators};
 use hark_server::service::{IntakeBounds, LiveRecords, Service, StoreLocation};
-use hark_server::{listener::Listener, metrics::MetricsPage, shelf, stop::StopSignal};
+use hark_server::{
+    listener::{ClientStream, Listener},
+    metrics::MetricsPage,
+    shelf,
+    stop::StopSignal,
+};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpStream;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Toy;
@@ -141,7 +145,9 @@ impl Door for ToyDoor {
     }
     fn serve(self: Arc<Self>, _: Operators, stop: StopSignal) -> door::DoorFuture {
         Box::pin(async move {
-            let talk = |stream| serve_client(stream, Arc::clone(&self.service), self.live.clone());
+            let talk = |stream, client| {
+                serve_client(stream, client, Arc::clone(&self.service), self.live.clone())
+            };
             self.listener.serve(stop, talk).await;
         })
     }
@@ -150,9 +156,13 @@ impl Door for ToyDoor {
     }
 }
 
-async fn serve_client(mut stream: TcpStream, service: Arc<Service>, live: LiveRecords) {
-    let Ok(client) = stream.peer_addr().map(|addr| addr.ip()) else { return };
-    let (from, mut to) = stream.split();
+async fn serve_client(
+    stream: ClientStream,
+    client: IpAddr,
+    service: Arc<Service>,
+    live: LiveRecords,
+) {
+    let (from, mut to) = tokio::io::split(stream);
     let mut lines = BufReader::new(from).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let query = line.strip_prefix(['?', '+']).map(|topic| of_topic(topic.as_bytes()));

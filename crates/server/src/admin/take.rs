@@ -1,6 +1,5 @@
 //! The new process's side of a takeover. The docs of `give` have a diagram of both sides.
 
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -14,15 +13,15 @@ use super::protocol::{
     self, ControlFrame, FAILED, GO, HANDED, PEER_FRAME_BYTES_MAX, PROGRESS, READY, STARTED, STATE,
     TAKEOVER, TAKEOVER_VERSION,
 };
-use crate::listener::WantedSocket;
 use crate::shelf::MovableShelf;
+use crate::sockets::WantedSocket;
 
 /// A takeover under way. If this process ends before it serves, the running server continues.
 pub struct Takeover {
     stream: UnixStream,
     lock: Option<OwnedFd>,
     turn: u64,
-    listeners: Vec<TcpListener>,
+    sockets: Vec<OwnedFd>,
     states: Vec<(String, Vec<u8>)>,
 }
 
@@ -54,8 +53,8 @@ impl Takeover {
         let turn = turn.map_err(|_| broken("an invalid turn"))?;
         let mut handed = fds::receive(&stream)?.into_iter();
         let lock = handed.next();
-        let listeners = handed.map(TcpListener::from).collect();
-        Ok(Self { stream, lock, turn, listeners, states })
+        let sockets = handed.collect();
+        Ok(Self { stream, lock, turn, sockets, states })
     }
 
     /// Returns the states of the other server's doors, by shelf name. Empty at the second call.
@@ -74,9 +73,9 @@ impl Takeover {
     }
 
     /// Returns the listening socket that was handed over for this address, or `None`.
-    pub(crate) fn listener(&mut self, wanted: WantedSocket) -> Option<TcpListener> {
-        let at = self.listeners.iter().position(|listener| wanted.is_met_by(listener))?;
-        Some(self.listeners.remove(at))
+    pub(crate) fn socket(&mut self, wanted: &WantedSocket) -> Option<OwnedFd> {
+        let at = self.sockets.iter().position(|socket| wanted.is_met_by(socket))?;
+        Some(self.sockets.remove(at))
     }
 
     /// Finishes the takeover, once this process is ready to serve. Waits until the other server
@@ -128,6 +127,9 @@ impl Takeover {
                     }
                 }
                 NewProcessStep::Start => {
+                    // These sockets belong to addresses that this process is not configured with.
+                    // From now on, the other server finds that nobody listens on these addresses.
+                    self.sockets.clear();
                     // If STARTED cannot be sent, the other server is about to end, or has ended.
                     let _ = protocol::write(&mut self.stream, STARTED, "", b"");
                     return Ok(self.stream);

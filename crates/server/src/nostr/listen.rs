@@ -15,7 +15,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
-use tokio::net::TcpStream;
 
 use super::Relay;
 use super::auth::NO_URL;
@@ -26,9 +25,10 @@ use super::threads::RelayThreads;
 use super::web::{self, ConnectionContext, CountedConnection, WebState};
 use crate::admin::http::Operators;
 use crate::door::{self, Door, DoorAddress, StatusRow};
-use crate::listener::{Listener, ServedSockets, accept};
+use crate::listener::{ClientStream, Listener, accept};
 use crate::metrics::MetricsPage;
 use crate::patience::TimedStream;
+use crate::sockets::ServedSockets;
 use crate::stop::StopSignal;
 use crate::words::{bytes, number};
 
@@ -48,7 +48,7 @@ impl RelayDoor {
 
 impl Door for RelayDoor {
     fn addresses(&self) -> Vec<DoorAddress> {
-        let urls = self.listener.addrs().iter().map(|addr| format!("ws://{addr}"));
+        let urls = self.listener.urls("ws");
         urls.map(|at| DoorAddress { what: "listening on", at }).collect()
     }
 
@@ -135,16 +135,15 @@ async fn serve_all(
         slot.inspect_err(|why| relay.metrics.turned_away.of(*why).add(1))
     };
     accept(sockets, stop, enter, |stream, peer, (slot, alive)| {
-        let (slot, local) = (Arc::new(slot), stream.local_addr().ok());
+        let (slot, local) = (Arc::new(slot), stream.local_addr());
         serve(stream, web.clone(), ConnectionContext { _alive: alive, slot, peer, local })
     })
     .await;
 }
 
 /// Serves the HTTP requests of one connection. After an upgrade, the session holds `context`.
-async fn serve(stream: TcpStream, web: WebState, context: ConnectionContext) {
-    // Answers are written whole, so Nagle's algorithm would only cause delay.
-    let _ = stream.set_nodelay(true);
+async fn serve(stream: ClientStream, web: WebState, context: ConnectionContext) {
+    stream.send_at_once();
     let mut stop = web.stop.clone();
     let (head_timeout, take_max) = {
         let limits = &web.relay.settings().limits;

@@ -57,7 +57,7 @@ impl RelayService {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = |wanted: usize| if wanted == 0 { cores } else { wanted };
         let identity = config.identity;
-        identity.listens_on(listener.addrs());
+        identity.listens_on(&listener.ip_addrs());
         if !identity.current().knows_url() {
             tracing::warn!("{}", auth::NO_URL);
         }

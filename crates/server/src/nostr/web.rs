@@ -46,9 +46,9 @@ pub(crate) struct WebState {
 pub(crate) struct ConnectionContext {
     pub(crate) _alive: SessionGuard,
     pub(crate) slot: Arc<CountedConnection>,
-    /// The peer address of the TCP connection.
+    /// The peer address of the connection.
     pub(crate) peer: IpAddr,
-    /// The server's address of the connection.
+    /// The server's IP address of the connection. `None` for a Unix socket.
     pub(crate) local: Option<SocketAddr>,
 }
 

@@ -153,8 +153,7 @@ impl WakuDoor {
 
 impl Door for WakuDoor {
     fn addresses(&self) -> Vec<DoorAddress> {
-        let rest = self.rest.iter().flat_map(|rest| rest.addrs());
-        let rest = rest.map(|addr| format!("http://{addr}"));
+        let rest = self.rest.iter().flat_map(|rest| rest.urls("http"));
         let rest = rest.map(|at| DoorAddress { what: "waku rest on", at });
         let peers = self.waku.addresses();
         let peers = peers.into_iter().map(|at| DoorAddress { what: "waku peer on", at });

@@ -12,11 +12,11 @@ use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use sha1::{Digest as _, Sha1};
-use tokio::net::TcpStream;
 
 use super::{Compressors, DeflateOptions, Socket, deflate};
 use crate::metrics::{MetricLabel, labels};
 use crate::patience::TimedStream;
+use crate::stream::ClientStream;
 
 labels! {
     /// Why a request for a WebSocket is refused.
@@ -131,7 +131,7 @@ impl Handshake {
     /// Waits until the answer is sent. `None` if the connection has ended before.
     pub(crate) async fn finish(self) -> Option<Socket> {
         let upgraded = self.upgrade.await.ok()?;
-        let parts = upgraded.downcast::<TokioIo<TimedStream<TcpStream>>>().ok()?;
+        let parts = upgraded.downcast::<TokioIo<TimedStream<ClientStream>>>().ok()?;
         let stream = parts.io.into_inner().into_inner();
         Some(Socket::new(stream, &parts.read_buf, self.deflate, self.message_bytes_max))
     }

@@ -9,7 +9,6 @@ use std::task::{Context, Poll, ready};
 use std::{future::poll_fn, io, pin::Pin};
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use buffers::{ReadBuffer, WriteBuffer};
@@ -18,6 +17,8 @@ use frame::{CloseFault, FrameHeader, Opcode};
 pub(crate) use framing::{FramedMessages, Framing};
 pub use handshake::HandshakeFault;
 pub(crate) use handshake::{Handshake, lost_upgrade};
+
+use crate::stream::ClientStream;
 
 mod buffers;
 mod deflate;
@@ -62,7 +63,7 @@ pub enum CloseReason {
 }
 
 /// A connection after its handshake.
-pub struct Socket<S = TcpStream> {
+pub struct Socket<S = ClientStream> {
     stream: S,
     inbox: ReadBuffer,
     outbox: WriteBuffer,

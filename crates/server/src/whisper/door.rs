@@ -99,8 +99,7 @@ impl MailService {
 
 impl Door for MailDoor {
     fn addresses(&self) -> Vec<DoorAddress> {
-        let rest = self.rest.iter().flat_map(|rest| rest.addrs());
-        let rest = rest.map(|addr| format!("http://{addr}"));
+        let rest = self.rest.iter().flat_map(|rest| rest.urls("http"));
         let rest = rest.map(|at| DoorAddress { what: "whisper rest on", at });
         #[cfg(feature = "devp2p")]
         let rest = rest.chain(

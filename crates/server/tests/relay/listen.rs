@@ -1,15 +1,21 @@
 //! The addresses on which a relay listens.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use hark_server::ListenAddress;
+use hark_server::ranges::LOOPBACK;
+use hark_testkit::folder::Folder;
 use hark_testkit::nostr::client::Client;
 use hark_testkit::server::free_port;
 use hark_testkit::skipped::skip;
+use hark_testkit::websocket::upgrade_request;
 use serde_json::json;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::kit::{NOW_S, Relay, http, http_as};
+use crate::wire::status;
 
 /// Whether this machine has an IPv6 address.
 fn has_ipv6() -> bool {
@@ -78,5 +84,50 @@ async fn all_addresses_of_ipv4_and_of_ipv6_have_one_port() {
             assert_eq!(answer.0, 200, "{addr} of {:?}", relay.urls);
         }
         relay.stop().await;
+    }
+}
+
+/// Requests a WebSocket at a Unix socket. Returns the status and the connection.
+async fn upgrade_at(path: &Path, header: &str) -> (u16, UnixStream) {
+    let mut stream = UnixStream::connect(path).await.unwrap();
+    let request = upgrade_request("relay.example", header);
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.expect("an answer"));
+    }
+    (status(&String::from_utf8_lossy(&head)), stream)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_at_a_unix_socket_names_its_clients_if_it_is_trusted() {
+    let folder = Folder::new("relay-unix");
+    for is_trusted in [true, false] {
+        let path = folder.join("relay.sock");
+        let address = format!("unix:{}", path.display());
+        let relay = Relay::start(|config| {
+            config.relay.listen = listen([&address, "127.0.0.1:0"]);
+            config.proxies.trusted = if is_trusted { LOOPBACK.to_vec() } else { Vec::new() };
+            config.addresses.deny = vec!["192.0.2.0/24".parse().unwrap()];
+            config.limits.connections_per_address_max = 2;
+        })
+        .await;
+        assert_eq!(relay.url, address);
+        // Without trust, clients at the socket share the bounds of one address, and the header has
+        // no effect.
+        let mut clients = Vec::new();
+        for client in ["203.0.113.1", if is_trusted { "203.0.113.2" } else { "192.0.2.2" }] {
+            let header = format!("X-Forwarded-For: {client}\r\n");
+            let (status, stream) = upgrade_at(&path, &header).await;
+            assert_eq!(status, 101, "client {client}");
+            clients.push(stream);
+        }
+        let (third, _) = upgrade_at(&path, "X-Forwarded-For: 203.0.113.3\r\n").await;
+        assert_eq!(third, if is_trusted { 101 } else { 429 });
+        let (denied, _) = upgrade_at(&path, "X-Forwarded-For: 192.0.2.1\r\n").await;
+        assert_eq!(denied, if is_trusted { 403 } else { 429 });
+        drop(clients);
+        relay.stop().await;
+        assert!(!path.exists(), "the file is removed at the end");
     }
 }

@@ -19,7 +19,7 @@ use crate::ServeError;
 use crate::budget::BudgetShare;
 use crate::door::Host;
 use crate::key_file::{self, KeyError};
-use crate::listener::{Listener, accept};
+use crate::listener::{ClientStream, Listener, accept};
 use crate::rate::RateBuckets;
 use crate::stop::StopSignal;
 use crate::whisper::mail_server::MailServer;
@@ -119,6 +119,8 @@ impl PeersDoor {
             let permit = state.half_open.begin(peer.into());
             let (state, ended) = (Arc::clone(&state), ended.clone());
             async move {
+                // The door has one address of TCP, so there are no other connections.
+                let ClientStream::Tcp(stream) = stream else { return };
                 let end = Box::pin(state.serve(stream, peer, permit, ended)).await;
                 tracing::debug!(%peer, %end, "a connection has ended");
                 drop(entered);
