@@ -23,6 +23,18 @@ const PUBLISH: &str = "POST /relay/v1/auto/messages";
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 
 #[test]
+fn rest_is_at_every_address_of_a_list() {
+    let node = Node::start("rest-list", &[("rest", "127.0.0.1:0, 127.0.0.2:0")]);
+    let [line] = node.server.doors.others.as_slice() else { panic!("{:?}", node.server.doors) };
+    let second = line.strip_prefix("waku rest on http://").expect("an address");
+    assert!(node.rest.starts_with("127.0.0.1:") && second.starts_with("127.0.0.2:"), "{line}");
+    for address in [&*node.rest, second] {
+        let answer = HttpRequest::new("GET", "/health").send(address);
+        assert_eq!(answer.status, 200, "{address}: {}", answer.text());
+    }
+}
+
+#[test]
 fn a_page_of_anybody_neither_publishes_nor_reads() {
     let node = Node::start("pages", &[]);
     let body = message("toychat", "AA==", now_ns()).to_string();

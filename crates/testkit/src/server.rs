@@ -18,7 +18,7 @@ pub struct Doors {
     pub whisper_rest: String,
     /// The enode URL of the mail server.
     pub whisper_peer: String,
-    /// Lines about other doors.
+    /// Lines about other doors, and about further addresses of these doors.
     pub others: Vec<String>,
 }
 
@@ -85,17 +85,22 @@ impl Server {
     /// Notes the address in a line that the server prints at its start.
     fn listens(&mut self, line: &str) {
         let doors = &mut self.doors;
-        if let Some(at) = line.strip_prefix("listening on ws://") {
-            // Of several addresses, the first is enough for a test.
-            if self.address.is_empty() {
-                at.clone_into(&mut self.address);
+        // A process that takes over prints the same addresses again.
+        let mut note = |first: &mut String, at: &str| {
+            if first.is_empty() {
+                at.clone_into(first);
+            } else if first != at {
+                doors.others.push(line.to_owned());
             }
+        };
+        if let Some(at) = line.strip_prefix("listening on ws://") {
+            note(&mut self.address, at);
         } else if let Some(at) = line.strip_prefix("waku rest on http://") {
-            at.clone_into(&mut doors.waku_rest);
+            note(&mut doors.waku_rest, at);
         } else if let Some(at) = line.strip_prefix("waku peer on ") {
             doors.waku_peers.push(at.to_owned());
         } else if let Some(at) = line.strip_prefix("whisper rest on http://") {
-            at.clone_into(&mut doors.whisper_rest);
+            note(&mut doors.whisper_rest, at);
         } else if let Some(at) = line.strip_prefix("whisper peer on ") {
             at.clone_into(&mut doors.whisper_peer);
         } else {
