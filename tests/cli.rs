@@ -22,6 +22,7 @@ pub(crate) mod support;
 mod terminal;
 mod units;
 mod unix_socket;
+mod version;
 mod watched;
 
 use support::{Place, hark, hark_with};

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use hark_server::{ListenAddress, unix_socket};
+use serde_json::json;
 
 use crate::config::Config;
 use crate::location::ArchiveLocation;
@@ -42,8 +43,26 @@ const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 pub(crate) fn run(args: &HealthzArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let at = args.at.clone().map_or_else(|| served_at(&location.config), Ok)?;
-    let answer = ask(&at, Duration::from_secs(args.timeout))
-        .with_context(|| format!("the server at {at} does not answer /healthz"))?;
+    let found = health(&at, Duration::from_secs(args.timeout));
+    let status = found.as_ref().ok().map(|(status, _)| *status);
+    let is_healthy = status == Some(200);
+    if args.json {
+        let text = found.map_or_else(|error| format!("{error:#}"), |(_, body)| body);
+        let lines: Vec<&str> = text.lines().filter(|line| *line != "ok").collect();
+        let at = at.to_string();
+        let json = json!({ "at": at, "healthy": is_healthy, "status": status, "lines": lines });
+        print::line(&json.to_string())?;
+    } else {
+        let (_, body) = found?;
+        print::line(body.trim_end())?;
+    }
+    Ok(if is_healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the status and the body of the server's answer.
+fn health(at: &ListenAddress, timeout: Duration) -> anyhow::Result<(u16, String)> {
+    let answer =
+        ask(at, timeout).with_context(|| format!("the server at {at} does not answer /healthz"))?;
     let Some((status, body)) = parse(&answer) else {
         bail!("the program that answers at {at} is no HTTP server");
     };

@@ -8,10 +8,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use hark_server::{ListenAddress, ListenAddressFault};
 
 use super::config;
 use super::export::unfinished;
-use crate::config::{Config, listen_address, setups};
+use crate::config::{Config, setups};
 use crate::location::{LocationArgs, SERVICE_CONFIG, SERVICES};
 use crate::print;
 use crate::stores::{AddressForm, StoreAddress, address_forms};
@@ -142,6 +143,8 @@ fn prompts<'a>(
             .ok_or_else(|| WrongUse("--data: the name of the directory is not UTF-8".into()))
     });
     let (data, store) = (data.transpose()?, location.store.as_deref());
+    let listen: Vec<String> = config.listen.iter().map(ListenAddress::to_string).collect();
+    let listen = listen.join(", ");
     let examples = AddressForm::examples(forms.get(1..).unwrap_or_default());
     Ok(vec![
         Prompt::new(
@@ -164,10 +167,13 @@ fn prompts<'a>(
             ],
         },
         Prompt::new(
-            (format!("{LISTEN}."), config.listen.to_string()),
+            (format!("{LISTEN}."), listen),
             ("listen", args.listen.as_ref()),
             |config, text, _| {
-                config.listen = listen_address(text)?;
+                let addresses = text.split(',').map(|address| address.trim().parse());
+                config.listen = addresses
+                    .collect::<Result<_, _>>()
+                    .map_err(|fault: ListenAddressFault| fault.to_string())?;
                 Ok(())
             },
         ),

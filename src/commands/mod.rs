@@ -18,7 +18,6 @@ pub(crate) mod healthz;
 pub(crate) mod help;
 pub(crate) mod import;
 pub(crate) mod init;
-pub(crate) mod maintenance;
 pub(crate) mod migrate;
 pub(crate) mod query;
 pub(crate) mod rebuild;

@@ -20,6 +20,7 @@ use crate::disk::Disk;
 use crate::merged::merged;
 use crate::term::TermHasher;
 
+/// The result of a merge.
 pub struct MergedSegment {
     /// For each old segment and each of its rows, the new row or [`DROPPED`].
     pub rows: Vec<Vec<u32>>,
