@@ -11,7 +11,7 @@ use hark_archive::Record;
 use serde_json::{Map, Value};
 
 pub use crate::admin::http::Operators;
-use crate::admin::take::Takeover;
+use crate::admin::takeover::Takeover;
 use crate::connections::Connections;
 use crate::listen_address::ListenAddress;
 use crate::listener::Listener;

@@ -50,8 +50,8 @@ pub mod whisper;
 pub mod words;
 
 pub use address::{AddressLists, Proxies};
-use admin::handover::TakeoverLock;
 pub use admin::http::MetricsDoor;
+use admin::takeover_parties::TakeoverLock;
 pub use clients::Clients;
 pub use error::ServeError;
 use limits::Limits;
@@ -68,8 +68,8 @@ pub use vital::vital;
 /// The control socket, by which other processes write to a running server, and takeovers.
 pub mod control {
     pub use crate::admin::control::*;
-    pub use crate::admin::handover::{Handover, HandoverError, TakeoverLock, WriteClaim};
-    pub use crate::admin::take::Takeover;
+    pub use crate::admin::takeover::Takeover;
+    pub use crate::admin::takeover_parties::{Handover, HandoverError, TakeoverLock, WriteClaim};
 }
 
 /// The configuration of a server, independent of its networks.

@@ -16,12 +16,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::admin::control::ControlError;
-use crate::admin::give::TakeoverSource;
-use crate::admin::handover::{Role, TakeoverLock};
+use crate::admin::handover::TakeoverSource;
 use crate::admin::http::OperatorsDoor;
 use crate::admin::reload::ReloadDesk;
 use crate::admin::served::ControlSocket;
-use crate::admin::take::Takeover;
+use crate::admin::takeover::Takeover;
+use crate::admin::takeover_parties::{Role, TakeoverLock};
 use crate::blocking;
 use crate::clients::Clients;
 use crate::door::{DoorAddress, Host, OpenNetwork, ServableNetwork};

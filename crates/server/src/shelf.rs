@@ -14,8 +14,8 @@ use hark_archive::writer::{self, CommitListener, Writer};
 use hark_archive::{Record, Store};
 use hark_networks::Network;
 
-use crate::admin::handover::{Handover, Siblings};
 use crate::admin::subscribed::RecordFeeds;
+use crate::admin::takeover_parties::{Handover, Siblings};
 
 /// How long one batch of writes may take before the archive counts as stuck.
 const COMMIT_MAX: Duration = Duration::from_secs(10);

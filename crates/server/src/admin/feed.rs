@@ -11,8 +11,8 @@ use hark_archive::store::LogPosition;
 use hark_archive::{Record, vital};
 use parking_lot::Mutex;
 
-use super::handover::Sibling;
 use super::protocol::{self, EPHEMERAL, GROWN, mark_bytes};
+use super::takeover_parties::Sibling;
 use crate::shelf::MovableShelf;
 
 /// The outgoing side of a connection.

@@ -18,7 +18,7 @@
 //!
 //! A takeover has a connection of its own. The new process sends TAKEOVER. The old process sends
 //! the STATE of its doors, and HANDED with its listening sockets and its handle of the lock. READY,
-//! GO and STARTED follow, as `give` describes. A side that gives up sends FAILED. After STARTED,
+//! GO and STARTED follow, as `handover` describes. A side that gives up sends FAILED. After STARTED,
 //! the old process sends requests (PUT, ERASE). Between the answers, it receives GROWN frames,
 //! which report the growth of each shelf. EPHEMERAL goes both ways.
 

@@ -16,8 +16,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
 use super::feed::{FeedWriter, SiblingFeed};
-use super::give::TakeoverSource;
-use super::handover::Sibling;
+use super::handover::TakeoverSource;
 use super::process::ProcessStats;
 use super::protocol::{
     self, BRING, COMPACT, ControlFrame, EPHEMERAL, ERASE, FAILED, FOLLOW, OUTCOME,
@@ -25,6 +24,7 @@ use super::protocol::{
 };
 use super::reload::{ReloadDesk, ReloadError};
 use super::socket;
+use super::takeover_parties::Sibling;
 use crate::door::{Door, OpenNetwork};
 use crate::settings::SharedSettings;
 use crate::shelf::{CompactFault, MovableShelf, Shelf};

@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use hark_archive::{CommitError, CommitResult, Id, Outcome, Query, Record, SearchError, Write};
 use parking_lot::Mutex;
 
-use super::handover::Sibling;
 use super::protocol::{self, ControlFrame, EPHEMERAL, ERASE, OUTCOME, PUT, TEXT, ids_bytes};
+use super::takeover_parties::Sibling;
 use crate::shelf::Shelf;
 
 /// Maximum number of ids in one ERASE request.

@@ -1,5 +1,5 @@
-//! Decides what each side of a takeover does next. `give` and `take` perform these steps. The tests
-//! below explore every order of events between the processes.
+//! Decides the next step of each side of a takeover. `handover` and `takeover` perform these steps.
+//! The tests below explore every order of events between the processes.
 //!
 //! Two rules make a takeover safe, whichever messages are sent or lost. First, a process writes
 //! only while it has the right to write. Only one process at a time can claim this right, and the

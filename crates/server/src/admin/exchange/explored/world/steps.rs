@@ -229,7 +229,7 @@ impl World {
                     Without::Turns => next.claim(at, u8::MAX),
                     Without::Nothing => next.claim(at, turn),
                 };
-                // As in `give`, a late claim counts as if another process had the right.
+                // As in `handover`, a late claim counts as if another process had the right.
                 normal(after(
                     &next,
                     if event == ExchangeEvent::Unable { ExchangeEvent::Held } else { event },

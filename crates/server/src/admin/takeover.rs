@@ -1,4 +1,4 @@
-//! The new process's side of a takeover. The docs of `give` have a diagram of both sides.
+//! The new process's side of a takeover. The docs of `handover` have a diagram of both sides.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use super::control_error::{ControlError, broken};
 use super::exchange::{ExchangeEvent, NewProcess, NewProcessStep};
 use super::fds;
-use super::handover::{RETRY, TakeoverLock, WriteClaim};
 use super::protocol::{
     self, ControlFrame, FAILED, GO, HANDED, PEER_FRAME_BYTES_MAX, PROGRESS, READY, STARTED, STATE,
     TAKEOVER, TAKEOVER_VERSION,
 };
+use super::takeover_parties::{RETRY, TakeoverLock, WriteClaim};
 use crate::shelf::MovableShelf;
 use crate::sockets::WantedSocket;
 
