@@ -30,7 +30,7 @@ const VALUE: &str = "needs a value of the reader";
 const REASONS: [&str; 8] = [ROOT, SYSTEM, MACHINE, PROGRAM, DOMAIN, DATABASE, MINUTES, VALUE];
 
 /// Beginnings of commands that no test runs, with the reason.
-const NOT_RUN: [(&str, &str); 36] = [
+const NOT_RUN: [(&str, &str); 38] = [
     (".", SYSTEM),
     ("apk", SYSTEM),
     ("apt", SYSTEM),
@@ -52,9 +52,11 @@ const NOT_RUN: [(&str, &str); 36] = [
     ("pg_dump", DATABASE),
     ("promtool", PROGRAM),
     ("psql", DATABASE),
+    ("rustup", SYSTEM),
     ("rustup-init", SYSTEM),
     ("scp", MACHINE),
     ("scripts/package", MINUTES),
+    ("scripts/release", MINUTES),
     ("scripts/test", MINUTES),
     ("sh page.sh", PROGRAM),
     ("ss", ROOT),
@@ -310,8 +312,9 @@ fn every_block_of_the_book_has_a_language_and_every_mark_a_block() {
 }
 
 /// Words of the pages for values that are parsed with the flags, and values in their place.
-const PLACEHOLDERS: [(&str, &str); 5] = [
+const PLACEHOLDERS: [(&str, &str); 6] = [
     ("N", "1"),
+    ("NAME", "nostr"),
     ("URL", "ws://relay.example"),
     ("URL…", "ws://relay.example"),
     ("ws://...", "ws://relay.example"),

@@ -32,7 +32,7 @@ pub(crate) struct ConfigArgs {
     #[arg(long, conflicts_with = "check")]
     pub(crate) show: bool,
     /// Print the result of --check as one JSON object
-    #[arg(long, requires = "check")]
+    #[arg(long, requires = "check", conflicts_with = "show")]
     pub(crate) json: bool,
 }
 

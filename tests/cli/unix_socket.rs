@@ -21,23 +21,24 @@ fn a_unix_socket_is_answered_replaced_after_a_kill_and_removed_at_the_end() {
     let log = server.wait_for_log("count as one client");
     assert!(log.contains(&address) && log.contains("server.trusted_proxies"), "{log}");
     let healthz = |at: &str| command(&["healthz", "--at", at]).run_with(b"");
-    assert_eq!(healthz(&address).text(), "ok\n");
+    let is_healthy = |at: &str| healthz(at).text().starts_with("ok\n");
+    assert!(is_healthy(&address));
     // The address comes from the configuration of the server.
     let text = format!("[server]\nlisten = \"{address}\"\ntrusted_proxies = [\"127.0.0.1\"]\n");
     let config = place.file("hark.toml", text.as_bytes());
-    assert_eq!(place.hark(&["healthz", "--config", &config]).text(), "ok\n");
+    assert!(place.hark(&["healthz", "--config", &config]).text().starts_with("ok\n"));
 
     // Another server does not take the socket away.
     let other = Place::new("unix-other");
     let refused = other.hark(&["serve", "--listen", &address]).refused();
     let said = format!("cannot listen on {address}: another process listens on this socket");
     assert!(refused.contains(&said), "{refused}");
-    assert_eq!(healthz(&address).text(), "ok\n");
+    assert!(is_healthy(&address));
 
     server.kill();
     assert!(path.exists() && !healthz(&address).stderr.is_empty());
     let server = start(&place, &address);
-    assert_eq!(healthz(&address).text(), "ok\n");
+    assert!(is_healthy(&address));
     assert_eq!(server.terminate().0, 0);
     assert!(!path.exists(), "the file is removed at the end");
 }

@@ -208,7 +208,7 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
         }
     }
     // The addresses are closed while the open connections are served to their ends.
-    sockets.close(stop.is_taken_over());
+    sockets.close(stop.is_replaced());
     drop(alive);
     all_gone.recv().await;
 }

@@ -244,7 +244,7 @@ impl Server {
         }
         tracing::info!("shutting down: finishing the work in progress");
         let drain = Duration::from_millis(settings.load().limits.drain_timeout_ms);
-        phase.send_replace(Phase::Down { is_taken_over: given });
+        phase.send_replace(Phase::Down { is_replaced: given });
         let all_gone = async { while doors.join_next().await.is_some() {} };
         if tokio::time::timeout(drain, all_gone).await.is_err() {
             tracing::warn!("some connections did not end in time; they are dropped");

@@ -197,10 +197,10 @@ impl ServedSockets {
 
     /// Closes the sockets, and removes the files of Unix sockets. After a takeover, the other process
     /// may serve a socket, whose file then stays.
-    pub(crate) fn close(self, is_taken_over: bool) {
+    pub(crate) fn close(self, is_replaced: bool) {
         for socket in self.sockets {
             let ServedSocket::Unix(socket, file) = socket else { continue };
-            let removed = if is_taken_over {
+            let removed = if is_replaced {
                 drop(socket);
                 file.remove_unused().map(drop)
             } else {

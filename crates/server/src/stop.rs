@@ -13,7 +13,7 @@ pub(crate) enum Phase {
     /// Requests under way are finished, and connections are closed.
     Down {
         /// Whether another process accepts connections.
-        is_taken_over: bool,
+        is_replaced: bool,
     },
 }
 
@@ -29,7 +29,7 @@ impl StopSignal {
 
     /// Waits until the open connections are to be closed, each after its requests under way.
     pub async fn serving(&mut self) {
-        self.reached(Phase::Down { is_taken_over: false }).await;
+        self.reached(Phase::Down { is_replaced: false }).await;
     }
 
     /// Whether connections are being closed.
@@ -38,8 +38,8 @@ impl StopSignal {
     }
 
     /// Whether another process accepts connections.
-    pub(crate) fn is_taken_over(&self) -> bool {
-        matches!(*self.0.borrow(), Phase::Given | Phase::Down { is_taken_over: true })
+    pub(crate) fn is_replaced(&self) -> bool {
+        matches!(*self.0.borrow(), Phase::Given | Phase::Down { is_replaced: true })
     }
 
     async fn reached(&mut self, phase: Phase) {

@@ -12,13 +12,9 @@ use hark_codec::record::{LabelPosition, RecordHeader, write};
 use hark_networks::{FilterTextError, LabelValues};
 use hark_networks::{Filters, LineFault, LineFormat, LineReader, Network, RecordProperties};
 use hark_server::door::{self, Door, DoorAddress, Host, OpenFuture, OpenNetwork, Operators};
+use hark_server::listener::{ClientStream, Listener};
 use hark_server::service::{IntakeBounds, LiveRecords, Service, StoreLocation};
-use hark_server::{
-    listener::{ClientStream, Listener},
-    metrics::MetricsPage,
-    shelf,
-    stop::StopSignal,
-};
+use hark_server::{metrics::MetricsPage, shelf, stop::StopSignal};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
 #[derive(Clone, Copy, Debug)]
@@ -145,9 +141,8 @@ impl Door for ToyDoor {
     }
     fn serve(self: Arc<Self>, _: Operators, stop: StopSignal) -> door::DoorFuture {
         Box::pin(async move {
-            let talk = |stream, client| {
-                serve_client(stream, client, Arc::clone(&self.service), self.live.clone())
-            };
+            let (service, live) = (&self.service, &self.live);
+            let talk = |stream, ip| serve_client(stream, ip, Arc::clone(service), live.clone());
             self.listener.serve(stop, talk).await;
         })
     }
@@ -156,13 +151,8 @@ impl Door for ToyDoor {
     }
 }
 
-async fn serve_client(
-    stream: ClientStream,
-    client: IpAddr,
-    service: Arc<Service>,
-    live: LiveRecords,
-) {
-    let (from, mut to) = tokio::io::split(stream);
+async fn serve_client(at: ClientStream, ip: IpAddr, service: Arc<Service>, live: LiveRecords) {
+    let (from, mut to) = tokio::io::split(at);
     let mut lines = BufReader::new(from).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let query = line.strip_prefix(['?', '+']).map(|topic| of_topic(topic.as_bytes()));
@@ -170,10 +160,8 @@ async fn serve_client(
             query.clone().filter(|_| line.starts_with('+')).map(|query| live.subscribe(query));
         let mut record = Vec::new();
         let answer = match (query, encode(&line, &mut record)) {
-            (Some(query), _) => service.ask(client, "TOPIC", query).await.map(|page| page.text()),
-            (None, Ok(_)) => {
-                service.store(client, record).await.map(|done| format!("Ok({done:?})"))
-            }
+            (Some(query), _) => service.ask(ip, "TOPIC", query).await.map(|page| page.text()),
+            (None, Ok(_)) => service.store(ip, record).await.map(|done| format!("Ok({done:?})")),
             (None, Err(fault)) => Ok(format!("Err({fault:?})")),
         };
         let answer = answer.unwrap_or_else(|refusal| refusal.to_string()) + "\n";

@@ -174,7 +174,7 @@ impl Pair {
     }
 
     async fn end(self) {
-        self.phase.send_replace(Phase::Down { is_taken_over: false });
+        self.phase.send_replace(Phase::Down { is_replaced: false });
         self.node.await.unwrap();
         self.client.abort();
     }
