@@ -93,7 +93,7 @@ fn texts() -> Vec<(String, String)> {
     for folder in ["docs", "docs/internals"] {
         for entry in fs::read_dir(tree.join(folder)).expect("a directory of ours") {
             let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
-            if name.ends_with(".md") && name != "SUMMARY.md" {
+            if Path::new(&name).extension() == Some("md".as_ref()) && name != "SUMMARY.md" {
                 names.push(format!("{folder}/{name}"));
             }
         }
@@ -168,10 +168,9 @@ fn masked(line: &str) -> String {
     let mut masked = String::new();
     for c in line.trim().chars() {
         let is_digit = c.is_ascii_digit();
-        if !is_digit && !(masked.ends_with('#') && ".,:-".contains(c)) {
-            masked.push(c);
-        } else if !masked.ends_with('#') {
-            masked.push('#');
+        let is_in_number = masked.ends_with('#') && (is_digit || ".,:-".contains(c));
+        if !is_in_number {
+            masked.push(if is_digit { '#' } else { c });
         }
     }
     masked

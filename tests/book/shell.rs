@@ -9,12 +9,11 @@ pub(super) fn code<'a>(line: &'a str, quote: &mut Option<char>) -> &'a str {
         let is_quote = (c == '"' && !is_escaped) || c == '\'';
         match *quote {
             Some(open) if is_quote && c == open => *quote = None,
-            Some(_) => {}
             None if (c == ' ' && spaces == 1) || (c == '#' && spaces > 0) => {
                 return line[..at].trim_end();
             }
             None if is_quote && !is_escaped => *quote = Some(c),
-            None => {}
+            Some(_) | None => {}
         }
         spaces = if c == ' ' && quote.is_none() { spaces + 1 } else { 0 };
         is_escaped = c == '\\' && !is_escaped && *quote != Some('\'');

@@ -92,7 +92,7 @@ pub struct Shelf {
 
 impl Shelf {
     /// Opens a shelf and starts its writer. Retention starts later, with
-    /// [`Shelf::start_retention`].
+    /// `Shelf::start_retention`.
     pub fn open(options: ShelfOptions, subscribers: Arc<dyn Subscribers>) -> Arc<Self> {
         let ShelfOptions { network, store, writer, clock, retention, compact, handover } = options;
         let siblings = Arc::new(Siblings::default());

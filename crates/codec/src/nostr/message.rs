@@ -185,6 +185,7 @@ impl MessageBuffers {
 
     /// Refuses a filter at the value after its first `values_max` values, including repeated values.
     /// The values after that are not read.
+    #[must_use]
     pub fn with_values_max(self, values_max: usize) -> Self {
         Self { values_max, ..self }
     }

@@ -273,7 +273,9 @@ mod tests {
             sent.push((u64::MAX - 6, vec![7; 40_000]));
             sent.push((2, vec![8; (1 << 20) + 1]));
             let (mut bytes, mut received) = (Vec::new(), Vec::new());
-            sent.iter().for_each(|frame| write_frame(frame, &mut bytes));
+            for frame in &sent {
+                write_frame(frame, &mut bytes);
+            }
             let mut splitter = FrameSplitter::default();
             let mut input = bytes.as_slice();
             while !input.is_empty() {
