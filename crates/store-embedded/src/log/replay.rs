@@ -5,7 +5,7 @@ use std::path::Path;
 use super::error::LogError;
 use super::format::{BYTES_MAX, FRAME, HEADER, LogFrame, frame, salt};
 use crate::disk::Disk;
-use crate::map::unreadable;
+use crate::map::{Map, unreadable};
 
 /// Where a log ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +27,22 @@ pub fn replay(
     id: (u32, u32),
     each: &mut dyn FnMut(u32, LogFrame<'_>),
 ) -> Result<LogEnd, LogError> {
+    // The log gets a separate map, because the map for queries expects random access and reads
+    // nothing ahead.
+    let bytes =
+        disk.map_sequential(path).map_err(|cause| LogError::Io { path: path.into(), cause })?;
+    replay_mapped(&bytes, path, id, each)
+}
+
+/// Does the same as [`replay`], for a log that is mapped.
+pub(crate) fn replay_mapped(
+    bytes: &Map,
+    path: &Path,
+    id: (u32, u32),
+    each: &mut dyn FnMut(u32, LogFrame<'_>),
+) -> Result<LogEnd, LogError> {
     let mut is_too_long = false;
-    let end = replay_any(disk, path, id, &mut |offset, frame| match u32::try_from(offset) {
+    let end = replay_bytes(bytes, path, id, &mut |offset, frame| match u32::try_from(offset) {
         Ok(offset) if u64::from(offset) < BYTES_MAX => each(offset, frame),
         _ => is_too_long = true,
     })?;
@@ -42,23 +56,31 @@ pub fn replay(
 pub(crate) fn replay_any(
     disk: &dyn Disk,
     path: &Path,
+    id: (u32, u32),
+    each: &mut dyn FnMut(u64, LogFrame<'_>),
+) -> Result<LogEnd, LogError> {
+    let bytes =
+        disk.map_sequential(path).map_err(|cause| LogError::Io { path: path.into(), cause })?;
+    replay_bytes(&bytes, path, id, each)
+}
+
+fn replay_bytes(
+    bytes: &Map,
+    path: &Path,
     (number, generation): (u32, u32),
     each: &mut dyn FnMut(u64, LogFrame<'_>),
 ) -> Result<LogEnd, LogError> {
     let io = |cause| LogError::Io { path: path.into(), cause };
-    // The log gets a separate map, because the map for queries expects random access and reads
-    // nothing ahead.
-    let bytes = disk.map_sequential(path).map_err(io)?;
     // An unreadable end is an error. It must not count as a torn end, which would be cut off.
     let readable = || if bytes.is_unreadable() { Err(io(unreadable())) } else { Ok(()) };
-    let Some(salt) = salt(&bytes, number, generation) else {
+    let Some(salt) = salt(bytes, number, generation) else {
         readable()?;
         return Err(LogError::Header { path: path.into() });
     };
     let mut end = LogEnd { last: HEADER, good: HEADER, len: bytes.len() as u64 };
     let mut frames = Vec::new();
     while end.good < end.len {
-        let Some(next) = replay_batch(&bytes, end.good as usize, salt, &mut frames, each) else {
+        let Some(next) = replay_batch(bytes, end.good as usize, salt, &mut frames, each) else {
             break;
         };
         (end.last, end.good) = (end.good, next as u64);

@@ -13,6 +13,7 @@ use super::faults::{FAULTS_EACH, ShelfCheck};
 use crate::disk::Disk;
 use crate::head::{Head, HeadView, ROWS_MAX};
 use crate::log::{self, Log, LogEnd, LogError, LogFrame};
+use crate::map::Map;
 use crate::repair::salvage::scan::{ScannedPart, scan};
 use crate::segment::RecordAddress;
 use crate::term::{TermBuffers, TermHasher};
@@ -27,8 +28,19 @@ fn has_more(end: &Result<LogEnd, LogError>, is_last: bool) -> bool {
 }
 
 impl ShelfCheck<'_> {
-    /// Reads the deletions of a log.
-    pub(super) fn read_deletes(&mut self, at: usize) {
+    /// Maps all logs, each in its place in the manifest.
+    pub(super) fn map_logs(&self) -> Vec<io::Result<Map>> {
+        let paths = self
+            .manifest
+            .logs
+            .iter()
+            .map(|entry| log::path(self.dir, entry.number, entry.generation));
+        paths.map(|path| self.disk.map_sequential(&path)).collect()
+    }
+
+    /// Reads the deletions of a log. `log` reports a log that could not be mapped.
+    pub(super) fn read_deletes(&mut self, at: usize, mapped: &io::Result<Map>) {
+        let Ok(mapped) = mapped else { return };
         let entry = &self.manifest.logs[at];
         let path = log::path(self.dir, entry.number, entry.generation);
         let is_last = at + 1 == self.manifest.logs.len();
@@ -38,15 +50,15 @@ impl ShelfCheck<'_> {
                 deletes.add(id, log, RecordAddress { log: number, offset });
             }
         };
-        let end = log::replay(self.disk, &path, (number, generation), &mut add);
+        let end = log::replay_mapped(mapped, &path, (number, generation), &mut add);
         if has_more(&end, is_last) {
-            // `log` below reports the faults of the log.
-            let _ = scan_file(self.disk, &path, (number, generation), &mut add);
+            // `log` below reports the lost parts.
+            scan_log(mapped, (number, generation), &mut add);
         }
     }
 
     /// Checks a log, and counts its records.
-    pub(super) fn log(&mut self, at: usize) {
+    pub(super) fn log(&mut self, at: usize, mapped: io::Result<Map>) {
         let entry = self.manifest.logs[at].clone();
         let path = log::path(self.dir, entry.number, entry.generation);
         let last = at + 1 == self.manifest.logs.len();
@@ -59,7 +71,8 @@ impl ShelfCheck<'_> {
         let is_sealed = self.manifest.is_sealed(entry.number);
         let mut head =
             (!is_sealed).then(|| OpenLog::new(self.disk, self.dir, id, self.terms.clone()));
-        let end = log::replay(self.disk, &path, id, &mut |offset, frame| {
+        let mapped = mapped.map_err(|cause| LogError::Io { path: path.clone(), cause });
+        let mut each = |offset, frame: LogFrame<'_>| {
             let LogFrame::Put(bytes) = frame else { return };
             match Record::new(bytes) {
                 Ok(record) if record.check().is_ok() => {
@@ -72,10 +85,17 @@ impl ShelfCheck<'_> {
                 }
                 _ => bad += 1,
             }
-        });
-        if has_more(&end, last) {
+        };
+        let mut replay = |mapped: &Map| log::replay_mapped(mapped, &path, id, &mut each);
+        let (end, mapped) = match mapped {
+            Ok(mapped) => (replay(&mapped), Some(mapped)),
+            Err(error) => (Err(error), None),
+        };
+        if has_more(&end, last)
+            && let Some(mapped) = &mapped
+        {
             (live, dead, bad) = (0, 0, 0);
-            let scanned = scan_file(self.disk, &path, id, &mut |offset, frame| {
+            lost_parts = scan_log(mapped, id, &mut |offset, frame| {
                 if let LogFrame::Put(bytes) = frame
                     && let Ok(record) = Record::new(bytes)
                 {
@@ -83,7 +103,6 @@ impl ShelfCheck<'_> {
                     *if deletes.hit(record.id(), at) { &mut dead } else { &mut live } += 1;
                 }
             });
-            lost_parts = scanned.unwrap_or_default();
         }
         let lost = match (head, &end) {
             (Some(Ok(head)), Ok(end)) => head.lost(end.good),
@@ -169,16 +188,14 @@ impl OpenLog {
 
 /// Passes every whole frame of a damaged log to `each`, with its offset. Returns the parts without
 /// a whole frame.
-fn scan_file(
-    disk: &dyn Disk,
-    path: &Path,
+fn scan_log(
+    bytes: &Map,
     (number, generation): (u32, u32),
     each: &mut dyn FnMut(u32, LogFrame<'_>),
-) -> io::Result<Vec<Range<u64>>> {
-    let bytes = disk.map_sequential(path)?;
+) -> Vec<Range<u64>> {
     let mut lost = Vec::new();
-    let Some(salt) = log::salt(&bytes, number, generation) else { return Ok(lost) };
-    scan(&bytes, salt, &mut |part| match part {
+    let Some(salt) = log::salt(bytes, number, generation) else { return lost };
+    scan(bytes, salt, &mut |part| match part {
         ScannedPart::Frame(offset, frame) => {
             if let Ok(offset) = u32::try_from(offset) {
                 each(offset, frame);
@@ -186,5 +203,5 @@ fn scan_file(
         }
         ScannedPart::Lost(range) => lost.push(range),
     });
-    Ok(lost)
+    lost
 }

@@ -69,8 +69,8 @@ fn check_files(
     let deletes = DeletionMap::none();
     let (report, live) = (CheckReport::default(), HashMap::new());
     let mut check = ShelfCheck { disk, dir, manifest, terms, deletes, report, live };
-    // All segments are opened at the start, because an open file can still be read after a server's
-    // maintenance has removed the file.
+    // All segments are opened and all logs are mapped at the start, because such a file can still be
+    // read after a server's maintenance has removed the file.
     let entries = check.manifest.segments.clone();
     let opened: Vec<Result<Segment, ShelfOpenError>> = entries
         .iter()
@@ -85,19 +85,20 @@ fn check_files(
             )
         })
         .collect();
+    let logs = check.map_logs();
     let total = (check.manifest.logs.len() * 2 + check.manifest.segments.len()) as u64;
     let mut done = 0;
     let mut step = |what| {
         progress(JobProgress { what, done, total });
         done += 1;
     };
-    for at in 0..check.manifest.logs.len() {
+    for (at, mapped) in logs.iter().enumerate() {
         step("reading deletions");
-        check.read_deletes(at);
+        check.read_deletes(at, mapped);
     }
-    for at in 0..check.manifest.logs.len() {
+    for (at, mapped) in logs.into_iter().enumerate() {
         step("checking logs");
-        check.log(at);
+        check.log(at, mapped);
     }
     for (entry, opened) in entries.iter().zip(opened) {
         step("checking segments");
