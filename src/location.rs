@@ -152,7 +152,7 @@ impl ArchiveLocation {
             }
             None => self.in_directory(Path::new(address)),
         };
-        // The read replica belongs to this archive, not to the other.
+        // The read replica is a copy of this archive, and not of the archive at `address`.
         other.config.postgres.read_url = None;
         Ok(other)
     }

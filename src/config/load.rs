@@ -157,9 +157,9 @@ impl Config {
         }
     }
 
-    /// Returns all settings as TOML. If `active`, they are plain settings without comments.
-    /// Otherwise, as a file to start from, each has its documentation, and each with its default is
-    /// commented out.
+    /// Returns all settings as TOML. With `active`, the text has the settings alone, without
+    /// comments. Without `active`, the text is a file to start from: each setting has its
+    /// documentation, and a setting with its default value is commented out.
     pub(crate) fn to_toml(&self, active: bool) -> String {
         let (mut out, default) = (String::new(), Self::default());
         for section in settings::SECTIONS {

@@ -1,7 +1,8 @@
-//! The assembly: tests of the combinations of parts that users run. One table of doors x stores x
-//! lives, on the real binary. Each cell checks the contract of a door. The door must answer
-//! correctly and like an archive in files. The log must have no panic, and the server's files,
-//! threads and connections must not grow with each request. Then each documented setting.
+//! The assembly: tests of the combinations of parts that users run. They are the cells of one
+//! table: doors x stores x lives, on the real binary. Each cell tests one door on one store in one
+//! life. The door must answer correctly, and as it does on an archive in files. The log must have
+//! no panic, and the server's files, threads and connections must not grow with each request. Each
+//! documented setting is tested, too.
 //!
 //! Parts that pass their own tests have failed in combination: a page on a database, a setting that
 //! no test started the binary with. So every interface of the program (a route, a message, a

@@ -422,8 +422,8 @@ impl Reloaded {
     }
 }
 
-/// Runs all trials. With `long`, each value comes from each origin, otherwise from either the file
-/// or the environment.
+/// Runs all trials. With `long`, each value is set in the file and in the environment, in separate
+/// trials. Without `long`, each value is set in only one of these places.
 pub(crate) fn try_all(long: bool, wanted: &str) -> Vec<Trialled> {
     let settings = match documented() {
         Ok(settings) => settings,

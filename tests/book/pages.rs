@@ -209,9 +209,10 @@ impl Page {
     }
 }
 
-/// The command lines of a block. If the first line begins with `$`, so do all command lines, and
-/// other lines are output. Otherwise an empty line ends the command lines, unless the next line
-/// begins with a program. An empty result stands for a block of another kind.
+/// The command lines of a block. If the first line begins with `$`, all command lines begin with
+/// `$`, and all other lines are output. If the first line begins without `$`, the command lines end
+/// at an empty line, unless the line after it begins with the name of a program or an assignment.
+/// The result is empty for a block of another kind.
 fn command_lines(
     at: usize,
     lines: &[String],

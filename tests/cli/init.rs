@@ -138,7 +138,7 @@ fn typed(place: &Place, keys: &str) -> Option<(i32, String)> {
         skip("there is no `script` here");
         return None;
     };
-    // The keys wait in the terminal until the program reads a line.
+    // The terminal buffers the typed characters until the program reads a line.
     let mut input = child.stdin.take().unwrap();
     input.write_all(keys.as_bytes()).unwrap();
     let mut screen = Vec::new();

@@ -85,7 +85,7 @@ async fn nip11_does_not_claim_privacy_that_is_switched_off() {
     assert_eq!(client.ask("s", &[json!({"kinds": [4]})]).await.len(), 1);
 }
 
-/// Note 0 and 3.4.6: counts of any size are exact.
+/// Counts of any size are exact.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip45_several_filters_are_one_union_and_every_event_counts_once() {
     let relay = Relay::start("count", "[archive]\nseal_records = 500\n");
@@ -237,7 +237,7 @@ async fn nip67_eose_says_finish_or_more_and_a_second_is_never_split_in_silence()
     assert_eq!(seen.len(), 70);
 }
 
-/// Note 3.4.1 to 3.4.3: queries that are slow elsewhere are answered correctly from a few rows.
+/// Queries that other relays answer slowly are answered correctly from a few rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn tags_with_kinds_many_authors_and_deep_pages_cost_what_they_give() {
     // A query may visit 600 of 4,000 rows.
@@ -274,7 +274,7 @@ async fn tags_with_kinds_many_authors_and_deep_pages_cost_what_they_give() {
     assert_eq!(seen.len(), 3_900);
 }
 
-/// Note 3.4.11.
+/// A question that visits more rows than allowed ends with a CLOSED.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_that_costs_too_much_ends_with_closed() {
     let relay = Relay::start("budget", "[limits]\nquery_rows_max = 100\nslice_rows = 10\n");
@@ -294,8 +294,7 @@ async fn a_question_that_costs_too_much_ends_with_closed() {
     assert_eq!(client.ask("s", &[json!({"#t": ["a"], "limit": 50})]).await.len(), 50);
 }
 
-/// Note 3.4.17: a large deletion is one commit, and publishers still get their answers during the
-/// deletion.
+/// A large deletion is one commit, and publishers still get their answers during the deletion.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_of_thousands_leaves_publishers_their_answers() {
     let relay = Relay::start("large-deletion", "");
@@ -312,7 +311,8 @@ async fn a_deletion_of_thousands_leaves_publishers_their_answers() {
     assert_eq!(other.count(&[json!({"kinds": [1]})]).await, 50);
 }
 
-/// Note 3.4.19: subscriptions to everything, or to a kind, are also notified immediately.
+/// Subscriptions to everything, or to a kind, are notified immediately, as are subscriptions to few
+/// events.
 #[tokio::test(flavor = "multi_thread")]
 async fn live_events_reach_wide_and_narrow_filters_alike() {
     let relay = Relay::start("live", "");
@@ -338,7 +338,7 @@ async fn live_events_reach_wide_and_narrow_filters_alike() {
     }
 }
 
-/// Note 3.4.18: a start reserves no address space, and files are no larger than their content.
+/// A start reserves no address space, and files are no larger than their content.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_archive_is_small() {
     let relay = Relay::start("small", "");

@@ -68,7 +68,7 @@ async fn nip42_kind_challenge_relay_and_time_are_checked() {
     assert!(client.ask("s", &[json!({"kinds": [4]})]).await.is_empty());
 }
 
-/// Note 0 and 3.4.7.
+/// All keys that a connection has proved count, and only on this connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip42_several_keys_count_on_one_connection() {
     let relay = Relay::start("auth-several", "");
@@ -116,7 +116,8 @@ async fn nip70_protected_events_come_from_their_author_only() {
     assert_eq!(client.ask("s", &[json!({})]).await, [protected]);
 }
 
-/// Note 0 (17/59) on every path: REQ, live, COUNT, ids, reconciliation.
+/// Gift wraps and private messages reach only their parties, whether they are requested by a REQ, a
+/// COUNT, ids or a comparison, or arrive live.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip17_and_59_wraps_reach_their_recipients_only() {
     let relay = Relay::start("wraps", "");
@@ -160,7 +161,7 @@ async fn nip17_and_59_wraps_reach_their_recipients_only() {
     assert_eq!(party.count(&[json!({"kinds": [21_059]})]).await, 0);
 }
 
-/// Note 3.4.5: the newest events are hidden, and an older public event is found.
+/// The newest events are hidden, and a limit of 1 still finds an older public event.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_hidden_does_not_count_for_the_limit() {
     let relay = Relay::start("limit-gate", "");

@@ -31,7 +31,7 @@ async fn nip09_what_its_author_deletes_by_id_is_gone_and_stays_away() {
     assert_eq!(client.count(&[json!({"ids": [gone["id"]]})]).await, 0);
 }
 
-/// Note 0 and 3.4.8: plain replaceable events too.
+/// A deletion by address also works for replaceable events without a `d` tag.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip09_an_address_means_all_versions_up_to_the_request() {
     let relay = Relay::start("delete-by-address", "");
@@ -58,7 +58,7 @@ async fn nip09_an_address_means_all_versions_up_to_the_request() {
         client.publish_new(&event(1, 150, 5, &[&["a", &address]], "")).await;
         assert_eq!(client.count(&filter).await, 1, "{address}");
     }
-    // The newest event of all is deleted like any other (3.4.16).
+    // The newest event of the archive is deleted like any other event.
     let newest = note(1, now_s(), "newest");
     client.publish_new(&newest).await;
     client.publish_new(&event(1, now_s(), 5, &[&["e", id(&newest)]], "")).await;
@@ -92,7 +92,7 @@ async fn nip09_deleting_a_deletion_does_nothing() {
     assert!(!client.publish(&gone).await.0);
 }
 
-/// Note 0 (17/59): the signer of a wrap is a key used once.
+/// A gift wrap is signed by a key that is used only once, so its recipient may delete the wrap.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip59_recipients_delete_their_wraps_and_others_do_not() {
     let relay = Relay::start("delete-wraps", "");
@@ -163,8 +163,7 @@ async fn nip62_vanishing_takes_everything_and_for_good() {
     assert_eq!(client.count(&[json!({"authors": [two], "kinds": [1]})]).await, 0);
 }
 
-/// Note 0 and 3.4.16: expired events are refused. Stored events are not sent once they expire, and
-/// are then deleted.
+/// Expired events are refused. Stored events are not sent once they expire, and are then deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip40_what_has_expired_is_neither_accepted_nor_sent_and_goes() {
     let relay = Relay::start("expiry", "[retention]\nevery_s = 1\n");

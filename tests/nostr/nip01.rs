@@ -31,7 +31,7 @@ async fn refused(client: &mut Client, said: &str, verb: &str) -> String {
     reason
 }
 
-/// Note 0 (NIP-01) and 3.4.4: a limit within a second keeps the lowest ids.
+/// If several events have the same time, a limit keeps the events with the lowest ids (NIP-01).
 #[tokio::test(flavor = "multi_thread")]
 async fn newest_first_and_at_a_tie_the_lowest_id_first() {
     let relay = Relay::start("ties", "");
@@ -179,7 +179,7 @@ async fn only_the_first_value_of_single_letter_tags_is_found() {
         (json!({"#T": ["upper"], "#t": ["first"]}), 1),
         (json!({"#T": ["upper"], "#t": ["none"]}), 0),
         (json!({"#t": []}), 0),
-        // A filter may also have more than three letters (3.4.11).
+        // A filter may also have conditions on more than three tag names.
         (json!({"#t": ["first"], "#T": ["upper"], "#a": ["x"], "#b": ["x"], "#c": ["x"]}), 0),
     ] {
         assert_eq!(client.count(std::slice::from_ref(&filter)).await, count, "{filter}");
@@ -211,7 +211,7 @@ async fn ok_always_has_four_elements_and_refusals_a_standard_prefix() {
     }
 }
 
-/// Note 0 and 3.4.9: a refusal is never only a NOTICE, and a NEG-ERR has a prefix.
+/// A refusal is never only a NOTICE, and the reason in a NEG-ERR has a prefix.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_question_is_answered_with_closed() {
     let settings = "[limits]\nsubscriptions_max = 2\nfilters_max = 2\nfilter_values_max = 5\n";
@@ -255,7 +255,7 @@ async fn unknown_filter_elements_and_messages_are_unsupported() {
     assert!(refused(&mut client, &said, "NOTICE").await.starts_with("unsupported: "));
 }
 
-/// Note 3.4.15.
+/// Subscribers get ephemeral events, which no search and no count finds.
 #[tokio::test(flavor = "multi_thread")]
 async fn ephemeral_events_are_passed_on_and_never_kept() {
     let relay = Relay::start("ephemeral", "");
@@ -273,7 +273,7 @@ async fn ephemeral_events_are_passed_on_and_never_kept() {
     assert_eq!(other.count(&[json!({})]).await, 0);
 }
 
-/// Note 3.4.14 and section 5: Hark hashes, stores and serves the same bytes that clients hash.
+/// Hark hashes, stores and serves the same bytes that clients hash.
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_characters_are_hashed_and_served_as_clients_write_them() {
     let relay = Relay::start("characters", "");
@@ -297,7 +297,7 @@ async fn odd_characters_are_hashed_and_served_as_clients_write_them() {
     assert_eq!(client.count(&[json!({})]).await, 1);
 }
 
-/// Note 3.4.13: events that other relays refuse unnecessarily.
+/// Some relays refuse these events, although NIP-01 allows such tags.
 #[tokio::test(flavor = "multi_thread")]
 async fn tags_may_hold_any_strings_and_are_found_by_them() {
     let relay = Relay::start("any-tags", "");

@@ -16,7 +16,8 @@ use crate::served::hark;
 
 const SENT: u32 = 1_554_076_800;
 
-/// The test's record of an envelope. The field order gives the order of pages.
+/// The test's record of an envelope. The derived order of envelopes compares the time first, and
+/// then the hash.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Known {
     sent: u32,

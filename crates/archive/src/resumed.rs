@@ -14,7 +14,8 @@ use hark_codec::record::Record;
 use crate::query::{Position, Query, SearchRank};
 use crate::store::{Search, SearchError, SearchProgress, Store};
 
-/// Maximum number of times that a search is begun again. Each time, another part could not be read.
+/// Maximum number of times that a search is begun again, each time because one more part could not
+/// be read.
 const RESUMES_MAX: u32 = 10_000;
 
 /// A search that is begun again whenever the store leaves out another part.

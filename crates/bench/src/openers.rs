@@ -1,4 +1,4 @@
-//! The ways to open the stores that are queried in process.
+//! The functions that open the stores which the bench queries itself, without a server.
 
 use crate::store::{BenchArchiveOpener, BenchStoreOpener};
 use crate::whisper::EnvelopeStoreOpener;
@@ -6,7 +6,7 @@ use crate::whisper::EnvelopeStoreOpener;
 /// Connections for queries: more than any benchmark uses at once.
 pub(crate) const CONNECTIONS: usize = 32;
 
-/// Opens the stores that are queried in process.
+/// The functions that open the stores which the bench queries itself, without a server.
 #[derive(Clone, Copy)]
 pub(crate) struct BenchOpeners<'a> {
     /// Opens a store of events.

@@ -1,5 +1,6 @@
-//! The interface to a store that is queried in process, which the binary passes in. Also the
-//! interface to any other target that answers queries or inserts events, one call at a time.
+//! The interface to a store that the bench queries itself, without a server. The binary passes the
+//! store in. Also the interface to any other target that answers queries or inserts events, one
+//! call at a time.
 
 use std::path::Path;
 
@@ -16,7 +17,7 @@ pub trait BenchStore: Send + Sync {
 /// Opens the store at an address, a directory or a `postgres://` URL. Creates a missing store.
 pub type BenchStoreOpener<'a> = &'a dyn Fn(&str) -> anyhow::Result<Box<dyn BenchStore>>;
 
-/// An archive for measuring searches in process while a server serves the same archive.
+/// An archive in which the bench measures searches itself, while a server serves the same archive.
 pub trait BenchArchive {
     /// Parses the filters of a REQ in advance, so that only the answer is timed later.
     fn question(&self, filters: &str) -> anyhow::Result<BenchQuestion<'_>>;

@@ -80,8 +80,8 @@ fn said(request: &HistoryRequest<'_>) -> Said {
     (request.lower, request.upper, bloom, topics, request.limit, cursor, request.batch)
 }
 
-/// Both implementations read the same from the bytes, or both refuse the bytes. Only ours refuses
-/// more, but never because of the RLP.
+/// Both implementations read the same values from the bytes, or both refuse the bytes. Hark's
+/// implementation may refuse bytes that the other one reads, but not because of their RLP.
 fn all_alike(bytes: &[u8]) {
     match (Envelope::parse(bytes), their_envelope(bytes)) {
         (Ok(ours), Ok(theirs)) => {

@@ -34,7 +34,8 @@ pub enum FindError {
     /// The text is not a filter of the network that this shelf can answer.
     #[error("the filter cannot be answered: {0}")]
     Filter(FilterTextError),
-    /// The store could not be searched. Lines that were passed on before are correct.
+    /// The search of the store has failed. The lines that were passed on before the failure are
+    /// correct.
     #[error(transparent)]
     Search(#[from] SearchError),
 }

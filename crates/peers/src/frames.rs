@@ -1,9 +1,9 @@
 //! Skips messages that are too long, so that one long event does not end a connection.
 //!
 //! This layer is below the WebSocket, which cannot continue after such a message. If the first
-//! frame of a message is too long, a short message replaces the message; it has the original length
-//! and the first bytes ([`crate::message`] reads this form). If only later frames make a message
-//! too long, the WebSocket ends the connection.
+//! frame of a message is too long, this layer passes on a short message instead. The short message
+//! states the length of the long message and contains its first bytes ([`crate::message`] reads
+//! this form). If only later frames make a message too long, the WebSocket ends the connection.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;

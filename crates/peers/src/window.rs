@@ -353,8 +353,8 @@ impl SeenDifferences {
         }
     }
 
-    /// Counts the time of an answer. Fails if the answers took too long for the number of
-    /// differences that they brought.
+    /// Counts the time of an answer. Fails if the answers took too long and contained few
+    /// differences.
     fn wait(&mut self, client: &PeerClient, took: Duration) -> Result<(), PeerError> {
         self.waited += took;
         if self.waited <= client.patience() * PATIENCE_FOR_ALL {

@@ -27,7 +27,8 @@ pub trait Door: Send + Sync {
     fn addresses(&self) -> Vec<DoorAddress>;
 
     /// The listening sockets of this door. A process that takes over continues to use the sockets.
-    /// If a door cannot move with its sockets alone, it closes its connections at a takeover.
+    /// Open connections do not move: at a takeover, the door serves them until they end, or closes
+    /// them so that the clients connect to the new process.
     fn listeners(&self) -> io::Result<Vec<OwnedFd>>;
 
     /// The state beside the sockets, in parts. A process that takes over restores these parts, so

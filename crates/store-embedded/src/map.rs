@@ -5,13 +5,14 @@
 //!
 //! # Pages that cannot be read
 //!
-//! If another program shortens it nevertheless, or if the disk cannot read a sector, a page of the
-//! map cannot be read. The system then sends SIGBUS, which by default ends the process. Without
-//! maps, a system call for each read would return an error instead. But a system call for each
-//! record, and for each step of a search in an index, is many times slower. A check in advance is
-//! not possible: only a read shows whether a page is readable. So Hark catches the signal
-//! (`bus::handle`). The handler replaces the unreadable page with zeros and counts the fault
-//! ([`faults`], [`Map::is_unreadable`]), and the read goes on. Nobody trusts these zeros:
+//! If another program shortens an open file nevertheless, or if the disk cannot read a sector, a
+//! page of the map cannot be read. The system then sends SIGBUS, which by default ends the process.
+//! If Hark read files by system calls instead, a failed read would return an error and send no
+//! signal. But a system call for each record, and for each step of a search in an index, is many
+//! times slower than a read from a map. A check in advance is not possible: only a read shows
+//! whether a page is readable. So Hark catches the signal (`bus::handle`). The handler replaces the
+//! unreadable page with zeros and counts the fault ([`faults`], [`Map::is_unreadable`]), and the
+//! read goes on. Nobody trusts these zeros:
 //!
 //! - a query compares [`faults`] before and after: if a file of the shelf has new faults, the
 //!   result is an error (`engine/faults.rs`);

@@ -33,7 +33,8 @@ pub struct AddressError(String);
 /// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The server's certificate is not one that the address trusts.
+    /// The certificate of the database server does not pass the checks that the settings of the
+    /// address require.
     #[error(
         "the database's certificate is not accepted: {0}; sslrootcert=FILE in its URL names the \
          authority to trust"

@@ -1,13 +1,13 @@
-//! Follows the database to a new line, and begins a new line in a database that has taken the place
-//! of another.
+//! Follows the database to a new timeline, and begins a new timeline in a database that has taken
+//! the place of another database.
 
 use crate::error::StatementError;
 use crate::line::read;
 use crate::session::DatabaseSession;
 use crate::state::PostgresState;
 
-/// Switches to the database's line if this process does not know the line yet. Returns whether it
-/// has switched.
+/// Switches to the database's timeline if this process does not know the timeline yet. Returns
+/// whether it has switched.
 pub(crate) fn follow(
     inner: &PostgresState,
     session: &mut DatabaseSession,
@@ -30,8 +30,8 @@ pub(crate) fn follow(
     Ok(true)
 }
 
-/// Begins a new line if the last line was begun in another database, or if this database lacks puts
-/// that this process has seen. Every session calls this function before it writes.
+/// Begins a new timeline if the last timeline began in another database, or if this process has
+/// seen puts that are missing in this database. Every session calls this function before it writes.
 pub(crate) fn renew_line(
     inner: &PostgresState,
     session: &mut DatabaseSession,
@@ -74,10 +74,10 @@ fn begin(
     Ok(())
 }
 
-/// Returns a text that is different for each database that takes the place of another. The start
-/// time of the server is different on a standby and on a server with restored files. The OID of the
-/// table `state` is different after a dump was restored. A mere restart of the server also begins a
-/// new line, which loses nothing.
+/// Returns a text that differs between a database and the database whose place it has taken. The
+/// start time of the server is different on a standby and on a server with restored files. The OID
+/// of the table `state` is different after a dump was restored. A mere restart of the server also
+/// begins a new timeline, but loses nothing.
 fn here(session: &mut DatabaseSession) -> Result<String, StatementError> {
     let text = "SELECT pg_is_in_recovery(), extract(epoch FROM pg_postmaster_start_time())::text \
         || ' ' || 'state'::regclass::oid::text";

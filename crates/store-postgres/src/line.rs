@@ -1,47 +1,49 @@
-//! The position of this process in the sequence of puts. The position stays correct even if the
-//! database loses puts.
+//! The position of this process in the sequence of puts (writes that store a record). The position
+//! stays correct even if the database loses puts.
 //!
 //! If a standby is promoted before it has received everything, the last commits are lost. A
 //! database that was restored from a backup has lost commits, too. Such a database gives the lost
 //! numbers to the next puts. A process that only compared numbers would take these puts for puts
 //! that it has delivered, and would never send them to subscribers. So each number belongs to a
-//! *line* (a timeline). A session that is going to write calls [`begin_line`], which begins a new
-//! line in two cases: the last line was begun in another database, or the database lacks puts that
-//! this process has seen. The new line begins before any commit in this database, while the session
-//! holds the lock of all commits. So the old line and the new line have the same puts up to the
-//! number at which the new line begins.
+//! *timeline* (`line` in names and tables). A session that is going to write calls
+//! [`renew_line`](crate::failover::renew_line), which begins a new timeline in two cases: the last
+//! timeline began in another database, or this process has seen puts that are missing in the
+//! database. The new timeline begins before any commit in this database, while the session holds
+//! the lock of all commits. So the old timeline and the new timeline have the same puts up to the
+//! number at which the new timeline begins.
 //!
-//! If a process finds an unknown line ([`follow`]), the process goes back to the number at which
-//! its own line and the new line differ, and delivers the puts after this number. The numbers that
-//! the process itself uses never go back: the process adds the number of lost puts to all numbers
-//! of the new line. So the code that joins stored and live records by number needs no change. A
-//! search in progress may return a record that is then delivered again, but no record is missed.
+//! If a process finds an unknown timeline ([`follow`](crate::failover::follow)), the process goes
+//! back to the number at which its own timeline and the new timeline differ, and delivers the puts
+//! after this number. The numbers that the process itself uses never go back: the process adds the
+//! number of lost puts to all numbers of the new timeline. So the code that joins stored and live
+//! records by number needs no change. A search in progress may return a record that is then
+//! delivered again, but no record is missed.
 
 use parking_lot::Mutex;
 
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// A line: its id, and the number up to which it has the same puts as the previous line.
+/// A timeline: its id, and the number up to which it has the same puts as the previous timeline.
 pub(crate) type Timeline = (i64, i64);
 
 /// A position in the sequence of puts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TimelinePosition {
-    /// The line to which the numbers belong.
+    /// The timeline to which the numbers belong.
     pub(crate) line: i64,
-    /// The number up to which puts of the line are delivered and visible to searches.
+    /// The number up to which puts of the timeline are delivered and visible to searches.
     pub(crate) seen: i64,
-    /// How often this process has switched to another line (the era). Numbers of different eras
+    /// How often this process has switched to another timeline (the era). Numbers of different eras
     /// cannot be compared.
     pub(crate) era: u64,
-    /// The number that is added to numbers of the line, so that the numbers of this process always
-    /// ascend.
+    /// The number that is added to numbers of the timeline, so that the numbers of this process
+    /// always ascend.
     shift: i64,
 }
 
 impl TimelinePosition {
-    /// Returns this process's number for a number of the line.
+    /// Returns this process's number for a number of the timeline.
     pub(crate) fn own(&self, seq: i64) -> u64 {
         seq.saturating_add(self.shift).max(0).cast_unsigned()
     }
@@ -56,14 +58,14 @@ pub(crate) struct CurrentPosition {
 #[derive(Debug)]
 struct TimelineState {
     position: TimelinePosition,
-    /// All lines of the database, in order.
+    /// All timelines of the database, in order.
     lines: Vec<Timeline>,
     /// A message about the puts that the database has lost, until all later puts are delivered.
     trouble: Option<String>,
 }
 
 impl CurrentPosition {
-    /// Creates a position at the number `seen` of the last of `lines`.
+    /// Creates a position at the number `seen` of the last timeline in `lines`.
     pub(crate) fn new(lines: Vec<Timeline>, seen: i64) -> Self {
         let line = lines.last().map_or(0, |(id, _)| *id);
         let position = TimelinePosition { line, seen, era: 0, shift: 0 };
@@ -76,7 +78,7 @@ impl CurrentPosition {
     }
 
     /// Notes that puts up to `seq` are delivered. Does nothing if the process has switched to
-    /// another line since `position`.
+    /// another timeline since `position`.
     pub(crate) fn reached(&self, position: TimelinePosition, seq: i64) {
         let now = &mut self.now.lock().position;
         if now.era == position.era {
@@ -94,8 +96,9 @@ impl CurrentPosition {
         self.now.lock().trouble.clone()
     }
 
-    /// Switches to the last line of the database, and returns how many numbers were lost. Returns
-    /// `None` and changes nothing if this line is the current line or an earlier line.
+    /// Switches to the last timeline of the database, and returns how many puts were lost. Returns
+    /// `None` and changes nothing if this process is already on that timeline or on a later
+    /// timeline.
     pub(crate) fn switch_line(&self, lines: Vec<Timeline>) -> Option<i64> {
         let now = &mut *self.now.lock();
         let common = lines.iter().zip(&now.lines).take_while(|(one, other)| one == other).count();
@@ -116,7 +119,8 @@ impl CurrentPosition {
         Some(lost)
     }
 
-    /// Whether this process has seen puts that are missing in a database at number `seq` of `line`.
+    /// Whether this process has seen puts that are missing in a database whose last put is number
+    /// `seq` of the timeline `line`.
     pub(crate) fn is_ahead_of(&self, line: i64, seq: i64) -> bool {
         let now = self.now.lock();
         if line == now.position.line {
@@ -126,7 +130,7 @@ impl CurrentPosition {
     }
 }
 
-/// Reads all lines, in order.
+/// Reads all timelines, in order.
 pub(crate) fn read(session: &mut DatabaseSession) -> Result<Vec<Timeline>, StatementError> {
     let rows = session.query_once("SELECT id, since FROM line ORDER BY number", &[])?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
@@ -147,12 +151,13 @@ mod tests {
         current.reached(before, 25);
         assert_eq!(current.now().seen, 10, "a number of the line before");
         current.reached(current.now(), 15);
-        // The database is on an earlier line again, for example because a backup was restored. So a
-        // new line must begin.
+        // The database is on an earlier timeline again, for example because a backup was restored.
+        // So a new timeline must begin.
         assert_eq!(current.switch_line(vec![(0, 0)]), None);
         assert!(current.is_ahead_of(0, 12) && current.is_ahead_of(7, 14));
         assert!(!current.is_ahead_of(7, 15) && !current.is_ahead_of(9, 1));
-        // Two lines have the same puts up to the lowest number at which one of them branched off.
+        // Two timelines have the same puts up to the lowest number at which one of them branched
+        // off.
         assert_eq!(current.switch_line(vec![(0, 0), (9, 12)]), Some(5));
         assert_eq!((current.now().seen, current.now().own(11)), (10, 26));
         assert_eq!(

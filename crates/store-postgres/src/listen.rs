@@ -35,7 +35,8 @@ struct CommitNotice {
     deleted: bool,
     /// The version of the list of parts.
     parts: i64,
-    /// The line to which the number belongs; 0 if the sender is a version of Hark without lines.
+    /// The timeline to which the number belongs; 0 if the sender is a version of Hark without
+    /// timelines.
     line: i64,
 }
 
@@ -181,7 +182,7 @@ async fn poll_news(inner: &PostgresState, client: &Client) -> Result<bool, State
     // After a failure the writer is woken even without new puts, because the database answers
     // again.
     let has_failed = inner.has_failed.swap(false, Ordering::Relaxed);
-    // The two positions also differ if the database lacks puts that this process has seen.
+    // The two positions also differ if this process has seen puts that are missing in the database.
     Ok(has_failed || there.is_some_and(|there| there != (position.line, position.seen)))
 }
 
@@ -208,7 +209,8 @@ async fn in_time<T>(
 pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, StatementError> {
     const AT_ONCE: i64 = 500;
     inner.pool.with(|session| {
-        // The first attempt may find another line, and the second attempt may begin a new line.
+        // The first attempt may find another timeline, and the second attempt may begin a new
+        // timeline.
         for _ in 0..3 {
             let position = inner.current.now();
             let news = inner.layout.news(session, position.seen, i64::MAX, AT_ONCE)?;

@@ -7,7 +7,7 @@ use crate::line::TimelinePosition;
 /// Puts in order, and the position of the database.
 #[derive(Debug, Default)]
 pub(crate) struct NewsPage {
-    /// The line and the number of the newest put; `None` if the table `state` is empty.
+    /// The timeline and the number of the newest put; `None` if the table `state` is empty.
     pub(crate) at: Option<(i64, i64)>,
     /// The numbers and the bytes of records.
     pub(crate) puts: Vec<(i64, Box<[u8]>)>,

@@ -25,7 +25,7 @@ pub(crate) struct Replica {
     pub(crate) pool: Pool,
     /// The shelf's secret. The replica must have the same secret.
     secret: Vec<u8>,
-    /// The replica's line, and the number up to which the replica has all puts.
+    /// The replica's timeline, and the number up to which the replica has all puts.
     there: Mutex<(i64, i64)>,
     rests: Mutex<Option<Instant>>,
     /// Number of queries that ran on the replica, and number of queries that ran on the primary
@@ -39,8 +39,8 @@ impl Replica {
         Self {
             pool,
             secret: secret.to_vec(),
-            // No real line has this id: the replica is not used until it was checked that it is a
-            // copy.
+            // No timeline has this id. So the replica is not used before a check has shown that it
+            // is a copy of the primary.
             there: Mutex::new((-1, -1)),
             rests: Mutex::default(),
             asked: Counter::default(),
@@ -67,7 +67,7 @@ impl Replica {
         false
     }
 
-    /// Reads the replica's line, and the number up to which the replica has all puts.
+    /// Reads the replica's timeline, and the number up to which the replica has all puts.
     fn poll(&self, session: &mut DatabaseSession) -> Result<(i64, i64), StatementError> {
         let text = "SELECT line, seq, (SELECT value FROM meta WHERE name = 'secret') FROM state";
         let rows = session.query_once(text, &[])?;

@@ -10,7 +10,8 @@ use tokio_postgres::{Client, Error, Row, RowStream};
 pub(super) const LOST: &str = "the database stopped answering; what was brought over is safe. Run \
                                the adoption again: it continues where it stopped";
 
-/// A connection to a database. Statements on it wait for their results.
+/// A connection to a database. A method that runs a statement blocks the thread until the result
+/// arrives.
 pub(super) struct SourceDatabase {
     pub(super) runtime: Runtime,
     client: Client,

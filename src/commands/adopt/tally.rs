@@ -103,7 +103,7 @@ impl AdoptTally {
         rows
     }
 
-    /// Returns the counts for programs.
+    /// Returns the counts of refused events as a JSON object: a number for each reason.
     pub(super) fn to_json(&self) -> Value {
         let named = self.reasons.iter().map(|(reason, name, _)| {
             (name.replace(' ', "_"), json!(self.refused[*reason as usize].0))

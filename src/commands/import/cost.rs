@@ -66,7 +66,7 @@ impl ImportCost {
         print::table(&rows)
     }
 
-    /// Returns the cost for programs.
+    /// Returns the cost as a JSON object.
     pub(super) fn to_json(&self) -> serde_json::Value {
         let mut jobs = serde_json::Map::new();
         for (name, job) in self.jobs() {

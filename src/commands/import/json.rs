@@ -252,7 +252,9 @@ impl<R: Read> RecordLines<R> {
         self.bound_held();
     }
 
-    /// Passes on a record that is held back, once it is too long to be an object around records.
+    /// No longer holds a record back once it is longer than [`HELD_BYTES_MAX`]. An array that
+    /// begins later in the object does not count as an array of records, so the object itself is
+    /// the record.
     fn bound_held(&mut self) {
         if let Form::Record(state) = &mut self.form
             && state.held.is_some_and(|held| self.lines.len() - held > HELD_BYTES_MAX)

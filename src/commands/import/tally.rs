@@ -126,7 +126,7 @@ impl ImportTally {
         format!("{head}\n{}", print::table(&rows))
     }
 
-    /// The report for programs.
+    /// Returns the report as a JSON object.
     pub(super) fn to_json(
         &self,
         network: &dyn Network,

@@ -228,8 +228,8 @@ impl SubscriptionIndex {
             for word in compared.words.get(record, &**texts).distinct() {
                 add(self.words.get(word));
                 if !self.beginnings.is_empty() {
-                    // The previous word has already been looked up under the beginnings that both
-                    // words share.
+                    // The beginnings that this word shares with the previous word have already been
+                    // looked up.
                     let shared = word.bytes().zip(before.bytes()).take_while(|(a, b)| a == b);
                     let shared = shared.count();
                     let ends = word.char_indices().map(|(at, c)| at + c.len_utf8());

@@ -39,7 +39,7 @@ impl AnswerReach {
         all.any(|(reach, query)| reach.passed(query, &record))
     }
 
-    /// Returns whether the record matches the query and the answer passed the record.
+    /// Returns whether the record matches the query and lies within the extent of the answer.
     fn passed(self, query: &Query, record: &ComparedRecord<'_>) -> bool {
         self.covers(query, record) && record.matches(query)
     }
@@ -74,7 +74,8 @@ pub(super) struct Seam {
 enum DeliveryStage {
     /// The stored answer is being sent.
     Stored { held: VecDeque<NewRecord>, held_bytes: usize, held_bytes_max: usize },
-    /// Live, except for numbers that the snapshots saw and that are not published yet.
+    /// Records are delivered live, but some records that the snapshots saw are not published yet.
+    /// Such a record is delivered only if the answer did not include the record.
     Late { reached: Vec<AnswerReach> },
     /// Live.
     Live,
@@ -196,7 +197,7 @@ fn is_new(
 ) -> bool {
     let Some(seq) = news.seq else { return true };
     if let [snapshot] = snapshots {
-        // The record matches the only query, or it would not have been offered.
+        // A record is offered only if it matches a query, so this record matches the only query.
         return snapshot.is_none_or(|seen| seq > seen);
     }
     let Some(record) = news.record() else { return false };

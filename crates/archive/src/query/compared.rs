@@ -12,8 +12,8 @@ use super::words::{LazyWords, text_rows};
 
 /// The approximate number of labels up to which labels are compared without sorting.
 const FEW_LABELS: usize = 16;
-/// If a record has this many times more labels than a condition has values, each value is looked up
-/// by binary search.
+/// If a record has more than this number of labels per value of a condition, each value is looked
+/// up in the labels by binary search.
 const MANY_TIMES: usize = 8;
 
 /// The cost of comparing a record with some queries. Most comparisons take a few instructions,

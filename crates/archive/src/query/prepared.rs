@@ -35,8 +35,8 @@ pub struct PreparedQuery {
     /// The conditions that an index can evaluate, each with the number of terms to look up. The
     /// planner considers the conditions in this order.
     pub conditions: Vec<(Set, u64)>,
-    /// The given driver: the only set that may drive the query. `None` leaves the choice to the
-    /// planner.
+    /// The only set that may drive the query, if the caller has chosen a driver. With `None`, the
+    /// planner chooses the driver.
     pub driver: Option<Set>,
 }
 

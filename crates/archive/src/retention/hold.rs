@@ -41,7 +41,7 @@ impl RetentionState {
         self.history_held.store(history_held, Ordering::Relaxed);
     }
 
-    /// Must be called before a brought record is put. If rules would delete the record at once,
+    /// Must be called before an imported record is put. If rules would delete the record at once,
     /// they stop deleting records of its age. Returns whether the record is held.
     pub fn prepare_import(
         &self,
@@ -54,7 +54,7 @@ impl RetentionState {
             let is_new =
                 store.note(RetentionNote::ClockTrusted)?.is_none() && store.stats().records == 0;
             if is_new {
-                // The history of a new archive begins now, however old the brought records are.
+                // The history of a new archive begins now, however old the imported records are.
                 store.set_note(RetentionNote::ClockTrusted, Some(clock.now_s()))?;
             }
             self.has_begun.store(true, Ordering::Relaxed);

@@ -6,8 +6,8 @@
 //!
 //! Deletes by age depend on the machine's clock. A machine that starts with a clock in 2099 would
 //! delete all records that a rule names. So the clock is compared with the archive's own history;
-//! see `trust`. Brought history that is older than a rule allows is kept until a person allows its
-//! deletion; see `hold`. Deletes for a bound need no clock, and delete brought history, too.
+//! see `trust`. Imported history that is older than a rule allows is kept until a person allows its
+//! deletion; see `hold`. Deletes for a bound need no clock, and delete imported history, too.
 
 mod hold;
 mod policy;

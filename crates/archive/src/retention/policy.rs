@@ -36,7 +36,7 @@ pub struct RetentionPolicy {
     /// time for which a server has run since. If the clock is further ahead, no record is deleted
     /// by age. With `None`, every clock is trusted.
     pub clock_ahead_max_s: Option<u64>,
-    /// Whether rules also delete brought records that were too old already when they were brought.
+    /// Whether rules also delete imported records that were already too old at their import.
     pub delete_brought: bool,
 }
 

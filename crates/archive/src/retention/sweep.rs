@@ -16,8 +16,8 @@ use crate::store::{
 use crate::writer::Writer;
 
 /// In a shelf without notes, a record may be this many seconds older than a rule allows, because
-/// the rule may not have been applied for a while. A record that is older still must have been
-/// brought.
+/// the rule may not have been applied for a while. An even older record must have come with an
+/// import, an adoption or a copy.
 const UNSWEPT_S: u64 = 30 * 86_400;
 
 /// Why a round ended early.
@@ -29,7 +29,7 @@ pub enum RetentionError {
     /// The clock is not trusted.
     #[error("{CLOCK_IS_AHEAD}")]
     Clock,
-    /// A rule would delete brought history.
+    /// A rule would delete imported history.
     #[error("{HISTORY_IS_HELD}")]
     History,
     /// Deleting records cannot free as much of the disk as required.
@@ -73,7 +73,7 @@ pub struct SweepResult {
     pub crowded: u64,
     /// Whether records are too old for a rule, but wait because the clock is not trusted.
     pub clock_doubted: bool,
-    /// Whether rules keep records because they are brought history.
+    /// Whether rules spare records because these records are imported history.
     pub history_held: bool,
     /// Whether the bound of free bytes deletes nothing, because it is far out of reach.
     pub space_unmet: bool,
@@ -197,7 +197,7 @@ impl RetentionPolicy {
         Ok(())
     }
 
-    /// Returns the time up to which rules delete nothing because of brought history.
+    /// Returns the time up to which rules delete nothing, so that imported history is kept.
     fn held_until(
         &self,
         store: &dyn Store,
@@ -277,8 +277,8 @@ impl RetentionPolicy {
 
     /// Returns how many of its `kept_bytes` a store must free for the bound of free bytes. Several
     /// stores on a disk share the missing bytes. If more bytes are missing than half of all that
-    /// these stores keep, no store frees anything, and the second value is true. Then other files
-    /// fill the disk, or the bound is a mistake.
+    /// these stores keep, no store frees anything, and the second value is true. In this case,
+    /// other files fill the disk, or the configured bound is a mistake.
     pub(super) fn lacking_bytes(&self, stats: &StoreStats, kept_bytes: u64) -> (u64, bool) {
         let Some((least, free)) = self.free_bytes_min.zip(stats.free_bytes) else {
             return (0, false);

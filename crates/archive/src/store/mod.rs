@@ -60,7 +60,7 @@ pub struct SpaceBounds {
 pub enum RetentionNote {
     /// The latest time at which the clock was trusted, in seconds since 1970.
     ClockTrusted,
-    /// The time up to which rules delete nothing, because of brought history.
+    /// The time up to which rules delete nothing, so that imported history is kept.
     HeldUntil,
 }
 

@@ -1,4 +1,4 @@
-//! The archives of Whisper envelopes that are queried in process.
+//! The archives of Whisper envelopes that the bench opens and queries itself, without a server.
 
 use std::ops::ControlFlow;
 use std::time::Duration;

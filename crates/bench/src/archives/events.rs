@@ -1,4 +1,4 @@
-//! The archives of events that are queried in process.
+//! The archives of events that the bench opens and queries itself, without a server.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;

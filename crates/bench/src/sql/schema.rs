@@ -99,7 +99,7 @@ pub(super) async fn event_tags(client: &Client) -> anyhow::Result<()> {
 /// Creates the indices, and updates the planner's statistics.
 pub(super) async fn indices(client: &Client, event_tags: bool) -> anyhow::Result<()> {
     let more = if event_tags { &TAG_INDICES[..] } else { &[] };
-    // Only for building the indices.
+    // This setting is for building the indices only.
     client.batch_execute("SET maintenance_work_mem = '256MB'").await?;
     for (_, index) in INDICES.iter().chain(more) {
         client.batch_execute(&format!("CREATE {index}")).await?;

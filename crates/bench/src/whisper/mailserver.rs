@@ -81,7 +81,7 @@ pub(super) async fn fill(client: &Client, envelopes: &mut EnvelopeSource) -> any
     }
     meter.finish();
     let rows = writer.as_mut().finish().await?;
-    // Only for building the indices.
+    // This setting is for building the indices only.
     client.batch_execute("SET maintenance_work_mem = '256MB'").await?;
     client.batch_execute(INDICES).await?;
     Ok(rows)

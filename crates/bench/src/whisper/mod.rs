@@ -1,7 +1,7 @@
 //! `hark bench whisper`: queries the envelopes of few and of many topics, like Status' engineers in
-//! their comparison of stores for the mail server (2019). Hark's stores are measured in process,
-//! beside the mail server's ways of answering on the same data. New ways of answering belong in
-//! `ways`.
+//! their comparison of stores for the mail server (2019). The bench opens Hark's stores itself, and
+//! measures them beside the mail server's ways of answering on the same data. New ways of answering
+//! belong in `ways`.
 
 mod answer;
 mod args;

@@ -1,10 +1,10 @@
 //! The event id (NIP-01): SHA-256 of `[0,pubkey,created_at,kind,tags,content]` in canonical
 //! spelling.
 //!
-//! NIP-01 has seven escapes and demands "all other characters verbatim". But JSON does not allow a
-//! control character to stand verbatim. Clients hash the output of `JSON.stringify`, which writes
-//! such a character as `\u00xx`, in lowercase. The canonical spelling of `json.rs` does the same,
-//! so tags and content that were received in this spelling are hashed in place.
+//! NIP-01 has seven escapes and demands "all other characters verbatim". But JSON does not allow an
+//! unescaped control character in a string. Clients hash the output of `JSON.stringify`, which
+//! writes such a character as `\u00xx`, in lowercase. The canonical spelling of `json.rs` does the
+//! same, so tags and content that were received in this spelling are hashed in place.
 
 use sha2::{Digest, Sha256};
 

@@ -79,11 +79,11 @@ pub enum ClientMessage<'a> {
 pub enum RefusalSubject<'a> {
     /// The subject is unknown: the answer is a NOTICE.
     Nothing,
-    /// This event, of EVENT or AUTH: the answer is an OK.
+    /// The event with this id, from an EVENT or AUTH: the answer is an OK.
     Event(Id),
-    /// This subscription or count: the answer is a CLOSED.
+    /// The subscription or count with this name: the answer is a CLOSED.
     Sub(&'a str),
-    /// This comparison: the answer is a NEG-ERR.
+    /// The comparison with this name: the answer is a NEG-ERR.
     Neg(&'a str),
 }
 

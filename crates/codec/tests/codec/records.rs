@@ -43,7 +43,7 @@ fn labels_lie_in_the_json_where_they_can() {
     let with_label = encoded(&json, &[(0, b"secret"), (31, b"")]);
     let wire = Record::new(&with_label).unwrap().wire().len();
     // The header has 54 + 40 bytes. 4 labels of the event and 2 private labels have 3 bytes each,
-    // or 4 if the gap is above 127. After the wire come only values that are not in the wire.
+    // or 4 if the gap is above 127. Only values that the wire does not contain follow the wire.
     let behind = "a\nb".len() + "secret".len();
     assert!(with_label.len() <= 94 + 6 * 4 + wire + behind, "{} bytes", with_label.len());
     let labels: Vec<_> = Record::new(&with_label).unwrap().labels().collect();

@@ -118,7 +118,7 @@ mod tests {
         let good = envelope();
         let bounds = EnvelopeBounds { pow_min: good.pow(), ..EnvelopeBounds::default() };
         assert_eq!((bounds.admit(&good, SENT), bounds.admit(&good, SENT + 50)), (Ok(()), Ok(())));
-        // Four seconds ahead, and one second of transit.
+        // The envelope is four seconds ahead, plus one second that counts for its transit.
         let less = good.pow() * 50.0 / 55.0;
         match bounds.admit(&good, SENT - 4).unwrap_err() {
             EnvelopeRefusal::Pow(pow, minimum) => {

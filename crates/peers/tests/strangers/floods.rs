@@ -1,4 +1,5 @@
-//! Relays that send without end, or more than is read, or nothing useful.
+//! Relays that send messages without end, messages that are too long to be read, or useless
+//! messages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -21,7 +21,8 @@ pub(crate) struct LastReload {
     pub(crate) in_force_since_s: u64,
     /// When a configuration was last read, in seconds since 1970.
     pub(crate) read_at_s: u64,
-    /// Why the configuration that was last read was refused. `None` if it is in force.
+    /// Why the configuration that was last read was refused; `None` if that configuration is in
+    /// force.
     pub(crate) refusal: Option<String>,
 }
 

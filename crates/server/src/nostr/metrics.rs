@@ -52,7 +52,7 @@ pub enum MessageResult {
     Done,
     /// Refused.
     Refused(NostrVerdict),
-    /// Refused without a verdict. Every refusal has a verdict, so this metric is always 0.
+    /// Refused without a verdict. No refusal lacks a verdict, so this result is never counted.
     Other,
 }
 

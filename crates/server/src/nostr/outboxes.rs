@@ -217,7 +217,7 @@ mod tests {
     use crate::nostr::readers::SliceResult;
     use crate::websocket::{FramedMessages, Framing};
 
-    /// Outboxes, and connections with the same bounds.
+    /// The shared state of all outboxes, and the limits that each new outbox gets.
     struct BoundedOutboxes(Arc<Outboxes>, Limits);
 
     impl BoundedOutboxes {

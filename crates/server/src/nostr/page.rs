@@ -143,10 +143,10 @@ impl SessionSubscription {
     }
 }
 
-/// Removes a large subscription that has ended from the live index. The removal runs in slices on
-/// the reader threads, because the session's thread serves other sessions too. The removal counts
-/// as a question under way: otherwise a client could close subscriptions faster than they are
-/// removed.
+/// Removes a large subscription from the live index after the subscription has ended. The removal
+/// runs in slices on the reader threads, because the session's thread serves other sessions too.
+/// The removal counts as a question under way: otherwise a client could close subscriptions faster
+/// than they are removed.
 struct SubscriptionRemoval {
     handle: SubscriptionHandle,
     _memory: Arc<BudgetShare>,

@@ -314,7 +314,8 @@ mod tests {
         assert_eq!(taken, limits.searches_per_connection_max);
     }
 
-    /// A question of the given line that takes the given number of time slices.
+    /// A question of the connection with this outbox. The question takes this number of time
+    /// slices.
     struct SlicedQuestion(Arc<Outbox>, u32);
 
     impl ReaderJob for SlicedQuestion {
@@ -334,7 +335,8 @@ mod tests {
         Arc::new(Outbox::alone(&Limits { outbox_pause_bytes: 1, ..Limits::default() }))
     }
 
-    /// Returns the order in which lines are served, given the duration of each line's slices (ns).
+    /// Returns the order in which connections are served. `outboxes` has the outbox of each
+    /// connection, and the duration of its slices in nanoseconds.
     fn order(queue: &mut FairQueue, outboxes: &[(Arc<Outbox>, u64)]) -> Vec<usize> {
         let mut order = Vec::new();
         while let Some(mut job) = queue.next() {

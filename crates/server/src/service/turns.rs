@@ -212,9 +212,10 @@ impl QuestionSlots {
         Self { all: FairLine::new(all), quick: Semaphore::new(quick) }
     }
 
-    /// Runs a query of `source` on a blocking thread once a permit is free. The search can check
-    /// whether its caller still waits; otherwise it runs to its end. `ended` receives the number of
-    /// visited rows, even if the caller no longer waits.
+    /// Runs a query of `source` on a blocking thread once a permit is free. The search gets an
+    /// [`AnswerWaiter`], by which it can check whether its caller still waits. A search that does
+    /// not check runs to its end, even if the caller no longer waits. `ended` receives the number
+    /// of visited rows, even if the caller no longer waits.
     pub(crate) async fn run_for<T: Send + 'static>(
         &self,
         source: RateSource,

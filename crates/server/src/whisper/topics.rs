@@ -140,8 +140,8 @@ impl Subscribers for TopicIndex {
     fn publish(&self, _: Option<u64>, record: &Record<'_>) {
         self.added.fetch_add(1, Ordering::Relaxed);
         let Some(topic) = EnvelopeRecord::new(*record).topic() else { return };
-        // The topic goes to `fresh` first. Otherwise a refresh that ends in between would lose the
-        // topic.
+        // The topic is added to `fresh` first. If it were added to `fresh` second, a refresh that
+        // ends between the two additions would lose the topic.
         if self.is_refreshing.load(Ordering::SeqCst)
             && let Some(fresh) = &mut *self.fresh.lock()
         {

@@ -1,4 +1,5 @@
-//! The limits that the relay reports are true; rate limits hold; and both can change while it runs.
+//! The relay enforces the limits that it reports, and its rate limits. Both can change while the
+//! relay runs.
 
 use hark_networks::{EventLimits, FilterLimits};
 use hark_server::limits::{Limits, Rate, RateLimits};

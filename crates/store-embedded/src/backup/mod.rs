@@ -1,10 +1,10 @@
 //! Backups: a directory with copies of the logs of all shelves. A backup can be taken and updated
 //! while a server runs, and an archive can be restored from the backup.
 //!
-//! The catalog ([`BackupCatalog`]) defines a backup: one small file that is replaced atomically.
-//! The bytes of a copy that the catalog counts never change: new bytes are appended after these
-//! bytes, or go to new files. So if a backup is interrupted at any point, the former backup is
-//! still valid.
+//! One small file, the catalog ([`BackupCatalog`]), lists the contents of a backup and is replaced
+//! atomically. The bytes of a copy that the catalog counts never change: new bytes are appended
+//! after these bytes, or go to new files. So if a backup is interrupted at any point, the former
+//! backup is still valid.
 //!
 //! Only logs are copied, since segments are derived from logs. A backup needs no lock, because logs
 //! never change, except that the last log grows. A copy of all logs that one MANIFEST names is

@@ -30,8 +30,8 @@ pub(crate) struct LogTail {
     pub(crate) len: u64,
     /// Offset up to which disk space is reserved.
     reserved: u64,
-    /// Whether a part of a batch was cut off after the last sync. This part may come back after a
-    /// power cut.
+    /// Whether a part of a batch was cut off after the last sync. After a power cut, the file may
+    /// have this part again.
     is_cut: bool,
 }
 

@@ -36,8 +36,8 @@ struct ListEntry {
     next: AtomicU32,
     /// The next entry of the same term.
     sibling: AtomicU32,
-    /// The long list. It has all rows once there are too many rows for the entry, or once rows
-    /// arrive out of order.
+    /// The long list. It has all rows of the entry if they do not fit into the entry, or if a row
+    /// has arrived out of order.
     long: AtomicU32,
     /// Whether the entry is in the chain of its term and kind (true) or in the chain of its term
     /// (false).
@@ -209,7 +209,7 @@ impl PostingLists {
     }
 
     /// Loads the entries of a few dozen terms into the processor's cache, all at the same time.
-    /// Otherwise each lookup would wait for memory by itself.
+    /// Otherwise the lookups would wait for memory one after the other.
     pub(super) fn warm(&self, terms: &[u64]) {
         let Some(chains) = self.tables[0].get() else { return };
         let first = |term: &u64| &chains[*term as usize & (chains.len() - 1)];

@@ -152,7 +152,8 @@ impl Log {
     /// Copies the data of the last rewrite from another map of the log.
     pub fn copy_rewrite_data(&self, other: &Self) {
         if let Some(rewritten) = other.rewritten.get() {
-            // If the log was rewritten since then, its own newer data stay.
+            // If a newer rewrite made this file, the file already has the data of that rewrite,
+            // which stay.
             let _ = self.rewritten.set(rewritten.clone());
         }
     }

@@ -14,13 +14,13 @@ use crate::space::writes::recheck_space;
 /// The result of a compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompactionResult {
-    /// Number of segments before.
+    /// Number of segments before the compaction.
     pub segments_before: u64,
-    /// Number of segments after.
+    /// Number of segments after the compaction.
     pub segments_after: u64,
-    /// Bytes on disk before.
+    /// Bytes on disk before the compaction.
     pub bytes_before: u64,
-    /// Bytes on disk after.
+    /// Bytes on disk after the compaction.
     pub bytes_after: u64,
 }
 

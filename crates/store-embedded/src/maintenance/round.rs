@@ -91,8 +91,8 @@ impl<'a> MaintenanceRound<'a> {
 
     /// Replaces damaged segments and segments that list other labels or words than configured, adds
     /// missing ids, and then merges the due segments. A segment that lists other labels or words is
-    /// replaced by one segment for each of its logs. These are merged before the next such segment
-    /// is replaced.
+    /// replaced by one segment for each of its logs. The new segments are merged before the next
+    /// such segment is replaced.
     pub(crate) fn merge(&mut self, due: MergeFinder) {
         let view = self.shelf.view.load_full();
         let suspects = self.shelf.jobs.suspects();

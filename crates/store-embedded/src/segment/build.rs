@@ -15,7 +15,7 @@ use crate::disk::{Disk, DiskFile};
 /// Number of bytes that are gathered before a write to the disk.
 const BUFFER: usize = 256 << 10;
 
-/// Stands for the new row of an old row that was left out.
+/// The number in place of a new row, for an old row that was left out.
 pub const DROPPED: u32 = u32::MAX;
 
 /// A segment file being written.

@@ -95,8 +95,8 @@ mod tests {
     /// Words, their lists, and the rows of each list.
     type ListsOfWords = BTreeMap<Vec<u8>, BTreeMap<ListKey, Vec<u32>>>;
 
-    /// Writes a segment file with `rows` rows and the words that `give` passes, and returns its
-    /// words.
+    /// Writes a segment file with `rows` rows and the words that `give` adds, and returns the words
+    /// that the file has.
     fn written(
         dir: &Path,
         rows: u32,

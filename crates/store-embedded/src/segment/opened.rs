@@ -103,7 +103,7 @@ impl Segment {
         Self { entry, file, addresses, logs, dead, kinds, rare, terms, has_words }
     }
 
-    /// Returns the same segment with another line of the manifest.
+    /// Returns the segment with its entry in the manifest replaced by `entry`.
     #[must_use]
     pub fn with_entry(&self, entry: SegmentEntry) -> Self {
         Self {

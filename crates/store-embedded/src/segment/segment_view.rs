@@ -78,8 +78,8 @@ impl SegmentView {
         let end = older.map_or(self.file().rows, |time| self.file().first_at_or_before(time));
         start
             + partition(end.saturating_sub(start), |row| {
-                // In a format without ids, only a dead row can be without a record. The next row
-                // that has a record stands for the dead row in the comparison.
+                // In a format without ids, only a dead row can be without a record. Such a row is
+                // compared by the id of the next row that has a record.
                 let mut rows = start + row..end;
                 rows.find_map(|row| self.segment.id(row)).is_some_and(|other| other <= *id)
             })

@@ -78,9 +78,9 @@ impl Layout for CitusLayout {
         CitusStatement::Lock.into()
     }
 
-    // There is no such statement: the number in `state` is visible before the workers have
-    // committed. Without a published
-    // number of the current line, the number in `state` is read once no commit is in progress.
+    // The number in `state` is visible before the workers have committed, so it cannot be read at
+    // any time. Without a published number of the current timeline, the number in `state` is read
+    // while no commit is in progress.
     fn newest(&self, session: &mut DatabaseSession) -> Result<Option<(i64, i64)>, StatementError> {
         let mut rows = session.query(CitusStatement::Newest, &[])?;
         if rows.is_empty() {

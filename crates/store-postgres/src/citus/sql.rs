@@ -101,7 +101,7 @@ pub(crate) fn text(statement: CitusStatement) -> String {
              d.seq || ' ' || $1::int || ' ' || s.parts || ' ' || d.line), \
              pg_advisory_unlock({SHELF}) FROM done d, state s"
         ),
-        // A number of an earlier line does not count.
+        // A published number of an earlier timeline does not count.
         CitusStatement::Newest => {
             "SELECT p.line, p.seq FROM published p JOIN state s ON s.line = p.line".into()
         }

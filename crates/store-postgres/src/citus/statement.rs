@@ -101,8 +101,7 @@ pub(crate) enum CitusStatement {
     LeaveTelling,
     /// Reads the shelf's timeline, and the published number.
     Newest,
-    /// The shelf's timeline and the number of the put up to which all workers have
-    /// committed.
+    /// Reads the shelf's timeline, and the number up to which the workers have committed all puts.
     WholeState,
 }
 

@@ -47,7 +47,7 @@ enum WindowValues {
     None,
 }
 
-/// Those values of a statement that are not lists.
+/// The values of a statement, except the lists.
 struct SingleValues<'a> {
     kind: Option<i32>,
     term: Option<i64>,

@@ -36,7 +36,7 @@ pub struct ClusterStep {
 pub enum CheckVerdict {
     /// The requirement is met.
     Passed,
-    /// The requirement could not be checked, or is met with a restriction.
+    /// The requirement could not be checked, or is not met in full. The change is still made.
     Warning,
     /// The requirement is not met, so nothing is changed.
     Failed,
@@ -83,7 +83,8 @@ impl ClusterCheck {
         check
     }
 
-    /// Makes the result of a check that was not possible, or that has passed with a restriction.
+    /// Returns the result of a check that could not be made, or whose requirement is not met in
+    /// full.
     pub(crate) fn warning(
         node: Option<&NodeAddress>,
         subject: &'static str,

@@ -26,8 +26,8 @@ pub(crate) struct CommittedBatch {
     pub(crate) deleted: Vec<IndexKey>,
 }
 
-/// The result of an attempt to commit; `None` if the database lacks puts that this process has
-/// already seen.
+/// The result of an attempt to commit; `None` if this process has seen puts that are missing in the
+/// database.
 pub(crate) type CommitAttempt = Result<Option<CommittedBatch>, StatementError>;
 
 /// The state of a shelf after a batch.
@@ -39,7 +39,7 @@ pub(crate) struct ShelfAdvance {
     pub(crate) records: i64,
     /// Whether the batch deletes records.
     pub(crate) has_deleted: bool,
-    /// The number of the put up to which words are indexed.
+    /// The words of all puts up to this number are indexed, and no words of later puts.
     pub(crate) words_seq: i64,
 }
 

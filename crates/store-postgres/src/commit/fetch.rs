@@ -161,9 +161,9 @@ pub(crate) struct FetchedState {
     pub(crate) line: i64,
     /// The texts whose words are indexed; `None` if no texts are indexed.
     pub(crate) texts: Option<i64>,
-    /// The number of the put up to which words are indexed.
+    /// The words of all puts up to this number are indexed, and no words of later puts.
     pub(crate) words_seq: i64,
-    /// Those ids of the batch that are already stored.
+    /// The ids of the batch that are already stored.
     pub(crate) known: HashSet<[u8; 32]>,
     /// For each key, the newest record that forbids, if there is such a record.
     pub(crate) forbids: HashMap<i64, Vec<u8>>,

@@ -16,7 +16,7 @@ use crate::time::{IndexKey, to_db};
 /// Rows of records are sent in pieces of about this many bytes.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// Those columns of rows in which the layouts differ.
+/// The columns of a row that differ between the layouts.
 pub(crate) trait RowFormat: Send {
     /// The statement that inserts records.
     const COPY_RECORDS: StatementForm;

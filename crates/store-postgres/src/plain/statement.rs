@@ -99,7 +99,7 @@ pub(crate) enum PlainStatement {
     CopyWords,
     /// Inserts the list of each record's words.
     CopyWorded,
-    /// Sets the number of the put up to which words are indexed.
+    /// Sets the number of the newest put whose words are indexed.
     AdvanceWords,
     /// Finds those of some numbers whose records are still stored.
     StillThere,

@@ -331,7 +331,8 @@ mod tests {
         assert!(found_in(&recent, 1, &[1, 2], 10).is_empty());
         recent.insert(1, 10, [record(1, 1, 10)].into_iter());
         assert_eq!(found_in(&recent, 1, &[1], 10), [1], "numbers begin anew");
-        // This search and this put are from the time before the process switched to another line.
+        // This search and this put are from the time before the process switched to another
+        // timeline.
         recent.insert(0, 20, [record(2, 2, 10)].into_iter());
         recent.put(0, [(key(1), 21)].into_iter());
         assert!(found_in(&recent, 0, &[1, 2], 20).is_empty());

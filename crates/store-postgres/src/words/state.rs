@@ -10,7 +10,7 @@ use crate::session::DatabaseSession;
 /// The progress of indexing words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WordProgress {
-    /// The number of the put up to which the words of all puts are indexed.
+    /// The words of all puts up to this number are indexed.
     pub indexed: u64,
     /// The number of the newest put.
     pub newest: u64,

@@ -332,7 +332,8 @@ fn searches_find_live_what_a_loop_finds() {
     };
     let queries: Vec<Query> = asked.iter().flat_map(|text| more(text)).collect();
     let handles: Vec<_> = queries.iter().map(|one| listen(&live, vec![one.clone()])).collect();
-    // Among the newest, and in their lists.
+    // Each record is matched while the subscriptions are among the newest, and again when they are
+    // in their lists.
     for (at, (text, author)) in
         texts.iter().chain(&texts).flat_map(|text| [(text, 1), (text, 2)]).enumerate()
     {

@@ -42,8 +42,8 @@ fn several_queries_with_different_snapshots_send_each_record_once() {
     publish(&live, Some(2), &record(2, 2, 1, &[]));
     // Matches both queries; the second query's search saw and sent the record.
     publish(&live, Some(3), &record(3, 1, 1, &[]));
-    // Matches both queries; the second query's search saw the record, but a limit cut off the
-    // answer before.
+    // Matches both queries. The second query's search saw the record, but the limit ended the
+    // answer before this record was sent.
     publish(&live, Some(4), &record(4, 1, 1, &[]));
     handle.opened(1, 5);
     let last = Position { time: 10, id: [3; 32] };

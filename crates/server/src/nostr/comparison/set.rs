@@ -188,7 +188,7 @@ impl<'a> CountedSet<'a> {
         Self { set, items: Cell::new(0) }
     }
 
-    /// The work so far, in rows: a search would visit this number of rows in the same time.
+    /// The work so far, as the number of rows that a search visits in the same time.
     pub(super) fn rows(&self) -> u64 {
         self.items.get().div_ceil(ITEMS_PER_ROW)
     }

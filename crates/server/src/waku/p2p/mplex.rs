@@ -251,7 +251,8 @@ mod tests {
         found
     }
 
-    /// The frames that the library reads of a frame.
+    /// Returns the frames that the library receives for one sent frame: a long frame of data
+    /// arrives in parts.
     fn parts((header, bytes): &Frame) -> Vec<Frame> {
         let has_data = matches!(header & 7, 1 | 2);
         if !has_data || bytes.len() <= DATA_MAX as usize || bytes.len() > 1 << 20 {

@@ -214,7 +214,7 @@ mod tests {
         let mut lacked = own.clone();
         found.retain_lacked(&mut lacked);
         assert_eq!((found.lacks.len(), lacked.len()), (50_000, 50_000));
-        // A payload full of ranges. Each range requests its messages.
+        // A payload full of ranges. With each range, the peer requests the messages of the range.
         let mut many = vec![0, 0, 1];
         many.extend([1, 1].iter().chain(&[0xff; 32]).copied().cycle().take(34 * 20_000));
         let mut next = PayloadWriter::new(&[], 1, 10_000);

@@ -51,7 +51,7 @@ const OWN: RateSource = RateSource::Connection(0);
 
 /// Permits for sessions that peers begin, and for the messages in their lists.
 struct SyncPermits {
-    /// Whether an address has at most one session. Otherwise an address may use all sessions.
+    /// Whether each address has at most one session. If false, one address may use all sessions.
     is_shared: bool,
     sessions: Shares<RateSource>,
     /// Permits for first payloads above [`PAYLOAD_SHORT`]. A first payload arrives before the

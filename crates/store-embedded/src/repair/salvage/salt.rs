@@ -1,8 +1,9 @@
 //! Calculates the salt of a log from its frames, for a log with a damaged header.
 //!
 //! The checksum of a frame begins with the salt, and CRC32C can be calculated backwards. So the
-//! bytes and the stored checksum of a whole frame determine the salt. All bytes that look like a
-//! frame propose a salt. The salt whose frames cover the most bytes wins.
+//! bytes and the stored checksum of a whole frame determine the salt. From all bytes that look like
+//! a frame, a salt is calculated: these bytes propose this salt. The salt whose frames cover the
+//! most bytes wins.
 //!
 //! The author of a message can hide bytes in it that look like frames, and so propose a wrong salt
 //! as often as the author likes. Therefore a salt is weighed by the number of bytes in its frames,
@@ -30,7 +31,7 @@ const PROPOSING_BYTES: usize = 1 << 20;
 /// Number of proposed salts that are tried; those that cover most bytes come first.
 const TRIED: usize = 8;
 
-/// The frames that propose a salt.
+/// The number and the bytes of the frames from which the same salt was calculated.
 #[derive(Default)]
 struct SaltProposal {
     frames: u32,

@@ -17,9 +17,9 @@
 //! ack:  ephemeral key 64, nonce 32, 0
 //! ```
 //!
-//! An ack has the encoding of its auth. Further items, padding and versions are ignored (EIP-8).
-//! The initiator's ephemeral key is not sent, but recovered from the signature. Source: the RLPx
-//! specification, with EIP-8.
+//! An ack has the same encoding as the auth that it answers: that of EIP-8, or the encoding before
+//! EIP-8. Further items, padding and versions are ignored (EIP-8). The initiator's ephemeral key is
+//! not sent, but recovered from the signature. Source: the RLPx specification, with EIP-8.
 
 use hark_codec::crypto::keccak256;
 use hark_codec::whisper::ecies;

@@ -82,8 +82,8 @@ pub(super) struct World {
     pub(super) processes: [ModelProcess; PROCESSES],
     /// The connections, indexed by the process that asked.
     links: [Link; PROCESSES],
-    /// The process that has the right to write. `turn` is a counter: even once the right is
-    /// claimed, odd once the right is offered.
+    /// The process that has the right to write. `turn` is a counter of the transfers of this right:
+    /// it is even while a process has the right, and odd while the right is offered.
     right: Option<usize>,
     turn: u8,
     log: u8,
