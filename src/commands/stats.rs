@@ -131,7 +131,7 @@ fn table(live: &Value) -> String {
         let state = mirror["trouble"].as_str().unwrap_or(if in_step {
             "in step"
         } else {
-            "is brought up to what the first store has"
+            "getting the records that it lacks"
         });
         let lag = format!("{:.1} s behind", number("behind_ms") as f64 / 1e3);
         rows.push(("mirror", lag, state.to_owned()));

@@ -335,7 +335,10 @@ impl LiveStream<'_> {
                 *last.lock() = Some(LastStep { at_s: now_s(), paged });
                 tokio::select! {
                     () = missed.any() => {
-                        tracing::warn!(relay = address.as_str(), "something was missed; comparing");
+                        tracing::warn!(
+                            relay = address.as_str(),
+                            "events were missed; comparing again"
+                        );
                         owes = owed(self.missed());
                         break;
                     }

@@ -349,7 +349,7 @@ async fn become_writer(
         tracing::error!(%error, "control.sock is not there: commands do not find this server");
     }
     if let Err(error) = control.serve_follower(before, followed) {
-        tracing::error!(%error, "the server before this one can not follow, and closes its connections");
+        tracing::error!(%error, "the old server cannot follow, and closes its connections");
     }
     Ok(())
 }

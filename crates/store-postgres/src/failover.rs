@@ -23,8 +23,8 @@ pub(crate) fn follow(
     } else {
         tracing::error!(
             lost,
-            "the database has lost its last puts, as a standby that lagged has taken its place, or a \
-             backup; what came since is sent to subscribers"
+            "the database has lost its last records, because a standby that lagged or a backup has \
+             taken its place; newer records are sent to subscribers"
         );
     }
     Ok(true)

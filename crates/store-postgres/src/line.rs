@@ -112,8 +112,8 @@ impl CurrentPosition {
         now.lines = lines;
         if lost > 0 {
             now.trouble = Some(format!(
-                "the database has lost its last {lost} puts, as a standby that lagged has taken its \
-                 place, or a backup; what came since is being sent to subscribers"
+                "the database has lost its last {lost} records, because a standby that lagged or a \
+                 backup has taken its place; newer records are being sent to subscribers"
             ));
         }
         Some(lost)

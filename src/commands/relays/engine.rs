@@ -81,7 +81,7 @@ impl StreamArchive {
             // A panic of the thread would have ended the process.
             let _ = thread.join();
         }
-        written.context("not all that was received was written")
+        written.context("not all received events were written")
     }
 }
 
@@ -129,7 +129,7 @@ fn follow(
 ) -> anyhow::Result<JoinHandle<()>> {
     let client = location.control()?.context("the server has just ended; run this again")?;
     let first = client.follow().context(
-        "the server does not say what is new; it must be of the same version as this command",
+        "the server does not report new events; it must be of the same version as this command",
     )?;
     let (location, feed) = (location.of(location.network), Arc::clone(feed));
     let stop = Arc::clone(stop);

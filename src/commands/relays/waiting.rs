@@ -79,7 +79,7 @@ impl EventWriter for WaitingWriter {
                 }
                 if self.works() {
                     if part.len() == 1 && failures >= TRIES_MAX {
-                        tracing::warn!(error = words, "an event is refused that cannot be written");
+                        tracing::warn!(error = words, "an event cannot be written, and is refused");
                         outcomes[part[0]] = Some(Err(words));
                         left.pop_front();
                         (failures, wait) = (0, LOOK_EVERY);

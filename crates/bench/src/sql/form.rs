@@ -72,7 +72,7 @@ impl TagLookup {
     /// columns of the answer and returns its number of events.
     pub(super) async fn ask(self, client: &Client, filter: &str) -> anyhow::Result<u64> {
         let mut parsed = Filter::default();
-        parsed.parse(filter.as_bytes()).context("a filter of ours that is none")?;
+        parsed.parse(filter.as_bytes()).context("a filter of the bench is invalid")?;
         let statement = self.statement(&parsed);
         let values: Vec<_> = statement.values.iter().map(SqlValue::bound).collect();
         let rows = client.query_typed(&statement.sql, &values).await?;

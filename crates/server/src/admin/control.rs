@@ -97,7 +97,7 @@ impl ControlClient {
         let mut erased = 0;
         for ids in ids.chunks(IDS_MAX) {
             let answer = self.ask(ERASE, &ids_bytes(ids), &mut |_| {})?;
-            let count: u64 = answer.parse().map_err(|_| broken("a count that is none"))?;
+            let count: u64 = answer.parse().map_err(|_| broken("a count that is not a number"))?;
             erased += count;
         }
         Ok(erased)
@@ -154,7 +154,7 @@ impl ControlClient {
         match self.frame.what {
             OUTCOME => protocol::outcome(self.frame.body())
                 .map(Ok)
-                .ok_or_else(|| broken("an outcome that is none")),
+                .ok_or_else(|| broken("an outcome of an unknown form")),
             FAILED => Ok(Err(WriteRefusal(self.frame.text().into_owned()))),
             _ => Err(broken("an answer to something else")),
         }

@@ -120,8 +120,8 @@ impl ControlSocket {
         followers.send_modify(|count| *count += 1);
         let thread = vital::spawn("hark-follower", move || {
             match connection.run(&ours, outbox, &siblings) {
-                Ok(()) => tracing::info!("the server before this one has ended"),
-                Err(error) => tracing::warn!(%error, "the server before this one is gone"),
+                Ok(()) => tracing::info!("the old server has ended"),
+                Err(error) => tracing::warn!(%error, "the old server is gone"),
             }
             for (shelf, sibling) in &siblings {
                 shelf.siblings().remove(sibling);

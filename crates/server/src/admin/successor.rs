@@ -41,9 +41,9 @@ type WriteReply = Result<Outcome, SuccessorError>;
 pub(super) enum SuccessorError {
     #[error("{0}")]
     Refused(String),
-    #[error("an outcome that is none")]
+    #[error("an outcome of an unknown form")]
     NoOutcome,
-    #[error("a count that is none")]
+    #[error("a count that is not a number")]
     NoCount,
 }
 

@@ -13,12 +13,15 @@ pub(super) struct LoggedCounts {
 impl LoggedCounts {
     pub(super) fn log_growth(&mut self, metrics: &RelayMetrics) {
         if let Some(by_reason) = grown(&metrics.turned_away, &mut self.turned_away) {
-            tracing::warn!(by_reason, "connections were turned away");
+            tracing::warn!(by_reason, "connections were refused");
         }
         let slow = metrics.ended.of(ConnectionEnd::Slow).get();
         if slow > self.slow {
             let closed = slow - self.slow;
-            tracing::info!(closed, "connections were closed, as their clients took too little");
+            tracing::info!(
+                closed,
+                "connections were closed, because their clients read too slowly"
+            );
             self.slow = slow;
         }
     }

@@ -33,7 +33,7 @@ pub enum FollowError {
     #[error("another process has changed the archive meanwhile")]
     Changed,
     /// The log differs from the position that the other process reported.
-    #[error("log {log} is not whole up to byte {bytes}")]
+    #[error("log {log} is shorter than {bytes} bytes, or damaged")]
     NotWhole {
         /// The log's number.
         log: u32,
@@ -41,7 +41,7 @@ pub enum FollowError {
         bytes: u64,
     },
     /// The process has followed more records than it may have in memory.
-    #[error("{records} records have come since: more than are followed ({records_max})")]
+    #[error("{records} records were written since the handover, more than {records_max}")]
     TooMany {
         /// Records since the shelf was handed over.
         records: u64,

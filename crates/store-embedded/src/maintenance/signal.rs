@@ -63,7 +63,7 @@ impl MaintenanceSignal {
                 tracing::error!(
                     error,
                     rest_s,
-                    "maintenance failed; it is tried again after a rest"
+                    "maintenance failed; it is tried again after a pause"
                 );
             }
             None if self.failed.is_some() => tracing::info!("maintenance continues"),

@@ -67,7 +67,7 @@ impl CommitterState {
                 Ok(None) => {
                     self.session = None;
                     return Err(away(&StatementError::Away(
-                        "it is behind what was seen of it".into(),
+                        "it lacks records that it had before".into(),
                     )));
                 }
                 Err(fault) => {

@@ -213,7 +213,7 @@ impl BackgroundIndexing {
                 let own = Some(texts.fingerprint().cast_signed());
                 if set_texts(session, own)?.is_some() {
                     tracing::info!(
-                        "the words of all records are indexed anew, as [search] is not what it was"
+                        "the words of all records are indexed again, because [search] has changed"
                     );
                 }
                 self.has_begun = true;

@@ -40,7 +40,7 @@ impl NetworkHandle {
     pub(in crate::waku) fn try_publish(&self, pubsub_topic: String, message: Vec<u8>) {
         let order = NetworkCommand::Publish(IdentTopic::new(pubsub_topic), message);
         if self.orders.try_send(order).is_err() {
-            tracing::warn!("a message of the process before this one was not relayed");
+            tracing::warn!("a message that the old process accepted was not relayed");
         }
     }
 

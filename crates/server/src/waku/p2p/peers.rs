@@ -142,7 +142,7 @@ impl Peers {
             wanted.next = Some(Instant::now() + wanted.pause);
             wanted.pause = (wanted.pause * 2).min(RETRY_MAX);
             if wanted.trouble.as_ref() != Some(&error) {
-                tracing::warn!(%peer, error, "a peer cannot be reached; trying on");
+                tracing::warn!(%peer, error, "a peer cannot be reached; trying again");
                 wanted.trouble = Some(error);
             }
         }
