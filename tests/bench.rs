@@ -221,7 +221,7 @@ fn what_cannot_be_measured_is_said_with_what_to_do() {
         (&["query", &file, nobody[0], nobody[1]][..], 1, "is the relay running"),
         (&["ingest", "none.jsonl"], 1, "hark bench gen none.jsonl"),
         (&["ingest", &file, "--pid", "4000000000"], 1, "--pid"),
-        (&["idle", nobody[0], nobody[1]], 1, "give --pid"),
+        (&["idle", nobody[0], nobody[1]], 1, "with --pid"),
         (&["query", &file, "--url", "wss://relay.example"], 2, "TLS"),
         (&["query", &file, "--connections", "0"], 2, "at least 1"),
         (&["fanout", "--rate", "0"], 2, "above 0"),

@@ -16,9 +16,10 @@ Examples:
   hark --data /var/lib/hark reload
   hark --data /var/lib/hark reload --json
 
-The server reads its own configuration file, the files that this names and its environment. It does
-so by itself when one of these files changes, and on SIGHUP; this command waits for the result. A
-configuration with faults changes nothing: the faults are printed, and the exit code is 1.
+The server reads its configuration file, the files that the configuration names, and its
+environment. It also does so by itself when one of these files changes, and on SIGHUP; this command
+waits for the result. A configuration with faults changes nothing: the faults are printed, and the
+exit code is 1.
 
 With --json, the object tells whether the configuration is `in_force`, and has its `changes` and its \
 `faults`. The exit code is the same.")]
