@@ -339,7 +339,7 @@ mod tests {
             let (pages, error) = ended.unwrap();
             // Even pages without new events have some bytes.
             assert!(pages.abs_diff(read) <= 1 + read / 200, "{new} events: {pages}");
-            let goes_on = error.to_string().contains("\"until\":7 goes on");
+            let goes_on = error.to_string().contains("\"until\":7 continues");
             assert_eq!(goes_on, read > PAGES_FREE * 2, "{error}");
         }
     }

@@ -228,7 +228,7 @@ async fn a_comparison_that_comes_to_nothing_ends() {
     let mut here = Here::with(&[]);
     here.client.patience = Duration::from_millis(200);
     let error = here.sync(&url, Direction::Down).await.unwrap_err();
-    assert!(error.to_string().contains("hardly anything"), "{error}");
+    assert!(error.to_string().contains("hardly any differences"), "{error}");
     assert!(here.finish().rounds < 200);
 }
 
@@ -288,7 +288,7 @@ async fn slow_refusals_of_ever_smaller_parts_come_to_an_end() {
     let mut here = Here::with(&[]);
     here.client.patience = Duration::from_millis(400);
     let error = here.sync(&url, Direction::Down).await.unwrap_err();
-    assert!(error.to_string().contains("hardly anything"), "{error}");
+    assert!(error.to_string().contains("hardly any differences"), "{error}");
     // Ten times the patience for one answer is enough for 50 refusals.
     let refusals = refusals.load(Ordering::Relaxed);
     assert!((2..60).contains(&refusals), "{refusals}");

@@ -264,6 +264,7 @@ async fn ephemerals_are_passed_on_and_not_kept() {
     assert_eq!(one.receive().await, json!(["EVENT", "s", passing]));
     assert!(two.ask("s", &[json!({})]).await.is_empty());
     assert_eq!(relay.store.stats().records, 0);
+    two.send_text(json!(["CLOSE", "s"])).await;
     // Without a subscription, the sender gets the same answer, which does not reveal who is online.
     let unheard = event(1, NOW_S, 20_002, &[&["p", &pubkey(9)]], "hey");
     assert_eq!(two.publish(&unheard).await, two.publish(&passing).await);
