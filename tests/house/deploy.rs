@@ -95,6 +95,25 @@ fn files_to_deploy_tell_their_purpose() {
 }
 
 #[test]
+fn the_build_of_the_image_gets_the_files_that_it_copies() {
+    let ignored = read(".dockerignore");
+    let sent: Vec<&str> = ignored.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    let dockerfile = read("deploy/Dockerfile");
+    let copies = dockerfile.lines().filter_map(|line| line.strip_prefix("COPY "));
+    let mut count = 0;
+    for copy in copies.filter(|copy| !copy.starts_with("--from") && *copy != ". .") {
+        let (files, _) = copy.rsplit_once(' ').expect("files and a place");
+        for file in files.split(' ') {
+            assert!(root().join(file).exists() && sent.contains(&file), "{file} is not sent");
+            count += 1;
+        }
+    }
+    assert!(count > 1, "only {count} files are copied");
+    let missing: Vec<_> = sent.iter().filter(|file| !root().join(file).exists()).collect();
+    assert!(missing.is_empty(), "there is no {missing:?}");
+}
+
+#[test]
 fn mounted_files_exist() {
     let mut count = 0;
     for (file, text) in deployed() {
