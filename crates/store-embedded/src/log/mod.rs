@@ -13,4 +13,4 @@ pub use format::{
 };
 pub(crate) use format::{parse_name, put_of};
 pub use replay::{LogEnd, replay, replay_whole};
-pub(crate) use replay::{replay_any, replay_batch, replay_mapped};
+pub(crate) use replay::{map, replay_any, replay_batch, replay_mapped};

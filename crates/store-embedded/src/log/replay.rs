@@ -18,6 +18,12 @@ pub struct LogEnd {
     pub len: u64,
 }
 
+/// Maps a log to read it once, from front to back. The map for queries expects random access and
+/// reads nothing ahead.
+pub(crate) fn map(disk: &dyn Disk, path: &Path) -> Result<Map, LogError> {
+    disk.map_sequential(path).map_err(|cause| LogError::Io { path: path.into(), cause })
+}
+
 /// Reads a log from front to back, and passes each frame of each whole batch to `each`, with the
 /// frame's offset. A torn batch at the end is left out. Damage anywhere else is an error, and so is
 /// a log that is longer than [`BYTES_MAX`].
@@ -27,11 +33,7 @@ pub fn replay(
     id: (u32, u32),
     each: &mut dyn FnMut(u32, LogFrame<'_>),
 ) -> Result<LogEnd, LogError> {
-    // The log gets a separate map, because the map for queries expects random access and reads
-    // nothing ahead.
-    let bytes =
-        disk.map_sequential(path).map_err(|cause| LogError::Io { path: path.into(), cause })?;
-    replay_mapped(&bytes, path, id, each)
+    replay_mapped(&map(disk, path)?, path, id, each)
 }
 
 /// Does the same as [`replay`], for a log that is mapped.
@@ -59,9 +61,7 @@ pub(crate) fn replay_any(
     id: (u32, u32),
     each: &mut dyn FnMut(u64, LogFrame<'_>),
 ) -> Result<LogEnd, LogError> {
-    let bytes =
-        disk.map_sequential(path).map_err(|cause| LogError::Io { path: path.into(), cause })?;
-    replay_bytes(&bytes, path, id, each)
+    replay_bytes(&map(disk, path)?, path, id, each)
 }
 
 fn replay_bytes(

@@ -29,17 +29,14 @@ fn has_more(end: &Result<LogEnd, LogError>, is_last: bool) -> bool {
 
 impl ShelfCheck<'_> {
     /// Maps all logs, each in its place in the manifest.
-    pub(super) fn map_logs(&self) -> Vec<io::Result<Map>> {
-        let paths = self
-            .manifest
-            .logs
-            .iter()
-            .map(|entry| log::path(self.dir, entry.number, entry.generation));
-        paths.map(|path| self.disk.map_sequential(&path)).collect()
+    pub(super) fn map_logs(&self) -> Vec<Result<Map, LogError>> {
+        let entries = self.manifest.logs.iter();
+        let paths = entries.map(|entry| log::path(self.dir, entry.number, entry.generation));
+        paths.map(|path| log::map(self.disk, &path)).collect()
     }
 
     /// Reads the deletions of a log. `log` reports a log that could not be mapped.
-    pub(super) fn read_deletes(&mut self, at: usize, mapped: &io::Result<Map>) {
+    pub(super) fn read_deletes(&mut self, at: usize, mapped: &Result<Map, LogError>) {
         let Ok(mapped) = mapped else { return };
         let entry = &self.manifest.logs[at];
         let path = log::path(self.dir, entry.number, entry.generation);
@@ -58,7 +55,7 @@ impl ShelfCheck<'_> {
     }
 
     /// Checks a log, and counts its records.
-    pub(super) fn log(&mut self, at: usize, mapped: io::Result<Map>) {
+    pub(super) fn log(&mut self, at: usize, mapped: Result<Map, LogError>) {
         let entry = self.manifest.logs[at].clone();
         let path = log::path(self.dir, entry.number, entry.generation);
         let last = at + 1 == self.manifest.logs.len();
@@ -71,7 +68,6 @@ impl ShelfCheck<'_> {
         let is_sealed = self.manifest.is_sealed(entry.number);
         let mut head =
             (!is_sealed).then(|| OpenLog::new(self.disk, self.dir, id, self.terms.clone()));
-        let mapped = mapped.map_err(|cause| LogError::Io { path: path.clone(), cause });
         let mut each = |offset, frame: LogFrame<'_>| {
             let LogFrame::Put(bytes) = frame else { return };
             match Record::new(bytes) {
