@@ -44,7 +44,7 @@ const NOT_RUN: [(&str, &str); 38] = [
     ("deploy/citus/loopback", DATABASE),
     ("docker", PROGRAM),
     ("dpkg-deb", PROGRAM),
-    ("git clone", MACHINE),
+    ("git", MACHINE),
     ("install -m 755", SYSTEM),
     ("journalctl", ROOT),
     ("mount", ROOT),
