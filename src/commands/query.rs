@@ -20,7 +20,8 @@ Examples:
   hark query --search 'bread \"sour dough\" bak*' '{\"limit\":20}'
   hark count '{\"kinds\":[0]}' --json
 
-Several filters form one query: an event that matches several filters is printed or counted once.")]
+Several filters form one query: an event that matches several filters is printed or counted once.
+Without `limit`, a query prints all matching events.")]
 pub(crate) struct QueryArgs {
     /// Filters of the network, as JSON
     #[arg(value_name = "FILTER", required_unless_present = "search")]
