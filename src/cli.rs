@@ -58,6 +58,34 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// The examples of `hark compact`.
+const COMPACT: &str = "\
+Examples:
+  hark compact
+  hark --data /var/lib/hark compact --network waku
+
+If a server runs, it does the work and serves meanwhile. Deleted events are then gone from the
+files. The command works on one network, by default Nostr.";
+
+/// The examples of `hark check`.
+const CHECK: &str = "\
+Examples:
+  hark check
+  hark --data /var/lib/hark check --network waku
+
+Nothing is changed, and a server may run. The command reads one network, by default Nostr.
+
+Exit codes: 0 no faults, 1 faults were found or the check failed, 2 wrong flags.";
+
+/// The examples of `hark rebuild`.
+const REBUILD: &str = "\
+Examples:
+  hark rebuild
+  hark --data /var/lib/hark rebuild --network waku
+
+Segments are made again from the logs, and so is MANIFEST if it is missing. A damaged log is not
+repaired: use `hark salvage`. The command works on one network, by default Nostr.";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the server: accept, keep and return events
@@ -91,10 +119,13 @@ pub(crate) enum Command {
     /// Show the archive's size and state
     Stats(StatsArgs),
     /// Merge segments and free the space of deleted events, also while the server runs
+    #[command(after_help = COMPACT)]
     Compact(StatsArgs),
     /// Read the whole archive and compare every checksum and index with the records
+    #[command(after_help = CHECK)]
     Check(StatsArgs),
     /// Rebuild all indices from the log; the server must be stopped
+    #[command(after_help = REBUILD)]
     Rebuild(StatsArgs),
     /// Copy every whole event of a damaged archive to a new archive, and list the losses
     Salvage(SalvageArgs),
