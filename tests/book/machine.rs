@@ -203,9 +203,9 @@ impl Machine {
     fn back_up(&self) -> Result<(), String> {
         self.succeed("hark backup /var/lib/hark-backup")?;
         self.succeed("mkdir /var/lib/hark-nights")?;
-        let [night, before, elsewhere] =
-            ["/var/lib/hark-nights/2026-11-26", "/var/lib/hark-before-1.2.0", "/mnt/backup/hark"];
-        for copy in [night, before, elsewhere] {
+        for copy in
+            ["/var/lib/hark-nights/2026-11-26", "/var/lib/hark-before-1.2.0", "/mnt/backup/hark"]
+        {
             self.succeed(&format!("cp -r /var/lib/hark-backup {copy}"))?;
         }
         self.succeed("hark backup /mnt/backup/monday.hark")
