@@ -52,12 +52,12 @@ impl<K: Copy + Eq + Hash> Drop for Permit<K> {
     }
 }
 
-/// One key may hold at most the free units divided by this number.
+/// One key may hold at most the units that other keys do not hold, divided by this number.
 const SHARE: usize = 4;
 
 /// A bounded number of units, shared between keys. Each key may hold up to a fixed number of units,
-/// and at most a quarter of the units that are still free. So one key cannot hold all units, and
-/// each key gets fewer units as more units are held.
+/// and at most a quarter of the units that other keys do not hold. So one key cannot hold all
+/// units, and each key gets fewer units as other keys hold more.
 #[derive(Debug)]
 pub(crate) struct Shares<K>(Arc<Mutex<SharesHeld<K>>>);
 
@@ -94,7 +94,7 @@ impl<K: Copy + Eq + Hash> Shares<K> {
     /// free units, so that no request is too large forever.
     pub(crate) fn acquire(&self, of: K, units: usize) -> Option<Share<K>> {
         self.acquire_if(of, units, |held, own, free| {
-            own == 0 || own + units <= held.of_key_max.min(free / SHARE)
+            own == 0 || own + units <= held.of_key_max.min((own + free) / SHARE)
         })
     }
 
@@ -110,7 +110,8 @@ impl<K: Copy + Eq + Hash> Shares<K> {
         may: impl FnOnce(&SharesHeld<K>, usize, usize) -> bool,
     ) -> Option<Share<K>> {
         let mut held = self.0.lock();
-        let (own, free) = (held.by_key.get(&of).copied().unwrap_or(0), held.max - held.held);
+        let own = held.by_key.get(&of).copied().unwrap_or(0);
+        let free = held.max - held.held;
         if units > free || !may(&held, own, free) {
             return None;
         }
@@ -149,8 +150,8 @@ mod tests {
         let shares = Shares::new(100, 50);
         let mut held: Vec<Share<u32>> = Vec::new();
         held.extend(std::iter::from_fn(|| shares.acquire(0, 1)));
-        // With 20 units held and 80 free, one more unit would exceed a quarter of the free units.
-        assert_eq!(held.len(), 20);
+        // While no other key holds a unit, the share is a quarter of all units.
+        assert_eq!(held.len(), 25);
         // Each further key gets a smaller share than the key before, but at least one unit until
         // all units are held.
         for key in 1..200 {

@@ -139,6 +139,9 @@ async fn questions_of_clients_to_peers_are_bounded_per_address_and_in_all() {
         let own = std::iter::from_fn(|| take(address).ok());
         held.extend(own.take(PEER_QUESTIONS_MAX + 1));
         let own = held.len() - before;
+        if address == 1 {
+            assert_eq!(own, PEER_QUESTIONS_PER_ADDRESS_MAX, "no other address has asked");
+        }
         assert!(own <= PEER_QUESTIONS_PER_ADDRESS_MAX, "{address} has {own}");
         assert!(own > 0 || held.len() == PEER_QUESTIONS_MAX, "{address} has none");
     }
