@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 pub use crate::admin::http::Operators;
 use crate::admin::takeover::Takeover;
+use crate::answers::Answers;
 use crate::connections::Connections;
 use crate::listen_address::ListenAddress;
 use crate::listener::Listener;
@@ -126,6 +127,8 @@ pub struct Host<'a> {
     pub(crate) settings: SharedSettings,
     /// Decides which clients may connect.
     pub clients: Clients,
+    /// Bounds the answers that clients of these doors have not read yet.
+    pub(crate) answers: Answers,
     /// Rate limits are off, for tests and benches.
     pub unlimited: bool,
     /// The takeover under way. `None` if this server does not take over.

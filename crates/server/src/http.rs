@@ -16,21 +16,17 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 
+use crate::answers::Answers;
 use crate::connections::ConnectionPermit;
 use crate::listener::{ClientStream, SessionGuard, accept};
 use crate::metrics::ConnectionRefusal;
 use crate::patience::TimedStream;
-use crate::permits::Shares;
+use crate::rate::RateSource;
 use crate::sockets::ServedSockets;
 use crate::stop::StopSignal;
 
 /// How long a client may stop reading an answer. After that, its connection ends.
 const TAKE_MAX: Duration = Duration::from_secs(10);
-/// Maximum bytes of unread answers: of all clients of one port, and of one client's address.
-/// Further answers are replaced by status 503.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
-const ANSWER_BYTES_PER_ADDRESS_MAX: usize = 16 << 20;
-
 /// Answers up to this size are always sent, because such answers report health or an error.
 const SMALL_BYTES: usize = 1 << 10;
 
@@ -45,33 +41,35 @@ pub(crate) struct ConnectionTimeouts {
 }
 
 /// Answers requests until the server accepts no more connections and the requests under way are
-/// answered. `enter` decides which connections are accepted.
+/// answered. `enter` decides which connections are accepted. `answers` bounds the unread answers:
+/// an answer above the bounds is replaced by status 503.
 pub(crate) async fn serve<F, A>(
     sockets: ServedSockets,
     stop: StopSignal,
     bounds: ConnectionTimeouts,
     enter: impl Fn(IpAddr) -> Result<ConnectionPermit, ConnectionRefusal>,
     answer: F,
+    answers: Option<Answers>,
 ) where
     F: Fn(IpAddr, Request<Incoming>) -> A + Clone + Send + 'static,
     A: Future<Output = Response> + Send + 'static,
 {
-    let room = Shares::new(ANSWER_BYTES_MAX, ANSWER_BYTES_PER_ADDRESS_MAX);
     let ended = stop.clone();
     let serve = |stream, peer, entered: (ConnectionPermit, SessionGuard)| {
-        let (answer, stop, room) = (answer.clone(), ended.clone(), room.clone());
+        let (answer, stop, answers) = (answer.clone(), ended.clone(), answers.clone());
         let of_connection = entered.0.address();
         async move {
             let answer = move |request| {
-                let (answer, room) = (answer(peer, request), room.clone());
+                let (answer, answers) = (answer(peer, request), answers.clone());
                 async move {
                     let answer = answer.await;
+                    let Some(answers) = answers else { return answer };
                     let named = answer.extensions().get::<AnsweredClient>();
                     let client = named.map(|named| named.0.into()).or(of_connection);
                     held(answer, |bytes| match client {
-                        Some(_) => room.acquire(client, bytes),
+                        Some(client) => answers.reserve(RateSource::Address(client), bytes),
                         // An unnamed client may stand for many clients.
-                        None => room.acquire_any(client, bytes),
+                        None => answers.reserve_any(RateSource::Connection(0), bytes),
                     })
                 }
             };

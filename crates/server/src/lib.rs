@@ -12,6 +12,7 @@ use std::time::Duration;
 
 mod address;
 mod admin;
+mod answers;
 mod blocking;
 mod budget;
 mod clients;

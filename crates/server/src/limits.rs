@@ -99,11 +99,13 @@ pub struct Limits {
     pub outbox_bytes_max: usize,
     /// Unread bytes of all clients of one address. Above the bound, a search waits while its client
     /// has unread bytes, an HTTP request gets status 503, and a live event closes the connection if
-    /// the connection has more than its share of the bound.
+    /// the connection has more than its share of the bound. The pages of other doors count apart,
+    /// with the same bound.
     pub outboxes_per_address_bytes_max: usize,
     /// Unread bytes of all clients. Above half of the bound, a search waits while its client has
     /// unread bytes. Above the bound, every search waits, an HTTP request gets status 503, and a
-    /// live event closes the connection if the connection has more than its share of the bound.
+    /// live event closes the connection if the connection has more than its share of the bound. The
+    /// pages of other doors count apart, with the same bound, and are refused above the bound.
     pub outboxes_bytes_max: usize,
     /// Bytes of live messages that one subscription holds back until its stored messages are sent.
     /// Above the bound, the connection is too slow and is closed.

@@ -90,6 +90,12 @@ impl<K: Copy + Eq + Hash> Shares<K> {
         Self(Arc::new(Mutex::new(SharesHeld { max, of_key_max, held: 0, by_key })))
     }
 
+    /// Changes the bounds. Units that are held above the new bounds stay held.
+    pub(crate) fn set_bounds(&self, max: usize, of_key_max: usize) {
+        let mut held = self.0.lock();
+        (held.max, held.of_key_max) = (max, of_key_max);
+    }
+
     /// Takes units if they are within the share of the key. A key that holds no units may take all
     /// free units, so that no request is too large forever.
     pub(crate) fn acquire(&self, of: K, units: usize) -> Option<Share<K>> {
@@ -111,7 +117,7 @@ impl<K: Copy + Eq + Hash> Shares<K> {
     ) -> Option<Share<K>> {
         let mut held = self.0.lock();
         let own = held.by_key.get(&of).copied().unwrap_or(0);
-        let free = held.max - held.held;
+        let free = held.max.saturating_sub(held.held);
         if units > free || !may(&held, own, free) {
             return None;
         }
@@ -174,6 +180,17 @@ mod tests {
         assert!(shares.acquire(8, 31).is_none() && shares.acquire(8, 30).is_some());
         drop(all);
         assert_eq!(shares.0.lock().held, 0);
+    }
+
+    #[test]
+    fn bounds_change_while_units_are_held() {
+        let shares = Shares::new(16, 4);
+        let mut held: Vec<_> = std::iter::from_fn(|| shares.acquire(0, 1)).collect();
+        assert_eq!(held.len(), 4, "a key gets all of its units while they are free");
+        shares.set_bounds(3, 1);
+        assert!(shares.acquire(1, 1).is_none(), "more is held than the new bound allows");
+        held.truncate(2);
+        assert!(shares.acquire(0, 1).is_none() && shares.acquire(1, 1).is_some());
     }
 
     #[test]

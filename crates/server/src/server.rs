@@ -22,6 +22,7 @@ use crate::admin::reload::ReloadDesk;
 use crate::admin::served::ControlSocket;
 use crate::admin::takeover::Takeover;
 use crate::admin::takeover_parties::{Role, TakeoverLock};
+use crate::answers::Answers;
 use crate::blocking;
 use crate::clients::Clients;
 use crate::door::{DoorAddress, Host, OpenNetwork, ServableNetwork};
@@ -95,6 +96,7 @@ impl Server {
         let settings: SharedSettings = Arc::new(ArcSwap::from_pointee(settings));
         let mut host = Host {
             clients: Clients::new(Arc::clone(&settings), config.proxies),
+            answers: Answers::new(Arc::clone(&settings)),
             settings: Arc::clone(&settings),
             unlimited: config.unlimited,
             taking: taking.as_mut(),

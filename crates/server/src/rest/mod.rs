@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 
+use crate::answers::Answers;
 use crate::http::{self, ConnectionTimeouts};
 use crate::listener::Listener;
 use crate::stop::StopSignal;
@@ -76,7 +77,12 @@ impl IntoResponse for RestAnswer {
 }
 
 /// Serves until `stop`, and until the requests under way are answered.
-pub(crate) async fn serve(listener: Arc<Listener>, stop: StopSignal, routes: Router) {
+pub(crate) async fn serve(
+    listener: Arc<Listener>,
+    stop: StopSignal,
+    routes: Router,
+    answers: Answers,
+) {
     let bounds = ConnectionTimeouts { head_timeout: REST_MAX, connection_max: None };
     let Some(sockets) = listener.take() else { return };
     let enter = |peer| listener.enter(peer, CONNECTIONS_MAX);
@@ -95,5 +101,5 @@ pub(crate) async fn serve(listener: Arc<Listener>, stop: StopSignal, routes: Rou
             }
         }
     };
-    http::serve(sockets, stop, bounds, enter, answer).await;
+    http::serve(sockets, stop, bounds, enter, answer, Some(answers)).await;
 }

@@ -1,13 +1,13 @@
-//! The service behind the doors of a network: **intake** stores records, **questions** searches
-//! pages, and **answers** bounds the memory of the pages that clients have not read. A door
-//! implements only its protocol. Bounds, rates, slow log and figures are the same for every door.
+//! The service behind the doors of a network: **intake** stores records, and **questions**
+//! searches pages. A door implements only its protocol. Bounds, rates, slow log and figures are the same for every door.
 //!
 //! - `intake`: bounded writes. The records that are not durable yet have at most a number of bytes,
 //!   and a new record waits until it fits. The record is durable before its sender gets an answer.
 //! - `questions`: each question counts towards the rates of its source. Its search first visits up
 //!   to a number of rows at once; if more rows are needed, it waits in a fair queue (`turns`). Slow
 //!   questions are logged (`slow`).
-//! - `answers`: the bytes that clients have not read yet, in all and by address.
+//!
+//! `answers.rs` bounds the pages that clients have not read yet, for all services together.
 //!
 //! A door without rules of its own stores and asks with `plain`, and passes new records to its
 //! clients with `live`.
@@ -15,7 +15,6 @@
 //! The relay uses the slow log of the service. Its own intake verifies signatures, and its own
 //! readers and outboxes serve many questions of one connection at a time.
 
-mod answers;
 mod intake;
 mod live;
 mod open;
@@ -25,7 +24,6 @@ mod questions;
 mod slow;
 mod turns;
 
-pub(crate) use answers::{PermittedAnswer, PermittedBytes};
 pub use intake::IntakeBounds;
 pub(crate) use intake::{Archived, NotStored, SubmittedRecord};
 pub use live::{LiveReceiver, LiveRecords};

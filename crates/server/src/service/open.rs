@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::answers::Answers;
 use super::intake::{IntakeBounds, WriteIntake};
 use super::plain_figures::ServiceFigures;
 use super::questions::Questions;
 use super::turns::StoreLocation;
+use crate::answers::Answers;
 use crate::door::Host;
 use crate::rate::RateBuckets;
 use crate::settings::SharedSettings;
@@ -26,7 +26,7 @@ pub struct Service {
     pub(crate) intake: WriteIntake,
     /// Searches pages.
     pub(crate) questions: Questions,
-    /// Bounds the memory of unread pages.
+    /// Bounds the memory of the unread pages of all services.
     pub(crate) answers: Answers,
 }
 
@@ -48,7 +48,7 @@ impl Service {
             buckets,
             settings: Arc::clone(&host.settings),
             figures: ServiceFigures::default(),
-            answers: Answers::new(),
+            answers: host.answers.clone(),
             shelf,
         }
     }

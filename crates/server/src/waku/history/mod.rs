@@ -11,9 +11,10 @@ use hark_networks::search::BoundedSearch;
 use hark_networks::waku::history::{HistoryError, HistoryPage, HistoryQuery, MessageRequest};
 
 use super::node::WakuNode;
+use crate::answers::PermittedAnswer;
 use crate::permits::Share;
 use crate::rate::RateSource;
-use crate::service::{NotAsked, PermittedAnswer, TooManyQuestions};
+use crate::service::{NotAsked, TooManyQuestions};
 pub(super) use positions::PositionCache;
 
 mod positions;

@@ -11,9 +11,9 @@ use libp2p::Stream;
 
 use super::incoming::{IncomingStreams, StreamPeer};
 use super::{ask, frame};
+use crate::answers::PermittedAnswer;
 use crate::permits::Shares;
 use crate::rate::RateSource;
-use crate::service::PermittedAnswer;
 use crate::waku::metrics::QuestionSource;
 use crate::waku::node::WakuNode;
 

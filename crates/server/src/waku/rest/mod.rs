@@ -14,12 +14,12 @@ use hark_networks::waku::history::HistoryError;
 use super::metrics::{AnswerStatus, QuestionSource};
 use super::node::WakuNode;
 use super::poll::PollTopic;
+use crate::answers::PermittedAnswer;
 use crate::listener::Listener;
 use crate::rate::RateSource;
 use crate::rest::{
     self, BodyPermits, RestAnswer, RestClientAddress, RestGuard, bounded_body, guard,
 };
-use crate::service::{PermittedAnswer, PermittedBytes};
 use crate::stop::StopSignal;
 use state::WakuState;
 
@@ -34,7 +34,8 @@ const OPENAPI: &str = include_str!("openapi.json");
 
 /// Serves until `stop`, and until the requests in progress are answered.
 pub(super) async fn serve(listener: Arc<Listener>, stop: StopSignal, waku: Arc<WakuNode>) {
-    rest::serve(listener, stop, routes(waku)).await;
+    let answers = waku.service.answers.clone();
+    rest::serve(listener, stop, routes(waku), answers).await;
 }
 
 fn routes(waku: Arc<WakuNode>) -> Router {
@@ -100,9 +101,9 @@ async fn history(
     let status = page.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
     waku.metrics.queries.of(QuestionSource::Client).of(status.into()).add(1);
     match page {
-        Ok(PermittedAnswer { page, room }) => {
-            RestAnswer::json(PermittedBytes::body(store::json(&page), room))
-        }
+        // The connection takes a permit for the bytes of its own, until the client has read them
+        // all. So this page and its permit end here.
+        Ok(PermittedAnswer { page, room: _room }) => RestAnswer::json(store::json(&page)),
         Err(refusal) => store::refused(&refusal),
     }
 }

@@ -9,8 +9,9 @@ use hark_networks::whisper::history::{
 
 use super::mail_server::MailServer;
 use super::metrics::MailSource;
+use crate::answers::PermittedAnswer;
 use crate::rate::RateSource;
-use crate::service::{NotAsked, PermittedAnswer, TooManyQuestions};
+use crate::service::{NotAsked, TooManyQuestions};
 
 /// Maximum size of the envelopes on an answer's first page, in bytes, unless a single envelope is
 /// longer.
@@ -18,22 +19,33 @@ const PAGE_BYTES: usize = 256 << 10;
 /// Maximum size of the envelopes on later pages of a long answer, in bytes. Each page is a separate
 /// search.
 const PAGE_BYTES_MAX: usize = 4 << 20;
+/// Bytes of an answer in JSON for each byte of an envelope: two digits, and the names of the fields.
+const JSON_EXPANSION: usize = 3;
 
 /// Maximum size of an answer's next page, in bytes. Each page may be twice as long as the previous
 /// page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PageBytes(usize);
+pub(crate) struct PageBytes {
+    envelopes: usize,
+    /// Bytes of the answer for each byte of an envelope.
+    expansion: usize,
+}
 
 impl Default for PageBytes {
     fn default() -> Self {
-        Self(PAGE_BYTES)
+        Self { envelopes: PAGE_BYTES, expansion: 1 }
     }
 }
 
 impl PageBytes {
+    /// Pages whose envelopes are sent in JSON.
+    pub(crate) fn of_json() -> Self {
+        Self { expansion: JSON_EXPANSION, ..Self::default() }
+    }
+
     /// Allows a longer page.
     pub(crate) fn grow(&mut self) {
-        self.0 = PAGE_BYTES_MAX.min(2 * self.0);
+        self.envelopes = PAGE_BYTES_MAX.min(2 * self.envelopes);
     }
 }
 
@@ -68,11 +80,11 @@ impl MailServer {
         &self,
         (from, source): (MailSource, RateSource),
         question: &EnvelopeQuestion,
-        PageBytes(bytes): PageBytes,
+        PageBytes { envelopes, expansion }: PageBytes,
     ) -> Result<PermittedAnswer<EnvelopePage>, MailError> {
         let (answers, questions) = (&self.service.answers, &self.service.questions);
-        let take = |bytes| Some((bytes, answers.reserve(source, bytes)?));
-        let taken = take(bytes).or_else(|| take(PAGE_BYTES));
+        let take = |bytes| Some((bytes, answers.reserve(source, bytes * expansion)?));
+        let taken = take(envelopes).or_else(|| take(PAGE_BYTES));
         let (bytes, mut room) = taken.ok_or(MailError::Busy)?;
         let began = Instant::now();
         let bounds = PageBounds { envelopes: usize::MAX, bytes };
@@ -83,7 +95,7 @@ impl MailServer {
         self.metrics.page.note(time);
         questions.note("MAIL", time, &found, || question.query.clone());
         let page = found.result?;
-        room.shrink(page.rlp().len());
+        room.shrink(page.rlp().len() * expansion);
         self.metrics.sent.of(from).add(page.len() as u64);
         self.metrics.sent_bytes.of(from).add(page.rlp().len() as u64);
         self.metrics.damaged.of(from).add(page.damaged.into());

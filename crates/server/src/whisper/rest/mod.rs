@@ -25,7 +25,8 @@ const OPENAPI: &str = include_str!("openapi.json");
 
 /// Serves until `stop`, and until the requests in progress are answered.
 pub(super) async fn serve(listener: Arc<Listener>, stop: StopSignal, mail: Arc<MailServer>) {
-    rest::serve(listener, stop, routes(mail)).await;
+    let answers = mail.service.answers.clone();
+    rest::serve(listener, stop, routes(mail), answers).await;
 }
 
 fn routes(mail: Arc<MailServer>) -> Router {

@@ -23,8 +23,8 @@ use hark_codec::whisper::{Completion, Envelope, HistoryCursor};
 use hark_networks::whisper::history::{EnvelopeQuestion, MailError};
 use hark_networks::whisper::{digits, write_envelope};
 
+use crate::answers::{PermittedAnswer, PermittedBytes};
 use crate::rate::RateSource;
-use crate::service::{PermittedAnswer, PermittedBytes};
 use crate::whisper::history::PageBytes;
 use crate::whisper::mail_server::MailServer;
 use crate::whisper::metrics::{MailSource, RequestFate};
@@ -66,7 +66,10 @@ impl HistoryStream {
         request: Id,
         format: AnswerFormat,
     ) -> Self {
-        let page_bytes = PageBytes::default();
+        let page_bytes = match format {
+            AnswerFormat::Rlp => PageBytes::default(),
+            AnswerFormat::Json => PageBytes::of_json(),
+        };
         Self {
             mail,
             source,

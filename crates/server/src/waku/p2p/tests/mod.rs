@@ -25,7 +25,9 @@ use super::served::ServedTopics;
 use super::swarm::{PeerBounds, swarm};
 use super::*;
 use crate::Clients;
+use crate::answers::Answers;
 use crate::door::Host;
+use crate::settings::SharedSettings;
 use crate::shelf;
 use crate::stop::{Phase, StopSignal};
 use crate::waku::NodeService;
@@ -102,7 +104,9 @@ impl Pair {
             compact: None,
             handover: None,
         };
-        let mut host = Host { settings: Arc::default(), clients, unlimited: false, taking: None };
+        let settings = SharedSettings::default();
+        let answers = Answers::new(Arc::clone(&settings));
+        let mut host = Host { settings, clients, answers, unlimited: false, taking: None };
         let door = Box::pin(NodeService { config, shelf }.open_in(&mut host)).await.unwrap();
         let waku = Arc::clone(&door.waku);
         let addr: Multiaddr = waku.addresses()[0].parse().unwrap();
