@@ -10,6 +10,7 @@ use crate::config::{Config, Faults};
 use crate::location::LocationArgs;
 use crate::print;
 use crate::program::WRONG_USE;
+use crate::stores::embedded::FILES;
 use crate::stores::{StoreAddress, address_forms};
 
 #[derive(Debug, Args)]
@@ -23,7 +24,10 @@ Examples:
 Every setting can be given in the environment as HARK_SECTION_KEY. The environment overrides the
 file, and flags override both.
 
-With --json, the object of --check has the `file` and its `faults`. The exit code is the same.")]
+--check also names the settings that have no effect on the store of the file.
+
+With --json, the object of --check has the `file`, its `faults`, and the settings without an effect
+as `notes`. The exit code is the same.")]
 pub(crate) struct ConfigArgs {
     /// Check this file: report whether Hark would start with it as its configuration
     #[arg(long, value_name = "FILE")]
@@ -46,13 +50,18 @@ pub(crate) fn run(args: &ConfigArgs, location: &LocationArgs) -> anyhow::Result<
     if let Some(path) = &args.check {
         let (file, checked) =
             (path.display().to_string(), Config::load(Some(path), &address_forms()));
+        let notes = checked.as_ref().map(unused).unwrap_or_default();
         if args.json {
             let faults = checked.as_ref().err().map_or(&[][..], Faults::lines);
-            print::line(&json!({ "file": file, "faults": faults }).to_string())?;
+            let found = json!({ "file": file, "faults": faults, "notes": notes });
+            print::line(&found.to_string())?;
             return Ok(if checked.is_ok() { ExitCode::SUCCESS } else { WRONG_USE.into() });
         }
         checked?;
         print::line(&format!("{file} is fine, together with the environment"))?;
+        for note in notes {
+            print::line(&format!("  {note}"))?;
+        }
     } else if args.show {
         let mut config = Config::load(location.config_file(), &address_forms())?;
         if let Some(data) = &location.data {
@@ -66,6 +75,12 @@ pub(crate) fn run(args: &ConfigArgs, location: &LocationArgs) -> anyhow::Result<
         print::text(file(&Config::default()).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns a line for each setting of a configuration that has no effect on its store.
+fn unused(config: &Config) -> Vec<String> {
+    let in_files = config.store.secret() == FILES;
+    if in_files { Vec::new() } else { config.unused_without_files() }
 }
 
 /// Returns the text of a file with all settings and their documentation. Settings with the default

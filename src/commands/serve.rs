@@ -96,6 +96,10 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
         setups().iter().filter(|setup| (setup.is_served)(&location.config)).collect();
     if location.facts().is_in_directory {
         location.must_be_meant_to_serve()?;
+    } else {
+        for unused in location.config.unused_without_files() {
+            tracing::warn!("{unused}");
+        }
     }
     let names: Vec<_> = setups.iter().map(|setup| setup.network.name()).collect();
     // `served` is dropped last, so that the stores close before the system releases the lock.

@@ -25,6 +25,7 @@ mod sizes;
 #[cfg(test)]
 mod tests;
 mod typed;
+mod unused;
 mod value;
 mod values;
 mod waku;

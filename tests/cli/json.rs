@@ -86,7 +86,16 @@ fn the_check_of_a_configuration_lists_its_faults() {
     let place = Place::new("json-config");
     let check = |file: &str| hark(&["config", "--check", file, "--json"]);
     let file = place.file("hark.toml", b"[info]\nname = \"one\"\n");
-    assert_eq!(check(&file).json(), json!({ "file": file, "faults": [] }));
+    assert_eq!(check(&file).json(), json!({ "file": file, "faults": [], "notes": [] }));
+    let unused =
+        "[archive]\nstore = \"postgres://me@host/base\"\n[retention]\nfree_bytes_min = 5\n";
+    place.file("hark.toml", unused.as_bytes());
+    let checked = check(&file).json();
+    let notes = texts(&checked["notes"]);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].starts_with("[retention] `free_bytes_min` has no effect"), "{notes:?}");
+    let run = hark(&["config", "--check", &file]);
+    assert!(run.stdout.contains("is fine") && run.stdout.contains(notes[0]), "{run:?}");
     place.file("hark.toml", b"[info]\nnaem = \"x\"\n[limits]\nlimit_max = 10\n");
     let run = check(&file);
     let found = run.json_of_any();
