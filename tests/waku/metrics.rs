@@ -170,6 +170,7 @@ fn messages_and_comparisons_are_counted_under_nwakus_names() {
     }
     assert!(value(&received, "waku_catch_ups_total{by=\"sync\",result=\"done\"}") >= 2);
     assert_eq!(value(&received, "waku_archive_messages_per_shard{shard=\"4\"}"), 3);
+    assert!(received.contains("# TYPE waku_archive_messages_per_shard counter"), "{received}");
     // Messages stored before the start are not counted.
     assert_eq!(value(&sent, "waku_archive_messages_per_shard{shard=\"4\"}"), 0);
     // The sizes do not count messages from other stores either.

@@ -29,8 +29,8 @@ fn messages(page: &mut MetricsPage, waku: &WakuNode) {
     page.gauge("waku_archive_bytes", "Bytes that the archive uses on disk.", stats.bytes);
     page.head(
         "waku_archive_messages_per_shard",
-        "gauge",
-        "Messages stored since the start, by shard.",
+        "counter",
+        "Messages stored since the start, by shard. Deleted messages are not subtracted.",
     );
     for (shard, count) in metrics.stored_by_shard() {
         let labels = format!("shard=\"{shard}\"");
