@@ -17,6 +17,8 @@ use crate::stream::ClientStream;
 /// Extra connections for programs on this machine. All local programs share the loopback address
 /// and its bound of connections; above this bound, they still reach `/healthz` and `/metrics` by
 /// the extra connections. An extra connection never becomes a WebSocket.
+///
+/// As many connections again are for operators alone: see [`Connections::enter_for_operators`].
 const NEAR_BEYOND: usize = 8;
 
 /// Maximum number of ended connections from which the server still reads.
@@ -30,6 +32,7 @@ pub(crate) struct Connections {
     unlimited: bool,
     all: Permits<()>,
     of: Permits<ClientAddress>,
+    for_operators: Permits<()>,
     lingering: Permits<()>,
     numbers: AtomicU64,
 }
@@ -42,6 +45,9 @@ pub(crate) struct ConnectionPermit {
     of_address: Option<Permit<ClientAddress>>,
     /// Whether the connection is one of the extra connections ([`NEAR_BEYOND`]).
     pub(crate) is_beyond: bool,
+    /// Why the connection is for operators alone: `/healthz` and `/metrics` are answered, and all
+    /// other requests are refused for this reason. `None` for a connection of a client.
+    pub(crate) refused: Option<ConnectionRefusal>,
 }
 
 impl ConnectionPermit {
@@ -58,6 +64,7 @@ impl Connections {
             unlimited,
             all: Permits::default(),
             of: Permits::default(),
+            for_operators: Permits::default(),
             lingering: Permits::default(),
             numbers: AtomicU64::default(),
         }
@@ -80,6 +87,27 @@ impl Connections {
         within
     }
 
+    /// Admits a connection from this machine that was refused for `why`, for `/healthz` and
+    /// `/metrics` alone: health is answered while the door is full, and while the lists of addresses
+    /// leave this machine out. Returns `why` for other peers, and above a small bound.
+    pub(crate) fn enter_for_operators(
+        &self,
+        peer: IpAddr,
+        why: ConnectionRefusal,
+    ) -> Result<ConnectionPermit, ConnectionRefusal> {
+        // Above the bound of its address, this machine already has extra connections.
+        if why == ConnectionRefusal::Address || !peer.to_canonical().is_loopback() {
+            return Err(why);
+        }
+        let among_operators = self.for_operators.acquire((), NEAR_BEYOND).ok_or(why)?;
+        Ok(ConnectionPermit {
+            _among_all: among_operators,
+            of_address: None,
+            is_beyond: true,
+            refused: Some(why),
+        })
+    }
+
     fn enter_within(
         &self,
         peer: IpAddr,
@@ -90,7 +118,7 @@ impl Connections {
         let among_all = self.all.acquire((), max).ok_or(ConnectionRefusal::Full)?;
         let is_proxy = self.clients.is_proxy(peer);
         let of_address = if is_proxy { None } else { self.enter_as(peer, of_address_max)? };
-        Ok(ConnectionPermit { _among_all: among_all, of_address, is_beyond })
+        Ok(ConnectionPermit { _among_all: among_all, of_address, is_beyond, refused: None })
     }
 
     /// Takes a permit for a connection of a client's address. `None` if connections per address are
@@ -174,6 +202,26 @@ mod tests {
 
     use super::*;
     use crate::{AddressLists, Proxies, Settings, SettingsHandle};
+
+    #[test]
+    fn operators_on_this_machine_have_a_few_connections_of_their_own() {
+        let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let connections = Connections::new(Clients::default(), false);
+        let enter = |from: &str, why| connections.enter_for_operators(ip(from), why);
+        let full = ConnectionRefusal::Full;
+        assert_eq!(enter("192.0.2.1", full).unwrap_err(), full);
+        let address = ConnectionRefusal::Address;
+        assert_eq!(enter("127.0.0.1", address).unwrap_err(), address);
+        let mut held: Vec<_> = (1..=NEAR_BEYOND)
+            .map(|last| enter(&format!("127.0.0.{last}"), full).unwrap())
+            .collect();
+        assert!(held.iter().all(|permit| permit.is_beyond && permit.refused == Some(full)));
+        let denied = ConnectionRefusal::Denied;
+        assert_eq!(enter("::1", denied).unwrap_err(), denied, "the bound holds for all reasons");
+        held.pop();
+        assert_eq!(enter("::1", denied).unwrap().refused, Some(denied));
+        assert!(connections.enter(ip("127.0.0.1"), 1, 1).is_ok(), "clients are counted apart");
+    }
 
     #[test]
     fn connections_are_bounded_in_all_and_of_each_address_but_for_proxies() {

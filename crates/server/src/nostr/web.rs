@@ -9,10 +9,10 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{
     ACCEPT, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
-    ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST,
-    REFERRER_POLICY, UPGRADE, X_CONTENT_TYPE_OPTIONS,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY,
+    CONTENT_TYPE, HOST, REFERRER_POLICY, UPGRADE, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -72,7 +72,10 @@ impl CountedConnection {
         let settings = relay.settings();
         let limits = &settings.limits;
         let (max, of_address_max) = (limits.connections_max, limits.connections_per_address_max);
-        let entered = relay.connections.enter(peer, max, of_address_max)?;
+        let entered = relay
+            .connections
+            .enter(peer, max, of_address_max)
+            .or_else(|why| relay.connections.enter_for_operators(peer, why))?;
         relay.metrics.connections.add(1);
         relay.metrics.connections_open.add(1);
         let is_proxy = relay.connections.is_proxy(peer);
@@ -125,8 +128,29 @@ pub(crate) async fn answer(
 ) -> Response {
     let account = Arc::clone(context.account());
     let is_metrics = request.uri().path() == "/metrics";
+    if let Some(why) = context.slot.entered.refused {
+        return respond_to_operators(web, context, request, why).await;
+    }
     let answer = respond(web, context, request).await;
     if is_metrics { answer } else { held(answer, |bytes| account.hold(bytes)) }
+}
+
+/// Answers a request on a connection for operators alone, and closes the connection, so that few
+/// such connections suffice.
+async fn respond_to_operators(
+    web: WebState,
+    context: ConnectionContext,
+    request: Request,
+    why: ConnectionRefusal,
+) -> Response {
+    let mut answer = if ["/healthz", "/metrics"].contains(&request.uri().path()) {
+        respond(web, context, request).await
+    } else {
+        web.relay.metrics.turned_away.of(why).add(1);
+        refusal_response(why).into_response()
+    };
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
 }
 
 async fn respond(web: WebState, context: ConnectionContext, request: Request) -> Response {

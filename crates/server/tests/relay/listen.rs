@@ -57,7 +57,7 @@ async fn several_addresses_are_one_door_with_common_bounds() {
     let [one, other] = relay.urls.as_slice() else { panic!("{:?}", relay.urls) };
     assert!(one.starts_with("ws://127.0.0.1:") && other.starts_with("ws://127.0.0.2:"));
     let mut client = Client::connect(one, NOW_S).await;
-    let (status, reason) = http(other, "/healthz", "").await;
+    let (status, reason) = http(other, "/", "").await;
     assert!(status == 503 && reason.contains("as many connections as it takes"), "{reason}");
     assert_eq!(client.count(&[json!({})]).await, 0);
     let urls = relay.urls.clone();

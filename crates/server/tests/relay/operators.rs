@@ -223,6 +223,37 @@ async fn health_tells_that_no_address_is_served() {
     }
 }
 
+/// A program on this machine learns the health of a server that refuses all clients there.
+#[tokio::test(flavor = "multi_thread")]
+async fn health_answers_while_the_relay_is_full_and_where_loopback_is_not_allowed() {
+    for (is_full, status, reason) in
+        [(true, 503, "rate-limited: the server has"), (false, 403, "blocked: this server")]
+    {
+        let relay = Relay::start(|config| {
+            config.proxies.trusted.clear();
+            if is_full {
+                config.limits.connections_max = 1;
+            } else {
+                config.addresses.allow = Some(vec!["192.0.2.0/24".parse().unwrap()]);
+            }
+        })
+        .await;
+        let client = if is_full { Some(relay.client().await) } else { None };
+        let (health_status, health) = http(&relay.url, "/healthz", "").await;
+        assert!(health_status == 200 && health.starts_with("ok\n"), "{health}");
+        let (answered, answer) = http(&relay.url, "/", "").await;
+        assert!(answered == status && answer.starts_with(reason), "{answered}: {answer}");
+        let (answer, _) = wire::upgrade(&relay, "").await;
+        assert_eq!(wire::status(&answer), status, "{answer}");
+        let refused = if is_full { "full" } else { "denied" };
+        let found = scrape(&relay).await;
+        let series = format!("hark_connections_refused_total{{reason=\"{refused}\"}}");
+        assert_eq!(found.get(&series), Some(&2.0), "{series}");
+        drop(client);
+        relay.stop().await;
+    }
+}
+
 /// Programs on this machine share the bound of the loopback address.
 #[tokio::test(flavor = "multi_thread")]
 async fn health_and_metrics_answer_while_loopback_has_all_its_connections() {
