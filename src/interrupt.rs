@@ -1,11 +1,12 @@
 //! Handles Ctrl-C and SIGTERM: the first signal requests a clean end, the second signal ends the
-//! process at once.
+//! process at once. A command that may end at any moment ends at the first signal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use hark_archive::vital;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::print;
@@ -23,11 +24,7 @@ pub(crate) fn flag() -> anyhow::Result<Arc<AtomicBool>> {
 pub(crate) fn flag_leaving(left: &str) -> anyhow::Result<Arc<AtomicBool>> {
     let words = format!("hark: asked a second time to stop, so it stopped at once.{left}");
     let flag = Arc::new(AtomicBool::new(false));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()
-        .context("the system does not let Hark listen for signals")?;
-    let mut signals = runtime.block_on(async { Signals::new() })?;
+    let (runtime, mut signals) = listen()?;
     vital::spawn("hark-signals", {
         let flag = Arc::clone(&flag);
         move || {
@@ -35,12 +32,36 @@ pub(crate) fn flag_leaving(left: &str) -> anyhow::Result<Arc<AtomicBool>> {
                 signals.next().await;
                 flag.store(true, Ordering::Relaxed);
                 signals.next().await;
+                print::clear_progress();
                 print::note!("{words}");
                 std::process::exit(INTERRUPTED.into());
             });
         }
     })?;
     Ok(flag)
+}
+
+/// Ends the process at the first signal, for a command that may end at any moment of its work.
+/// `left` describes the state that the command then leaves.
+pub(crate) fn end_at_signal(left: String) -> anyhow::Result<()> {
+    let (runtime, mut signals) = listen()?;
+    vital::spawn("hark-signals", move || {
+        runtime.block_on(signals.next());
+        print::clear_progress();
+        print::note!("hark: interrupted; {left}");
+        std::process::exit(INTERRUPTED.into());
+    })?;
+    Ok(())
+}
+
+/// Returns the signals, and the runtime in which to wait for a signal.
+fn listen() -> anyhow::Result<(Runtime, Signals)> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .context("the system does not let Hark listen for signals")?;
+    let signals = runtime.block_on(async { Signals::new() })?;
+    Ok((runtime, signals))
 }
 
 /// Both signals as one stream. It must be created and read within a runtime.

@@ -5,7 +5,8 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 pub(crate) use hark_server::words::{bytes, count, moment, number};
-use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle, WeakProgressBar};
+use parking_lot::Mutex;
 
 /// The error if the output of a command could not be written.
 #[derive(Debug)]
@@ -117,6 +118,17 @@ pub(crate) struct CommandProgress {
     what: String,
 }
 
+/// The bar that this process shows, for a thread that ends the process.
+static SHOWN: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
+
+/// Removes the bar of a command that ends at once, so that its last message begins on a new line.
+pub(crate) fn clear_progress() {
+    let bar = SHOWN.lock().take().and_then(|bar| bar.upgrade());
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+}
+
 /// Interval between two lines if stderr is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
@@ -142,6 +154,7 @@ impl CommandProgress {
             // new line.
             bar.with_finish(ProgressFinish::AndClear)
         });
+        *SHOWN.lock() = bar.as_ref().map(ProgressBar::downgrade);
         let now = Instant::now();
         Self { bar, started: now, shown_at: now, what: what.into() }
     }

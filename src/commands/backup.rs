@@ -15,7 +15,9 @@ use hark_store_embedded::disk::RealDisk;
 use serde_json::json;
 
 use crate::commands::backup_file::{self, BackupForm};
+use crate::commands::export::unfinished;
 use crate::config::setups;
+use crate::interrupt;
 use crate::location::ArchiveLocation;
 use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
@@ -71,6 +73,7 @@ pub(crate) fn run(args: &BackupArgs, location: &ArchiveLocation) -> anyhow::Resu
             args.to.with_extension("").display()
         );
     }
+    interrupt::end_at_signal(left_by(form, &args.to))?;
     let mut meter = CommandProgress::start("backup", 0, CountedUnit::Bytes);
     let progress = &mut |done, total| meter.at(done, total, "");
     let done = match form {
@@ -85,6 +88,23 @@ pub(crate) fn run(args: &BackupArgs, location: &ArchiveLocation) -> anyhow::Resu
     })?;
     report(args, form, &done)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The state that an interrupted backup leaves.
+fn left_by(form: BackupForm, to: &Path) -> String {
+    let path = to.display();
+    match form {
+        BackupForm::Directory => format!(
+            "no backup was taken, and what {path} held before is unchanged. Run the command again to \
+             continue"
+        ),
+        BackupForm::File => format!(
+            "no backup was taken, and what was under {path} before is unchanged; the next backup to \
+             {path} replaces {}",
+            unfinished(to).display()
+        ),
+        BackupForm::Stream => "the backup on stdout is incomplete".into(),
+    }
 }
 
 fn to_directory(

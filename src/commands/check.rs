@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use crate::commands::stats::StatsArgs;
+use crate::interrupt;
 use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress, CountedUnit};
 
@@ -14,6 +15,7 @@ const FAULTS_SHOWN: usize = 100;
 pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let (_, shelf) = location.files("check")?;
     location.must_exist()?;
+    interrupt::end_at_signal("nothing was changed".into())?;
     let mut meter = CommandProgress::start("check", 0, CountedUnit::Records);
     let report = hark_store_embedded::check(&shelf.dir(), &shelf.options(), &mut |progress| {
         meter.store(progress);

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use crate::commands::stats::StatsArgs;
+use crate::interrupt;
 use crate::location::ArchiveLocation;
 use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
@@ -13,6 +14,7 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
     let (archive, shelf) = location.files("rebuild")?;
     location.must_exist()?;
     let lock = archive.directory_lock()?;
+    interrupt::end_at_signal("the log is untouched. Run the command again".into())?;
     let mut meter = CommandProgress::start("rebuild", 0, CountedUnit::Records);
     let rebuilt = hark_store_embedded::rebuild(&shelf.dir(), &shelf.options(), &mut |progress| {
         meter.store(progress);

@@ -19,6 +19,7 @@ use serde_json::json;
 
 use crate::commands::backup_file::{self, BackupForm};
 use crate::config::{setup, setups};
+use crate::interrupt;
 use crate::location::ArchiveLocation;
 use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
@@ -71,6 +72,11 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
     }
     let _lock = DirectoryLock::acquire(data)
         .with_context(|| format!("{} cannot be restored into", data.display()))?;
+    interrupt::end_at_signal(format!(
+        "{} has a restore that is not finished, so no other command opens its archive. Run the \
+         command again",
+        data.display()
+    ))?;
     let (restoring, restored) = (data.join(RESTORE.unfinished), data.join(RESTORE.finished));
     // If an interrupted restore has written all its files, this run only moves them into place, and
     // does not restore the backup named now.

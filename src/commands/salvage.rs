@@ -17,6 +17,7 @@ use hark_store_embedded::{DirectoryLock, LockError, LostPart, SalvageReport};
 use serde_json::{Value, json};
 
 use crate::config::setups;
+use crate::interrupt;
 use crate::location::ArchiveLocation;
 use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
@@ -81,6 +82,11 @@ pub(crate) fn run(
         std::fs::remove_dir_all(&making)
             .with_context(|| format!("{} could not be removed", making.display()))?;
     }
+    interrupt::end_at_signal(format!(
+        "nothing was changed in {}, and {} has no archive yet. Run the command again",
+        from.data.display(),
+        args.to.display()
+    ))?;
     owner::make_dir_like(&making, &args.from)?;
     let mut reports = Vec::new();
     for network in shelves {

@@ -86,3 +86,37 @@ fn an_interrupted_import_clears_its_meter_and_ends_with_a_whole_line() {
     let is_whole = last.starts_with("hark: stopped; ") && last.ends_with(" to continue\r\n");
     assert!(is_whole && last.lines().count() == 1, "{shown:?}");
 }
+
+#[test]
+fn an_interrupted_backup_clears_its_meter_and_tells_the_state_that_it_leaves() {
+    let place = Place::new("interrupt-backup");
+    // More than a pipe holds, so the backup waits for a reader.
+    place.hark_fed(&["import", "--trusted"], notes(9_000).as_bytes()).text();
+    let pipe = place.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // Without this file, the shell would wait for a reader before it runs the command.
+    let _pipe = File::options().read(true).write(true).open(&pipe).unwrap();
+    let (hark, data) = (env!("CARGO_BIN_EXE_hark"), place.data());
+    let backup = format!("{hark} --data {} backup - > pipe", data.to_str().unwrap());
+    let mut script = Program::new("script");
+    script.args(["-qefc", &backup, "/dev/null"]).current_dir(place.path(""));
+    let child =
+        script.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn();
+    let Ok(mut child) = child else { return skip("there is no `script` here") };
+    let mut keys = child.stdin.take().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut shown = Vec::<u8>::new();
+    while !String::from_utf8_lossy(&shown).contains("backup ") {
+        let mut part = [0; 4096];
+        let read = stdout.read(&mut part).unwrap();
+        assert!(read > 0, "no meter: {}", String::from_utf8_lossy(&shown));
+        shown.extend_from_slice(&part[..read]);
+    }
+    keys.write_all(b"\x03").unwrap();
+    stdout.read_to_end(&mut shown).unwrap();
+    let shown = String::from_utf8_lossy(&shown);
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{shown}");
+    assert_no_panic(&shown);
+    let (_, last) = shown.rsplit_once("\x1b[2K").unwrap_or_else(|| panic!("{shown:?}"));
+    assert_eq!(last, "hark: interrupted; the backup on stdout is incomplete\r\n", "{shown:?}");
+}
