@@ -78,8 +78,8 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
         } else if mendable {
             "The records are whole; `hark rebuild` rebuilds the rest, with the server stopped"
         } else {
-            "Records are damaged: restore the files from a backup, or bring all that is whole into a \
-             new archive with `hark salvage`"
+            "Records are damaged: restore the archive from a backup with `hark restore --move-aside`, \
+             or bring all that is whole into a new archive with `hark salvage`"
         }
     );
     Ok(ExitCode::FAILURE)

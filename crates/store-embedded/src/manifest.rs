@@ -91,7 +91,8 @@ pub enum ManifestError {
     Version(u32),
     /// The manifest is damaged.
     #[error(
-        "MANIFEST is damaged ({0}): restore it from a backup, or move it away and run `hark rebuild`"
+        "MANIFEST is damaged ({0}): restore the archive from a backup, or move MANIFEST away and run \
+         `hark rebuild`"
     )]
     Damaged(&'static str),
 }

@@ -61,8 +61,8 @@ impl FileShelf<'_> {
         let rules = self.place.network.rules();
         EmbeddedStore::open(&self.dir(), rules, self.options()).map_err(|error| {
             let advice = if error.is_damaged_log() {
-                ". Restore the file from a backup, or bring all that is whole into a new archive with \
-                 `hark salvage`"
+                ". Restore the archive from a backup with `hark restore --move-aside`, or bring all that \
+                 is whole into a new archive with `hark salvage`"
             } else if error.is_unexplained() {
                 ". `hark check` says what is wrong with it, `hark rebuild` rebuilds its indices"
             } else {

@@ -54,8 +54,8 @@ impl From<LogError> for ShelfOpenError {
 fn refusal(error: &LogError) -> String {
     match error {
         LogError::Damaged { .. } | LogError::Header { .. } => format!(
-            "{error}. Cutting there would lose the records behind, so Hark does not. Restore the file \
-             from a backup, or bring all that is whole into a new archive with `hark salvage`"
+            "{error}. Cutting there would lose the records behind, so Hark does not. Restore the \
+             archive from a backup, or bring all that is whole into a new archive with `hark salvage`"
         ),
         LogError::Io { .. } | LogError::TooLong { .. } => error.to_string(),
     }

@@ -21,7 +21,7 @@ impl fmt::Display for FileFault {
         f.write_str(if self.mendable {
             " (`hark rebuild` makes it again from the log)"
         } else {
-            " (restore it from a backup, or salvage the rest)"
+            " (restore the archive from a backup, or salvage the rest)"
         })
     }
 }
