@@ -283,6 +283,16 @@ impl ArchiveLocation {
         self.own().map(WriterHandle::Own)
     }
 
+    /// Whether the first write begins the archive. Fails, with advice, if this archive must not be
+    /// begun.
+    pub(crate) fn is_yet_to_begin(&self) -> anyhow::Result<bool> {
+        if !self.facts().is_in_directory || self.is_begun() || self.server()?.is_some() {
+            return Ok(false);
+        }
+        self.must_be_meant(&SERVICES)?;
+        Ok(true)
+    }
+
     /// Fails, with advice, if the archive to be created was not named, and a service of this
     /// machine has an archive in one of the directories `services`. Usually the user means the
     /// service's archive.

@@ -1,6 +1,7 @@
 //! The binary from a user's view: flags, files, pipes, exit codes, and messages.
 
 mod backup;
+mod begun;
 mod beside_server;
 mod brought;
 mod damage;

@@ -10,7 +10,7 @@ use hark_testkit::skipped::skip;
 use hark_testkit::wait::PATIENCE;
 use serde_json::{Value, json};
 
-use super::support::{Place, command, field, notes};
+use super::support::{Place, field, notes};
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -466,30 +466,4 @@ fn what_holds_no_records_is_counted_in_lines() {
     assert_eq!(run.code, 1, "{run:?}");
     assert!(run.stdout.starts_with("2 lines read and checked in "), "{run:?}");
     assert!(run.stderr.contains("not one line could be read as a record"), "{run:?}");
-}
-
-#[test]
-fn a_new_archive_is_told_and_begun_without_a_name_only_where_no_service_has_one() {
-    let place = Place::new("begun");
-    let file = place.file("notes.jsonl", notes(1).as_bytes());
-    let begun = format!("there was no archive in {}; one is begun", place.data().display());
-    for is_told in [true, false] {
-        let run = place.hark(&["import", &file]);
-        assert_eq!((run.code, run.stderr.contains(&begun)), (0, is_told), "{run:?}");
-    }
-    let has_service = Path::new("/var/lib/hark").symlink_metadata().is_ok();
-    let (code, said) = if has_service {
-        (2, "Name the service's with --data /var/lib/hark")
-    } else {
-        (0, "there was no archive in data; one is begun")
-    };
-    let mailserver = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/moving/goleveldb");
-    for args in [&["import", &file][..], &["adopt", "mailserver", mailserver]] {
-        let unnamed = Place::new("begun-unnamed");
-        let output = command(args).current_dir(unnamed.path("")).output().unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
-        assert!(stderr.contains(said), "{args:?}: {stderr}");
-        assert_eq!(unnamed.data().exists(), !has_service, "{args:?}: {stderr}");
-    }
 }

@@ -1,6 +1,7 @@
 //! `hark import`: one thread reads, one thread per core checks, and the main thread writes in the
 //! order of the lines. The number of chunks in progress is bounded.
 
+mod begun;
 mod brackets;
 mod check;
 mod cost;
@@ -24,6 +25,7 @@ use hark_archive::{Store, vital};
 use hark_networks::{Network, ReadOptions};
 use parking_lot::Mutex;
 
+use self::begun::LazyWriter;
 use self::check::{CheckOptions, CheckWorker, CheckedChunk};
 use self::cost::{ImportCost, PeakMemory};
 use self::source::{LineChunk, LineSource};
@@ -32,7 +34,7 @@ use crate::interrupt;
 use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress, CountedUnit};
 use crate::when;
-use crate::writer::HistoryWriter;
+use crate::writer::WriterHandle;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -68,10 +70,11 @@ const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let stop = interrupt::flag()?;
-    let mut writer = location.import()?;
+    let mut writer = LazyWriter::new(location)?;
     let trusted = args.trusted && location.network.lines().are_signed();
     // Looking up known ids only saves checks, and a trusted import makes none.
-    let known = if args.trusted { None } else { known_ids(&writer, location) };
+    let opened = writer.opened().filter(|_| !args.trusted);
+    let known = opened.and_then(|writer| known_ids(writer, location));
     let options = CheckOptions {
         store: known.as_deref(),
         network: location.network,
@@ -112,7 +115,8 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
     }
     let stopped = stop.load(Ordering::Relaxed);
     let complete = failed.is_none() && !stopped;
-    let cost = writer.own_store().map(|store| ImportCost::of(&store.stats().maintenance, &memory));
+    let store = writer.opened().and_then(|writer| writer.own_store());
+    let cost = store.map(|store| ImportCost::of(&store.stats().maintenance, &memory));
     if args.json {
         let mut report = total.to_json(location.network, started.elapsed(), trusted, complete);
         report["cost"] = cost.map(|cost| cost.to_json()).into();
@@ -123,7 +127,13 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
             print::line(&cost.to_text(total.stored))?;
         }
     }
-    writer.report_held();
+    match writer.opened() {
+        Some(writer) => writer.report_held(),
+        None => print::note!(
+            "hark: there was nothing to store, so no archive is begun in {}",
+            location.data.display()
+        ),
+    }
     if let Some(error) = failed {
         return Err(error);
     }
@@ -146,7 +156,7 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
 /// Returns the store in which known ids are looked up. The lookup is an optimisation, so a store
 /// that cannot be opened is not an error. Returns `None` for a remote store, which looks ids up
 /// in batches while records are put.
-fn known_ids(writer: &HistoryWriter, location: &ArchiveLocation) -> Option<Arc<dyn Store>> {
+fn known_ids(writer: &WriterHandle, location: &ArchiveLocation) -> Option<Arc<dyn Store>> {
     if location.facts().is_remote { None } else { location.read_beside(writer).ok() }
 }
 
@@ -156,7 +166,7 @@ type CheckJob = (LineChunk, SyncSender<CheckedChunk>);
 fn file(
     path: &Path,
     options: &CheckOptions<'_>,
-    (writer, batch_records): (&mut HistoryWriter, usize),
+    (writer, batch_records): (&mut LazyWriter<'_>, usize),
     tally: &mut ImportTally,
     memory: &mut PeakMemory,
     stop: &AtomicBool,
@@ -267,8 +277,8 @@ struct ImportBatch {
 }
 
 /// The writing end.
-struct ImportWriter<'a> {
-    writer: &'a mut HistoryWriter,
+struct ImportWriter<'a, 'l> {
+    writer: &'a mut LazyWriter<'l>,
     network: &'static dyn Network,
     batch_records: usize,
     tally: &'a mut ImportTally,
@@ -279,7 +289,7 @@ struct ImportWriter<'a> {
     started: Instant,
 }
 
-impl ImportWriter<'_> {
+impl ImportWriter<'_, '_> {
     /// Writes results in order until no more results follow or `stop` is set.
     fn write_results(
         &mut self,
