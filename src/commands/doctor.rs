@@ -43,6 +43,12 @@ const FREE_MIN: u64 = 512 << 20;
 const AHEAD_MAX: Duration = Duration::from_hours(1);
 /// How long the server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The places of the unit of systemd that serves an archive of [`SERVICES`].
+const UNITS: [&str; 3] = [
+    "/etc/systemd/system/hark.service",
+    "/usr/lib/systemd/system/hark.service",
+    "/lib/systemd/system/hark.service",
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -154,6 +160,12 @@ fn server(at: &ListenAddress, location: &ArchiveLocation, found: &mut Findings) 
             let (verdict, text) = if running {
                 let text = format!("a server runs, but nothing answers at {at}");
                 (Verdict::Wrong, text + "; compare server.listen with the flags of the server")
+            } else if has_unit(&location.data, &UNITS) {
+                let text = format!(
+                    "none runs at {at}, but the service hark is installed: `systemctl start hark`, and \
+                     `journalctl -u hark` if it ended by itself"
+                );
+                (Verdict::Wrong, text)
             } else {
                 (Verdict::Advice, format!("none runs at {at}"))
             };
@@ -173,6 +185,12 @@ fn server(at: &ListenAddress, location: &ArchiveLocation, found: &mut Findings) 
             }
         }
     }
+}
+
+/// Whether one of these units of systemd is installed, and serves the archive in `data`.
+fn has_unit(data: &Path, units: &[&str]) -> bool {
+    let is_service = SERVICES.iter().any(|service| Path::new(service) == data);
+    is_service && units.iter().any(|unit| Path::new(unit).exists())
 }
 
 fn disk(stats: &StoreStats, location: &ArchiveLocation, found: &mut Findings) {
@@ -268,4 +286,22 @@ fn backup(location: &ArchiveLocation, found: &mut Findings) {
 
 fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stopped_server_is_a_fault_where_its_unit_is_installed() {
+        let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/hark.service");
+        for (data, units, is_wrong) in [
+            ("/var/lib/hark", &["/no/such.service", unit][..], true),
+            ("/var/lib/hark/", &[unit][..], true),
+            ("/var/lib/hark", &["/no/such.service"][..], false),
+            ("data", &[unit][..], false),
+        ] {
+            assert_eq!(has_unit(Path::new(data), units), is_wrong, "{data}: {units:?}");
+        }
+    }
 }
