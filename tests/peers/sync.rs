@@ -192,6 +192,12 @@ fn the_report_names_the_private_kinds_that_may_stay_on_the_other_side() {
         let done = here.run(&sync);
         assert_eq!((done.code, done.stdout.contains(left)), (0, is_told), "{done:?}");
     }
+    // With `--private`, this archive sends its own private events, but the relay still hides its.
+    let sync = ["sync", &url, "--private"];
+    for (dir, is_told) in [("down", true), ("both", true), ("up", false)] {
+        let done = here.run(&[&sync[..], &["--dir", dir]].concat());
+        assert_eq!((done.code, done.stdout.contains(left)), (0, is_told), "{dir}: {done:?}");
+    }
     assert_eq!(here.ids("{}").len(), 3);
 }
 

@@ -13,14 +13,12 @@ use hark_networks::Network;
 
 use crate::client::PeerClient;
 use crate::clock::now_s;
-use crate::error::{PeerError, RateWaits};
+use crate::error::{PeerError, RateWaits, RunWaits};
 use crate::meter::SyncMeter;
 use crate::window::{self, DifferenceSink, SeenDifferences, WindowEnd};
 
 /// Maximum number of parts into which the time range of a query is divided.
 const WINDOWS_MAX: u32 = 50_000;
-/// Maximum total wait of one comparison because of rate limits.
-const RATE_WAITS_MAX: Duration = Duration::from_hours(1);
 /// Maximum number of restarts of a comparison that the relay ended early.
 const RESTARTS_MAX: u32 = 5;
 /// A time before which hardly any events exist: Nostr began in 2020.
@@ -35,18 +33,27 @@ pub(crate) enum Compared {
     NotSupported { why: String, left: Vec<(u64, u64)> },
 }
 
-/// Compares `items`, the local results of `query`, with the relay's results.
+/// The relay with which this archive is compared.
+#[derive(Clone, Copy)]
+pub(crate) struct ComparedRelay<'a> {
+    pub(crate) client: &'a PeerClient,
+    pub(crate) network: &'a dyn Network,
+    pub(crate) meter: &'a SyncMeter,
+}
+
+/// Compares `items`, the local results of `query`, with the relay's results. `waits` counts the
+/// waits for the relay's rate limit over all comparisons of a run.
 pub(crate) async fn compare(
-    client: &PeerClient,
-    network: &dyn Network,
+    relay: ComparedRelay<'_>,
     query: &Query,
     items: Vec<NegentropyItem>,
-    meter: &SyncMeter,
     sink: &mut impl DifferenceSink,
+    waits: &mut RunWaits,
 ) -> Result<Compared, PeerError> {
+    let ComparedRelay { client, network, meter } = relay;
     meter.add(|meter| &meter.compared, items.len() as u64);
     let all: SummedItems = items.into();
-    let mut windows = ComparedWindows::new(&all, (query.from, query.to));
+    let mut windows = ComparedWindows::new(&all, (query.from, query.to), waits);
     let mut seen = SeenDifferences::default();
     while let Some((from, to)) = windows.left.pop() {
         let part;
@@ -95,11 +102,12 @@ struct ComparedWindows<'a> {
     parts: u32,
     restarts: u32,
     waits: RateWaits,
-    waited: Duration,
+    /// The waits of all comparisons of the run.
+    run: &'a mut RunWaits,
 }
 
 impl<'a> ComparedWindows<'a> {
-    fn new(items: &'a SummedItems, range: (u64, u64)) -> Self {
+    fn new(items: &'a SummedItems, range: (u64, u64), run: &'a mut RunWaits) -> Self {
         Self {
             items,
             left: vec![range],
@@ -107,7 +115,7 @@ impl<'a> ComparedWindows<'a> {
             parts: 0,
             restarts: 0,
             waits: RateWaits::default(),
-            waited: Duration::ZERO,
+            run,
         }
     }
 
@@ -135,10 +143,7 @@ impl<'a> ComparedWindows<'a> {
             }
             WindowEnd::TooFast(reason) => {
                 let wait = self.waits.next("a comparison", &reason)?;
-                self.waited += wait;
-                if self.waited > RATE_WAITS_MAX {
-                    return Err(PeerError::Refused { what: "a comparison", reason });
-                }
+                self.run.add(wait, "a comparison", &reason)?;
                 // Half of the window may be within the relay's rate limit.
                 let is_divided = has_found && self.parts < WINDOWS_MAX && self.divide(range);
                 if !is_divided {
@@ -191,6 +196,29 @@ fn middle(items: &[NegentropyItem], from: u64, to: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A relay that completes each window after a wait would otherwise hold up a run of many
+    /// comparisons for days.
+    #[test]
+    fn waits_for_a_rate_limit_are_counted_over_all_comparisons_of_a_run() {
+        let (items, mut run) = (SummedItems::default(), RunWaits::default());
+        let mut waits = 0;
+        let failed = loop {
+            let mut windows = ComparedWindows::new(&items, (0, 9), &mut run);
+            let slow = WindowEnd::TooFast("rate-limited: wait 60 s".into());
+            match windows.next_step((0, 9), slow, false) {
+                Ok(NextStep::WaitFirst(wait)) => assert_eq!(wait.as_secs(), 60),
+                Ok(_) => panic!("the window is compared again without a wait"),
+                Err(error) => break error,
+            }
+            let whole = windows.next_step((0, 9), WindowEnd::Whole, true);
+            assert!(matches!(whole, Ok(NextStep::Compare)));
+            waits += 1;
+            assert!(waits <= 60, "the waits have no end");
+        };
+        assert_eq!(waits, 60);
+        assert!(failed.to_string().contains("rate-limited: wait 60 s"), "{failed}");
+    }
 
     #[test]
     fn a_time_is_divided_until_it_is_one_second() {

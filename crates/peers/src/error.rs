@@ -81,6 +81,30 @@ impl RateWaits {
     }
 }
 
+/// Maximum sum of the waits of one run because of rate limits.
+const RUN_WAITS_MAX: Duration = Duration::from_hours(1);
+
+/// The sum of the waits of one run after a relay has refused requests of a kind because of their
+/// rate. Unlike [`RateWaits`], the sum also counts waits after which the relay accepts a request.
+#[derive(Debug, Default)]
+pub(crate) struct RunWaits(Duration);
+
+impl RunWaits {
+    /// Counts a wait after a refusal of `what`. Fails if all waits together take too long.
+    pub(crate) fn add(
+        &mut self,
+        wait: Duration,
+        what: &'static str,
+        reason: &str,
+    ) -> Result<(), PeerError> {
+        self.0 += wait;
+        if self.0 > RUN_WAITS_MAX {
+            return Err(PeerError::Refused { what, reason: reason.into() });
+        }
+        Ok(())
+    }
+}
+
 /// Returns the wait in seconds that a refusal names, in the form of Hark's refusals: `wait 3 s`.
 fn named_wait_s(reason: &str) -> Option<u64> {
     let (_, rest) = reason.rsplit_once("wait ")?;

@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 
 use crate::client::PeerClient;
 use crate::clock::now_s;
-use crate::compare::{self, Compared};
-use crate::error::PeerError;
+use crate::compare::{self, Compared, ComparedRelay};
+use crate::error::{PeerError, RunWaits};
 use crate::feed::{MissedEvents, SeenIds};
 use crate::fetch::Fetcher;
 use crate::intake::IntakeQueue;
@@ -97,7 +97,7 @@ impl SyncOptions {
 
 impl SyncOptions {
     /// The private kinds that the query finds.
-    fn private_kinds_in_query(&self) -> Vec<u32> {
+    pub fn private_kinds_in_query(&self) -> Vec<u32> {
         let mut kinds = self.private_kinds.clone();
         kinds.retain(|kind| self.query.kinds.as_ref().is_none_or(|asked| asked.contains(kind)));
         kinds.retain(|kind| !self.query.not_kinds.contains(kind));
@@ -204,7 +204,7 @@ impl SyncJob<'_> {
             report.paged = self.agree_on_kinds().await?;
         }
         let all_from = self.query.from;
-        let mut budget = WalkBudget::default();
+        let (mut budget, mut waits) = (WalkBudget::default(), RunWaits::default());
         loop {
             let newest = local::newest(Arc::clone(&self.local.store), self.query.clone()).await?;
             let from = newest.from;
@@ -222,8 +222,8 @@ impl SyncJob<'_> {
             let mut left = vec![(from, self.query.to)];
             let LocalWindow { items, permit, .. } = newest;
             if report.paged.is_none() {
-                let compared =
-                    compare::compare(client, network, &asked, items, self.meter, &mut differences);
+                let relay = ComparedRelay { client, network, meter: self.meter };
+                let compared = compare::compare(relay, &asked, items, &mut differences, &mut waits);
                 left = match compared.await? {
                     Compared::Whole => Vec::new(),
                     Compared::NotSupported { why, left } => {

@@ -99,6 +99,14 @@ struct RunEnd {
     stopped: bool,
 }
 
+impl RunEnd {
+    fn add_private_kinds(&mut self, kinds: Vec<u32>) {
+        self.private_kinds.extend(kinds);
+        self.private_kinds.sort_unstable();
+        self.private_kinds.dedup();
+    }
+}
+
 pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let location = Arc::new(super::events(location)?);
     let queries = queries(&location, &args.filter)?;
@@ -113,6 +121,7 @@ pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result
     // The archive is opened only after the connection to the relay succeeds.
     let connecting = Box::pin(PeerClient::connect(&args.relay, client));
     let connected = runtime.block_on(watched(connecting, &stop, &mut shown));
+    let hidden = kinds_hidden_there(args, &location, &queries);
     let (mut end, mut traffic, mut intake) = (RunEnd::default(), None, None);
     match connected {
         None => end.stopped = true,
@@ -136,6 +145,7 @@ pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result
             let work = Box::pin(work(&client, options, &local, opened.queue(), &meter));
             let done = runtime.block_on(watched(work, &stop, &mut shown));
             end = done.unwrap_or(RunEnd { stopped: true, ..RunEnd::default() });
+            end.add_private_kinds(hidden);
             traffic = Some(client.traffic());
             intake = Some(opened);
         }
@@ -197,6 +207,18 @@ fn options(args: &SyncArgs, location: &ArchiveLocation, query: Query) -> SyncOpt
     options
 }
 
+/// Returns the private kinds of a run with `--private` that brings events here: this archive sends
+/// its events of these kinds, but the relay may hide some of its own.
+fn kinds_hidden_there(args: &SyncArgs, location: &ArchiveLocation, queries: &[Query]) -> Vec<u32> {
+    let direction = Direction::from(args.dir);
+    if !args.relays.private || !direction.is_down() {
+        return Vec::new();
+    }
+    let private = &location.config.private_kinds;
+    let options = |query: &Query| SyncOptions::new(direction, query.clone(), private.clone());
+    queries.iter().flat_map(|query| options(query).private_kinds_in_query()).collect()
+}
+
 /// Synchronises one query after the other.
 async fn work(
     client: &PeerClient,
@@ -210,9 +232,7 @@ async fn work(
         match sync(client, &options, local, queue.clone(), meter).await {
             Ok(report) => {
                 end.paged = end.paged.or(report.paged);
-                end.private_kinds.extend(report.private_kinds);
-                end.private_kinds.sort_unstable();
-                end.private_kinds.dedup();
+                end.add_private_kinds(report.private_kinds);
             }
             Err(error) => {
                 end.error = Some(error);
@@ -357,6 +377,9 @@ fn to_text(
     text + &kept
 }
 
+/// The way to the private events of the relay.
+const SHOWN_TO_A_KEY: &str = "the relay shows a key's private events only to this key (--key-file)";
+
 /// Describes the private events that a synchronisation may not have transferred.
 fn describe_withheld(args: &SyncArgs, end: &RunEnd) -> Option<String> {
     if end.private_kinds.is_empty() || end.error.is_some() || end.stopped {
@@ -365,10 +388,10 @@ fn describe_withheld(args: &SyncArgs, end: &RunEnd) -> Option<String> {
     let kinds: Vec<_> = end.private_kinds.iter().map(u32::to_string).collect();
     let mut words = format!("\nprivate kinds ({}) stay where they are: ", kinds.join(", "));
     words += match (args.dir, args.dry_run) {
+        // This archive sends its own private events.
+        _ if args.relays.private => SHOWN_TO_A_KEY,
         (DirectionArg::Up, false) => "--private sends those of this archive",
-        (DirectionArg::Down, false) => {
-            "the relay shows a key's private events only to this key (--key-file)"
-        }
+        (DirectionArg::Down, false) => SHOWN_TO_A_KEY,
         _ => {
             "--private sends those of this archive, and the relay shows a key's private events \
              only to this key (--key-file)"
