@@ -6,6 +6,7 @@ use std::path::Path;
 
 use hark_testkit::folder::Folder;
 use hark_testkit::server::{Server, free_port};
+use hark_testkit::skipped::skip;
 use hark_testkit::wait::until;
 use hark_testkit::websocket::Socket;
 
@@ -74,4 +75,22 @@ fn every_listening_socket_moves() {
     assert_eq!(new.terminate().0, 0);
     assert!(!path.exists(), "the file is removed at the end");
     check(&place, &ids);
+}
+
+/// `[::]` alone is a socket for IPv4 and IPv6, and cannot be open beside `0.0.0.0`.
+#[test]
+fn other_sockets_for_all_addresses_are_refused_with_the_remedy() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        return skip("this machine has no IPv6");
+    }
+    let (place, port) = (place("addresses-all", ""), free_port());
+    let (both, one) = (format!("0.0.0.0:{port},[::]:{port}"), format!("[::]:{port}"));
+    for (before, after) in [(&both, &one), (&one, &both)] {
+        let old = Server::start(&mut place.serving(&["--listen", before]));
+        let refused = place.serving(&["--takeover", "--listen", after]).output().expect("runs");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success(), "{said}");
+        assert!(said.contains("need different sockets"), "{before} to {after}: {said}");
+        assert_eq!(old.terminate().0, 0);
+    }
 }

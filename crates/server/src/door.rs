@@ -202,6 +202,10 @@ impl Host<'_> {
         BoundSocket::open(wanted, handed).map_err(|cause| {
             let (addr, configured) = (wanted.to_string(), configured.to_string());
             let named = if configured == addr { addr } else { format!("{addr} ({configured})") };
+            let is_excluded = self.taking.as_ref().is_some_and(|taking| taking.excludes(wanted));
+            if cause.kind() == io::ErrorKind::AddrInUse && is_excluded {
+                return ServeError::OtherSockets { addr: named };
+            }
             ServeError::Listen { addr: named, setting, cause }
         })
     }

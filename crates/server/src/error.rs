@@ -16,6 +16,16 @@ pub enum ServeError {
         /// The error of the operating system.
         cause: std::io::Error,
     },
+    /// The running server listens on all addresses of a port with other sockets.
+    #[error(
+        "cannot take over the port of {addr}: `[::]` alone and `[::]` beside `0.0.0.0` need different \
+         sockets, and the running server has the others. Listen on the addresses of the running \
+         server, or stop it and start this one without a takeover"
+    )]
+    OtherSockets {
+        /// The address, and the configured name of the address.
+        addr: String,
+    },
     /// A configured name cannot be resolved.
     #[error(
         "cannot listen on {address}: the name cannot be resolved ({cause}); let the name resolve to \

@@ -52,6 +52,22 @@ impl WantedSocket {
         }
     }
 
+    /// The port of an address that stands for all addresses.
+    fn every_address_port(&self) -> Option<u16> {
+        match self {
+            Self::Ip { addr, .. } if addr.ip().is_unspecified() => Some(addr.port()),
+            _ => None,
+        }
+    }
+
+    /// Whether this socket and a socket of another process stand for all addresses with the same
+    /// port, so that only one of them can be open.
+    pub(crate) fn excludes(&self, socket: &OwnedFd) -> bool {
+        let bound = getsockname(socket).ok().and_then(|bound| SocketAddr::try_from(bound).ok());
+        let port = bound.filter(|addr| addr.ip().is_unspecified()).map(|addr| addr.port());
+        port.is_some() && port == self.every_address_port()
+    }
+
     /// The port of an IPv4 address.
     pub(crate) fn ipv4_port(&self) -> Option<u16> {
         match self {

@@ -78,6 +78,11 @@ impl Takeover {
         Some(self.sockets.remove(at))
     }
 
+    /// Whether the other server has a socket that excludes the wanted socket.
+    pub(crate) fn excludes(&self, wanted: &WantedSocket) -> bool {
+        self.sockets.iter().any(|socket| wanted.excludes(socket))
+    }
+
     /// Finishes the takeover, once this process is ready to serve. Waits until the other server
     /// offers the right to write, claims this right, opens all shelves for writing, and sends
     /// STARTED. Returns the connection to the other server, which follows from now on. On failure
