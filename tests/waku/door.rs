@@ -202,7 +202,12 @@ fn an_address_has_as_many_connections_by_rest_as_it_may() {
 
 #[test]
 fn an_address_that_reads_no_answers_leaves_others_the_memory_for_answers() {
-    let node = Node::start("unread", &[("HARK_SERVER_TRUSTED_PROXIES", "127.0.0.1")]);
+    let settings = [
+        ("HARK_SERVER_TRUSTED_PROXIES", "127.0.0.1"),
+        // Two answers, so that the address has no memory long before its connections end.
+        ("HARK_LIMITS_OUTBOXES_PER_ADDRESS_BYTES_MAX", "16777216"),
+    ];
+    let node = Node::start("unread", &settings);
     // More than a page, whose answer exceeds the bytes that the operating system buffers.
     for at in 0..32 {
         node.publish(&message("unread", &"AAAA".repeat(45_000), now_ns() + at));
