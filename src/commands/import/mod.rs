@@ -129,10 +129,11 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
     }
     match writer.opened() {
         Some(writer) => writer.report_held(),
-        None => print::note!(
+        None if complete => print::note!(
             "hark: there was nothing to store, so no archive is begun in {}",
             location.data.display()
         ),
+        None => {}
     }
     if let Some(error) = failed {
         return Err(error);
