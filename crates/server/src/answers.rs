@@ -103,7 +103,7 @@ mod tests {
         assert!(mail_rest.reserve(source(2), 8 << 20).is_some());
 
         settings.limits.outboxes_per_address_bytes_max = 32 << 20;
-        shared.store(Arc::new(settings.clone()));
+        shared.store(Arc::new(settings));
         let second = mail_rest.reserve(source(1), 8 << 20);
         assert!(second.is_some(), "16 MiB are a quarter of all");
         assert!(mail_rest.reserve(source(1), 1).is_none(), "a quarter is the most");

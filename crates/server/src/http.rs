@@ -27,6 +27,7 @@ use crate::stop::StopSignal;
 
 /// How long a client may stop reading an answer. After that, its connection ends.
 const TAKE_MAX: Duration = Duration::from_secs(10);
+
 /// Answers up to this size are always sent, because such answers report health or an error.
 const SMALL_BYTES: usize = 1 << 10;
 
