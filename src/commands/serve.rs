@@ -1,6 +1,7 @@
 //! `hark serve`: opens the archive, runs the server on it, and handles signals.
 
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -132,8 +133,10 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
         .enable_all()
         .build()
         .context("the system does not let Hark start its threads")?;
-    // Other threads wait for the server, so a panic in it must end the process.
     let serving = serve(args, location, networks, (served.lock.clone(), served.taking.take()), log);
+    // Without its type, the server is compiled once, and not in each loop of the runtime.
+    let serving: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(serving);
+    // Other threads wait for the server, so a panic in it must end the process.
     let code = vital::run("the server", || runtime.block_on(serving))?;
     drop(runtime);
     drop(mirrors);

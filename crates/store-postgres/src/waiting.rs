@@ -5,6 +5,7 @@
 //! is slow and blocks the other tasks of the thread, so it is logged once.
 
 use std::panic::resume_unwind;
+use std::pin::{Pin, pin};
 use std::sync::Once;
 use std::thread::{Builder, scope};
 
@@ -27,18 +28,11 @@ impl ConnectionRuntime {
         &self,
         work: impl Future<Output = T> + Send,
     ) -> Result<T, StatementError> {
-        let Some(runtime) = &self.0 else {
-            return Err(StatementError::Away("the connection is closed".into()));
-        };
-        if Handle::try_current().is_err() || blocking::is_allowed() {
-            return Ok(runtime.block_on(work));
+        let mut result = None;
+        if let Some(runtime) = &self.0 {
+            drive(runtime, pin!(async { result = Some(work.await) }))?;
         }
-        report();
-        scope(|scope| {
-            let waiting = Builder::new().spawn_scoped(scope, || runtime.block_on(work));
-            let waiting = waiting.map_err(|error| unable(&error))?;
-            Ok(waiting.join().unwrap_or_else(|panic| resume_unwind(panic)))
-        })
+        result.ok_or_else(|| StatementError::Away("the connection is closed".into()))
     }
 }
 
@@ -50,6 +44,25 @@ impl Drop for ConnectionRuntime {
             runtime.shutdown_background();
         }
     }
+}
+
+/// Runs `work` to its end. Work of all types shares one function, which is compiled once with the
+/// loops of the runtime.
+fn drive(
+    runtime: &Runtime,
+    work: Pin<&mut (dyn Future<Output = ()> + Send)>,
+) -> Result<(), StatementError> {
+    if Handle::try_current().is_err() || blocking::is_allowed() {
+        runtime.block_on(work);
+        return Ok(());
+    }
+    report();
+    scope(|scope| {
+        let waiting = Builder::new().spawn_scoped(scope, || runtime.block_on(work));
+        let waiting = waiting.map_err(|error| unable(&error))?;
+        waiting.join().unwrap_or_else(|panic| resume_unwind(panic));
+        Ok(())
+    })
 }
 
 fn unable(error: &std::io::Error) -> StatementError {
