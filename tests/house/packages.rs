@@ -131,3 +131,15 @@ fn documents_show_the_whole_example() {
     let is_code = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with("//");
     assert!(main.lines().filter(is_code).count() <= 24, "a beginner reads some 20 lines");
 }
+
+#[test]
+fn the_oldest_rust_is_the_same_everywhere() {
+    let root: toml::Table = read("Cargo.toml").parse().expect("a manifest");
+    let version = root["workspace"]["package"]["rust-version"].as_str().expect("a version");
+    for page in ["README.md", "docs/install.md"] {
+        let named = read(page).contains(&format!("Rust {version} or newer"));
+        assert!(named, "{page} names another version of Rust");
+    }
+    let image = read("deploy/Dockerfile");
+    assert!(image.contains(&format!("FROM rust:{version}-")), "the image has another Rust");
+}
