@@ -7,7 +7,7 @@
 use hark_archive::effects::Rules;
 use std::sync::Arc;
 
-use hark_archive::{Id, Query, Record, TextSource};
+use hark_archive::{Id, Query, Record, RecordHeader, TextSource};
 
 pub mod nostr;
 pub mod object;
@@ -69,6 +69,40 @@ pub trait LineFormat: Send + Sync {
     }
     /// Makes a reader of lines. A reader has its own buffers, so each thread needs its own reader.
     fn reader(&self, options: &ReadOptions) -> Box<dyn LineReader>;
+    /// Makes a check of stored records. The check fails if the bytes of a record are no message of
+    /// this network, if the record's id is not the hash of the message, or if the record has another
+    /// time, kind or author than the message. Signatures are not checked.
+    fn record_check(&self) -> RecordCheck<'_> {
+        let record_bytes_max = u32::MAX as usize;
+        let options = ReadOptions { record_bytes_max, ..ReadOptions::default() };
+        let mut reader = self.reader(&options);
+        let (mut line, mut again) = (Vec::new(), Vec::new());
+        Box::new(move |record| {
+            line.clear();
+            self.write(record, &mut line);
+            reader.read(&line, &|_| false, &mut again)?;
+            let message = Record::new(&again).map_err(|error| malformed(&error.to_string()))?;
+            must_have_fields(record, &message.head())
+        })
+    }
+}
+
+/// Checks a stored record; see [`LineFormat::record_check`].
+pub type RecordCheck<'a> = Box<dyn FnMut(&Record<'_>) -> Result<(), LineFault> + 'a>;
+
+/// Fails if a record has another id, time, kind or author than its message.
+fn must_have_fields(record: &Record<'_>, message: &RecordHeader) -> Result<(), LineFault> {
+    let found = record.head();
+    if found.id != message.id {
+        return Err(LineFault::Id);
+    }
+    let is_same =
+        (found.time, found.kind, found.author) == (message.time, message.kind, message.author);
+    if is_same { Ok(()) } else { Err(malformed("its time, kind or author is not the message's")) }
+}
+
+fn malformed(text: &str) -> LineFault {
+    LineFault::Malformed(text.into())
 }
 
 /// How lines are read. The default checks every line. Expired records are refused if `now_s` is set.

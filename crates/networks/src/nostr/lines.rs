@@ -1,12 +1,12 @@
 //! Events as lines: each line is the JSON of an event in the form that clients send.
 
-use hark_archive::{Id, Record};
+use hark_archive::{Id, Record, RecordHeader};
 use hark_codec::crypto::SignatureVerifier;
 use hark_codec::nostr::{CheckError, Event, EventArena, EventEncoder, VerifiedEvent};
 
 use super::admit::{OwnUrls, PrivateLabels, larger_than};
 use super::rules::{KindClass, class};
-use crate::{LineFault, LineFormat, LineReader, ReadOptions};
+use crate::{LineFault, LineFormat, LineReader, ReadOptions, RecordCheck, must_have_fields};
 
 /// Number of parsed keys that a reader caches: events of one author often follow each other.
 const KEY_SLOTS: usize = 4096;
@@ -30,6 +30,20 @@ impl LineFormat for EventLines {
             arena: EventArena::new(),
             encoder: EventEncoder::default(),
             verifier: SignatureVerifier::new(KEY_SLOTS),
+        })
+    }
+
+    fn record_check(&self) -> RecordCheck<'_> {
+        let mut arena = EventArena::new();
+        Box::new(move |record| {
+            let event = Event::parse(record.wire(), &mut arena)
+                .map_err(|error| LineFault::Malformed(error.to_string()))?;
+            if !event.has_valid_id() {
+                return Err(LineFault::Id);
+            }
+            let (time, kind) = (event.created_at(), event.kind().into());
+            let (id, author) = (*event.id(), Some(*event.pubkey()));
+            must_have_fields(record, &RecordHeader { id, time, author, kind, expires: None })
         })
     }
 }
@@ -83,6 +97,31 @@ mod tests {
     use hark_codec::nostr::EventDraft;
 
     use super::*;
+
+    /// A record whose bytes were changed is not a message of its id. Its signature is not compared.
+    #[test]
+    fn a_record_is_compared_with_its_message() {
+        let keys = KeyPair::from_secret([7; 32]).unwrap();
+        let (mut json, mut record) = (Vec::new(), Vec::new());
+        EventDraft { created_at: 1, kind: 1, tags: &[], content: "text" }.sign(&keys, &mut json);
+        let mut reader = EventLines.reader(&ReadOptions::default());
+        reader.read(&json, &|_| false, &mut record).unwrap();
+        let check = |bytes: &[u8]| EventLines.record_check()(&Record::new(bytes).unwrap());
+        assert_eq!(check(&record), Ok(()));
+        let at = |text: &[u8]| record.windows(text.len()).position(|found| found == text).unwrap();
+        let (content, signature) = (at(b"text"), at(br#""sig":""#) + 7);
+        for (at, expected) in
+            [(content, Err(LineFault::Id)), (0, Err(LineFault::Id)), (signature, Ok(()))]
+        {
+            let mut changed = record.clone();
+            changed[at] = if changed[at] == b'0' { b'1' } else { b'0' };
+            assert_eq!(check(&changed), expected, "byte {at}");
+        }
+        // The time in the record's header.
+        let mut changed = record.clone();
+        changed[32] ^= 2;
+        assert!(matches!(check(&changed), Err(LineFault::Malformed(_))));
+    }
 
     /// The white space and the escapes of a line do not count towards the maximum size, as for an
     /// event that a client sends.

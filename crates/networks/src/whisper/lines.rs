@@ -129,6 +129,12 @@ mod tests {
             let again = read(str::from_utf8(&line).unwrap(), false).unwrap();
             assert_eq!(again, record);
             assert_eq!(Record::new(&again).unwrap().wire(), rlp);
+            let mut check = EnvelopeLines.record_check();
+            assert_eq!(check(&Record::new(&record).unwrap()), Ok(()));
+            let mut changed = record.clone();
+            // The last byte of the nonce.
+            *changed.last_mut().unwrap() ^= 1;
+            assert_eq!(check(&Record::new(&changed).unwrap()), Err(LineFault::Id));
         }
         let mut line = Vec::new();
         let record = read(LINE, false).unwrap();
