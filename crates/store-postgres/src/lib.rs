@@ -8,6 +8,9 @@
 //! `connector`, `session` and `pool` manage connections.
 
 pub use address::{AddressError, ConnectError, DatabaseAddress};
+pub use check::{
+    CheckProgress, DatabaseCheck, DatabaseFault, FaultSort, MessageCheck, Remedy, check,
+};
 pub use distribute::{DistributeError, Distribution, distribute};
 pub use migrate::{MigrateError, Migration};
 pub use open::{DatabaseOpenError, migrations};
@@ -17,6 +20,7 @@ pub use store::PostgresStore;
 pub use words::state::WordProgress;
 
 mod address;
+mod check;
 mod citus;
 pub mod cluster;
 mod commit;

@@ -1,7 +1,9 @@
 //! Opens a shelf in a database.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32};
 
+use hark_archive::TextSource;
 use hark_archive::effects::Rules;
 use parking_lot::Mutex;
 
@@ -139,6 +141,34 @@ fn properties(
         common_labels: options.common_labels,
         listed_labels: options.listed_labels,
     }
+}
+
+/// The tables of a shelf, entered by a session that only reads.
+pub(crate) struct EnteredTables {
+    pub(crate) layout: &'static dyn Layout,
+    pub(crate) session: DatabaseSession,
+    pub(crate) shelf: ShelfProperties,
+    /// The texts whose words this process indexes.
+    pub(crate) texts: Option<Arc<dyn TextSource>>,
+}
+
+/// Opens a session on a shelf's tables. Fails if migrations are missing. Nothing is written, so the
+/// database may be a replica.
+pub(crate) fn enter_tables(
+    url: &str,
+    shelf: &str,
+    rules: Box<dyn Rules>,
+    options: &PostgresOptions,
+) -> Result<EnteredTables, DatabaseOpenError> {
+    let schema = schema(shelf)?;
+    let EnteredShelf { layout, mut session, .. } = enter(url, &schema, options)?;
+    let options = PostgresOptions { migrate: false, ..options.clone() };
+    prepare_tables(&mut session, layout, (shelf, &schema), &options)?;
+    let secret = stats::secret(&mut session)?;
+    let terms = DatabaseTermHasher::new(&secret);
+    let texts = options.texts.clone().filter(|_| layout.facts().has_words);
+    let shelf = properties(rules, terms, &options);
+    Ok(EnteredTables { layout, session, shelf, texts })
 }
 
 /// If `options.migrate` is set, applies the missing migrations; otherwise fails if migrations are

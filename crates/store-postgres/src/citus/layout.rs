@@ -2,11 +2,13 @@
 
 use tokio_postgres::Row;
 
+use super::check::CitusCheck;
 use super::commit;
 use super::count::statements;
 use super::finder::CitusSteps;
 use super::statement::CitusStatement;
 use super::workers::set_planning;
+use crate::check::steps::CheckSteps;
 use crate::commit::fetch::{FetchedState, RuleLookups};
 use crate::commit::{CommitAttempt, PreparedPut, ShelfAdvance};
 use crate::count::CountStatements;
@@ -124,6 +126,10 @@ impl Layout for CitusLayout {
         _: u64,
     ) -> Option<CountStatements> {
         statements(asked, terms)
+    }
+
+    fn check_steps(&self) -> Box<dyn CheckSteps> {
+        Box::new(CitusCheck::default())
     }
 
     fn prepare_committer(&self, session: &mut DatabaseSession) -> Result<(), StatementError> {

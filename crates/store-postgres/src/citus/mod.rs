@@ -8,6 +8,7 @@ pub(crate) use statement::CitusStatement;
 pub(crate) use statement::{ValueCount, WindowForm, WindowTable};
 pub(crate) use workers::{exists, has_workers};
 
+mod check;
 mod commit;
 mod count;
 mod density;

@@ -1,6 +1,7 @@
 //! A layout of a shelf's tables: all steps in which layouts differ.
 
 use super::shared::MigrationText;
+use crate::check::steps::CheckSteps;
 use crate::commit::fetch::{FetchedState, RuleLookups};
 use crate::commit::{CommitAttempt, PreparedPut, ShelfAdvance};
 use crate::count::CountStatements;
@@ -81,6 +82,9 @@ pub(crate) trait Layout: Send + Sync {
         terms: &DatabaseTermHasher,
         budget: u64,
     ) -> Option<CountStatements>;
+
+    /// Returns the steps for a new check.
+    fn check_steps(&self) -> Box<dyn CheckSteps>;
 
     /// Prepares a session for commits.
     fn prepare_committer(&self, session: &mut DatabaseSession) -> Result<(), StatementError>;

@@ -3,10 +3,12 @@
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use super::check::PlainCheck;
 use super::commit;
 use super::count::statements;
 use super::finder::PlainSteps;
 use super::statement::PlainStatement;
+use crate::check::steps::CheckSteps;
 use crate::commit::fetch::{FetchedState, RuleLookups};
 use crate::commit::{CommitAttempt, PreparedPut, ShelfAdvance};
 use crate::count::CountStatements;
@@ -122,6 +124,10 @@ impl Layout for PlainLayout {
         budget: u64,
     ) -> Option<CountStatements> {
         Some(statements(asked, terms, budget))
+    }
+
+    fn check_steps(&self) -> Box<dyn CheckSteps> {
+        Box::new(PlainCheck::default())
     }
 
     fn prepare_committer(&self, _: &mut DatabaseSession) -> Result<(), StatementError> {

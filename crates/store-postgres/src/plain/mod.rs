@@ -7,6 +7,7 @@ pub(crate) use retire::oldest_part;
 pub(crate) use statement::PlainStatement;
 
 mod by_kind;
+mod check;
 mod choice;
 mod commit;
 mod count;

@@ -4,7 +4,7 @@ use crate::layout::LOCK_TIMEOUT_MS;
 
 /// The mark of a record, with class 0: the first 62 bits of the record's id, with the first bit
 /// inverted.
-const MARK: &str = "((('x' || encode(substr(r.id, 1, 8), 'hex'))::bit(64)::bigint | 3) - 3) \
+pub(super) const MARK: &str = "((('x' || encode(substr(r.id, 1, 8), 'hex'))::bit(64)::bigint | 3) - 3) \
     # (-9223372036854775808)";
 
 /// For each value of a label, adds the number of spared records, within the transaction of

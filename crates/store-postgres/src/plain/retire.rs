@@ -86,7 +86,11 @@ fn count_spared(
 }
 
 /// Counts the records of a part, or of a retired part, with a limited number per statement.
-fn count(session: &mut DatabaseSession, number: i64, retired: bool) -> Result<i64, StatementError> {
+pub(super) fn count(
+    session: &mut DatabaseSession,
+    number: i64,
+    retired: bool,
+) -> Result<i64, StatementError> {
     let text = part_sql::count_part(number, retired);
     let (mut records, mut seq) = (0, i64::MIN);
     loop {
@@ -136,7 +140,7 @@ fn retire(
 }
 
 /// Counts the records of a retired part for each listed value, with a limited number per statement.
-fn count_values(
+pub(super) fn count_values(
     session: &mut DatabaseSession,
     number: i64,
 ) -> Result<HashMap<i64, i64>, StatementError> {

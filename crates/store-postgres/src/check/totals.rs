@@ -1,0 +1,147 @@
+//! The numbers that commits keep: the number of records, the numbers of puts, and the number of
+//! records for each listed value of a label.
+
+use std::collections::HashMap;
+
+use super::record::CheckedRecord;
+use super::report::{DatabaseCheck, DatabaseFault, FaultSort};
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
+
+/// Maximum number of listed values with a count of their own. If there are more, only the sum of
+/// all numbers is compared.
+const VALUES_MAX: usize = 1 << 21;
+/// Number of values that one statement reads.
+const PAGE: usize = 10_000;
+
+/// The state of a shelf, from the table `state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ShelfCounters {
+    pub(super) seq: i64,
+    pub(super) records: i64,
+}
+
+impl ShelfCounters {
+    pub(super) fn read(session: &mut DatabaseSession) -> Result<Self, StatementError> {
+        let rows = session.query_once("SELECT seq, records FROM state", &[])?;
+        let [row] = &rows[..] else {
+            return Err(StatementError::Refused(format!(
+                "its table `state` has {} rows instead of one",
+                rows.len()
+            )));
+        };
+        Ok(Self { seq: row.get(0), records: row.get(1) })
+    }
+}
+
+/// The records that a check has read, counted.
+#[derive(Default)]
+pub(super) struct RecordTally {
+    pub(super) records: i64,
+    /// The highest number of a put.
+    last: i64,
+    /// For each listed value, its number of records; empty if there are too many values.
+    values: HashMap<i64, i64>,
+    /// The same for all labels of damaged records, which may be listed.
+    damaged: HashMap<i64, i64>,
+    /// The sum of the numbers of `values`.
+    sum: i64,
+    has_too_many_values: bool,
+}
+
+impl RecordTally {
+    pub(super) fn add(&mut self, record: &CheckedRecord) {
+        self.records += 1;
+        self.last = self.last.max(record.seq);
+        if !record.is_whole {
+            for term in &record.terms {
+                *self.damaged.entry(*term).or_default() += 1;
+            }
+            return;
+        }
+        for term in &record.listed {
+            self.sum += 1;
+            if !self.has_too_many_values {
+                *self.values.entry(*term).or_default() += 1;
+            }
+        }
+        if self.values.len() > VALUES_MAX {
+            (self.values, self.has_too_many_values) = (HashMap::new(), true);
+        }
+    }
+
+    /// Compares the numbers with those of the database. `besides` are the numbers that the counters
+    /// contain in addition.
+    pub(super) fn compare(
+        mut self,
+        session: &mut DatabaseSession,
+        counters: ShelfCounters,
+        besides: (HashMap<i64, i64>, i64),
+        report: &mut DatabaseCheck,
+    ) -> Result<(), StatementError> {
+        let (values, records) = besides;
+        let expected = self.records + records;
+        if counters.records != expected {
+            let kept = counters.records;
+            let what = format!("the number of records is {kept} instead of {expected}");
+            report.add(DatabaseFault::general(FaultSort::Counter, what));
+        }
+        if self.last > counters.seq {
+            let what = format!(
+                "a record has the number {}, and the newest number is {}",
+                self.last, counters.seq
+            );
+            report.add(DatabaseFault::general(FaultSort::Number, what));
+        }
+        for (term, records) in values {
+            self.sum += records;
+            *self.values.entry(term).or_default() += records;
+        }
+        self.compare_values(session, report)
+    }
+
+    fn compare_values(
+        mut self,
+        session: &mut DatabaseSession,
+        report: &mut DatabaseCheck,
+    ) -> Result<(), StatementError> {
+        let text = "SELECT term, records FROM label_value WHERE term > $1 ORDER BY term LIMIT $2";
+        let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
+        let (mut after, mut sum) = (i64::MIN, 0);
+        loop {
+            let rows = session.query_once(text, &[&after, &limit])?;
+            for row in &rows {
+                let (term, kept): (i64, i64) = (row.get(0), row.get(1));
+                let damaged = self.damaged.get(&term).copied().unwrap_or_default();
+                let expected = self.values.remove(&term).unwrap_or_default() + damaged;
+                (after, sum) = (term, sum + kept - damaged);
+                if kept != expected && !self.has_too_many_values {
+                    let what = format!(
+                        "the value with the term {term} has {kept} records instead of {expected}"
+                    );
+                    report.add(DatabaseFault::general(FaultSort::Counter, what));
+                }
+            }
+            if rows.len() < PAGE {
+                break;
+            }
+        }
+        if self.has_too_many_values {
+            if sum != self.sum {
+                let what = format!(
+                    "the listed values have {sum} records together instead of {}",
+                    self.sum
+                );
+                report.add(DatabaseFault::general(FaultSort::Counter, what));
+            }
+            return Ok(());
+        }
+        let mut missing: Vec<(i64, i64)> = self.values.into_iter().collect();
+        missing.sort_unstable();
+        for (term, expected) in missing {
+            let what = format!("the value with the term {term} is missing, for {expected} records");
+            report.add(DatabaseFault::general(FaultSort::Counter, what));
+        }
+        Ok(())
+    }
+}

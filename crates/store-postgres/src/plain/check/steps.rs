@@ -1,0 +1,211 @@
+//! The steps of a check on one server. All happen in one transaction that only reads, so all of them
+//! see the same snapshot. A cursor reads the records in the order of the disk.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use hark_archive::TextSource;
+use tokio_postgres::Row;
+
+use super::orphans;
+use super::parts::RecordTables;
+use super::words::WordCheck;
+use crate::check::steps::{COLUMNS, CheckSteps};
+use crate::check::{
+    CheckedRecord, DatabaseCheck, DatabaseFault, FaultSort, IndexedTexts, LabelRows, PageRows,
+};
+use crate::commit::fetch::SlotQuery;
+use crate::error::StatementError;
+use crate::plain::retire;
+use crate::plain::statement::PlainStatement;
+use crate::session::DatabaseSession;
+use crate::time::IndexKey;
+use crate::words::state::WordState;
+
+/// Maximum number of attempts to begin, because another process may drop a part meanwhile.
+const TRIES: u32 = 5;
+
+/// The check of a shelf on one server.
+#[derive(Default)]
+pub(crate) struct PlainCheck {
+    tables: RecordTables,
+    words: WordCheck,
+    /// The parts that are being dropped, each with the number of records that the counter no longer
+    /// contains.
+    retired: Vec<(i64, i64)>,
+}
+
+impl PlainCheck {
+    /// Locks the tables before the snapshot begins: a table that is emptied or detached later would be
+    /// empty in every snapshot.
+    fn try_begin(&mut self, session: &mut DatabaseSession) -> Result<(), StatementError> {
+        session.batch(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
+             LOCK TABLE record, tag, word, worded, forbid, label_value IN ACCESS SHARE MODE",
+        )?;
+        let rows =
+            session.query_once("SELECT number, records FROM retired ORDER BY number", &[])?;
+        self.retired = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        for (number, _) in &self.retired {
+            session.batch(&format!("LOCK TABLE retired_record_{number} IN ACCESS SHARE MODE"))?;
+        }
+        session.batch(&format!(
+            "SET LOCAL enable_seqscan = on; \
+             DECLARE checked NO SCROLL CURSOR FOR SELECT {COLUMNS}, r.tableoid FROM record r; \
+             SET LOCAL enable_seqscan = off"
+        ))
+    }
+}
+
+impl CheckSteps for PlainCheck {
+    fn is_snapshot(&self) -> bool {
+        true
+    }
+
+    fn begin(&mut self, session: &mut DatabaseSession) -> Result<(), StatementError> {
+        for _ in 1..TRIES {
+            match self.try_begin(session) {
+                Err(StatementError::Missing(_) | StatementError::Busy(_)) => {
+                    session.batch("ROLLBACK")?;
+                }
+                begun => return begun,
+            }
+        }
+        self.try_begin(session)
+    }
+
+    fn indexed_texts(
+        &mut self,
+        session: &mut DatabaseSession,
+        own: Option<&Arc<dyn TextSource>>,
+    ) -> Result<IndexedTexts, StatementError> {
+        let state = WordState::read(session)?;
+        let Some(texts) = state.texts else { return Ok(IndexedTexts::None) };
+        let own = own.filter(|own| own.fingerprint().cast_signed() == texts);
+        Ok(own.map_or(IndexedTexts::Unknown, |own| {
+            IndexedTexts::Known(Arc::clone(own), state.words_seq)
+        }))
+    }
+
+    fn tables(
+        &mut self,
+        session: &mut DatabaseSession,
+        report: &mut DatabaseCheck,
+    ) -> Result<(), StatementError> {
+        self.tables = RecordTables::read(session, report)?;
+        Ok(())
+    }
+
+    fn next_records(
+        &mut self,
+        session: &mut DatabaseSession,
+        count: usize,
+    ) -> Result<Option<Vec<Row>>, StatementError> {
+        let rows = session.query_once(&format!("FETCH FORWARD {count} FROM checked"), &[])?;
+        Ok((!rows.is_empty()).then_some(rows))
+    }
+
+    fn records_again(
+        &mut self,
+        session: &mut DatabaseSession,
+        numbers: &[i64],
+    ) -> Result<Vec<Row>, StatementError> {
+        let text =
+            format!("SELECT {COLUMNS}, r.tableoid FROM record r WHERE r.seq = ANY($1::bigint[])");
+        session.query_once(&text, &[&numbers])
+    }
+
+    fn location_fault(&self, row: &Row, record: &CheckedRecord) -> Option<DatabaseFault> {
+        let what = self.tables.fault(row.get(8), row.get(1))?;
+        Some(DatabaseFault::of(FaultSort::Part, &record.key.id, what))
+    }
+
+    fn label_counts(
+        &mut self,
+        session: &mut DatabaseSession,
+        labels: &LabelRows,
+    ) -> Result<Vec<(usize, i64)>, StatementError> {
+        let text = "SELECT v.n, c.count FROM \
+            unnest($1::bigint[], $2::int[], $3::bigint[], $4::bytea[]) \
+            WITH ORDINALITY AS v(term, kind, time, id, n) CROSS JOIN LATERAL \
+            (SELECT count(*) AS count FROM tag t WHERE t.term = v.term AND t.kind = v.kind \
+            AND t.time = v.time AND t.id = v.id) c WHERE c.count <> 1";
+        let LabelRows { terms, kinds, times, ids, .. } = labels;
+        let rows = session.query_once(text, &[terms, kinds, times, ids])?;
+        Ok(rows.iter().map(|row| (row.get::<_, i64>(0) as usize - 1, row.get(1))).collect())
+    }
+
+    fn slot_holders(
+        &self,
+        session: &mut DatabaseSession,
+        slots: &[SlotQuery],
+    ) -> Result<Vec<(usize, IndexKey)>, StatementError> {
+        let (termed, plain): (Vec<usize>, Vec<usize>) =
+            (0..slots.len()).partition(|at| slots[*at].term.is_some());
+        let authors = |of: &[usize]| of.iter().map(|at| &slots[*at].author[..]).collect();
+        let kinds = |of: &[usize]| of.iter().map(|at| slots[*at].kind).collect();
+        let mut holders = Vec::new();
+        let mut add = |of: &[usize], rows: &[Row]| {
+            for row in rows {
+                let id: &[u8] = row.get(2);
+                let id = id.try_into().unwrap_or_default();
+                let at = of[row.get::<_, i64>(0) as usize - 1];
+                holders.push((at, IndexKey { time: row.get(1), id }));
+            }
+        };
+        if !plain.is_empty() {
+            let (authors, kinds): (Vec<&[u8]>, Vec<i32>) = (authors(&plain), kinds(&plain));
+            add(&plain, &session.query(PlainStatement::Slots, &[&authors, &kinds])?);
+        }
+        if !termed.is_empty() {
+            let (authors, kinds): (Vec<&[u8]>, Vec<i32>) = (authors(&termed), kinds(&termed));
+            let terms: Vec<i64> = termed.iter().filter_map(|at| slots[*at].term).collect();
+            add(&termed, &session.query(PlainStatement::TermSlots, &[&terms, &kinds, &authors])?);
+        }
+        Ok(holders)
+    }
+
+    fn forbidding(
+        &self,
+        session: &mut DatabaseSession,
+        keys: &[i64],
+    ) -> Result<HashMap<i64, Vec<u8>>, StatementError> {
+        let rows = session.query(PlainStatement::Forbids, &[&keys])?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    }
+
+    fn compare_more(
+        &mut self,
+        session: &mut DatabaseSession,
+        records: &[CheckedRecord],
+    ) -> Result<Vec<DatabaseFault>, StatementError> {
+        self.words.compare(session, records)
+    }
+
+    fn orphans(
+        &mut self,
+        session: &mut DatabaseSession,
+        found: PageRows,
+        report: &mut DatabaseCheck,
+    ) -> Result<(), StatementError> {
+        orphans::add(session, found, self.words.rows(), report)
+    }
+
+    fn counted_besides(
+        &mut self,
+        session: &mut DatabaseSession,
+    ) -> Result<(HashMap<i64, i64>, i64), StatementError> {
+        let (mut values, mut records) = (HashMap::new(), 0);
+        for (number, counted) in &self.retired {
+            records += retire::count(session, *number, true)? - counted;
+            for (term, count) in retire::count_values(session, *number)? {
+                *values.entry(term).or_default() += count;
+            }
+        }
+        Ok((values, records))
+    }
+
+    fn end(&mut self, session: &mut DatabaseSession) -> Result<(), StatementError> {
+        session.batch("COMMIT")
+    }
+}

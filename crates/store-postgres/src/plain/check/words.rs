@@ -1,0 +1,152 @@
+//! Compares the rows of words with the records.
+
+use std::collections::HashMap;
+
+use crate::check::{CheckedRecord, DatabaseFault, FaultSort};
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
+use crate::words::mark::mark;
+
+/// Maximum number of words that one statement looks up.
+const PROBES_MAX: usize = 5_000;
+/// The class of a word whose class is unknown.
+const NO_CLASS: i64 = -1;
+
+/// The check of the rows of words.
+#[derive(Default)]
+pub(super) struct WordCheck {
+    word: u64,
+    worded: u64,
+}
+
+/// A row of a word that must exist.
+struct WordProbe {
+    /// The index of the record.
+    at: usize,
+    word: Vec<u8>,
+    class: i64,
+}
+
+impl WordCheck {
+    /// The numbers of rows that the records have in the tables `word` and `worded`.
+    pub(super) fn rows(&self) -> (u64, u64) {
+        (self.word, self.worded)
+    }
+
+    /// Returns the faults of the rows of these records.
+    pub(super) fn compare(
+        &mut self,
+        session: &mut DatabaseSession,
+        records: &[CheckedRecord],
+    ) -> Result<Vec<DatabaseFault>, StatementError> {
+        let (mut faults, mut probes) = (Vec::new(), Vec::new());
+        let mut lists = self.lists(session, records)?;
+        for (at, record) in records.iter().enumerate() {
+            let lists = lists.remove(&at).unwrap_or_default();
+            if let Some(what) = list_fault(record, &lists) {
+                let sort = if lists.len() > 1 || record.words.as_ref().is_some_and(Vec::is_empty) {
+                    FaultSort::WordOrphan
+                } else {
+                    FaultSort::WordMissing
+                };
+                faults.push(DatabaseFault::of(sort, &record.key.id, what));
+            }
+            match &record.words {
+                Some(words) => probes.extend(words.iter().map(|(word, class)| WordProbe {
+                    at,
+                    word: word.clone(),
+                    class: i64::from(*class),
+                })),
+                None => probes.extend(lists.into_iter().flatten().map(|word| WordProbe {
+                    at,
+                    word,
+                    class: NO_CLASS,
+                })),
+            }
+        }
+        for probes in probes.chunks(PROBES_MAX) {
+            self.probe(session, records, probes, &mut faults)?;
+        }
+        Ok(faults)
+    }
+
+    /// Reads the lists of words of records, by the indices of the records.
+    fn lists(
+        &mut self,
+        session: &mut DatabaseSession,
+        records: &[CheckedRecord],
+    ) -> Result<HashMap<usize, Vec<Vec<Vec<u8>>>>, StatementError> {
+        let text = "SELECT v.n, w.words FROM unnest($1::bigint[], $2::bigint[], $3::int[]) \
+            WITH ORDINALITY AS v(time, mark, kind, n) CROSS JOIN LATERAL (SELECT w.words \
+            FROM worded w WHERE w.time = v.time AND w.mark = v.mark AND w.kind = v.kind OFFSET 0) w";
+        let times: Vec<i64> = records.iter().map(|record| record.key.time).collect();
+        let marks: Vec<i64> = records.iter().map(|record| mark(&record.key.id)).collect();
+        let kinds: Vec<i32> = records.iter().map(|record| record.kind).collect();
+        let rows = session.query_once(text, &[&times, &marks, &kinds])?;
+        self.worded += rows.len() as u64;
+        let mut lists: HashMap<usize, Vec<Vec<Vec<u8>>>> = HashMap::new();
+        for row in &rows {
+            lists.entry(row.get::<_, i64>(0) as usize - 1).or_default().push(row.get(1));
+        }
+        Ok(lists)
+    }
+
+    fn probe(
+        &mut self,
+        session: &mut DatabaseSession,
+        records: &[CheckedRecord],
+        probes: &[WordProbe],
+        faults: &mut Vec<DatabaseFault>,
+    ) -> Result<(), StatementError> {
+        let text = "SELECT v.n, c.count FROM \
+            unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[]) \
+            WITH ORDINALITY AS v(word, kind, time, mark, class, n) CROSS JOIN LATERAL \
+            (SELECT count(*) AS count, min(w.mark) AS mark FROM word w WHERE w.word = v.word \
+            AND w.kind = v.kind AND w.time = v.time AND w.mark >= v.mark AND w.mark <= v.mark + 3) c \
+            WHERE c.count <> 1 OR v.class >= 0 AND c.mark <> v.mark + v.class";
+        let of = |probe: &WordProbe| &records[probe.at];
+        let words: Vec<&[u8]> = probes.iter().map(|probe| &probe.word[..]).collect();
+        let kinds: Vec<i32> = probes.iter().map(|probe| of(probe).kind).collect();
+        let times: Vec<i64> = probes.iter().map(|probe| of(probe).key.time).collect();
+        let marks: Vec<i64> = probes.iter().map(|probe| mark(&of(probe).key.id)).collect();
+        let classes: Vec<i64> = probes.iter().map(|probe| probe.class).collect();
+        let rows = session.query_once(text, &[&words, &kinds, &times, &marks, &classes])?;
+        self.word += (probes.len() - rows.len()) as u64;
+        for row in &rows {
+            let probe = &probes[row.get::<_, i64>(0) as usize - 1];
+            let (count, word) = (row.get::<_, i64>(1), String::from_utf8_lossy(&probe.word));
+            self.word += count.max(0).cast_unsigned();
+            let (sort, what) = match count {
+                0 => (FaultSort::WordMissing, format!("the row of the word `{word}` is missing")),
+                1 => (
+                    FaultSort::WordMissing,
+                    format!("the row of the word `{word}` has another class"),
+                ),
+                _ => {
+                    (FaultSort::WordOrphan, format!("there are {count} rows of the word `{word}`"))
+                }
+            };
+            faults.push(DatabaseFault::of(sort, &of(probe).key.id, what));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the fault of the lists of words that a record has; `None` if there is none.
+fn list_fault(record: &CheckedRecord, lists: &[Vec<Vec<u8>>]) -> Option<&'static str> {
+    if lists.len() > 1 {
+        return Some("there are several lists of the record's words");
+    }
+    let expected = record.words.as_ref()?;
+    let Some(list) = lists.first() else {
+        return (!expected.is_empty()).then_some("the list of the record's words is missing");
+    };
+    if expected.is_empty() {
+        return Some("there is a list of words, and no words of the record are indexed");
+    }
+    let mut expected: Vec<&[u8]> = expected.iter().map(|(word, _)| &word[..]).collect();
+    let mut found: Vec<&[u8]> = list.iter().map(|word| &word[..]).collect();
+    expected.sort_unstable();
+    found.sort_unstable();
+    (expected != found).then_some("the list of the record's words differs from the record")
+}

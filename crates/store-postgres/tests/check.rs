@@ -1,0 +1,269 @@
+//! The check of a shelf names each sort of fault, and finds no fault in a shelf without faults, also
+//! while records are stored and deleted.
+
+mod checked;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hark_archive::effects::KeepAll;
+use hark_archive::{Query, Store};
+use hark_networks::nostr::Nostr;
+use hark_networks::whisper::Whisper;
+use hark_store_postgres::{DatabaseOpenError, PostgresOptions};
+use hark_testkit::postgres::{Cluster, Database};
+use hark_testkit::wait::until;
+
+use checked::{
+    checked, counts, event, events, no_faults, open, open_with, options, put, shelves, try_check,
+};
+
+/// Makes a copy of a database to which nobody is connected.
+fn copied<'a>(database: &Database<'a>, number: usize) -> Database<'a> {
+    let name = format!("{}_{number}", database.name);
+    database.cluster.sql("postgres", &format!("CREATE DATABASE {name} TEMPLATE {}", database.name));
+    Database { url: database.cluster.url(&name), name, cluster: database.cluster }
+}
+
+/// Selects one row of a table: the first that meets a condition, in a fixed order.
+fn one(table: &str, condition: &str) -> String {
+    format!(
+        "(tableoid, ctid) = (SELECT tableoid, ctid FROM {table} WHERE {condition} \
+         ORDER BY tableoid, ctid LIMIT 1)"
+    )
+}
+
+/// The condition that a record is a note with the word `about`.
+const NOTE: &str = "kind = 1 AND position('\\x61626f7574'::bytea in body) > 0";
+
+#[test]
+fn shelves_of_all_networks_have_no_faults_on_one_server_and_on_its_replica() {
+    let cluster = Cluster::with(&["fsync=off"]);
+    let database = cluster.database("check clean");
+    let replica = cluster.replica();
+    for (network, lines) in shelves(240) {
+        let store = open(&database.url, network);
+        assert!(put(&store, network, &lines) > lines.len() / 2);
+        let stored = store.stats().records;
+        let report = checked(&database.url, network);
+        assert_eq!((counts(&report), &report.notes), (no_faults(), &Vec::new()));
+        assert_eq!(report.records, stored);
+        assert!(report.labels > 0 && report.parts >= 2, "{report:?}");
+        assert_eq!(report.words > 0, network.name() == "nostr");
+        let schema = format!("hark_{}", network.name());
+        let newest = format!("SELECT seq FROM {schema}.state");
+        let here = database.sql(&newest);
+        until("the replica has all records", || {
+            replica.try_sql(&database.name, &newest).is_ok_and(|there| there == here)
+        });
+        assert_eq!(checked(&replica.url(&database.name), network), report);
+    }
+    let (log, of_replica) = (cluster.log(), replica.log());
+    assert!(!log.contains("ERROR:"), "{log}");
+    assert!(!of_replica.contains("read-only transaction"), "{of_replica}");
+}
+
+#[test]
+fn each_sort_of_fault_is_named_and_nothing_else() {
+    let database = Cluster::shared().database("check faults");
+    let store = open(&database.url, &Nostr);
+    put(&store, &Nostr, &events(120));
+    drop(store);
+    let note = one("record", NOTE);
+    let cases: &[(&str, String)] = &[
+        ("label_missing", format!("DELETE FROM tag WHERE {}", one("tag", "true"))),
+        (
+            "label_missing",
+            "DELETE FROM tag t USING (SELECT id, terms FROM record WHERE kind = 30023 LIMIT 1) r \
+             WHERE t.id = r.id AND t.term = r.terms[1]"
+                .into(),
+        ),
+        (
+            "label_orphan",
+            "INSERT INTO tag SELECT term, time, kind, decode(repeat('ab', 32), 'hex') \
+             FROM tag LIMIT 1"
+                .into(),
+        ),
+        ("label_double", "INSERT INTO tag SELECT * FROM tag LIMIT 1".into()),
+        ("column", format!("UPDATE record SET time = time + 1 WHERE {note}")),
+        ("column", format!("UPDATE record SET kind = 7 WHERE {note}")),
+        ("column", format!("UPDATE record SET terms = terms[2:] WHERE {note}")),
+        (
+            "message",
+            format!(
+                "UPDATE record SET body = set_byte(body, \
+                 position('\\x61626f7574'::bytea in body) - 1, 65) WHERE {note}"
+            ),
+        ),
+        ("unreadable", format!("UPDATE record SET body = substr(body, 1, 60) WHERE {note}")),
+        ("forbid_missing", format!("DELETE FROM forbid WHERE {}", one("forbid", "true"))),
+        (
+            "forbid_orphan",
+            "INSERT INTO forbid SELECT key, time, decode(repeat('ab', 32), 'hex') \
+             FROM forbid LIMIT 1"
+                .into(),
+        ),
+        ("word_missing", format!("DELETE FROM word WHERE {}", one("word", "true"))),
+        ("word_missing", format!("DELETE FROM worded WHERE {}", one("worded", "true"))),
+        (
+            "word_orphan",
+            "INSERT INTO word SELECT time, mark, kind, '\\x7a7a7a7a' FROM word LIMIT 1".into(),
+        ),
+        (
+            "word_orphan",
+            "INSERT INTO worded SELECT time, mark + 4, kind, words FROM worded LIMIT 1".into(),
+        ),
+        ("counter", "UPDATE state SET records = records + 1".into()),
+        ("number", "UPDATE state SET seq = seq - 1".into()),
+        (
+            "number",
+            "UPDATE record SET seq = (SELECT min(seq) FROM record) \
+             WHERE seq = (SELECT max(seq) FROM record)"
+                .into(),
+        ),
+    ];
+    for (at, (sort, sql)) in cases.iter().enumerate() {
+        let broken = copied(&database, at);
+        broken.sql(&format!("SET search_path = hark_nostr; SET hark.writes_words = on; {sql}"));
+        let report = checked(&broken.url, &Nostr);
+        let found: Vec<_> = counts(&report).into_iter().collect();
+        assert_eq!(found, [(*sort, 1)], "{sql}: {report:?}");
+        assert_eq!(report.faults.len(), 1, "{sql}: {report:?}");
+        // A process with other settings does not know the words of the records, and finds all other
+        // faults.
+        if !sort.starts_with("word") {
+            let options = PostgresOptions { texts: None, ..options(&Nostr) };
+            let other = try_check(&broken.url, &Nostr, &options).expect("checks");
+            assert_eq!(counts(&other), counts(&report));
+        }
+    }
+    assert_eq!(counts(&checked(&database.url, &Nostr)), no_faults());
+}
+
+#[test]
+fn the_list_of_parts_is_compared_with_the_tables() {
+    let database = Cluster::shared().database("check parts");
+    put(&open(&database.url, &Nostr), &Nostr, &events(120));
+    let schema = "SET search_path = hark_nostr;";
+    // No part of these times has tables.
+    database.sql(&format!("{schema} INSERT INTO part VALUES (7, 700, 800)"));
+    let report = checked(&database.url, &Nostr);
+    assert_eq!(counts(&report), [("part_table", 2)].into(), "{report:?}");
+    assert!(report.faults[0].what.contains("record_7"), "{report:?}");
+    // The tables of a part that is not listed.
+    database.sql(&format!(
+        "{schema} DELETE FROM part WHERE number = 7; \
+         DELETE FROM part WHERE number = (SELECT max(number) FROM part)"
+    ));
+    let report = checked(&database.url, &Nostr);
+    assert_eq!(counts(&report), [("part_table", 4)].into(), "{report:?}");
+}
+
+#[test]
+fn records_that_the_rules_forbid_are_found() {
+    let database = Cluster::shared().database("check rules");
+    let old = event(1, 10, 0, &[], "{}");
+    let deleted = event(1, 20, 1, &[], "not so");
+    let (new, deletion) =
+        (event(1, 11, 0, &[], "{}"), event(1, 21, 5, &[&["e", &checked::id(&deleted)]], ""));
+    assert_eq!(put(&open(&database.url, &Nostr), &Nostr, &[new, deletion]), 2);
+    let lax = open_with(&database.url, &Nostr, Box::new(KeepAll));
+    assert_eq!(put(&lax, &Nostr, &[old.clone(), deleted.clone()]), 2);
+    let report = checked(&database.url, &Nostr);
+    assert_eq!(counts(&report), [("forbidden", 1), ("old_version", 1)].into(), "{report:?}");
+    let ids: Vec<_> = report.faults.iter().filter_map(|fault| fault.id.clone()).collect();
+    assert!(ids.contains(&checked::id(&old)) && ids.contains(&checked::id(&deleted)), "{ids:?}");
+}
+
+#[test]
+fn the_numbers_of_listed_values_are_compared() {
+    let database = Cluster::shared().database("check values");
+    put(&open(&database.url, &Whisper), &Whisper, &checked::envelopes(600));
+    let schema = "SET search_path = hark_whisper;";
+    let value = one("label_value", "true");
+    database.sql(&format!("{schema} UPDATE label_value SET records = records + 1 WHERE {value}"));
+    let report = checked(&database.url, &Whisper);
+    assert_eq!(counts(&report), [("counter", 1)].into(), "{report:?}");
+    database.sql(&format!("{schema} DELETE FROM label_value"));
+    let report = checked(&database.url, &Whisper);
+    assert_eq!(counts(&report), [("counter", 12)].into(), "{report:?}");
+}
+
+#[test]
+fn faults_are_listed_up_to_a_number_of_each_sort() {
+    let database = Cluster::shared().database("check many");
+    put(&open(&database.url, &Nostr), &Nostr, &events(120));
+    let tags = database.sql("SELECT count(*) FROM hark_nostr.tag").parse().expect("a number");
+    database.sql("DELETE FROM hark_nostr.tag");
+    let report = checked(&database.url, &Nostr);
+    assert_eq!(counts(&report), [("label_missing", tags)].into());
+    assert_eq!((report.fault_count(), report.faults.len()), (tags, 20));
+}
+
+#[test]
+fn a_check_beside_a_writer_finds_no_faults() {
+    let database = Cluster::shared().database("check beside");
+    let store = open(&database.url, &Nostr);
+    put(&store, &Nostr, &events(60));
+    let count = || store.count(&Query::default()).expect("counts");
+    let (before, ended) = (count(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0_u64.. {
+                if ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                let at = 60_000 + number;
+                let note = event(9, at, 1, &[&["t", "beside"]], &format!("about {number}"));
+                let profile = event(9, at, 0, &[], "{}");
+                let deletion = event(9, at, 5, &[&["e", &checked::id(&note)]], "");
+                let kept = event(9, at, 1, &[&["t", "kept"]], &format!("kept {number}"));
+                put(&store, &Nostr, &[note, profile, kept]);
+                put(&store, &Nostr, &[deletion]);
+            }
+        });
+        until("the writer has begun", || count() > before);
+        for _ in 0..10 {
+            let report = checked(&database.url, &Nostr);
+            assert_eq!(counts(&report), no_faults(), "{report:?}");
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(counts(&checked(&database.url, &Nostr)), no_faults());
+}
+
+#[test]
+fn a_part_that_is_being_dropped_is_no_fault() {
+    let database = Cluster::shared().database("check retired");
+    let store = open(&database.url, &Whisper);
+    put(&store, &Whisper, &checked::envelopes(600));
+    // The state after a process has detached a part, which had 3 records more than were counted.
+    database.sql(
+        "SET search_path = hark_whisper; SET hark.writes_words = on; DO $$ DECLARE
+             n bigint := (SELECT min(number) FROM part);
+             counted bigint;
+         BEGIN
+             EXECUTE format('SELECT count(*) - 3 FROM record_%s', n) INTO counted;
+             EXECUTE format('ALTER TABLE record DETACH PARTITION record_%s', n);
+             EXECUTE format('ALTER TABLE tag DETACH PARTITION tag_%s', n);
+             EXECUTE format('ALTER TABLE record_%s RENAME TO retired_record_%s', n, n);
+             EXECUTE format('ALTER TABLE tag_%s RENAME TO retired_tag_%s', n, n);
+             EXECUTE format('DROP TABLE word_%s, worded_%s', n, n);
+             DELETE FROM part WHERE number = n;
+             INSERT INTO retired VALUES (n, counted);
+             UPDATE state SET parts = parts + 1, records = records - counted;
+         END $$",
+    );
+    let report = checked(&database.url, &Whisper);
+    assert_eq!(counts(&report), no_faults(), "{report:?}");
+}
+
+#[test]
+fn a_database_that_cannot_be_reached_or_has_no_shelf_is_reported() {
+    let options = PostgresOptions::default();
+    let error = try_check("postgres://hark@127.0.0.1:1/hark", &Nostr, &options).unwrap_err();
+    assert!(matches!(error, DatabaseOpenError::Away(_)), "{error:?}");
+    let database = Cluster::shared().database("check nothing");
+    let error = try_check(&database.url, &Nostr, &options).unwrap_err();
+    assert!(matches!(error, DatabaseOpenError::Migrate(_)), "{error:?}");
+    assert_eq!(database.sql("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'hark%'"), "0");
+}

@@ -1,0 +1,105 @@
+//! The check of a shelf on a Citus cluster finds batches that are stored partly, for
+//! example after a standby that lagged has taken over.
+
+mod checked;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hark_archive::{Query, Store};
+use hark_networks::nostr::Nostr;
+use hark_testkit::citus::{CitusCluster, is_installed};
+use hark_testkit::wait::until;
+
+use checked::{checked, counts, event, events, no_faults, open, put, shelves};
+
+#[test]
+fn shelves_of_all_networks_have_no_faults_on_a_cluster() {
+    if !is_installed() {
+        return;
+    }
+    let database = CitusCluster::shared().database("check clean");
+    for (network, lines) in shelves(120) {
+        let store = open(&database.url, network);
+        put(&store, network, &lines);
+        let report = checked(&database.url, network);
+        assert_eq!((counts(&report), &report.notes), (no_faults(), &Vec::new()));
+        assert_eq!(report.records, store.stats().records);
+        assert!(report.labels > 0 && report.words == 0 && report.parts == 0, "{report:?}");
+    }
+}
+
+#[test]
+fn half_stored_batches_are_found_on_a_cluster() {
+    if !is_installed() {
+        return;
+    }
+    let database = CitusCluster::shared().database("check half");
+    let store = open(&database.url, &Nostr);
+    let note = event(1, 1, 1, &[&["t", "one"], &["t", "two"]], "a note");
+    let other = event(2, 2, 1, &[&["t", "one"]], "a note of another person");
+    put(&store, &Nostr, &[note.clone(), other.clone()]);
+    let (note, other) = (checked::id(&note), checked::id(&other));
+    let sql = |text: &str| database.sql(&format!("SET search_path = hark_nostr; {text}"));
+    let found = || counts(&checked(&database.url, &Nostr));
+
+    sql(&format!("DELETE FROM id_place WHERE id = '\\x{note}'"));
+    assert_eq!(found(), [("place_missing", 1)].into());
+    sql(&format!("DELETE FROM tag WHERE id = '\\x{note}'"));
+    assert_eq!(found(), [("label_missing", 2), ("place_missing", 1)].into());
+    sql(&format!(
+        "DELETE FROM record WHERE id = '\\x{note}'; UPDATE state SET records = records - 1"
+    ));
+    assert_eq!(found(), no_faults());
+
+    sql(&format!("DELETE FROM record WHERE id = '\\x{other}'"));
+    let report = checked(&database.url, &Nostr);
+    let expected = [("counter", 1), ("label_orphan", 1), ("place_orphan", 1)].into();
+    assert_eq!(counts(&report), expected, "{report:?}");
+    let of_other = report.faults.iter().filter(|fault| fault.id.as_ref() == Some(&other));
+    assert_eq!(of_other.count(), 2, "{report:?}");
+}
+
+#[test]
+fn a_published_number_of_the_future_is_found_on_a_cluster() {
+    if !is_installed() {
+        return;
+    }
+    let database = CitusCluster::shared().database("check published");
+    put(&open(&database.url, &Nostr), &Nostr, &[event(1, 1, 1, &[], "a note")]);
+    database.sql("UPDATE hark_nostr.published SET seq = seq + 1");
+    let report = checked(&database.url, &Nostr);
+    assert_eq!(counts(&report), [("counter", 1)].into(), "{report:?}");
+    assert!(report.faults[0].what.contains("published"), "{report:?}");
+}
+
+#[test]
+fn a_check_beside_a_writer_finds_no_faults_on_a_cluster() {
+    if !is_installed() {
+        return;
+    }
+    let database = CitusCluster::shared().database("check beside");
+    let store = open(&database.url, &Nostr);
+    put(&store, &Nostr, &events(40));
+    let count = || store.count(&Query::default()).expect("counts");
+    let (before, ended) = (count(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0_u64.. {
+                if ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                let at = 60_000 + number;
+                let note = event(9, at, 1, &[&["t", "beside"]], &format!("about {number}"));
+                let deletion = event(9, at, 5, &[&["e", &checked::id(&note)]], "");
+                put(&store, &Nostr, &[note, event(9, at, 0, &[], "{}")]);
+                put(&store, &Nostr, &[deletion]);
+            }
+        });
+        until("the writer has begun", || count() > before);
+        for _ in 0..5 {
+            let report = checked(&database.url, &Nostr);
+            assert_eq!(counts(&report), no_faults(), "{report:?}");
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+}
