@@ -38,8 +38,8 @@ pub use crate::config::{
 pub use crate::location::ArchiveLocation;
 pub use crate::program::{VERSION, allow_files, beside, exit_code, reflowed};
 pub use crate::stores::{
-    AddressForm, ArchiveStore, STORES, ServedShelf, ServedStore, ShelfOpener, ShelfPlace,
-    StoreFacts, StoreLock, StoreSetup,
+    AddressForm, ArchiveStore, CheckSteps, STORES, ServedShelf, ServedStore, ShelfCheck,
+    ShelfOpener, ShelfPlace, StoreFacts, StoreLock, StoreSetup,
 };
 pub use crate::writer::OwnedStore;
 

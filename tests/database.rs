@@ -81,9 +81,53 @@ fn every_page_and_rest_door_answers_on_a_database_again_and_again() {
         std::thread::sleep(Duration::from_millis(1_010));
     }
     ends_clean(server);
-    let refused = place.hark(&[&["check"][..], &store].concat());
-    assert!(refused.code == 1 && refused.stderr.contains("pg_amcheck"), "{}", refused.stderr);
+    let checked = place.hark(&[&["check"][..], &store].concat()).text();
+    let expected = "8 events, 8 rows of labels, 0 rows of words, 1 part: no faults";
+    assert_eq!(checked.trim_end(), expected);
     assert!(!cluster.log().contains("ERROR:"), "{}", cluster.log());
+}
+
+#[test]
+fn a_check_of_a_database_prints_a_table_of_faults_and_fails() {
+    let database = Cluster::shared().database("check command");
+    let place = Place::new("database-check");
+    let notes: String = (0..30)
+        .map(|n| event_line(3, 1_700_000_000 + n, 1, &[&["t", "a"]], &format!("note {n}")))
+        .collect();
+    let file = place.file("notes", notes.as_bytes());
+    let store = ["--store", &database.url];
+    let hark = |args: &[&str]| place.hark(&[args, &store].concat());
+    assert_eq!(hark(&["import", "--json", &file]).json()["stored"], 30);
+    let report = hark(&["check", "--json"]).json();
+    assert_eq!(report["records"], 30, "{report}");
+    assert_eq!((&report["counts"], &report["faults"]), (&json!({}), &json!([])), "{report}");
+    database
+        .sql("DELETE FROM hark_nostr.tag; UPDATE hark_nostr.record SET expires = 7 WHERE seq = 1");
+    let run = hark(&["check"]);
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    assert_eq!(run.code, 1, "{run:?}");
+    let first = "30 events, 30 rows of labels, 0 rows of words, 1 part: 31 faults";
+    assert_eq!(lines[0], first, "{run:?}");
+    assert_eq!(lines[1], "  columns that differ from the record   1", "{run:?}");
+    assert_eq!(lines[2], "  missing rows of labels               30", "{run:?}");
+    // The first 20 faults of a sort are listed.
+    assert_eq!(lines.len(), 3 + 21 + 1, "{run:?}");
+    assert_eq!(lines[24], "  and 10 more", "{run:?}");
+    assert!(run.stdout.contains(": differs from the record: expires"), "{run:?}");
+    let says = run.stderr.contains("nothing was changed") && run.stderr.contains("`hark copy`");
+    assert!(says, "{run:?}");
+    let run = hark(&["check", "--json"]);
+    let report: Value = serde_json::from_str(&run.stdout).expect("JSON");
+    assert_eq!(run.code, 1, "{run:?}");
+    assert_eq!(report["counts"], json!({ "column": 1, "label_missing": 30 }), "{report}");
+    // A copy has all rows again.
+    let other = Cluster::shared().database("check copy");
+    place.hark(&["copy", "--from", &database.url, "--to", &other.url]).text();
+    let checked = place.hark(&["check", "--store", &other.url]).text();
+    assert!(checked.trim_end().ends_with("30 rows of labels, 0 rows of words, 1 part: no faults"));
+    let away = place.hark(&["check", "--store", "postgres://hark@127.0.0.1:1/hark"]);
+    let says = away.stderr.contains("could not be checked") && away.stderr.contains("away");
+    assert!(away.code == 1 && says, "{away:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::bail;
 use hark_archive::Store;
 use hark_networks::Network;
 use hark_server::StoreLocation;
@@ -13,6 +14,7 @@ use hark_server::control::{Handover, Takeover, TakeoverLock};
 use hark_server::shelf::CompactFn;
 
 use super::address::AddressForm;
+use super::check::{CheckSteps, ShelfCheck};
 use crate::config::{Config, ShelfConfig, shelf_config};
 
 /// A kind of store: an entry of the list of stores.
@@ -144,6 +146,11 @@ pub trait ArchiveStore: Any + Send + Sync {
     /// Prepares this process to serve the archive. `takeover` names the shelves to be taken over
     /// from the running server, if a takeover was requested.
     fn serve(self: Arc<Self>, takeover: Option<&[&str]>) -> anyhow::Result<ServedStore>;
+
+    /// Checks a shelf, and changes nothing. A server may serve the shelf meanwhile.
+    fn check(&self, _: &ShelfPlace<'_>, _: CheckSteps<'_>) -> anyhow::Result<ShelfCheck> {
+        bail!("{}", self.refuses("check"))
+    }
 
     /// Whether an error of opening a shelf means that the store cannot be reached for now.
     fn is_away(&self, _error: &anyhow::Error) -> bool {

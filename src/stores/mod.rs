@@ -3,6 +3,7 @@
 
 mod address;
 mod archive;
+mod check;
 pub(crate) mod embedded;
 mod held;
 mod list;
@@ -14,6 +15,7 @@ pub use archive::{
     ArchiveStore, ServedShelf, ServedStore, ShelfOpener, ShelfPlace, StoreFacts, StoreLock,
     StoreSetup,
 };
+pub use check::{CheckSteps, ShelfCheck};
 pub(crate) use held::ArchiveHeld;
 pub use list::STORES;
 pub(crate) use list::{address_forms, archive_in, distant_archive, named_archive, open_these};

@@ -10,13 +10,17 @@ use hark_store_embedded::backup::BackupCatalog;
 use hark_store_embedded::disk::{RealDisk, make_dir};
 use hark_store_embedded::{DirectoryLock, DiskReserve, LockError, permissions};
 
+use super::check::check;
 use super::full::disk_is_full;
 use super::making::{Making, RESTORE, SALVAGE};
 use super::served;
 use super::shelf::FileShelf;
 use crate::config::setups;
 use crate::owner;
-use crate::stores::{ArchiveHeld, ArchiveStore, ServedStore, ShelfPlace, StoreFacts, StoreLock};
+use crate::stores::{
+    ArchiveHeld, ArchiveStore, CheckSteps, ServedStore, ShelfCheck, ShelfPlace, StoreFacts,
+    StoreLock,
+};
 
 /// An archive in the files of a directory.
 pub(crate) struct FileArchive {
@@ -140,6 +144,11 @@ impl ArchiveStore for FileArchive {
 
     fn open_read_only(&self, shelf: &ShelfPlace<'_>) -> anyhow::Result<Arc<dyn Store>> {
         Ok(Arc::new(self.shelf(*shelf).open_read_only()?))
+    }
+
+    fn check(&self, shelf: &ShelfPlace<'_>, steps: CheckSteps<'_>) -> anyhow::Result<ShelfCheck> {
+        self.must_exist(shelf)?;
+        check(&self.shelf(*shelf), steps)
     }
 
     fn serve(self: Arc<Self>, takeover: Option<&[&str]>) -> anyhow::Result<ServedStore> {

@@ -2,6 +2,7 @@
 
 mod archive;
 mod bounds;
+mod check;
 mod full;
 mod lock;
 mod making;

@@ -7,7 +7,11 @@ use hark_archive::Store;
 use hark_server::StoreLocation;
 use hark_store_postgres::{DatabaseOpenError, PostgresOptions, PostgresStore, shown};
 
-use crate::stores::{ArchiveStore, ServedShelf, ServedStore, ShelfPlace, StoreAddress, StoreFacts};
+use super::check::check;
+use crate::stores::{
+    ArchiveStore, CheckSteps, ServedShelf, ServedStore, ShelfCheck, ShelfPlace, StoreAddress,
+    StoreFacts,
+};
 
 /// Advice in errors about a database that could not be reached.
 pub(crate) const LOOK_AT_DATABASE: &str =
@@ -102,22 +106,15 @@ impl ArchiveStore for DatabaseArchive {
     }
 
     fn refuses(&self, command: &str) -> String {
-        let advice = match command {
-            "backup" => {
-                return "the archive is in PostgreSQL, whose own programs back it up: `pg_dump` for a \
-                        copy of one moment, `pg_basebackup` with an archive of the log for any moment \
-                        (on Citus, of every node)"
-                    .into();
-            }
-            "check" => {
-                ". PostgreSQL's pg_amcheck checks its tables and indices, data_checksums its pages; \
-                 `hark export` reads every record"
-            }
-            _ => "",
-        };
+        if command == "backup" {
+            return "the archive is in PostgreSQL, whose own programs back it up: `pg_dump` for a copy \
+                    of one moment, `pg_basebackup` with an archive of the log for any moment (on Citus, \
+                    of every node)"
+                .into();
+        }
         format!(
             "`hark {command}` is for archives in files; this one is in a database, which maintains \
-             its files itself{advice}"
+             its files itself"
         )
     }
 
@@ -127,6 +124,15 @@ impl ArchiveStore for DatabaseArchive {
 
     fn open_read_only(&self, shelf: &ShelfPlace<'_>) -> anyhow::Result<Arc<dyn Store>> {
         Ok(Arc::new(self.connect(shelf, false)?))
+    }
+
+    fn check(&self, shelf: &ShelfPlace<'_>, steps: CheckSteps<'_>) -> anyhow::Result<ShelfCheck> {
+        check(&self.url, shelf, &Self::options(shelf), steps).with_context(|| {
+            format!(
+                "the archive in the database could not be checked to its end; nothing was changed; \
+                 {LOOK_AT_DATABASE}"
+            )
+        })
     }
 
     fn serve(self: Arc<Self>, takeover: Option<&[&str]>) -> anyhow::Result<ServedStore> {

@@ -2,6 +2,7 @@
 
 mod address;
 mod archive;
+mod check;
 
 use std::sync::Arc;
 

@@ -1,0 +1,61 @@
+//! The check of a shelf in files.
+
+use serde_json::json;
+
+use super::shelf::FileShelf;
+use crate::print;
+use crate::stores::{CheckSteps, ShelfCheck};
+
+/// Checks a shelf, and changes nothing.
+pub(super) fn check(shelf: &FileShelf<'_>, steps: CheckSteps<'_>) -> anyhow::Result<ShelfCheck> {
+    let report = hark_store_embedded::check(&shelf.dir(), &shelf.options(), &mut |progress| {
+        steps(progress.done, progress.total, progress.what);
+    })
+    .map_err(|error| {
+        shelf.not_opened(error, |_| {
+            "the archive could not be checked to its end; nothing was changed".into()
+        })
+    })?;
+    let network = shelf.place.network;
+    let fields = json!({
+        "records": report.records,
+        "dead": report.dead,
+        "segments": report.segments,
+        "logs": report.logs,
+        "torn_bytes": report.torn_bytes,
+    });
+    let mut notes = Vec::new();
+    if report.torn_bytes > 0 {
+        notes.push(format!(
+            "the last log ends in {} that are no whole batch, which the next start cuts off. After a \
+             crash or a power cut, nothing in them was acknowledged. Otherwise the disk has damaged \
+             acknowledged {}: before the next start or `hark rebuild`, run `hark salvage`, which \
+             copies all whole ones",
+            print::bytes(report.torn_bytes),
+            network.records()
+        ));
+    }
+    let is_mendable = report.faults.iter().all(|fault| fault.mendable);
+    let advice = if is_mendable && report.torn_bytes > 0 {
+        "All other records are whole; `hark rebuild` rebuilds the rest, with the server stopped"
+    } else if is_mendable {
+        "The records are whole; `hark rebuild` rebuilds the rest, with the server stopped"
+    } else {
+        "Records are damaged: restore the files from a backup, or bring all that is whole into a \
+         new archive with `hark salvage`"
+    };
+    Ok(ShelfCheck {
+        compared: vec![
+            print::count(report.records, network.record()),
+            format!("{} deleted", print::number(report.dead)),
+            print::count(report.segments, "segment"),
+            print::count(report.logs, "log"),
+        ],
+        fields: fields.as_object().cloned().unwrap_or_default(),
+        faults: report.faults.len() as u64,
+        sorts: Vec::new(),
+        listed: report.faults.iter().map(ToString::to_string).collect(),
+        notes,
+        advice: advice.into(),
+    })
+}
