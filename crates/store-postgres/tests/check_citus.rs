@@ -60,6 +60,21 @@ fn half_stored_batches_are_found_on_a_cluster() {
 }
 
 #[test]
+fn rows_in_another_shard_are_found_on_a_cluster() {
+    if !is_installed() {
+        return;
+    }
+    let database = CitusCluster::shared().database("check shards");
+    put(&open(&database.url, &Nostr), &Nostr, &[event(1, 1, 1, &[], "a note")]);
+    // The same row in all shards, of which one is the right shard.
+    let row = "INSERT INTO %s VALUES (decode(repeat(''ab'', 32), ''hex''), \
+        decode(repeat(''cd'', 32), ''hex''))";
+    database.sql(&format!("SELECT run_command_on_shards('hark_nostr.id_place', '{row}')"));
+    let report = checked(&database.url, &Nostr);
+    assert_eq!(counts(&report), [("place_orphan", 1), ("shard", 5)].into(), "{report:?}");
+}
+
+#[test]
 fn a_published_number_of_the_future_is_found_on_a_cluster() {
     if !is_installed() {
         return;

@@ -45,6 +45,8 @@ pub enum FaultSort {
     PlaceMissing,
     /// The row that leads from an id to its record has no record (on a cluster).
     PlaceOrphan,
+    /// A row is in another shard than the shard of its key (on a cluster).
+    Shard,
     /// A number that commits keep is wrong.
     Counter,
     /// A transaction over several nodes was never ended (on a cluster).
@@ -83,6 +85,7 @@ impl FaultSort {
             Self::WordOrphan => "word_orphan",
             Self::PlaceMissing => "place_missing",
             Self::PlaceOrphan => "place_orphan",
+            Self::Shard => "shard",
             Self::Counter => "counter",
             Self::Prepared => "prepared",
         }
@@ -108,6 +111,7 @@ impl FaultSort {
             Self::WordOrphan => "rows of words without a record",
             Self::PlaceMissing => "missing rows of ids",
             Self::PlaceOrphan => "rows of ids without a record",
+            Self::Shard => "shards with rows of other shards",
             Self::Counter => "wrong counters",
             Self::Prepared => "transactions that were not ended",
         }

@@ -5,4 +5,5 @@ pub(super) use steps::CitusCheck;
 mod orphans;
 mod pages;
 mod prepared;
+mod shards;
 mod steps;

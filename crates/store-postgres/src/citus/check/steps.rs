@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 
 use super::orphans::Orphans;
 use super::pages::NumberWindows;
-use super::prepared;
+use super::{prepared, shards};
 use crate::check::steps::{COLUMNS, CheckSteps};
 use crate::check::{
     CheckedRecord, DatabaseCheck, DatabaseFault, FaultSort, IndexedTexts, LabelRows, PageRows,
@@ -63,7 +63,8 @@ impl CheckSteps for CitusCheck {
                 report.add(DatabaseFault::general(FaultSort::Counter, what));
             }
         }
-        prepared::add(session, report)
+        prepared::add(session, report)?;
+        shards::add(session, report)
     }
 
     fn next_records(
