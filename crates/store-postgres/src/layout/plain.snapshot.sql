@@ -174,6 +174,12 @@ COPY worded (time, mark, kind, words) FROM STDIN BINARY
 UPDATE state SET words_seq = $1
 -- StillThere
 SELECT v.seq FROM unnest($1::bigint[]) AS v(seq) CROSS JOIN LATERAL (SELECT FROM record r WHERE r.seq = v.seq LIMIT 1) r
+-- LabelCounts
+SELECT v.n, c.count FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::bytea[]) WITH ORDINALITY AS v(term, kind, time, id, n) CROSS JOIN LATERAL (SELECT count(*) AS count FROM tag t WHERE t.term = v.term AND t.kind = v.kind AND t.time = v.time AND t.id = v.id) c WHERE c.count <> 1
+-- WordLists
+SELECT v.n, w.words FROM unnest($1::bigint[], $2::bigint[], $3::int[]) WITH ORDINALITY AS v(time, mark, kind, n) CROSS JOIN LATERAL (SELECT w.words FROM worded w WHERE w.time = v.time AND w.mark = v.mark AND w.kind = v.kind OFFSET 0) w
+-- WordCounts
+SELECT v.n, c.count FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY AS v(word, kind, time, mark, class, n) CROSS JOIN LATERAL (SELECT count(*) AS count, min(w.mark) AS mark FROM word w WHERE w.word = v.word AND w.kind = v.kind AND w.time = v.time AND w.mark >= v.mark AND w.mark <= v.mark + 3) c WHERE c.count <> 1 OR v.class >= 0 AND c.mark <> v.mark + v.class
 -- make_part 0
 CREATE TABLE record_19000 (LIKE record);
                      ALTER TABLE record_19000 SET (autovacuum_vacuum_insert_scale_factor = 0.05,

@@ -114,6 +114,9 @@ fn plain_statements() -> Vec<(String, StatementForm)> {
         named(PlainStatement::CopyWorded),
         named(PlainStatement::AdvanceWords),
         named(PlainStatement::StillThere),
+        named(PlainStatement::LabelCounts),
+        named(PlainStatement::WordLists),
+        named(PlainStatement::WordCounts),
     ]);
     forms
 }

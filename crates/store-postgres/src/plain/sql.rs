@@ -5,6 +5,7 @@
 //! Hark chooses the ranges. Because of the settings of the sessions, PostgreSQL reads these ranges
 //! whatever its statistics are.
 
+use super::check::sql as check_sql;
 use super::range_sql::{few, few_but, keys, kinds, of_part, page, size, time_keys};
 use super::statement::PlainStatement;
 use super::word_sql::{self, DELETE_WORDS};
@@ -172,5 +173,8 @@ pub(crate) fn text(statement: PlainStatement) -> String {
         PlainStatement::CopyWorded => word_sql::COPY_WORDED.into(),
         PlainStatement::AdvanceWords => word_sql::ADVANCE.into(),
         PlainStatement::StillThere => word_sql::STILL_THERE.into(),
+        PlainStatement::LabelCounts => check_sql::LABEL_COUNTS.into(),
+        PlainStatement::WordLists => check_sql::WORD_LISTS.into(),
+        PlainStatement::WordCounts => check_sql::WORD_COUNTS.into(),
     }
 }

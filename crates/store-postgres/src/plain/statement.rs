@@ -103,6 +103,12 @@ pub(crate) enum PlainStatement {
     AdvanceWords,
     /// Finds those of some numbers whose records are still stored.
     StillThere,
+    /// Finds those labels of records that do not have exactly one row.
+    LabelCounts,
+    /// Reads the lists of the words of records.
+    WordLists,
+    /// Finds those words of records that do not have exactly one row, or have another class.
+    WordCounts,
 }
 
 impl PlainStatement {
@@ -160,6 +166,9 @@ impl PlainStatement {
             Self::CopyWorded => "copy_worded",
             Self::AdvanceWords => "advance_words",
             Self::StillThere => "still_there",
+            Self::LabelCounts => "label_counts",
+            Self::WordLists => "word_lists",
+            Self::WordCounts => "word_counts",
         }
     }
 }

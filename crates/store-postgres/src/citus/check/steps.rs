@@ -24,6 +24,9 @@ use crate::time::IndexKey;
 /// Maximum number of labels that one statement looks up. Each shard receives all labels.
 const LABELS_MAX: usize = 2_000;
 
+/// The key of a label's row: term, kind, time and id.
+type LabelKey = (i64, i32, i64, Vec<u8>);
+
 /// The check of a shelf on a cluster.
 #[derive(Default)]
 pub(crate) struct CitusCheck {
@@ -72,15 +75,12 @@ impl CheckSteps for CitusCheck {
         session: &mut DatabaseSession,
         count: usize,
     ) -> Result<Option<Vec<Row>>, StatementError> {
-        let windows = match &mut self.windows {
-            Some(windows) => windows,
-            None => {
-                // The counters may already contain a commit that the workers have not ended yet.
-                session.query(CitusStatement::WholeState, &[])?;
-                self.windows.insert(NumberWindows::of(session)?)
-            }
-        };
-        windows.next(session, count)
+        if self.windows.is_none() {
+            // The counters may already contain a commit that the workers have not ended yet.
+            session.query(CitusStatement::WholeState, &[])?;
+            self.windows = Some(NumberWindows::of(session)?);
+        }
+        self.windows.as_mut().map_or(Ok(None), |windows| windows.next(session, count))
     }
 
     fn records_again(
@@ -113,7 +113,7 @@ impl CheckSteps for CitusCheck {
             ON t.term = v.term AND t.kind = v.kind AND t.time = v.time AND t.id = v.id \
             WHERE t.term = ANY($1)";
         let LabelRows { terms, kinds, times, ids, places } = labels;
-        let mut found: HashMap<(i64, i32, i64, Vec<u8>), Vec<Vec<u8>>> = HashMap::new();
+        let mut found: HashMap<LabelKey, Vec<Vec<u8>>> = HashMap::new();
         for first in (0..terms.len()).step_by(LABELS_MAX) {
             let some = first..terms.len().min(first + LABELS_MAX);
             let (terms, kinds) = (&terms[some.clone()], &kinds[some.clone()]);

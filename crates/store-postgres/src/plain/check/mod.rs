@@ -4,5 +4,6 @@ pub(super) use steps::PlainCheck;
 
 mod orphans;
 mod parts;
+pub(super) mod sql;
 mod steps;
 mod words;

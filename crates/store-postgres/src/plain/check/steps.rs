@@ -125,13 +125,8 @@ impl CheckSteps for PlainCheck {
         session: &mut DatabaseSession,
         labels: &LabelRows,
     ) -> Result<Vec<(usize, i64)>, StatementError> {
-        let text = "SELECT v.n, c.count FROM \
-            unnest($1::bigint[], $2::int[], $3::bigint[], $4::bytea[]) \
-            WITH ORDINALITY AS v(term, kind, time, id, n) CROSS JOIN LATERAL \
-            (SELECT count(*) AS count FROM tag t WHERE t.term = v.term AND t.kind = v.kind \
-            AND t.time = v.time AND t.id = v.id) c WHERE c.count <> 1";
         let LabelRows { terms, kinds, times, ids, .. } = labels;
-        let rows = session.query_once(text, &[terms, kinds, times, ids])?;
+        let rows = session.query(PlainStatement::LabelCounts, &[terms, kinds, times, ids])?;
         Ok(rows.iter().map(|row| (row.get::<_, i64>(0) as usize - 1, row.get(1))).collect())
     }
 

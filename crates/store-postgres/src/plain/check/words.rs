@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::check::{CheckedRecord, DatabaseFault, FaultSort};
 use crate::error::StatementError;
+use crate::plain::statement::PlainStatement;
 use crate::session::DatabaseSession;
 use crate::words::mark::mark;
 
@@ -11,6 +12,9 @@ use crate::words::mark::mark;
 const PROBES_MAX: usize = 5_000;
 /// The class of a word whose class is unknown.
 const NO_CLASS: i64 = -1;
+
+/// The lists of words that records have, by the indices of the records.
+type WordLists = HashMap<usize, Vec<Vec<Vec<u8>>>>;
 
 /// The check of the rows of words.
 #[derive(Default)]
@@ -75,16 +79,13 @@ impl WordCheck {
         &mut self,
         session: &mut DatabaseSession,
         records: &[CheckedRecord],
-    ) -> Result<HashMap<usize, Vec<Vec<Vec<u8>>>>, StatementError> {
-        let text = "SELECT v.n, w.words FROM unnest($1::bigint[], $2::bigint[], $3::int[]) \
-            WITH ORDINALITY AS v(time, mark, kind, n) CROSS JOIN LATERAL (SELECT w.words \
-            FROM worded w WHERE w.time = v.time AND w.mark = v.mark AND w.kind = v.kind OFFSET 0) w";
+    ) -> Result<WordLists, StatementError> {
         let times: Vec<i64> = records.iter().map(|record| record.key.time).collect();
         let marks: Vec<i64> = records.iter().map(|record| mark(&record.key.id)).collect();
         let kinds: Vec<i32> = records.iter().map(|record| record.kind).collect();
-        let rows = session.query_once(text, &[&times, &marks, &kinds])?;
+        let rows = session.query(PlainStatement::WordLists, &[&times, &marks, &kinds])?;
         self.worded += rows.len() as u64;
-        let mut lists: HashMap<usize, Vec<Vec<Vec<u8>>>> = HashMap::new();
+        let mut lists = WordLists::new();
         for row in &rows {
             lists.entry(row.get::<_, i64>(0) as usize - 1).or_default().push(row.get(1));
         }
@@ -98,19 +99,14 @@ impl WordCheck {
         probes: &[WordProbe],
         faults: &mut Vec<DatabaseFault>,
     ) -> Result<(), StatementError> {
-        let text = "SELECT v.n, c.count FROM \
-            unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[]) \
-            WITH ORDINALITY AS v(word, kind, time, mark, class, n) CROSS JOIN LATERAL \
-            (SELECT count(*) AS count, min(w.mark) AS mark FROM word w WHERE w.word = v.word \
-            AND w.kind = v.kind AND w.time = v.time AND w.mark >= v.mark AND w.mark <= v.mark + 3) c \
-            WHERE c.count <> 1 OR v.class >= 0 AND c.mark <> v.mark + v.class";
         let of = |probe: &WordProbe| &records[probe.at];
         let words: Vec<&[u8]> = probes.iter().map(|probe| &probe.word[..]).collect();
         let kinds: Vec<i32> = probes.iter().map(|probe| of(probe).kind).collect();
         let times: Vec<i64> = probes.iter().map(|probe| of(probe).key.time).collect();
         let marks: Vec<i64> = probes.iter().map(|probe| mark(&of(probe).key.id)).collect();
         let classes: Vec<i64> = probes.iter().map(|probe| probe.class).collect();
-        let rows = session.query_once(text, &[&words, &kinds, &times, &marks, &classes])?;
+        let rows = session
+            .query(PlainStatement::WordCounts, &[&words, &kinds, &times, &marks, &classes])?;
         self.word += (probes.len() - rows.len()) as u64;
         for row in &rows {
             let probe = &probes[row.get::<_, i64>(0) as usize - 1];
