@@ -13,6 +13,7 @@ use crate::print::{self, CommandProgress, CountedUnit};
 const FAULTS_SHOWN: usize = 100;
 
 pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    interrupt::end_at_signal("nothing was changed".into())?;
     let mut meter = CommandProgress::start("check", 0, CountedUnit::Records);
     let mut steps = |done, total, what: &str| meter.at(done, total, what);
     let report = location.store.check(&location.place(), &mut steps)?;

@@ -41,8 +41,8 @@ pub(super) fn check(shelf: &FileShelf<'_>, steps: CheckSteps<'_>) -> anyhow::Res
     } else if is_mendable {
         "The records are whole; `hark rebuild` rebuilds the rest, with the server stopped"
     } else {
-        "Records are damaged: restore the files from a backup, or bring all that is whole into a \
-         new archive with `hark salvage`"
+        "Records are damaged: restore the archive from a backup with `hark restore --move-aside`, \
+         or bring all that is whole into a new archive with `hark salvage`"
     };
     Ok(ShelfCheck {
         compared: vec![
