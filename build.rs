@@ -1,5 +1,5 @@
-//! Puts the version of the program into the variable `HARK_VERSION` of the compiler: the version of
-//! the package and, if known, the commit and its date.
+//! Sets the environment variable `HARK_VERSION` of the compiler to the version of the program: the
+//! version of the package and, if known, the commit and its date.
 //!
 //! A build without a repository, such as a build of a source archive, gets the commit from the
 //! variable `HARK_COMMIT`.
@@ -18,7 +18,8 @@ fn main() {
 }
 
 /// Returns the commit of the repository in this folder, and the date of the commit. Returns `None`
-/// without the program `git`, and for a folder inside a repository, which has other sources.
+/// without the program `git`, and for a subfolder of a repository, because that repository has
+/// other sources.
 pub(crate) fn commit(folder: &Path) -> Option<String> {
     // Git does not look for a repository in the folders above if this flag names the repository.
     let git = |args: &[&str]| {

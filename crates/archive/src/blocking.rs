@@ -1,8 +1,8 @@
 //! Threads of an async runtime that may block.
 //!
-//! A runtime polls many tasks on few threads, so none of these may wait for a disk or a database. A
-//! store cannot tell such a thread from a thread that must not block. So code that starts work on a
-//! thread that may block calls [`may_block`].
+//! A runtime polls many tasks on few threads, so none of these threads may wait for a disk or a
+//! database. A runtime also has threads that may block, but a store cannot tell the two kinds of
+//! threads apart. So code that starts work on a thread that may block calls [`may_block`].
 
 use std::cell::Cell;
 
@@ -10,8 +10,8 @@ thread_local! {
     static ALLOWED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Restores the previous permission when dropped, also after a panic: the thread goes on to other
-/// work.
+/// Restores the previous permission when dropped, even after a panic, because the thread goes on to
+/// other work.
 struct Permission(bool);
 
 impl Drop for Permission {

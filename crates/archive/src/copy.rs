@@ -57,9 +57,8 @@ impl<'a> ComparisonWalk<'a> {
         self.compared
     }
 
-    /// Returns how many of the source's records the walk has passed without being able to read the
-    /// record. If the target has a readable copy of such a record, the walk reports the copy as
-    /// [`Difference::Extra`].
+    /// Returns the number of records of the source that the walk could not read. If the target has
+    /// a readable copy of such a record, the walk reports the copy as [`Difference::Extra`].
     pub fn damaged(&self) -> u64 {
         self.source.search.damaged()
     }
@@ -69,8 +68,8 @@ impl<'a> ComparisonWalk<'a> {
         self.next_difference_with(|| {})
     }
 
-    /// Does the same as [`ComparisonWalk::next_difference`], and calls `progress` each time
-    /// before it reads on from a shelf.
+    /// Does the same as [`ComparisonWalk::next_difference`], and calls `progress` before each
+    /// further read from a shelf.
     pub fn next_difference_with(
         &mut self,
         progress: impl Fn(),

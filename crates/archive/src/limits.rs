@@ -1,4 +1,4 @@
-//! The bounds of one step of a commit. All stores keep these bounds, so no write delays other
+//! The bounds of one step of a commit. All stores observe these bounds, so no write delays other
 //! writes for long.
 
 /// Maximum number of records that one commit deletes. A write that deletes more records (a request

@@ -14,8 +14,8 @@ use crate::query::{LabelSet, Query};
 /// Why a stored record forbids a new record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The author (or recipient) of the new record has deleted this record, before or after the
-    /// record first came.
+    /// The author (or recipient) of the new record has deleted the record. The deletion may have
+    /// come before the record.
     Deleted,
     /// The new record's author has asked that all of the author's records up to a time vanish.
     Vanished,
@@ -64,10 +64,9 @@ struct ProhibitionSpan {
 /// The effects of putting a record. They apply in the order of these fields.
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
-    /// The record is refused if a record that one of these prohibitions describes is stored. Nearly
-    /// every record has prohibitions, but a stored record rarely matches a prohibition. So
-    /// prohibitions are not queries, which would need allocations. The values of the labels are in
-    /// `bytes`.
+    /// The record is refused if a stored record matches one of these prohibitions. Nearly every
+    /// record has prohibitions, but a stored record rarely matches a prohibition. So prohibitions
+    /// are not queries, which would need allocations. The values of the labels are in `bytes`.
     refuse_if: Vec<ProhibitionSpan>,
     bytes: Vec<u8>,
     /// Of all records that match this query, only the newest is kept. If the new record is newer
@@ -87,7 +86,7 @@ impl Effects {
         self.erases.clear();
     }
 
-    /// Refuses the new record if a record that `there_is` describes is stored.
+    /// Refuses the new record if a stored record matches `there_is`.
     pub fn refuse_if(&mut self, there_is: Prohibition<'_>) {
         let Prohibition { author, kind, label: (name, value), from, refusal } = there_is;
         let start = self.bytes.len();

@@ -56,7 +56,8 @@ impl<'a> IndexField<'a> {
         if query.is_void() {
             return None;
         }
-        // The longest word is chosen, and a whole word rather than a beginning.
+        // The first needed word is the longest whole word or, without whole words, the longest
+        // beginning.
         let word = query.words.as_ref().and_then(|words| words.needed().first());
         Some(if let Some(ids) = &query.ids {
             Self::Ids(ids)

@@ -130,7 +130,7 @@ type TimeBounds = BTreeMap<TimeBound, (u64, ListedQuery)>;
 /// A long list.
 #[derive(Default)]
 pub(super) struct TimeTree {
-    /// The nodes, sorted by level, then by the high bits that all times of the node share.
+    /// The nodes, by level, then by the high bits that all times of the node share.
     levels: BTreeMap<u32, HashMap<u64, TimeTreeNode>>,
     len: usize,
 }

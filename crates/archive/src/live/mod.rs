@@ -1,10 +1,11 @@
 //! Live subscriptions: finds the subscriptions that a new record matches, and delivers the record.
 //!
 //! A record is compared with the filters of the newest subscriptions, and with the filters that the
-//! index lists under the record's id, author, kind, labels and words, or under nothing. In a long
-//! list, filters for other times or kinds are skipped. All subscriptions that match share the same
-//! bytes. The writer's thread publishes stored records in the order of their sequence numbers.
-//! Ephemeral records, which are never stored, come from any thread and have no number.
+//! index lists under the record's id, author, kind, labels and words. Filters without such a
+//! condition are in a list of their own, for all records. In a long list, filters for other times
+//! or kinds are skipped. All subscriptions that match share the same bytes. The writer's thread
+//! publishes stored records in the order of their sequence numbers. Ephemeral records, which are
+//! never stored, come from any thread and have no number.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -96,9 +97,9 @@ struct Registration {
 /// of the index.
 const NEWEST_MAX: usize = 32;
 /// Maximum number of filters of a subscription that may be one of the newest, and maximum number of
-/// values in these filters. A larger subscription enters the lists at once, in steps for which its
-/// own client waits. As one of the newest, a large subscription would push many others into the
-/// lists.
+/// values in these filters. A larger subscription goes directly into the lists, in steps for which
+/// only its own client waits. As one of the newest, a large subscription would push many small
+/// subscriptions into the lists.
 const SMALL_FILTERS: usize = 4;
 const SMALL_VALUES: usize = 256;
 
@@ -215,7 +216,7 @@ impl LiveIndex {
         self.index.write()
     }
 
-    /// Offers `record` to every subscription that it matches. Two calls with a number must not
+    /// Offers `record` to every subscription that it matches. Calls with a sequence number must not
     /// overlap, and the numbers must ascend.
     pub fn publish(&self, seq: Option<u64>, record: &Record<'_>) {
         let mut found = Vec::new();
@@ -273,14 +274,15 @@ impl SubscriptionHandle {
         self.0.enter()
     }
 
-    /// Ends the subscription in steps, for callers that must not wait for a whole drop. Returns
-    /// true once the subscription has ended. After that, no record is delivered.
+    /// Ends the subscription in steps, for callers that must not block for as long as a drop takes.
+    /// Returns true once the subscription has ended. After that, no record is delivered.
     pub fn leave(&self) -> bool {
         self.0.leave()
     }
 
-    /// Notes that the search for query number `index` was opened and sees puts up to `seq`. After
-    /// subscribing, the caller must call this once for each query.
+    /// Notes that the search for query number `index` was opened and sees the records up to the
+    /// sequence number `seq`. After subscribing, the caller must call this method once for each
+    /// query.
     pub fn opened(&self, index: usize, seq: u64) {
         self.0.subscription.seam.lock().opened(index, seq);
     }

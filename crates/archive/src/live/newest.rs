@@ -36,7 +36,7 @@ fn key_bit(key: &[u8; 32]) -> u64 {
 }
 
 impl NewestQueries {
-    /// Adds the filters of a subscription that can match something.
+    /// Adds those filters of a subscription that can match a record.
     pub(super) fn add(&mut self, subscription: &Arc<Subscription>) {
         for (at, query) in (0..).zip(&subscription.queries).filter(|(_, query)| !query.is_void()) {
             let filter = ListedQuery { subscription: Arc::clone(subscription), query: at };

@@ -9,7 +9,7 @@ use crate::meter::Counter;
 /// A new record, whose bytes all recipients share.
 #[derive(Clone, Debug)]
 pub struct NewRecord {
-    /// The record's number in the sequence of puts. `None` if the record is never stored.
+    /// The record's sequence number. `None` if the record is never stored.
     pub seq: Option<u64>,
     shared: Arc<SharedBytes>,
     wire: (u32, u32),
@@ -43,7 +43,7 @@ impl NewRecord {
         &self.shared.bytes[self.wire.0 as usize..self.wire.1 as usize]
     }
 
-    /// Returns the bytes of memory of the record, which all recipients share.
+    /// Returns the size of the record in bytes. All recipients share these bytes.
     pub fn size(&self) -> usize {
         self.shared.bytes.len()
     }
@@ -58,5 +58,6 @@ impl NewRecord {
     }
 }
 
-/// Bytes that a held-back record takes in a subscription's queue. The queue grows by doubling.
+/// Bytes that a held-back record takes in a subscription's queue. The queue grows by doubling, so
+/// half of it may be empty.
 pub(super) const HELD_BYTES: usize = 2 * size_of::<NewRecord>();

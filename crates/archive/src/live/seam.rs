@@ -174,12 +174,12 @@ impl Seam {
     }
 }
 
-/// Returns the bytes that a held-back record counts as.
+/// Returns the bytes that are charged for a held-back record.
 fn held_size(news: &NewRecord) -> usize {
     news.size() + HELD_BYTES
 }
 
-/// Returns the highest number that any search sees.
+/// Returns the highest sequence number that any search sees.
 fn last(snapshots: &[Option<u64>]) -> u64 {
     snapshots.iter().flatten().max().copied().unwrap_or(0)
 }

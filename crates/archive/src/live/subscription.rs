@@ -6,8 +6,8 @@ use super::news::{HELD_BYTES, NewRecord};
 use super::seam::{DeliveryAction, Seam};
 use crate::query::Query;
 
-/// The receiving end of a subscription. A door implements this trait. All methods are called from
-/// other threads, possibly from the writer's thread, and must not block.
+/// The receiving end of a subscription. A door implements this trait. Any thread may call the
+/// methods, including the writer's thread, so the methods must not block.
 pub trait SubscriptionSink: Send + Sync {
     /// Delivers a record to the subscriber. Returns whether a call of `wake` must follow. No call
     /// is needed if the record already waits for another subscription of the same client.

@@ -8,9 +8,9 @@
 //! starts with such a walk, so nothing needs to be remembered about the second store.
 //!
 //! Records that only the second store has are counted, and stay there: the second store may be more
-//! than a mirror. For this reason an erase is passed on as the ids of the records that the first
-//! store has erased. The erase's query could match further records in the second store. The other
-//! effects of a record (replace, delete) follow from the same rules in both stores.
+//! than a mirror. So an erase is passed on as the ids of the records that the first store has
+//! erased: the erase's query could match further records in the second store. The effects of a
+//! stored record (replace, delete) follow from the same rules in both stores.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -14,7 +14,8 @@ pub(super) struct MirrorQueue {
     /// Whether writes are missing from the queue. Only a walk through both stores finds the missing
     /// writes.
     pub(super) gap: bool,
-    /// The time since which writes have been missing that no walk has copied yet.
+    /// The time since which the second store has lacked writes that are not in the queue. `None`
+    /// once a walk has copied these writes.
     pub(super) behind_since: Option<Instant>,
     pub(super) trouble: Option<String>,
     /// The time at which the remaining writes are given up.
@@ -59,8 +60,8 @@ impl MirrorQueue {
 
     /// Queues the records that other processes have put into the first store.
     pub(super) fn push_news(&mut self, news: &[NumberedRecord]) {
-        // It is unknown how many records were deleted in the first store because of these records.
-        // It is assumed that they delete as many records there as in the second store.
+        // The number of records that the first store deleted because of these records is unknown.
+        // The mirror assumes the same number as in the second store.
         for (_, record) in news {
             self.push(Write::Put(record.clone()), usize::MAX);
         }

@@ -29,8 +29,8 @@ pub(super) struct MirrorState {
     refused: AtomicU64,
 }
 
-/// The last time at which the second store committed writes, or a comparison advanced. Noting the
-/// time is cheap.
+/// The last time at which the second store committed writes, or a comparison advanced. An update
+/// takes no lock.
 struct LastProgress {
     started: Instant,
     at_ms: AtomicU64,
@@ -116,8 +116,8 @@ impl MirrorState {
         }
     }
 
-    /// Passes the bounds of files on to the second store, or keeps them until the second store is
-    /// open.
+    /// Passes the space bounds on to the second store, or stores the bounds until the second store
+    /// is open.
     pub(super) fn set_space(&self, bounds: &SpaceBounds) {
         self.second.lock().set_space(bounds);
     }
@@ -166,8 +166,8 @@ impl MirrorState {
                 report(&format!("the mirror takes nothing and is tried again: {reason}"));
             }
             queue.trouble = Some(reason);
-            // Only the end may shorten the wait; new writes also wake the thread, but the wait then
-            // goes on.
+            // Only a shutdown may shorten the wait: new writes also wake the thread, which then
+            // waits on.
             let until = Instant::now() + wait;
             while !self.is_closing() && Instant::now() < until {
                 let left = until.saturating_duration_since(Instant::now());
@@ -204,7 +204,7 @@ impl MirrorState {
     }
 
     /// Waits for the next writes and removes them from the queue. The result is empty if the queue
-    /// was discarded, and `None` at the end.
+    /// was discarded, and `None` at a shutdown.
     fn next(&self) -> Option<Vec<QueuedWrite>> {
         let mut queue = self.queue.lock();
         while queue.writes.is_empty() && !queue.gap {
@@ -296,8 +296,8 @@ impl MirrorState {
     }
 }
 
-/// Counts the records that were only in the second store before this batch and are no longer.
-/// Either the first store has now put the record too, or the rules have deleted the record in the
+/// Returns by how much this batch reduces the number of records that only the second store has.
+/// Either the first store now has such a record, too, or the rules have deleted the record in the
 /// second store alone.
 fn no_more_its_own(batch: &[QueuedWrite], done: &CommitResult) -> u64 {
     let mut deleted = vec![0_usize; batch.len()];

@@ -1,4 +1,4 @@
-//! Tests of a mirror of the model store that fails, lags and is opened late.
+//! Tests of a mirror with model stores. The second store fails, lags or is opened late.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -66,8 +66,8 @@ fn count_opened<S: Source>(
     Some(count - lost.count() as u64)
 }
 
-/// Counts the rows of posting lists that are not dead. With `by_kind`, each posting list has rows
-/// of one kind only.
+/// Counts the live rows of posting lists. With `by_kind`, each posting list has rows of one kind
+/// only.
 fn alive_in<S: Source>(
     source: &S,
     cuts: &[PostingSlice<S::PostingList>],
@@ -91,7 +91,7 @@ fn alive_in<S: Source>(
     Some(count)
 }
 
-/// Counts the dead rows of a posting list. `dead` has all dead rows of that kind.
+/// Counts the dead rows of a posting list. `dead` has all dead rows of the list's kind.
 fn dead_of<S: Source>(
     source: &S,
     cut: &PostingSlice<S::PostingList>,

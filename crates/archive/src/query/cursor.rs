@@ -25,7 +25,8 @@ const BLOCK_MAX: usize = 32;
 const AHEAD: usize = 8;
 /// Number of comparisons of a label with a condition that are charged as one row.
 const LABELS_OF_A_ROW: usize = 64;
-/// Maximum number of rows of a driver that are intersected first and sorted afterwards.
+/// If a driver has at most this number of rows, its rows are intersected first and sorted
+/// afterwards.
 const FEW_MAX: u64 = 4096;
 
 /// A walk over the rows of one source that match a query, in the query's order.
@@ -45,7 +46,7 @@ pub(super) struct SourceWalk<S: Source> {
     block: Vec<(u32, S::RecordLocation, u32)>,
     next: usize,
     pace: ReadPace,
-    /// The row at which the walk is.
+    /// The row of the current match, with the location of its record.
     here: Option<(u32, S::RecordLocation)>,
     time: u64,
     visited: u64,
@@ -82,8 +83,8 @@ impl<S: Source> SourceWalk<S> {
             if !cuts.is_empty() && opened.plan.driver != Set::Time {
                 pair_by_kind(&*source, &mut driver, &mut cuts, query.driver.is_some());
             }
-            // With a given driver, most of its rows are in none of the other sets, however large
-            // these sets are.
+            // If the caller has chosen the driver, most of the driver's rows are in none of the
+            // other sets, however large these sets are.
             if query.driver.is_some() && !cuts.is_empty() && opened.plan.size.rows <= FEW_MAX {
                 Driver::Few(driver.into_iter().map(PostingStream::new).collect())
             } else {

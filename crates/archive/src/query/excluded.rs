@@ -43,7 +43,7 @@ impl<S: Source> ExcludedLists<S> {
     }
 
     /// Returns whether to skip the row of `key`, which was taken from `every`. If so, may also
-    /// advance `every` past rows that follow directly and are to be skipped, too.
+    /// advance `every` past directly following rows that must be skipped, too.
     pub(super) fn skip(
         &mut self,
         source: &S,

@@ -1,4 +1,4 @@
-//! A gate: the condition of a query that hides records from its readers.
+//! A gate: a condition that hides records from the readers of a query's answer.
 //!
 //! A gate is applied before the limit, and in the same way for pages, counts, ids and live
 //! messages. The cost of an answer must not depend on hidden records either: see

@@ -34,9 +34,10 @@ pub(super) fn carries(record: &Record<'_>, set: &LabelSet) -> bool {
     }
 }
 
-/// Returns whether `sorted` contains `value`. Nearly all values differ in their first eight bytes,
-/// so these are compared first, and the whole values only if these are equal. A client may send
-/// thousands of values with the same first bytes.
+/// Returns whether `sorted` contains `value`. Nearly all values differ in their first eight bytes.
+/// So the first bytes are compared first, and the whole values only if their first bytes are equal.
+/// A client may send thousands of values with the same first bytes, so a binary search compares
+/// these values.
 #[inline]
 fn among(sorted: &[Box<[u8]>], value: &[u8]) -> bool {
     fn first(value: &[u8]) -> u64 {

@@ -180,8 +180,9 @@ pub struct SnapshotSearch {
 }
 
 impl SnapshotSearch {
-    /// Starts a search over `parts` and a `head`. The search sees puts up to `seq`. `questions` are
-    /// the queries into which [`PreparedQuery::opened`] has split the query.
+    /// Starts a search over `parts` and a `head`. The search sees the records up to the sequence
+    /// number `seq`. `questions` are the queries into which [`PreparedQuery::opened`] has split the
+    /// query.
     pub fn new(
         parts: &SnapshotSources,
         head: &Arc<dyn AnySource>,
@@ -358,8 +359,8 @@ impl Search for SnapshotSearch {
     }
 }
 
-/// Counts the matches of these queries in all parts, ignoring cursor and limit. `None` if the
-/// budget does not suffice. Adds to `visited` as [`AnySource::count`] does.
+/// Counts the matches of these queries in all parts, ignoring cursor and limit. Returns `None` if
+/// the budget does not suffice. Adds to `visited` as [`AnySource::count`] does.
 pub fn count_all(
     parts: &SnapshotSources,
     head: &Arc<dyn AnySource>,

@@ -238,7 +238,8 @@ impl Query {
 }
 
 /// Returns whether `sorted` contains `key`. Keys are random, so the first eight bytes of nearly all
-/// keys differ. Nevertheless a client may send thousands of keys with the same first bytes.
+/// keys differ. Nevertheless a client may send thousands of keys with the same first bytes, so a
+/// binary search compares these keys.
 fn holds(sorted: &[[u8; 32]], key: &[u8; 32]) -> bool {
     let first = |key: &[u8; 32]| key.first_chunk().map_or(0, |eight| u64::from_be_bytes(*eight));
     let wanted = first(key);

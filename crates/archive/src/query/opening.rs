@@ -29,8 +29,8 @@ const PAIRS_OF_A_LIST: usize = 8;
 /// Maximum number of lists of a set that has several terms. A single term has about one list for
 /// each kind.
 const LISTS_MAX: usize = 1 << 15;
-/// Maximum number of lists of a value with which rows found by id are compared before their records
-/// are read.
+/// If a value has at most this number of posting lists, a row found by id is looked up in these
+/// lists before its record is read.
 const FEW_LISTS: usize = 32;
 const IDS_MIN: usize = 8;
 /// Number of lookups and lists in one source that are not charged as visited rows. Most queries
@@ -44,7 +44,7 @@ pub(super) struct OpenedPlan<S: Source> {
     /// The posting lists that a walk over all rows skips.
     pub(super) excluded: Vec<PostingSlice<S::PostingList>>,
     pub(super) rows: Vec<u32>,
-    /// Number of visited rows for which the lookups are charged.
+    /// Number of visited rows that are charged for the lookups.
     pub(super) visited: u64,
 }
 
@@ -72,11 +72,11 @@ impl<S: Source> OpenedPlan<S> {
 /// beginning.
 type CompletedWord = (usize, Vec<Box<str>>);
 
-/// The conditions on words of a query, in one source.
+/// The conditions of a query for words, in one source.
 struct WordSets {
-    /// Conditions for which the source has posting lists, then conditions that must be checked on
-    /// the records.
+    /// Conditions for which the source has posting lists.
     listed: Vec<(Set, u64)>,
+    /// Conditions that must be checked on the records.
     others: Vec<Set>,
     completed: Vec<CompletedWord>,
 }
@@ -114,13 +114,14 @@ pub(super) struct Opening<S: Source> {
 
 /// The results of the lookups so far.
 struct Lookups<S: Source> {
-    /// Made when the first list is found: preparing a window costs more than finding no list.
+    /// Made when the first list is found: preparing a window costs more than a lookup that finds no
+    /// list.
     window: OnceCell<S::Window>,
     found: Vec<FoundSet<S>>,
     excluded: Vec<PostingSlice<S::PostingList>>,
     rows: Vec<u32>,
-    /// Lists that must contain each row found by id: for some conditions with a single value, the
-    /// lists of this value.
+    /// For some conditions with a single value, the lists of this value. A row found by id matches
+    /// only if, for each of these conditions, one of the lists contains the row.
     few: Option<Vec<Vec<PostingSlice<S::PostingList>>>>,
     /// The set that is being looked up: its lists, clipped to the window; the number of its terms
     /// looked up; the number of its lists found.
@@ -147,7 +148,7 @@ impl<S: Source> Opening<S> {
         Self { words: query.words.is_some().then(|| WordSets::new(source, query)), lookups }
     }
 
-    /// Returns the number of visited rows for which the lookups so far are charged.
+    /// Returns the number of visited rows that are charged for the lookups so far.
     pub(super) fn visited(&self) -> u64 {
         self.lookups.counted.saturating_sub(LOOKUPS_FREE)
     }
@@ -323,8 +324,8 @@ impl<S: Source> Lookups<S> {
         }
     }
 
-    /// For each condition with a single value that has few lists, returns these lists. A row found
-    /// by id does not match unless, for each condition, one of the lists contains the row. This
+    /// Returns the lists of each condition with a single value that has few lists. A row found by
+    /// id matches only if, for each of these conditions, one of the lists contains the row. This
     /// check costs less than reading the record.
     fn few_lists(
         &self,
@@ -383,7 +384,7 @@ impl<S: Source> Lookups<S> {
     }
 }
 
-/// Keeps the part of a list that lies in the window.
+/// Adds the part of a list that lies in the window to `lists`, unless this part is empty.
 #[inline]
 fn clip<S: Source>(
     source: &S,

@@ -1,5 +1,5 @@
-//! Tests the index against a check of every subscription, and the seam against every order of
-//! publication.
+//! Compares the index with a check of every subscription, and tests the seam with different orders
+//! of publication.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -136,7 +136,7 @@ fn the_newest_subscriptions_are_in_no_list_and_miss_nothing() {
         assert!(index.newest.len() <= NEWEST_MAX, "{}", index.newest.len());
         assert!(listed > 0 || index.authors_len() == 0);
     }
-    // Some are in lists, the others are not.
+    // Some of the subscriptions are in lists, the others are not.
     publish(&live, None, &record(1, 1, 1, &[]));
     publish(&live, None, &record(2, 2, 101, &[]));
     publish(&live, None, &record(3, 2, 1, &[]));
@@ -212,8 +212,8 @@ fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
     assert!(live.is_empty());
 }
 
-/// Returns how many filters are compared with a record, and how many of them it matches, once all
-/// subscriptions are in their lists.
+/// Moves all subscriptions into their lists. Returns how many filters are compared with a record,
+/// and how many of these filters match.
 fn compared(live: &LiveIndex, bytes: &[u8]) -> (usize, usize) {
     while !live.list_oldest(0) {}
     let mut found = Vec::new();

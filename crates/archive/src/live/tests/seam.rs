@@ -19,8 +19,8 @@ fn what_the_snapshot_saw_is_not_sent_again_and_what_it_did_not_see_follows() {
     assert_eq!(sink.received(), [4]);
 }
 
-/// The store shows a record before the writer's thread publishes it: a search can be opened, sent
-/// and released in between.
+/// The store shows a record before the writer's thread publishes it: in between, a search can be
+/// opened, its answer sent, and the subscription released.
 #[test]
 fn a_record_published_after_it_was_sent_is_not_sent_again() {
     let live = Arc::new(LiveIndex::default());
@@ -55,8 +55,8 @@ fn several_queries_with_different_snapshots_send_each_record_once() {
     assert_eq!(sink.received(), [6]);
 }
 
-/// Each answer is cut off at any event, and each search is opened before or after any event. No
-/// event is sent twice, and none that comes after the first search was opened is lost.
+/// Answers end at varying events, and searches are opened after varying numbers of events. No event
+/// is sent twice, and no event that comes after the opening of the first search is lost.
 #[test]
 fn what_one_query_sent_no_other_sends_and_no_event_falls_between_them() {
     let queries = [kinds(&[1]), authors(&[1]), Query::default()];
@@ -74,7 +74,8 @@ fn what_one_query_sent_no_other_sends_and_no_event_falls_between_them() {
         worlds += 1;
         let live = Arc::new(LiveIndex::default());
         let (handle, sink) = listen(&live, queries.to_vec());
-        // Puts come from the highest id to the lowest, so that late records are first in the order.
+        // Records are put from the highest id to the lowest, so that late records come first in the
+        // order.
         let seq = |record: &Record<'_>| 7 - u64::from(record.id()[0]);
         let (mut delivered, mut reached, mut put) = (Vec::new(), Vec::new(), 0);
         for (at, query) in queries.iter().enumerate() {
