@@ -7,8 +7,8 @@ thread_local! {
     static SEEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether this thread has waited for a page of a file since its last call. Takes some
-/// microseconds. Always true on a system that does not report page faults.
+/// Whether this thread has waited for a page of a file since it last called this function. Takes
+/// some microseconds. Always true on a system that does not report page faults.
 pub(crate) fn has_waited_for_disk() -> bool {
     let Some(faults) = major_faults() else { return true };
     SEEN.replace(faults) != faults
@@ -17,7 +17,7 @@ pub(crate) fn has_waited_for_disk() -> bool {
 fn major_faults() -> Option<u64> {
     let stat = fs::read_to_string("/proc/thread-self/stat").ok()?;
     // The second field is a name in brackets, which may contain spaces; the twelfth is the number
-    // wanted (proc(5)).
+    // of major page faults (proc(5)).
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(9)?.parse().ok()
 }

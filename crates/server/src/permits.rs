@@ -97,7 +97,7 @@ impl<K: Copy + Eq + Hash> Shares<K> {
     }
 
     /// Takes units if they are within the share of the key. A key that holds no units may take all
-    /// free units, so that no request is too large forever.
+    /// free units, so that even a large request can succeed.
     pub(crate) fn acquire(&self, of: K, units: usize) -> Option<Share<K>> {
         self.acquire_if(of, units, |held, own, free| {
             own == 0 || own + units <= held.of_key_max.min((own + free) / SHARE)

@@ -31,8 +31,8 @@ impl ReloadHandle {
         self.settings.set(settings)
     }
 
-    /// Puts the retention policy of a network's shelf in force, from the next batch on, and the
-    /// bounds of its files.
+    /// Replaces the retention policy of a network's shelf, from the next batch on, and the space
+    /// bounds of the shelf's files.
     pub fn set_retention(&self, network: &str, policy: &RetentionPolicy, space: &SpaceBounds) {
         let keepers = self.keepers.lock();
         for (at, OpenNetwork { shelf, .. }) in self.networks.iter().enumerate() {

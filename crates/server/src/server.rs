@@ -65,8 +65,9 @@ impl Server {
         Self::start(config, networks, None).await
     }
 
-    /// Starts like [`Server::bind`], but takes over from a running server, with its sockets
-    /// where the addresses are equal. If this fails, the running server continues as before.
+    /// Starts like [`Server::bind`], but takes over from a running server. Uses the running
+    /// server's sockets for addresses that both servers have. If the takeover fails, the running
+    /// server continues as before.
     pub async fn take_over(
         config: ServerConfig,
         networks: Vec<Box<dyn ServableNetwork>>,
@@ -313,7 +314,7 @@ async fn watch_health(networks: Arc<[OpenNetwork]>, mut stop: StopSignal) {
     }
 }
 
-/// Makes this process the writer of the archive, in place of the process that it takes over from.
+/// Makes this process the writer of the archive, in place of the previous process.
 async fn become_writer(
     mut taking: Takeover,
     networks: &[OpenNetwork],

@@ -83,8 +83,7 @@ pub struct Shelf {
     compact: Option<CompactFn>,
     handover: Option<Arc<dyn Handover>>,
     subscribers: Arc<dyn Subscribers>,
-    /// The process that this process has taken over from, and the process that has taken over from
-    /// this process.
+    /// The predecessor and the successor of this process in takeovers.
     siblings: Arc<Siblings>,
     /// Other processes that are notified of new records.
     feeds: Arc<RecordFeeds>,
@@ -194,7 +193,7 @@ impl Shelf {
         &self.siblings
     }
 
-    /// Sends subscribers, here and in sibling processes, a record that is never stored.
+    /// Sends a record that is never stored to the subscribers of this process and of its siblings.
     pub fn pass_on(&self, record: &Record<'_>) {
         self.subscribers.together(&mut || self.subscribers.publish(None, record));
         // This call is outside `together`, because it may wait for another process.
@@ -306,7 +305,7 @@ impl CommitListener for ShelfListener {
     }
 }
 
-/// Logs what retention has done.
+/// Logs the result of a retention run.
 fn report_swept(shelf: &'static str, swept: Result<SweepResult, RetentionError>) {
     match swept {
         Ok(swept) => tracing::info!(

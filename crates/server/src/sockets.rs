@@ -15,19 +15,19 @@ use crate::listen_address::ListenAddress;
 use crate::stream::ClientStream;
 use crate::unix_socket::{self, SocketFile};
 
-/// The address that the client of a Unix socket counts as. So the settings for a proxy on this machine
-/// apply to both kinds of sockets.
+/// The address assigned to the clients of Unix sockets: loopback. So the settings for a proxy on
+/// this machine apply to both kinds of sockets.
 pub(crate) const UNIX_PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A socket that a door needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WantedSocket {
-    /// A socket of TCP.
+    /// A TCP socket.
     Ip {
         /// The address. Port 0 stands for any free port.
         addr: SocketAddr,
         /// Whether `[::]` stands for the IPv6 addresses alone, because the door has another socket
-        /// for IPv4. Without meaning for other addresses.
+        /// for IPv4. Ignored for other addresses.
         is_ipv6_only: bool,
     },
     /// A Unix socket with this path.
@@ -35,7 +35,7 @@ pub(crate) enum WantedSocket {
 }
 
 impl WantedSocket {
-    /// Whether a socket of another process is as wanted.
+    /// Whether `socket`, which comes from another process, is bound as wanted.
     pub(crate) fn is_met_by(&self, socket: &OwnedFd) -> bool {
         let Ok(bound) = getsockname(socket) else { return false };
         match self {
@@ -111,7 +111,7 @@ impl BoundSocket {
                 Ok(Self::Tcp(socket, addr))
             }
             WantedSocket::Unix(path) => {
-                // Without its file, no client finds a socket.
+                // Clients cannot reach a Unix socket whose file is missing.
                 let socket = match handed.filter(|_| SocketFile::find(path).is_ok()) {
                     Some(handed) => handed.into(),
                     None => unix_socket::bind(path)?,
@@ -130,7 +130,7 @@ impl BoundSocket {
         }
     }
 
-    /// Makes the current runtime serve the socket.
+    /// Registers the socket with the current runtime.
     pub(crate) fn serve(self) -> io::Result<ServedSocket> {
         Ok(match self {
             Self::Tcp(socket, _) => ServedSocket::Tcp(TcpListener::from_std(socket)?),
@@ -148,7 +148,7 @@ impl AsFd for BoundSocket {
     }
 }
 
-/// Opens a socket of TCP, even while connections of an ended server are in TIME_WAIT.
+/// Opens a TCP socket, even while connections of an ended server are in TIME_WAIT.
 fn bind(addr: SocketAddr, is_ipv6_only: bool) -> io::Result<std::net::TcpListener> {
     let socket = if addr.is_ipv4() {
         tokio::net::TcpSocket::new_v4()?
@@ -187,7 +187,8 @@ impl ServedSocket {
 /// The sockets of a door that are being served.
 pub(crate) struct ServedSockets {
     sockets: Vec<ServedSocket>,
-    /// The socket that is asked first. No socket waits longer than the others.
+    /// Index of the socket that is polled first. The index rotates, so that every socket gets its
+    /// turn.
     next: usize,
 }
 
@@ -211,8 +212,8 @@ impl ServedSockets {
         .await
     }
 
-    /// Closes the sockets, and removes the files of Unix sockets. After a takeover, the other process
-    /// may serve a socket, whose file then stays.
+    /// Closes the sockets, and removes the files of Unix sockets. After a takeover, a file stays if
+    /// the other process serves its socket.
     pub(crate) fn close(self, is_replaced: bool) {
         for socket in self.sockets {
             let ServedSocket::Unix(socket, file) = socket else { continue };

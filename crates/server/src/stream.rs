@@ -19,7 +19,7 @@ pub enum ClientStream {
 }
 
 impl ClientStream {
-    /// The server's IP address of the connection. `None` for a Unix socket.
+    /// The local (server-side) address of the connection. `None` for a Unix socket.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(stream) => stream.local_addr().ok(),
@@ -27,7 +27,8 @@ impl ClientStream {
         }
     }
 
-    /// Sends bytes at once. Answers are written whole, so Nagle's algorithm would only cause delay.
+    /// Disables Nagle's algorithm. Answers are written whole, so the algorithm would only cause
+    /// delay.
     pub(crate) fn send_at_once(&self) {
         if let Self::Tcp(stream) = self {
             // A failure only delays answers.

@@ -2,7 +2,7 @@
 //!
 //! A socket has a file, by which other processes find the socket. The file outlives a process that
 //! is killed, so a start replaces a file whose socket has no process. No function here follows a
-//! link at the end of a path.
+//! symbolic link in the last component of a path.
 
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Permissions of a new socket's file until the socket is complete, and afterwards: its user and its
-/// group may connect.
+/// Permissions of a new socket's file. Until the socket is complete, only the file's user may
+/// connect; afterwards, the file's group may connect as well.
 const MODE_AT_FIRST: Mode = Mode::from_raw_mode(0o600);
 const MODE: Mode = Mode::from_raw_mode(0o660);
 /// Maximum length of a path, in bytes.
 const PATH_BYTES_MAX: usize = 107;
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// The file of a socket on which this process listens.
@@ -106,8 +106,8 @@ pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
         SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
         None,
     )?;
-    // The file gets the permissions of the socket, reduced by the process's mask. So nobody else
-    // connects before the file has its own permissions.
+    // The file gets the permissions of the socket, reduced by the process's umask. So no other user
+    // can connect before the file has its final permissions.
     rustix::fs::fchmod(&socket, MODE_AT_FIRST)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
@@ -163,7 +163,7 @@ mod tests {
         let refused = bind(&path).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AddrInUse, "{refused}");
         assert!(connect(&path).is_ok(), "the file stays");
-        // The end of a killed process leaves the file.
+        // A killed process leaves its file behind.
         drop(listener);
         assert!(path.exists() && connect(&path).is_err());
         drop(bind(&path).unwrap());

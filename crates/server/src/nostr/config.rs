@@ -72,8 +72,8 @@ impl RelayConfig {
 /// Numbers of threads for work that must not run on the runtime's threads. 0 means one per core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadCounts {
-    /// Parse, hash and verify events.
+    /// Threads that parse, hash and verify events.
     pub verify: usize,
-    /// Answer questions.
+    /// Threads that answer questions.
     pub read: usize,
 }

@@ -23,11 +23,11 @@ const SENT_ROWS: u64 = 10;
 const VALUE_ROWS: u64 = 4;
 /// Rows that a search in this process visits between two reads of the clock.
 const STEP_ROWS: u64 = 256;
-/// Time after which a slice of a search in this process ends, because a row from the disk takes far
-/// longer than other rows.
+/// Time after which a slice of a search in this process ends. A bound in rows is not enough,
+/// because a row from the disk takes far longer than other rows.
 const SLICE_MAX: Duration = Duration::from_millis(2);
-/// Up to this number of bytes, the memory of a paused search is not charged separately: the memory
-/// of the question includes it already.
+/// Up to this size in bytes, a paused search is not charged separately: the memory charged for the
+/// question already includes this size.
 const SMALL_SEARCH: usize = 64 << 10;
 
 /// The cost of one REQ, COUNT or message of a comparison so far.
@@ -36,8 +36,9 @@ pub(super) struct QuestionCost {
     rated: RatedConnection,
     asked_at: Instant,
     waited: Option<Duration>,
-    /// Time spent on the question's searches, and on the slowest search.
+    /// Total time spent on the question's searches and comparisons.
     spent: Duration,
+    /// Time and driver of the slowest search.
     slowest: (Duration, SearchDriver),
     /// Time spent on the answer to a message of a comparison.
     comparing: Duration,
@@ -75,7 +76,8 @@ impl QuestionCost {
         }
     }
 
-    /// Must be called at the beginning of every time slice.
+    /// Records the wait before the first time slice. Must be called at the beginning of every time
+    /// slice.
     pub(super) fn begin(&mut self) {
         if self.waited.is_none() {
             let waited = self.asked_at.elapsed();
@@ -154,8 +156,8 @@ impl QuestionCost {
         counted
     }
 
-    /// Runs `work`, a part of the answer to a message of a comparison, and charges the rows that it
-    /// returns.
+    /// Runs `work`, a part of the answer to a message of a comparison, and charges the rows that
+    /// `work` returns.
     pub(super) fn compare<T>(&mut self, work: impl FnOnce() -> (T, u64)) -> T {
         let started = Instant::now();
         let (worked, rows) = work();
@@ -166,7 +168,7 @@ impl QuestionCost {
         worked
     }
 
-    /// Reports the time of a complete answer to the metrics.
+    /// Records in the metrics how long a complete comparison answer took.
     pub(super) fn compared(&self) {
         self.metrics.comparison_step.note(self.comparing);
     }

@@ -1,10 +1,10 @@
 //! The answer to a COUNT (NIP-45): the exact number of events that match any of the filters. If a
 //! record that may match is damaged, the count excludes this record and is marked approximate.
 //!
-//! The store counts the first filter if list lengths or a few rows suffice. Otherwise its matches
-//! are visited in time slices, like those of any question. A match of a further filter counts only
-//! if it matches no earlier filter, so that nothing counts twice and no ids are remembered. If the
-//! answer includes a HyperLogLog, every match is visited.
+//! The store counts the first filter if list lengths or a few rows suffice. Otherwise the matches
+//! are visited in time slices, as for any question. An event that matches a later filter counts
+//! only if the event matches no earlier filter. So no event counts twice, and no ids are stored. If
+//! the answer includes a HyperLogLog, every match is visited.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl CountJob {
         }
     }
 
-    /// Lets the store count the first filter, if it can within a time slice.
+    /// Lets the store count the first filter, if one time slice is enough.
     fn count_first(&mut self, budget: u64) -> Result<(), NostrRefusal> {
         let Some(first) = self.queries.first() else { return Ok(()) };
         let first = Query { budget: first.budget.min(budget), ..first.clone() };

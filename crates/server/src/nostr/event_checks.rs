@@ -80,9 +80,9 @@ pub(super) fn check(
     }
 }
 
-/// The reason for refusing a request to vanish that names certain relays. Either this relay does
-/// not know its own URL, or the request names another path of this relay's host. A stored request
-/// would delete nothing here, but its author would believe that everything is deleted.
+/// Returns the reason to refuse a request to vanish that names specific relays. Either this relay
+/// does not know its own URL, or the request names another path of this relay's host. A stored
+/// request would delete nothing here, but its author would believe that everything is deleted.
 fn vanish_refusal(parts: &IntakeContext, event: &Event<'_>) -> Option<NostrRefusal> {
     if !admit::vanishes_from_some(event) {
         return None;

@@ -12,7 +12,7 @@ const SHAPES: [(u8, &[u16]); 6] =
     [(b'e', &[7]), (b'e', &[6]), (b'e', &[1]), (b'q', &[1, 1111]), (b'E', &[1111]), (b'p', &[3])];
 
 pub(super) struct HyperLogLog {
-    /// Index of the key byte that holds the number of the key's register.
+    /// Index of the byte of an author's key that selects the register.
     offset: usize,
     registers: Box<[u8; 256]>,
 }

@@ -45,7 +45,7 @@ impl RelayIdentity {
     }
 }
 
-/// The identity of a relay, shared by the code that reads and the code that changes the identity.
+/// A shared handle to a relay's identity. The identity can be replaced.
 #[derive(Clone)]
 pub struct SharedIdentity(Arc<IdentityCell>);
 
@@ -53,7 +53,7 @@ struct IdentityCell {
     current: ArcSwap<RelayIdentity>,
     /// The addresses of the relay, once they are known.
     addrs: OnceLock<Vec<SocketAddr>>,
-    /// Notified when the identity was replaced.
+    /// Notified when the identity is replaced.
     changed: Notify,
 }
 
@@ -89,7 +89,7 @@ impl SharedIdentity {
         self.0.changed.notify_waiters();
     }
 
-    /// Waits until the identity is replaced, counted from this call on.
+    /// Waits until the identity is replaced after this call.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.0.changed.notified()
     }

@@ -40,7 +40,7 @@ const BATCH: usize = 64;
 /// Number of events that are parsed and looked up before sessions are woken, so that a client gets
 /// several answers in one write. A session with such answers sends nothing else until it is woken.
 const ANSWERED_AT_ONCE: usize = 16;
-/// Bytes of a message beside its event: `["EVENT",` and `]`.
+/// Bytes of a message outside its event: `["EVENT",` and `]`.
 const FRAME_BYTES: usize = 10;
 /// Maximum size of a request to vanish, in bytes, if its author may not publish and has no events
 /// in the archive.
@@ -67,7 +67,7 @@ struct EventQueue {
 pub(crate) struct ReceivedEvent {
     pub(crate) what: RequestKind,
     pub(crate) text: Box<[u8]>,
-    /// Present if the message is refused independent of its content.
+    /// Present if the message is refused regardless of its content.
     pub(crate) refusal: Option<NostrRefusal>,
 }
 
@@ -99,8 +99,8 @@ enum EventPurpose {
 }
 
 impl Intake {
-    /// Starts the threads; they end after [`Intake::close`], once the queue is empty. To be called
-    /// on the runtime of the sessions.
+    /// Starts the threads; they end after [`Intake::close`], once the queue is empty. Must be
+    /// called on the runtime of the sessions.
     pub(crate) fn start(
         threads: usize,
         parts: IntakeContext,
@@ -169,8 +169,8 @@ impl Intake {
         self.work.notify_all();
     }
 
-    /// Waits while the queue is empty, then takes this thread's share of the queue. False once the
-    /// queue is closed and empty.
+    /// Waits while the queue is empty, then takes this thread's share of the queue. Returns false
+    /// once the queue is closed and empty.
     fn pop_batch(&self, batch: &mut Vec<QueuedEvent>) -> bool {
         let mut queue = self.queue.lock();
         while queue.arrivals.is_empty() {
@@ -344,7 +344,7 @@ impl<'a> VerifyWorker<'a> {
     }
 
     /// Whether to carry out a request of an author who may not publish. A short request to vanish
-    /// is carried out, so that no event of the author comes back, even from others. Any other
+    /// is carried out, so that nobody can publish the author's earlier events here again. Any other
     /// request is carried out only if there is something to delete. Otherwise strangers could store
     /// any content here by calling it a deletion.
     fn is_heard(&self, kind: u16, record: &[u8]) -> Result<bool, SearchError> {

@@ -113,7 +113,8 @@ impl LandingPage {
         counts
     }
 
-    /// The operator of the relay, as far as configured.
+    /// Returns an HTML section with the operator's configured details. Empty if no detail is
+    /// configured.
     fn operator(&self) -> String {
         let identity = self.relay.identity.current();
         let info = &identity.info;
@@ -139,8 +140,8 @@ struct Picture<'a> {
 }
 
 impl<'a> Picture<'a> {
-    /// Returns the picture at `url`. `None` if a Content-Security-Policy cannot name its origin, as
-    /// with a user name before the host, or with letters in the host that are not ASCII.
+    /// Returns the picture at `url`. `None` if a Content-Security-Policy cannot name the origin,
+    /// for example because of a user name before the host, or non-ASCII letters in the host.
     fn new(url: &'a str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let is_web = ["https", "http"].iter().any(|known| scheme.eq_ignore_ascii_case(known));

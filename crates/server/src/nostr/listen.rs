@@ -1,4 +1,5 @@
-//! The relay's door: from the open ports to the last connection's end.
+//! The relay's door. It owns the listening ports, and serves connections until the last connection
+//! has ended.
 
 use std::convert::Infallible;
 use std::io;

@@ -14,12 +14,13 @@ pub(super) fn question_bytes_max(limits: &Limits) -> usize {
         .min(limits.message_bytes_max)
 }
 
-/// How many times as many values of a filter are read as a filter may have. Clients may repeat
-/// values, and put values of `&t` into `#t` as well (NIP-91). Only distinct values count.
+/// The parser reads up to this many times the number of values that a filter may have. Clients may
+/// repeat values, and may put values of `&t` into `#t` as well (NIP-91). Only distinct values
+/// count.
 const VALUES_READ: usize = 2;
 
-/// The numbers of filters and values that are read of a message. The rest of a larger message is
-/// not parsed.
+/// Maximum numbers of filters and values that are read from a message. The rest of a larger message
+/// is not parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FilterBounds {
     filters_max: usize,
@@ -37,12 +38,12 @@ impl FilterBounds {
     }
 }
 
-/// Bytes at the beginning of a longer question in which its id is searched, so that the refusal can
-/// name the id.
+/// Number of bytes at the beginning of an oversized question that are searched for the question's
+/// id. The refusal then names this id.
 const QUESTION_HEAD: usize = 4 << 10;
 
-/// Returns the kind of a message for the intake, which is an EVENT or an AUTH. Neither may be
-/// parsed on the runtime's threads.
+/// Returns the kind of a message that goes to the intake: an EVENT or an AUTH. Neither may be
+/// parsed on the runtime's threads. `None` for other messages.
 pub(super) fn request_kind(text: &[u8]) -> Option<RequestKind> {
     if is_of(text, b"\"EVENT\"") {
         return Some(RequestKind::Event);
@@ -50,7 +51,7 @@ pub(super) fn request_kind(text: &[u8]) -> Option<RequestKind> {
     is_of(text, b"\"AUTH\"").then_some(RequestKind::Proof)
 }
 
-/// Whether a message begins with this type.
+/// Whether a message has the type `quoted`.
 fn is_of(text: &[u8], quoted: &[u8]) -> bool {
     let rest = text.trim_ascii_start().strip_prefix(b"[");
     rest.is_some_and(|rest| rest.trim_ascii_start().starts_with(quoted))

@@ -36,16 +36,16 @@ thread_local! {
 /// Nanoseconds that a session's thread spends on questions before it serves other sessions.
 const OWN_MAX_NS: u64 = 1_000_000;
 
-/// A COUNT of more values starts on the reader threads, because the archive looks up all values in
-/// one time slice.
+/// A COUNT with more values than this starts on the reader threads, because the archive looks up
+/// all values in one time slice.
 const COUNTED_VALUES_MAX: usize = 256;
 
 /// Memory that a short value of a filter takes in the query and in the live index. In the index, a
 /// list of many filters has two entries for each filter, one for each end of its time range.
 const VALUE_BYTES: usize = 350;
 
-/// Additional memory that a `search` takes: its words, the kinds that have texts, and entries in
-/// the live index.
+/// Memory that a `search` takes in addition to the filter's values: for its words, the kinds that
+/// have texts, and entries in the live index.
 const SEARCH_BYTES: usize = 2 << 10;
 
 /// Number of bytes of a malformed message for which one visited row is charged.
@@ -239,8 +239,8 @@ impl MessageHandler {
                 self.end(sub);
                 self.relay.metrics.done(Verb::Close);
             }
-            // The session hands these messages to the intake. Only a message whose type is written
-            // with escapes, which no client does, is missed by `request_kind` and gets here.
+            // The session hands these messages to the intake. `request_kind` misses a message only
+            // if its type is written with escapes, which no client does.
             ClientMessage::Event(event) | ClientMessage::Auth(event) => {
                 let escaped = NostrVerdict::Invalid.because("message type is written with escapes");
                 self.refuse_event(event.id(), &escaped);
@@ -363,8 +363,8 @@ impl MessageHandler {
         self.comparisons.continue_comparison(id, received, wait)
     }
 
-    /// The bytes of a comparison's message, with memory for the message and its answer. If memory
-    /// is scarce, the answer is short, and the rest follows in a later answer.
+    /// Decodes a comparison's message, and reserves memory for the message and its answer. If
+    /// memory is scarce, the answer is short, and the rest follows in a later answer.
     fn received(&self, hex_text: &str) -> Result<ReceivedComparison, NostrRefusal> {
         let limit = self.relay.settings().limits.negentropy_message_bytes_max;
         let lengths = [1, 8, 64].map(|part| (limit / part).max(SHORT_ANSWER.min(limit)));

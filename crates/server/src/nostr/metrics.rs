@@ -158,13 +158,13 @@ pub struct RelayMetrics {
     pub events: EventsByKind,
     /// Time to verify the signatures of one batch of events.
     pub verify: Histogram,
-    /// Events in these batches.
+    /// Events in the batches of `verify`.
     pub verified: Counter,
-    /// Time that a REQ or COUNT waited until its search began.
+    /// Time that a question waited until its first time slice began.
     pub search_wait: Histogram,
-    /// Time spent on the searches of REQs and COUNTs.
+    /// Time spent on each search or count, by its driver.
     pub search: ByLabel<SearchDriver, Histogram>,
-    /// Rows visited by these searches.
+    /// Rows visited by searches, counts and comparisons.
     pub rows_visited: Counter,
     /// Comparisons that are open (NIP-77).
     pub comparisons_open: Counter,

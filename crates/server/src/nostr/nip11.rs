@@ -10,8 +10,8 @@ use crate::limits::Limits;
 
 /// NIPs that are offered under every configuration. NIPs for clients alone are not listed.
 const NIPS: [u16; 8] = [1, 9, 11, 40, 45, 67, 70, 91];
-/// NIPs that are offered if a kind is accepted and private, by kind. The readers of a private kind
-/// must prove their keys.
+/// NIPs that are offered if the given kind is both accepted and private. The readers of a private
+/// kind must prove their keys.
 const PRIVATE_NIPS: [(u16, &[u16]); 2] = [(4, &[4]), (1059, &[17, 59])];
 
 /// The NIP of proofs of work, which is offered if events must have a proof of work.
@@ -20,7 +20,7 @@ const WORK: u16 = 13;
 /// The NIP of AUTH, which is offered if a connection may prove a key.
 const AUTH: u16 = 42;
 
-/// The NIP of requests to vanish, which is offered if the relay knows the URL that they name.
+/// The NIP of requests to vanish, which is offered if the relay knows its own URL.
 const VANISH: u16 = 62;
 
 /// The NIP of comparisons, which is offered if a connection may open a comparison.
@@ -111,8 +111,8 @@ pub(crate) fn document(
 /// Bytes of an event without tags and content.
 const BARE_EVENT_BYTES: usize = 350;
 
-/// Maximum number of characters of a content: by its own limit, and by the limit of an event's
-/// bytes.
+/// Maximum number of characters of an event's content: the smaller of the limit for contents and
+/// the limit that follows from the maximum size of an event.
 fn content_chars_max(limits: &Limits) -> usize {
     let event_bytes_max = limits.events.event_bytes_max.min(limits.message_bytes_max);
     limits.events.content_chars_max.min(event_bytes_max.saturating_sub(BARE_EVENT_BYTES))

@@ -26,8 +26,8 @@ use super::readers::ReaderJob;
 use crate::limits::Limits;
 use crate::websocket::Framing;
 
-/// Number of waiting sessions that are woken before the end of [`together`], so that they send
-/// their messages while its work continues.
+/// Once this many sessions wait to be woken, they are woken before the end of [`together`], so that
+/// they send their messages while the work continues.
 const WOKEN_AT_ONCE: usize = 8;
 
 thread_local! {
@@ -54,7 +54,7 @@ impl Drop for PolledOutbox {
 /// write. If there are more sessions, a session that is already sending puts later items into its
 /// next write.
 pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
-    /// Wakes the sessions also when `work` panics.
+    /// Wakes the sessions even if `work` panics.
     struct WakeOnDrop;
 
     impl Drop for WakeOnDrop {
@@ -103,11 +103,11 @@ pub(crate) struct RequestPermit {
 /// The kind of a request under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestKind {
-    /// An event without an OK.
+    /// An event that has no OK yet.
     Event,
-    /// An AUTH without an OK.
+    /// An AUTH that has no OK yet.
     Proof,
-    /// A question without its answer.
+    /// A question that is not fully answered yet.
     Search,
 }
 
@@ -227,8 +227,8 @@ impl Outbox {
         if added.own > 0 {
             self.account.add(added.own);
         }
-        // The counters of the common bounds are read only if memory was taken, because every client
-        // writes these counters.
+        // The counters of the common bounds are contended, because every client writes these
+        // counters. So they are read only if memory was taken.
         let is_above = added.own > 0 && self.account.is_above_share(had);
         queue.slow = queue.weight.size > self.bytes_max || is_above;
         queue.slow
@@ -381,7 +381,7 @@ impl Outbox {
         self.task.register(waker);
     }
 
-    /// Notes that this thread polls the session, until the result is dropped. Before the drop, the
+    /// Marks the session as polled by this thread until the result is dropped. Before the drop, the
     /// session must [take](Self::take) the items that were put into the outbox.
     pub(crate) fn poll(&self) -> PolledOutbox {
         POLLED.set(self);

@@ -1,4 +1,4 @@
-//! The items in an outbox: messages to one client, with the bytes that they count as.
+//! The items in an outbox: messages to one client, and the bytes charged for each item.
 
 use std::iter::Sum;
 
@@ -19,7 +19,7 @@ pub(crate) enum OutboxItem {
 /// A live event, for one or more subscriptions of a client. All clients share the event's bytes.
 pub(crate) struct LiveDelivery {
     news: NewRecord,
-    /// For each subscription `["EVENT","sub",`, after its length in four bytes.
+    /// For each subscription: a length in four bytes, and then `["EVENT","sub",` in as many bytes.
     opens: Vec<u8>,
     /// Number of messages that were not taken yet.
     count: u32,
@@ -41,8 +41,8 @@ impl LiveDelivery {
         self.count += 1;
     }
 
-    /// Takes the message to the next subscription, in pieces. Also returns the weight that is to be
-    /// subtracted for this message.
+    /// Takes the message to the next subscription. Returns the message in pieces, and the weight to
+    /// subtract for this message.
     pub(crate) fn take(&mut self) -> Option<([&[u8]; 3], OutboxWeight)> {
         let (len, rest) = self.opens.get(self.taken as usize..)?.split_first_chunk()?;
         let len = u32::from_le_bytes(*len);
@@ -74,8 +74,9 @@ impl OutboxItem {
             }
     }
 
-    /// The bytes that the item counts as, for its client and for all clients. The weight for all
-    /// clients excludes the bytes of a live event, because all subscribers share these bytes.
+    /// Returns the bytes charged for the item, to its client and to all clients together. The
+    /// charge to all clients excludes the bytes of a live event, because all subscribers share
+    /// these bytes.
     pub(crate) fn weight(&self) -> OutboxWeight {
         let size = self.size();
         let own = match self {
@@ -86,7 +87,7 @@ impl OutboxItem {
     }
 }
 
-/// Bytes that items count as.
+/// Bytes charged for items.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OutboxWeight {
     /// All bytes, counted for the client.

@@ -10,7 +10,8 @@
 //!   question waits. So a client that reads its answers is served while other clients leave their
 //!   answers unread.
 //! - A live event, or another message that was not requested, does not wait. Above a bound, it ends
-//!   a connection that has more than its share, which is the bound divided by the connections.
+//!   its connection if the connection has more than its share: the bound divided by the number of
+//!   connections.
 //! - An HTTP request is answered with status 503 above a bound.
 //!
 //! A live event with many subscribers is in memory once, and is counted once.
@@ -45,7 +46,8 @@ struct AddressUse {
     connections: AtomicUsize,
 }
 
-/// One connection's access to the bounds of all connections and of its address.
+/// The account of one connection, with the bounds for all connections and for the connection's
+/// address.
 pub(crate) struct OutboxAccount {
     outboxes: Arc<Outboxes>,
     of: Option<(ClientAddress, Arc<AddressUse>)>,
@@ -149,7 +151,7 @@ impl OutboxAccount {
     }
 
     /// Resumes the parked questions once an eighth of the bound is free. Less free space resumes
-    /// nothing, because otherwise every byte would wake all questions.
+    /// nothing, because otherwise every freed byte would resume all questions.
     pub(crate) fn resume_parked(&self) {
         let outboxes = &self.outboxes;
         if outboxes.waiting_len.load(Ordering::SeqCst) == 0
@@ -359,7 +361,7 @@ mod tests {
         let mut bytes = Vec::new();
         Events::new(1).record(&mut bytes);
         house.0.live.publish(Some(1), &Record::new(&bytes).unwrap());
-        // Each has the name of the subscription, after its length.
+        // Each outbox has an item with the subscription's opening bytes and their length.
         let each = size_of::<OutboxItem>() + size_of::<u32>() + b"open".len();
         assert_eq!(house.0.bytes(), bytes.len() + outboxes.len() * each);
         for outbox in &outboxes {

@@ -190,8 +190,8 @@ pub(super) struct StoredAnswer {
     /// Whether a record that may belong to the answer could not be read.
     damaged: bool,
     cost: QuestionCost,
-    /// How far the answers to earlier queries reached. A record that an earlier query sent is not
-    /// sent again.
+    /// How far the answers to earlier queries reached. A record that was sent for an earlier query
+    /// is not sent again.
     reached: Vec<AnswerReach>,
     _permit: RequestPermit,
 }
@@ -217,8 +217,8 @@ impl OpenQuery {
 }
 
 impl StoredAnswer {
-    /// `rooms` has a number for each query: how many records beyond its limit the answer may add to
-    /// complete a second.
+    /// Creates the answer. For each query, `rooms` gives the number of records that the answer may
+    /// add beyond the query's limit to complete a second.
     pub(super) fn new(
         relay: Arc<Relay>,
         sub: Arc<SessionSubscription>,
@@ -263,8 +263,8 @@ impl StoredAnswer {
     }
 
     fn work(&mut self, rows_max: u64) -> Result<SliceResult, NostrRefusal> {
-        // All queries enter the live index before the first search, so that no event is missed
-        // between the two.
+        // All queries enter the live index before the first search. Otherwise an event stored in
+        // the meantime could be missed.
         if self.at == 0
             && self.open.is_none()
             && self.sub.handle().is_some_and(|handle| !handle.enter())

@@ -23,10 +23,10 @@ pub fn shared(policy: EventPolicy) -> SharedPolicy {
     Arc::new(ArcSwap::from_pointee(policy))
 }
 
-/// Default kinds that are accepted from any key if they are addressed to a key that may publish.
-/// They are gift wraps and ephemeral gift wraps (NIP-59), zap receipts (NIP-57), requests, answers
-/// and notifications of wallets (NIP-47), and messages of remote signers (NIP-46). Their signing
-/// keys cannot be listed in advance.
+/// Default kinds whose events are accepted from any key if they are addressed to a key that may
+/// publish. They are gift wraps and ephemeral gift wraps (NIP-59), zap receipts (NIP-57), requests,
+/// answers and notifications of wallets (NIP-47), and messages of remote signers (NIP-46). Their
+/// signing keys cannot be listed in advance.
 pub const ADDRESSED_KINDS: [u16; 8] = [1059, 9735, 21_059, 23_194, 23_195, 23_196, 23_197, 24_133];
 
 /// Allowed and denied keys, kinds and words. A key, kind or word on both lists is denied. `None`
@@ -73,7 +73,8 @@ impl EventPolicy {
         lists.into_iter().filter_map(|(name, is_empty)| is_empty.then_some(name))
     }
 
-    /// The reason if an event is refused only because its connection has no authenticated key.
+    /// Returns the refusal of an event that comes from a connection without an authenticated key.
+    /// `None` if the policy allows such an event.
     pub(crate) fn auth_refusal(&self, event: &Event<'_>) -> Option<NostrRefusal> {
         (self.wraps_need_auth && is_wrap(event.kind())).then(|| {
             NostrVerdict::AuthRequired.because("gift wraps are taken from those who authenticate")

@@ -7,8 +7,8 @@
 //!
 //! Most questions take less time than waking another thread twice. So the thread that has read a
 //! question starts the answer ([`Readers::begin`]) if no other question is ahead, and the reader
-//! threads continue an answer that takes longer. A slow start shows that the disk is slow; for some
-//! time after it, all questions start on the reader threads.
+//! threads continue an answer that takes longer. A slow start shows that the disk is slow. For some
+//! time afterwards, all questions start on the reader threads.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -168,8 +168,8 @@ impl Readers {
     }
 
     /// Works on a question for a time slice on this thread, or queues the question. The caller
-    /// polls the session of the question's client. Returns the question if it is not answered and
-    /// this thread may continue, and the duration of the slice.
+    /// polls the session of the question's client. Returns the duration of the slice, and the
+    /// question if it is not answered yet and this thread may continue.
     pub(crate) fn begin(&self, job: Box<dyn ReaderJob>) -> (Option<Box<dyn ReaderJob>>, Duration) {
         let begun = Instant::now();
         let since_start = begun.duration_since(self.started).as_nanos() as u64;
@@ -226,8 +226,8 @@ impl Readers {
         }
     }
 
-    /// Works on a question for a time slice that is charged as [`TURN_NS`] already. Returns the
-    /// question unless it is answered, and the duration of the slice.
+    /// Works on a question for a time slice, for which [`TURN_NS`] is charged already. Returns the
+    /// duration of the slice, and the question if it is not answered yet.
     fn slice(
         mut job: Box<dyn ReaderJob>,
         outbox: &Outbox,

@@ -45,7 +45,7 @@ pub(crate) struct Relay {
     pub(crate) deflate: DeflateOptions,
     /// The texts that are searched. `None`: searches are refused.
     pub(crate) texts: Option<Arc<dyn TextSource>>,
-    /// Rate limits are off.
+    /// Whether rate limits are off.
     pub(crate) unlimited: bool,
 }
 

@@ -15,7 +15,8 @@ use crate::rate::RatedConnection;
 /// A permit for the bytes of one event.
 pub(crate) type EventPermit = OwnedSemaphorePermit;
 
-/// The session to answer, and the permits of the request and of its bytes, held until the answer.
+/// The session to answer. Holds the permits for the request and for its bytes until the answer is
+/// given.
 pub(super) struct ReplyHandle {
     request: RequestPermit,
     pub(super) caller: Arc<ClientIdentity>,
@@ -46,7 +47,7 @@ impl ReplyHandle {
         self.done(id);
     }
 
-    /// Answers with an OK without a reason.
+    /// Answers with OK true and no reason.
     pub(super) fn done(&self, id: &Id) {
         self.outbox().metrics().done(self.verb);
         self.outbox().push_message(|out| reply::write_ok(out, id, true, ""));

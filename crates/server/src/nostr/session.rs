@@ -2,8 +2,8 @@
 //! waits for the other, and the task never blocks on an answer.
 //!
 //! The task stops reading while too much is under way for the client, so that TCP slows the client
-//! down. The limits are events without an OK, questions without an answer, and the memory of the
-//! intake.
+//! down. The number of events without an OK, the number of questions without an answer, and the
+//! memory of the intake are limited.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -75,10 +75,11 @@ struct RelaySession {
     received_at: Instant,
     pinged: bool,
     alarm: Pin<Box<Sleep>>,
-    /// Reading pauses, because too many requests are under way. If a request ends during the
+    /// Whether reading pauses because too many requests are under way. If a request ends during the
     /// session's own poll, the poll must wake the session itself, because no other thread does.
     held_back: bool,
-    /// The server shuts down: requests under way are finished, and new messages are not accepted.
+    /// Whether the server is shutting down. Requests under way are then finished, and new messages
+    /// are not accepted.
     leaving: bool,
 }
 
@@ -130,8 +131,8 @@ pub(crate) fn run(
     ));
     let now = Instant::now();
     let first_alarm = now + Duration::from_secs(limits.ping_after_s);
-    // The session is boxed, because a future reserves memory for every value that is moved inside
-    // the future.
+    // The session is boxed, because a future may reserve memory for several copies of a value that
+    // its code moves.
     let session = Box::new(RelaySession {
         socket,
         messages: MessageHandler::new(
@@ -196,9 +197,9 @@ impl RelaySession {
             }
             socket.finish().await
         };
-        // A client that does not even take a close frame is dropped.
+        // A client that does not even read the close frame is disconnected.
         let closed: Result<io::Result<()>, _> = tokio::time::timeout(CLOSE_MAX, closing).await;
-        // A client whose connection is closed for a fault usually still sends.
+        // A client whose connection is closed for a fault is usually still sending.
         let is_fault = matches!(
             end,
             SessionEnd::Broken | SessionEnd::Close(CloseReason::Slow | CloseReason::Crowded)
@@ -250,8 +251,8 @@ impl RelaySession {
     }
 
     /// Whether every request is answered and every answer is sent. A permit is dropped after its
-    /// answer is put into the outbox, so the permits are checked before the last look into the
-    /// outbox.
+    /// answer is put into the outbox, so the permits are checked before the outbox is read for the
+    /// last time.
     fn is_through(&mut self) -> bool {
         self.waiting.is_none()
             && self.outbox.under_way(RequestKind::Event) == 0

@@ -1,6 +1,6 @@
-//! Requests to vanish that were stored before the relay knew the URL that they name. They came from
-//! an import, from another relay, or from a client of an earlier version. Once the URL is known,
-//! the requests are carried out.
+//! Requests to vanish that name this relay, and were stored before the relay knew its own URL. They
+//! came from an import, from another relay, or from a client of an earlier version. Once the URL is
+//! known, the requests are carried out.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};

@@ -48,7 +48,7 @@ pub(crate) struct ConnectionContext {
     pub(crate) slot: Arc<CountedConnection>,
     /// The peer address of the connection.
     pub(crate) peer: IpAddr,
-    /// The server's IP address of the connection. `None` for a Unix socket.
+    /// The local (server-side) address of the connection. `None` for a Unix socket.
     pub(crate) local: Option<SocketAddr>,
 }
 
@@ -228,7 +228,7 @@ fn address(headers: &HeaderMap) -> String {
     format!("{scheme}://{host}")
 }
 
-/// An answer that a cache must not reuse without asking again.
+/// Returns an answer that a cache must revalidate before each use.
 fn plain(content_type: &'static str, body: impl Into<Body>) -> Response {
     let headers = [
         (CONTENT_TYPE, content_type),
@@ -239,7 +239,7 @@ fn plain(content_type: &'static str, body: impl Into<Body>) -> Response {
     (headers, body.into()).into_response()
 }
 
-/// Whether a header has `value` in its list.
+/// Whether the comma-separated list in a header contains `value`.
 fn header_lists(headers: &HeaderMap, name: &str, value: &str) -> bool {
     headers.get_all(name).iter().filter_map(|list| list.to_str().ok()).any(|list| {
         list.split(',').any(|item| {

@@ -20,7 +20,7 @@ use crate::address::ClientAddress;
 /// Number of buckets; together they take 1 MiB.
 const BUCKETS: usize = 1 << 17;
 
-/// A subject of a rate limit. Each subject has its own buckets.
+/// A subject of a rate limit. Each subject maps to two buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RateSubject {
     /// EVENT and AUTH messages of a source.
@@ -118,7 +118,8 @@ impl RateBuckets {
         self.charge_many(meter, rate, 1)
     }
 
-    /// Takes `count` tokens if at least one token is available, or returns the time until then.
+    /// Takes `count` tokens if at least one token is available. Otherwise returns the time until
+    /// one token is available.
     pub(super) fn charge_many(
         &self,
         meter: RateSubject,

@@ -12,7 +12,7 @@ use super::limiter::{RateExceeded, RateLimiter};
 use super::spared::SparedClients;
 use crate::address::ClientAddress;
 
-/// Bytes of a message per additional token.
+/// A message costs one token, and one more token for each block of this many bytes.
 const BYTES_PER_TOKEN: usize = 64 << 10;
 
 /// Returns the number of tokens that a message of `bytes` bytes costs.
@@ -33,7 +33,8 @@ struct RatedClient {
     spared: Mutex<SparedState>,
 }
 
-/// The last decision whether a client is spared, with the lists that it was based on.
+/// The last decision on whether a client is exempt from the rates, and the lists on which this
+/// decision was based.
 #[derive(Default)]
 struct SparedState {
     /// The keys that the connection has proved.
@@ -67,7 +68,8 @@ impl RatedConnection {
         }
     }
 
-    /// Whether the operator spares this client all rates. A change of the lists applies at once.
+    /// Whether this client is exempt from all rates. A change of the operator's lists applies at
+    /// once.
     fn is_spared(&self) -> bool {
         let RatedClient { rates, ip, spared, .. } = &*self.0;
         let settings = rates.settings.load();
@@ -99,7 +101,7 @@ impl RatedConnection {
         self.charge(RateSubject::EventsOf(*author), 1)
     }
 
-    /// Checks that an event of this author would be within its rate, and charges nothing.
+    /// Checks that an event of this author would be within the author's rate, and charges nothing.
     pub(crate) fn may_publish_of(&self, author: &Key) -> Result<(), RateExceeded> {
         if self.is_spared() {
             return Ok(());
@@ -107,7 +109,8 @@ impl RatedConnection {
         self.0.rates.check(RateSubject::EventsOf(*author))
     }
 
-    /// Charges a message of another type, of `bytes` bytes. Fails if the rate is exceeded.
+    /// Charges a message of `bytes` bytes that is neither an EVENT nor an AUTH. Fails if the rate
+    /// is exceeded.
     pub(crate) fn speaks(&self, bytes: usize) -> Result<(), RateExceeded> {
         self.charge(RateSubject::Questions(self.0.source), tokens(bytes))
     }

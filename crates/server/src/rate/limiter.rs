@@ -119,7 +119,7 @@ impl RateLimiter {
         }
     }
 
-    /// Counts a refusal, and words the reason.
+    /// Counts a refusal, and writes the reason for the client.
     fn too_fast(&self, meter: RateSubject, rate: Rate, wait: Duration) -> RateExceeded {
         let name = meter.name();
         self.refusals.of(name).add(1);

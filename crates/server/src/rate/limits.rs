@@ -10,8 +10,8 @@ pub struct Rate {
 }
 
 /// The rate limits; `None` is no limit. A message above a limit is answered with OK false or CLOSED
-/// `rate-limited:`. The connection is then not read from until the rate allows a message again, for
-/// at most a second.
+/// `rate-limited:`. The server then pauses reading from the connection until the rate allows a
+/// message again, for at most a second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimits {
     /// EVENT and AUTH messages from one address, whatever their outcome. A long message counts once

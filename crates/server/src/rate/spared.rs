@@ -22,7 +22,7 @@ impl SparedClients {
         self.addresses.is_empty() && self.keys.is_empty()
     }
 
-    /// Whether a client at `ip` is spared.
+    /// Whether a client at `ip` is exempt.
     pub(crate) fn have_address(&self, ip: IpAddr) -> bool {
         ranges::contain(&self.addresses, ip)
     }

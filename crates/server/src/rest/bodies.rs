@@ -1,4 +1,4 @@
-//! Bounds the memory of the bodies that clients send, in all and by address.
+//! Bounds the memory of the bodies that clients send, in total and per address.
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -49,8 +49,8 @@ pub(crate) fn source(request: &Request) -> RateSource {
     client.map_or(RateSource::Connection(0), |client| RateSource::Address(client.0.into()))
 }
 
-/// Takes a permit for the body of a request, of at most this number of bytes, until the request is
-/// answered.
+/// Holds a permit for the body of a request until the request is answered. The permit covers at
+/// most `bytes_max` bytes.
 pub(crate) async fn bounded_body(
     State((bodies, bytes_max)): State<(BodyPermits, usize)>,
     request: Request,

@@ -32,7 +32,8 @@ pub struct WebAccess {
     /// `http://localhost:*`, `app.example`, or `*` for all. `*` stands for any text, `?` for one
     /// letter or none.
     pub allow_origin: Vec<String>,
-    /// Host names of this node, beside `localhost` and IP addresses. `*` stands for any name.
+    /// Host names of this node, in addition to `localhost` and IP addresses. `*` stands for any
+    /// name.
     pub hosts: Vec<String>,
 }
 
@@ -197,7 +198,7 @@ fn is_origin(pattern: &str, origin: &str) -> bool {
     rest.is_some_and(|rest| fits(&pattern, rest))
 }
 
-/// Whether all of `text` matches a pattern. Takes at most as many steps as the product of their
+/// Whether all of `text` matches a pattern. The number of steps is at most the product of the two
 /// lengths.
 fn fits(pattern: &str, text: &str) -> bool {
     let pattern = pattern.as_bytes();

@@ -105,7 +105,7 @@ impl EnteredRecord<'_> {
         let (send, done) = oneshot::channel();
         let callback: WriteCallback = Box::new(move |outcome| {
             drop(room);
-            // The receiver may be dropped.
+            // Fails if the receiver was dropped.
             let _ = send.send(outcome);
         });
         let submitted = writer.try_submit(Write::Put(record.into()), callback);

@@ -7,8 +7,8 @@ use tokio::sync::broadcast;
 
 use crate::shelf::Subscribers;
 
-/// Maximum number of records that wait for a client. A client that reads more slowly gets no
-/// further records.
+/// Maximum number of records that wait for a client. A client that falls further behind gets no
+/// more records.
 const WAITING_MAX: usize = 1_024;
 
 /// The clients that wait for new records.
@@ -28,7 +28,7 @@ impl Default for LiveRecords {
 }
 
 impl LiveRecords {
-    /// Records from now on that match a query.
+    /// Subscribes to the records that match a query from now on.
     pub fn subscribe(&self, query: Query) -> LiveReceiver {
         LiveReceiver { records: self.0.subscribe(), query }
     }
@@ -45,7 +45,7 @@ impl Subscribers for LiveRecords {
 
 impl LiveReceiver {
     /// Waits for the next record, and returns the record in the form of its network. `None` if the
-    /// client reads too slowly, and if the shelf closes.
+    /// client reads too slowly, or if the shelf closes.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         loop {
             let bytes = self.records.recv().await.ok()?;

@@ -1,7 +1,7 @@
 //! The service behind the doors of a network: **intake** stores records, and **questions**
 //! searches pages. A door implements only its protocol. Bounds, rates, slow log and figures are the same for every door.
 //!
-//! - `intake`: bounded writes. The records that are not durable yet have at most a number of bytes,
+//! - `intake`: bounded writes. The total size of the records that are not durable yet is bounded,
 //!   and a new record waits until it fits. The record is durable before its sender gets an answer.
 //! - `questions`: each question counts towards the rates of its source. Its search first visits up
 //!   to a number of rows at once; if more rows are needed, it waits in a fair queue (`turns`). Slow
@@ -9,8 +9,8 @@
 //!
 //! `answers.rs` bounds the pages that clients have not read yet, for all services together.
 //!
-//! A door without rules of its own stores and asks with `plain`, and passes new records to its
-//! clients with `live`.
+//! The door of a network without rules of its own stores and queries records with `plain`, and
+//! passes new records to its clients with `live`.
 //!
 //! The relay uses the slow log of the service. Its own intake verifies signatures, and its own
 //! readers and outboxes serve many questions of one connection at a time.

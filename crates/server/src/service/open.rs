@@ -12,7 +12,7 @@ use crate::rate::RateBuckets;
 use crate::settings::SharedSettings;
 use crate::shelf::{Shelf, ShelfOptions, Subscribers};
 
-/// The service of a network; see the module above.
+/// The service of a network; see the documentation of the module `service`.
 pub struct Service {
     /// The network's part of the archive.
     pub(crate) shelf: Arc<Shelf>,
@@ -58,7 +58,7 @@ impl Service {
         &self.shelf
     }
 
-    /// Ends the threads beside the writer. Called when no client is served any more.
+    /// Ends all threads of the service except the writer. Called when no client is served any more.
     pub fn close(&self) {
         self.questions.close();
     }

@@ -2,7 +2,7 @@
 
 use crate::metrics::{Counter, Histogram, MetricsPage};
 
-/// The times of records and questions, and the number of refusals.
+/// The times to store records and to answer questions, and the number of refusals.
 #[derive(Debug, Default)]
 pub(super) struct ServiceFigures {
     pub(super) insert: Histogram,
@@ -11,7 +11,7 @@ pub(super) struct ServiceFigures {
 }
 
 impl ServiceFigures {
-    /// Writes the figures. `name` is the network's.
+    /// Writes the figures. `name` is the name of the network.
     pub(super) fn write(&self, name: &str, page: &mut MetricsPage) {
         page.histogram(
             &format!("{name}_insert_duration_seconds"),

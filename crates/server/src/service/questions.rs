@@ -1,6 +1,6 @@
-//! Charges questions to their sources, and searches their pages. A search first visits up to a
-//! number of rows at once. If more rows are needed, the search waits in the fair queue of all
-//! sources. Slow questions are logged.
+//! Charges questions to their sources, and searches for the pages that answer the questions. A
+//! search may visit a fixed number of rows at once. A search that needs more rows waits in the fair
+//! queue of all sources. Slow questions are logged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,8 @@ pub(crate) struct Questions {
     at: StoreLocation,
     slots: QuestionSlots,
     slow: SlowLog,
-    /// The questions of each source, at the rate of the network's own settings.
+    /// The token buckets for the questions of each source. The network's own settings give the
+    /// rate.
     buckets: Arc<RateBuckets>,
     /// Bounds for the rows that the questions of an address visit.
     rates: RateLimiter,
@@ -106,9 +107,9 @@ impl Questions {
         self.buckets.pause(subject, pause).map_err(|_| TooManyQuestions)
     }
 
-    /// Searches a page, visiting at most `rows_max` rows. `find` may be called twice: first on this
-    /// thread, and again through the fair queue if many rows have to be visited. Charges the
-    /// visited rows to the source.
+    /// Searches for a page, and visits at most `rows_max` rows. `find` may be called twice: first
+    /// on this thread, and again through the fair queue if many rows have to be visited. Charges
+    /// the visited rows to the source.
     pub(crate) async fn search<T: Send + 'static, E: Send + 'static>(
         &self,
         from: RateSource,

@@ -53,7 +53,7 @@ struct LogWindow {
 
 /// The cost of a question.
 pub(crate) struct SearchCost {
-    /// Time of its searches together.
+    /// Total time of the question's searches.
     pub(crate) time: Duration,
     /// Time until the first search began.
     pub(crate) waited: Duration,

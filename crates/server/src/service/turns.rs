@@ -32,7 +32,7 @@ pub enum StoreLocation {
     Elsewhere(usize),
 }
 
-/// On drop, signals the search that nobody waits for the answer.
+/// On drop, informs the search that its answer is no longer needed.
 struct WaiterGuard(Arc<AnswerWaiter>);
 
 impl Drop for WaiterGuard {
@@ -131,7 +131,7 @@ impl Drop for PlaceInLine<'_> {
 }
 
 impl LineState {
-    /// Removes the waiting questions of a source whose tasks are gone.
+    /// Removes those waiting questions of a source for which no task waits any more.
     fn leave(&mut self, source: RateSource) {
         let Some(own) = self.by_source.get_mut(&source) else { return };
         let before = own.len();
@@ -193,11 +193,11 @@ pub(crate) struct QuestionSlots {
 }
 
 impl QuestionSlots {
-    /// With a database on this machine, a query runs either in the database or in this process.
-    /// `cores + 1` concurrent queries keep all cores busy. More queries only cause context
-    /// switches: throughput falls, and the slowest queries take twice as long. A query that runs
-    /// longer than [`QUICK`] waits for the disk or reads much, and no longer counts against this
-    /// limit.
+    /// Creates the slots for a store at `at`. With a database on this machine, a query runs either
+    /// in the database or in this process. `cores + 1` concurrent queries keep all cores busy. More
+    /// queries only cause context switches: throughput falls, and the slowest queries take twice as
+    /// long. A query that runs longer than [`QUICK`] waits for the disk or reads much, and no
+    /// longer counts against this limit.
     pub(crate) fn new(at: StoreLocation) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let (all, quick) = match at {

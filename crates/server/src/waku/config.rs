@@ -107,9 +107,9 @@ impl Default for NodeConfig {
     }
 }
 
-/// Whether this node can tell which messages the other nodes of a cluster refuse. Each message on
-/// cluster 1, The Waku Network, needs a rate-limit proof (RFC 58/RLN-V2), which this node neither
-/// verifies nor creates.
+/// Whether this node can recognise the messages that the other nodes of a cluster refuse. Each
+/// message on cluster 1, The Waku Network, needs a rate-limit proof (RFC 58/RLN-V2), which this
+/// node neither verifies nor creates.
 pub fn can_forward(cluster: u16) -> bool {
     cluster != 1
 }

@@ -1,5 +1,5 @@
-//! The node's door: its REST API, and its connections to peers. The door opens with its shelf, and
-//! serves until the end.
+//! The node's door: its REST API, and its connections to peers. The door is opened with its shelf,
+//! and serves until the server stops.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -160,8 +160,8 @@ impl Door for WakuDoor {
         rest.chain(peers).collect()
     }
 
-    /// Returns the socket of REST. The connections of peers cannot be handed over, because they are
-    /// encrypted with keys of this process: they are closed, and the peers connect again.
+    /// Returns the sockets of the REST API. The connections of peers cannot be handed over, because
+    /// they are encrypted with keys of this process: they are closed, and the peers connect again.
     fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
         self.rest.as_ref().map_or_else(|| Ok(Vec::new()), |rest| rest.sockets())
     }

@@ -5,11 +5,12 @@
 //! comparison was opened. Their times and ids are collected once, into a set that lives until the
 //! comparison ends. So all answers are consistent, and no fingerprint includes an event that the
 //! client may not see. Between two messages, a comparison holds only its set. The reader threads
-//! work on sets and messages, in time slices like those of all questions.
+//! process sets and messages in time slices, as they do for all questions.
 //!
-//! A comparison holds no set if its filter has only `since` and `until`, selects many events, and
-//! the store keeps sums ([`hark_archive::store::ranges`]). Each message is then answered from the
-//! events stored at that time. The gate applies here as well.
+//! A comparison holds no set if its filter has only `since` and `until` and selects many events,
+//! and if the store keeps sums ([`hark_archive::store::ranges`]). Each message is then answered
+//! from the events stored at that time. Events that the client may not see stay hidden here as
+//! well.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -38,7 +39,7 @@ mod set;
 mod state;
 mod store_ranges;
 
-/// Maximum interval between two checks whether the rates allow a deferred message.
+/// Maximum interval between two checks of the rates for a deferred message.
 const PUT_OFF_MAX: Duration = Duration::from_secs(1);
 
 /// The comparisons of one session.

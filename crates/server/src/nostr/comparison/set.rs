@@ -34,7 +34,8 @@ pub(super) struct SetMemory {
 }
 
 impl SetMemory {
-    /// Creates an account without bytes. `of_connection` counts the bytes of the whole connection.
+    /// Creates an account with no reserved bytes. `of_connection` counts the bytes of the whole
+    /// connection.
     pub(super) fn new(
         share: BudgetShare,
         of_connection: Arc<AtomicUsize>,
@@ -69,13 +70,14 @@ impl Drop for SetMemory {
     }
 }
 
-/// The set, in the order of the search until [`ComparedSet::seal`] has been called.
+/// The set of a comparison. Its items are in the order of the search until [`ComparedSet::seal`] is
+/// called.
 pub(super) struct ComparedSet {
     /// All chunks but the last are full.
     chunks: Vec<Vec<NegentropyItem>>,
-    /// The sum of the ids before each full chunk, and before the chunk after the full chunks.
+    /// Entry `i` is the sum of the ids in the first `i` chunks, all of which are full.
     sums: Vec<IdSum>,
-    /// Index of the first item that has the time of the last item.
+    /// Index of the first item whose time equals the time of the last item.
     run: usize,
     memory: SetMemory,
 }
@@ -85,8 +87,8 @@ impl ComparedSet {
         Self { chunks: Vec::new(), sums: vec![IdSum::default()], run: 0, memory }
     }
 
-    /// Adds the next item of the search: time descending and, at equal time, id ascending. Refused
-    /// if there is no memory for the item.
+    /// Adds the next item of the search. Items must come by descending time and, at equal time, by
+    /// ascending id. Refuses the item if there is no memory left.
     pub(super) fn push(&mut self, item: NegentropyItem) -> Result<(), NostrRefusal> {
         let len = self.size();
         if self.run < len && self.pushed(len - 1).is_none_or(|last| last.time != item.time) {
@@ -110,7 +112,7 @@ impl ComparedSet {
 
     /// Sorts the last items of equal time by descending id, once all items of that time are in the
     /// set. So the set is in ascending order when it is read backwards. Then adds the sums of the
-    /// chunks whose items do not move any more.
+    /// chunks that are now full and sorted.
     fn end_run(&mut self) {
         let len = self.size();
         let (mut low, mut high) = (self.run, len);
@@ -171,8 +173,8 @@ impl NegentropySet for ComparedSet {
     }
 }
 
-/// Work of a sum, in compared or copied items. On average, a sum adds half of a chunk's ids at each
-/// end of its range.
+/// Cost of computing one sum, in units of one compared or copied item. On average, a sum adds half
+/// of a chunk's ids at each end of its range.
 const SUM_ITEMS: u64 = 16;
 /// Number of items that are compared or copied in the time that a search takes for one row.
 const ITEMS_PER_ROW: u64 = 4;

@@ -31,8 +31,7 @@ impl<T: Into<NostrRefusal>> From<T> for ComparisonRefusal {
 /// An open comparison.
 pub(super) struct Comparison {
     pub(super) id: Box<str>,
-    /// The limit of the query is above `events_max` only if the client's limit is above
-    /// `events_max`.
+    /// The limit of this query is the client's limit, but at most `events_max` + 1.
     pub(super) query: Query,
     /// Whether the client asks for all events, without a limit.
     pub(super) is_whole: bool,

@@ -24,7 +24,7 @@ fn item(at: Position) -> NegentropyItem {
     NegentropyItem { time: at.time, id: at.id }
 }
 
-/// A store's events, read by ranges: their sums and their positions.
+/// Access to a store's events by range: sums of ids, and positions of events.
 pub(super) struct StoreRanges {
     ranges: Box<dyn IdRanges>,
     /// Rows that are charged already.
@@ -52,7 +52,7 @@ impl StoreRanges {
 /// A comparison that may be answered by ranges.
 pub(super) struct RangesCandidate {
     query: Arc<Query>,
-    /// The comparison's own gate.
+    /// The gate for the client of the comparison. The gate of `query` is for strangers.
     gate: Option<Arc<Gate>>,
     ranges: StoreRanges,
 }
@@ -83,8 +83,8 @@ impl RangesCandidate {
         self.ranges.counted(|| self.ranges.ranges.prepare())
     }
 
-    /// Returns the query for the store's sums over ranges. `None` if the comparison is to hold a
-    /// set.
+    /// Returns the query for the store's sums over ranges. Returns `None` if the comparison is to
+    /// use a set.
     pub(super) fn query(
         self,
         comparison: &Comparison,

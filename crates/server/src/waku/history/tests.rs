@@ -1,4 +1,4 @@
-//! Compares pages with the messages that were put, by brute force, and tests which requests are
+//! Compares pages with a brute-force selection of the stored messages, and tests which requests are
 //! refused.
 
 use hark_archive::effects::KeepAll;
@@ -347,7 +347,7 @@ fn long_messages_make_short_pages() {
     let request = StoreRequest { include_data: false, limit: Some(100), ..request() };
     let page = asked_page(&world.store, &world.positions, &request, u64::MAX).unwrap();
     assert_eq!((page.records.len(), page.bytes), (60, 0));
-    // Such a page does not have the messages either.
+    // Such a page does not contain the messages themselves.
     assert!(page.records.iter().all(|record| record.len() < 100));
 }
 
