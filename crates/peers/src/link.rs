@@ -49,7 +49,7 @@ pub(crate) struct RelayLink {
     /// Notified when the relay has sent a challenge.
     pub(crate) challenged: Notify,
     next_number: AtomicU64,
-    /// How many times the key was proved. `proving` is locked during a proof.
+    /// Number of times that the key was proved. `proving` is locked during a proof.
     pub(crate) proofs: AtomicU64,
     pub(crate) proving: tokio::sync::Mutex<()>,
     /// When the reading task last had to wait for permits, in ms since `started`.
@@ -175,7 +175,7 @@ impl RelayLink {
         PeerError::Silent { what, within_s: self.options.patience.as_secs(), said }
     }
 
-    /// The relay's last notice, as an addition to an error.
+    /// Returns the relay's last notice, as text to append to an error.
     fn last_notice(&self) -> String {
         let notice = self.routes.lock().notices.back().cloned();
         notice.map(|notice| format!("; its last notice: {notice}")).unwrap_or_default()

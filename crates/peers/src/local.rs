@@ -30,10 +30,10 @@ const SAMPLES: usize = 3;
 /// Items in a part of a query's time range.
 #[derive(Default)]
 pub(crate) struct LocalWindow {
-    /// The earliest time of the part. The part ends with the query's time range.
+    /// The earliest time of the part. The part ends where the query's time range ends.
     pub(crate) from: u64,
     pub(crate) items: Vec<NegentropyItem>,
-    /// The permit for these items, out of the limit for all comparisons.
+    /// The permit that counts these items towards the limit for all comparisons.
     pub(crate) permit: Option<SemaphorePermit<'static>>,
 }
 

@@ -14,8 +14,8 @@ use crate::frames::TOO_LONG;
 pub(crate) enum RelaySays {
     /// An event of a subscription; the range is the event's JSON.
     Event { subscription: String, event: Range<usize> },
-    /// All stored events of a subscription are sent. `finish` means that the relay has no more
-    /// matching events (NIP-67).
+    /// The relay has sent all stored events of a subscription. `finish` means that the relay has no
+    /// more matching events (NIP-67).
     Eose { subscription: String, finish: bool },
     /// A subscription has ended.
     Closed { subscription: String, reason: String },

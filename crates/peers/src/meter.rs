@@ -87,9 +87,9 @@ macro_rules! counters {
 counters! {
     /// Local events that were compared.
     compared,
-    /// Messages of comparisons that were answered.
+    /// Messages of comparisons that the relay has answered.
     rounds,
-    /// Pages that were read because the relay does not compare.
+    /// Pages that were read because the relay does not support comparisons.
     pages,
     /// Waits because of the relay's rate limit.
     slowed,
@@ -105,8 +105,8 @@ counters! {
     stored,
     /// Events that the relay listed but did not send.
     not_sent,
-    /// Events that the relay listed but that were not requested, because the relay had not sent too
-    /// many listed events before.
+    /// Events that the relay listed but that were not requested, because the relay had failed to
+    /// send most of the events requested before.
     not_asked,
     /// Events that were received but not requested.
     unasked,
@@ -120,7 +120,7 @@ counters! {
     /// Events that were not sent because they are protected, of a private kind, or refused by a
     /// plugin.
     withheld,
-    /// Seconds with more events than the relay returns, so that some events may be missing.
+    /// Seconds that have more events than the relay returns. Some of these events may be missing.
     unreached,
 }
 

@@ -1,10 +1,10 @@
-//! Reads all events that match a filter from a relay that does not compare: page by page. Each page
-//! begins at the time at which the previous page ended.
+//! Reads all events that match a filter page by page, for relays that do not support comparisons.
+//! Each page begins at the time at which the previous page ended.
 //!
 //! A page may have fewer events than requested, because relays have limits of their own. So only a
 //! page without new events ends the walk. Pages overlap by one second, because a page may end
-//! within a second. If one second has more events than fit into a page, the rest of them cannot be
-//! requested; such seconds are counted.
+//! within a second. If one second has more events than fit into a page, the remaining events of
+//! this second cannot be requested; such seconds are counted.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::route::{RelayEvent, SubscriptionAnswer};
 const PAGE_EVENTS: usize = 500;
 /// Maximum number of events that a relay may send for a page, whatever was requested.
 const PAGE_EVENTS_MAX: usize = 20_000;
-/// A page of events of one second counts as truncated only from this number of events on, because
-/// no known relay has shorter pages.
+/// A page whose events all have the same time counts as truncated only if it has at least this
+/// number of events, because no known relay has shorter pages.
 const CUT_EVENTS_MIN: usize = 100;
 /// Maximum number of remembered events of one second, for one relay.
 const EDGE_MAX: usize = 200_000;
@@ -256,7 +256,7 @@ impl RelayPages<'_> {
         }
     }
 
-    /// Reads one page. The text is the reason why the relay ended the page early.
+    /// Reads one page. Also returns the relay's reason if the relay ended the page early.
     async fn read(
         &mut self,
         asked: &mut RelaySubscription,

@@ -1,5 +1,5 @@
-//! Runs a program of the operator that decides which events pass. The interface is that of strfry's
-//! write policy plugins, so these work unchanged.
+//! Runs the operator's plugin, a program that decides which events pass. The interface is that of
+//! strfry's write policy plugins, so strfry's plugins work unchanged.
 //!
 //! The plugin reads one event a line on stdin,
 //! `{"type":"new","event":{…},"receivedAt":…,"sourceType":…, "sourceInfo":…}`, and answers with one
@@ -26,8 +26,8 @@ use crate::connection::shortened;
 
 /// Maximum time for a plugin's answer to an event.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// How long to wait for the exit of a plugin that no longer accepts events, to report its exit
-/// code.
+/// How long to wait until a plugin that no longer accepts events exits, so that its exit code can
+/// be reported.
 const END_WITHIN: Duration = Duration::from_millis(100);
 /// The wait before a failed plugin is restarted. Each wait is twice the previous one, until the
 /// plugin answers.
@@ -124,7 +124,7 @@ impl EventPlugin {
                 let wait = (RESTART * 2_u32.saturating_pow(state.failures)).min(RESTART_MAX);
                 state.not_before = Some(Instant::now() + wait);
                 state.failures = (state.failures + 1).min(30);
-                // Logs only the first two failures. The second line tells that the plugin is
+                // Logs only the first two failures. The second message adds that the plugin is
                 // restarted until it works.
                 if state.failures <= 2 {
                     let until = if state.failures == 1 { "" } else { ", until it works" };

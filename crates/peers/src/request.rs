@@ -59,7 +59,7 @@ impl RelaySubscription {
         Ok(answer)
     }
 
-    /// Waits for the next answer, without a limit while the connection is open.
+    /// Waits for the next answer, without a time limit while the connection is open.
     pub(crate) async fn next_live(&mut self) -> Result<SubscriptionAnswer, PeerError> {
         match self.answers.recv().await {
             Some((answer, _permit)) => {
@@ -85,7 +85,7 @@ pub(crate) struct RelayComparison {
     id: String,
     answers: mpsc::UnboundedReceiver<(ComparisonAnswer, BytesPermit)>,
     link: Arc<RelayLink>,
-    /// When the message that awaits an answer was sent.
+    /// When the last message, which awaits an answer, was sent.
     sent_at: Instant,
 }
 

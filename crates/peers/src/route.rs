@@ -1,8 +1,8 @@
 //! Routes the answers of a relay to their requests.
 //!
-//! Every answer holds a permit for its bytes until it is processed, and nothing more is read from
-//! the relay while no permits are left. So if a relay sends faster than events are checked and
-//! written, the relay has to wait.
+//! Every answer holds a permit for its bytes until the answer is processed, and nothing more is
+//! read from the relay while no permits are left. So if a relay sends faster than events are
+//! checked and written, the relay has to wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -38,13 +38,13 @@ impl RelayEvent {
 #[derive(Debug)]
 pub(crate) enum SubscriptionAnswer {
     Event(RelayEvent),
-    /// All stored events are sent. `finish` means that the relay has no more matching events
-    /// (NIP-67).
+    /// The relay has sent all stored events. `finish` means that the relay has no more matching
+    /// events (NIP-67).
     Eose {
         finish: bool,
     },
     Closed(String),
-    /// An event that is too long was skipped, with the length of its message in bytes.
+    /// An event that is too long was skipped. The number is the length of its message in bytes.
     TooLong(u64),
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum ComparisonAnswer {
     Notice(String),
 }
 
-/// An answer to an EVENT: whether it was accepted, and the relay's reason.
+/// An answer to an EVENT: whether the event was accepted, and the relay's reason.
 pub(crate) type PublishAnswer = (bool, String);
 
 /// The receivers of answers.

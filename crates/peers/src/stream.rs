@@ -48,8 +48,8 @@ const COMPARE_EVERY: Duration = Duration::from_hours(6);
 /// seconds before the archive and the relay were last in step, even if a missed live event is
 /// older.
 const PAGED_BACK_S: u64 = 86_400;
-/// A reopened subscription also requests events that are this number of seconds older than the time
-/// at which it was closed.
+/// After a subscription is reopened, events are compared from this number of seconds before the
+/// subscription was closed.
 const REOPENED_BACK_S: u64 = 3_600;
 
 /// Options of a stream.
@@ -68,15 +68,15 @@ pub struct StreamOptions {
     pub catch_up_s: Option<u64>,
     /// Maximum number of events per second from the relay; `None` for no limit.
     pub events_per_s_max: Option<u32>,
-    /// Decides which events come from the relay.
+    /// Decides which events are accepted from the relay.
     pub plugin_down: Option<Arc<EventPlugin>>,
-    /// Decides which events go to the relay.
+    /// Decides which events are sent to the relay.
     pub plugin_up: Option<Arc<EventPlugin>>,
     /// How connections are made.
     pub client: ClientOptions,
 }
 
-/// Opens a current snapshot of the archive for reading. It may block. The error is a text for
+/// Opens a current snapshot of the archive for reading. The call may block. The error is a text for
 /// people.
 pub type SnapshotOpener = Arc<dyn Fn() -> Result<Arc<dyn Store>, String> + Send + Sync>;
 
@@ -123,7 +123,7 @@ pub struct RelayStream {
 }
 
 impl RelayStream {
-    /// Runs the stream until the future is dropped, or the archive here fails.
+    /// Runs the stream until the future is dropped, or this archive fails.
     pub async fn run(self) -> PeerError {
         let memory = StreamMemory {
             seen: self.ends.feed.seen_of(&self.address),
@@ -354,13 +354,14 @@ impl LiveStream<'_> {
                 }
             }
             status.set_in_step(false);
-            // The cause may last, so the next comparison begins only after a pause.
+            // The cause of the missed events may persist, so the next comparison begins only after
+            // a pause.
             sleep(BACK_OFF).await;
         }
     }
 
-    /// The start time of a comparison if nothing is known about missed events, as after a
-    /// connection. `None` if no comparison is needed.
+    /// Returns the start time of a comparison if nothing is known about missed events, as after a
+    /// reconnection. `None` if no comparison is needed.
     fn since(&self) -> Option<u64> {
         let last = *self.memory.last.lock();
         let now_s = now_s();
@@ -423,7 +424,7 @@ impl LiveStream<'_> {
 }
 
 /// Returns the earliest time from which live events are compared again after a plugin failed to
-/// decide about an event. Live events with an older time wait until everything is compared.
+/// decide about an event. A live event with an older time waits for the next full comparison.
 fn live_from(catch_up_s: Option<u64>, now_s: u64) -> u64 {
     now_s.saturating_sub(catch_up_s.unwrap_or_default().max(PAGED_BACK_S))
 }

@@ -78,8 +78,8 @@ pub struct SyncOptions {
 }
 
 impl SyncOptions {
-    /// Options for all events that `query` finds. Private kinds and protected events do not leave
-    /// this archive.
+    /// Returns options for all events that `query` finds. Private kinds and protected events do not
+    /// leave this archive.
     pub fn new(direction: Direction, query: Query, private_kinds: Vec<u32>) -> Self {
         let (send_protected, no_comparison) = (false, false);
         Self {
@@ -209,8 +209,8 @@ impl SyncJob<'_> {
             let newest = local::newest(Arc::clone(&self.local.store), self.query.clone()).await?;
             let from = newest.from;
             // The relay is asked for private kinds as well, although this archive's items exclude
-            // these kinds. Most relays leave private kinds out; otherwise `Differences` drops the
-            // ids of events that this archive already has.
+            // these kinds. Most relays leave private kinds out. If a relay includes private kinds,
+            // `Differences` drops the ids of events that this archive already has.
             let mut asked = Query {
                 from,
                 not_kinds: Vec::new(),

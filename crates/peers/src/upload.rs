@@ -1,4 +1,4 @@
-//! Sends events to a relay, with many unanswered at a time, and counts the answers.
+//! Sends events to a relay, many at a time without waiting for each answer, and counts the answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const SILENT_MAX: u32 = 3;
 pub(crate) enum UploadList {
     /// Ids of events in the archive.
     Ids(Vec<Id>),
-    /// An event that may be sent.
+    /// An event that may leave the archive.
     Event(OwedEvent),
 }
 
@@ -285,7 +285,7 @@ impl Uploader<'_> {
                 Err(error) => return Err(error),
             }
         }
-        // After `error:`, the relay may accept the event at another time.
+        // A relay that refuses an event with `error:` may accept the event at another time.
         if accepted || !reason.starts_with("error") {
             upload.owed.finish();
         }

@@ -16,19 +16,18 @@ use crate::meter::SyncMeter;
 use crate::request::{PATIENCE_FOR_ALL, RelayComparison};
 use crate::route::ComparisonAnswer;
 
-/// Maximum length of a message that is sent, in bytes. In hex it is twice as long, and most relays
-/// read messages of 128 KiB.
+/// Maximum length of a message that is sent, in bytes. In hex, the message is twice as long, and
+/// most relays accept messages of up to 128 KiB.
 const FRAME_BYTES_MAX: usize = 60_000;
-/// Maximum number of messages in all comparisons of a query. A million different events take about
-/// a thousand messages.
+/// Maximum number of messages in all comparisons of a query. A million differences take about a
+/// thousand messages.
 const ROUNDS_MAX: u32 = 100_000;
 /// Maximum number of remembered differences, which take some 9 MB for each relay. Above this
 /// number, some differences may be passed on twice, which costs little.
 const DIFFERENCES_MAX: usize = 1 << 17;
 /// Maximum number of differences that are passed on together.
 const DIFFERENCES_TOGETHER: usize = 1024;
-/// Every difference that a relay's answers bring gives the relay this much more time for all its
-/// answers.
+/// Each difference in a relay's answers extends the time limit for all answers by this duration.
 const DIFFERENCE_WORTH: Duration = Duration::from_millis(100);
 /// Maximum number of notices that a relay may send instead of the answer to a message.
 const NOTICES_MAX: u32 = 20;
@@ -246,9 +245,9 @@ fn is_unknown(notice: &str) -> bool {
     UNKNOWN.iter().any(|word| notice.contains(word))
 }
 
-/// Whether the relay includes a local event in a comparison. `item` is the event's item, and
-/// `query` finds the event. A relay that hides some kinds leaves their events out or refuses the
-/// comparison; some relays do neither. The inner error is the reason why the relay does not
+/// Whether the relay includes a local event in a comparison. `item` has the event's id and time,
+/// and the event matches `query`. A relay that hides some kinds leaves their events out or refuses
+/// the comparison; some relays do neither. The inner error is the reason why the relay does not
 /// compare.
 pub(crate) async fn includes(
     client: &PeerClient,
@@ -323,7 +322,7 @@ impl SeenDifferences {
     pub(crate) fn next_window(&mut self) {
         // A difference can be found again only in the same window.
         self.ids.clear();
-        // A complete window is progress: a slow relay may take its time if it completes windows.
+        // A complete window counts as progress, so a slow relay gets the whole time limit again.
         self.waited = Duration::ZERO;
     }
 

@@ -1,13 +1,13 @@
 //! Measures, over loopback, how fast a mail server receives envelopes from a peer, and how fast it
-//! sends history. Both include the encryption of the connection.
+//! sends history. Both figures include the encryption of the connection.
 //!
 //!     hark serve --unlimited --data DIR &         with [whisper] serve = true and pow_min = 0
 //!     cargo bench -p hark-server --bench peers -- ENODE [FROM TO BLOOM]
 //!
 //! ENODE is the address that the server prints. The benchmark publishes 50,000 envelopes. With
 //! FROM, TO and BLOOM, it first requests the envelopes of that time range that BLOOM (128 hex
-//! digits) covers. It requests them all at once, like go-ethereum's clients, and page by page, like
-//! status-go's clients.
+//! digits) covers. It requests these envelopes twice: all at once, like go-ethereum's clients, and
+//! page by page, like status-go's clients.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

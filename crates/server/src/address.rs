@@ -60,8 +60,9 @@ impl Proxies {
         ranges::contain(&self.trusted, ip)
     }
 
-    /// Returns the client behind a trusted proxy: the last hop in the header that is not a trusted
-    /// proxy itself. Earlier hops may be forged. `None` if the header names no address.
+    /// Returns the client behind a trusted proxy. Of the hops in the header, this is the last one
+    /// that is not a trusted proxy, because earlier hops may be forged. `None` if the header names
+    /// no address.
     pub(crate) fn client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let lists: Vec<&str> =
             headers.get_all(&self.header).iter().filter_map(|list| list.to_str().ok()).collect();
@@ -78,7 +79,7 @@ impl Proxies {
     }
 }
 
-/// The `for` of one element of a Forwarded header (RFC 7239).
+/// Returns the `for` parameter of one element of a Forwarded header (RFC 7239).
 fn forwarded_for(element: &str) -> Option<&str> {
     element.split(';').find_map(|pair| {
         let (name, value) = pair.split_once('=')?;

@@ -50,8 +50,9 @@ impl BudgetShare {
         self.bytes
     }
 
-    /// Changes the share to `bytes`. Returns false and changes nothing if all shares together would
-    /// exceed `max`, or if the shares of its address would exceed a quarter of `max`.
+    /// Changes the share to `bytes`. Shrinking always succeeds. Growing fails if all shares
+    /// together would exceed `max`, or if the shares of this address would exceed a quarter of
+    /// `max`; then the result is false, and nothing changes.
     pub(crate) fn resize(&mut self, bytes: usize, max: usize) -> bool {
         let mut held = self.budget.0.lock();
         let all = held.all - self.bytes + bytes;

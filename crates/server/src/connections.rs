@@ -147,12 +147,13 @@ impl Connections {
         self.clients.named(headers)
     }
 
-    /// Takes a permit to read from an ended connection until its client has received the reason.
+    /// Takes a permit to read from an ended connection until its client has received the reason for
+    /// the end.
     pub(crate) fn acquire_reading_permit(&self) -> Option<Permit<()>> {
         self.lingering.acquire((), LINGERING_MAX)
     }
 
-    /// A number that no other connection has.
+    /// Returns a number that no other connection has.
     pub(crate) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }

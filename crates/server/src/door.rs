@@ -32,8 +32,8 @@ pub trait Door: Send + Sync {
     /// them so that the clients connect to the new process.
     fn listeners(&self) -> io::Result<Vec<OwnedFd>>;
 
-    /// The state beside the sockets, in parts. A process that takes over restores these parts, so
-    /// that no client loses anything.
+    /// The state that a takeover transfers in addition to the sockets, in parts. The new process
+    /// restores these parts, so that no client loses anything.
     fn state(&self) -> Vec<Vec<u8>> {
         Vec::new()
     }
@@ -216,8 +216,8 @@ impl Host<'_> {
     }
 }
 
-/// Returns the sockets of an address. A name is resolved on a thread that may wait for a server of
-/// names.
+/// Returns the sockets of an address. A name is resolved on a thread that may block, because the
+/// resolver may wait for a DNS server.
 async fn resolve(
     address: &ListenAddress,
     setting: &'static str,

@@ -39,7 +39,7 @@ pub enum ServeError {
         /// The error of the operating system.
         cause: std::io::Error,
     },
-    /// The names of a door have too many addresses.
+    /// The configured names of a door resolve to too many addresses.
     #[error("cannot listen on more than {max} addresses of one door; name fewer with {setting}")]
     TooManyAddresses {
         /// Maximum number of addresses.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use hark_codec::hex;
 
-/// Why there is no key.
+/// Why the node's key is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read or created.

@@ -84,7 +84,7 @@ pub struct ServerConfig {
     pub control: Option<PathBuf>,
     /// The archive's lock, if another process can take over the archive.
     pub lock: Option<Arc<dyn TakeoverLock>>,
-    /// The addresses that may read `/metrics`, and where it is served.
+    /// The addresses that may read `/metrics`, and the address that serves this page.
     pub metrics: MetricsDoor,
     /// All limits. Can change while the server runs.
     pub limits: Limits,

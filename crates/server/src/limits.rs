@@ -33,9 +33,10 @@ pub struct Limits {
     /// Total bytes of the REQs of one connection's subscriptions. The memory of a subscription
     /// grows with the length of its REQ. A REQ above the bound is answered with CLOSED `blocked:`.
     pub subscription_bytes_max: usize,
-    /// Bytes of memory that the REQs and COUNTs of all connections take, from their arrival to
-    /// their end, estimated from their length and their filters. One address may use a quarter of
-    /// the bound. Above the bound, REQ and COUNT are answered with CLOSED `rate-limited:`.
+    /// Bytes of memory that the REQs, COUNTs and comparison messages of all connections take, from
+    /// their arrival to their end, estimated from their length and their filters. One address may
+    /// use a quarter of the bound. Above the bound, these messages are answered with CLOSED or
+    /// NEG-ERR `rate-limited:`.
     pub questions_bytes_max: usize,
     /// Characters of a subscription's name. A longer name is answered with CLOSED or NOTICE
     /// `invalid:`.
@@ -72,13 +73,14 @@ pub struct Limits {
     /// AUTH is answered with OK false `invalid:`.
     pub auth_age_s_max: u64,
 
-    /// The rate limits of events, REQs and COUNTs, and rows.
+    /// The rate limits of events, of other messages, and of visited rows.
     pub rates: RateLimits,
-    /// Rows that a search visits in one time slice, before the next search continues. A slice of a
-    /// search in files ends after 2 ms, too.
+    /// Rows that a search visits in one time slice, before the next search continues. In an archive
+    /// in files, a slice also ends after 2 ms.
     pub slice_rows: u64,
-    /// REQs and COUNTs of one connection that are being answered or wait for an answer. Above the
-    /// bound, nothing more is read from the connection until one of them is done.
+    /// REQs, COUNTs and comparison messages of one connection that are being answered or wait for
+    /// an answer. Above the bound, nothing more is read from the connection until one of them is
+    /// done.
     pub searches_per_connection_max: usize,
 
     /// Events of one connection that have no OK yet. Above the bound, nothing more is read from the
@@ -128,8 +130,8 @@ pub struct Limits {
     /// How long a server continues to serve its connections after another process has taken over.
     /// After that, the connections are closed, and their clients reconnect to the new server.
     pub takeover_drain_s: u64,
-    /// Records that a server accepts for its connections after another process has taken over, and
-    /// keeps in memory. Above the bound, the connections are closed.
+    /// Records that a server receives and keeps in memory after another process has taken over.
+    /// Above the bound, the server closes its connections.
     pub takeover_records_max: u64,
 }
 
@@ -180,8 +182,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns one line for each bound that contradicts another or would let nothing through. A line
-    /// begins with the bound's name.
+    /// Returns one line for each bound that contradicts another bound or would let nothing through.
+    /// A line begins with the bound's name.
     pub fn faults(&self) -> Vec<String> {
         let positive = [
             ("connections_max", self.connections_max),

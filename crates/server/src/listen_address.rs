@@ -17,7 +17,7 @@ pub enum ListenAddress {
     Unix(PathBuf),
 }
 
-/// Begins the address of a Unix socket.
+/// The prefix of a Unix socket's address.
 const UNIX: &str = "unix:";
 
 /// A text that is no address to listen on.
@@ -50,8 +50,8 @@ impl ListenAddress {
         }
     }
 
-    /// Returns the IP addresses at present, each of them once. A Unix socket has none. A name may be
-    /// resolved by a server elsewhere, so the calling thread may wait.
+    /// Returns the current IP addresses, without duplicates. A Unix socket has no IP address. The
+    /// call may block, because the resolver may wait for a DNS server.
     pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         let (host, port) = match self {
             Self::Ip(addr) => return Ok(vec![*addr]),

@@ -1,5 +1,5 @@
-//! Listens on addresses and accepts connections, in the same way for every door. Refused clients are
-//! sent the reason, up to a bound on the number of such answers.
+//! Listens on addresses and accepts connections, in the same way for every door. Refused clients
+//! receive the reason, but only a bounded number of clients at a time.
 
 use std::convert::Infallible;
 use std::io;
@@ -198,7 +198,8 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
                     }
                 }
             },
-            // The most likely cause is a lack of file descriptors. Connections that end free some.
+            // The most likely cause is a lack of file descriptors. Descriptors become free when
+            // connections end.
             Err(error) => {
                 not_accepted.due(|times| {
                     tracing::warn!(%error, times, "the system does not let the server accept; it tries again");

@@ -4,10 +4,10 @@
 //! The lock on LOCK excludes all other processes. In a takeover the two servers share the lock on
 //! LOCK, so a third process can never get the lock. The lock on WRITER decides which of the two
 //! servers writes. Each has opened WRITER separately, and only the process that holds the lock may
-//! write. WRITER has no content, but its length is a number, the turn. A process that claims the
-//! right to write makes the turn even; a process that offers the right makes the turn odd. The turn
-//! never decreases. So a process that claims the right too late sees that another process has had
-//! the right in between, even if WRITER is free again.
+//! write. The length of WRITER is a number, the turn; its bytes have no meaning. A process that
+//! claims the right to write makes the turn even; a process that offers the right makes the turn
+//! odd. The turn never decreases. So a process that claims the right too late sees that another
+//! process has had the right in between, even if WRITER is free again.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};

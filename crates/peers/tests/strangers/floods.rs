@@ -73,8 +73,8 @@ async fn pages_end_with_an_event_that_is_too_long() {
     assert!(totals.refused_here.of("too large") > 0, "{totals:?}");
 }
 
-/// A relay that answers with more long events than requested is disconnected, as with any other
-/// events.
+/// A relay that answers with more events than requested is disconnected, even if all these events
+/// are too long to be read.
 #[tokio::test]
 async fn too_long_events_without_end_are_no_answer() {
     let compared = format!("6100000201{}", "5a".repeat(32));
@@ -145,8 +145,8 @@ async fn pages_that_never_end_are_left() {
 }
 
 /// If a connection ends, the events that were in flight or waiting are sent on the next connection,
-/// even if that connection compares nothing else. In this test, the oldest events are published
-/// last.
+/// even if nothing else is compared on that connection. In this test, the oldest events are
+/// published last.
 #[tokio::test]
 async fn what_waits_to_be_sent_when_a_stream_breaks_is_sent_later() {
     let events: Vec<Value> = (0..300).map(|n| event(n, 1_700_000_300 - n)).collect();
@@ -268,8 +268,8 @@ async fn a_slow_comparison_in_many_parts_ends_well() {
     assert!(rounds > 40 && PAUSE * pauses as u32 > 10 * here.client.patience, "{rounds}");
 }
 
-/// A relay that slowly refuses each part of a comparison as too large is left long before the parts
-/// are single seconds.
+/// A relay that slowly refuses each part of a comparison as too large is disconnected long before
+/// the parts are single seconds.
 #[tokio::test]
 async fn slow_refusals_of_ever_smaller_parts_come_to_an_end() {
     let refusals = Arc::new(AtomicUsize::new(0));
@@ -295,8 +295,8 @@ async fn slow_refusals_of_ever_smaller_parts_come_to_an_end() {
     assert_eq!(here.finish().rounds, 0);
 }
 
-/// A relay that refuses the first request for each part because of its rate is asked once more for
-/// each part.
+/// A relay that refuses the first request for each part because of its rate limit receives a second
+/// request for each part.
 #[tokio::test]
 async fn each_part_of_a_comparison_that_came_too_fast_is_asked_for_once_more() {
     let all = 1_700_000_000 - 1_577_836_800;
@@ -333,7 +333,7 @@ async fn each_part_of_a_comparison_that_came_too_fast_is_asked_for_once_more() {
     assert_eq!((totals.slowed, totals.rounds), (3, 2), "{totals:?}");
 }
 
-/// A stalled TLS handshake is given up in time.
+/// A stalled TLS handshake is abandoned after the time limit.
 #[tokio::test]
 async fn tls_that_stalls_is_given_up() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -345,7 +345,7 @@ async fn tls_that_stalls_is_given_up() {
     assert!(said.contains("no answer within") || said.contains("authorities"), "{said}");
 }
 
-/// A relay with forged live events is disconnected, and does not delay other relays.
+/// A relay that sends forged live events is disconnected, and does not delay other relays.
 #[tokio::test]
 async fn a_stream_of_forged_events_ends_and_another_one_goes_on() {
     let mut forged = event(1, 1_700_000_000);
@@ -378,7 +378,7 @@ async fn a_stream_of_forged_events_ends_and_another_one_goes_on() {
     assert_eq!(good_status.meter.totals().received, 95);
 }
 
-/// A relay that does not compare names events without end, which nobody has signed. The stream to
+/// A relay that does not support comparisons sends unsigned events without end. The stream to
 /// another relay still sends its events.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_invented_ids_holds_up_no_other_stream() {

@@ -42,8 +42,8 @@ pub(crate) async fn play(
     play_on(false, script).await
 }
 
-/// Like [`play`], with TCP_NODELAY: the second message of an answer is sent before the first is
-/// acknowledged, which takes some 40 ms.
+/// Like [`play`], with TCP_NODELAY: the second message of an answer does not wait some 40 ms for
+/// the acknowledgement of the first message.
 pub(crate) async fn play_quickly(
     script: impl Fn(&Value) -> Vec<String> + Send + Sync + 'static,
 ) -> RelayAddress {
@@ -199,7 +199,7 @@ impl Here {
     }
 }
 
-/// Events in the archive.
+/// Returns the number of events in the archive.
 pub(crate) fn held(here: &Here) -> u64 {
     here.store.stats().records
 }

@@ -18,7 +18,7 @@ fn asked(message: &Value) -> Option<(&Value, &Value)> {
     (message[0] == "REQ").then(|| (&message[1], &message[2]))
 }
 
-/// Answers a REQ like a correct relay with these events, which sends at most `limit` events.
+/// Answers a REQ like a correct relay that has these events and sends at most `limit` events.
 fn answer(message: &Value, events: &[Value], limit: usize) -> Vec<String> {
     let Some((subscription, filter)) = asked(message) else { return Vec::new() };
     let until = filter["until"].as_u64().unwrap_or(u64::MAX);
@@ -39,7 +39,7 @@ fn answer(message: &Value, events: &[Value], limit: usize) -> Vec<String> {
     events.chain([json!(["EOSE", subscription]).to_string()]).collect()
 }
 
-/// Answers like a relay with these events that does not compare.
+/// Answers like a relay that has these events and does not support comparisons.
 fn paged(message: &Value, events: &[Value], limit: usize) -> Vec<String> {
     match message[0].as_str() {
         Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
@@ -90,8 +90,8 @@ async fn whoever_does_not_compare_is_read_by_pages() {
     is_paged(|_| vec![json!(["NOTICE", "have a nice day"]).to_string(); 30], "nice day").await;
 }
 
-/// A relay may truncate a second, even if its pages are short. Such seconds are counted, and the
-/// walk continues before the second.
+/// A relay may omit events of a second, even if its pages are short. Such a second is counted, and
+/// the walk continues with the time before this second.
 #[tokio::test]
 async fn a_second_with_more_events_than_a_page_is_told_of_and_passed() {
     for (page, second, rest) in [(100, 150, 30), (30, 40, 20)] {
@@ -207,8 +207,8 @@ async fn whoever_would_keep_a_client_for_ever_is_left() {
     assert!(error.to_string().contains("bytes, and"), "{error}");
 }
 
-/// If a relay does not mark the end of an answer, the client waits once, and the received events
-/// count.
+/// If a relay does not mark the end of an answer, the client waits for the time limit once, and
+/// uses the received events.
 #[tokio::test]
 async fn an_answer_without_an_end_is_complete_once_nothing_more_comes() {
     let events: Vec<Value> = (0..7).map(|n| event(n, 1_700_000_000 + n)).collect();
@@ -230,8 +230,8 @@ async fn an_answer_without_an_end_is_complete_once_nothing_more_comes() {
     assert_eq!(here.finish().stored, 7);
 }
 
-/// Refusals are counted by reason. An event that was refused because of the rate is sent again. An
-/// event without an answer does not delay the others.
+/// Refusals are counted by reason. An event that was refused because of the rate limit is sent
+/// again. An event without an answer does not delay the others.
 #[tokio::test]
 async fn answers_to_uploads_are_counted_and_rates_are_waited_for() {
     let ours: Vec<Value> = (0..8).map(|n| event(n, 1_700_000_000 + n)).collect();
@@ -262,7 +262,7 @@ async fn answers_to_uploads_are_counted_and_rates_are_waited_for() {
     assert_eq!([refused("blocked"), refused("no answer"), refused("pow")], [1, 1, 2]);
 }
 
-/// A relay that accepts few events at a time has all events in the end.
+/// A relay that accepts few events at a time receives all events in the end.
 #[tokio::test]
 async fn a_relay_that_bounds_the_rate_gets_everything_more_slowly() {
     let ours: Vec<Value> = (0..300).map(|n| event(n, 1_700_000_000 + n)).collect();
@@ -361,7 +361,8 @@ async fn private_kinds_are_compared_once_the_key_is_proved() {
     here.client.key = Some(keys(9));
     let report = here.sync(&url, Direction::Down).await.unwrap();
     assert!(report.paged.is_none(), "{report:?}");
-    // First the one event, and then all without a condition on kinds.
+    // The first request is for the time of the one event, the second for all times. Both have no
+    // condition on kinds.
     let second = json!({ "since": 1_700_000_000, "until": 1_700_000_000 });
     assert_eq!(*filters.lock(), [second, json!({})]);
 }

@@ -35,7 +35,7 @@ const IDS_MAX: usize = 512;
 #[error("{0}")]
 pub struct WriteRefusal(pub String);
 
-/// A connection to a running server, about one shelf.
+/// A connection to a running server, for requests about one shelf.
 pub struct ControlClient {
     shelf: String,
     from: BufReader<UnixStream>,

@@ -1,5 +1,6 @@
-//! The sending side of `control.sock`. Every process gets answers. A process that follows this one
-//! also gets the growth of the shelves, and the records that are never stored.
+//! The sending side of `control.sock`. Every connected process receives answers. A process that
+//! follows this process also receives reports of the shelves' growth, and the records that are
+//! never stored.
 
 use std::io::{self, BufWriter, Write as _};
 use std::os::unix::net::UnixStream;

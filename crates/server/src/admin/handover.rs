@@ -186,7 +186,8 @@ impl TakeoverSource {
         }
     }
 
-    /// Holds all writers and stops writing. This applies to all shelves, or to none.
+    /// Holds all writers and stops writing. If this fails for one shelf, all shelves resume
+    /// writing.
     fn release(&self, patience: Duration) -> Result<Vec<WriterHold>, TakeoverOutcome> {
         for moved in &self.shelves {
             moved.store.pause_maintenance(true);
@@ -297,7 +298,7 @@ enum TakeoverMismatch {
     Shelves { ours: String, theirs: String },
 }
 
-/// Why this process cannot follow the process that took over any longer.
+/// Why this process can no longer follow the process that took over.
 #[derive(Debug, thiserror::Error)]
 enum SuccessorLost {
     #[error(transparent)]
@@ -310,12 +311,12 @@ enum SuccessorLost {
     Follow(#[from] HandoverError),
 }
 
-/// A takeover after the frame HANDED, until it succeeds or fails.
+/// A takeover from the frame HANDED on, until the takeover succeeds or fails.
 struct TakeoverExchange<'a> {
     giving: &'a TakeoverSource,
     doors: &'a [OpenNetwork],
     from: &'a mut BufReader<UnixStream>,
-    /// The bytes of the next frame that have arrived.
+    /// The part of the next frame that has arrived.
     pieces: FrameReader,
     stream: &'a UnixStream,
     /// Whether this process is to end.
@@ -323,7 +324,7 @@ struct TakeoverExchange<'a> {
     patience: Duration,
     /// The deadline of the other process's next step.
     late: Option<Instant>,
-    /// The connection to the other process has ended.
+    /// Whether the connection to the other process has ended.
     gone: bool,
     /// The process id of the new process, once it has sent READY.
     pid: String,

@@ -109,7 +109,8 @@ impl OperatorsDoor {
             connection_max: Some(CONNECTION_MAX),
         };
         let stop = operators.stop.clone();
-        // The lists of clients do not apply here: `metrics_allow` decides.
+        // The lists of clients do not apply here, because `metrics_allow` decides which addresses
+        // may read the metrics.
         let connections = Connections::new(Clients::default(), false);
         let enter = |peer| connections.enter(peer, CONNECTIONS_MAX, CONNECTIONS_MAX);
         let answer = move |peer, request| operators.clone().answer(peer, request);
@@ -139,7 +140,7 @@ impl Operators {
     }
 
     /// Returns status 200 while records are accepted, stored and mirrored, else 503 with all
-    /// reasons, a line each. Further lines list what the operator has to decide or to change. With
+    /// reasons, a line each. Further lines list open decisions of the operator, and advice. With
     /// several shelves, each line about a shelf begins with the shelf's name.
     pub fn health(&self) -> Response {
         let mut lines = String::new();
@@ -159,7 +160,7 @@ impl Operators {
             StatusCode::SERVICE_UNAVAILABLE
         };
         // The reason is not shown: any client may send this request, and the reason may quote a
-        // list.
+        // configured list.
         if self.desk.last().refusal.is_some() {
             lines.push_str(
                 "the new configuration is refused, and the earlier one stays in force; the log and \

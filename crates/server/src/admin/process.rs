@@ -11,7 +11,7 @@ const FILES: u64 = 500;
 /// `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ProcessStats {
-    /// Bytes of memory in use. Mapped pages of files count only if they were touched.
+    /// Bytes of memory in use. Pages of mapped files count only while they are resident.
     pub(crate) resident_bytes: Option<u64>,
     /// Bytes of address space, including mapped files.
     pub(crate) virtual_bytes: Option<u64>,

@@ -18,9 +18,9 @@
 //!
 //! A takeover has a connection of its own. The new process sends TAKEOVER. The old process sends
 //! the STATE of its doors, and HANDED with its listening sockets and its handle of the lock. READY,
-//! GO and STARTED follow, as `handover` describes. A side that gives up sends FAILED. After STARTED,
-//! the old process sends requests (PUT, ERASE). Between the answers, it receives GROWN frames,
-//! which report the growth of each shelf. EPHEMERAL goes both ways.
+//! GO and STARTED follow, as `handover` describes. A side that gives up sends FAILED. After
+//! STARTED, the old process sends requests (PUT, ERASE). Between the answers, it receives GROWN
+//! frames, which report the growth of each shelf. Both processes send EPHEMERAL.
 
 use std::io::{self, Read, Write};
 

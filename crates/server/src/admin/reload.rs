@@ -80,7 +80,7 @@ impl ReloadDesk {
         })
     }
 
-    /// Records that a configuration was read. `refusal` is the reason if the configuration was
+    /// Notes that a configuration was read. `refusal` is the reason if the configuration was
     /// refused.
     pub(crate) fn note(&self, refusal: Option<String>) {
         let mut last = self.last.lock();

@@ -83,15 +83,15 @@ impl ControlSocket {
         })
     }
 
-    /// Moves the socket to its final path, and replaces a socket of an ended or previous server
-    /// there. The store's lock ensures that no other server uses the archive.
+    /// Moves the socket to its final path, where it replaces the socket of a previous server. The
+    /// store's lock ensures that no other server uses the archive.
     pub(crate) fn publish(&mut self) -> io::Result<()> {
         socket::put_in_place(&self.bound, &self.path)?;
         self.bound.clone_from(&self.path);
         Ok(())
     }
 
-    /// The number of processes that follow this process.
+    /// Returns a receiver of the number of processes that follow this process.
     pub(crate) fn followers(&self) -> watch::Receiver<usize> {
         self.followers.subscribe()
     }

@@ -26,9 +26,10 @@ pub struct Takeover {
 }
 
 impl Takeover {
-    /// Requests the archive, which must have these shelves, and the sockets of the server whose
-    /// socket is at `path`. On success the server has stopped writing. It continues if this process
-    /// does not finish the takeover. `progress` receives lines of progress.
+    /// Asks the server whose control socket is at `path` to hand over its archive, which must have
+    /// these shelves, and its listening sockets. On success the server has stopped writing. The
+    /// server continues if this process does not finish the takeover. `progress` receives lines of
+    /// progress.
     pub fn ask(
         path: &Path,
         shelves: &[&str],
@@ -132,8 +133,9 @@ impl Takeover {
                     }
                 }
                 NewProcessStep::Start => {
-                    // These sockets belong to addresses that this process is not configured with.
-                    // From now on, the other server finds that nobody listens on these addresses.
+                    // The remaining sockets belong to addresses that this process does not serve.
+                    // Once these sockets are closed, the other server finds its Unix sockets unused
+                    // and removes the socket files.
                     self.sockets.clear();
                     // If STARTED cannot be sent, the other server is about to end, or has ended.
                     let _ = protocol::write(&mut self.stream, STARTED, "", b"");

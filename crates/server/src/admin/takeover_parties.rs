@@ -31,7 +31,8 @@ pub trait TakeoverLock: Send + Sync {
     /// Releases the lock permanently, after the other process has started to write.
     fn release_for_good(&self);
 
-    /// Writes this process's name to LOCK as the writer. A failure has no other effect.
+    /// Writes this process's id to LOCK, for messages that name the writer. After a failure, the
+    /// messages name another process, but the lock still works.
     fn sign(&self) -> io::Result<()>;
 }
 
@@ -61,8 +62,8 @@ pub trait Handover: Send + Sync {
     /// The position up to which the store is durable and visible to readers in this process.
     fn end(&self) -> LogPosition;
 
-    /// Reads the other process's writes up to `to`. `each` gets every record and its number in this
-    /// process.
+    /// Reads the other process's writes up to `to`. `each` receives every record and its sequence
+    /// number in this process.
     fn follow(
         &self,
         to: LogPosition,

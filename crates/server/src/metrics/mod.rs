@@ -1,6 +1,6 @@
 //! Counters since the start of the server, as plain numbers. [`MetricsPage`] writes them as text.
 //!
-//! The values of a label are an enum here, so that clients cannot add new ones.
+//! The values of a label are an enum here, so that clients cannot add values.
 
 use std::marker::PhantomData;
 

@@ -1,7 +1,8 @@
 //! The page for Prometheus, in its text format.
 //!
-//! The crate prometheus-client is not used, because it writes OpenMetrics. OpenMetrics describes
-//! counters under other names than the networks' own servers and their dashboards use.
+//! The crate prometheus-client is not used, because it writes OpenMetrics. In OpenMetrics, the
+//! names of counters would differ from the names that the networks' own servers and their
+//! dashboards use.
 
 use std::fmt::{Display, Write as _};
 

@@ -6,7 +6,7 @@
 //!
 //! A client's answer names a relay, and only the operator's settings decide which names belong to
 //! this relay. The client's `Host` header proves nothing: another relay could forward an answer
-//! that its own user has signed, with its own name in `Host`.
+//! signed by one of its users, and send its own name in `Host`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,15 +46,15 @@ pub(crate) struct ClientIdentity {
 }
 
 impl AuthState {
-    /// Fails if the system has no random bytes.
+    /// Creates the state. Fails if the system has no random bytes.
     pub(crate) fn new(identity: SharedIdentity) -> Result<Self, getrandom::Error> {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret)?;
         Ok(Self { secret, challenges: AtomicU64::new(0), identity })
     }
 
-    /// The client of a new connection. `local` is the server's address of the connection, or `None`
-    /// behind a proxy.
+    /// Creates the identity of a new connection's client. `local` is the server's address of the
+    /// connection, or `None` behind a proxy.
     pub(crate) fn caller(self: &Arc<Self>, local: Option<SocketAddr>) -> ClientIdentity {
         let number = self.challenges.fetch_add(1, Ordering::Relaxed).to_le_bytes();
         let challenge = sha256(&[&self.secret[..], &number].concat());
@@ -74,9 +74,9 @@ impl ClientIdentity {
         str::from_utf8(&self.challenge).unwrap_or_default()
     }
 
-    /// The challenge, to be sent again with the first refusal that demands authentication.
-    /// Otherwise a client that starts to listen only after the connection is open could miss the
-    /// challenge.
+    /// Returns the challenge for the first refusal that demands authentication, to be sent again.
+    /// Without the repetition, a client that starts to listen only after the connection is open
+    /// could miss the challenge.
     pub(super) fn repeated_challenge(&self, refusal: &NostrRefusal) -> Option<&str> {
         let is_due = refusal.verdict == NostrVerdict::AuthRequired
             && !self.is_repeated.swap(true, Ordering::Relaxed);
@@ -99,7 +99,8 @@ impl ClientIdentity {
         }
     }
 
-    /// The refusal of an answer, independent of its signature. `None` if the answer is acceptable.
+    /// Returns the reason for refusing an AUTH answer, without checking the signature. `None` if
+    /// the answer is acceptable.
     pub(super) fn refusal(
         &self,
         event: &Event<'_>,

@@ -29,7 +29,7 @@ pub(crate) enum RateSubject {
     EventsOf(Key),
     /// REQs, COUNTs and other messages of a source that need an answer.
     Questions(RateSource),
-    /// REQs and COUNTs of a key that was proved.
+    /// REQs, COUNTs, NEG-OPENs and NEG-MSGs of a key that was proved.
     QuestionsOf(Key),
     /// Rows that the questions of a source visit.
     Rows(RateSource),

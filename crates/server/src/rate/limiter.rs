@@ -17,7 +17,7 @@ labels! {
         EventsPerKey = "events_per_key",
         /// Other messages of an address.
         QuestionsPerAddress = "questions_per_address",
-        /// REQs and COUNTs of a key.
+        /// REQs, COUNTs, NEG-OPENs and NEG-MSGs of a key.
         QuestionsPerKey = "questions_per_key",
         /// Rows of a connection.
         RowsPerConnection = "rows_per_connection",

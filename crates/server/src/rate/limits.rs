@@ -9,9 +9,9 @@ pub struct Rate {
     pub at_once: u64,
 }
 
-/// The rate limits; `None` is no limit. A message above a limit is answered with OK false or CLOSED
-/// `rate-limited:`. The server then pauses reading from the connection until the rate allows a
-/// message again, for at most a second.
+/// The rate limits; `None` is no limit. A message above a limit is answered with OK false, CLOSED
+/// or NEG-ERR `rate-limited:`. The server then pauses reading from the connection until the rate
+/// allows a message again, for at most a second. A NEG-MSG above a limit is deferred instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimits {
     /// EVENT and AUTH messages from one address, whatever their outcome. A long message counts once
@@ -19,15 +19,16 @@ pub struct RateLimits {
     pub events_per_address: Option<Rate>,
     /// Events of one key with a valid signature.
     pub events_per_key: Option<Rate>,
-    /// All other messages from one address, except CLOSE. Long REQs and COUNTs count like long
-    /// events.
+    /// All other messages from one address, except CLOSE and NEG-CLOSE. A long message counts like
+    /// a long event, but a NEG-MSG always counts once.
     pub questions_per_address: Option<Rate>,
-    /// REQs and COUNTs of one authenticated key (NIP-42).
+    /// REQs, COUNTs, NEG-OPENs and NEG-MSGs of one authenticated key (NIP-42).
     pub questions_per_key: Option<Rate>,
-    /// Rows that the searches of one connection visit. Each record sent counts as ten more rows.
-    /// The REQ or COUNT that exceeds the rate is answered; the next REQ or COUNT is not.
+    /// Rows that the searches and comparisons of one connection visit. Each record sent counts as
+    /// ten more rows. The REQ, COUNT or NEG message that exceeds the rate is answered; the next
+    /// REQ, COUNT or NEG-OPEN is refused.
     pub rows_per_connection: Option<Rate>,
-    /// Rows that the searches of one address visit, counted in the same way.
+    /// Rows that the searches and comparisons of one address visit, counted in the same way.
     pub rows_per_address: Option<Rate>,
 }
 

@@ -60,7 +60,7 @@ labels! {
         Unavailable = "503",
     }
 
-    /// Gossip messages to or from a peer were lost.
+    /// The kind of a gossip loss: a lost message, or a closed connection.
     GossipLoss {
         /// A message that was not sent to a peer: the peer's queue was full, or the message waited
         /// too long.
@@ -167,17 +167,18 @@ impl ValueHistogram {
     }
 }
 
-/// Bounds for the size of a message's payload, in bytes. These bounds and those below are nwaku's.
+/// Class bounds for the size of a message's payload, in bytes. All class bounds are those of nwaku.
 const PAYLOAD_BYTES: [u64; 13] = [
     0, 1_000, 3_000, 5_000, 15_000, 50_000, 75_000, 100_000, 125_000, 150_000, 500_000, 700_000,
     1_000_000,
 ];
-/// Bounds for the number of payloads received in a comparison.
+/// Class bounds for the number of payloads received in a comparison.
 const ROUND_TRIPS: [u64; 6] = [1, 2, 3, 5, 8, 13];
-/// Bounds for the number of messages that only one of two stores has.
+/// Class bounds for the number of messages that only one of two stores has.
 const DIFFERENCES: [u64; 7] = [0, 10, 50, 100, 500, 1_000, 5_000];
 
-/// Comparisons with other stores, whichever side began them, and the transfers that followed.
+/// Metrics of the comparisons that this node or other stores began, and of the transfers that
+/// followed.
 #[derive(Debug)]
 pub struct SyncMetrics {
     /// Payloads received in each comparison.

@@ -2,9 +2,9 @@
 //! history.
 //!
 //! `config` is the configuration, `node` the state, and `door` opens and serves both interfaces:
-//! `rest` by HTTP, and `p2p` by libp2p. Both pass messages to `WakuNode::accept_message` in `intake`, and
-//! requests to `WakuNode::page` in `history`. `hark_networks::waku` decides which messages are
-//! accepted, and turns requests into queries and pages.
+//! `rest` by HTTP, and `p2p` by libp2p. Both pass messages to `WakuNode::accept_message` in
+//! `intake`, and requests to `WakuNode::page` in `history`. `hark_networks::waku` decides which
+//! messages are accepted, and turns requests into queries and pages.
 
 mod config;
 mod door;

@@ -55,7 +55,8 @@ impl WakuNode {
         }
     }
 
-    /// Publishes a message to peers, without waiting.
+    /// Publishes a message to peers if forwarding is enabled. Does not wait: if the queue is full,
+    /// the message is dropped.
     pub(super) fn try_pass_on(&self, pubsub_topic: &str, message: &[u8]) {
         if let Some(network) = self.network.as_ref().filter(|_| self.config.forward) {
             network.try_publish(pubsub_topic.to_owned(), message.to_vec());

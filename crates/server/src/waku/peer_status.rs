@@ -1,6 +1,6 @@
-//! The node's peers as the REST door shows them, whether or not the node is built with libp2p.
+//! The status of the node's peers for the REST door. Builds without libp2p also have these types.
 
-/// Why no peer can answer.
+/// The error text of a node that is configured without peers.
 pub(super) const NO_PEERS: &str = "this node knows no peers; set [waku] listen";
 
 /// A connected peer, or a peer that this node tries to connect to.
@@ -33,7 +33,7 @@ pub(super) enum PeerConnectivity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "libp2p"), expect(dead_code, reason = "there are no peers"))]
 pub(super) enum NoPeerAnswer {
-    /// This node knows no peers.
+    /// This node is configured without peers.
     NoPeers,
     /// The text is not the address of a peer.
     Address(String),

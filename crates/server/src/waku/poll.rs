@@ -8,7 +8,7 @@ use hark_codec::record::Id;
 use hark_codec::waku::Message;
 use parking_lot::Mutex;
 
-/// Maximum number of subscribed topics, in all.
+/// Maximum number of subscribed topics of all clients together.
 pub const TOPICS_MAX: usize = 128;
 /// Maximum number of messages in the queue of a topic, and maximum size of these messages in bytes.
 const WAITING_MAX: usize = 50;
@@ -68,7 +68,8 @@ impl TopicQueue {
 }
 
 impl PollQueues {
-    /// Stores the proof, if there is any, of a message that will be durable soon.
+    /// Keeps the proof of a message that will be durable soon. Returns `None` if the proof is empty
+    /// or too long.
     pub(super) fn expect(&self, hash: Id, proof: &[u8]) -> Option<ProofGuard<'_>> {
         if proof.is_empty() || proof.len() > PROOF_BYTES_MAX {
             return None;
@@ -77,7 +78,7 @@ impl PollQueues {
         Some(ProofGuard(self, hash))
     }
 
-    /// Subscribes to all of the topics, or to none. Their messages are queued from now on.
+    /// Subscribes to all of the topics, or to none. New messages of subscribed topics are queued.
     pub(super) fn subscribe(
         &self,
         topics: impl Iterator<Item = PollTopic>,

@@ -1,9 +1,9 @@
 //! Fetches the messages that were published while this node was offline, from the stores of peers.
 //!
-//! A small file has the time until which no message was missed. After peers have connected again,
-//! this node waits a short time for gossip to start. Then it fetches all messages that other stores
-//! have kept since the time in the file, page by page, at most `resume_max_s` back. The age limit
-//! for new messages does not apply to these messages. Later messages come by gossip.
+//! A small file contains the time until which no message was missed. After peers have connected
+//! again, this node waits a short time for gossip to start. Then this node fetches the messages
+//! since the time in the file from another store, page by page, at most `resume_max_s` back. The
+//! age limit for new messages does not apply to these messages. Later messages come by gossip.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ const NOTE_EVERY: Duration = Duration::from_secs(20);
 /// How long gossip may take to find the peers that relay messages.
 const GOSSIP_WAIT: Duration = Duration::from_secs(5);
 /// Fetching begins this long before the time in the file, because clocks differ and messages take
-/// time.
+/// time to arrive.
 const OVERLAP_NS: u64 = 60 * NS_PER_S;
 /// Delay before the next attempt after all stores have failed.
 const RETRY: Duration = Duration::from_secs(10);
@@ -71,10 +71,10 @@ enum FetchFault {
     /// This node could not store a message.
     #[error(transparent)]
     Store(#[from] MessageRejection),
-    /// No page would be the last.
+    /// The store sent an empty page with a cursor, so the pages might never end.
     #[error("it sent an empty page that is not the last")]
     EmptyPage,
-    /// No page would be the last.
+    /// A cursor led back to an earlier page, so the pages would never end.
     #[error("its pages lead back to an earlier one")]
     Circle,
 }
@@ -137,7 +137,8 @@ impl HistoryFetch {
         }
     }
 
-    /// Fetches from the first store that sends all its messages. Returns false if no store does.
+    /// Fetches history from one store: tries the stores in order until a fetch succeeds. Returns
+    /// false if all fetches fail.
     async fn fetch(&self, waku: &WakuNode, until: u64) -> bool {
         let earliest = until.saturating_sub(self.max_ns);
         let from = self.online().unwrap_or(0).saturating_sub(OVERLAP_NS).max(earliest);
@@ -231,7 +232,7 @@ struct PageTrail {
 }
 
 impl PageTrail {
-    /// Notes the cursor of the page after this page. Fails if the pages would never end.
+    /// Records the cursor of the next page. Fails if the pages would never end.
     fn follow(&mut self, next: Option<Id>, is_empty: bool) -> Result<(), FetchFault> {
         if is_empty {
             return Err(FetchFault::EmptyPage);

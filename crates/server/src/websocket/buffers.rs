@@ -112,14 +112,14 @@ impl ReadBuffer {
         waiting
     }
 
-    /// The memory of the buffer.
+    /// The size of the buffer in memory, in bytes.
     pub(super) fn memory(&self) -> usize {
         self.bytes.len()
     }
 
     /// Shrinks the buffer to the bytes not consumed yet, because nothing is read for now. A buffer
-    /// that is at least half full stays. Otherwise each poll would copy the beginning of a long
-    /// message out of its buffer and back.
+    /// that is at least half full is not shrunk. Otherwise each poll would copy the beginning of a
+    /// long message to a smaller buffer and back.
     pub(super) fn shrink_buffers(&mut self) {
         if self.bytes.len() <= 2 * (self.to - self.from) {
             return;
@@ -153,7 +153,7 @@ impl WriteBuffer {
         self.stalled
     }
 
-    /// The buffer, to append bytes to.
+    /// Returns the buffer for appending bytes.
     pub(super) fn end(&mut self) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
             self.bytes = TO_WRITE.take();

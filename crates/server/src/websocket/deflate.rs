@@ -85,8 +85,8 @@ fn return_idle<T>(idle: &Mutex<Vec<T>>, one: T) {
 }
 
 impl Compressors {
-    /// Appends a compressed message, given in pieces, to `out`. None if that fails; then the bytes
-    /// appended to `out` are useless.
+    /// Appends a compressed message, given in pieces, to `out`. Returns `None` if compression
+    /// fails. In this case, the bytes appended to `out` are incomplete.
     pub(super) fn compress(&self, pieces: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
         let mut compress = take(&self.out, || Compress::new(Compression::fast(), false));
         let last = pieces.len().saturating_sub(1);
@@ -133,8 +133,8 @@ impl Compressors {
                 let taken = (decompress.total_in() - before) as usize;
                 let left = piece.get(taken..).ok_or(CloseFault::DEFLATE)?;
                 // The output had capacity, so a decompressor that neither consumes nor produces
-                // bytes is done with its input. A call may produce bytes without consuming any:
-                // output that did not fit into the buffer of the previous call.
+                // bytes is done with its input. A call may consume nothing and still produce output
+                // that did not fit into the previous call's buffer.
                 if left.len() == rest.len() && out.len() == had {
                     if left.is_empty() {
                         break;

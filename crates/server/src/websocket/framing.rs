@@ -7,7 +7,8 @@ use super::buffers;
 use super::deflate::Compressors;
 use super::frame::{self, Opcode};
 
-/// Shorter frames are copied to memory of their exact size.
+/// Minimum size of frames that keep their buffer, in bytes. Shorter frames are copied to memory of
+/// their exact size.
 const FEW_BYTES: usize = 4 << 10;
 
 /// Encodes the messages of a connection as frames, compressed if its client agreed to compression.

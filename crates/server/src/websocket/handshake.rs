@@ -128,7 +128,8 @@ impl Handshake {
         Ok((Self { upgrade, deflate, message_bytes_max }, answer))
     }
 
-    /// Waits until the answer is sent. `None` if the connection has ended before.
+    /// Waits until the answer is sent. Returns `None` if the connection ends before the answer is
+    /// sent.
     pub(crate) async fn finish(self) -> Option<Socket> {
         let upgraded = self.upgrade.await.ok()?;
         let parts = upgraded.downcast::<TokioIo<TimedStream<ClientStream>>>().ok()?;
@@ -137,7 +138,8 @@ impl Handshake {
     }
 }
 
-/// The value that shows the client that the server has read its key.
+/// Returns the value of `Sec-WebSocket-Accept` for the client's key, as proof that the server has
+/// read the key.
 fn accept(key: &[u8]) -> String {
     let mut sha1 = Sha1::new();
     sha1.update(key);

@@ -28,16 +28,17 @@ mod handshake;
 
 /// Bytes that are buffered before they are written to the connection.
 const WRITE_BYTES: usize = 64 << 10;
-/// Reads for one message before the task yields to other tasks of its thread. Otherwise a client
-/// that sends endless fragments would occupy the thread.
+/// Maximum number of reads for one message before the task yields to other tasks of its thread.
+/// Otherwise a client that sends endless fragments would occupy the thread.
 const READS_AT_ONCE: usize = 8;
-/// Pings answered without a successful write before the client is disconnected.
+/// Maximum number of pings that are answered without a successful write. One more ping ends the
+/// connection.
 const PONGS_WAITING_MAX: u32 = 256;
 
 /// Input received from a client.
 #[derive(Debug)]
 pub enum ClientInput {
-    /// A text message. It is not checked to be UTF-8.
+    /// A text message, which may be invalid UTF-8.
     Text(Box<[u8]>),
     /// A binary message, which no network here uses.
     Binary,
@@ -271,15 +272,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         self.outbox.stalled()
     }
 
-    /// Sends what is still buffered, and shuts down the sending side.
+    /// Sends the buffered bytes, and shuts down the sending side.
     pub(crate) async fn finish(&mut self) -> io::Result<()> {
         poll_fn(|cx| self.poll_flush(cx)).await?;
         poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await
     }
 
-    /// Reads and drops what the client still sends, up to `bytes_max` bytes or the end. Closing a
-    /// connection with unread bytes resets the connection, and a reset discards the bytes that the
-    /// client has not read.
+    /// Reads and drops the client's further data, up to `bytes_max` bytes or the end of the stream.
+    /// Closing a connection with unread bytes resets the connection, and a reset discards the bytes
+    /// that the client has not read.
     pub(crate) async fn drain(&mut self, bytes_max: usize) {
         let mut drained = 0;
         poll_fn(|cx| {

@@ -1,4 +1,5 @@
-//! The mail server's door. The door opens with its shelf, and serves until the end.
+//! The mail server's door, which opens together with its shelf and serves until the server shuts
+//! down.
 
 use std::io;
 use std::os::fd::OwnedFd;

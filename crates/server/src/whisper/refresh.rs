@@ -7,12 +7,12 @@ use super::mail_server::MailServer;
 use crate::service::StoreLocation;
 use crate::stop::StopSignal;
 
-/// Re-reading all topics may take at most this fraction of the time: one hundredth.
+/// Re-reading all topics may take at most 1/`REFRESH_SHARE` of the time.
 const REFRESH_SHARE: u32 = 100;
 /// Minimum pause between two checks of the size of an archive in a database.
 const IN_DATABASE: Duration = Duration::from_mins(1);
 
-/// Removes topics after envelopes were deleted, until `stop`. Checks at most as often as retention
+/// Removes the topics of deleted envelopes, until `stop`. Checks at most as often as retention
 /// runs.
 pub(super) async fn refresh(mail: Arc<MailServer>, mut stop: StopSignal) {
     // How many envelopes were stored, and how many were ever added, at the last check.

@@ -33,7 +33,7 @@ const RANGES_PER_SLICE: usize = 64;
 /// milliseconds.
 const SUMMED_SLICE: Duration = Duration::from_micros(500);
 
-/// Maximum bytes of a NEG-MSG beside its hex digits: an id of 64 characters, all escaped.
+/// Maximum bytes of a NEG-MSG without its hex digits: an id of 64 characters, all escaped.
 const NEG_MSG_BYTES: usize = 512;
 
 /// A message that is being answered.
@@ -66,8 +66,8 @@ enum ComparisonStep {
 }
 
 impl ComparisonJob {
-    /// `memory` is the memory for the set. The parameter is present only for the first message of a
-    /// comparison.
+    /// Creates the job. `memory` is the memory for the set; only the first message of a comparison
+    /// has this memory.
     pub(super) fn new(
         relay: Arc<Relay>,
         comparison: Arc<Comparison>,
@@ -114,7 +114,7 @@ impl ComparisonJob {
         Ok(if is_done { SliceResult::Done } else { SliceResult::More })
     }
 
-    /// Checks the message. The first message of a comparison may be answered by ranges.
+    /// Checks the message. The first message of a comparison may be answered from the store's sums.
     fn begin(
         &mut self,
         message: Vec<u8>,
@@ -216,8 +216,8 @@ impl ComparisonJob {
         Ok(ComparisonStep::Done)
     }
 
-    /// Begins to collect the set. The set is also collected for a message of another version,
-    /// because the client will ask again in the version used here.
+    /// Begins to collect the set. The set is also collected for a message of another protocol
+    /// version, because the client will then send a message in the supported version.
     fn open(
         &mut self,
         answer: NegentropyResponder,

@@ -1,9 +1,9 @@
 //! Decides which connections with peers are admitted.
 //!
-//! A stranger is a peer that the configuration does not name. All strangers together have a maximum
-//! number of connections, and one address has a lower maximum; unfinished handshakes have a still
-//! lower maximum. Peers that the configuration names are not counted: this node can dial and accept
-//! these peers, whatever the number of strangers.
+//! A stranger is a peer that the configuration does not name. The connections with strangers are
+//! bounded in all and per address, and so are unfinished incoming handshakes. Peers that the
+//! configuration names are not counted: this node can dial and accept these peers, whatever the
+//! number of strangers.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;

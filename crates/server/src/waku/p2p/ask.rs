@@ -18,7 +18,8 @@ const ANSWER_MAX: usize = 16 << 20;
 /// How long another store may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
 
-/// Sends a request to a peer. Returns the bytes of a valid answer, or the reason for having none.
+/// Sends a request to a peer. Returns the bytes of a valid answer, or the reason why there is no
+/// valid answer.
 pub(super) async fn ask(
     mut control: Control,
     peer: PeerId,
@@ -38,7 +39,7 @@ pub(super) async fn ask(
         Err(_) => return Err(AskFault::Slow(ANSWER_WAIT.as_secs())),
     };
     let parsed = StoreResponse::parse(&answer)?;
-    // An answer may have many more messages than requested: a message can be three bytes in the
+    // A peer may send many more messages than requested. A message can take three bytes in the
     // answer, and far more in memory.
     if parsed.messages().nth(PAGE_MAX).is_some() {
         return Err(AskFault::TooLong);

@@ -1,4 +1,4 @@
-//! The protocols of every connection, together.
+//! The libp2p behaviour of a node, which combines the protocols of its connections.
 
 use libp2p::swarm::NetworkBehaviour;
 use libp2p::{identify, ping};

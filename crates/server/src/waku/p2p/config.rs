@@ -10,7 +10,7 @@ use super::addr;
 /// The addresses that this node listens on, the peers that it dials, and its bounds.
 #[derive(Clone, Debug)]
 pub struct P2pConfig {
-    /// Addresses to listen on: `/ip4/0.0.0.0/tcp/60000`, `/ip4/0.0.0.0/tcp/8000/ws`.
+    /// Addresses to listen on, for example `/ip4/0.0.0.0/tcp/60000` or `/ip4/0.0.0.0/tcp/8000/ws`.
     pub listen: Vec<Multiaddr>,
     /// Further addresses of this node that are announced to peers, for example those of a proxy.
     pub announce: Vec<Multiaddr>,
@@ -25,7 +25,7 @@ pub struct P2pConfig {
     pub resume_max_s: u64,
     /// The file with the time until which no message was missed.
     pub online: PathBuf,
-    /// How the messages of `stores` are compared with this node's messages.
+    /// Interval and time span of the comparisons with `stores`.
     pub sync: SyncPlan,
     /// Maximum number of connections.
     pub connections_max: u32,
@@ -51,7 +51,8 @@ impl Default for SyncPlan {
     }
 }
 
-/// Returns the fault of an address, or `None`. A peer's address must end with the peer's id.
+/// Returns why an address is invalid, or `None` if the address is valid. A peer's address must end
+/// with the peer's id.
 pub fn fault(addr: &str, of_peer: bool) -> Option<String> {
     match addr.parse::<Multiaddr>() {
         Ok(addr) if of_peer && addr::id(&addr).is_none() => {

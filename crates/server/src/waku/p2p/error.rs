@@ -41,7 +41,8 @@ pub(in crate::waku) enum ConnectFault {
     /// This node must not dial the peer's addresses.
     #[error("the peer has no address that may be dialled")]
     NoAddress,
-    /// No address of the peer answers. Several callers may wait, so the reason is a text.
+    /// No address of the peer answers. The reason is a text, because each waiting caller gets a
+    /// copy.
     #[error("the peer cannot be reached: {0}")]
     Unreached(String),
 }

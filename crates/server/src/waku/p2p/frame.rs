@@ -18,10 +18,9 @@ pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Op
     read_if(stream, bytes_max, |_| Some(())).await.map(|read| read.map(|(message, ())| message))
 }
 
-/// Waits until the peer of a stream has left: its connection has ended, or it sends unrequested
-/// data. The end of a stream is not enough, because yamux reports a reset stream like a peer that
-/// has finished sending. No received data accumulates in memory, because this function reads the
-/// stream.
+/// Waits until the peer's connection has ended, or the peer sends unrequested data. The end of the
+/// stream does not count, because yamux reports a reset stream like a peer that has finished
+/// sending. No received data accumulates in memory, because this function reads the stream.
 pub(super) async fn wait_until_left(reader: &mut (impl AsyncRead + Unpin), peer: &mut StreamPeer) {
     if let Ok(0) = reader.read(&mut [0]).await {
         // The peer has sent its whole request, and may still read the answer.
@@ -29,8 +28,8 @@ pub(super) async fn wait_until_left(reader: &mut (impl AsyncRead + Unpin), peer:
     }
 }
 
-/// Like [`read`], but only if `room` returns a permit for the message's length. Returns the permit
-/// with the message.
+/// Reads one message like [`read`], if `room` returns a permit for the message's length. Returns
+/// the permit with the message.
 pub(super) async fn read_if<R>(
     stream: &mut Stream,
     bytes_max: usize,
@@ -88,8 +87,8 @@ pub(super) async fn write(
     .await
 }
 
-/// Reads and discards all further data of a stream while `work` runs, so that none accumulates in
-/// memory.
+/// Reads and discards all further data of a stream while `work` runs, so that no data accumulates
+/// in memory.
 pub(super) async fn discarding(
     reader: &mut (impl AsyncRead + Unpin),
     work: impl Future<Output = ()>,

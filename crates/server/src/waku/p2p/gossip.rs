@@ -1,10 +1,10 @@
 //! Gossip (RFC 11/WAKU2-RELAY), with bounds for the data in one frame of a peer, and for the data
 //! that may wait for a peer.
 //!
-//! An honest relay node never reaches any of these bounds. A node outside the mesh requests all
-//! messages of a second at once (IWANT), and announces up to 5,000 of its own messages in one frame
-//! (IHAVE). Forwarding is bounded in bytes. A peer is disconnected only if it reads nothing at all
-//! (`patience`).
+//! An honest relay node never reaches any of these bounds. A node outside the mesh may request all
+//! messages of one second in a burst (IWANT), and may announce up to 5,000 of its own messages in
+//! one frame (IHAVE). Forwarding is bounded in bytes. A peer is disconnected only if it reads
+//! nothing at all (`patience`).
 
 use std::time::{Duration, Instant};
 
@@ -17,29 +17,29 @@ use super::served::{ServedSubscriptions, ServedTopics};
 const RELAY: &str = "/vac/waku/relay/2.0.0";
 /// Bytes allowed for the gossip envelope around a message.
 const ENVELOPE_BYTES: usize = 64 << 10;
-/// Every frame may have at least this size, in bytes: twice the size of 5,000 ids.
+/// Lower bound for the maximum size of a frame, in bytes: twice the size of 5,000 ids.
 const FRAME_BYTES: usize = 384 << 10;
-/// Minimum size of a gossip message, in bytes, with its topic, content topic and time. This size
-/// bounds the memory of a received frame: a frame of empty messages would take a hundred times its
-/// bytes.
+/// Minimum size of a gossip message, in bytes, with its topic, content topic and time. The maximum
+/// number of messages in a frame follows from this size. Without this maximum, a frame of empty
+/// messages would take a hundred times its size in memory.
 const MESSAGE_BYTES_MIN: usize = 32;
 /// Maximum number of messages that wait for one peer: more than an honest burst. Above this bound,
 /// messages are not sent to the peer.
 const QUEUE_MAX: usize = 4_096;
 /// How long a message may wait for a peer. Peers refuse older messages.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// How often a peer may request the same message.
+/// How many times a peer may request the same message.
 const ASKED_MAX: u32 = 1;
 /// Maximum size of the messages that are forwarded in a span of [`BUDGET_SPAN`], in bytes. Further
-/// messages are stored, but not forwarded. So this budget bounds the memory that the node holds for
-/// a peer that does not read, until the peer is disconnected.
+/// messages are stored, but not forwarded. The budget bounds the memory used for a peer that has
+/// stopped reading and is not yet disconnected.
 const BUDGET_BYTES: usize = 64 << 20;
 const BUDGET_SPAN: Duration = Duration::from_secs(10);
 
 /// The gossip of a node.
 pub(super) type Gossip = gossipsub::Behaviour<ServedTopics, ServedSubscriptions>;
 
-/// The unused bytes of the forwarding budget.
+/// The bytes charged to the forwarding budget in the current span.
 pub(super) struct ForwardBudget {
     since: Instant,
     bytes: usize,

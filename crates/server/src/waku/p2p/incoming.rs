@@ -31,8 +31,8 @@ const STREAMS_PER_PEER_MAX: usize = 16;
 #[derive(Clone, Debug)]
 pub(super) struct StreamPeer {
     pub(super) id: PeerId,
-    /// The source whose bounds the stream counts against: the peer's address. A peer id costs
-    /// nothing, so an id is the source only where a proxy hides the address.
+    /// The source that the stream is charged to: the peer's address. Anyone can create peer ids at
+    /// no cost, so the peer id is the source only if a proxy hides the address.
     pub(super) source: RateSource,
     /// Closed together with the connection.
     connection: watch::Receiver<()>,

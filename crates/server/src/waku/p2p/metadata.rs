@@ -25,12 +25,12 @@ pub(super) fn serve(incoming: &IncomingStreams, waku: &WakuNode) {
     incoming.serve(PROTOCOL, move |_, mut stream| {
         let answer = Arc::clone(&answer);
         async move {
-            // The peer's own cluster and shards, in its request, do not matter to a store.
+            // The request contains the peer's cluster and shards, which a store does not use.
             let asked = tokio::time::timeout(REQUEST_WAIT, frame::read(&mut stream, REQUEST_MAX));
             if let Ok(Ok(Some(_))) = asked.await {
                 let (mut reader, mut writer) = stream.split();
                 let answering = async {
-                    // A failure concerns only the peer.
+                    // A write error affects only this peer, so the error is ignored.
                     if frame::write(&mut writer, &answer).await.is_ok() {
                         let _ = frame::end(&mut writer).await;
                     }

@@ -4,10 +4,10 @@
 //! task of its own. The number of these tasks is bounded.
 //!
 //! `swarm` sets up the connections, and `admission` decides which connections are admitted.
-//! `relayed` handles gossip messages. `incoming` accepts streams, and `frame` reads and writes their
-//! frames. `store`, `metadata`, `sync` and `transfer` are the served protocols. `peers` holds the
-//! peers to dial, and `served` the topics whose gossip is read. `handle` is the interface for the
-//! rest of the node.
+//! `relayed` handles gossip messages. `incoming` accepts streams, and `frame` reads and writes
+//! their frames. `store`, `metadata`, `sync` and `transfer` are the served protocols. `peers` holds
+//! the peers to dial, and `served` the topics whose gossip is read. `handle` is the interface for
+//! the rest of the node.
 
 mod addr;
 mod admission;

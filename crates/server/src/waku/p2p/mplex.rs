@@ -1,9 +1,9 @@
 //! mplex with a bound for the unread bytes of a connection.
 //!
-//! The library bounds the number of unread frames of a stream, and a frame may have 1 MiB. So
-//! arriving frames of data are split before the library reads them, and its bound becomes one in
-//! bytes: [`STREAM_UNREAD_MAX`] for each stream. If a stream reaches the bound, the whole connection
-//! is not read until the stream is read.
+//! The library bounds the number of unread frames of a stream, but a frame may have 1 MiB. So this
+//! module splits received data frames before the library reads the frames. The library's bound then
+//! limits the unread bytes of each stream to [`STREAM_UNREAD_MAX`]. Once a stream has reached the
+//! bound, the library does not read from the connection until the stream is read.
 
 use std::io;
 use std::ops::Range;
@@ -19,15 +19,15 @@ use libp2p_mplex::Config;
 const DATA_MAX: u64 = 16 << 10;
 /// Maximum unread bytes of a stream, as with yamux.
 const STREAM_UNREAD_MAX: usize = 256 << 10;
-/// Number of unread frames of a stream above which the connection is not read. So the last frame of
-/// [`STREAM_UNREAD_MAX`] exceeds this number.
+/// The library stops reading from the connection when the unread frames of a stream exceed this
+/// number. The frame that exceeds the number completes [`STREAM_UNREAD_MAX`].
 const FRAMES_MAX: usize = STREAM_UNREAD_MAX / DATA_MAX as usize - 1;
 /// Maximum length of a frame. A longer frame is not split, and the library refuses the connection.
 const FRAME_MAX: u64 = 1 << 20;
 /// Bytes that are read from the socket at once.
 const AHEAD: usize = 8 << 10;
 
-/// Makes mplex of a connection, with the bound for unread bytes.
+/// Upgrades a connection to mplex, with the bound for unread bytes.
 #[derive(Clone)]
 pub(super) struct BoundedMplex(Config);
 
@@ -72,7 +72,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> OutboundConnectionUpgrade<C> for Bounded
 /// A connection whose arriving frames are split.
 pub(super) struct SplitFrames<C> {
     socket: C,
-    /// Bytes of the socket, of which those in `unsplit` are not split yet.
+    /// Bytes read from the socket. The bytes in the range `unsplit` have not been split.
     ahead: Box<[u8]>,
     unsplit: Range<usize>,
     splitter: FrameSplitter,
@@ -142,10 +142,11 @@ struct FrameSplitter {
     header: u64,
     /// Maximum bytes of a part of the current frame.
     part_max: u64,
-    /// Bytes of the current part, and of the frame behind this part, that have not arrived.
+    /// Bytes that have not arrived: of the current part, and of the frame after this part.
     part_left: u64,
     frame_left: u64,
-    /// The encoded header and length of the current part, passed on up to `passed`.
+    /// The encoded header and length of the current part. The first `passed` bytes are written
+    /// already.
     head: Vec<u8>,
     passed: usize,
 }
@@ -322,7 +323,8 @@ mod tests {
             if self.frame.is_empty() {
                 let (number, next) = (self.next % self.streams, self.next);
                 let is_open = next < self.streams;
-                // Just as many bytes as a stream may have unread before the connection is blocked.
+                // The maximum number of unread bytes of a stream that does not block the
+                // connection.
                 let len = if is_open { 0 } else { FRAMES_MAX * DATA_MAX as usize };
                 let header = number * 8 + if is_open { 0 } else { 2 };
                 write_frame(&(header, vec![1; len]), &mut self.frame);
@@ -376,7 +378,7 @@ mod tests {
         // The headers of frames, and the bytes that the two readers have read ahead.
         let slack = 64 << 10;
         assert!(held <= STREAMS * STREAM_UNREAD_MAX + slack, "{held} bytes are held");
-        // The connection goes on once the streams are read.
+        // The node reads from the connection again once the streams are read.
         let mut bytes = vec![0; STREAM_UNREAD_MAX];
         for stream in &mut streams {
             for _ in 0..4 {

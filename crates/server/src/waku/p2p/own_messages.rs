@@ -17,7 +17,7 @@ use crate::waku::node::WakuNode;
 pub(super) const ITEMS_MAX: usize = 500_000;
 /// Number of list entries for which permits are acquired at once.
 pub(super) const ITEMS_STEP: usize = 1_000;
-/// Rows that a search visits between two checks whether the session has ended.
+/// Number of rows that a search visits between two checks for the end of the session.
 pub(super) const SLICE_ROWS: u64 = 4_096;
 
 /// This store's messages that a session compares, sorted by time and hash.
@@ -81,7 +81,7 @@ pub(super) fn span(waku: &WakuNode, from: u64, to: u64) -> Query {
     Query { labels, from, to, order, limit, ..Query::default() }
 }
 
-/// Returns the query for this store's messages of a payload's time span and topics.
+/// Returns the query for this store's messages in the time span and topics of a payload.
 pub(super) fn payload_query(waku: &WakuNode, payload: &SyncPayload<'_>) -> Query {
     let mut query = span(waku, payload.start, payload.end);
     let theirs = payload.pubsub_topics;

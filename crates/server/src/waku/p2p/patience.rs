@@ -1,4 +1,4 @@
-//! Ends streams that a peer does not read, whether or not the peer reads the connection.
+//! Ends streams that a peer does not read, even if the peer reads other streams of the connection.
 
 use std::io;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ const STALL_MAX: Duration = Duration::from_secs(10);
 pub(super) struct PatientMuxer(pub(super) StreamMuxerBox);
 
 /// A stream whose writes fail after waiting for [`STALL_MAX`]. Every byte that the peer reads
-/// restarts the time, so a burst to a slow peer does not end the stream.
+/// resets the timer, so a burst to a slow peer does not end the stream.
 pub(super) struct PatientStream {
     stream: SubstreamBox,
     /// The timer. Set only while a write waits.

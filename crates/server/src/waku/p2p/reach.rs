@@ -55,8 +55,8 @@ impl NetworkHandle {
     }
 }
 
-/// Returns the public addresses to dial for `addr`. Names are resolved here, and their addresses
-/// are dialled, because a second look-up of the name might return other addresses.
+/// Returns the public addresses to dial for `addr`. Resolves a name to IP addresses for dialling,
+/// because a second look-up of the name might return other addresses.
 pub(super) async fn public(addr: &Multiaddr) -> Vec<Multiaddr> {
     let mut parts = addr.iter();
     let first = parts.next();
@@ -65,7 +65,8 @@ pub(super) async fn public(addr: &Multiaddr) -> Vec<Multiaddr> {
     let found = match &first {
         Protocol::Ip4(ip) => vec![IpAddr::V4(*ip)],
         Protocol::Ip6(ip) => vec![IpAddr::V6(*ip)],
-        // The certificate is for the name, so the name itself would have to be dialled.
+        // The certificate is for the name, so the name itself would have to be dialled, and would
+        // be looked up again.
         Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_) if is_tls(&rest) => Vec::new(),
         Protocol::Dns(name) => look_up(name, |_| true).await,
         Protocol::Dns4(name) => look_up(name, IpAddr::is_ipv4).await,
@@ -124,7 +125,7 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
     !special
 }
 
-/// All addresses of providers are in 2000::/3. Special addresses in that range are excluded.
+/// All public unicast addresses are in 2000::/3. Special addresses in that range are excluded.
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let [a, b, ..] = ip.segments();
     let global = a & 0xe000 == 0x2000;
@@ -216,7 +217,7 @@ mod tests {
             "/ip4/127.0.0.1/tcp/1",
             "/ip6/::1/tcp/1/ws",
             "/ip6/::ffff:127.0.0.1/tcp/1",
-            // A name of this machine, and a name that would be dialled as a name.
+            // Names of this machine. With TLS, the name itself would have to be dialled.
             "/dns/localhost/tcp/1",
             "/dns4/localhost/tcp/1/ws",
             "/dns4/localhost/tcp/1/tls/ws",

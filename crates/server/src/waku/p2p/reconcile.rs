@@ -12,12 +12,12 @@ const ITEMS_MAX: usize = 100;
 /// Number of parts that a range is divided into.
 const PARTS: u64 = 8;
 
-/// The differences between the two stores that are known after some payloads.
+/// The differences between the two stores that the payloads so far have revealed.
 #[derive(Debug, Default)]
 pub(super) struct Reconciliation {
-    /// Whether the other store lacks a message, for each of this store's messages up to the last
-    /// lacked message. A list of the lacked messages could grow without bound, because a store may
-    /// report the same message any number of times.
+    /// For each of this store's messages, up to the last lacked message: whether the other store
+    /// lacks the message. A list of the lacked messages could grow without bound, because a store
+    /// may report the same message any number of times.
     lacks: Vec<bool>,
     /// Number of messages that the other store has listed and this store lacks.
     pub(super) missed: usize,
@@ -31,7 +31,7 @@ impl Reconciliation {
         self.lacks[at] = true;
     }
 
-    /// Removes from `own`, this store's messages, all messages that the other store does not lack.
+    /// Retains in `own`, this store's messages, only the messages that the other store lacks.
     pub(super) fn retain_lacked(&self, own: &mut Vec<MessagePosition>) {
         let mut at = 0;
         own.retain(|_| {
@@ -100,8 +100,8 @@ fn index_of(own: &[MessagePosition], at: MessagePosition) -> usize {
     own.partition_point(|own| *own < at)
 }
 
-/// Lists the messages of a range. If this store has no messages there, the other store need not
-/// list its own messages, because it lacks none.
+/// Lists the messages of a range. If this store has no messages in the range, the other store lacks
+/// no message there, and need not list its own messages.
 fn items(here: &[MessagePosition], end: MessagePosition, answer: &mut PayloadWriter) {
     answer.items(end, here, here.is_empty());
 }

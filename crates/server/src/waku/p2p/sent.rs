@@ -7,8 +7,8 @@ use hark_codec::waku::sync::MessagePosition;
 use libp2p::PeerId;
 use parking_lot::Mutex;
 
-/// Maximum number of remembered messages in all, of some 60 bytes each. Other messages may be sent
-/// again.
+/// Maximum number of remembered messages in all, of some 60 bytes each. Messages beyond this number
+/// may be sent again.
 const SENT_MAX: usize = 200_000;
 /// Maximum number of remembered messages for one peer.
 const SENT_TO_PEER_MAX: usize = 50_000;
@@ -44,8 +44,8 @@ impl SentMessages {
         of_peer.extend(positions.take(room));
     }
 
-    /// Forgets the messages sent to a peer after one of its connections has ended: the last
-    /// messages may be lost.
+    /// Forgets the messages sent to a peer. To be called when a connection of the peer has ended,
+    /// because the last messages may be lost.
     pub(super) fn forget(&self, peer: PeerId, has_gone: bool) {
         let mut peers = self.0.lock();
         if has_gone {

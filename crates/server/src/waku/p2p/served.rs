@@ -1,4 +1,4 @@
-//! The topics whose gossip this node reads: both messages and subscriptions of peers.
+//! The topics for which this node reads the messages and subscriptions of peers.
 
 use std::collections::HashSet;
 use std::io;
@@ -33,7 +33,8 @@ impl DataTransform for ServedTopics {
     }
 }
 
-/// Records which of the served topics a peer subscribes to, whatever the number of other topics.
+/// Records which of the served topics a peer subscribes to, even if the peer subscribes to many
+/// other topics.
 pub(super) struct ServedSubscriptions(pub(super) ServedTopics);
 
 impl TopicSubscriptionFilter for ServedSubscriptions {

@@ -39,7 +39,7 @@ pub(super) fn serve(incoming: &IncomingStreams, waku: Arc<WakuNode>) {
     });
 }
 
-/// Answers the request of a stream. If the peer leaves, the request stops waiting and searching.
+/// Answers the request of a stream. If the peer leaves, the waiting or running search is cancelled.
 async fn serve_one(waku: &WakuNode, long: &LongRequests, mut peer: StreamPeer, mut stream: Stream) {
     let source = peer.source;
     let reading = frame::read_if(&mut stream, REQUEST_MAX, |len| {
@@ -82,7 +82,7 @@ async fn send(
     let answer = answer(page.as_ref().map(|page| &page.page));
     // The answer has its own copy of the records. During the transmission, only the permit is held.
     let _room = page.map(|page| page.room);
-    // A failure concerns only the peer.
+    // A write error affects only this peer, so the error is ignored.
     if frame::write(writer, &answer).await.is_ok() {
         let _ = frame::end(writer).await;
     }

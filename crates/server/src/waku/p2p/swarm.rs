@@ -25,7 +25,7 @@ use crate::Clients;
 /// The protocols of the streams that peers may open.
 const PROTOCOLS: [&str; 4] =
     [ask::PROTOCOL, metadata::PROTOCOL, sync::PROTOCOL, transfer::PROTOCOL];
-/// Maximum duration of a connection's handshake, after which both sides know each other.
+/// Maximum duration of a connection's handshake, in which both sides authenticate.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long an unused connection stays open.
 pub(super) const IDLE_MAX: Duration = Duration::from_mins(10);
@@ -66,7 +66,8 @@ pub(super) fn swarm(
 
 type SetUp<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// TCP, and WebSockets over TCP, to addresses and names. See [`PatientMuxer`] for the streams.
+/// Creates the transport: TCP, and WebSockets over TCP, to IP addresses and DNS names. See
+/// [`PatientMuxer`] for the streams.
 fn transport(key: &Keypair) -> SetUp<Boxed<(PeerId, StreamMuxerBox)>> {
     let tcp = || {
         dns::tokio::Transport::system(tcp::tokio::Transport::new(

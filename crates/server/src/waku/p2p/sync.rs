@@ -31,7 +31,8 @@ use crate::waku::node::WakuNode;
 pub(super) const PROTOCOL: &str = "/vac/waku/reconciliation/1.0.0";
 /// Maximum size of a payload, in bytes.
 const PAYLOAD_MAX: usize = 4 << 20;
-/// Usual maximum size of a first payload, in bytes: topics, and one fingerprint.
+/// Maximum size of a short first payload, in bytes: topics, and one fingerprint. A longer first
+/// payload needs a permit.
 const PAYLOAD_SHORT: usize = 64 << 10;
 /// Maximum number of sessions begun by peers. An address may have one session. Further sessions are
 /// reset. Configured peers have a separate limit of the same size, and each configured peer may use
@@ -70,7 +71,7 @@ impl SyncPermits {
         }
     }
 
-    /// Takes a permit of `of` for a peer.
+    /// Acquires a permit from `of` for a peer.
     fn acquire(&self, of: &Shares<RateSource>, peer: RateSource) -> Option<Share<RateSource>> {
         if self.is_shared { of.acquire(peer, 1) } else { of.acquire_any(peer, 1) }
     }
@@ -175,8 +176,8 @@ async fn compare(
     let sync = waku.config.p2p.as_ref().map(|config| config.sync).unwrap_or_default();
     let stop = waku.now_ns().saturating_sub(sync.jitter_s * NS_PER_S);
     let start = stop.saturating_sub(sync.range_s * NS_PER_S);
-    // This node begins one session at a time, so its list does not count against the bound for
-    // peers.
+    // This node begins one session at a time, so the session's list does not count against
+    // [`ITEMS_ALL_MAX`].
     let items = Arc::new(Semaphore::new(ITEMS_MAX + ITEMS_STEP));
     // This node's own searches are not charged to any source: they come only once in minutes.
     let peer = SessionPeer { id: peer, source: OWN, payload_time: WAIT };

@@ -47,7 +47,7 @@ pub(super) enum SyncFault {
     /// The lists of all sessions together are too long.
     #[error("all comparisons together have too many messages")]
     Room,
-    /// The list of the session would be longer than this.
+    /// The session's list would have more than this number of messages.
     #[error("there are more than {0} messages to compare")]
     Items(usize),
     /// Too many questions wait in the fair queue.

@@ -48,8 +48,8 @@ pub(in crate::waku) struct NetworkTask {
 }
 
 impl NetworkTask {
-    /// Sets up the network. Listens now if `at_once`, else in [`NetworkTask::run`]. No request is
-    /// answered before [`NetworkTask::run`].
+    /// Sets up the network. Starts to listen immediately if `at_once`, else in
+    /// [`NetworkTask::run`]. No request is answered before [`NetworkTask::run`].
     pub(in crate::waku) async fn bind(
         config: P2pConfig,
         node: &NodeConfig,

@@ -12,8 +12,8 @@ use crate::waku::metrics::MessageOrigin;
 use crate::waku::node::WakuNode;
 use crate::waku::poll::PollTopic;
 
-/// Stores a message and relays the message. The pubsub topic is `topic`, or the topic of the shard
-/// that the content topic belongs to.
+/// Stores and relays a message. The pubsub topic is `topic`, or the topic of the shard that the
+/// content topic belongs to.
 pub(super) async fn publish(waku: &WakuNode, body: &[u8], topic: Option<String>) -> RestAnswer {
     let mut published = match read_message(body) {
         Ok(published) => published,

@@ -28,7 +28,8 @@ pub(super) enum ParameterFault {
     Twice(String),
     #[error("{0} is not UTF-8")]
     Utf8(String),
-    /// The value of a parameter is of the wrong form: its name, the right form, and the value.
+    /// A parameter's value has the wrong form. The fields are the parameter's name, the required
+    /// form, and the value.
     #[error("{0} must be {1}, not `{2}`")]
     Value(String, &'static str, String),
 }

@@ -49,7 +49,7 @@ impl PageBytes {
     }
 }
 
-/// The refusal of a question that was not searched.
+/// Returns the error for a request whose search was not run.
 fn refusal_error(why: NotAsked) -> MailError {
     match why {
         NotAsked::Line => MailError::Busy,

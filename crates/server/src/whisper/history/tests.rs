@@ -36,8 +36,8 @@ fn page(
     question.page(&mut BoundedSearch::new(store, &waiter, u64::MAX), bounds)
 }
 
-/// Returns a topic. Some topics have bits of one byte, which programs and EIP-627 treat
-/// differently.
+/// Returns a topic. Some topics set several bits in the same byte of the bloom filter. For these
+/// topics, the programs' filter differs from that of EIP-627.
 fn topic(number: usize) -> Topic {
     let near = [8, 9, 10, 200, 17, 16, 3];
     [near[number % 7], near[number / 7 % 7], near[number / 49 % 7], (number % 8) as u8]

@@ -115,7 +115,8 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         self.fail(request, &error.to_string()).await
     }
 
-    /// Sends the pages of a search. The inner error is reported to the peer.
+    /// Sends the pages of a search. The inner error is reported to the peer, and the outer error
+    /// ends the session.
     async fn deliver(
         &self,
         mut question: EnvelopeQuestion,

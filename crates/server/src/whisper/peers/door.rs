@@ -30,7 +30,7 @@ use crate::whisper::rlpx::{ReadAllowance, RlpxError, RlpxStream};
 /// Minimum for the maximum size of a packet, in bytes. The maximum grows with the longest allowed
 /// envelope.
 const PACKET_BYTES_MIN: usize = 1 << 20;
-/// Bytes of a packet around its envelopes.
+/// Bytes allowed in a packet in addition to the envelopes.
 const PACKET_FRAME_BYTES: usize = 1 << 10;
 /// Maximum size of the packets that are being received from all peers, in bytes. One address may
 /// use a quarter.
@@ -114,12 +114,12 @@ impl PeersDoor {
         let ended = stop.clone();
         let enter = |peer| self.listener.enter(peer, self.listener.connections_max());
         let serve = |stream, peer: IpAddr, entered| {
-            // The permit is taken before the task starts, because further connections may come in
-            // between.
+            // The permit is taken before the task starts, because further connections may be
+            // accepted before the task runs.
             let permit = state.half_open.begin(peer.into());
             let (state, ended) = (Arc::clone(&state), ended.clone());
             async move {
-                // The door has one address of TCP, so there are no other connections.
+                // The door listens on a TCP address only, so all connections are TCP.
                 let ClientStream::Tcp(stream) = stream else { return };
                 let end = Box::pin(state.serve(stream, peer, permit, ended)).await;
                 tracing::debug!(%peer, %end, "a connection has ended");
@@ -139,8 +139,8 @@ impl PeersState {
         mut permit: HandshakePermit,
         mut stop: StopSignal,
     ) -> PeerSessionEnd {
-        // Packets are written whole. Without this option, an answer waits for a TCP
-        // acknowledgement.
+        // Each packet is written in one write. With Nagle's algorithm, an answer would wait for a
+        // TCP acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
             return RlpxError::Io(error).into();
         }

@@ -62,8 +62,8 @@ impl BatchOutcome {
             return;
         }
         self.is_too_much = is_full;
-        // A peer may not know the bounds of this node, and its clock may be wrong. Envelopes that
-        // are refused for these reasons are left out, and the peer stays connected.
+        // An honest peer may be unaware of this node's bounds, or have a wrong clock. Envelopes
+        // that are refused for these reasons are skipped, and the peer stays connected.
         if (matches!(why, Malformed(_)) || self.is_too_much) && self.end.is_none() {
             self.end = Some(why.to_string());
         }
@@ -75,7 +75,7 @@ impl BatchOutcome {
 }
 
 impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
-    /// Archives the envelopes of a packet. On return they are durable.
+    /// Archives the envelopes of a packet. On return, the archived envelopes are durable.
     pub(super) async fn store_packet(&self, packet: &[u8]) -> Result<(), PeerSessionEnd> {
         let unread = |error| PeerSessionEnd::Packet(code::MESSAGES, error);
         let mut items = RlpItems::of_list(packet).map_err(unread)?;

@@ -228,7 +228,8 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
     ) -> Result<(), PeerSessionEnd> {
         match ask.try_send(question) {
             Ok(()) => Ok(()),
-            // The receiver of the channel lives as long as the sender.
+            // The channel is full. It cannot be closed, because the receiver lives as long as the
+            // sender.
             Err(refused) => {
                 self.state.mail.count_request(MailSource::Peer, RequestFate::TooMany);
                 let why = "too many requests at a time";

@@ -5,10 +5,10 @@
 //! | `shh/6` (EIP-627) | 6, the minimum proof of work, a bloom filter, whether the node only listens; status-go adds whether the node wants the outcomes of envelopes |
 //! | `waku/1` (6/WAKU1) | a list of pairs, each of a key and its value |
 //!
-//! A proof of work is a number with the bits of a 64-bit float. Hark's own status requests all
-//! envelopes with enough proof of work. Hark checks the same parts of a peer's status as
-//! go-ethereum. A peer's wishes for envelopes have no effect, because Hark forwards no envelopes. A
-//! changed minimum has a separate packet.
+//! A proof of work is sent as an integer with the bits of a 64-bit float. Hark's own status
+//! requests all envelopes with enough proof of work. Hark checks the same parts of a peer's status
+//! as go-ethereum. A peer's wishes for envelopes have no effect, because Hark forwards no
+//! envelopes. A changed minimum proof of work is sent in a separate packet.
 
 use hark_codec::whisper::rlp::{
     RlpItems, bytes_len, head_len, number_len, put_bytes, put_list, put_number,
@@ -36,7 +36,7 @@ pub enum StatusError {
     /// The status is not an RLP list of the right items.
     #[error("the status cannot be read: {0}")]
     Rlp(#[from] RlpError),
-    /// The status has another version.
+    /// The version of the status is not supported.
     #[error("the status is of version {0}, not of version {SHH_VERSION}")]
     Version(u64),
     /// The minimum proof of work is not a number, or is negative.
@@ -159,7 +159,7 @@ mod tests {
         out
     }
 
-    /// 0.2 is 0x3fc999999999999a.
+    /// As a 64-bit float, 0.2 has the bits 0x3fc999999999999a.
     #[test]
     fn statuses_are_those_of_go_ethereum_and_status_go() {
         let bloom = format!("b840{}", "ff".repeat(64));

@@ -66,8 +66,8 @@ async fn store(
         }
     }
     let unread = envelopes.len() - pending.len();
-    // The rest may be a million entries of one byte each. It need not stay in memory until the
-    // envelopes are durable.
+    // The unread envelopes may be a million entries of one byte each. The list of these entries
+    // need not stay in memory until the read envelopes are durable.
     envelopes.truncate(pending.len());
     envelopes.shrink_to_fit();
     let (mut stored, mut duplicates, mut refused) = (0, 0, Vec::new());

@@ -10,7 +10,7 @@
 //!
 //! An answer in JSON is `{"envelopes": [...], "damaged": true, "cursor": "0x..."}`, with each
 //! envelope as in exports. `damaged` is present only if an envelope that may belong to the answer
-//! is damaged, and left out. The RLP format has no field for damage.
+//! is damaged and therefore left out. The RLP format has no field for damage.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -52,12 +52,12 @@ struct RunningCode {
 }
 
 impl RunningCode {
-    /// Covers an encrypted header.
+    /// Adds an encrypted header, and returns its authentication code.
     fn header(&mut self, header: &Block) -> Block {
         self.mix(header)
     }
 
-    /// Covers encrypted content.
+    /// Adds encrypted content, and returns its authentication code.
     fn content(&mut self, content: &[u8]) -> Block {
         self.state.update(content);
         let seed = self.digest();

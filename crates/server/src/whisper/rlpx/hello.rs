@@ -133,8 +133,8 @@ impl Hello {
         put_bytes(out, &id);
     }
 
-    /// Returns the sub-protocols that both sides speak, in the order of their message codes. The
-    /// order is by name. Of each name, only the highest version is returned.
+    /// Returns the sub-protocols that both sides speak, sorted by name, which is also the order of
+    /// their message codes. For each name, only the highest version is returned.
     pub fn share(&self, own: &[SubProtocol]) -> Vec<SharedProtocol> {
         let mut own: Vec<_> = own.to_vec();
         own.sort_by_key(|own| (own.name, own.version));

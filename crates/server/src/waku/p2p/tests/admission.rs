@@ -7,7 +7,7 @@ use libp2p::swarm::{ConnectionId, NetworkBehaviour as _};
 use super::*;
 use crate::waku::p2p::admission::PeerAdmission;
 
-/// Decides about connections, without a network.
+/// The admission of connections, without a network.
 struct Gatekeeper {
     admission: PeerAdmission,
     connections: usize,
@@ -40,7 +40,7 @@ fn silent_sockets_of_some_addresses_keep_nobody_out() {
     for address in 1..=3 {
         silent += (0..300).filter(|_| gate.knock([192, 0, 2, address]).is_some()).count();
     }
-    // 20 of each address, because no more may be open.
+    // An address may have 20 open connections.
     assert_eq!(silent, 60);
     for address in 1..=20 {
         let id = gate.knock([198, 51, 100, address]).unwrap();
@@ -59,11 +59,11 @@ fn peers_of_the_configuration_get_in_however_many_strangers_there_are() {
         assert_eq!(strangers, 20);
     }
     assert!(!enters([192, 0, 2, 3], PeerId::random()), "there are 40");
-    // The configured peer's address is full as well.
+    // Address 192.0.2.1 has its maximum number of strangers, but the configured peer still enters.
     assert!(enters([192, 0, 2, 1], configured));
     assert!(!enters([192, 0, 2, 1], PeerId::random()));
     assert!(enters([192, 0, 2, 3], configured));
-    // This node's own connections.
+    // Connections that this node dials.
     let mut dials = |peer| {
         gate.connections += 1;
         let (id, at) = (ConnectionId::new_unchecked(gate.connections), Multiaddr::empty());

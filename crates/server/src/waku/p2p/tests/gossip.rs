@@ -235,7 +235,8 @@ fn graft(out: &mut Vec<u8>) {
     });
 }
 
-/// Thirty nodes, most of them outside the mesh. They request the messages of each second at once.
+/// Thirty nodes, most of them outside the mesh. The nodes outside the mesh request the messages of
+/// each second in a burst.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thirty_relay_nodes_publish_and_none_is_thrown_out() {
     const NODES: usize = 30;
@@ -262,8 +263,8 @@ async fn thirty_relay_nodes_publish_and_none_is_thrown_out() {
     let all = NODES * each + 40;
     pair.stores(all as u64).await;
     assert!(nodes.iter().all(RelayPeer::is_connected) && stranger.is_connected());
-    // The nodes get the messages of other nodes, pushed or on request. Each heartbeat draws the
-    // nodes that messages are offered to. With many nodes, one node may never be drawn.
+    // The nodes get the messages of other nodes, pushed or on request. At each heartbeat, messages
+    // are announced to randomly chosen nodes. With many nodes, a node may never be chosen.
     let have_some = || nodes.iter().filter(|node| node.received() > 0).count() > NODES / 2;
     until("most get some", have_some).await;
     let lost = [GossipLoss::Message, GossipLoss::Unforwarded, GossipLoss::Broken];
@@ -343,8 +344,8 @@ async fn one_who_takes_nothing_is_disconnected_and_those_who_read_get_all() {
     });
     let (reader, writer) = (RelayPeer::start(&pair).await, RelayPeer::start(&pair).await);
     let (mut closed, mut sent) = (deaf.closed, 0);
-    // The node gives up a stream without a reader after some time, and the connection after some
-    // streams.
+    // After some time, the node closes a stream that is not read. After some closed streams, the
+    // node closes the connection.
     while tokio::time::timeout(Duration::from_secs(1), &mut closed).await.is_err() {
         assert!(sent < MESSAGES_MAX, "it is still connected");
         writer.publish.send(message(0, sent, 140_000)).await.unwrap();
@@ -365,8 +366,8 @@ async fn all_shards_of_a_peer_that_names_hundreds_in_one_frame_are_known() {
     })
     .await;
     let peer = RawPeer::start(&pair).await;
-    // The node knows the peer's served shards although the peer first names many other shards in
-    // the same frame.
+    // The node records the served shards that the peer subscribes to, although the peer first names
+    // many other shards in the same frame.
     let mut stream = peer.stream(&pair).await;
     let mut hello = Vec::new();
     for at in 0..500 {

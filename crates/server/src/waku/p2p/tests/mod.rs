@@ -396,7 +396,7 @@ impl Comparing {
     }
 }
 
-/// A payload that declares the time up to 100 empty.
+/// Returns a payload that lists no messages up to time 100.
 fn nothing_there() -> Vec<u8> {
     let mut writer = hark_codec::waku::sync::PayloadWriter::new(&[], 1, 1_000);
     writer.items((100, [0; 32]), &[], true);

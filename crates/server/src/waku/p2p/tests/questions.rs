@@ -12,7 +12,8 @@ use crate::waku::NodeConfig;
 use crate::waku::node::{PEER_QUESTIONS_MAX, PEER_QUESTIONS_PER_ADDRESS_MAX};
 use hark_networks::waku::history::HistoryError;
 
-/// Configures a node with a database over one connection, so that one request runs at a time.
+/// Configures a node whose store is a database with one connection, so that one request runs at a
+/// time.
 fn in_turn(config: &mut NodeConfig) {
     config.store_at = StoreLocation::Elsewhere(1);
 }

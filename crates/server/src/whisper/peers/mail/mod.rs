@@ -1,5 +1,5 @@
-//! Requests for history (packet 126). They are opened and checked in the same way as by other mail
-//! servers.
+//! Requests for history (packet 126). Requests are decrypted and checked in the same way as by
+//! other mail servers.
 //!
 //! A request is an envelope with a message for a mail server. The message is encrypted with a key
 //! that is made from the mail server's password, or with the mail server's public key. The request
@@ -22,9 +22,9 @@ pub struct RequestRules {
     /// The key of the password that clients know. `None` without a password.
     pub password_key: Option<SymmetricKey>,
     /// The mail server's own key. Clients may encrypt requests for this key instead of the
-    /// password's. `None` without such a key.
+    /// password's key. `None` without a key.
     pub secret_key: Option<SecretKey>,
-    /// The longest time span of a request in the form before RLP, in s. `None` is unlimited.
+    /// The longest time span of a request in the old format without RLP, in s. `None` is unlimited.
     /// status-go's mail servers allow a day.
     pub bare_range_max_s: Option<u64>,
 }
@@ -41,7 +41,7 @@ impl std::fmt::Debug for RequestRules {
 /// A request that was opened and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MailRequest {
-    /// The hash of the request's envelope, or the id that an open request contains.
+    /// The hash of the request's envelope, or the id in an unencrypted request.
     pub(super) id: Id,
     /// The wanted envelopes.
     pub(super) wanted: EnvelopeRequest,
@@ -62,7 +62,7 @@ pub(super) enum PeerQuestion {
 /// Why a request is refused. The texts are for clients.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(super) enum RequestRefusal {
-    /// The packet is neither an envelope nor an open request.
+    /// The packet is neither an envelope nor an unencrypted request.
     #[error("this is no request: {0}")]
     Packet(RequestError),
     /// The proof of work is too low.
@@ -164,7 +164,7 @@ impl MailRequest {
         Self { id, wanted: (&request).into(), batch: request.batch, is_bare }
     }
 
-    /// Whether the request has the form before RLP.
+    /// Whether the request has the old format without RLP.
     pub(super) fn is_bare(&self) -> bool {
         self.is_bare
     }

@@ -1,4 +1,4 @@
-//! Tests of requests in envelopes in the form that clients send.
+//! Tests of requests that arrive in envelopes, in the format of clients.
 
 use hark_codec::whisper::Bloom;
 use hark_codec::whisper::message::{SealingKey, seal};

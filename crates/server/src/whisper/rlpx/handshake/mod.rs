@@ -17,9 +17,9 @@
 //! ack:  ephemeral key 64, nonce 32, 0
 //! ```
 //!
-//! An ack has the same encoding as the auth that it answers: that of EIP-8, or the encoding before
-//! EIP-8. Further items, padding and versions are ignored (EIP-8). The initiator's ephemeral key is
-//! not sent, but recovered from the signature. Source: the RLPx specification, with EIP-8.
+//! An ack has the same encoding as the auth that it answers. Further items, padding and versions
+//! are ignored (EIP-8). The initiator's ephemeral key is not sent, but recovered from the
+//! signature. Source: the RLPx specification, with EIP-8.
 
 use hark_codec::crypto::keccak256;
 use hark_codec::whisper::ecies;
@@ -38,8 +38,9 @@ const AUTH_PLAIN_BYTES: usize = 65 + 32 + 64 + 32 + 1;
 const ACK_PLAIN_BYTES: usize = 64 + 32 + 1;
 /// Size of the length field of a packet, in bytes.
 const LENGTH_BYTES: usize = 2;
-/// Padding of a packet, in bytes. An EIP-8 packet must be longer than a packet of the old encoding.
-/// The length is random, so that observers cannot recognise connections by the length.
+/// Padding of a packet, in bytes: `PADDING_MIN` plus a random number below `PADDING_RANGE`. The
+/// minimum makes an EIP-8 packet longer than a packet of the old encoding. The random number
+/// prevents observers from recognising connections by packet length.
 const PADDING_MIN: usize = 100;
 const PADDING_RANGE: usize = 128;
 /// The version of the handshake.
@@ -132,7 +133,7 @@ struct Ack {
     nonce: Nonce,
 }
 
-/// Reads fields from either encoding. The caller knows the order of the fields.
+/// Reads the fields of a packet with `fixed` or `listed`, depending on the packet's encoding.
 fn fields<T>(
     packet: &OpenedPacket,
     fixed: impl Fn(&[u8]) -> Option<T>,
@@ -179,7 +180,7 @@ impl Ack {
     }
 }
 
-/// Encrypts a packet in the encoding of EIP-8. Its list has these strings and the version.
+/// Encrypts a list of these strings and the version as a packet in the encoding of EIP-8.
 fn seal(to: &PublicKey, strings: &[&[u8]], random: RandomSource<'_>) -> Vec<u8> {
     let mut plain = Vec::new();
     let len = strings.iter().map(|string| bytes_len(string)).sum::<usize>();

@@ -95,7 +95,7 @@ fn key(digits: &str) -> SecretKey {
     SecretKey::new(array(digits)).unwrap()
 }
 
-/// Opens a packet in the order of arrival: first only the bytes of the old encoding.
+/// Opens a packet as it arrives: first with only as many bytes as the old encoding has.
 fn opened(to: &str, packet: &[u8], fixed_bytes: usize) -> Result<OpenedPacket, RlpxHandshakeError> {
     match open(&key(to), &packet[..fixed_bytes], fixed_bytes)? {
         PacketProgress::Whole(opened) => Ok(opened),

@@ -69,8 +69,8 @@ impl World {
             });
             steps.push((MoveKind::Outside, next));
         };
-        // The process is killed. A process that does not serve yet also ends at once if it is asked
-        // to end or cannot open the archive.
+        // The process is killed. This step also stands for a process that does not serve yet and is
+        // asked to end, or cannot open the archive.
         fault(&|world| world.end(at));
         let process = &self.processes[at];
         if process.held_up {
@@ -98,7 +98,8 @@ impl World {
         }
     }
 
-    /// A process starts. It asks the server that it finds, or serves if no process holds LOCK.
+    /// Starts a process, which asks the running server to hand over, or serves if no process holds
+    /// LOCK.
     fn come(&self, at: usize, steps: &mut Steps) {
         let server = &self.processes[self.published];
         if server.part == ProcessRole::Serving {
@@ -206,8 +207,8 @@ impl World {
                 } else if !link.taker_is_open && !gone {
                     normal(after(self, ExchangeEvent::Gone));
                 }
-                // The event is left out while another process has the right: it would only lead to
-                // the same event again.
+                // `Moment` is left out while another process has the right, because it would only
+                // lead to another `Moment`.
                 let waits = matches!(giver, OldProcess::Parted | OldProcess::Stalled);
                 if waits && self.right.is_none() && self.turn <= turn {
                     normal(after(self, ExchangeEvent::Moment));
