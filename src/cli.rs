@@ -1,5 +1,5 @@
-//! The command line as typed: the commands. The flags and examples of each command are in
-//! `commands`, beside its code; the flags that name an archive are in `location`.
+//! The list of commands that clap parses. The flags and examples of each command are in `commands`,
+//! beside the command's code; the flags that name an archive are in `location`.
 
 use clap::{Arg, CommandFactory as _, Parser, Subcommand};
 
@@ -175,8 +175,8 @@ const OF_NO_NETWORK: [&str; 16] = [
     "man",
 ];
 
-/// Returns the command line, with paragraphs as wide as the terminal. Commands on which --network
-/// has no meaning do not show the flag.
+/// Returns the definition of the command line, with help as wide as the terminal. The help of a
+/// command for which --network has no meaning does not show the flag.
 pub(crate) fn command() -> clap::Command {
     let command = Cli::command().mut_subcommands(|sub| {
         if !OF_NO_NETWORK.contains(&sub.get_name()) {
@@ -189,8 +189,8 @@ pub(crate) fn command() -> clap::Command {
     reflowed(command)
 }
 
-/// Returns the command line for shell completion. Completion scripts also offer hidden flags, so
-/// only the commands that take --network define the flag here.
+/// Returns the definition of the command line for shell completion. Completion scripts also offer
+/// hidden flags, so only the commands that take --network define the flag here.
 pub(crate) fn completed() -> clap::Command {
     let command = Cli::command().mut_arg("network", |network| network.global(false));
     let network = command.get_arguments().find(|arg| arg.get_id() == "network").cloned();

@@ -162,7 +162,7 @@ fn report(args: &BackupArgs, form: BackupForm, done: &BackupResult) -> anyhow::R
     }
     let text = if args.json { to_json(done) } else { to_text(done) };
     if form == BackupForm::Stream {
-        // Stdout has the backup itself.
+        // Stdout receives the backup, so the report goes to stderr.
         print::note!("{text}");
         return Ok(());
     }

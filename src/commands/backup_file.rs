@@ -1,5 +1,5 @@
-//! Backups in a single file or through a pipe. Decides by the name of a backup whether the backup
-//! is a file, a directory or a pipe.
+//! Backups in a single file or through a pipe. [`BackupForm`] determines from a path whether a
+//! backup is a directory, a file or a pipe.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, IsTerminal as _, Read, Write as _};

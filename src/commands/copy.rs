@@ -64,7 +64,7 @@ struct CopyTotals {
     deleted: u64,
     /// Records of the source that could not be read.
     damaged: u64,
-    /// Records that only the target has and that --delete left, because they may be the damaged
+    /// Records that only the target has, but that --delete did not delete: they may be the damaged
     /// records of the source.
     spared: u64,
 }
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
     }
     from.must_exist()?;
     let stop = interrupt::flag()?;
-    // A database has no owner to whom a new directory could belong.
+    // A new directory gets the owner of the source's directory. A database has no such owner.
     let makes = from.facts().is_in_directory && !to.exists();
     if makes {
         owner::make_dir_like(&to.data, &from.shelf())?;

@@ -45,8 +45,7 @@ const NOT_MATCHED: &str = "They are not counted, whether or not they match";
 const NOT_DELETED: &str = "They were not deleted, whether or not they match";
 
 pub(crate) fn run(args: &DeleteArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    // At time 0 no record has expired, so the filters also match stored records after their
-    // expiration.
+    // At time 0 no record counts as expired, so the filters also match expired records.
     let mut queries = question::read(location, &args.filters, 0)?;
     let rules = location.network.rules();
     let tombstones: Vec<u32> =

@@ -242,7 +242,7 @@ fn files(location: &ArchiveLocation, found: &mut Findings) {
     }
 }
 
-/// The addresses at which clients reach the relay.
+/// Checks the setting for the address at which clients reach the relay.
 fn address(location: &ArchiveLocation, found: &mut Findings) {
     let config = &location.config;
     let Some(url) = &config.info.url else {

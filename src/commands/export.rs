@@ -1,4 +1,4 @@
-//! `hark export`: events, or messages, as JSONL, oldest first, streamed from one snapshot.
+//! `hark export`: writes events or messages of one snapshot as JSONL, oldest first.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
     for query in &mut queries {
         query.from = query.from.max(time(args.since.unwrap_or(0)));
         query.to = query.to.min(args.until.map_or(u64::MAX, time));
-        // Exports are in the order of time, which an import needs.
+        // Records are in the order of time, not of relevance, because an import needs this order.
         query.ranked = false;
         query.order = if args.newest_first { Order::NewestFirst } else { Order::OldestFirst };
     }

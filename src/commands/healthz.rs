@@ -69,8 +69,9 @@ fn health(at: &ListenAddress, timeout: Duration) -> anyhow::Result<(u16, String)
     Ok((status, body.to_owned()))
 }
 
-/// Returns the address at which this machine's server answers `/healthz` with this configuration. Of
-/// several addresses, this is the first that every user of the machine reaches.
+/// Returns the address at which a server with this configuration answers `/healthz` on this
+/// machine. The metrics address comes first, then the first address that is not a Unix socket,
+/// since some users may not have access to the socket.
 pub(crate) fn served_at(config: &Config) -> anyhow::Result<ListenAddress> {
     let metrics = config.metrics.listen.map(ListenAddress::Ip);
     let is_ip = |address: &&ListenAddress| !matches!(address, ListenAddress::Unix(_));
@@ -99,8 +100,8 @@ fn reached(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// Returns the whole answer to a request for `/healthz`. If the address is a name, the first of its
-/// addresses that accepts a connection is asked.
+/// Returns the whole answer to a request for `/healthz`. If `at` has a host name, the request goes
+/// to the first resolved address that accepts a connection.
 pub(crate) fn ask(at: &ListenAddress, timeout: Duration) -> std::io::Result<String> {
     if let ListenAddress::Unix(path) = at {
         let stream = unix_socket::connect(path)?;

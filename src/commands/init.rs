@@ -57,10 +57,10 @@ pub(crate) struct InitArgs {
     force: bool,
 }
 
-/// Puts a value into the configuration. Fails with the fault of the value.
+/// A function that sets a value in the configuration, or returns the fault of the value.
 type Apply = fn(&mut Config, &str, &[AddressForm]) -> Result<(), String>;
 
-/// A prompt.
+/// A prompt for one value, which flags can give instead.
 struct Prompt<'a> {
     text: String,
     default: String,
@@ -77,7 +77,7 @@ struct PromptFlag<'a> {
 }
 
 impl<'a> Prompt<'a> {
-    /// Makes a request for a value that one flag gives.
+    /// Creates a prompt that one flag can answer.
     fn new(
         (text, default): (String, String),
         (flag, value): (&'static str, Option<&'a String>),
@@ -126,7 +126,7 @@ fn is_of_service(file: &Path) -> bool {
     file == Path::new(SERVICE_CONFIG)
 }
 
-/// Returns the requests for all values. `config` has the defaults.
+/// Returns the prompts for all values. `config` has the defaults.
 fn prompts<'a>(
     args: &'a InitArgs,
     location: &'a LocationArgs,
@@ -213,7 +213,8 @@ const SET_DATA: Apply = |config, text, _| {
     Ok(())
 };
 
-/// Sets the address of the store. Fails for an address with secret parts, which no file shows.
+/// Sets the address of the store. Fails for an address with secret parts, since other users may
+/// read the file.
 fn set_store(config: &mut Config, text: &str, _: &[AddressForm]) -> Result<(), String> {
     let store = StoreAddress::new(text.into());
     if store.to_string() != text {
@@ -226,8 +227,8 @@ fn set_store(config: &mut Config, text: &str, _: &[AddressForm]) -> Result<(), S
     Ok(())
 }
 
-/// Puts the values of the flags into the configuration or, without flags, the answer on the
-/// terminal. An answer with a fault is asked for again.
+/// Sets the values of the prompt's flags in the configuration or, without flags, the answer on the
+/// terminal. After an invalid answer, the prompt is repeated.
 fn answer(
     prompt: &Prompt<'_>,
     is_asked: bool,
@@ -266,7 +267,8 @@ fn answer(
     }
 }
 
-/// Puts a value into the configuration, unless the value has a fault.
+/// Sets a value in the configuration. Returns the first fault, and changes nothing, if the value is
+/// invalid.
 fn put(config: &mut Config, text: &str, apply: Apply, forms: &[AddressForm]) -> Result<(), String> {
     let mut new = config.clone();
     apply(&mut new, text, forms)?;
@@ -277,7 +279,7 @@ fn put(config: &mut Config, text: &str, apply: Apply, forms: &[AddressForm]) -> 
     Ok(())
 }
 
-/// Writes the file as a whole or not at all, with its folder.
+/// Creates the file's folder, and writes the file completely or not at all.
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
@@ -296,7 +298,7 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     Ok(written?)
 }
 
-/// Returns the commands that come after the first configuration.
+/// Returns a text that lists the commands to run after `hark init`.
 fn next_steps(file: &Path) -> String {
     let shown = file.display();
     let (hark, service) = if is_of_service(file) {

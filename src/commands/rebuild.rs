@@ -36,7 +36,8 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
     })?;
     meter.finish();
     drop(lock);
-    // The last log has no index, and a server continues this log.
+    // The total includes the records of the last log, which a server continues. They are not in
+    // `rebuilt`, since this log has no index.
     let in_all = location.read()?.stats().records;
     let text = if args.json {
         let (records, segments, doubles) = (rebuilt.records, rebuilt.segments, rebuilt.doubles);

@@ -1,7 +1,8 @@
 //! `hark restore`: restores an archive from a backup.
 //!
-//! The archive is built in a separate directory (see `Making` in `stores/embedded`). The next restore
-//! continues an interrupted restore, and until then no other command opens the archive.
+//! The archive is built in a separate directory (see `Making` in `stores/embedded`). After an
+//! interruption, the next restore moves a completely built archive into place, or else starts
+//! again. Until then, no other command opens the archive.
 
 use std::ffi::OsString;
 use std::fs;
@@ -79,7 +80,7 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
     ))?;
     let (restoring, restored) = (data.join(RESTORE.unfinished), data.join(RESTORE.finished));
     // If an interrupted restore has written all its files, this run only moves them into place, and
-    // does not restore the backup named now.
+    // does not restore the backup that the command line names.
     let mut time = None;
     if !restored.exists() {
         if args.move_aside {
@@ -142,8 +143,8 @@ fn must_be_without_archive(data: &Path) -> anyhow::Result<()> {
 /// restore.
 const BEFORE: &str = "before-restore";
 
-/// Fails if an earlier, completed restore has moved an archive aside. An interrupted restore
-/// continues to use its folder.
+/// Fails if an earlier, completed restore has moved an archive aside. After an interrupted restore,
+/// the folder is used again.
 fn must_be_without_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
     let before = data.join(BEFORE);
     // A symbolic link made by a service's user could lead to any directory of this machine.

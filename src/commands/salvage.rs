@@ -122,8 +122,8 @@ pub(crate) fn run(
             print_report(*network, report)?;
         }
     }
-    // The report comes before this step, so that the user has the report of every archive that is
-    // in its final place.
+    // The report is printed before the archive is moved to its final place, so that no archive
+    // there lacks a report.
     SALVAGE.finish(&args.to)?;
     owner::report_to_root(&args.to, Some(&args.from));
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })

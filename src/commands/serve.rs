@@ -195,7 +195,7 @@ async fn serve(
             }
             () = signals.next() => {
                 tracing::info!("asked to end before it has taken over");
-                // The process ends without waiting, as the takeover may be waiting for the disk.
+                // The process ends at once, since the takeover may be waiting for the disk.
                 std::process::exit(INTERRUPTED.into());
             }
         },

@@ -81,7 +81,7 @@ fn of_server(live: &Value, of_files: &Value) -> Value {
     Value::Object(fields.map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
-/// Returns the row about the slow check of the archive.
+/// Returns the row about the scrub, the slow background check of the archive.
 fn scrub(scrub: &Value) -> Option<(&'static str, String, String)> {
     let number = |name: &str| scrub[name].as_u64();
     let (read, total) = (number("pass_bytes")?, number("total_bytes")?.max(1));

@@ -1,13 +1,13 @@
-//! The maxima that several numbers of the configuration have in common. Bounds are chosen so that
-//! no value overflows, panics, waits without end or allocates memory without need. Within these
-//! bounds, the operator decides which value makes sense.
+//! Maxima that several numbers of the configuration share. Bounds are chosen so that no value
+//! causes an overflow, a panic, an endless wait or a needless allocation. Within these bounds, the
+//! operator decides which value makes sense.
 
 /// The maximum of counts that need no particular bound.
 pub(super) const ANY: u64 = 1_000_000_000_000;
 /// The maximum of byte counts: a tebibyte.
 pub(super) const BYTES: u64 = 1 << 40;
-/// Maximum bytes of an event or a message. A record may be twice as long, because of labels that do
-/// not occur literally in the message, and still fits the store.
+/// Maximum bytes of an event or a message. The record may be twice as long, because of labels that
+/// do not occur literally in the message; the store accepts this length.
 pub(super) const MESSAGE: u64 = 16 << 20;
 /// A hundred years.
 pub(super) const SECONDS: u64 = 100 * 365 * 86_400;

@@ -8,11 +8,12 @@ use super::values::Config;
 use super::{keys, log, ranges};
 use crate::stores::{AddressForm, StoreAddress, postgres};
 
-/// Returns the faults of a configuration whose settings could all be read. `stores` are the forms
-/// of the addresses of all stores, the default first.
+/// Returns the faults of a configuration, apart from values of the wrong type. `stores` are the
+/// address forms of all kinds of stores, the default first.
 pub(super) fn faults(config: &Config, stores: &[AddressForm]) -> Vec<String> {
     let mut faults = ranges::faults(config);
-    // A number out of bounds would also be reported as a contradiction to other numbers.
+    // Contradictions between limits are checked only if all limits are within bounds, so that no
+    // limit is reported twice.
     if !faults.iter().any(|fault| fault.starts_with("[limits]")) {
         faults.extend(config.limits.faults().iter().map(|fault| format!("[limits] {fault}")));
     }
@@ -70,7 +71,7 @@ fn unusable_stores(config: &Config, forms: &[AddressForm]) -> Vec<String> {
         check("[archive] `store`", store, "`embedded`", others);
     }
     let mirror = config.mirror.store.as_ref().map(StoreAddress::secret);
-    // A directory may have any name.
+    // A mirror in a directory is not checked, since a directory may have any name.
     let mirror =
         mirror.filter(|store| store.contains("://") || AddressForm::of(others, store).is_some());
     if let Some(mirror) = mirror {

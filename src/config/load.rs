@@ -11,11 +11,11 @@ use super::values::Config;
 use super::{checks, keys, settings, sizes, typed};
 use crate::stores::AddressForm;
 
-/// The setting with which a network's section decides whether the network is served.
+/// The setting in a network's section that selects whether the network is served.
 const SERVE: &str = "serve";
 
-/// The faults of a configuration. Each fault is one line that names the file and line, or the
-/// variable.
+/// The faults of a configuration. Each fault is one line of text, with the file and line number, or
+/// the environment variable, of its origin.
 #[derive(Debug)]
 pub(crate) struct Faults {
     lines: Vec<String>,
@@ -24,12 +24,12 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// The faults, each in a line.
+    /// Returns the faults, one line for each fault.
     pub(crate) fn lines(&self) -> &[String] {
         &self.lines
     }
 
-    /// The faults alone, as one text.
+    /// Returns the faults as one text, without a heading.
     pub(crate) fn list(&self) -> String {
         self.lines.join("\n  ")
     }
@@ -50,7 +50,7 @@ impl std::error::Error for Faults {}
 
 impl Config {
     /// Loads the configuration from the defaults, an optional file, and the environment. `stores`
-    /// are the forms of the addresses of all stores.
+    /// are the address forms of all kinds of stores.
     pub(crate) fn load(file: Option<&Path>, stores: &[AddressForm]) -> Result<Self, Faults> {
         let Some(path) = file else { return Self::read(None, Vec::new(), stores) };
         // The state is taken before the file is read, so that a change during the read is noticed.
@@ -73,8 +73,8 @@ impl Config {
         Self::read(Some((path, text)), Vec::new(), stores).map(drop)
     }
 
-    /// Reads the text of a file, if there is one, and the environment. `files` are the files that
-    /// were read.
+    /// Reads the environment and, if given, the text of a file. `files` are the files that were
+    /// read.
     fn read(
         file: Option<(&Path, String)>,
         mut files: Vec<FileState>,
@@ -126,8 +126,8 @@ impl Config {
         if faults.is_empty() { Ok(config) } else { Err(Faults { lines: faults, files }) }
     }
 
-    /// Returns the settings that differ from `before`, each as `section.key = value` on one line, and
-    /// whether a running server applies the change.
+    /// Returns the settings that differ from `before`: each as `section.key = value` on one line,
+    /// and whether a running server applies the change.
     pub(crate) fn changes(&self, before: &Self) -> Vec<(String, bool)> {
         let mut changes = Vec::new();
         for section in settings::SECTIONS {
@@ -147,7 +147,7 @@ impl Config {
         checks::faults(self, stores)
     }
 
-    /// Makes the server serve a network. A network without a setting for this is always served.
+    /// Selects a network to be served. A network without the setting `serve` is always served.
     pub(crate) fn serve(&mut self, network: &dyn Network) -> Result<(), String> {
         let sections = settings::SECTIONS.iter().filter(|section| section.name == network.name());
         let mut settings = sections.flat_map(|section| section.settings);
@@ -186,9 +186,8 @@ impl Config {
     }
 }
 
-/// Adds a prefix to a fault that begins with a section and a setting, as in "[section] `key`": the
-/// file and line, or the variable, where the setting was typed. Other faults are returned
-/// unchanged.
+/// Adds the setting's origin (file and line, or variable) before a fault that begins with a section
+/// and a setting, as in "[section] `key`". Other faults are returned unchanged.
 fn placed(fault: String, typed: &[typed::TypedSetting]) -> String {
     let Some((section, rest)) = fault.strip_prefix('[').and_then(|rest| rest.split_once("] "))
     else {

@@ -23,7 +23,7 @@ impl Default for LogSettings {
 }
 
 impl LogSettings {
-    /// Queries slower than this duration are logged. `None` disables this logging.
+    /// Returns the duration above which queries are logged as slow; `None` for no such logging.
     pub(crate) fn slow_question(&self) -> Option<Duration> {
         self.slow_question_ms.map(Duration::from_millis)
     }

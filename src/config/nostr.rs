@@ -56,7 +56,7 @@ fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &DoorFacts<'_>) -> Net
     }
 }
 
-/// Logs the lists that allow nothing.
+/// Logs a warning for each list that allows nothing.
 fn warn(config: &Config) {
     for line in config.empty_lists() {
         tracing::warn!("{line}");

@@ -1,6 +1,6 @@
 //! The policy as typed: lists of entries. The entries are in the setting itself, or in files that
-//! are named after an `@` and have one entry per line. In an allow list, the single entry [`ALL`]
-//! allows everything.
+//! have one entry per line. The setting names a file as `@NAME`. In an allow list, the single entry
+//! [`ALL`] allows everything.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -23,8 +23,7 @@ use super::value::TypedValue;
 /// single entries.
 const ALL: &str = "*";
 
-/// The value of a setting with a list: entries, and names of files with entries, each name after an
-/// `@`.
+/// The value of a setting with a list: entries, and `@NAME` for each file with entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PolicyList(pub(crate) Vec<String>);
 

@@ -42,8 +42,8 @@ impl FileWatch {
         self.asked.get_or_insert(now);
     }
 
-    /// Checks the files. Returns whether they must be read now: the files have changed or a request
-    /// is pending, and they have been unchanged for a while.
+    /// Checks the files. Returns whether the files must be read now: they have changed or a request
+    /// is pending, and the last change is old enough ([`QUIET`] or [`QUIET_IF_ASKED`]).
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let seen: Vec<FileState> = self.read.iter().map(FileState::again).collect();
         if seen != self.seen {
@@ -85,7 +85,8 @@ impl FileWatch {
 
 impl Config {
     /// Whether the end of a file may be missing: its last line has no line break, its text is the
-    /// beginning of the previous text, or it has less than half of the previous lines.
+    /// beginning of the previous text, or it has fewer than half as many lines as the previous
+    /// text.
     fn may_be_cut_off(&self, before: &Self) -> bool {
         self.texts.iter().any(|(path, text)| {
             before.texts.get(path).is_some_and(|old| old != text && is_short(old, text))
@@ -122,8 +123,8 @@ fn is_short(old: &str, text: &str) -> bool {
     !text.ends_with('\n') || old.starts_with(text) || text.lines().count() * 2 < old.lines().count()
 }
 
-/// Whether a text ends in the middle of a line. It has no line break at its end, but the old text
-/// had one, or the text is the beginning of the old text and ends within a line.
+/// Whether a text ends in the middle of a line: it has no final line break, although the old text
+/// had a final line break or had more of the same line.
 fn is_cut_off(old: &str, text: &str) -> bool {
     if text.is_empty() || text.ends_with('\n') || old.trim_end() == text {
         return false;

@@ -1,4 +1,4 @@
-//! The types that a setting can have: how a value is read as typed, and shown.
+//! The types of settings: how a value of each type is parsed and printed.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -194,7 +194,7 @@ impl SettingType for Vec<ListenAddress> {
         match value {
             TypedValue::Text(text) if text.is_empty() => return Ok(Self::new()),
             TypedValue::Text(_) => return Ok(vec![ListenAddress::read(value)?]),
-            // An address of IPv6 begins like a list of a file.
+            // An IPv6 address begins with `[`, as a TOML list does.
             TypedValue::Bare(text) => {
                 let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
                 if let Ok(addresses) = entries.map(str::parse).collect() {
@@ -221,7 +221,7 @@ impl SettingType for Vec<ListenAddress> {
     }
 }
 
-/// An address without a name. `localhost` is accepted, which is never resolved.
+/// An IP address and a port. The name `localhost` is accepted as well, without a lookup.
 impl SettingType for SocketAddr {
     fn read(value: &TypedValue) -> Result<Self, String> {
         match ListenAddress::read(value) {

@@ -1,6 +1,6 @@
-//! The table of all settings: the name of each setting, the field of
-//! [`Config`](super::Config) that it sets, its minimum and maximum if it is a number, whether a
-//! running server applies a change (`live`), and its documentation. The default file, the check of a file and the names of
+//! The table of all settings: the name of each setting, the field of [`Config`](super::Config) that
+//! it sets, its minimum and maximum if it is a number, whether a running server applies a change
+//! (`live`), and its documentation. The default file, the check of a file, and the names of
 //! environment variables are derived from this table.
 
 use hark_store_embedded::{LOG_BYTES_MAX, SEAL_RECORDS_MAX};

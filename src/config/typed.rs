@@ -126,7 +126,7 @@ pub(crate) fn from_environment(variables: impl Iterator<Item = (String, String)>
     (typed, faults)
 }
 
-/// Describes the fault of an unknown name before all sections, or of an unknown section.
+/// Describes the fault of an unknown section, or of a key before the first section.
 fn unknown_section(name: &str, is_section: bool) -> String {
     match sections_with(name) {
         Some((named, have)) if is_section => {

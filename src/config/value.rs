@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TypedValue {
     Text(String),
-    /// Text from the environment, which has no other type.
+    /// Text from the environment, where every value is text.
     Bare(String),
     Whole(i64),
     Fraction(f64),

@@ -21,7 +21,7 @@ pub(super) struct SourceDatabase {
 impl SourceDatabase {
     /// Connects to the database. `owner` is the name of the program that owns the database, for
     /// error messages. Statements can only read. They read rows in the order of an index instead of
-    /// sorting a table, and fail if they wait long for a lock.
+    /// sorting a table, and fail after waiting 10 s for a lock.
     pub(super) fn open(url: &str, owner: &str) -> anyhow::Result<Self> {
         let address = DatabaseAddress::read(url).with_context(|| {
             "no address of a database; it looks like postgres://user:password@host:5432/database"
@@ -40,7 +40,7 @@ impl SourceDatabase {
         // If the connection ends, the next query fails.
         runtime.spawn(connection);
         // Rows are read in the order of an index. Sorting the whole table for each batch would be
-        // worse than any other plan.
+        // slower than any other plan.
         runtime.block_on(client.batch_execute(
             "SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; \
              SET default_transaction_read_only = on; SET lock_timeout = '10s'",
@@ -87,7 +87,8 @@ impl SourceDatabase {
         self.runtime.block_on(self.client.query_raw(sql, values.collect::<Vec<_>>()))
     }
 
-    /// Returns the columns that a table lacks: all of these columns if the table does not exist.
+    /// Returns the names in `columns` that are not columns of the table; all names if the table
+    /// does not exist.
     pub(super) fn missing<'a>(
         &self,
         table: &str,

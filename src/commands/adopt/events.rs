@@ -14,10 +14,10 @@ use super::rows::{ConvertedRows, text};
 use crate::commands::refusal::RefusalReason;
 use crate::location::ArchiveLocation;
 
-/// Parsed keys that a thread caches.
+/// Maximum number of parsed keys in a thread's cache.
 const KEY_SLOTS: usize = 4096;
 
-/// Why a row has no valid event, and details, which may be empty.
+/// The reason why a row has no valid event, and details, which may be empty.
 pub(super) type EventRowFault = (RefusalReason, String);
 
 /// A row of another relay's database. Each row has one event.

@@ -2,9 +2,9 @@
 //! only read.
 //!
 //! A reader thread reads rows in batches, in the source's order, and converts them to records. The
-//! main thread puts the records and saves the position. After a crash, the next run puts the last
-//! batch again if its position was not saved. This does no harm, since each id is stored once. At
-//! the end, all ids of the source are compared with the archive's.
+//! main thread stores the records and saves the position. After a crash, the next run stores the
+//! last batch again if its position was not saved. This does no harm, since each id is stored once.
+//! At the end, all ids of the source are compared with the archive's.
 
 mod copy;
 mod database;

@@ -21,8 +21,8 @@ impl<'a> AdoptPace<'a> {
         Self { started: Instant::now(), rate: rate.filter(|rate| *rate > 0), rows: 0, stop }
     }
 
-    /// Returns the rows of a batch: `most`, but at most the rows of one second, so that a low rate
-    /// does not cause bursts.
+    /// Returns the number of rows in a batch: `most`, or fewer if the rate allows fewer rows in one
+    /// second, so that a low rate does not cause bursts.
     pub(super) fn batch(&self, most: u32) -> u32 {
         self.rate.map_or(most, |rate| most.min(u32::try_from(rate).unwrap_or(most)))
     }

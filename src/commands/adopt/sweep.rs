@@ -1,4 +1,4 @@
-//! The result of comparing a whole source with the archive, and the end of a run.
+//! The result of comparing a whole source with the archive, and the final report of a run.
 
 use std::process::ExitCode;
 
@@ -81,7 +81,7 @@ impl SourceSweep {
         }
     }
 
-    /// Counts the outcomes of put records.
+    /// Adds the outcomes of records that the comparison wrote to the archive.
     pub(super) fn put(&mut self, why: AdoptTally) {
         self.late += why.stored;
         self.why.add(why);

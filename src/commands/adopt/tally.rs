@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 use crate::commands::refusal::RefusalReason;
 use crate::print;
 
-/// The reasons that an adoption can have, each with its name and an explanation for people.
+/// The reasons for which an adoption can refuse a row, each with its name and an explanation for
+/// people.
 pub(super) type ReasonWords = &'static [(RefusalReason, &'static str, &'static str)];
 
 /// The rows of a report for people: a name, a number, and details.

@@ -44,7 +44,7 @@ impl<'a> CheckWorker<'a> {
     }
 
     pub(super) fn check(&mut self, chunk: &LineChunk) -> CheckedChunk {
-        // If a lookup fails, the store reports the failure later, when records are put.
+        // If a lookup fails, the store reports the failure later, when records are stored.
         let store = self.options.store;
         let is_kept = |id: &Id| store.is_some_and(|store| store.knows(id).unwrap_or(false));
         let mut done = CheckedChunk { read_to: chunk.read_to, ..CheckedChunk::default() };

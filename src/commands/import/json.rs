@@ -1,4 +1,4 @@
-//! Reads records from other forms of JSON than one record per line. These forms are arrays of
+//! Reads records from JSON in other forms than one record per line. These forms are arrays of
 //! records, objects that contain such arrays, and records over several lines. A byte order mark
 //! before the text is skipped.
 
@@ -34,8 +34,8 @@ enum Form {
     String { escaped: bool },
     /// Behind a `[` between records, which begins an array of records or a message.
     Opened,
-    /// In text that is no record. The text ends with the line; within an array, a comma ends it as
-    /// well.
+    /// In text that is no record. The text ends with the line; within an array, a comma or a `]`
+    /// ends the text as well.
     Text,
     /// In a record.
     Record(RecordState),
@@ -51,7 +51,7 @@ struct RecordState {
     held: Option<usize>,
     in_string: bool,
     escaped: bool,
-    /// Line breaks in the record so far. They are written behind the record.
+    /// Line breaks in the record so far. They are written after the record.
     breaks: usize,
     /// The last byte that was not white space.
     last: u8,
@@ -202,7 +202,8 @@ impl<R: Read> RecordLines<R> {
     }
 
     fn in_record(&mut self, byte: u8, mut state: RecordState) {
-        // Neither case occurs in valid JSON: the record was cut off, and another record follows.
+        // The record counts as cut off at a line break in a string, after too many line breaks, and
+        // if a line begins with a brace or bracket that cannot continue the record.
         let is_cut = match byte {
             b'\n' => state.in_string || state.breaks == BREAKS_MAX,
             b'{' | b'[' if state.at_start => match state.last {
@@ -252,7 +253,7 @@ impl<R: Read> RecordLines<R> {
         self.bound_held();
     }
 
-    /// No longer holds a record back once it is longer than [`HELD_BYTES_MAX`]. An array that
+    /// Stops holding a record back once the record is longer than [`HELD_BYTES_MAX`]. An array that
     /// begins later in the object does not count as an array of records, so the object itself is
     /// the record.
     fn bound_held(&mut self) {

@@ -72,7 +72,7 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
     let stop = interrupt::flag()?;
     let mut writer = LazyWriter::new(location)?;
     let trusted = args.trusted && location.network.lines().are_signed();
-    // Looking up known ids only saves checks, and a trusted import makes none.
+    // A lookup of known ids only saves checks, and a trusted import makes no checks.
     let opened = writer.opened().filter(|_| !args.trusted);
     let known = opened.and_then(|writer| known_ids(writer, location));
     let options = CheckOptions {
@@ -155,8 +155,8 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
 }
 
 /// Returns the store in which known ids are looked up. The lookup is an optimisation, so a store
-/// that cannot be opened is not an error. Returns `None` for a remote store, which looks ids up
-/// in batches while records are put.
+/// that cannot be opened is not an error. Returns `None` for a remote store, which looks ids up in
+/// batches while records are stored.
 fn known_ids(writer: &WriterHandle, location: &ArchiveLocation) -> Option<Arc<dyn Store>> {
     if location.facts().is_remote { None } else { location.read_beside(writer).ok() }
 }
@@ -193,7 +193,8 @@ fn file(
         size: source.size.unwrap_or(0),
         started: Instant::now(),
     };
-    // Set when no more results are accepted. A reader that waits for a pipe is not joined.
+    // Set when no more results are accepted. The reader is not joined, since it may be waiting for
+    // a pipe.
     let halt = Arc::new(AtomicBool::new(false));
     let (jobs, queue) = sync_channel::<CheckJob>(workers * CHUNKS_PER_WORKER);
     let (promises, order) = sync_channel(workers * CHUNKS_PER_WORKER);
@@ -211,7 +212,7 @@ fn file(
         for _ in 0..workers {
             scope.spawn(|| vital::run("a thread that checks", || work(&queue, options, &halt)));
         }
-        // The end of this scope waits for the workers, which may wait for the flag `halt`.
+        // The end of this scope joins the workers, which may run until `halt` is set.
         let written = vital::run("the import", || intake.write_results(&order, stop));
         halt.store(true, Ordering::Relaxed);
         written
@@ -236,8 +237,8 @@ fn file(
     })
 }
 
-/// Runs the reader: it sends chunks to the workers, and the receivers of their results, in order,
-/// to the writer.
+/// Runs the reader. It sends each chunk to the workers, and the receiver of the chunk's result to
+/// the writer, in the order of the chunks.
 fn read(
     mut source: LineSource,
     jobs: &SyncSender<CheckJob>,
@@ -277,7 +278,7 @@ struct ImportBatch {
     lines: Vec<u64>,
 }
 
-/// The writing end.
+/// The state of the thread that writes the records.
 struct ImportWriter<'a, 'l> {
     writer: &'a mut LazyWriter<'l>,
     network: &'static dyn Network,

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::json::{RecordLines, is_end};
 
-/// Minimum bytes of a chunk of a file. The size is large enough that handing a chunk over costs
-/// little, and small enough that all cores finish at about the same time.
+/// Minimum bytes of a chunk of a file. The size is large enough that sending a chunk to a worker
+/// costs little, and small enough that all cores finish at about the same time.
 const CHUNK_BYTES: usize = 256 << 10;
 /// Maximum bytes per read.
 const READ_BYTES: usize = 128 << 10;
@@ -67,7 +67,7 @@ impl LineSource {
         })
     }
 
-    /// The next whole lines; `None` at the end.
+    /// Returns the next whole lines; `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<LineChunk>> {
         let mut bytes = std::mem::take(&mut self.rest);
         loop {
@@ -165,7 +165,8 @@ fn decompressed(mut raw: CountingReader) -> io::Result<Box<dyn Read + Send>> {
     // A pipe may return fewer bytes per read than the magic number has.
     (&mut raw).take(4).read_to_end(&mut magic)?;
     let start = Cursor::new(magic.clone());
-    // A terminal can return more bytes after its end, so nothing is read after the end.
+    // A terminal can return more bytes after the end of its input, so a source that ends within the
+    // magic number is not read again.
     let rest = raw.take(if magic.len() < 4 { 0 } else { u64::MAX });
     let whole = BufReader::with_capacity(READ_BYTES, start.chain(rest));
     Ok(match magic.as_slice() {

@@ -56,8 +56,8 @@ pub(crate) struct RelayArgs {
 }
 
 impl RelayArgs {
-    /// Returns the options of connections. The maximum message length allows for the largest event
-    /// that this archive accepts.
+    /// Returns the connection options. The maximum message length allows for the largest event that
+    /// this archive accepts.
     pub(crate) fn client(&self, config: &Config) -> anyhow::Result<ClientOptions> {
         let key = self.key_file.as_deref().map(key).transpose()?;
         Ok(ClientOptions { key, ..client(config, Duration::from_secs(self.timeout)) })
@@ -85,7 +85,7 @@ impl LogArgs {
     }
 }
 
-/// Returns the options of connections without a key.
+/// Returns the connection options, without a key for authentication.
 pub(crate) fn client(config: &Config, patience: Duration) -> ClientOptions {
     let defaults = ClientOptions::default();
     let message_bytes_max =
@@ -116,9 +116,9 @@ pub(crate) fn events(location: &ArchiveLocation) -> anyhow::Result<ArchiveLocati
     Ok(location.of(nostr.network))
 }
 
-/// The rules for events from relays. An event is accepted if a client could publish the event here,
-/// or if it is a request about its author's own data. Protected events are accepted only from their
-/// authors, unless a stream accepts them from other relays.
+/// The rules for events from relays. An event is accepted if a client could publish the event here;
+/// the policy does not block authors' requests to delete their own data. Protected events are
+/// accepted only from their authors, unless a stream accepts them from other relays.
 #[derive(Clone)]
 pub(super) struct RelayRules(Arc<RwLock<RulesInForce>>);
 
@@ -140,7 +140,7 @@ impl RelayRules {
         Self(Arc::new(RwLock::new(RulesInForce::new(config))))
     }
 
-    /// Puts other rules in force.
+    /// Replaces the rules with the rules of `config`.
     fn set(&self, config: &Config) {
         *self.0.write() = RulesInForce::new(config);
     }
@@ -183,7 +183,7 @@ pub(crate) fn open(
 }
 
 /// Starts the threads that check events and pass them to `writer`. A remote store looks ids up in
-/// batches while records are put, so `known` is not used for such a store.
+/// batches while records are stored, so `known` is not used for such a store.
 pub(crate) fn intake(
     location: &ArchiveLocation,
     writer: WriterHandle,

@@ -1,4 +1,4 @@
-//! `hark stream`: keeps the archive and some relays in step until it is stopped.
+//! `hark stream`: synchronises the archive with some relays until the command is stopped.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -154,8 +154,8 @@ async fn watch(
         running.spawn_local(stream.run());
     }
     drop(ends);
-    // Without a terminal, the log reports events of interest. Progress lines would fill the log for
-    // ever.
+    // Without a terminal, only the log reports events of interest. Progress lines would fill the
+    // log.
     let mut progress = std::io::stderr()
         .is_terminal()
         .then(|| CommandProgress::start("stream", 0, CountedUnit::Records));

@@ -1,4 +1,4 @@
-//! `hark sync`: brings the archive and a relay into step, once.
+//! `hark sync`: synchronises the archive with a relay once.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -91,7 +91,7 @@ const SHOW_EVERY: Duration = Duration::from_millis(100);
 /// How a run ended.
 #[derive(Default)]
 struct RunEnd {
-    /// The reason why the relay was read page by page; `None` if it was compared.
+    /// The reason why the relay was read page by page; `None` if the events were compared instead.
     paged: Option<String>,
     /// Private kinds. The relay may have returned only some of their events.
     private_kinds: Vec<u32>,
@@ -243,7 +243,7 @@ async fn work(
     end
 }
 
-/// Runs work to its end, and shows its progress. Returns `None` if `stop` is set before.
+/// Runs work to its end, and shows its progress. Returns `None` if `stop` is set first.
 async fn watched<T>(
     mut work: impl Future<Output = T> + Unpin,
     stop: &AtomicBool,
@@ -416,7 +416,7 @@ fn to_json(
 ) -> Value {
     json!({
         "relay": args.relay.as_str(),
-        // Events that the relay lists but does not send are missing here.
+        // Events that the relay lists but does not send are missing in the archive.
         "complete": end.error.is_none() && !end.stopped && !is_in_part(totals) && totals.not_sent == 0,
         "private_kinds_left": end.private_kinds,
         "interrupted": end.stopped,

@@ -85,7 +85,7 @@ impl SettingType for Option<RequestKey> {
     }
 }
 
-/// A node, by its key.
+/// A trusted node, identified by its public key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TrustedNode(pub(super) PublicKey);
 

@@ -12,11 +12,11 @@ use crate::commands::refusal::RefusalReason;
 
 /// Length of the topic in a key. Older keys have no topic.
 const TOPIC_BYTES: usize = 4;
-/// If a key is not a mail server's, reports show at most this number of its bytes.
+/// Maximum bytes that a report shows of a key that is not in a mail server's format.
 const SHOWN_BYTES: usize = 32;
 
-/// Reads the time of sending and the envelope's hash from a key. Returns `None` if no mail server
-/// makes such keys.
+/// Reads the time of sending and the envelope's hash from a key. Returns `None` if the key is not
+/// in a mail server's format.
 pub(super) fn position(key: &[u8]) -> Option<HistoryCursor> {
     let (position, topic) = key.split_at_checked(HistoryCursor::BYTES)?;
     if matches!(topic.len(), 0 | TOPIC_BYTES) { HistoryCursor::read(position) } else { None }

@@ -2,7 +2,7 @@
 //! its LevelDB directory or from its PostgreSQL database.
 //!
 //! Rows are read in the order of their keys, which is the order of time. The last key of each batch
-//! is saved, and the next run continues behind this key.
+//! is saved, and the next run continues after this key.
 
 mod adoption;
 mod convert;
@@ -44,8 +44,8 @@ pub(super) fn run(
     let envelope_bytes_max = location.shelf_config().record_bytes_max;
     let mut adoption = MailAdoption {
         args,
-        // The mail server has accepted the envelopes, each with the minimum proof of work at that
-        // time.
+        // No minimum proof of work applies here: the mail server accepted each envelope with the
+        // minimum at that time.
         bounds: EnvelopeBounds { envelope_bytes_max, pow_min: 0.0 },
         pace: AdoptPace::start(args.rate, &stop),
         tally: AdoptTally::new(REASONS),

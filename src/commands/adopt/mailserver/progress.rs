@@ -12,7 +12,7 @@ use crate::location::ArchiveLocation;
 pub(super) struct MailProgress {
     file: PositionFile,
     source: String,
-    /// All rows up to this key were put into the archive; empty if none was.
+    /// All rows up to this key are in the archive. The key is empty before the first batch.
     pub(super) key: Vec<u8>,
     /// Rows copied so far, including earlier runs.
     pub(super) envelopes: u64,

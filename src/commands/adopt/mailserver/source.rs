@@ -13,7 +13,7 @@ use super::leveldb::LevelDb;
 use crate::commands::adopt::database::{LOST, SourceDatabase};
 use crate::print::CountedUnit;
 
-/// A batch ends with the envelope that brings it to this length, in bytes.
+/// A batch ends once its rows have at least this number of bytes.
 const BATCH_BYTES_MAX: usize = 32 << 20;
 
 /// A key and its value, as stored by the mail server.
@@ -67,7 +67,7 @@ impl MailSource {
         }
     }
 
-    /// Makes the next batch begin behind a key, or with the first row if the key is empty.
+    /// Makes the next batch begin after a key, or with the first row if the key is empty.
     /// `rows_done` is the number of rows up to this key.
     pub(super) fn begin(&mut self, key: &[u8], rows_done: u64) -> anyhow::Result<()> {
         match self {
@@ -80,7 +80,7 @@ impl MailSource {
         Ok(())
     }
 
-    /// Returns the next rows, up to `limit`. There are none at the end.
+    /// Returns the next rows, at most `limit`. At the end of the source, the list is empty.
     pub(super) fn batch(&mut self, limit: u32) -> anyhow::Result<Vec<EnvelopeRow>> {
         let mut batch = Vec::new();
         match self {
@@ -112,7 +112,7 @@ impl MailSource {
         }
     }
 
-    /// How much of the source has been read.
+    /// Returns how much of the source has been read, in [`MailSource::unit`].
     pub(super) fn done(&self) -> u64 {
         match self {
             Self::Directory { open, .. } => open.as_ref().map_or(0, |open| open.progress().0),
@@ -138,7 +138,7 @@ impl MailSource {
     }
 }
 
-/// Returns the rows of the table `envelopes` behind a key. The rows are fetched one at a time, so
+/// Returns the rows of the table `envelopes` after a key. The rows are fetched one at a time, so
 /// that the result of a query is never in memory as a whole.
 fn rows_after(
     database: &SourceDatabase,

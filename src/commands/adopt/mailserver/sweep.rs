@@ -56,7 +56,7 @@ pub(super) fn run(
     Ok(swept)
 }
 
-/// Counts the rows whose envelopes the archive has, and returns the others.
+/// Counts the rows whose envelopes the archive has, and returns the other rows.
 fn look_up(
     archive: &dyn Store,
     rows: &[EnvelopeRow],

@@ -1,5 +1,5 @@
-//! `hark adopt nostr-rs-relay`: copies the events of a nostr-rs-relay from its SQLite database, while
-//! it runs or is stopped.
+//! `hark adopt nostr-rs-relay`: copies the events of a nostr-rs-relay from its SQLite database. The
+//! relay may run or be stopped.
 
 mod source;
 

@@ -17,7 +17,7 @@ const SCHEMA_MIN: i64 = 2;
 const SCHEMA_MAX: i64 = 18;
 /// The columns that are read.
 const COLUMNS: [&str; 3] = ["id", "hidden", "content"];
-/// How long a statement waits for a lock.
+/// Maximum time that a statement waits for a lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first bytes of every SQLite database.
 const MAGIC: &[u8] = b"SQLite format 3\0";
@@ -29,8 +29,8 @@ pub(super) struct NostrRsSource {
 }
 
 impl NostrRsSource {
-    /// Opens a file, or a data directory, and checks that it is the database of a nostr-rs-relay. Events above
-    /// `event_bytes_max` are not read.
+    /// Opens a file, or a data directory, and checks that it is the database of a nostr-rs-relay.
+    /// Events longer than `event_bytes_max` bytes are not read.
     pub(super) fn open(path: &Path, event_bytes_max: usize) -> anyhow::Result<Self> {
         let path = &if path.is_dir() { path.join("nostr.db") } else { path.into() };
         let shown = path.display();

@@ -92,7 +92,7 @@ impl Adoption<'_> {
         self.pace.is_stopped()
     }
 
-    /// Copies all rows behind the saved position.
+    /// Copies all rows after the saved position.
     pub(super) fn copy(
         &mut self,
         source: &mut NostreamSource,
@@ -179,7 +179,7 @@ impl Adoption<'_> {
         Ok(())
     }
 
-    /// Puts newly published rows. Some of them may be stored already.
+    /// Stores newly published rows. The archive may already have some of the rows.
     fn put_new_rows(
         &mut self,
         writer: &mut HistoryWriter,
@@ -196,8 +196,8 @@ impl Adoption<'_> {
     }
 }
 
-/// Returns where the next read of newly published events begins: before the present time, too,
-/// because the time of the newest event may lie in the future.
+/// Returns the start of the next read of newly published events: [`OVERLAP_S`] seconds before the
+/// newest time, or before the present time if the newest time lies in the future.
 fn behind(newest: RowCursor) -> RowCursor {
     let now_s = i64::try_from(when::now_s()).unwrap_or(i64::MAX);
     RowCursor { created_at: newest.created_at.min(now_s), ..newest }.before(OVERLAP_S)

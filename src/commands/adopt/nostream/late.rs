@@ -1,12 +1,12 @@
 //! Finds new rows whose time the adoption has passed already: events that are published again, and
 //! replaceable events with an old date.
 //!
-//! No index leads to these rows. `first_seen` has no index, and a replaceable event keeps the value
-//! of the row that it replaces. But PostgreSQL records which transaction wrote a row (`xmin`). So
-//! this module reads the whole table again and again, and looks for rows of new transactions. It
-//! reads the table in pieces, each with a short statement. After each piece, it pauses [`REST`]
-//! times as long as the piece took. So it uses one core and one disk of nostream for at most a
-//! tenth of the time.
+//! No index finds these rows. `first_seen` has no index, and a replaceable event keeps the
+//! `first_seen` of the row that it replaces. But PostgreSQL records which transaction wrote a row
+//! (`xmin`). So this module reads the whole table again and again, and looks for rows of new
+//! transactions. It reads the table in pieces, each with a short statement. After each piece, it
+//! pauses [`REST`] times as long as the piece took. So it uses one core and one disk of nostream
+//! for at most a tenth of the time.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use super::source::NostreamSource;
 /// Interval between two reads of newly published events.
 pub(super) const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
-/// Pages that a statement reads: 32 MiB.
+/// Pages that one statement reads; at 8 KiB a page, 32 MiB.
 const PIECE: u64 = 4_096;
 /// The pause after a piece, as a multiple of the time that the piece took.
 const REST: u32 = 9;
@@ -49,8 +49,8 @@ impl LateScan {
         Instant::now() >= self.due
     }
 
-    /// Reads a piece, and returns the ids of new rows with a time before `created_at`. Once all of
-    /// these rows are stored, [`LateScan::pass`] moves on to the next piece.
+    /// Reads a piece, and returns the ids of new rows with a time before `created_at`. The caller
+    /// stores all of these rows, and then calls [`LateScan::pass`].
     pub(super) fn read(
         &mut self,
         source: &NostreamSource,
@@ -68,7 +68,7 @@ impl LateScan {
         Ok(ids)
     }
 
-    /// Moves on after the new rows of the last piece are stored.
+    /// Moves on to the next piece. The new rows of the last piece must be stored.
     pub(super) fn pass(&mut self) {
         if self.page >= self.pages {
             self.page = 0;

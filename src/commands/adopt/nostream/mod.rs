@@ -1,9 +1,9 @@
 //! `hark adopt nostream`: copies the events of nostream's database while the database is in use.
 //!
 //! A reader thread reads rows in batches, in the order of their time, and converts them to records.
-//! The main thread puts the records and saves the position. After a crash, the next run puts the
-//! last batch again if its position was not saved. This does no harm, since each id is stored once.
-//! Late rows have a time that the adoption has already passed. They are found by `late` (with
+//! The main thread stores the records and saves the position. After a crash, the next run stores
+//! the last batch again if its position was not saved. This does no harm, since each id is stored
+//! once. Late rows have a time that the adoption has already passed. They are found by `late` (with
 //! `--follow`) and by comparing all ids at the end.
 
 mod adoption;
@@ -36,7 +36,8 @@ pub(crate) fn run(
     let mut writer = location.import()?;
     hark_store_embedded::permissions::create_dir(&location.data)?;
     let mut progress = NostreamProgress::open(location, &source.name())?;
-    // A saved transaction number in the future is from another database of the same name.
+    // A saved transaction number above the current number is from another database of the same
+    // name.
     let transaction = source.transaction()?;
     progress.since = progress.since.filter(|since| *since <= transaction).or(Some(transaction));
     if progress.at > RowCursor::default() {
@@ -58,7 +59,7 @@ pub(crate) fn run(
     if args.follow && !adoption.stopped() {
         adoption.follow(&mut source, &mut writer, &mut progress)?;
     }
-    // With --follow, an interrupt is the normal end, and all ids are compared. Without it, an
+    // With --follow, an interrupt is the normal end, and all ids are compared. Without --follow, an
     // interrupt ends the run at once.
     let swept = if args.follow || !adoption.stopped() {
         let sample = args.verify.unwrap_or(0);

@@ -55,8 +55,8 @@ impl NostreamRow {
     }
 }
 
-/// Returns the bytes as an id: longer bytes are cut, and shorter bytes are filled with zeros. So
-/// the order of the bytes stays the same.
+/// Returns the bytes as an id: cut if they are too long, and padded with zeros if they are too
+/// short. The order of ids is the order of the bytes.
 fn id(bytes: &[u8]) -> Id {
     let mut id = [0; 32];
     for (to, from) in id.iter_mut().zip(bytes) {
@@ -87,7 +87,8 @@ pub(super) struct NostreamSource {
     database: SourceDatabase,
     /// The condition for rows that nostream itself would return to clients.
     alive: &'static str,
-    /// Whether a range of pages can be read without the rest of the table: since PostgreSQL 14.
+    /// Whether the database can read a range of pages without the rest of the table (PostgreSQL 14
+    /// and later).
     pub(super) reads_pages: bool,
 }
 
@@ -126,10 +127,10 @@ impl NostreamSource {
         Ok(rows.unsigned_abs())
     }
 
-    /// Returns the next rows behind a position, by time and id.
+    /// Returns the next rows after a position, ordered by time and id.
     pub(super) fn after(&self, at: &RowCursor, limit: u32) -> anyhow::Result<Vec<NostreamRow>> {
-        // ORDER BY names the table, because a bare name would mean the column of the result, which
-        // has no index.
+        // ORDER BY names the table, because a bare name would mean the result column, and no index
+        // could be used.
         let rest = "event_created_at >= $1::bigint AND (event_created_at, event_id) > ($1::bigint, $2) \
                     ORDER BY events.event_created_at, events.event_id LIMIT $3";
         self.rows(rest, &[&at.created_at, &&at.id[..], &i64::from(limit)])
@@ -185,7 +186,7 @@ impl NostreamSource {
         self.rows("event_id >= $1 ORDER BY event_id LIMIT $2", &[&&id[..], &NEAR])
     }
 
-    /// Returns the next positions, by time and id, of all rows, including deleted ones.
+    /// Returns the positions of the next rows, ordered by time and id, including deleted rows.
     pub(super) fn places(&self, after: &RowCursor, limit: i64) -> anyhow::Result<Vec<RowCursor>> {
         let sql = "SELECT event_created_at::bigint, event_id FROM events \
                    WHERE event_created_at >= $1::bigint \

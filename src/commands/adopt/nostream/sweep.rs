@@ -30,8 +30,7 @@ pub(super) struct SweepTotals {
     /// Ids in the source: all, and those that nostream would return to clients.
     ids: u64,
     alive: u64,
-    /// Ids of the source that were in the archive, that the comparison stored, and that the
-    /// comparison refused.
+    /// Ids of the source by outcome: already in the archive, stored by the comparison, and refused.
     here: u64,
     late: u64,
     refused: u64,
@@ -212,7 +211,7 @@ fn compare(
 ) -> anyhow::Result<()> {
     let mut location: Id = [0; 32];
     for number in 0..sample {
-        // Ids are hashes, so evenly spread positions give every event the same chance.
+        // Ids are hashes, so evenly spread positions make a random sample of the events.
         let share = u64::MAX / sample * number;
         location[..8].copy_from_slice(&share.to_be_bytes());
         let rows = source.near(&location)?;

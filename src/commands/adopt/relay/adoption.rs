@@ -38,7 +38,7 @@ const FOLLOW_OVERLAP: usize = 200;
 /// Maximum sleep, so that an interrupt is noticed in time.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
-/// The flags that all of these relays have in common.
+/// The flags common to all relays that number their events.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(in crate::commands::adopt) struct RelayAdoptArgs {
@@ -80,7 +80,7 @@ pub(super) struct RelayAdoption<'a> {
 }
 
 impl RelayAdoption<'_> {
-    /// Copies all rows behind the saved position.
+    /// Copies all rows after the saved position.
     pub(super) fn copy(
         &mut self,
         source: &mut impl RelaySource,

@@ -1,7 +1,7 @@
 //! Copies the events of a relay that numbers its events in the order of their arrival.
 //!
 //! Rows are read in batches, by their numbers. The last number of each batch is saved, and the next
-//! run continues behind this number. Every batch is a separate short read, so a running relay never
+//! run continues after this number. Every batch is a separate short read, so a running relay never
 //! waits for the adoption. A relay may reuse the number of a deleted event for a new event, after
 //! the adoption has passed that number. The comparison at the end finds such events.
 
@@ -59,8 +59,8 @@ pub(super) fn run(
     if args.follow && !adoption.pace.is_stopped() {
         adoption.follow(&mut source, &mut writer, &mut progress)?;
     }
-    // With --follow, an interrupt is the normal end, and all events are looked up. Without it, an
-    // interrupt ends the run at once.
+    // With --follow, an interrupt is the normal end, and all events are looked up. Without
+    // --follow, an interrupt ends the run at once.
     let swept = sweep::run(&mut source, &mut writer, location, &mut adoption)?;
     writer.report_held();
     finish(&adoption.tally, &adoption.pace, args.json, swept.as_ref())

@@ -10,7 +10,7 @@ use crate::location::ArchiveLocation;
 pub(super) struct RelayProgress {
     file: PositionFile,
     source: String,
-    /// All rows up to this number were put into the archive; 0 if none was.
+    /// All rows up to this number are in the archive; 0 before the first batch.
     pub(super) number: u64,
     /// Rows copied so far, including earlier runs.
     pub(super) events: u64,

@@ -2,7 +2,7 @@
 
 use crate::commands::adopt::events::{EventRow, EventRowFault};
 
-/// A batch ends with the event that brings it to this length, in bytes.
+/// A batch ends once its events have at least this number of bytes.
 pub(in crate::commands::adopt) const BATCH_BYTES_MAX: usize = 32 << 20;
 
 /// A row of the relay's database.
@@ -29,7 +29,7 @@ impl EventRow for RelayRow {
 pub(in crate::commands::adopt) trait RelaySource: Send {
     /// The name under which the position in this database is saved.
     fn name(&self) -> String;
-    /// Returns the next rows behind a number, up to `limit`. There are none at the end.
+    /// Returns the next rows after a number, at most `limit`. At the end, the list is empty.
     fn batch(&mut self, after: u64, limit: u32) -> anyhow::Result<Vec<RelayRow>>;
     /// Returns the highest number.
     fn last(&mut self) -> anyhow::Result<u64>;

@@ -1,5 +1,5 @@
-//! `hark adopt strfry`: copies the events of a strfry relay from its LMDB database, while it runs or
-//! is stopped.
+//! `hark adopt strfry`: copies the events of a strfry relay from its LMDB database. The relay may
+//! run or be stopped.
 
 mod lmdb;
 mod record;

@@ -60,8 +60,7 @@ pub(super) fn bytes(buffer: &[u8], field_number: usize) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// A buffer with two numbers, as in strfry's table Meta. The list of fields is behind the
-    /// table.
+    /// A buffer with two numbers, as in strfry's table Meta. The list of fields follows the table.
     const NUMBERS: [u8; 38] = [
         4, 0, 0, 0, // the table
         0xea, 0xff, 0xff, 0xff, // its list of fields is 22 bytes further

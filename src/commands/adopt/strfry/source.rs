@@ -40,7 +40,7 @@ const DICTIONARIES_MAX: usize = 16;
 /// Maximum length of a record of the table Meta, in bytes.
 const META_BYTES_MAX: usize = 4096;
 
-/// The first byte of a payload, and the length of the header before a compressed event.
+/// Values of a payload's first byte, and the length of the header before a compressed event.
 const PLAIN: u8 = 0;
 const COMPRESSED: u8 = 1;
 const COMPRESSED_HEADER: usize = 5;
@@ -59,7 +59,7 @@ pub(super) struct StrfrySource {
 
 impl StrfrySource {
     /// Opens a database directory or a copied file, and checks that it is a strfry database of a
-    /// supported version. Events above `event_bytes_max` are not read.
+    /// supported version. Events longer than `event_bytes_max` bytes are not read.
     pub(super) fn open(from: &Path, event_bytes_max: usize) -> anyhow::Result<Self> {
         let path = if from.is_dir() { from.join("data.mdb") } else { from.into() };
         let path = path.canonicalize().with_context(|| {
@@ -227,8 +227,8 @@ impl RelaySource for StrfrySource {
             let event = self.event(payload)?;
             bytes += event.as_ref().map_or(0, Vec::len);
             rows.push(RelayRow { number, event });
-            // Decompressed events may be many times longer. The rest of the batch is read again
-            // later.
+            // Decompressed events may be much longer than their payloads, so the batch may end
+            // here. The next batch reads the remaining rows again.
             if bytes >= BATCH_BYTES_MAX {
                 break;
             }

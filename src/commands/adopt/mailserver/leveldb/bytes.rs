@@ -3,7 +3,7 @@
 /// Constant that is added to a checksum before the checksum is stored.
 const MASK: u32 = 0xa282_ead8;
 
-/// Reads from the front of bytes.
+/// A reader that removes the bytes read from the front of a slice.
 #[derive(Clone, Copy)]
 pub(super) struct ByteReader<'a>(pub(super) &'a [u8]);
 
@@ -24,8 +24,8 @@ impl<'a> ByteReader<'a> {
         self.read_bytes(N)?.try_into().ok()
     }
 
-    /// Reads a variable-length number: seven bits per byte, the lowest first, and a bit that is set
-    /// if more bytes follow.
+    /// Reads a varint: seven bits per byte, the lowest first; the top bit of a byte is set if more
+    /// bytes follow.
     pub(super) fn number(&mut self) -> Option<u64> {
         let mut number = 0u64;
         for shift in (0..64).step_by(7) {
@@ -38,12 +38,12 @@ impl<'a> ByteReader<'a> {
         None
     }
 
-    /// Reads a number that is a length or an offset in memory.
+    /// Reads a varint that is a length or an offset in memory.
     pub(super) fn size(&mut self) -> Option<usize> {
         usize::try_from(self.number()?).ok()
     }
 
-    /// Reads a length, and then this number of bytes.
+    /// Reads a length, and then as many bytes.
     pub(super) fn string(&mut self) -> Option<&'a [u8]> {
         let len = self.size()?;
         self.read_bytes(len)

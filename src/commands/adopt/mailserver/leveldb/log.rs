@@ -1,11 +1,12 @@
 //! A log: records in the order in which they were written. MANIFEST has the same format.
 //!
-//! A log is blocks of 32 KiB. A record is one chunk in a block, or several in adjacent blocks:
+//! A log consists of blocks of 32 KiB. A record is one chunk in a block, or several chunks in
+//! adjacent blocks. The format of a chunk:
 //!
 //! ```text
-//! 0  checksum of all after it, 4 bytes
+//! 0  checksum of the bytes from 6 on, 4 bytes
 //! 4  length of the data, 2 bytes
-//! 6  1: a whole record; 2, 3, 4: the first, a middle, the last part of one
+//! 6  1: a whole record; 2, 3, 4: the first, a middle, the last part of a record
 //! 7  data
 //! ```
 //!
@@ -26,7 +27,7 @@ const LAST: u8 = 4;
 /// does not count as damaged: the writer was killed, or is still writing the record.
 pub(super) fn read(log: &[u8], each: &mut dyn FnMut(&[u8])) -> u64 {
     let mut damaged = 0;
-    // If a record has several chunks, the data of the chunks read so far.
+    // The data read so far of a record with several chunks.
     let mut parts: Option<Vec<u8>> = None;
     for block in log.chunks(BLOCK_BYTES) {
         let mut rest = block;

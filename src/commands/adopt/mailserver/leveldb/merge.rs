@@ -54,9 +54,8 @@ fn user_key(key: &[u8]) -> &[u8] {
     InternalKey::read(key).map_or(key, |key| key.user)
 }
 
-/// The next entry of a source, in a heap that returns the greatest entry first. So the greatest
-/// entry is the entry with the lowest key; among equal keys, the entry with the highest sequence
-/// number.
+/// The next entry of a source. The heap returns the greatest entry first, so an entry with a lower
+/// key is greater; among equal keys, an entry with a higher sequence number is greater.
 struct NextEntry {
     entry: Entry,
     source: usize,
@@ -92,8 +91,8 @@ pub(super) struct MergedScan {
 }
 
 impl MergedScan {
-    /// Starts a scan behind the key `after`. A missing table is noticed only when the scan opens
-    /// the table.
+    /// Starts a scan after the key `after`. A missing table is noticed only when the scan opens the
+    /// table.
     pub(super) fn open(
         dir: &Path,
         version: DatabaseVersion,

@@ -46,8 +46,8 @@ pub(super) struct LevelDb {
 }
 
 impl LevelDb {
-    /// Opens the directory. The scan begins behind the key `after`, or with the first one if
-    /// `after` is empty.
+    /// Opens the directory. The scan begins after the key `after`, or at the first key if `after`
+    /// is empty.
     pub(super) fn open(dir: &Path, after: &[u8]) -> anyhow::Result<Self> {
         if !dir.join("CURRENT").is_file() {
             bail!(
@@ -84,7 +84,7 @@ impl LevelDb {
         )
     }
 
-    /// Returns the bytes of tables read so far, and of all tables.
+    /// Returns the number of bytes read from tables so far, and the total length of all tables.
     pub(super) fn progress(&self) -> (u64, u64) {
         (self.state.bytes_done.min(self.bytes_total), self.bytes_total)
     }
@@ -95,16 +95,16 @@ impl LevelDb {
     }
 }
 
-/// An opened scan, the bytes of its tables, and the damage in the logs.
+/// An opened scan, the total length of its tables, and the damage in the logs.
 struct OpenedScan {
     scan: MergedScan,
     bytes_total: u64,
     of_logs: ScanState,
 }
 
-/// Opens a consistent set of files. Reads MANIFEST and the logs, and looks for the tables; repeats
-/// this until MANIFEST has not changed meanwhile. A table that is still missing is lost: it counts
-/// as damage, and the other tables are read.
+/// Opens a consistent set of files. Reads MANIFEST and the logs, and checks that the tables exist;
+/// starts again if MANIFEST has changed meanwhile. If a table is missing and MANIFEST has not
+/// changed, the table counts as damage, and the other tables are read.
 fn open_scan(dir: &Path, after: &[u8]) -> anyhow::Result<OpenedScan> {
     let mut missing = None;
     for _ in 0..TRIES {
@@ -168,8 +168,8 @@ fn read_manifest(dir: &Path) -> anyhow::Result<Result<(PathBuf, Vec<u8>), PathBu
     })
 }
 
-/// Reads the entries behind a key from all logs that are not in tables. Returns `None` if a log is
-/// missing because the server has turned it into a table.
+/// Reads the entries after a key from all logs whose entries are not in tables. Returns `None` if a
+/// log is missing because the server has turned it into a table.
 fn read_logs(
     dir: &Path,
     version: &DatabaseVersion,

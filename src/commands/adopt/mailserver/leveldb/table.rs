@@ -3,16 +3,17 @@
 //! ```text
 //! blocks of entries
 //! blocks of other kinds, which are not needed here
-//! the index: a block with an entry for each block, of a key not before its last and its handle
-//! the footer: handles of the block of other kinds and of the index, zeros, and 8 bytes that say
-//! that this is a table
+//! the index: a block with one entry per block of entries: a key not before the block's last key,
+//! and the block's handle
+//! the footer: handles of the metaindex block and of the index, zeros, and an 8-byte magic number
 //! ```
 //!
-//! A block consists of entries, the offsets of restart points (entries with complete keys; 4 bytes
-//! each) and their number, a byte for the compression, and a checksum. An entry begins with three
-//! numbers: the bytes that its key shares with the previous key, the further bytes of the key, and
-//! the bytes of the value. These bytes follow. A handle is the offset and the length of a block
-//! without compression byte and checksum. See doc/table_format.md of LevelDB.
+//! A block consists of entries, the offsets of the restart points (4 bytes each; a restart point is
+//! an entry with a complete key), their number, a byte for the compression, and a checksum. An
+//! entry begins with three varints: the number of key bytes shared with the previous key, the
+//! number of other key bytes, and the length of the value. The other key bytes and the value
+//! follow. A handle is the offset and the length of a block without compression byte and checksum.
+//! See doc/table_format.md of LevelDB.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -26,7 +27,7 @@ use super::entry::{Entry, FileError, ScanState};
 const BLOCK_BYTES_MAX: usize = 64 << 20;
 const FOOTER_BYTES: usize = 48;
 const MAGIC: [u8; 8] = 0xdb47_7524_8b80_fb57_u64.to_le_bytes();
-/// Length of the compression byte and the checksum behind a block.
+/// Length of the compression byte and the checksum after a block.
 const TRAILER_BYTES: usize = 5;
 const PLAIN: u8 = 0;
 const SNAPPY: u8 = 1;
@@ -138,7 +139,7 @@ pub(super) fn exists(dir: &Path, number: u64) -> bool {
     path(dir, number).try_exists().unwrap_or(true)
 }
 
-/// A reader of a table's entries behind a key, in key order.
+/// A reader of a table's entries after a key, in key order.
 pub(super) struct TableReader {
     path: PathBuf,
     file: File,
@@ -212,7 +213,7 @@ impl TableReader {
         Ok(TableStep::Entry(Entry { key: key.user.to_vec(), sequence: key.sequence, value }))
     }
 
-    /// Moves to the next block, and opens it if it may have keys behind `after`.
+    /// Moves to the next block, and opens this block if it may have keys after `after`.
     fn next_block(&mut self, state: &mut ScanState) -> Result<TableStep, TableFault> {
         let damage = TableFault::Damage("its index is damaged");
         let Some(has_more) = self.index.advance() else {

@@ -170,8 +170,8 @@ fn a_directory_that_is_none_or_whose_manifest_is_damaged_is_refused() {
     assert!(said(dir).contains("is no LevelDB directory"), "{}", said(dir));
 }
 
-/// Checks that damage to any byte never panics, that the remaining rows are read, and that the
-/// damage is almost always reported.
+/// Checks that damage to any byte never causes a panic, that the remaining rows are read, and that
+/// the damage is almost always reported.
 #[test]
 fn damage_anywhere_is_counted_and_the_rest_is_read() {
     let copied = CopiedDir::new("leveldb-damage");

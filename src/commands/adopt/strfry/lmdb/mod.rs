@@ -1,11 +1,10 @@
-//! A read-only LMDB reader that writes neither into the file nor into the lock file beside the
-//! file.
+//! A read-only LMDB reader that writes neither the database file nor its lock file.
 //!
 //! All LMDB crates use LMDB's C library, which maps the file and trusts every byte: a truncated or
 //! damaged file crashes the process. The library also writes into the lock file and occupies a slot
 //! there. While the library reads, the program that owns the file cannot reuse pages. The format to
 //! read is small, and has not changed since LMDB 0.9.0. So this module reads pages with ordinary
-//! reads, checks all values that it follows, and leaves no trace.
+//! reads, checks every page number and offset before use, and writes nothing.
 //!
 //! **Beside a writer.** A file has two meta pages, and each names the root of a snapshot.
 //! Transaction N writes its pages to unused places, and then the meta page N modulo 2. Pages that N

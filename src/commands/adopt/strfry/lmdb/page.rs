@@ -7,7 +7,7 @@
 //!   meta            pad 4, magic 4, version 4, address 8, map size 8, table of free pages 48, table
 //!                   of tables 48, last page 8, transaction 8
 //! node      low 2, high 2, flags 2, key length 2, key, then:
-//!   branch          nothing; low, high and flags are the number of the page of this key and above
+//!   branch          nothing; low, high and flags are the number of the child page
 //!   leaf            the value, as long as low and high say; or 8 bytes, the number of its overflow
 //!                   page; the value of a table's name is the table
 //! table     pad 4 (in the table of free pages: the length of a page), flags 2, depth 2, pages of
@@ -33,7 +33,7 @@ const NODE_HEADER: usize = 8;
 const BRANCH: u16 = 1;
 const LEAF: u16 = 2;
 const OVERFLOW: u16 = 4;
-/// The flags that tell the kind of a page.
+/// The flag bits that determine the kind of a page.
 const PAGE_FORMS: u16 = 0x2f;
 
 /// Flags of a node: the value is on overflow pages, is a table, or is several values.
@@ -41,7 +41,7 @@ const BIG: u16 = 1;
 pub(super) const TABLE: u16 = 2;
 pub(super) const SEVERAL: u16 = 4;
 
-/// Reads a number of `N` bytes at an offset, or 0 if the bytes end before.
+/// Reads `N` bytes at an offset; zeros if the slice is too short.
 fn bytes<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
     from.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }
@@ -165,8 +165,8 @@ impl TreePage {
         Some(Self { bytes, form, count: (lower - HEADER) / 2 })
     }
 
-    /// Returns a node's header, its key, and the bytes behind the key. Returns `None` if the node
-    /// is not within the page.
+    /// Returns a node's header, its key, and the bytes after the key. Returns `None` if the node is
+    /// not within the page.
     fn node(&self, index: usize) -> Option<(&[u8], &[u8], &[u8])> {
         let at = usize::from(u16_at(&self.bytes, HEADER + 2 * index));
         let (header, rest) = self.bytes.get(at..)?.split_at_checked(NODE_HEADER)?;
@@ -195,8 +195,8 @@ impl TreePage {
     }
 }
 
-/// Returns the offset of the value on an overflow page, if `first` is the first of enough overflow
-/// pages for `len` bytes.
+/// Returns the file offset of a value of `len` bytes on overflow pages. Returns `None` unless
+/// `first` is the header of page `number` and begins enough overflow pages.
 pub(super) fn overflow_value(
     first: &[u8; HEADER],
     number: u64,

@@ -205,7 +205,8 @@ impl<'a> LmdbSnapshot<'a> {
         for index in 0..page.count {
             let node = page.leaf(index).ok_or_else(|| no_node(at))?;
             let key = number(node.key).ok_or_else(|| no_node(at))?;
-            // Only increasing keys are accepted, so even a damaged tree passes no entry on twice.
+            // Only increasing keys are accepted, so no entry is visited twice, even in a damaged
+            // tree.
             if key <= walk.after {
                 continue;
             }
@@ -251,7 +252,8 @@ impl<'a> LmdbSnapshot<'a> {
         Err(damage("a tree is too deep"))
     }
 
-    /// Reads the value of a node. The error is always an error of the operating system.
+    /// Reads the value of a node. Damage is returned as [`LmdbValue::Damaged`]; every error comes
+    /// from the operating system.
     fn node_value(&self, node: &LeafNode<'_>, bytes_max: usize) -> Result<LmdbValue, LmdbFault> {
         let read = match node.value {
             _ if node.flags & (TABLE | SEVERAL) != 0 => Err(damage("an entry has other values")),

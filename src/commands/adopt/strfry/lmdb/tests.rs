@@ -145,10 +145,10 @@ fn filled(test: &str, count: u64) -> Pages {
     pages
 }
 
-/// The entries behind a key.
+/// The entries after a key.
 type Entries = Vec<(u64, LmdbValue)>;
 
-/// All entries behind a key, up to a number, and the damaged pages.
+/// The entries after the key `after`, at most `limit`, and the damaged pages.
 fn walk(
     snapshot: &LmdbSnapshot<'_>,
     after: u64,
