@@ -8,12 +8,13 @@ use crate::location::ArchiveLocation;
 use crate::print;
 
 /// Returns the exit code of a command that has opened and read `store`. If records could not be
-/// read, prints their number and advice. `effect` describes the effect on the command's result.
+/// read, prints their number and advice. `effect` describes how the missing records affect the
+/// command's result.
 pub(crate) fn report(store: &dyn Store, location: &ArchiveLocation, effect: &str) -> ExitCode {
     report_count(store.stats().damaged, location, effect)
 }
 
-/// Does the same as [`report`], for a known number of records.
+/// Like [`report`], for a known number of damaged records.
 pub(crate) fn report_count(damaged: u64, location: &ArchiveLocation, effect: &str) -> ExitCode {
     if damaged == 0 {
         return ExitCode::SUCCESS;

@@ -20,7 +20,7 @@ pub(crate) fn flag() -> anyhow::Result<Arc<AtomicBool>> {
 }
 
 /// Like [`flag`], for a command that leaves files behind if it ends at once. `left` is a sentence
-/// about these files, which begins with a space.
+/// about these files and begins with a space.
 pub(crate) fn flag_leaving(left: &str) -> anyhow::Result<Arc<AtomicBool>> {
     let words = format!("hark: asked a second time to stop, so it stopped at once.{left}");
     let flag = Arc::new(AtomicBool::new(false));

@@ -84,9 +84,9 @@ impl LocationArgs {
         }
     }
 
-    /// Returns the path for a first configuration: the named file or, if no file is named and this
-    /// user can write the file of the machine's service, that file. Otherwise, the path is in the
-    /// current directory.
+    /// Returns the path for a first configuration: the named file. If no file is named, returns the
+    /// path of the service's file if this user can create the file, otherwise a path in the current
+    /// directory.
     pub(crate) fn new_config_file(&self) -> PathBuf {
         match &self.config {
             Some(named) if !named.is_empty() => named.into(),
@@ -137,7 +137,8 @@ impl ArchiveLocation {
         Self { network, data, store, address, config, is_named: self.is_named }
     }
 
-    /// Returns the location of an archive in files in another directory, with the same settings.
+    /// Returns the location of an archive in the files of another directory, with the same
+    /// settings.
     pub(crate) fn in_directory(&self, data: &Path) -> Self {
         let (network, config) = (self.network, self.config.clone());
         let (data, store, address) = (data.to_path_buf(), archive_in(data), FILES.to_owned());
@@ -214,7 +215,8 @@ impl ArchiveLocation {
         setups().iter().any(|setup| self.store.exists(&place(setup)))
     }
 
-    /// Fails, with advice, if a server would begin a second archive beside the archive of a service.
+    /// Fails, with advice, if a server would create an archive although a service of this machine
+    /// has an archive.
     pub(crate) fn must_be_meant_to_serve(&self) -> anyhow::Result<()> {
         if self.is_begun() { Ok(()) } else { self.must_be_meant(&SERVICES) }
     }
@@ -224,7 +226,7 @@ impl ArchiveLocation {
         self.store.must_exist(&self.place())
     }
 
-    /// Opens the archive for reading, also beside a running server.
+    /// Opens the archive for reading, even while a server is running.
     pub fn read(&self) -> anyhow::Result<Arc<dyn Store>> {
         self.must_exist()?;
         self.store.open_read_only(&self.place())
@@ -239,7 +241,7 @@ impl ArchiveLocation {
         }
     }
 
-    /// Takes the lock and opens the shelf for writing.
+    /// Acquires the lock and opens the shelf for writing.
     pub fn own(&self) -> anyhow::Result<OwnedStore> {
         let lock = self.store.lock()?;
         Ok(OwnedStore { store: self.store.open(&self.place())?, _lock: lock })
@@ -314,7 +316,8 @@ impl ArchiveLocation {
     }
 
     /// Connects to the running server of this archive, for this shelf. Returns `None` if no server
-    /// runs, or if several processes may write, since this process then writes itself.
+    /// runs, or if several processes may write, since this process then writes to the store
+    /// directly.
     pub(crate) fn server(&self) -> anyhow::Result<Option<ControlClient>> {
         if self.facts().is_in_directory { self.control() } else { Ok(None) }
     }

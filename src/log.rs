@@ -1,6 +1,6 @@
-//! The server's log, on stderr, since stdout is for programs. Its level and its format can change
-//! while the server runs. If stderr is connected to systemd's journal, each line begins with its
-//! priority (see sd-daemon(3)), so that `journalctl -p err` finds the errors.
+//! The server's log, on stderr, since other programs may read stdout. Its level and its format can
+//! change while the server runs. If stderr is connected to systemd's journal, each line begins with
+//! its priority (see sd-daemon(3)), so that `journalctl -p err` finds the errors.
 
 use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +22,8 @@ pub(crate) struct LogFlags {
     pub(crate) format: Option<LogFormat>,
 }
 
-/// The log of a running server. Each of the two formats has a writer, and the filter of the unused
-/// format is empty.
+/// The log of a running server. Each of the two formats has a writer and a filter, and the filter
+/// of the unused format rejects all events.
 pub(crate) struct ServerLog {
     flags: LogFlags,
     /// Applies the filters for text and for JSON.

@@ -28,9 +28,10 @@ pub(crate) fn waiting(status: &str, more: Duration) {
     notify(&[NotifyState::Status(status), NotifyState::ExtendTimeoutUsec(more_us)]);
 }
 
-/// Reports that the configuration is being read again. [`reloaded`] follows, whatever the result.
+/// Reports that the configuration is being read again. The caller calls [`reloaded`] afterwards,
+/// even if the configuration is refused.
 pub(crate) fn reloading() {
-    // Newer versions of systemd require the time. Reading the clock does not fail.
+    // Newer versions of systemd require a timestamp. Reading the clock does not fail.
     if let Ok(now) = NotifyState::monotonic_usec_now() {
         notify(&[NotifyState::Reloading, now]);
     }

@@ -39,16 +39,16 @@ pub(crate) fn denied(path: &Path) -> String {
     }
 }
 
-/// Creates the directory of an archive that is made from `source`, a file or a folder, if the
-/// directory is missing. If root creates the directory, the directory and its later content belong
-/// to the owner of `source`.
+/// Creates `dir`, if missing, for an archive that is made from the file or folder `source`. If root
+/// creates the directory, the directory and its later content belong to the owner of `source`.
 pub(crate) fn make_dir_like(dir: &Path, source: &Path) -> anyhow::Result<()> {
     permissions::create_dir_like(dir, source).with_context(|| {
         format!("the directory {} could not be made; name another one", dir.display())
     })
 }
 
-/// Tells root the owner of the archive in `dir`, which was made from `source`, a file or a folder.
+/// If root runs this process, prints the owner of the archive in `dir`. The archive was made from
+/// the file or folder `source`.
 pub(crate) fn report_to_root(dir: &Path, source: Option<&Path>) {
     if !geteuid().is_root() {
         return;

@@ -1,4 +1,4 @@
-//! The output of commands: numbers for people, tables, and progress as a bar or occasional lines.
+//! The output of commands: readable numbers, tables, and progress as a bar or occasional lines.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};

@@ -1,4 +1,4 @@
-//! The frame of a program of Hark: its limit of open files, its help, its errors and its exit codes.
+//! Code that the programs of Hark share: the limit of open files, help, errors and exit codes.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ pub(crate) fn failure_code(error: &anyhow::Error) -> ExitCode {
 }
 
 /// Raises the limit of open files to the maximum that this process may set, since every connection
-/// is a file. The usual limit of 1,024 is meant for programs that keep files in a bit set.
+/// uses a file descriptor. The usual limit of 1,024 is meant for programs that call `select`.
 pub fn allow_files() {
     let allowed = getrlimit(Resource::Nofile);
     // Raising the limit to its maximum does not fail. The server reports a limit that is too low.

@@ -30,9 +30,9 @@ impl std::fmt::Display for FilterFault {
 
 impl std::error::Error for FilterFault {}
 
-/// Parses filters of the archive's network. Some filters are matched against label values of the
-/// archive, which is then opened for reading. The queries do not find records that expire at or
-/// before `now`.
+/// Parses filters of the archive's network. Opens the archive for reading if a filter is matched
+/// against label values of the archive. The queries do not find records that expire at or before
+/// `now`.
 pub(crate) fn read(
     location: &ArchiveLocation,
     texts: &[String],
@@ -71,7 +71,7 @@ pub(crate) fn read(
         queries.extend(query.map(|query| Query { now, ..query }));
     }
     if queries.len() > 1 {
-        // Several answers are merged by time.
+        // The answers of several queries are merged by time, not by rank.
         for query in &mut queries {
             query.ranked = false;
         }

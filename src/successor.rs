@@ -4,8 +4,8 @@
 //!
 //! A shell starts the new process and ends, so the new process becomes a child of the service
 //! manager (systemd is the parent of every orphan). A service manager learns the exit status only
-//! of its own children. Otherwise a crash of the new process would leave the service dead while
-//! this process still serves its connections.
+//! of its own children. Without the shell, a crash of the new process would leave the service dead
+//! while this process still serves its connections.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Error};
@@ -26,8 +26,8 @@ pub(crate) fn signal() -> anyhow::Result<Signal> {
         .context("the system does not let Hark listen for signals")
 }
 
-/// Starts a process that takes over at each signal, unless such a process is already running. Never
-/// returns.
+/// Starts, at each signal, a process that takes over, unless such a process is already running.
+/// Never returns.
 pub(crate) async fn start_on_signal(mut signal: Signal) {
     let is_running = Arc::new(AtomicBool::new(false));
     while signal.recv().await.is_some() {
@@ -45,8 +45,8 @@ pub(crate) async fn start_on_signal(mut signal: Signal) {
 
 /// The shell that starts a program in the background, prints the process id, and ends. The shell's
 /// stdin is the stdout of this process, which becomes the stdout of the program. A shell replaces
-/// the stdin of background processes, so file descriptor 4 keeps the stdout first. The program
-/// holds the shell's own stdout open until it ends, as file descriptor 3.
+/// the stdin of background processes, so the script first copies the stdout to file descriptor 4.
+/// The program keeps the shell's own stdout open as file descriptor 3 until the program ends.
 const SHELL: &str = "/bin/sh";
 const IN_BACKGROUND: &str = "exec 4>&0; \"$@\" 3>&1 >&4 4>&- </dev/null & echo $!";
 

@@ -26,8 +26,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Maximum bytes read of a request.
 const REQUEST_MAX: usize = 4 << 10;
 
-/// Calls `open` again as long as `is_away` recognises its error: the database cannot be reached.
-/// Any other error of `open` is returned.
+/// Calls `open` again after each error that `is_away` recognises, which means that the database
+/// cannot be reached. Returns any other error.
 pub(crate) fn for_database<T>(
     addresses: &[ListenAddress],
     is_away: impl Fn(&anyhow::Error) -> bool,
@@ -69,8 +69,8 @@ struct WaitingServer {
 }
 
 impl WaitingServer {
-    /// Listens on the free addresses, but on no Unix socket: a proxy reports its absence itself. The
-    /// server later reports addresses in use, and names that cannot be resolved.
+    /// Listens on the free addresses, but on no Unix socket: a proxy reports a missing socket
+    /// itself. The server later reports addresses in use, and names that cannot be resolved.
     fn start(addresses: &[ListenAddress]) -> Self {
         let (reason, over) = (Arc::<Mutex<String>>::default(), Arc::<AtomicBool>::default());
         let serve = |address: SocketAddr| {
@@ -98,7 +98,7 @@ impl Drop for WaitingServer {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
-            // The thread does not panic: see `vital`.
+            // Cannot fail: a panic of the thread ends the process (see `vital`).
             let _ = thread.join();
         }
     }

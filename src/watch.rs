@@ -24,8 +24,9 @@ pub(crate) struct ConfigWatch {
 }
 
 impl ConfigWatch {
-    /// Creates a watch. `config` is the server's current configuration. `networks` apply changed
-    /// settings to the server's networks. After this call, SIGHUP does not end the process.
+    /// Creates a watch. `config` is the server's current configuration. The callbacks in `networks`
+    /// apply changed settings to the server's networks. After this call, SIGHUP does not end the
+    /// process.
     pub(crate) fn new(
         config: Config,
         server: ReloadHandle,
@@ -37,7 +38,7 @@ impl ConfigWatch {
         Ok(Self { config, server, networks, log, hangup })
     }
 
-    /// Watches the files, SIGHUP and requests. Never returns.
+    /// Waits for changed files, SIGHUP and requests to reload. Never returns.
     pub(crate) async fn run(mut self) {
         let mut files = FileWatch::new(self.config.files.clone());
         let mut requests = Vec::new();

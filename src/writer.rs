@@ -73,8 +73,8 @@ impl WriterHandle {
     }
 }
 
-/// The writer of records from another store: an import, an adoption, or a copy. Retention does not
-/// delete records older than its rules allow until the operator decides.
+/// The writer of records from another store: an import, an adoption, or a copy. Records that are
+/// older than retention allows are not deleted until the operator decides.
 pub(crate) struct HistoryWriter {
     writer: WriterHandle,
     policy: RetentionPolicy,

@@ -1,5 +1,5 @@
 //! A bad week of an operator: one archive, one misfortune a day. Each day checks the messages and
-//! exit codes of the commands, and ends with all good records.
+//! exit codes of the commands, and that the archive still has all good records at the end.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -16,7 +16,7 @@ use crate::cli::support::{Place, hark, notes, wait_for_health};
 
 /// The user that owns the archive when a command is run as root.
 const OTHER: u32 = 65_534;
-/// Records of the archive at first, and records of a segment.
+/// Number of records in the archive at first, and in a segment.
 const NOTES: u64 = 1_500;
 const SEAL: &str = "[archive]\nseal_records = 400\n";
 
@@ -74,7 +74,7 @@ impl Week {
         assert!(run.code == 0 && run.stdout.contains("has the archive of"), "{run:?}");
     }
 
-    /// Salvages the archive into another directory, which leaves the archive unchanged. Returns the
+    /// Salvages the archive into another directory, without changing the archive. Returns the
     /// salvaged events.
     fn salvaged(&self) -> String {
         let new = self.place.path("salvaged");

@@ -18,7 +18,7 @@ fn without_its_program_it_tells_what_to_install() {
     let place = Place::new("bench-alone");
     let alone = place.path("hark");
     std::fs::copy(env!("CARGO_BIN_EXE_hark"), &alone).expect("is copied");
-    // Not a benchmark that runs, so the test kit does not look for the program.
+    // `env` runs the command, so the test kit does not require `hark-bench` to be there.
     let run = Program::new("env").args(["PATH=/nowhere", &alone, "bench", "codec"]).output();
     let run = run.expect("runs");
     let said = String::from_utf8_lossy(&run.stderr);
@@ -171,7 +171,7 @@ fn every_delivery_is_counted_and_idle_connections_are_weighed() {
     ] {
         let report = bench(&[&["fanout"], more, &small[..], &target].concat()).json();
         assert_eq!(report["faults"], serde_json::json!([]), "{report}");
-        // Rows of the relay, and of the relay that does nothing else than deliver.
+        // The report has a row for the relay, and a row for a relay that only delivers.
         let rows = report["rows"].as_array().unwrap();
         assert_eq!(rows.iter().map(|row| &row["name"]).collect::<Vec<_>>(), ["all", "nothing"]);
         for row_of in rows {
@@ -308,7 +308,7 @@ fn eight_cases_are_asked_of_pairs_and_of_a_growing_cluster() {
     let has_citus = citus::is_installed();
     let (file, page) = (events(&place, "3000"), place.path("cases.html"));
     let small = ["--pairs", "2", "--workers", "2,3", "--seconds", "0.05"];
-    // A whole core limits nothing, so the check is as fast as the other measurements.
+    // A share of a whole core is no limit, so the check is as fast as the other measurements.
     let check =
         ["--share", "1", "--coordinator-share", "1", "--at-once", "2", "--setting", "work_mem=5MB"];
     let more = ["--page", "40", "--html", &page, "--json"];
@@ -354,7 +354,7 @@ fn eight_cases_are_asked_of_pairs_and_of_a_growing_cluster() {
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("What a question costs") && page.matches("<svg").count() == 8 + 4);
 
-    // Servers that run already get the same questions.
+    // The same questions are sent to servers that are already running.
     let server = place.serve_with(&["--unlimited"]);
     assert_eq!(bench(&["ingest", &file, "--url", &url(&server)]).code, 0);
     let asked = ["cases", &file, "--servers", &url(&server), &url(&server), "--json"];

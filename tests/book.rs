@@ -1,8 +1,9 @@
 //! The command lines of README.md and of the pages of docs/: each is run on a machine of the page,
-//! or has a reason that is visible in the page.
+//! or there is a reason why it is not run.
 //!
-//! A reason is a mark before the block ([`pages`]) or the program of the line ([`NOT_RUN`]). Lines
-//! of a page are run in their order. The flags of Hark's commands are checked for all lines.
+//! The reason is in a mark before the block ([`pages`]) or follows from the line's program
+//! ([`NOT_RUN`]). Lines of a page are run in their order. The flags of Hark's commands are checked
+//! for all lines.
 
 mod machine;
 mod pages;
@@ -71,7 +72,7 @@ const NOT_RUN: [(&str, &str); 38] = [
     ("hark cluster", DATABASE),
 ];
 
-/// Programs that begin lines that are run.
+/// Programs whose command lines are run.
 const RUN: [&str; 22] = [
     "cat", "cd", "chmod", "cmp", "cp", "curl", "df", "du", "echo", "export", "grep", "hark",
     "install", "kill", "mkdir", "mv", "printf", "rm", "sed", "ulimit", "which", "zstd",
@@ -80,7 +81,7 @@ const RUN: [&str; 22] = [
 /// Programs that a machine may lack.
 const PACKAGES: [&str; 3] = ["curl", "jq", "zstd"];
 
-/// Whether a line of a page that begins with this word is a command line.
+/// Whether this word at the beginning of a line of a page makes the line a command line.
 fn is_program(word: &str) -> bool {
     let mut others = NOT_RUN.iter().filter_map(|(beginning, _)| beginning.split(' ').next());
     RUN.contains(&word) || word.ends_with("/hark") || others.any(|other| other == word)
@@ -106,14 +107,14 @@ fn texts() -> Vec<(String, String)> {
     names.into_iter().map(read).collect()
 }
 
-/// The beginning in [`NOT_RUN`] of a command of this line.
+/// The entry of [`NOT_RUN`] that matches a command of this line.
 fn beginning_of(text: &str) -> Option<(&'static str, &'static str)> {
     let is_of = |words: &[String], beginning: &str| {
         let words = shell::program(words);
         let of_hark = shell::arguments_of_hark(words).and_then(shell::command_of_hark);
         let of_hark = of_hark.map(|(command, _)| format!("hark {command}"));
         let text = of_hark.unwrap_or_else(|| words.join(" "));
-        // The program that sudo runs does not matter.
+        // A line with sudo is not run, no matter which program sudo would run.
         let text = if words.first().is_some_and(|word| word == "sudo") { "sudo" } else { &text };
         text.strip_prefix(beginning).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
     };
@@ -163,7 +164,7 @@ struct Results {
     faults: Vec<String>,
 }
 
-/// A line without the figures, which differ.
+/// A line without its figures, which differ between runs.
 fn masked(line: &str) -> String {
     let mut masked = String::new();
     for c in line.trim().chars() {
@@ -205,7 +206,8 @@ impl Results {
                 return self.faults.push(format!("{place}: `{}`: {fault}", command.text));
             }
         };
-        // The verdict about the machine that runs the test is no fault of the page.
+        // `hark doctor` may fail because of the machine that runs the test, which is no fault of
+        // the page.
         let is_verdict = ended.code == 1 && command.text.contains(" doctor");
         if ended.code != marked.unwrap_or(0) && !is_verdict {
             let (text, code, output) = (&command.text, ended.code, &ended.output);
@@ -310,7 +312,7 @@ fn every_block_of_the_book_has_a_language_and_every_mark_a_block() {
     assert!(unused.is_empty(), "no page has {unused:?}: shorten the table");
 }
 
-/// Words of the pages for values that are parsed with the flags, and values in their place.
+/// Placeholders of the pages for values of flags, each with a value that the flags accept.
 const PLACEHOLDERS: [(&str, &str); 6] = [
     ("N", "1"),
     ("NAME", "nostr"),

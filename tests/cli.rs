@@ -146,7 +146,7 @@ fn a_wrong_setting_is_named_with_its_line_and_what_was_meant() {
         let said = "hark.toml:5: unknown setting `event_byte_max` in [limits]; did you mean `event_bytes_max`?";
         assert!(run.stderr.contains(said), "{}", run.stderr);
     }
-    // All contradictions are told at once, each with the line of one of its settings.
+    // All contradictions are reported at once, each with the line of one of the settings involved.
     let file = place.file("limits.toml", b"[limits]\nlimit_max = 10\nping_after_s = 9000\n");
     let run = hark(&["config", "--check", &file]);
     assert_eq!(run.code, 2);

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::cli::support::{command, hark};
 
-/// Each test has a separate database on the same nodes, and each database takes a worker process of
+/// Each test has a separate database on the same nodes, and each database needs a worker process of
 /// Citus.
 const SETTINGS: [&str; 2] = ["fsync=off", "max_worker_processes=60"];
 /// Initial rows of a test's table.
@@ -103,7 +103,7 @@ fn events(run: &Finished) -> Vec<Value> {
     run.stdout.lines().map(parse).collect()
 }
 
-/// Returns the last line of a successful run, which has its result.
+/// Returns the result of a successful run, which is the last line.
 fn result(run: &Finished) -> Value {
     assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
     let last = events(run).pop().expect("a line");
@@ -129,7 +129,7 @@ struct Writer {
 struct Written {
     /// Acknowledged inserted rows.
     inserted: Vec<i64>,
-    /// Updated rows, once for each acknowledgement.
+    /// Updated rows. A row is listed once for each acknowledged update.
     updated: Vec<i64>,
     /// The database's messages for failed writes.
     failed: Vec<String>,

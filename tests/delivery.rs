@@ -23,7 +23,8 @@ struct Delivery {
     stored: usize,
 }
 
-/// Subscribes once `begin` of the run's events have their OK, and receives until all have arrived.
+/// Subscribes once `begin` of the run's events have their OK, and receives until all events of the
+/// run have arrived.
 fn listen(
     address: &str,
     filters: &[serde_json::Value],

@@ -66,7 +66,8 @@ fn what_three_servers_are_sent_at_once_is_kept_once_and_delivered_on_all() {
     let mut all: Vec<(Vec<u8>, Id)> = (0..events)
         .map(|n| publication(&keys, now - n, 1, &[&["t", "fleet"]], &format!("note {n}")))
         .collect();
-    // Each address keeps its newest version. If times are equal, the lowest id is kept.
+    // Each address keeps its newest version. If times are equal, the version with the lowest id is
+    // kept.
     let versions: Vec<(Vec<u8>, Id)> = (0..200)
         .map(|n| {
             let address = format!("a{}", n % 10);
@@ -113,7 +114,7 @@ fn what_three_servers_are_sent_at_once_is_kept_once_and_delivered_on_all() {
     assert!(!cluster.log().contains("ERROR:"), "{}", cluster.log());
 }
 
-/// Measures how long an event takes from one server to a subscriber of another.
+/// Measures how long an event takes from one server to a subscriber of another server.
 fn received_elsewhere(nodes: &[Server], keys: &KeyPair) {
     let mut subscriber = Socket::connect(&nodes[1].address);
     subscriber.send_text(r##"["REQ","live",{"#t":["far"],"limit":0}]"##);

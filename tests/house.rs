@@ -65,8 +65,8 @@ fn sources() -> impl Iterator<Item = (String, String)> {
 /// The crates that each crate may depend on. Dependencies that are not listed are not allowed.
 ///
 /// `hark-bench` drives any server by its URL, and opens archives with the library of `hark`. Only
-/// its count of instructions depends on the counted code. `hark-testkit` has the code that tests of several
-/// crates share, and no shipped crate depends on `hark-testkit`.
+/// the benchmark that counts instructions depends on the code that it measures. `hark-testkit` has
+/// the code that tests of several crates share, and no shipped crate depends on `hark-testkit`.
 const ARROWS: [(&str, &[&str], &[&str]); 11] = [
     ("hark-codec", &[], &["hark-testkit"]),
     ("hark-words", &[], &[]),

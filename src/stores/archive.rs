@@ -22,7 +22,8 @@ use crate::config::{Config, ShelfConfig, shelf_config};
 pub struct StoreSetup {
     /// The form of the store's addresses.
     pub form: AddressForm,
-    /// Returns the archive at an address. The path is the archive's directory. Opens nothing.
+    /// Returns the archive at an address, without opening a file or a connection. The path is the
+    /// archive's directory.
     pub archive: fn(&str, &Path) -> Arc<dyn ArchiveStore>,
 }
 
@@ -31,13 +32,13 @@ pub struct StoreSetup {
 pub struct StoreFacts {
     /// The name in metrics.
     pub name: &'static str,
-    /// Whether the records are in the archive's directory. Then one process writes, and holds a
-    /// lock, and commands leave their writes to a running server.
+    /// Whether the records are in the archive's directory. Then only the process that holds the
+    /// archive's lock writes, and commands send their writes to the running server.
     pub is_in_directory: bool,
-    /// Whether the records are in another process, which may be away for a while. Such a store
-    /// looks ids up in batches, with the records to put.
+    /// Whether the records are in another process, which may be temporarily unreachable. Such a
+    /// store looks ids up in batches, when records are put.
     pub is_remote: bool,
-    /// Records of an import that are made durable together.
+    /// Number of records that an import makes durable together.
     pub batch_records: usize,
 }
 
@@ -53,7 +54,8 @@ pub struct ShelfPlace<'a> {
 }
 
 impl ShelfPlace<'_> {
-    /// Returns the directory of the shelf, if its records are in the archive's directory.
+    /// Returns the directory of the shelf, for stores that have their records in the archive's
+    /// directory.
     pub fn dir(&self) -> PathBuf {
         self.data.join(self.network.name())
     }
@@ -100,7 +102,7 @@ pub struct ServedShelf {
     pub store: Arc<dyn Store>,
     /// Where the store does its work: in this process, or in a database.
     pub at: StoreLocation,
-    /// Whether the store refuses all writes, since its disk is full.
+    /// Whether the store refuses all writes because its disk is full.
     pub refuses_writes: bool,
     /// Frees space on request, if the store can.
     pub compact: Option<CompactFn>,
@@ -116,7 +118,7 @@ pub trait ArchiveStore: Any + Send + Sync {
     /// Returns the directory or the address of a shelf, for messages. Secrets are left out.
     fn shown(&self, shelf: &ShelfPlace<'_>) -> String;
 
-    /// Whether the shelf exists. A store that creates shelves by itself has every shelf.
+    /// Whether the shelf exists. True for every shelf if the store creates shelves on demand.
     fn exists(&self, _shelf: &ShelfPlace<'_>) -> bool {
         true
     }
@@ -140,7 +142,7 @@ pub trait ArchiveStore: Any + Send + Sync {
     /// Opens a shelf for writing. The caller must hold the archive's lock.
     fn open(&self, shelf: &ShelfPlace<'_>) -> anyhow::Result<Arc<dyn Store>>;
 
-    /// Opens a shelf for reading, also beside a running server.
+    /// Opens a shelf for reading, even while a server is running.
     fn open_read_only(&self, shelf: &ShelfPlace<'_>) -> anyhow::Result<Arc<dyn Store>>;
 
     /// Prepares this process to serve the archive. `takeover` names the shelves to be taken over
@@ -152,7 +154,7 @@ pub trait ArchiveStore: Any + Send + Sync {
         bail!("{}", self.refuses("check"))
     }
 
-    /// Whether an error of opening a shelf means that the store cannot be reached for now.
+    /// Whether an error from opening a shelf means that the store is temporarily unreachable.
     fn is_away(&self, _error: &anyhow::Error) -> bool {
         false
     }

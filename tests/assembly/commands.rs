@@ -21,7 +21,7 @@ use crate::lives::{fill_envelopes_table, fill_nostream};
 use crate::stores::StoreKind;
 use crate::world::{Node, World, number, program};
 
-/// A filter of each network for the fixture, and the number of its records.
+/// For each network, a filter that matches the records of the fixture.
 const OF_FIXTURE: [(&str, &str); 3] = [
     ("nostr", r#"{"until":1700000999}"#),
     ("waku", r#"{"endTime":1700000999000000000}"#),
@@ -89,7 +89,7 @@ pub(crate) const COMMANDS: &[Door] = &[
 /// Commands that are no doors to an archive, with the reason.
 pub(crate) const NO_DOORS: [(&str, &str); 1] = [("bench", "it measures a server by its address")];
 
-/// Every thing is looked at, and nothing is wrong with a server that serves.
+/// `hark doctor` checks every subject, and finds no fault while the servers run.
 fn doctor(world: &World) -> Answer {
     let said = world.hark(&["doctor", "--json", "--at", &world.reads().relay]).text();
     let rows: Vec<Value> =
@@ -258,7 +258,7 @@ fn stats(world: &World) -> Answer {
     Own
 }
 
-/// The configuration that the command makes names the archive of this world.
+/// The configuration printed by `hark init` names the archive of this world.
 fn init(world: &World) -> Answer {
     let printed = world.hark(&["init", "--networks", "waku,whisper", "--output", "-"]).text();
     let file = world.file("first.toml", &printed);
@@ -313,7 +313,8 @@ fn sync(world: &World) -> Answer {
     Own
 }
 
-/// Runs a command that never ends by itself, and returns once the archive has the event.
+/// Runs a command that does not end by itself, and interrupts the command once the archive has the
+/// event.
 fn until_there(world: &World, args: &[&str], id: &str) {
     let mut process = world.command(args).spawn().expect("the binary runs");
     wait_for_event(world, id);

@@ -97,7 +97,7 @@ pub(crate) fn envelopes() -> String {
     lines
 }
 
-/// An envelope that was sent now, as RLP.
+/// An envelope that was sent at the time `sent`, as RLP.
 pub(crate) fn envelope(sent: u64, data: &[u8]) -> Vec<u8> {
     let mut rlp = Vec::new();
     let expiry = sent as u32 + 100;

@@ -1,5 +1,5 @@
 //! Lists the program's interfaces from its sources and its help: routes, message types, protocols,
-//! codes, commands. The test fails if an interface is no door of the table.
+//! codes, commands. The test fails if an interface has no door in the table.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -72,7 +72,7 @@ fn constants(text: &str, of: &str) -> BTreeSet<String> {
     named.map(|(name, _)| name.to_owned()).collect()
 }
 
-/// The commands of clap below this command, down to commands without subcommands.
+/// The commands below this command that have no subcommands, from the text of `--help`.
 fn commands(path: &[&str]) -> Vec<String> {
     let help = program().args(path).arg("--help").run_with(b"").text();
     let Some((_, list)) = help.split_once("\nCommands:\n") else {
@@ -91,7 +91,7 @@ fn commands(path: &[&str]) -> Vec<String> {
     names.flat_map(below).collect()
 }
 
-/// Returns the program's interfaces that are no door of the table.
+/// Returns the program's interfaces that have no door in the table.
 pub(crate) fn without_a_cell() -> Vec<String> {
     let doors = doors::all();
     let mut missing = Vec::new();

@@ -137,8 +137,8 @@ fn make_old(world: &World) {
     }
 }
 
-/// Makes segments, and rewrites each in the format of the last version without search: without the
-/// last two sections.
+/// Makes segments, and rewrites each segment in the format of the last version without search,
+/// which lacks the last two sections.
 fn old_segments(world: &World) {
     world.hark(&["compact"]).text();
     for shelf in ["nostr", "waku", "whisper"] {
@@ -213,7 +213,8 @@ fn take_over(world: &mut World) {
             end(std::mem::replace(&mut world.nodes[at], new));
         }
     } else {
-        // The keys of the doors for peers are free once the old process has closed these doors.
+        // The new process can use the peers' keys once the old process has closed its doors for
+        // peers.
         world.start(0, &["--takeover"]);
         end(world.nodes.remove(0));
         let node = &mut world.nodes[0];

@@ -1,8 +1,8 @@
 //! The assembly: tests of the combinations of parts that users run. They are the cells of one
 //! table: doors x stores x lives, on the real binary. Each cell tests one door on one store in one
-//! life. The door must answer correctly, and as it does on an archive in files. The log must have
-//! no panic, and the server's files, threads and connections must not grow with each request. Each
-//! documented setting is tested, too.
+//! life. The door must answer correctly, and give the same answer as on an archive in files. The
+//! log must have no panic, and the server's files, threads and connections must not grow with each
+//! request. Each documented setting is tested, too.
 //!
 //! Parts that pass their own tests have failed in combination: a page on a database, a setting that
 //! no test started the binary with. So every interface of the program (a route, a message, a
@@ -48,7 +48,7 @@ use world::World;
 const SLACK: usize = 4;
 /// Requests to a door between two counts of the server's files, threads and connections.
 const TIMES: usize = 10;
-/// Most rounds of a door. A pool of connections may fill up in the first rounds, but not in all
+/// Maximum rounds of a door. A pool of connections may fill up in the first rounds, but not in all
 /// rounds.
 const ROUNDS: usize = 4;
 
@@ -264,7 +264,7 @@ impl Table {
         Ok(())
     }
 
-    /// The table: doors and stores, and below it lives and stores.
+    /// Returns the table of doors and stores, followed by the table of lives and stores.
     fn drawn(&self, doors: &[&'static Door]) -> String {
         let cells = self.cells.lock();
         let row = |title: &str, shown: &dyn Fn(StoreKind) -> String| {

@@ -38,7 +38,7 @@ static IDENTITY: LazyLock<(String, String)> = LazyLock::new(|| {
     (key, format!("/ip4/127.0.0.1/tcp/1/p2p/{id}"))
 });
 
-/// The address that gives worlds the id of their helper.
+/// The address that contains the peer id of all helpers, for the worlds' settings.
 pub(crate) fn helpers_address() -> &'static str {
     &IDENTITY.1
 }
@@ -90,7 +90,7 @@ impl Helper {
         self.node.as_ref().expect("runs")
     }
 
-    /// Host and port of its relay.
+    /// Host and port of the helper's relay.
     pub(crate) fn relay(&self) -> &str {
         &self.node().relay
     }
@@ -154,7 +154,7 @@ pub(crate) fn by_shard(world: &World, which: &str) -> Answer {
     Own
 }
 
-/// A message that is not stored goes from one node to the other, and another comes back.
+/// An ephemeral message goes from one node to the other, and another message comes back.
 pub(crate) fn gossiped(world: &World) -> Answer {
     let helper = connected(world);
     let topic = format!("/gossip{}/1/chat/proto", number());
@@ -195,7 +195,7 @@ pub(crate) fn asked_by_peer(world: &World) -> Answer {
     Same(out)
 }
 
-/// After a reconciliation, both nodes have the messages that only one had.
+/// After a reconciliation, both nodes have the messages that only one node had before.
 pub(crate) fn reconciled(world: &World) -> Answer {
     let helper = connected(world);
     let at = (now_s() - 50) * 1_000_000_000 + u64::from(number());
@@ -214,7 +214,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// The fixture's envelopes as a request for history.
+/// Returns a request for the history of the fixture's envelopes.
 fn wanted() -> HistoryRequest<'static> {
     HistoryRequest {
         lower: FIRST_S as u32,

@@ -284,7 +284,7 @@ impl Bench {
         let config = self.root.file("hark.toml", Self::config(in_file, networks));
         let mut command = program();
         command.current_dir(&self.root).arg("serve").arg("--config").arg(&config);
-        // A flag would hide these settings.
+        // The flag `--listen` would override the trial's value of `server.listen`.
         if (setting.section.as_str(), setting.key.as_str()) != ("server", "listen")
             || trial.value == 0
         {
@@ -319,7 +319,7 @@ impl Bench {
         }
     }
 
-    /// Whether a process that does not serve has named the setting.
+    /// Fails unless a process that does not serve ends with an error that names the setting.
     fn named(process: &mut Process, key: &str) -> Result<(), String> {
         let status = process.wait_for_end(PATIENCE).ok_or("it neither serves nor ends")?;
         let log = process.log();
@@ -332,7 +332,7 @@ impl Bench {
     /// Requests the server's health, and ends the server.
     fn asked(server: &mut Server) -> Result<(), String> {
         let addr = server.address.replace("0.0.0.0", "127.0.0.1");
-        // With some values the server refuses every client, but with no value may a client wait.
+        // Some values make the server refuse every client, but no value may make a client wait.
         let asked = HttpRequest::new("GET", "/healthz").try_send(&addr);
         if asked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
             return Err("a request is neither answered nor refused".into());
@@ -359,7 +359,7 @@ impl Reloaded {
 
     fn write(&self, set: Option<(&Documented, &str)>) {
         let text = Bench::config(set, &["waku", "whisper"]);
-        // Replaces the file as editors do: another file gets its name.
+        // Replaces the file as editors do, by renaming a new file.
         let other = self.bench.root.join("hark.toml.new");
         std::fs::write(&other, text).expect("is written");
         std::fs::rename(other, self.config()).expect("is renamed");
@@ -445,7 +445,7 @@ pub(crate) fn try_all(long: bool, wanted: &str) -> Vec<Trialled> {
     reloads.retain(is_wanted);
     let results = parking_lot::Mutex::new(Vec::new());
     let next = std::sync::atomic::AtomicUsize::new(0);
-    // A start waits even more than a door.
+    // The start of a server spends more of its time waiting than a request to a door.
     let workers = crate::workers() * 2;
     std::thread::scope(|scope| {
         for worker in 0..workers {

@@ -25,7 +25,7 @@ pub(crate) struct Node {
     pub(crate) enode: String,
     /// Addresses of libp2p, by TCP and by WebSocket.
     pub(crate) peers: Vec<String>,
-    /// The bytes of the log that have been checked.
+    /// Number of bytes of the log that have been checked.
     looked_at: usize,
 }
 
@@ -146,7 +146,7 @@ impl World {
         self.import("whisper", &fixture::envelopes());
     }
 
-    /// Starts all of its servers.
+    /// Starts all servers of the world.
     pub(crate) fn serve(&mut self) {
         for at in 0..self.store.nodes() {
             self.start(at, &[]);
@@ -193,7 +193,7 @@ impl World {
         self.nodes.iter().map(of_node).sum::<usize>() + connections
     }
 
-    /// Ends the servers as an operator does.
+    /// Ends the servers with SIGTERM, as an operator does.
     pub(crate) fn end(&mut self) -> Result<(), String> {
         self.helper.take();
         let mut faults = Vec::new();
@@ -226,7 +226,7 @@ impl Drop for World {
     }
 }
 
-/// A panic in a log, or its last lines.
+/// Returns the panic in a log or, if there is none, the last lines of the log.
 pub(crate) fn tail(log: &str) -> String {
     let mut lines: Vec<&str> = log.lines().collect();
     if let Some(at) = lines.iter().position(|line| line.contains("panicked at")) {

@@ -54,10 +54,10 @@ pub(super) struct Ended {
 /// A machine. Dropping this value stops its servers and removes its directory.
 pub(super) struct Machine {
     folder: Folder,
-    /// Texts of the page, and the texts in their place.
+    /// Texts of the page, each with its replacement.
     replaced: Vec<(String, String)>,
     variables: Vec<(&'static str, String)>,
-    /// Lines for the shell that precede each further line: variables and functions of the page.
+    /// Lines for the shell that precede each later line: variables and functions of the page.
     prelude: String,
     server: Option<Server>,
     other_relay: Option<Server>,
@@ -161,12 +161,12 @@ impl Machine {
         }
         self.folder.file("home/members.txt", format!("{}\n", pubkey(1)));
         self.folder.file("home/hark.toml", "[info]\nname = \"My relay\"\n");
-        // An answer other than success is an error of curl.
+        // Makes curl fail if the HTTP status is an error.
         self.folder.file("home/.curlrc", "fail-with-body\n");
         let lines = events(40, "note");
         let packed = zstd::encode_all(lines.as_bytes(), 1).expect("is packed");
         for name in ["events.jsonl", "dump.jsonl", "more.jsonl.gz"] {
-            // Compression is found by the content, not by the name.
+            // Hark detects compression by the content, not by the name.
             self.folder.file(&format!("home/{name}"), &lines);
         }
         for name in ["backup.jsonl.zst", "dump.jsonl.zst", "dump.zst", "more.jsonl.zst"] {
@@ -199,7 +199,7 @@ impl Machine {
         }
     }
 
-    /// Makes the backups that the pages name, of an archive of events alone.
+    /// Makes the backups that the pages name. The archive has only events.
     fn back_up(&self) -> Result<(), String> {
         self.succeed("hark backup /var/lib/hark-backup")?;
         self.succeed("mkdir /var/lib/hark-nights")?;
@@ -220,7 +220,7 @@ impl Machine {
     pub(super) fn real(&self, text: &str) -> String {
         let (mut real, mut rest) = (String::new(), text);
         'next: while let Some(first) = rest.chars().next() {
-            // A path begins at the root only if nothing of the path is before the slash.
+            // A slash begins an absolute path only if no part of a path precedes the slash.
             let is_inner = real.ends_with(|c: char| c.is_alphanumeric() || ".~-_/".contains(c));
             for (from, to) in &self.replaced {
                 if rest.starts_with(from.as_str()) && !(is_inner && first == '/') {
@@ -257,7 +257,7 @@ impl Machine {
     }
 
     /// Runs a command line of a page. A server serves until the page starts another server, and a
-    /// command without an end is interrupted once it works.
+    /// command that does not end by itself is interrupted once it works.
     pub(super) fn run_line(&mut self, command: &CommandLine) -> Result<Ended, String> {
         let line = &command.text;
         let commands = shell::commands(line);
@@ -284,7 +284,7 @@ impl Machine {
         }
     }
 
-    /// A shell that becomes the program of a line, which then gets the signals.
+    /// A shell that a line's program replaces (`exec`), so that the program gets the signals.
     fn replaced_shell(&self, line: &str) -> Program {
         let line = match line.strip_prefix("hark ") {
             Some(rest) => format!("exec hark {rest}"),
@@ -321,7 +321,8 @@ impl Machine {
         end(&mut process)
     }
 
-    /// Starts or stops the machine's server, as a line for systemd does with the service.
+    /// Starts or stops the machine's server, as a line with `systemctl` would start or stop the
+    /// service.
     pub(super) fn follow_systemd(&mut self, line: &str) -> Result<(), String> {
         for words in shell::commands(line) {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -352,7 +353,7 @@ impl Machine {
     }
 
     fn start_service(&mut self) -> Result<(), String> {
-        // The line of the unit in deploy/.
+        // The command line of the unit in deploy/.
         self.serve("hark --data /var/lib/hark serve", false)?;
         for rest in &self.rest {
             let is_open = || HttpRequest::new("GET", "/openapi.json").try_send(rest).is_ok();

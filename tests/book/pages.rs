@@ -38,7 +38,7 @@ pub(super) enum Mark {
     PageText,
 }
 
-/// A command line, which may have several lines of the page.
+/// A command line, which may span several lines of the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CommandLine {
     /// The number of the line in the page.
@@ -149,7 +149,7 @@ impl Page {
             } else if !trimmed.is_empty() {
                 page.without_block(at, &mut marks);
             }
-            // The lines of a block include the empty lines behind the block.
+            // The empty lines after a block belong to the block.
             is_after_blank = trimmed.is_empty() || line.starts_with("    ");
         }
         page.without_block(text.lines().count(), &mut marks);
@@ -182,7 +182,7 @@ impl Page {
         }
     }
 
-    /// Reads an indented block. `None` if the block is not known to have commands or text.
+    /// Reads an indented block. `None` if the block has no command lines and no mark for text.
     fn block(
         &mut self,
         (at, lines): &Indented,

@@ -1,7 +1,8 @@
 //! Command lines as a shell reads them: code and comments, simple commands, words.
 
 /// Returns the code of a line. In the book, two spaces or ` #` outside of quotes begin a comment.
-/// `quote` is the quote that is open at the beginning of the line, and then at its end.
+/// `quote` is the quote that is open at the beginning of the line; on return, the quote that is
+/// open at the end.
 pub(super) fn code<'a>(line: &'a str, quote: &mut Option<char>) -> &'a str {
     let indent = line.len() - line.trim_start().len();
     let (mut spaces, mut is_escaped) = (0, false);
@@ -22,7 +23,7 @@ pub(super) fn code<'a>(line: &'a str, quote: &mut Option<char>) -> &'a str {
 }
 
 /// Returns the simple commands of a command line, in words without quotes. Redirections are left
-/// out, and a value that only a shell knows is 1.
+/// out, and a value that only a shell can determine is replaced by 1.
 pub(super) fn commands(text: &str) -> Vec<Vec<String>> {
     let (mut found, mut word, mut is_target) = (vec![Vec::new()], None::<String>, false);
     let mut chars = text.chars().peekable();
@@ -104,7 +105,7 @@ pub(super) fn program(words: &[String]) -> &[String] {
     &words[at..]
 }
 
-/// Returns the arguments of Hark if a simple command runs Hark, also as root or from another path.
+/// Returns the arguments of Hark if a simple command runs Hark, directly, with sudo, or by a path.
 pub(super) fn arguments_of_hark(words: &[String]) -> Option<&[String]> {
     let words = program(words);
     let words = if words.first()? == "sudo" { program(&words[1..]) } else { words };

@@ -10,7 +10,8 @@ fn backup(place: &Place, to: &str, flags: &[&str]) -> Finished {
     place.hark(&[&["backup", to, "--json"], flags].concat())
 }
 
-/// Restores a backup into a new place and returns its export and the report of `check`.
+/// Restores a backup into a new place. Returns the export of the restored archive and the report of
+/// `check`.
 fn restored(from: &str, name: &str) -> (String, Value) {
     let fresh = Place::new(name);
     let run = fresh.hark(&["restore", from]);
@@ -114,7 +115,7 @@ fn damage_in_a_backup_is_found_and_mended() {
     assert_eq!(fresh.hark(&["restore", &to]).code, 0);
     assert!(fresh.hark(&["export"]).text() == place.hark(&["export"]).text());
 
-    // Damage in the archive does not overwrite whole data in the backup.
+    // Damaged data of the archive does not overwrite intact data in the backup.
     let log = place.data().join("nostr/log/00000001-0.log");
     let mut bytes = std::fs::read(&log).unwrap();
     bytes[5000] ^= 1;

@@ -18,7 +18,7 @@ fn archive(test: &str, count: u64) -> Place {
     let file = place.file("hark.toml", b"[archive]\nseal_records = 1000\n");
     let said = place.hark_fed(&["import", "--config", &file], notes(count).as_bytes());
     assert_eq!(said.code, 0, "{}", said.stderr);
-    // Full heads may wait to be sealed.
+    // Full heads may not be sealed yet.
     place.hark(&["compact"]).text();
     place
 }
@@ -246,7 +246,7 @@ fn an_archive_that_is_refused_is_salvaged_but_for_the_damaged_records() {
     assert!(again.code == 1 && again.stderr.contains("is not empty"), "{again:?}");
 }
 
-/// The expiration of both requests has passed.
+/// Both requests, to delete and to vanish, have expired.
 #[test]
 fn deleted_events_and_vanished_authors_stay_away_after_a_salvage() {
     let place = archive("damage-salvage-away", 2_500);

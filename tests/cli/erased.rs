@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::support::{Place, field, notes};
 
-/// Events of the vanishing author, among 5,000.
+/// Number of the vanishing author's events among 5,000 events.
 const THEIRS: u64 = 1_700;
 /// The vanishing author.
 const AUTHOR: u8 = 77;
@@ -135,8 +135,8 @@ fn an_author_who_vanishes_is_gone_from_the_files_after_a_compaction() {
         assert!(are_gone(&place.data()), "{said}");
         assert_eq!(figures(&place)[1], (json!(0), json!(0)));
         let report = place.hark(&["delete", "{}", "--yes", "--json"]).json();
-        // The request to vanish keeps its author's events away, so only a filter that names the
-        // kind of the request deletes the request.
+        // A request to vanish keeps its author's events from being stored again, so a filter
+        // deletes the request only if the filter names the request's kind.
         assert_eq!(report["deleted"], 5_000 - THEIRS);
         let request = place.hark(&["delete", "{\"kinds\":[62]}", "--yes", "--json"]).json();
         assert_eq!(request["deleted"], 1);

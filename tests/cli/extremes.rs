@@ -1,5 +1,5 @@
-//! Every number of the configuration at its least and at its most: nothing panics, hangs or loses
-//! an event. The files come from the table in src/config/settings.rs, and a test in
+//! Every number of the configuration at its minimum and at its maximum: nothing panics, hangs or
+//! loses an event. The files come from the table in src/config/settings.rs, and a test in
 //! src/config/ranges.rs compares the files with the table.
 
 use hark_testkit::http::get;

@@ -117,7 +117,7 @@ fn a_password_comes_from_where_postgres_programs_look_for_it() {
         use std::os::unix::fs::PermissionsExt as _;
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    // The server applies its settings some time after the signal.
+    // The database server applies its new settings some time after the signal.
     until("a password is asked for", || !count(&[], &url).0);
     assert!(count(&[], &url).1.contains("password missing"));
     assert!(!count(&[("PGPASSWORD", "wrong")], &url).0);

@@ -121,15 +121,15 @@ fn values_with_faults_are_refused_and_nothing_is_written() {
     let run = command.run_with(b"");
     assert!(run.code == 2 && run.stderr.contains("did you mean `name`?"), "{run:?}");
     assert_eq!(names(&place), [""; 0]);
-    // A folder that cannot be made: a file has its name.
+    // A folder that cannot be made, because a file has the same name.
     place.file("file", b"");
     let run = init(&place, &["--output", "file/hark.toml"]);
     let said = "file/hark.toml could not be written; --output FILE names another file";
     assert!(run.code == 1 && run.stderr.contains(said), "{run:?}");
 }
 
-/// Runs `hark init` on a terminal with these keys. Returns the exit code and the screen; `None`
-/// without the program that makes a terminal.
+/// Runs `hark init` on a terminal with these keys. Returns the exit code and the screen; `None` if
+/// script(1), which makes the terminal, is missing.
 fn typed(place: &Place, keys: &str) -> Option<(i32, String)> {
     let mut script = Program::new("script");
     let init = format!("{} init", env!("CARGO_BIN_EXE_hark"));

@@ -1,5 +1,5 @@
-//! Results of commands as JSON objects for programs. The exit codes are those of the same commands
-//! for people.
+//! Results of commands as JSON objects for programs. The exit codes equal those of the same
+//! commands without `--json`.
 
 use hark_testkit::server::free_address;
 use serde_json::{Value, json};
@@ -128,7 +128,7 @@ fn the_check_of_a_file_of_streams_lists_the_streams_or_the_fault() {
     assert_eq!(named, [(&a, &both), (&a, &both), (&b, &down)], "{found}");
     assert!(streams[1]["url"].as_str().unwrap().starts_with("wss://two.example"), "{found}");
     assert_eq!(streams[0]["filter"], json!({ "kinds": [0, 1] }));
-    // The exit code tells a faulty file from a file that cannot be read.
+    // The exit code distinguishes a faulty file from a file that cannot be read.
     let faulty = place.file("faulty.toml", b"[streams.a]\nurls = [\"wss://a.example\"]\ndri = 1\n");
     for (file, code, said) in
         [(faulty, 2, "unknown field `dri`"), (place.path("none.toml"), 1, "could not be read")]

@@ -210,7 +210,7 @@ fn lists_are_checked_entry_by_entry_with_their_place() {
     }
 }
 
-/// A client that publishes events and receives OK's verdict.
+/// A client that publishes events and reads the verdict of each OK message.
 struct Publisher(Socket);
 
 impl Publisher {
@@ -218,7 +218,7 @@ impl Publisher {
         Self(Socket::connect(&server.address))
     }
 
-    /// Publishes a note, and returns OK's verdict and reason.
+    /// Publishes a note, and returns the verdict and the reason of the OK message.
     fn publish(&mut self, who: u8, content: &str) -> (bool, String) {
         let note = event_line(who, now_s(), 1, &[], content);
         self.0.send_text(format!("[\"EVENT\",{}]", note.trim_end()));

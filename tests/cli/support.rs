@@ -1,4 +1,4 @@
-//! A directory of one test, the binary run in it, and signed events.
+//! A directory for one test, commands that run the binary in this directory, and signed events.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -25,7 +25,7 @@ pub(crate) fn command(args: &[&str]) -> Program {
     command
 }
 
-/// A test's own directory, emptied before and removed after.
+/// A test's own directory, emptied before the test and removed after the test.
 pub(crate) struct Place {
     folder: Folder,
 }

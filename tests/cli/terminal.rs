@@ -31,7 +31,7 @@ fn an_import_from_a_terminal_says_that_it_reads_there() {
     let place = Place::new("terminal");
     let hark =
         format!("{} --data {} import", env!("CARGO_BIN_EXE_hark"), place.data().to_str().unwrap());
-    // script(1) gives the command a terminal, and its input acts as key presses.
+    // script(1) gives the command a terminal, and passes its own input on as key presses.
     let child = std::process::Command::new("script")
         .args(["-qefc", &hark, "/dev/null"])
         .stdin(std::process::Stdio::piped())

@@ -31,8 +31,7 @@ fn take(data: &Path, disk: &FaultyDisk) -> Result<(), BackupError> {
     back_up(&task, &mut |_, _| {}).map(drop)
 }
 
-/// Returns the records of a restore from the backup on a disk. `None` if no backup was ever
-/// finished.
+/// Restores the backup on a disk, and returns its records. `None` if no backup was ever finished.
 fn restored(disk: &FaultyDisk, options: &EmbeddedOptions, context: &str) -> Option<Records> {
     let catalog = BackupCatalog::read(disk, disk.root());
     let catalog = catalog.unwrap_or_else(|error| panic!("{context}: {error}"))?;
@@ -107,7 +106,7 @@ fn pack_to(data: &Path, disk: &FaultyDisk) -> Result<(), BackupError> {
     disk.rename(&aside, &path).and_then(|()| disk.sync_dir(disk.root())).map_err(io)
 }
 
-/// Returns the records of a restore from these bytes of a file.
+/// Restores a packed backup from its bytes, and returns its records.
 fn unpacked(bytes: &[u8], options: &EmbeddedOptions) -> Result<Records, BackupError> {
     let folder = Folder::to_be_made("unpacked");
     let to = (&RealDisk as &dyn Disk, &*folder);
@@ -139,7 +138,7 @@ impl DiskFile for MemoryFile<'_> {
     }
 }
 
-/// An open archive of some logs, with its generator and its options.
+/// An open archive with several logs, the generator of its records, and its options.
 fn archive(folder: &Path, random: &mut Random) -> (EmbeddedStore, World, EmbeddedOptions) {
     let options = EmbeddedOptions {
         seal_records: 40,

@@ -133,7 +133,7 @@ impl Fixture {
         }
     }
 
-    /// Asserts that every found record was put, byte for byte, and matches its query.
+    /// Asserts that every found record was put with exactly these bytes and matches its query.
     fn nothing_strange(&mut self, store: &EmbeddedStore, queries: usize) {
         for at in 0..queries {
             let query = if at == 0 { Query::default() } else { self.world.query() };

@@ -1,4 +1,5 @@
-//! A shelf is released to another process, and its first process follows it from then on.
+//! A process releases a shelf to another process, and from then on reads the other process's
+//! writes.
 
 use std::ops::ControlFlow;
 

@@ -82,8 +82,8 @@ fn every_event_that_got_its_ok_is_there_after_kill_9() {
 const WINDOW: usize = 100;
 
 /// Publishes notes and deletes a third of the notes, until the server is killed. Returns the ids of
-/// kept notes and of deleted notes, as far as each write got its OK. `answered` counts the deletions
-/// among these writes.
+/// the kept notes and of the deleted notes whose writes got their OK. `answered` counts the
+/// deletions that got their OK.
 fn load_and_delete(
     address: &str,
     round: u64,

@@ -28,7 +28,7 @@ fn options(random: &mut Random) -> EmbeddedOptions {
     }
 }
 
-/// Writes to a shelf on a faulty disk, and cuts its power, perhaps after a failure of the disk.
+/// Writes to a shelf on a faulty disk, which may fail meanwhile, and then cuts the disk's power.
 fn crashed(seed: u64, flavour: Flavour, options: &EmbeddedOptions) -> FaultyDisk {
     let mut random = Random::new(seed ^ 0xdead);
     let mut world = World::new(seed, flavour);
@@ -51,7 +51,7 @@ fn crashed(seed: u64, flavour: Flavour, options: &EmbeddedOptions) -> FaultyDisk
             Write::Put(world.record())
         };
         let batch: Vec<Write> = (0..=random.below(14)).map(|_| write(&mut world)).collect();
-        // The commit may fail. Only the state of the disk matters.
+        // The commit may fail: the test needs only the resulting state of the disk.
         let _ = store.commit(&batch);
         if random.once_in(12) {
             let _ = store.compact(&mut |_| {});

@@ -16,7 +16,7 @@ use hark_testkit::random::{Flavour, Random, World};
 
 /// Crashes and failures per seed.
 const ROUNDS: usize = 4;
-/// Most bytes of a head: a few records, some records, and more than all records.
+/// Maximum bytes of a head: enough for a few records, for some records, and for all records.
 const HEAD_BYTES: [u64; 3] = [8_000, 40_000, 64 << 20];
 
 struct Simulation {
@@ -26,7 +26,7 @@ struct Simulation {
     flavour: Flavour,
     /// The acknowledged writes.
     model: MemoryStore,
-    /// The writes of a batch that was not acknowledged. Any first part of them may be stored.
+    /// The writes of a batch that was not acknowledged. Any prefix of these writes may be stored.
     doubtful: Vec<Write>,
     disk: FaultyDisk,
     options: EmbeddedOptions,
@@ -285,7 +285,7 @@ impl Simulation {
         }
     }
 
-    /// Asserts that the store has the acknowledged writes, and a first part of the doubtful batch.
+    /// Asserts that the store has the acknowledged writes, and a prefix of the doubtful batch.
     fn same_as_model(&mut self, store: &EmbeddedStore, when: &str) {
         let theirs = everything(store);
         let mut ours = everything(&self.model);

@@ -1,16 +1,15 @@
 //! Circles of files within a crate: files that use items of each other, directly or through other
 //! files. Nobody can understand or change one file of a circle alone.
 //!
-//! A file uses the file that defines an item, whether the item is named in a `use` or by its path,
-//! and through which modules the item is re-exported. Methods are not followed, and code for tests
-//! is left out.
+//! A file that names an item, in a `use` or by a path, uses the file that defines the item.
+//! Re-exports are followed to this file. Methods are not followed, and code for tests is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::tokens::{ModulePath, SourceFile, group, is_word, shipped, shipped_sources, tokens};
 
-/// The circles that are there, each as the folder of its files and their names.
+/// The existing circles. Each is written as the common folder and the names of its files.
 const CIRCLES: [&str; 2] = [
     "crates/server/src/: admin/http.rs admin/prometheus.rs door.rs",
     "crates/server/src/nostr/: outbox.rs outboxes.rs readers.rs",
@@ -29,7 +28,7 @@ struct UsedName {
     is_public: bool,
 }
 
-/// A source file, as far as other files are concerned.
+/// A source file: the items that it defines, and the names and paths that it uses.
 struct ModuleFile {
     file: String,
     /// The names of the items that the file defines.
@@ -58,7 +57,8 @@ fn defined(tokens: &[&str]) -> BTreeSet<String> {
     found
 }
 
-/// Reads the tree of a `use` after `before`, up to the end of this branch. Returns the end.
+/// Reads one branch of the tree of a `use`. `before` is the path before this branch. Returns the
+/// end of the branch.
 fn read_use(
     tokens: &[&str],
     mut at: usize,
@@ -166,7 +166,7 @@ impl ModuleTree {
         self.0.contains_key(&[module, &[child.to_owned()]].concat())
     }
 
-    /// The module that defines a name of `module`, through re-exports.
+    /// The module that defines a name of `module`. Re-exports are followed.
     fn definer(
         &self,
         module: &[String],
@@ -222,7 +222,7 @@ impl ModuleTree {
             }
         }
         for path in &file.paths {
-            // A module with a name of its own here, or a path from here.
+            // A path begins with a local name of a module, or is relative to this module.
             let (base, path) = match local.get(&path[0]) {
                 Some(base) => (&base[..], [&["self".to_owned()], &path[1..]].concat()),
                 None => (module, path.clone()),

@@ -20,7 +20,8 @@ fn deployed() -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// Values of a key in a YAML file, in the form in which the files here write a key on a line.
+/// Values of a key in a YAML file that writes each key on a line with its value, as the files of
+/// deploy/ do.
 fn values<'a>(text: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
     text.lines().filter_map(move |line| {
         let line = line.trim_start();

@@ -27,7 +27,7 @@ const BEGINNINGS: [&str; 7] = [
     "waku_",
 ];
 
-/// Pages of names of another kind: keys of reports, and files of examples.
+/// Pages with other names that look like metrics: keys of reports, and files of examples.
 const OTHER_PAGES: [&str; 2] = ["docs/bench-commands.md", "docs/benchmarks.md"];
 /// Words of documents that begin like a metric, with the reason.
 const NOT_METRICS: [(&str, &str); 13] = [
@@ -146,7 +146,7 @@ fn dashboards_alerts_and_documents_name_metrics_of_the_program() {
         if !(is_page || is_deployed) || OTHER_PAGES.contains(&file.as_str()) {
             continue;
         }
-        // These files are read by programs, which ask for series.
+        // Programs read these files and query series by name.
         let asks = ["json", "yml", "yaml"].iter().any(|ending| has_ending(&file, ending));
         for word in words(&read(&file)) {
             checked += 1;

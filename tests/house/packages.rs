@@ -65,7 +65,7 @@ fn packages_say_what_they_are_and_have_their_readme_and_licences() {
         assert_eq!(text("readme"), "README.md", "{folder}: readme");
         let readme = read(&format!("{folder}/README.md"));
         assert!(readme.starts_with(&format!("# {}\n", name(&manifest))), "{folder}: title");
-        // So the examples of the readme are tests.
+        // This line turns the examples of the readme into tests.
         let library = read(&format!("{folder}/src/lib.rs"));
         assert!(library.contains("#![doc = include_str!(\"../README.md\")]"), "{folder}");
         for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {

@@ -1,4 +1,4 @@
-//! The size of files, the places of modules, and expressions that stand for a missing design.
+//! The size of files, the places of modules, and expressions that indicate a missing type or trait.
 //!
 //! Each table lists the files that break a rule. A file that no longer breaks the rule has to leave
 //! the table.
@@ -16,14 +16,15 @@ const LONG_FILES: [&str; 0] = [];
 /// Maximum number of files in [`LONG_FILES`].
 const LONG_FILES_MAX: usize = 8;
 
-/// Modules `x.rs` with children in `x/`, which are `x/mod.rs` elsewhere.
+/// Modules `x.rs` with children in `x/`. All other modules with children are `x/mod.rs`.
 const BESIDE_THEIR_FOLDER: [&str; 0] = [];
 
-/// Files of PostgreSQL's store that ask whether the tables are distributed. A layout brings its own
-/// statements and steps instead.
+/// Files of PostgreSQL's store that ask whether the tables are distributed. Instead, each layout
+/// has its own statements and steps.
 const ASK_FOR_THE_LAYOUT: [&str; 0] = [];
 
-/// Files in which a value without a text has the empty text. A type of its own leaves no such value.
+/// Files in which an empty text stands for a missing text. A separate type makes such texts
+/// unnecessary.
 const EMPTY_TEXTS: [&str; 0] = [];
 
 /// Files of the server and the networks that return errors as texts. A caller cannot tell such
@@ -66,7 +67,7 @@ fn with_code(folders: &[&str], breaks: impl Fn(&[&str]) -> bool) -> impl Iterato
     found.map(|source| source.file)
 }
 
-/// Whether some tokens begin with the error type `String` of a `Result`.
+/// Whether the tokens begin with a `Result` whose error type is `String`.
 fn is_text_result(tokens: &[&str]) -> bool {
     let ["Result", "<", rest @ ..] = tokens else { return false };
     let mut depth = 1_usize;

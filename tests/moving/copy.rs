@@ -1,4 +1,5 @@
-//! `hark copy`: both archives become equal, even if the source is written during the copy.
+//! `hark copy`: both archives become equal, even if records are written to the source during the
+//! copy.
 
 use hark_testkit::nostr::event_line;
 use hark_testkit::postgres::Cluster;
@@ -49,7 +50,7 @@ fn a_copy_is_the_same_to_the_byte_and_goes_on_where_it_was() {
     assert_eq!(to.hark(&["check", "--json"]).json()["faults"], serde_json::json!([]));
 }
 
-/// The expiration of both requests has passed.
+/// Both requests, to delete and to vanish, have expired.
 #[test]
 fn deleted_events_and_vanished_authors_stay_away_from_the_copy() {
     let places = ["copy-away-from", "copy-away-to", "copy-away-old"].map(Place::new);

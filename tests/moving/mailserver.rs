@@ -66,7 +66,7 @@ fn insert(envelopes: impl Iterator<Item = u32>) -> String {
 fn table(test: &str, count: u32) -> Database<'static> {
     let database = Cluster::shared().database(test);
     database.sql(TABLE);
-    // As many envelopes as fit into an argument of psql.
+    // Each INSERT has as many envelopes as fit into an argument of psql.
     for first in (0..count).step_by(130) {
         database.sql(&insert(first..count.min(first + 130)));
     }

@@ -25,8 +25,8 @@ const SCHEMA: &str = "PRAGMA journal_mode = WAL; PRAGMA user_version = 18;
 /// The events that strfry has compressed with a dictionary.
 const COMPRESSED: usize = 33;
 
-/// The events that every relay gets, in this order, each with whether the relay still serves the
-/// event in the end.
+/// The events that every relay gets, in this order. The flag tells whether the relay still serves
+/// the event after all events.
 fn events() -> Vec<(String, bool)> {
     let mut events: Vec<_> = notes(40).lines().map(|line| (format!("{line}\n"), true)).collect();
     for n in 1..=6 {
@@ -170,7 +170,7 @@ fn they_come_into_a_database_and_through_a_running_server() {
     assert_eq!(kept(&place, &[]), expected());
 }
 
-/// Interrupts an adoption that follows, and returns its result.
+/// Interrupts an adoption that follows its source, and returns its result.
 fn cut_over(child: Process) -> Value {
     child.signal("INT");
     let output = child.wait_with_output().unwrap();

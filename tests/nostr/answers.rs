@@ -49,7 +49,7 @@ async fn nip11_the_document_is_there_for_every_origin_and_says_what_holds() {
     let head = &reply.head;
     assert!(head.contains("200 ok") && head.contains("application/nostr+json"), "{head}");
     let document = reply.json();
-    // `software` would be the URL of the project's page.
+    // The document has no `software`, which would be the URL of the project's page.
     for field in ["name", "description", "contact", "icon", "terms_of_service", "version"] {
         assert!(document[field].is_string(), "{field}: {document}");
     }

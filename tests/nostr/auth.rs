@@ -68,7 +68,7 @@ async fn nip42_kind_challenge_relay_and_time_are_checked() {
     assert!(client.ask("s", &[json!({"kinds": [4]})]).await.is_empty());
 }
 
-/// All keys that a connection has proved count, and only on this connection.
+/// Every key that a client has authenticated on a connection counts, but only on this connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip42_several_keys_count_on_one_connection() {
     let relay = Relay::start("auth-several", "");
@@ -116,8 +116,8 @@ async fn nip70_protected_events_come_from_their_author_only() {
     assert_eq!(client.ask("s", &[json!({})]).await, [protected]);
 }
 
-/// Gift wraps and private messages reach only their parties, whether they are requested by a REQ, a
-/// COUNT, ids or a comparison, or arrive live.
+/// Gift wraps and private messages reach only their parties: by REQ, by COUNT, by id, by
+/// comparison, and live.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip17_and_59_wraps_reach_their_recipients_only() {
     let relay = Relay::start("wraps", "");

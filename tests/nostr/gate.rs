@@ -1,6 +1,6 @@
 //! For any query by any client on any path: no private event reaches a stranger, and the answer has
-//! the public events as if no private events existed. The test compares answers to random queries
-//! from a seed with a loop over the events that the reader may see.
+//! the public events as if no private events existed. The test derives random queries from a seed,
+//! and compares each answer with the result of a loop over the events that the reader may see.
 //!
 //! `HARK_LONG=1` tests more random worlds, and `HARK_SEED` selects a seed.
 
@@ -221,7 +221,8 @@ impl Guest {
         }
     }
 
-    /// Whether a refusal is correct: a stranger has queried only private kinds.
+    /// Asserts that a refusal is correct: a stranger has queried only private kinds. Returns false,
+    /// since the subscription is not open.
     fn is_closed(&self, expected: &Expected, received: &Value, who: &str) -> bool {
         assert_eq!(received[0], "CLOSED", "{who}: {received}");
         assert!(text_of(&received[2]).starts_with("auth-required: "), "{who}: {received}");
@@ -230,7 +231,8 @@ impl Guest {
     }
 
     /// Checks the live events since the last call. Events may still be held back for a new
-    /// subscription, so all expected ones are awaited. Others come before the answer to a COUNT.
+    /// subscription, so the test waits for all expected events. Unexpected events would arrive
+    /// before the answer to a COUNT.
     async fn live(&mut self, news: &[Value]) {
         let mut expected = BTreeSet::new();
         for (sub, (filters, readers)) in &self.subs {

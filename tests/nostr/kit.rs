@@ -1,4 +1,4 @@
-//! Clients of the binary as a server of one test.
+//! Clients of the binary, which runs as the server of one test.
 
 use hark_testkit::clock::now_s;
 use hark_testkit::nostr::client::Client;

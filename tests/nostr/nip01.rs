@@ -140,7 +140,7 @@ async fn ids_authors_e_and_p_are_exactly_64_lowercase_hex_digits() {
     for (element, count) in [("authors", 1), ("#p", 1), ("ids", 0), ("#e", 0)] {
         assert_eq!(client.count(&[json!({element: [key]})]).await, count);
     }
-    // Values of other tags are any text.
+    // The values of other tags may be any text.
     assert_eq!(client.count(&[json!({"#E": ["x"], "#P": ["AB"]})]).await, 0);
 }
 

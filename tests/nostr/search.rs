@@ -1,5 +1,5 @@
-//! Full-text search (NIP-50) with the binary: REQ, COUNT, live, private events, commands, a kill
-//! -9.
+//! Full-text search (NIP-50) with the binary: by REQ, COUNT and commands, live, among private
+//! events, and after a kill -9.
 
 use hark_testkit::clock::now_s;
 use hark_testkit::nostr::client::Client;

@@ -1,4 +1,4 @@
-//! The bounds of a shelf's files, by the rules for deleting records.
+//! Derives the bounds of a shelf's files from the rules for deleting records.
 
 use std::time::Duration;
 

@@ -74,7 +74,7 @@ impl TakeoverLock for ArchiveLock {
 pub(crate) struct LockedShelf {
     pub(crate) store: Arc<EmbeddedStore>,
     pub(crate) held: Arc<ArchiveLock>,
-    /// Maximum records of the new server that this process reads after a takeover.
+    /// Maximum number of the new server's records that this process reads after a takeover.
     pub(crate) records_max: u64,
 }
 

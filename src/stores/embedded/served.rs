@@ -1,4 +1,4 @@
-//! An archive in files that this process serves, also after a takeover from a running server.
+//! Prepares an archive in files to be served, with or without a takeover from a running server.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -44,7 +44,7 @@ impl FileShelf<'_> {
         }
     }
 
-    /// Opens the shelf for reading, also beside a running server.
+    /// Opens the shelf for reading, even while a server is running.
     pub(super) fn open_read_only(&self) -> anyhow::Result<EmbeddedStore> {
         EmbeddedStore::open_read_only(&self.dir(), self.options()).map_err(|error| {
             self.not_opened(error, |shelf| {
@@ -74,9 +74,9 @@ impl FileShelf<'_> {
         })
     }
 
-    /// Opens the shelf for reading only after opening it for writing has failed with `error`.
-    /// Returns `error` unless the cause is a full disk. The returned store refuses writes with the
-    /// reason.
+    /// Opens the shelf read-only, after an attempt to open the shelf for writing has failed with
+    /// `error`. Returns `error` unless the cause is a full disk. The returned store refuses writes
+    /// with the reason.
     pub(super) fn open_refusing(&self, error: anyhow::Error) -> anyhow::Result<EmbeddedStore> {
         match error.downcast_ref::<ShelfOpenError>() {
             Some(cause) if cause.is_disk_full() => {}

@@ -68,7 +68,8 @@ impl DatabaseArchive {
         }
         tracing::info!(shelf, database, "the archive is in a database");
         let is_bounded = settings.retention.bytes_max.is_some();
-        // If the index has other texts, this server will index its own texts.
+        // `None` means that the database does not index these texts yet, so this server will index
+        // the texts.
         if settings.texts.is_some()
             && is_bounded
             && store.word_progress()?.is_none_or(|at| at.indexed < at.newest)
