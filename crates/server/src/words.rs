@@ -32,8 +32,8 @@ pub fn bytes(value: u64) -> String {
     format!("{size:.1} {unit}")
 }
 
-/// A size that an operator has set. It is formatted in a decimal unit if no fraction is needed,
-/// 50000000 as `50 MB`, and otherwise by [`bytes()`].
+/// Formats a size that an operator has set: in a decimal unit if this needs no fraction (50000000
+/// as `50 MB`), and otherwise with [`bytes()`].
 pub fn size_set(value: u64) -> String {
     let units = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
     let fits = units.iter().find(|(_, unit)| value >= *unit && value.is_multiple_of(*unit));

@@ -1,5 +1,5 @@
-//! A door that is its protocol alone: bounds, rates, history, live records and figures come from the
-//! service.
+//! Tests a door that implements only a protocol: bounds, rates, history, live records and figures
+//! come from the service.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ async fn a_door_that_is_its_protocol_alone_has_all_of_the_service() {
     assert_eq!(one.ask("?weather").await, "weather 2 sun");
     assert_eq!(one.hear().await, "weather 1 rain");
     assert_eq!(one.hear().await, "");
-    // The third record and the third question are within the rates of the address, and no other.
+    // The rates of the address allow three records and three questions, and no more.
     assert!(one.ask("weather 3 snow").await.starts_with("Ok(Stored"));
     assert!(one.ask("weather 4 hail").await.contains("rate limit exceeded"));
     assert_eq!(one.ask("?sports").await, "");

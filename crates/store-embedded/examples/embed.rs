@@ -1,5 +1,5 @@
-//! An archive of Nostr events in files, inside of a program: opens the archive, puts a signed event
-//! and asks a filter. README.md of this crate shows the same lines.
+//! An archive of Nostr events in files, embedded in a program: opens the archive, stores a signed
+//! event and finds the event with a filter. README.md of this crate shows the same lines.
 //!
 //! ```text
 //! cargo run -p hark-store-embedded --example embed

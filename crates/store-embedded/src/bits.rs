@@ -70,9 +70,9 @@ pub fn ones(words: impl Iterator<Item = u64>) -> impl Iterator<Item = u32> {
     words.enumerate().flat_map(move |(at, word)| bits(word).map(move |bit| at as u32 * 64 + bit))
 }
 
-/// How many rows of a part are dead, and which rows of a kind. The dead rows of a kind are needed
-/// when a count is computed from the lengths of posting lists. The bits of the rows belong to the
-/// caller. No deletion waits while rows are being sorted by kind.
+/// The number of dead rows of a part, and the dead rows of each kind. A count that is computed from
+/// the lengths of posting lists needs the dead rows of a kind. The caller stores the bit of each
+/// row. No deletion waits while rows are being sorted by kind.
 #[derive(Debug, Default)]
 pub struct DeadRows {
     count: AtomicU32,

@@ -1,5 +1,5 @@
-//! All file operations of a shelf, as one small trait. So a disk of the tests can lose, tear and
-//! reorder unsynced writes, and let calls fail.
+//! All file operations of a shelf, as one small trait. Tests replace the disk with a disk that can
+//! lose, tear and reorder unsynced writes, and can make calls fail.
 
 use std::fs;
 use std::io::{self, Read, Seek as _, SeekFrom, Write};
@@ -34,7 +34,7 @@ pub trait DiskFile: Send {
 pub trait Disk: Send + Sync {
     /// Creates an empty file, or empties an existing file.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
-    /// Opens a file for appending after its first `len` bytes, and cuts off the bytes behind. On
+    /// Opens a file for appending after its first `len` bytes, and cuts off all later bytes. On
     /// return the first `len` bytes are durable. The bytes from `sure` to `len` are read and
     /// written again. After a failed sync the system's cache may wrongly mark these bytes as
     /// written, and the next sync writes them only after a new write.

@@ -1,11 +1,11 @@
 //! Safe paths for root: a symbolic link is followed only if root owns the link.
 //!
 //! The archive's directory usually belongs to the user of a service. Root may run a command on this
-//! directory. A link that this user puts there could lead root's command to any other file, and the
-//! command would empty, fill or give away that file. So root opens a path directory by directory,
-//! each relative to its parent, and follows no other user's link anywhere in the path. Links of
-//! root are followed, since /var/lib/hark may be such a link. Any other user gains no access by a
-//! link, so for other users a path is used unchanged.
+//! directory. A link that this user puts there could redirect root's command to any other file, and
+//! the command would truncate or overwrite that file, or change the file's owner. So root opens a
+//! path directory by directory, each relative to its parent, and follows no other user's link
+//! anywhere in the path. Links of root are followed, since /var/lib/hark may be such a link. A link
+//! gives other users no further access, so for other users a path is used unchanged.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,7 +23,8 @@ use rustix::io::Errno;
 /// Maximum number of links that are followed in one path.
 const LINKS_MAX: usize = 40;
 
-/// A name in an open directory. No link can redirect either of them any more.
+/// A name in an open directory. A link that is created later can redirect neither the directory nor
+/// the name.
 pub(crate) struct SafePath {
     dir: Option<OwnedFd>,
     name: OsString,

@@ -19,8 +19,8 @@ use crate::disk::{RealDisk, make_dir};
 use crate::permissions;
 use crate::space::errors::is_full;
 
-/// Number of attempts to lock WRITER while holding LOCK. At this point, another process holds
-/// WRITER only because that process is just ending.
+/// Number of attempts to lock WRITER while holding LOCK. At this point, another process can hold
+/// WRITER only while that process is ending.
 const TRIES: u32 = 500;
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -117,8 +117,8 @@ impl DirectoryLock {
             std::thread::sleep(RETRY);
         }
         match lock.sign() {
-            // The process id is only used in messages, so a failure to write it is no error, unless
-            // the disk is full.
+            // If the disk is full, the process id cannot be written. This is no error, because the
+            // id is only used in messages.
             Err(error) if !is_full(&error) => Err(io(error)),
             _ => Ok(lock),
         }

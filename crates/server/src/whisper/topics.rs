@@ -64,8 +64,8 @@ impl TopicIndex {
     /// Removes the topics that no stored envelope has.
     pub fn refresh(&self, store: &dyn Store) -> Result<(), SearchError> {
         *self.fresh.lock() = Some(HashSet::new());
-        // The store may not return topics that are committed from now on. They are added at the
-        // end.
+        // The store might not return topics that are committed from now on, so these topics are
+        // added at the end.
         self.is_refreshing.store(true, Ordering::SeqCst);
         let (mut known, mut is_full) = (KnownTopics::default(), false);
         let read = store.label_values(TOPIC, &mut |value, _| {

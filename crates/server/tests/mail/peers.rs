@@ -18,12 +18,12 @@ use crate::kit::{Mail, NOW_S, PASSWORD, ask, mail, of, until_stored};
 
 const TOPICS: [Topic; 2] = [[0x5c, 0x6c, 0x9b, 0x56], [1, 2, 3, 4]];
 
-/// Twenty envelopes, a second apart, of two topics in turn; the last one was sent now.
+/// Twenty envelopes, one second apart, with two alternating topics. The last envelope was sent now.
 fn twenty() -> Vec<Vec<u8>> {
     (0..20).map(|n| of(TOPICS[n % 2], NOW_S - 19 + n as u32, &format!("envelope {n}"))).collect()
 }
 
-/// The payload before RLP: two times, and a bloom filter.
+/// The payload of requests before RLP was used: two times, and a bloom filter.
 fn bare(lower: u32, upper: u32, bloom: &Bloom) -> Vec<u8> {
     [&lower.to_be_bytes()[..], &upper.to_be_bytes(), &bloom.0].concat()
 }
@@ -113,7 +113,7 @@ async fn status_gos_clients_page_by_topics_limit_and_cursor() {
     let single = HistoryRequest { batch: false, ..everything() };
     let (answer, _) = ask(&mut client, &mail(&single, &[])).await;
     assert_eq!((answer.packets, &answer.envelopes), (20, &all));
-    // The order before topics: lower, upper, bloom, limit, cursor, batch.
+    // The fields of a request before topics were added: lower, upper, bloom, limit, cursor, batch.
     let old = list(&[
         &number((NOW_S - 1_000).into()),
         &number(NOW_S.into()),
@@ -298,7 +298,7 @@ async fn a_minimum_of_work_that_is_changed_is_announced() {
     server.stop().await;
 }
 
-/// The same envelope with more work.
+/// The same envelope with a stronger proof of work.
 fn strong(rlp: &[u8]) -> Vec<u8> {
     let mut envelope = Envelope::parse(rlp).unwrap();
     while envelope.pow() < 0.5 {
@@ -364,7 +364,7 @@ async fn a_peer_asks_no_faster_than_it_may_and_others_are_not_concerned() {
         if is_first {
             ask(&mut client, &mail(&everything(), &[])).await;
         }
-        // A new connection of the same peer has the same rate.
+        // All connections of a peer share one rate.
         let refused = crate::kit::refusal(&mut client, &mail(&everything(), &[])).await;
         assert_eq!(refused, "rate limit exceeded");
     }

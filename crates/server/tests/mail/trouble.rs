@@ -152,7 +152,7 @@ async fn a_peer_without_a_status_or_a_protocol_is_disconnected() {
 async fn a_thousand_that_say_nothing_keep_nobody_out() {
     let server = Mail::with(|config| {
         config.server.unlimited = false;
-        // No connection is dropped for its silence.
+        // With this timeout, no silent connection is dropped during the test.
         config.peers.times.handshake = Duration::from_hours(1);
     });
     let server = server.await;
@@ -161,13 +161,13 @@ async fn a_thousand_that_say_nothing_keep_nobody_out() {
     for _ in 0..1_000 {
         let (mut silent, ended) = (TcpStream::connect(at).await.unwrap(), ended.clone());
         tokio::spawn(async move {
-            // Nobody else writes to the connection: it is closed, perhaps with a reason.
+            // The server sends nothing until it closes the connection, perhaps with a reason.
             let _ = silent.read(&mut [0]).await;
             // The test may have ended.
             let _ = ended.send(());
         });
     }
-    // An address has 32 unfinished handshakes, so 968 connections are closed.
+    // An address may have 32 unfinished handshakes, so 968 connections are closed.
     for _ in 0..968 {
         let end = tokio::time::timeout(Duration::from_mins(1), ends.recv()).await;
         assert_eq!(end.expect("a connection is closed"), Some(()));
@@ -186,7 +186,7 @@ async fn who_does_not_finish_a_handshake_or_says_nothing_is_dropped() {
     let mut silent = TcpStream::connect(at).await.unwrap();
     assert_eq!(silent.read(&mut [0]).await.unwrap(), 0);
     server.stop().await;
-    // This server leaves the client enough time for its handshake.
+    // This timeout leaves the client enough time for the handshake.
     let server = Mail::start(|peers| peers.times.read = Duration::from_secs(1)).await;
     let mut client = MailClient::connect(&server.enode, SHH).await;
     assert_eq!(client.disconnected().await, DisconnectReason::Timeout);

@@ -92,7 +92,7 @@ async fn eose_says_whether_there_is_more() {
 }
 
 /// If a bound of the relay ends a page, the page has all events of its last second. If the client's
-/// own limit ends it, the page has exactly as many events as the client wants.
+/// own limit ends a page, the page has exactly as many events as the client wants.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_never_splits_a_second_silently() {
     let relay = Relay::start(|config| {
@@ -266,7 +266,7 @@ async fn limits_refuse_with_closed_and_a_reason() {
 }
 
 /// While the client reads nothing, its search is parked and other connections are served. In the
-/// end it gets all events, in order.
+/// end the client gets all events, in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_gets_everything_and_holds_nobody_up() {
     let relay = Relay::start(|config| {
@@ -371,8 +371,8 @@ async fn a_handshake_that_fails_says_why() {
     relay.stop().await;
 }
 
-/// Lists of 10,000 keys with a relay each exist. White space that came with an event is not stored,
-/// and does not count.
+/// Some users have lists of 10,000 keys, each with a relay. White space in a received event is not
+/// stored, and does not count toward the event's maximum length.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_of_10_000_entries_is_stored_and_found() {
     let relay = Relay::start(|config| config.limits.events.event_bytes_max = 1 << 20).await;
@@ -424,7 +424,8 @@ async fn an_addressable_event_without_d_is_found_by_the_empty_one() {
     relay.stop().await;
 }
 
-/// NIP-01: the relay has one endpoint, because the path does not change the service.
+/// NIP-01: the relay has one endpoint, at `/` and at the path of the relay's URL. Other paths are
+/// refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_relay_is_found_at_one_path_only() {
     let plain = Relay::start(|_| {}).await;

@@ -74,8 +74,8 @@ async fn a_connection_may_prove_several_keys_up_to_the_bound() {
     relay.stop().await;
 }
 
-/// Another relay connects under its own name, gives Hark's challenge to its user, and passes on the
-/// answer, which names that other relay.
+/// A foreign relay connects to Hark, passes Hark's challenge to a user of the foreign relay, and
+/// forwards the user's answer to Hark. The answer names the foreign relay.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_relay_reads_nothing_with_an_answer_that_was_meant_for_it() {
     for url in [None, Some("wss://here.example")] {
@@ -129,7 +129,8 @@ async fn a_client_that_missed_the_challenge_gets_it_with_the_first_demand_and_on
     relay.stop().await;
 }
 
-/// A protected event that is stored is refused to strangers as if it were new.
+/// If a stranger publishes a protected event that is stored, the refusal is the same as for a new
+/// event.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_its_author_learns_that_a_protected_event_is_stored() {
     let relay = Relay::start(|_| {}).await;
@@ -204,7 +205,7 @@ async fn a_repost_must_not_hold_a_protected_event() {
     relay.stop().await;
 }
 
-/// A known id alone does not show whether the relay has the event.
+/// A client that knows only the id of an event cannot find out whether the relay has the event.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_only_an_id_does_not_learn_whether_its_event_is_here() {
     let relay = Relay::start(|_| {}).await;

@@ -1,5 +1,4 @@
-//! Bounds of the memory that many connections hold together, for questions and for incomplete
-//! messages.
+//! Bounds of the total memory that many connections use for questions and for incomplete messages.
 
 use hark_testkit::websocket::masked;
 use serde_json::json;

@@ -72,7 +72,7 @@ async fn what_is_refused_says_why_and_ends_the_comparison() {
         assert!(reason.starts_with(prefix), "{said}: {reason}");
     }
     assert!(scrape(&relay).await["hark_query_rows_total"] == 0.0, "nothing was searched for them");
-    // A refused message ends the comparison with its id, and no other comparison.
+    // A refused message ends only the comparison that has the message's id.
     open(&mut client, "a", json!({})).await;
     for said in [
         json!(["NEG-MSG", "n", "6103"]),
@@ -156,8 +156,8 @@ async fn the_memory_of_comparisons_is_bounded_for_each_connection_and_for_all() 
     }
 }
 
-/// Comparisons spend the same rows as questions. When the rows are spent, no comparison may begin,
-/// and an open comparison waits for rows and is not lost.
+/// Comparisons and questions share one rate of visited rows. When the rows are spent, no comparison
+/// may begin, and an open comparison waits for rows and is not lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn comparisons_count_into_the_rates() {
     let relay = Relay::start(|config| {
@@ -217,7 +217,7 @@ async fn long_messages_are_answered_within_the_bound() {
     let mut client = relay.client().await;
     let notes: Vec<Value> = (0..2_000).map(|n| note(1, NOW_S - n / 40, &n.to_string())).collect();
     publish_all(&mut client, &notes).await;
-    // Each second has a wrong fingerprint, and so have the times before and after.
+    // The range of each second has a wrong fingerprint, and so have the ranges before and after.
     let mut message = vec![0x61];
     let digit = |at: u64| ((NOW_S - 49) >> (7 * at)) as u8 & 0x7f | if at == 0 { 0 } else { 0x80 };
     let first: Vec<u8> = (0..5).rev().map(digit).collect();

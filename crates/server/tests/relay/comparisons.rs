@@ -147,7 +147,7 @@ async fn more_events_than_a_set_may_have_are_compared_by_sums() {
             open(&mut client, "held", json!({})).await;
             assert!(scrape(&relay).await["hark_comparisons_bytes"] == 0.0);
         }
-        // Sums follow events that are stored, deleted and expired.
+        // The sums change when events are stored, deleted or expire.
         let more = archive(&mut random, 300);
         publish_all(&mut client, &more).await;
         events.extend(more);

@@ -1,4 +1,5 @@
-//! `control.sock`, which the command line uses beside a running server.
+//! `control.sock`, the socket by which other processes write to a running server and follow the
+//! server's shelves.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::AtomicBool;
@@ -70,8 +71,8 @@ async fn another_process_writes_through_the_server() {
     drop(client);
 }
 
-/// A process that follows a shelf gets each record that is stored from then on, once and in order,
-/// from every sender, until the server ends.
+/// A process that follows a shelf gets every record that any sender stores from then on, once and
+/// in order, until the server ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_process_is_told_of_every_new_record() {
     let folder = Folder::new("follow");

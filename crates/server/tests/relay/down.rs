@@ -41,7 +41,7 @@ async fn too_long_a_message_ends_its_connection_only() {
     client.send_text("x".repeat(1_001)).await;
     assert_eq!(client.closed().await, Some(CloseCode::Size));
     drop(client);
-    // The connection is counted once the server has seen its end.
+    // The connection is counted as soon as the server has seen its end.
     let counted = "\nhark_connections_ended_total{reason=\"protocol\"} 1\n";
     while !http(&relay.url, "/metrics", "").await.1.contains(counted) {
         tokio::task::yield_now().await;

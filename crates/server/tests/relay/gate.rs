@@ -69,7 +69,8 @@ async fn parties_see_what_concerns_them_in_answers_counts_and_ids() {
     assert_eq!(contents(&client.ask("s", &by_id).await), mine);
     assert_eq!(client.count(&[json!({"kinds": [4]}), json!({"#p": [pubkey(2)]})]).await, 3);
     assert_eq!(client.count(&by_id).await, 2);
-    // The author of a message may see it as well. A second key adds what that key may see.
+    // The author of a message may see it as well. If the client proves a second key, the events
+    // that this key may see are added.
     let mut author = relay.client().await;
     assert!(author.ask("s", &by_id).await.is_empty());
     assert_eq!(author.count(&by_id).await, 0);
@@ -104,7 +105,7 @@ async fn a_question_for_private_kinds_only_is_closed_until_a_party_asks() {
     for filters in &questions {
         assert!(!client.ask("s", filters.as_array().unwrap()).await.is_empty());
     }
-    // A wrap for another person is found only if it is for this client as well.
+    // A client finds a wrap for another person only if the client is a recipient as well.
     let (two, three) = (pubkey(2), pubkey(3));
     let others = [json!({"kinds": [1059], "#p": [three], "authors": [pubkey(9)]})];
     assert!(client.ask("s", &others).await.is_empty());

@@ -79,7 +79,8 @@ impl Relay {
             relay: nostr::RelayConfig::new(vec!["127.0.0.1:0".parse().unwrap()]),
             policy: policy::EventPolicy::default(),
         };
-        // Bounds apply to each connection of a test, and not to the address that they share.
+        // Bounds apply to each connection of a test, and not to the address that all connections
+        // share.
         config.proxies.trusted = LOOPBACK.to_vec();
         change(&mut config);
         let Config { server, mut relay, policy } = config;
@@ -129,7 +130,7 @@ pub(crate) async fn http(url: &str, path: &str, header: &str) -> (u16, String) {
     http_as(addr.parse().unwrap(), addr, path, header).await
 }
 
-/// Does the same, under the name `host`.
+/// Does the same as [`http`], with `host` in the Host header.
 pub(crate) async fn http_as(
     addr: SocketAddr,
     host: &str,

@@ -149,7 +149,7 @@ async fn a_question_has_a_bound_of_its_own_which_is_the_one_of_the_document() {
         let reason = received[2].as_str().unwrap();
         assert!(reason.contains("at most 262144 bytes"), "{reason}");
     }
-    // The subscription of that id has ended with its REQ.
+    // The refused REQ has also ended the earlier subscription with the same id.
     client.publish_new(&note(1, NOW_S, "nobody hears of it")).await;
     let event = note(1, NOW_S, "long").to_string();
     client.send_text(padded("[\"EVENT\",", &format!("{event}]"), longest + 1)).await;
@@ -158,7 +158,7 @@ async fn a_question_has_a_bound_of_its_own_which_is_the_one_of_the_document() {
     relay.stop().await;
 }
 
-/// A rate of `at_once` tokens that refills too slowly for a test to see a token return.
+/// A rate that begins with `at_once` tokens, and gains no token during a test.
 fn at_once(at_once: u64) -> Rate {
     Rate { per_minute: 1, at_once }
 }
@@ -284,8 +284,8 @@ async fn the_rows_that_questions_visit_are_counted() {
     relay.stop().await;
 }
 
-/// A spared key counts on the connection that has proved the key. Its events from other clients are
-/// not spared.
+/// A spared key exempts only the connection that has proved the key. Events of this key from other
+/// clients are not exempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spared_key_has_no_rates_once_it_is_proved() {
     let spared = |who| {
@@ -313,8 +313,8 @@ async fn a_spared_key_has_no_rates_once_it_is_proved() {
     for _ in 0..9 {
         assert_eq!(peer.count(&[json!({})]).await, 9);
     }
-    // A stranger gains nothing by the key's own events, and the peer has not used up the author's
-    // rate.
+    // A stranger who sends events of the spared key is not exempt, and the peer has not used up the
+    // author's rate.
     for (event, taken) in
         [(note(7, NOW_S, "a"), true), (note(7, NOW_S, "b"), false), (note(1, NOW_S, "c"), false)]
     {
@@ -322,7 +322,7 @@ async fn a_spared_key_has_no_rates_once_it_is_proved() {
     }
     let mut author = relay.client().await;
     assert_eq!(author.publish(&note(1, NOW_S, "d")).await.1, "");
-    // The lists in force now apply.
+    // After a reload, the peer's key is no longer spared.
     let limits = Limits { rates, ..Limits::default() };
     relay.reload.set(Settings { limits, ..Settings::default() }).unwrap();
     assert!(peer.publish(&note(7, NOW_S, "e")).await.1.starts_with("rate-limited: "));

@@ -162,8 +162,8 @@ async fn metrics_are_for_those_who_may_read_them() {
     relay.stop().await;
 }
 
-/// A web page from anywhere, in a browser of this network, may make its own name resolve to this
-/// server.
+/// A web page in a browser on this network can make its own host name resolve to this server (DNS
+/// rebinding).
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_are_not_read_under_the_name_of_a_stranger() {
     for (allow, strangers) in [("127.0.0.0/8", 403), ("0.0.0.0/0", 200)] {

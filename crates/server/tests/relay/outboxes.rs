@@ -1,5 +1,5 @@
-//! Messages that wait for clients that do not read are bounded in bytes and in time, for each
-//! client and for all clients together.
+//! Bounds of the messages that wait for clients that do not read: bytes and time, for each client
+//! and for all clients together.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::wire::{narrow, status, upgrade_on};
 const NOTES: usize = 60;
 const NOTE_BYTES: usize = 90_000;
 
-/// Publishes more bytes than fit between a server and a client that does not read.
+/// Publishes more bytes than the socket buffers between a server and a client hold.
 async fn fill(relay: &Relay) {
     let mut client = relay.client().await;
     for n in 0..NOTES {

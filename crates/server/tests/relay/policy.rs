@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use crate::kit::{NOW_S, Relay, http};
 
-/// An event with a nonce that gives its id exactly `bits` leading zero bits, and commits to this
-/// number.
+/// An event with an id of exactly `bits` leading zero bits, and with a nonce tag that commits to
+/// `bits`.
 pub(crate) fn worked(
     who: u8,
     created_at: u64,
@@ -162,8 +162,8 @@ async fn a_list_that_is_empty_admits_nobody() {
     relay.stop().await;
 }
 
-/// A and another author have a note each. Under every policy that keeps A from publishing, A can
-/// still delete and vanish.
+/// Two authors have a note each. Under every policy that keeps the first author from publishing,
+/// this author can still delete notes and vanish.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_not_publish_deletes_and_vanishes_all_the_same() {
     let none = EventPolicy::default;
@@ -222,7 +222,7 @@ async fn who_may_not_publish_deletes_and_vanishes_all_the_same() {
     }
 }
 
-/// An allow list must not let strangers store content under the name of a deletion.
+/// An allow list must not let strangers store content that is disguised as a deletion.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_keeps_nothing_by_calling_it_a_deletion() {
     let relay =

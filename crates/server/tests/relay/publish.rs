@@ -116,7 +116,8 @@ async fn replaced_deleted_and_vanished_events_are_refused_as_the_nips_say() {
     relay.stop().await;
 }
 
-/// Each kind of address and each recipient costs searches for which all other events wait.
+/// Each kind of address and each recipient requires searches, and all other events wait for these
+/// searches.
 #[tokio::test(flavor = "multi_thread")]
 async fn deletions_of_too_many_kinds_and_wraps_for_too_many_recipients_are_blocked() {
     let relay = Relay::start(|_| {}).await;
@@ -183,7 +184,7 @@ async fn a_request_to_vanish_from_another_path_of_this_host_is_refused_in_words(
     .await;
     let mut client = relay.client().await;
     client.publish_new(&note(1, 100, "mine")).await;
-    // A request that came by an import is known, and has deleted nothing either.
+    // An imported request is already stored, but has deleted nothing either.
     let others =
         ["wss://here.example", "wss://HERE.example:443/other/", "here.example"].map(request);
     for request in others.iter().chain([&brought]) {
@@ -232,7 +233,7 @@ async fn a_request_to_vanish_that_was_kept_is_carried_out_once_the_relay_knows_i
     relay.stop().await;
 }
 
-/// Of versions of the same time, the version with the lowest id wins, in any order of arrival
+/// Of two versions with the same time, the version with the lower id wins, in any order of arrival
 /// (NIP-01).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_version_that_loses_is_refused_and_one_that_is_kept_is_a_duplicate() {

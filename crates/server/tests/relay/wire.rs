@@ -36,7 +36,7 @@ pub(crate) fn status(head: &str) -> u16 {
     head.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// The first byte and the payload of the server's next frame that is no ping.
+/// The first byte and the payload of the server's next frame, without pings.
 pub(crate) async fn answer(stream: &mut TcpStream) -> (u8, Vec<u8>) {
     loop {
         let first = stream.read_u8().await.unwrap();

@@ -1,13 +1,14 @@
 //! Measures the embedded archive in one process, on a million events: ingest, size, restart,
-//! questions, explanations, and readers beside a writer. Prints each figure and its ratio to the
-//! reference, an earlier archive that this layout follows, measured on a machine of the same kind.
+//! questions, explanations, and readers beside a writer. Prints each figure and its ratio to a
+//! reference: the figure of an earlier archive of a similar layout on the same kind of machine.
 //!
 //!     cargo bench -p hark-store-embedded --bench archive -- [EVENTS] [DIR] [QUESTION]
 //!
-//! If DIR has the archive of an earlier run, the bench puts no events. With a QUESTION, the bench
-//! asks only the questions with these words in their name, each for three seconds, so that a
-//! profiler sees only these. The QUESTION `ingest` puts EVENTS without waiting for the disk, and
-//! does nothing else. The QUESTION `scrub` runs one pass of the slow check, and does nothing else.
+//! If DIR has the archive of an earlier run, the bench stores no events. With a QUESTION, the bench
+//! asks only the questions whose names contain QUESTION, each for three seconds, so that a profiler
+//! sees only these questions. The QUESTION `ingest` stores EVENTS events without waiting for the
+//! disk, and does nothing else. The QUESTION `scrub` runs one pass of the slow check, and does
+//! nothing else.
 
 mod measure;
 mod questions;
@@ -28,7 +29,7 @@ use crate::measure::{NoSync, cpu, cpu_here, folder_bytes, rss_anon_mb, sync_floo
 use crate::questions::{explanations, questions, readers_beside_a_writer};
 use crate::sample::sample;
 
-/// The binary uses the same allocator.
+/// The allocator that the binary uses.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -37,7 +38,7 @@ fn open(dir: &Path) -> EmbeddedStore {
         .expect("the shelf opens")
 }
 
-/// Measures the archive's own share of the time of ingest, with and without Nostr's rules.
+/// Measures the archive's own share of the ingest time, with and without Nostr's rules.
 fn without_sync(dir: &Path, count: usize) {
     let both: [(&str, Box<dyn Rules>); 2] =
         [("32, no sync", Box::new(NostrRules)), ("... nor rules", Box::new(KeepAll))];
@@ -54,7 +55,7 @@ fn without_sync(dir: &Path, count: usize) {
     }
 }
 
-/// Puts `count` events in batches; generation is not timed.
+/// Stores `count` events in batches. The generation of the events is not timed.
 fn ingest(store: &EmbeddedStore, events: &mut Events, name: &str, count: usize, batch: usize) {
     let (mut spent, mut wall, mut bytes) = (Duration::ZERO, Duration::ZERO, 0);
     let mut here = Duration::ZERO;

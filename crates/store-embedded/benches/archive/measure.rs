@@ -48,7 +48,7 @@ pub(crate) fn sync_floor(dir: &Path, bytes: usize) {
     std::fs::remove_file(dir.join("sync-floor")).expect("removes");
 }
 
-/// The machine's disk without syncs. Only the archive's own share of the time remains.
+/// The machine's disk without syncs, for measuring only the archive's own share of the time.
 pub(crate) struct NoSync;
 
 struct NoSyncFile(Box<dyn DiskFile>);
@@ -93,7 +93,7 @@ impl Disk for NoSync {
     }
 }
 
-/// Memory of the process that no file backs, in MB.
+/// Anonymous resident memory of the process, in MB.
 pub(crate) fn rss_anon_mb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

@@ -15,8 +15,8 @@ use crate::shapes::SHAPES;
 /// Number of questions of each type.
 const PARAMETERS: usize = 300;
 
-/// Takes an answer as a socket does: copies the wire bytes. Returns the number of rows and of
-/// visited rows.
+/// Asks a question, and copies the wire bytes of the answer as for a socket. Returns the number of
+/// rows and of visited rows.
 fn ask(store: &EmbeddedStore, query: &Query, out: &mut Vec<u8>) -> (usize, u64) {
     out.clear();
     let mut rows = 0;

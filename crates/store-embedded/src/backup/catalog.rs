@@ -24,8 +24,8 @@ pub struct LogCopy {
     /// The log's salt. A log with the same number and generation but another salt is a different
     /// log.
     pub salt: u32,
-    /// Number of bytes that were copied. The file of the copy may be longer; its further bytes do
-    /// not count.
+    /// Number of bytes that were copied. The file of the copy may be longer; the bytes after this
+    /// length are ignored.
     pub bytes: u64,
     /// CRC32C of these bytes.
     pub crc: u32,

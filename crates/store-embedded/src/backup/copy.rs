@@ -10,8 +10,8 @@ use crate::disk::{Disk, DiskFile};
 /// Bytes per read.
 const PIECE: usize = 1 << 20;
 
-/// Reads `bytes` bytes, passes each piece to `each`, and returns the CRC32C of the bytes, which
-/// continues `crc`. If the file ends earlier, the result is an error.
+/// Reads `bytes` bytes, passes each piece to `each`, and returns `crc` extended by these bytes
+/// (CRC32C). If the file ends earlier, the result is an error.
 pub(super) fn pass(
     from: &mut dyn Read,
     bytes: u64,

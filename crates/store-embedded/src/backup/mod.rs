@@ -2,9 +2,9 @@
 //! while a server runs, and an archive can be restored from the backup.
 //!
 //! One small file, the catalog ([`BackupCatalog`]), lists the contents of a backup and is replaced
-//! atomically. The bytes of a copy that the catalog counts never change: new bytes are appended
-//! after these bytes, or go to new files. So if a backup is interrupted at any point, the former
-//! backup is still valid.
+//! atomically. The copied bytes that the catalog lists never change: new bytes are appended after
+//! these bytes, or go to new files. So if a backup is interrupted at any point, the former backup
+//! is still valid.
 //!
 //! Only logs are copied, since segments are derived from logs. A backup needs no lock, because logs
 //! never change, except that the last log grows. A copy of all logs that one MANIFEST names is
@@ -12,8 +12,8 @@
 //! removes a log that the backup has not copied yet, there is a new MANIFEST, and the copying
 //! begins again with the new MANIFEST. Copies that were finished before are used again.
 //!
-//! [`pack`] instead writes a backup into one file. This file is the state of one moment and never
-//! changes.
+//! [`pack`] instead writes a backup into one file. This file has the state of the archive at one
+//! moment and never changes.
 
 mod catalog;
 mod copy;
@@ -101,7 +101,7 @@ impl BackupError {
     }
 
     /// Whether the error means that a log of an older MANIFEST is gone. If there is a new MANIFEST,
-    /// this is no fault.
+    /// the backup begins again and does not fail.
     fn is_stale(&self) -> bool {
         match self {
             Self::Io { cause, .. } | Self::Log(LogError::Io { cause, .. }) => {

@@ -60,7 +60,8 @@ pub struct SavedShelf {
 #[derive(Clone)]
 pub(super) struct KnownCopy {
     pub(super) copy: LogCopy,
-    /// Whether the log was already complete when it was copied: then the copy has all its bytes.
+    /// Whether the log was already complete when it was copied. If so, the copy has all bytes of
+    /// the log.
     pub(super) is_all: bool,
 }
 

@@ -192,7 +192,7 @@ impl PackReader<'_> {
         BackupError::Packed { path: self.path.into(), offset }
     }
 
-    /// Makes the error of a failed read. An early end of the file counts as damage.
+    /// Returns the error for a failed read. An early end of the file counts as damage.
     fn cut(&self, cause: io::Error) -> BackupError {
         if cause.kind() == io::ErrorKind::UnexpectedEof {
             return self.damaged(self.at);

@@ -95,9 +95,9 @@ impl WriteStep<'_> {
                 }
             }
         }
-        // All records are found before the first is deleted. Only then is it known whether this
-        // step can delete all these records. The put must be in the same batch as the last of its
-        // deletions.
+        // All records are found before the first record is deleted, because their number decides
+        // whether this step can delete all of these records. The put must be in the same batch as
+        // the last of its deletions.
         let mut erased = Vec::new();
         if let Some(slot) = &effects.slot {
             let here = Position::of(record);
@@ -165,7 +165,8 @@ impl WriteStep<'_> {
     }
 
     /// Adds the deletions of the found records to the batch. With `is_erased`, the records must be
-    /// gone from all files within `erase_within`. Records that were only replaced need not be.
+    /// gone from all files within `erase_within`. Records that were only replaced have no such
+    /// deadline.
     fn delete(&mut self, found: &[Position], is_erased: bool) {
         let Some(salt) = self.writing.tail.as_ref().map(|tail| tail.salt) else { return };
         let mut erase = (is_erased && !found.is_empty()).then(|| self.jobs.erase_schedule());
@@ -193,7 +194,7 @@ impl WriteStep<'_> {
         searches.find(&among, query, wanted)
     }
 
-    /// Finds the records that hold a slot, that is, that match its query.
+    /// Finds the holders of a slot, that is, the records that match `slot`.
     fn holders(&mut self, slot: &Query) -> Result<Option<Vec<Position>>, CommitError> {
         let LogWriterState { searches, frames, .. } = &mut *self.writing;
         let among = WrittenRecords { view: self.view, frames, terms: self.terms };

@@ -147,8 +147,8 @@ fn append(
     let frames = Arc::make_mut(frames);
     let end = tail.len + frames.len() as u64;
     if end > log.room() {
-        // This error needs a record that deletes tens of millions of other records. Such a batch
-        // could not be read back correctly.
+        // This error occurs only if a record deletes tens of millions of other records. Such a
+        // batch could not be read back correctly.
         return failed(format!("a batch would make it {end} bytes long"));
     }
     start.clear();

@@ -17,7 +17,7 @@ pub(crate) fn has_lost(shelf: &OpenShelf, view: &ShelfView, before: &ReadFaults)
     if !before.have_grown() {
         return false;
     }
-    // The losses have grown even if another thread found the failed read first.
+    // The number of losses has grown even if another thread found the failed read first.
     note_unreadable(shelf, view);
     shelf.view.has_losses_since(before)
 }

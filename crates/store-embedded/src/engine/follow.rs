@@ -1,8 +1,9 @@
 //! Handing a shelf over to another process, and following the writes of that process.
 //!
 //! A process that follows needs only the log. It reads the synced batches of the writing process
-//! through its open map of the log, and applies these batches as a start of the server does. So
-//! both processes see the same records, though each process has its own sequence numbers.
+//! through its open map of the log, and applies these batches in the same way as a server that
+//! starts. So both processes see the same records, though each process has its own sequence
+//! numbers.
 
 use std::io;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub enum FollowError {
     /// Another process has changed the shelf in the meantime.
     #[error("another process has changed the archive meanwhile")]
     Changed,
-    /// The log differs from the position that the other process reported.
+    /// The log does not reach the position that the other process reported, or is damaged.
     #[error("log {log} is shorter than {bytes} bytes, or damaged")]
     NotWhole {
         /// The log's number.
@@ -77,8 +78,8 @@ impl EmbeddedStore {
         Ok(self.end())
     }
 
-    /// Resumes writing after [`EmbeddedStore::release`], after a check that the other process has
-    /// written nothing. The caller ensures that the other process will never write.
+    /// Resumes writing after [`EmbeddedStore::release`]. Returns an error if the other process has
+    /// written anything. The caller ensures that the other process will never write.
     pub fn resume(&self) -> Result<(), FollowError> {
         let mut writing = self.shelf.writer.lock();
         let released = writing.released.take().ok_or(FollowError::NotWriting)?;
@@ -119,7 +120,8 @@ impl EmbeddedStore {
     }
 
     /// Notes the position from which another process follows the log; `None` if no process follows.
-    /// Maintenance then does not rewrite the logs that the other process has to read.
+    /// While a process follows, maintenance does not rewrite the logs that the other process has
+    /// to read.
     pub fn followed(&self, from: Option<LogPosition>) {
         self.shelf.jobs.set_followed_from(from.map(|mark| mark.log));
     }

@@ -10,7 +10,7 @@ use crate::manifest::LogEntry;
 use crate::options::EmbeddedOptions;
 use crate::space::errors::is_passing;
 
-/// Number of heads waiting to be sealed at which the writer waits.
+/// If this many heads wait to be sealed, the writer waits until a head is sealed.
 const FROZEN_MAX: usize = 4;
 
 /// Begins a new log and head. Maintenance seals the old head.

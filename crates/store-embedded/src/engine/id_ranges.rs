@@ -54,12 +54,12 @@ impl ShelfRanges {
         Position { time, id }
     }
 
-    /// Charges for work, as a number of rows.
+    /// Adds `rows` to the cost of the query.
     fn visit(&self, rows: u64) {
         self.visited.set(self.visited.get() + rows);
     }
 
-    /// Charges every part for work.
+    /// Adds `rows_each` for each part to the cost of the query.
     fn visit_parts(&self, rows_each: u64) {
         self.visit((self.view.segments.len() + self.view.heads().count()) as u64 * rows_each);
     }

@@ -163,7 +163,7 @@ fn replay(
     Ok(true)
 }
 
-/// Marks the rows of `id` dead whose records are in the log numbered `log`.
+/// Marks as dead the rows of `id` whose records are in the log numbered `log`.
 fn kill<'a>(
     segments: &[Arc<Segment>],
     heads: impl Iterator<Item = &'a Arc<Head>>,

@@ -1,9 +1,9 @@
 //! The engine of a shelf that this process has opened.
 //!
 //! Read in this order: `shelf` (the four parts), `files`, `writer` and `current_view` (three of
-//! them; the fourth is in `maintenance::jobs`), `open` and `load` (start and recovery),
-//! `embedded_store` (the trait of the archive), `commit` and `apply` (the one writer), `search`, and
-//! `follow` (handing over to another process).
+//! these parts; the fourth is in `maintenance::jobs`), `open` and `load` (start and recovery),
+//! `embedded_store` (the implementation of `Store`), `commit` and `apply` (the only writer),
+//! `search`, and `follow` (handing over to another process).
 
 mod apply;
 pub(crate) mod commit;

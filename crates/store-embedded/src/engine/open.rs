@@ -51,8 +51,8 @@ impl EmbeddedStore {
         let mut notes = Vec::new();
         let loaded = load(dir, rules, options, manifest, Some(&mut notes));
         if loaded.is_err() || !notes.is_empty() {
-            // Rebuilding segments has left files of old segments, even if it was cut short. Files
-            // that cannot be removed now are removed at the next start.
+            // Rebuilding segments leaves files of old segments, even if the rebuild was
+            // interrupted. Files that cannot be removed now are removed at the next start.
             let tidied = read_manifest(&*disk, dir)
                 .and_then(|now| now.map_or(Ok(()), |now| remove_orphans(&*disk, dir, &now)));
             if loaded.is_ok() {

@@ -42,7 +42,7 @@ pub enum ShelfOpenError {
     },
 }
 
-// The error is not `#[from]`: its text is already in the message, and would be printed twice as the
+// The error is not `#[from]`: its text is already in the message, and would be printed again as the
 // cause.
 impl From<LogError> for ShelfOpenError {
     fn from(error: LogError) -> Self {

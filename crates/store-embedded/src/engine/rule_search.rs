@@ -31,7 +31,7 @@ const SLOT_BYTES_MAX: usize = 256;
 #[derive(Debug, PartialEq)]
 pub(super) enum WriteKey {
     Put(Id),
-    /// The query of an erase without its limit, which becomes lower with each step.
+    /// The query of an erase, without the limit, because each step lowers the limit.
     Erase(Box<Query>),
 }
 
@@ -104,7 +104,7 @@ pub(super) struct RuleSearches {
 
 impl RuleSearches {
     /// Begins a step of a write. `key` is given only for the last write of a batch. If the paused
-    /// searches belong to this write, they go on; otherwise they are dropped.
+    /// searches belong to this write, they continue; otherwise they are dropped.
     pub(super) fn begin(&mut self, key: Option<&WriteKey>) {
         self.left = SEARCH_STEP;
         self.current.clear();
@@ -330,7 +330,7 @@ mod tests {
         let done = store.commit(&[event(5_000, 2, 5, &foreign[..2_500])]).unwrap();
         assert!(matches!(done.outcomes[..], [Outcome::Stored { .. }]));
         assert_eq!((done.erased.len(), read(&store) - before), (0, 0), "read");
-        // A deletion reads only those of the author's own records that it names.
+        // A deletion reads only the records that it names and that have the same author.
         let mut named = foreign[..2_000].to_vec();
         named.extend([id_of(&all[50]), id_of(&all[2_500])]);
         let done = store.commit(&[event(5_001, 2, 5, &named)]).unwrap();

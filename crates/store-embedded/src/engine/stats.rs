@@ -74,7 +74,7 @@ fn add_segment(stats: &mut StoreStats, segment: &Segment) {
     add_span(stats, (rows > 0).then_some((segment.file.oldest, segment.file.newest)));
 }
 
-/// Widens the range of the archive's times.
+/// Extends the time range in `stats` by `span`.
 fn add_span(stats: &mut StoreStats, span: Option<(u64, u64)>) {
     if let Some((oldest, newest)) = span {
         stats.oldest = Some(stats.oldest.map_or(oldest, |known| known.min(oldest)));

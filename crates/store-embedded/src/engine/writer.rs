@@ -140,7 +140,7 @@ impl LogWriterState {
         self.searches.forget();
     }
 
-    /// Postpones the current write to its next step. This step applies no part of the write.
+    /// Postpones the current write to its next step. The current step applies no part of the write.
     pub(super) fn pause(&mut self) -> Outcome {
         self.step.unfinished = true;
         Outcome::Erased(0)

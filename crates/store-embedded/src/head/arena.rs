@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of items per chunk, of chunks per directory, and of directories. Together they exceed
-/// the items of any log.
+/// The number of items per chunk, of chunks per directory, and of directories. The product of these
+/// three numbers is greater than the number of items of any log.
 const ITEMS: usize = 1024;
 
 type ArenaChunk<T> = OnceLock<Box<[T]>>;

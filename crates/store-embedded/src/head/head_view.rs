@@ -251,8 +251,8 @@ impl Source for HeadView {
         match kind {
             Some(kind) if !self.writing => {
                 let words = || {
-                    // All words are read, also of rows beyond this view: the sorted rows are shared
-                    // with views that show more rows.
+                    // The bits of all rows are read, even of rows beyond this view: the sorted rows
+                    // are shared with views that show more rows.
                     let firsts = (0..self.head.inserted()).step_by(CHUNK);
                     let chunks = firsts.filter_map(|row| self.head.chunk(row));
                     chunks.flat_map(|chunk| chunk.dead.words()).collect::<Vec<u64>>()

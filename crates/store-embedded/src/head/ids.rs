@@ -15,7 +15,8 @@ const ROW_BITS: u32 = ROWS_MAX.trailing_zeros() + 1;
 /// tables; only the last table takes new rows. The high bits of a slot hold the highest bits of the
 /// hash. So a slot of another id is nearly always recognised without reading its row.
 pub(super) struct Ids {
-    /// Slots of the first table, a power of two; each further table has twice as many.
+    /// Number of slots of the first table, a power of two. Each table has twice as many slots as
+    /// the previous table.
     slots: usize,
     tables: [OnceLock<Box<[AtomicU32]>>; ID_TABLES],
 }

@@ -1,7 +1,7 @@
 //! The posting lists of a head: the ordered rows of each term and kind.
 //!
 //! The lists are entries of a hash table with chains. An insert touches little memory outside the
-//! cache: the start of the chain, the entry, and for a longer list also the list. An entry is one
+//! cache: the start of the chain, the entry, and for a long list the list itself. An entry is one
 //! cache line: the newest time, and the first few rows.
 
 use std::ops::{ControlFlow, Range};
@@ -16,8 +16,9 @@ use super::word_run::WordRun;
 
 /// Maximum number of rows in the entry itself.
 const INLINE: usize = 7;
-/// Number of kinds of a term whose entries form a list that starts at the term's first entry. A
-/// search reads this list entry by entry. Entries of further kinds are also in chains of their own.
+/// Number of entries of a term, one for each kind, that are found only through the term's first
+/// entry. Each entry links to the next, and a search follows these links. The entries of all
+/// further kinds of the term are also in hash chains of their own.
 const FEW_KINDS: usize = 16;
 /// Number of tables of chains. Each table has four times as many chains as the previous table. A
 /// table takes new entries once the chains of all previous tables have one entry on average.
@@ -36,8 +37,8 @@ struct ListEntry {
     next: AtomicU32,
     /// The next entry of the same term.
     sibling: AtomicU32,
-    /// The long list. It has all rows of the entry if they do not fit into the entry, or if a row
-    /// has arrived out of order.
+    /// The long list. If the rows do not fit into the entry, or if a row has arrived out of order,
+    /// the long list has all rows of the entry.
     long: AtomicU32,
     /// Whether the entry is in the chain of its term and kind (true) or in the chain of its term
     /// (false).
@@ -85,7 +86,7 @@ pub(super) struct PostingLists {
     every: ListEntry,
 }
 
-/// If a term has many kinds: the hash that selects the chain of the term and one kind.
+/// Returns the hash that selects the chain of one kind of a term that has many kinds.
 fn far(term: u64, kind: u32) -> u64 {
     term ^ u64::from(kind).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -10,7 +10,7 @@ use crate::segment::file::partition;
 
 /// Maximum number of rows in the tail. A row is inserted at its place in the tail.
 const TAIL: usize = 28;
-/// Number of rows of the middle at which it is merged into the oldest rows.
+/// If the middle has this many rows, the middle is merged into the oldest rows.
 const MIDDLE: usize = 1024;
 
 /// Immutable rows, oldest first.
@@ -24,7 +24,8 @@ pub(super) struct LongList {
     turn: AtomicU32,
     len: AtomicU32,
     tail: [AtomicU32; TAIL],
-    /// The middle, which receives the rows of a full tail; and all older rows.
+    /// The two sorted parts before the tail: the middle, which receives the rows of a full tail,
+    /// and all older rows.
     older: ArcSwapOption<[SharedRows; 2]>,
 }
 

@@ -40,7 +40,7 @@ mod table;
 mod tests;
 mod word_run;
 
-/// The least average number of bytes of text per distinct word, in any text.
+/// Minimum of the average number of text bytes per distinct word, over all texts.
 const TEXT_BYTES_PER_WORD: usize = 4;
 /// Approximate upper bound for the bytes of memory that a record takes in a head. It assumes that
 /// no other record has the same labels and words.
@@ -183,8 +183,8 @@ impl Head {
         self.record_at(row, self.row(row)?.offset)
     }
 
-    /// Returns the record of a row, which is at `offset`. The first call for a row verifies the
-    /// checksum.
+    /// Returns the record of a row. The record's frame is at `offset`. The first call for a row
+    /// verifies the checksum.
     #[inline]
     fn record_at(&self, row: u32, offset: u32) -> Option<Record<'_>> {
         let (verified, at) = (&self.chunk(row)?.verified, row % CHUNK as u32);
@@ -204,7 +204,7 @@ impl Head {
         record
     }
 
-    /// Lets the next read of each record verify the checksum again.
+    /// Makes the next read of each record verify the checksum again.
     pub(crate) fn forget_verified(&self) {
         let firsts = (0..self.inserted()).step_by(CHUNK);
         firsts.filter_map(|row| self.chunk(row)).for_each(|chunk| chunk.verified.clear_all());

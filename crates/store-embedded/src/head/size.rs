@@ -1,7 +1,7 @@
 //! The size of a head.
 
-/// Maximum number of rows in a head, also if a single batch is larger. The tests of this crate use
-/// a smaller maximum.
+/// Maximum number of rows in a head, even if a single batch has more records. The tests of this
+/// crate use a smaller maximum.
 pub const ROWS_MAX: usize = if cfg!(test) { 1 << 14 } else { 1 << 22 };
 
 /// Approximate bytes of memory of a row in the table, in the id index, in the list of all rows, and

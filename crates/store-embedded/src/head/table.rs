@@ -37,8 +37,8 @@ pub(super) struct TableChunk {
     pub(super) rows: Box<[OnceLock<HeadRow>]>,
     /// Rows that are durably deleted.
     pub(super) dead: AtomicBits,
-    /// Rows that a synced batch or the current batch has deleted. All rows of `dead` are also in
-    /// here.
+    /// Rows that a synced batch or the current batch has deleted. `doomed` includes all rows of
+    /// `dead`.
     pub(super) doomed: AtomicBits,
     /// Rows with a checksum that was verified since the last [`super::Head::forget_verified`].
     pub(super) verified: AtomicBits,

@@ -11,7 +11,7 @@ use super::*;
 const SECRET: [u8; 16] = [7; 16];
 
 /// Makes records with few times, kinds and labels, and with ids that share their first bytes. So
-/// lists grow at any position.
+/// rows are inserted at any position of a list.
 fn records(count: usize, seed: u64) -> Vec<Vec<u8>> {
     let mut random = Random::new(seed);
     let one = |at: usize| {

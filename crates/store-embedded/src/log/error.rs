@@ -30,7 +30,7 @@ pub enum LogError {
         /// The log's file.
         path: PathBuf,
     },
-    /// A frame is damaged that was synced, or that other frames follow.
+    /// A frame is damaged, although the frame was synced or is followed by other frames.
     #[error("{path} is damaged at byte {offset}, in what had been synced")]
     Damaged {
         /// The log's file.

@@ -21,7 +21,7 @@ const RECORD_BYTES: usize = 2048;
 pub struct Log {
     /// The log's number; logs are ordered by number.
     pub number: u32,
-    /// How often the log was rewritten.
+    /// Number of times that the log was rewritten.
     pub generation: u32,
     path: PathBuf,
     salt: u32,
@@ -36,7 +36,8 @@ pub struct Log {
     pub dead_bytes: AtomicU64,
     /// Number of dead records in the file.
     pub dead_records: AtomicU64,
-    /// Data of the rewrite that made this file; unknown after a start.
+    /// Data of the rewrite that made this file. A process that opens the file later does not know
+    /// these data.
     rewritten: OnceLock<LogRewrite>,
 }
 
@@ -152,8 +153,8 @@ impl Log {
     /// Copies the data of the last rewrite from another map of the log.
     pub fn copy_rewrite_data(&self, other: &Self) {
         if let Some(rewritten) = other.rewritten.get() {
-            // If a newer rewrite made this file, the file already has the data of that rewrite,
-            // which stay.
+            // If a newer rewrite made this file, the data of that rewrite are already set and do
+            // not change.
             let _ = self.rewritten.set(rewritten.clone());
         }
     }

@@ -19,14 +19,15 @@ pub const BODY_MAX: usize = 64 << 20;
 /// this crate use a smaller maximum, so they write less.
 pub const BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { u32::MAX as u64 };
 /// Length of a log at which the next log begins, whatever the settings are. The batch that reaches
-/// this length may be as long again: a request to vanish can delete millions of records at once.
+/// this length may itself be almost this long: a request to vanish can delete millions of records
+/// at once.
 pub const LOG_BYTES_MAX: u64 = BYTES_MAX.div_ceil(2);
 
 /// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFrame<'a> {
-    /// The start of a batch: frames of this many bytes follow, which are synced together. If a
-    /// batch at the end of the last log is unfinished, none of its writes was acknowledged.
+    /// The start of a batch: frames of this many bytes in total follow, and are synced together. If
+    /// a batch at the end of the last log is unfinished, none of its writes was acknowledged.
     Batch(u32),
     /// A record was put.
     Put(&'a [u8]),

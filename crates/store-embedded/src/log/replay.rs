@@ -146,7 +146,7 @@ fn batch(bytes: &[u8], salt: u32, frames: &mut Vec<usize>) -> Option<usize> {
 
 /// Whether another batch follows the damaged batch at the start of `bytes`. If so, the damaged
 /// batch had been synced. Only one batch is written at a time, so a crash cannot leave a batch
-/// behind a torn batch.
+/// after a torn batch.
 fn later_batch(bytes: &[u8], salt: u32) -> bool {
     let start = 4u32.to_le_bytes();
     let mut starts = bytes.windows(4).enumerate().skip(1).filter(|(_, four)| *four == start);

@@ -1,9 +1,9 @@
 //! Replaces damaged addresses of a segment. Maintenance does not use damaged addresses, but makes
 //! new ones from the segment's logs.
 //!
-//! The index of the segment has the time of each row and the hash of each row's id. So each record
-//! of the logs is looked up by its id, as a question does, and the row that is found gets the
-//! record's address.
+//! The index of the segment has the time of each row and the hash of each row's id. So the id of
+//! each record in the logs is looked up in the index, and the row that is found gets the record's
+//! address.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::segment::{self, RecordAddress, SegmentSection};
 use crate::space::job_room::{BESIDE_OTHERS, room_for};
 use crate::term::TermHasher;
 
-/// The sections that finding a row by its id needs.
+/// The sections that are needed to find a row by its id.
 const NEEDED: [SegmentSection; 4] = [
     SegmentSection::Times,
     SegmentSection::IdHashes,
@@ -32,9 +32,9 @@ const NEEDED: [SegmentSection; 4] = [
     SegmentSection::IdFilter,
 ];
 
-/// Returns an error if the addresses of a segment have a wrong checksum, or if `agree` is false
-/// because they do not lead to records. After an error, the next round of maintenance replaces the
-/// addresses or the segment.
+/// Returns an error if the addresses of a segment have a wrong checksum, or if `agree` is false,
+/// which means that the addresses do not lead to records. After an error, the next round of
+/// maintenance replaces the addresses or the segment.
 pub(super) fn trust_addresses(
     (files, jobs): (&ShelfFiles, &ShelfJobs),
     segment: &Segment,
@@ -106,8 +106,8 @@ pub(super) fn remake_addresses(
     Ok(renewed)
 }
 
-/// Finds the address of each row of a segment in its logs; `None` if a live row's record is not
-/// there.
+/// Finds the address of each row of a segment in the segment's logs; `None` if the logs lack the
+/// record of a live row.
 fn find_addresses(
     terms: &TermHasher,
     disk: &dyn Disk,

@@ -3,11 +3,11 @@
 //! Only the segment's index is damaged. Its addresses are in another file with its own checksum. If
 //! they are damaged, they are replaced first (`damaged_addresses`). The dead rows are in memory,
 //! and the records are in the logs, each with its own checksum. So the segment is rebuilt in the
-//! way in which a head is sealed: each log gets one new segment. So the memory does not grow with
-//! the size of the damaged segment. Its words are packed while they are found
+//! same way as a head is sealed: each log gets one new segment. The memory thus does not grow with
+//! the size of the damaged segment. The words of a log are packed while they are found
 //! (`segment::gathered`): a log that was written before search was enabled may have far more words
 //! than a head. Maintenance merges the new segments later. If any record cannot be read, nothing is
-//! changed, since then the damage is not only in the index.
+//! changed, because the damage is then not limited to the index.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,8 +49,8 @@ fn remake_segment(shelf: &OpenShelf, bad: &Arc<Segment>) -> Result<usize, Mainte
     if !bad.has_sound_addresses() {
         return Err(damaged());
     }
-    // All new segments together need as much space as the damaged segment, one trailer more for
-    // each, and the ids if the damaged segment has no ids.
+    // All new segments together, each with its own trailer, need at most twice the space of the
+    // damaged segment, plus the ids if the damaged segment has no ids.
     let ids = if bad.file.has_ids { 0 } else { u64::from(bad.file.rows) * 33 };
     let mut needs =
         bad.file.bytes() * 2 + ids + bad.addresses.bytes() + shelf.view.load().dead_files_max();

@@ -35,8 +35,8 @@ impl DeadBytes {
         dead
     }
 
-    /// Dead bytes that rewrites will free without another delete. `dead_bytes_max` bytes may stay
-    /// spread over logs.
+    /// Dead bytes that rewrites will free without another delete. Up to `dead_bytes_max` bytes may
+    /// stay spread over logs.
     pub(crate) fn reclaimable(&self, dead_bytes_max: u64) -> u64 {
         self.due + self.spread.saturating_sub(dead_bytes_max)
     }

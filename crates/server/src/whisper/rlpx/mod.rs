@@ -1,14 +1,14 @@
 //! RLPx, the encrypted connections of Ethereum's nodes, and the base protocol of devp2p on top of
 //! RLPx.
 //!
-//! A connection begins with the key exchange of [`handshake`]. All later data is in the frames of
-//! [`frame`]. Both sides send a hello ([`hello`]). Later messages are compressed with Snappy
-//! (EIP-706), if both sides have version 5 or higher. A frame has one message: its code as an RLP
-//! number, and its content.
+//! A connection begins with the key exchange of [`handshake`]. All later data is sent in frames
+//! ([`frame`]). Both sides first send a hello ([`hello`]). If both hellos have version 5 or higher,
+//! all later messages are compressed with Snappy (EIP-706). A frame has one message: the message's
+//! code as an RLP number, and the message's content.
 //!
 //! Hark has its own implementation, because every crate for RLPx is a part of an Ethereum node. The
-//! cryptography comes from RustCrypto and libsecp256k1. A peer's data takes no more memory than the
-//! bytes received so far and [`READ_BYTES`].
+//! cryptography comes from RustCrypto and libsecp256k1. Memory for a frame is reserved only as
+//! the frame's bytes arrive, in steps of [`READ_BYTES`].
 
 use std::io;
 
@@ -28,7 +28,7 @@ pub mod frame;
 pub mod handshake;
 pub mod hello;
 
-/// Number of bytes of a frame that are read at once.
+/// Maximum number of bytes of a frame for which memory is reserved at a time.
 pub const READ_BYTES: usize = 64 << 10;
 /// Capacity that a buffer keeps between two messages, in bytes.
 const KEPT_BYTES: usize = 16 << 10;

@@ -13,7 +13,7 @@ type Connected = RlpxConnection<ReadHalf<DuplexStream>, WriteHalf<DuplexStream>,
 const SHH: SubProtocol = SubProtocol { name: "shh", version: 6, codes: 128 };
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// Records the most bytes held, and allows up to a maximum.
+/// Records the largest number of bytes in use, and allows at most `max` bytes.
 #[derive(Clone, Default)]
 struct Held {
     most: Arc<AtomicUsize>,
