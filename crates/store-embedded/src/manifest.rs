@@ -29,11 +29,11 @@ pub struct LogEntry {
     pub number: u32,
     /// How often the log was rewritten.
     pub generation: u32,
-    /// All deletions in logs below this number have been applied to this file: it no longer has
-    /// their records.
+    /// All deletions in logs below this number have been applied to this file, which no longer has
+    /// the deleted records.
     pub purged: u32,
-    /// Bytes of dead records and of deletions in the log when the manifest was written. The number
-    /// decides when the log is rewritten.
+    /// Bytes of dead records and of deletions in the log when the manifest was written. Maintenance
+    /// decides by this count when to rewrite the log.
     pub dead_bytes: u64,
     /// Number of dead records in the log when the manifest was written.
     pub dead_records: u64,
@@ -70,7 +70,7 @@ pub struct SegmentEntry {
 /// The content of MANIFEST.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// The shelf's secret, from which hashes are keyed.
+    /// The shelf's secret, the key of its hash functions.
     pub secret: [u8; SECRET],
     /// The logs, ascending by number.
     pub logs: Vec<LogEntry>,
@@ -199,7 +199,7 @@ impl Manifest {
             "log" => {
                 let (number, generation, purged) = (next()?, next()?, next()?);
                 let dead_bytes = wide()?;
-                // Earlier versions did not write this number.
+                // Earlier versions did not write the number of dead records.
                 let dead_records = if rest.split(' ').count() > 4 { wide()? } else { 0 };
                 self.logs.push(LogEntry { number, generation, purged, dead_bytes, dead_records });
             }

@@ -124,8 +124,8 @@ impl Map {
         }
     }
 
-    /// Makes the system read a part of the file from the disk in large pieces. The call does not
-    /// wait. For a part of which soon all bytes are needed.
+    /// Makes the system read a part of the file, of which all bytes are needed soon, from the disk
+    /// in large pieces. The call does not wait for the reads.
     pub fn read_ahead(&self, part: Range<usize>) {
         if let Some(RegisteredMap { bytes, .. }) =
             self.0.as_ref().filter(|map| part.end <= map.bytes.len())
@@ -135,8 +135,8 @@ impl Map {
         }
     }
 
-    /// Prefetches about as many bytes from `at` as a typical record has into the processor's cache.
-    /// The call does not wait.
+    /// Prefetches the bytes from `at` into the processor's cache, about as many as a typical record
+    /// has. The call does not wait.
     #[inline]
     pub fn prefetch(&self, at: usize) {
         #[cfg(target_arch = "x86_64")]
@@ -155,9 +155,9 @@ fn open(path: &Path) -> io::Result<File> {
     SafePath::of(path)?.open(OFlags::RDONLY, 0)
 }
 
-/// Maximum number of pages that are replaced one by one in a map that spares its readable pages. If
-/// there is a readable page on each side of every such page, these pages take half of the mappings
-/// of a process.
+/// Maximum number of pages that are replaced one by one in a map that spares its readable pages. In
+/// the worst case, each replaced page has a readable page on both sides, and the map takes half of
+/// the mappings of a process.
 const PAGES_SPARING: u32 = 16_384;
 
 /// Number of cache lines that are prefetched for a record.
@@ -209,7 +209,7 @@ mod bus {
     /// The previous action of the signal.
     static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-    /// Catches the signal from now on.
+    /// Installs the handler of SIGBUS. Only the first call has an effect.
     pub(super) fn catch() -> io::Result<()> {
         static CAUGHT: OnceLock<Result<(), i32>> = OnceLock::new();
         let caught = CAUGHT.get_or_init(|| install().map_err(|e| e.raw_os_error().unwrap_or(0)));
@@ -228,7 +228,8 @@ mod bus {
         ours.sa_sigaction = handler as usize;
         // The handler runs on the thread's signal stack, if the thread has one of its own.
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: both point to structs of this function; `handle` does only what a handler may do.
+        // SAFETY: the pointers are null or point to structs of this function; `handle` does only
+        // what a handler may do.
         unsafe {
             if libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) != 0 {
                 return Err(io::Error::last_os_error());
@@ -255,8 +256,8 @@ mod bus {
         if is_fault && replace(address) {
             return;
         }
-        // SAFETY: restores the previous action. Then a fault occurs again at once, and any other
-        // signal is sent again.
+        // SAFETY: restores the previous action. Then a fault occurs again at once, and a SIGBUS
+        // that a process has sent is raised again.
         unsafe {
             let before = BEFORE.get().map_or(ptr::null(), ptr::from_ref);
             libc::sigaction(signal, before, ptr::null_mut());

@@ -45,7 +45,7 @@ impl MapSlot {
         }
     }
 
-    /// Takes the slot for a map; returns false if the slot is not free.
+    /// Claims the slot for a map; returns false if the slot is not free.
     fn try_claim(&self, part: &Range<usize>) -> bool {
         let version = self.version.load(Ordering::SeqCst);
         let is_free = version.is_multiple_of(2) && self.start.load(Ordering::SeqCst) == 0;

@@ -32,8 +32,9 @@ pub struct EmbeddedOptions {
     pub segment_records_max: u64,
     /// Share of dead bytes above which a sealed log is rewritten.
     pub rewrite_dead_share: f64,
-    /// Maximum number of dead bytes in all sealed logs that stay below `rewrite_dead_share`. Above
-    /// this number, those of these logs with the largest share are rewritten, too.
+    /// Maximum number of dead bytes in all sealed logs with a share of dead bytes below
+    /// `rewrite_dead_share`. Above this maximum, the logs with the largest shares are rewritten,
+    /// too.
     pub dead_bytes_max: u64,
     /// Whether sealing, merging and rewriting run on a separate thread. If false, they run inside
     /// the commit that makes them necessary: slower, but deterministic.
@@ -97,8 +98,8 @@ impl EmbeddedOptions {
 
     /// Number of rows for which a new head reserves memory at once.
     pub(crate) fn rows_expected(&self) -> u32 {
-        // To reserve a row costs a quarter of the row's memory, and there may be more lists than
-        // rows.
+        // The reservation for a row takes a quarter of the row's memory, and a head may have more
+        // lists than rows.
         let fit = self.head_bytes_max / head::ROW_BYTES / 4;
         self.rows_max().min(fit.try_into().unwrap_or(u32::MAX))
     }

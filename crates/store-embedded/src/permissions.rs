@@ -3,7 +3,7 @@
 //! a command that root runs does not lock a service out of its archive. [`create_dir_like`] makes
 //! directories for another owner.
 
-//! In the path of a file or directory, root follows no other user's link (`links`).
+//! In the path of a file or directory, root follows no symbolic link of another user (`links`).
 
 use std::fs::{self, File};
 use std::io;

@@ -31,8 +31,8 @@ const FINGERPRINT: u8 = 0x10;
 #[derive(Clone)]
 pub struct TermHasher {
     hasher: SipHasher13,
-    /// The hash function of words. It is fast, since there are many words, and it differs in each
-    /// process, since no file contains these hashes.
+    /// The hash function of words. It is fast, since there are many words. It differs in each
+    /// process, which is possible because no file contains these hashes.
     words: RandomState,
     every: u64,
     labels: &'static [u8],

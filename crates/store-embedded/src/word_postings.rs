@@ -154,9 +154,9 @@ impl WordPostings {
         })
     }
 
-    /// Passes each word to `each`, in ascending order, with its postings, which ascend. Each
-    /// posting has a number from `numbers` in place of its row: the number at the index that the
-    /// row has in [`WordPostings::rows`].
+    /// Passes each word to `each` with its postings. Words and postings ascend. In each posting,
+    /// the row is replaced by a number from `numbers`: the number at the row's index in
+    /// [`WordPostings::rows`].
     pub fn sorted<'a>(&'a self, numbers: &[u32], mut each: impl FnMut(&'a str, &[(ListKey, u32)])) {
         let mut words: Vec<(u64, u32)> =
             (0..).zip(self.words()).map(|(at, word)| (index_key(word.as_bytes()), at)).collect();

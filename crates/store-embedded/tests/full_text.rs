@@ -64,7 +64,8 @@ impl Subject for WordShelf {
         match random.below(6) {
             0 => self.open(self.options.clone()),
             1 => {
-                // Segments that index other words or no words are made again, some of them at once.
+                // Segments that index other words or no words are replaced, either at once or by
+                // later maintenance.
                 let others = Sentences { number: 2, kinds: &[1] };
                 let texts = random.once_in(2).then(|| Arc::new(others) as Arc<dyn TextSource>);
                 self.open(EmbeddedOptions { texts, ..self.options.clone() });

@@ -1,5 +1,5 @@
-//! Hostile shapes of records and queries: the length of a question bounds the work and the memory
-//! of its answer, whatever was stored before.
+//! Hostile shapes of records and queries: the length of a query bounds the work and the memory of
+//! its answer, whatever was stored before.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use mimalloc::MiMalloc;
 #[global_allocator]
 static ALLOCATOR: Counting<MiMalloc> = Counting(MiMalloc);
 
-/// Number of labels of a record, and of values of a question.
+/// Number of labels of a record, and of values of a query.
 const VALUES: usize = 2_500;
 /// Number of records, each with its own kind.
 const KINDS: u32 = 400;
@@ -76,7 +76,7 @@ fn any_value() -> LabelSet {
     LabelSet { name: b't', values: (0..VALUES).map(|n| value(n).into()).collect() }
 }
 
-/// Answers a question in slices, and returns the number of results, of visited rows, and of slices.
+/// Answers a query in slices, and returns the numbers of results, of visited rows, and of slices.
 fn answer(store: &dyn Store, query: &Query, work: u64) -> (usize, u64, usize) {
     let mut search = store.search(query).expect("searches");
     let (mut found, mut slices) = (0, 0);
@@ -112,8 +112,8 @@ fn values_that_records_of_many_kinds_have_take_memory_by_the_bytes_of_the_questi
     }
 }
 
-/// Approximate length of a question in its network's form. The work of the answer may grow with
-/// this length.
+/// Approximate length of a query in the wire format of its network. The work of the answer may grow
+/// with this length.
 fn bytes_of(query: &Query) -> u64 {
     let labels = query.labels.iter().flat_map(|set| &set.values).map(|value| value.len() + 3);
     let keys = query.ids.iter().chain(&query.authors).map(|keys| keys.len() * 67);
@@ -127,8 +127,8 @@ fn short(n: usize) -> [u8; 32] {
     key
 }
 
-/// Each question may be charged only a bounded number of rows per byte, in addition to the rows of
-/// its time window. (The test counts work and reads no clock.)
+/// Each query may be charged only a bounded number of rows per byte, in addition to the rows of its
+/// time window. (The test counts work and reads no clock.)
 #[test]
 fn hostile_questions_are_charged_and_sliced_by_what_they_make_the_store_look_up() {
     let shelf = shelf("hostile", 1_000);
@@ -257,7 +257,7 @@ fn kinds_that_are_hidden_do_not_count_among_the_lists_of_a_value() {
     }
 }
 
-/// A page that continues within many records of one time begins at its cursor.
+/// A page whose cursor is within many records of the same time begins at the cursor.
 #[test]
 fn a_page_within_many_records_of_one_time_reads_none_before_its_cursor() {
     for (name, seal_records) in [("tie-head", 100_000), ("tie-segment", 20_000)] {

@@ -1,13 +1,13 @@
 //! Erasing: deleted records are removed from all files within a bounded time, however large the
 //! archive is. Otherwise a log would be rewritten only when a large share of its bytes is dead.
 //!
-//! The writer records the logs with deleted records and the logs with the deletions. Twice within
-//! the bound, a round of maintenance rewrites all these logs. The file ERASED has the start of the
-//! last such round, so that restarts do not delay the next round.
+//! The writer notes which logs have deleted records and which logs have the deletions. Twice within
+//! the bound, a round of maintenance rewrites all these logs. The file ERASED contains the start
+//! time of the last such round, so that restarts do not delay the next round.
 //!
 //! If an author vanishes, earlier versions of the author's records have to go, too. They were only
-//! replaced, so no list names their logs. The round finds them: a log is read, which takes a
-//! fraction of the time of a rewrite, and is rewritten only if it has records of the author.
+//! replaced, so no list names their logs. The round reads the logs with dead records, which takes a
+//! fraction of the time of a rewrite, and rewrites only logs with records of the author.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _};
@@ -27,8 +27,8 @@ use crate::segment::opened::Segment;
 
 const NAME: &str = "ERASED";
 
-/// The longest and the shortest time between two looks at the clock. Somebody may set the clock in
-/// between.
+/// The longest and the shortest time between two reads of the system clock, which may be set in the
+/// meantime.
 const LOOK_MAX: Duration = Duration::from_hours(1);
 const LOOK_MIN: Duration = Duration::from_millis(100);
 
@@ -40,8 +40,8 @@ pub(super) struct EraseRound {
     began: Option<SystemTime>,
 }
 
-/// Schedules all logs with dead records: after a start it is unknown which of them were deleted and
-/// which were only replaced.
+/// Schedules all logs with dead records: after a start it is unknown which of these records were
+/// deleted and which were only replaced.
 pub(crate) fn note_all_erasable(jobs: &ShelfJobs, view: &ShelfView) {
     let logs = logs_with_dead(view);
     jobs.erase_schedule().logs.extend(logs);
@@ -99,7 +99,7 @@ pub(super) fn begin_erasing(shelf: &OpenShelf) -> Option<EraseRound> {
 /// added as well.
 fn add_logs_of(shelf: &OpenShelf, authors: &ErasedAuthors, logs: &mut BTreeSet<u32>) {
     let view = shelf.view.load_full();
-    // Heads are few, and their logs are still written.
+    // The logs of heads are added without being read, because they are few and still grow.
     let heads = view.heads().filter(|head| head.log.has_dead());
     logs.extend(heads.map(|head| head.log.number));
     for segment in &view.segments {
@@ -113,8 +113,8 @@ fn add_logs_of(shelf: &OpenShelf, authors: &ErasedAuthors, logs: &mut BTreeSet<u
     }
 }
 
-/// Adds the logs of a segment's dead rows of these authors. The segment may have a row of a record
-/// that is no longer in any log.
+/// Adds the log of each dead row of these authors in a segment. If the row's record is no longer in
+/// any log, adds the segment's first log.
 fn add_dead_rows_of(
     shelf: &OpenShelf,
     segment: &Segment,
@@ -166,8 +166,8 @@ pub(super) fn end_erasing(
     }
 }
 
-/// Reads the time at which the last round began. If the file is damaged, the last round counts as
-/// long ago.
+/// Reads the time at which the last round began. If the file is damaged, returns the Unix epoch, so
+/// that a round is due at once.
 fn read_erased(files: &ShelfFiles) -> Option<SystemTime> {
     let mut text = String::new();
     match files.disk().read(&files.dir().join(NAME)) {

@@ -18,7 +18,7 @@ pub(crate) struct EraseSchedule {
     pub(super) logs: BTreeSet<u32>,
     /// Authors who have vanished. No list names the logs of their replaced records.
     pub(super) authors: ErasedAuthors,
-    /// Whether any log may have such records, because too many authors have vanished.
+    /// Whether all logs with dead records are due, because too many authors have vanished.
     pub(super) all: bool,
     /// Logs that the last round could not erase. Every run of maintenance retries these logs.
     pub(super) again: BTreeSet<u32>,

@@ -59,8 +59,8 @@ pub(super) fn install(
         let used = entries.iter().map(|entry| entry.number + 1);
         manifest.next_segment = used.chain([manifest.next_segment]).max().unwrap_or_default();
     };
-    // The segments are opened before the writer's lock is taken. Opening reads only trailers and
-    // addresses, but the writer need not wait for these reads.
+    // The segments are opened before the writer's lock is taken, so that the writer does not wait
+    // for the reads of trailers and addresses.
     let mut next = shelf.writer.manifest().clone();
     change(&mut next);
     let open = |entry| shelf.files.open_segment(disk, entry, &next, None);
@@ -116,9 +116,9 @@ pub(super) fn install(
     Ok(())
 }
 
-/// Changes a segment's line in the manifest to the next address file, which is already written.
-/// Also saves the dead rows. A start must know without reading a log that the rows without an
-/// address are dead.
+/// Changes a segment's line in the manifest to name the next address file, which is already
+/// written. Also saves the dead rows, so that the next start knows without reading a log that the
+/// rows without an address are dead.
 pub(super) fn readdress(
     files: &ShelfFiles,
     disk: &dyn Disk,
@@ -145,7 +145,7 @@ pub(super) fn reopen(
 }
 
 /// Replaces the manifest by `next`. In the view, replaces the segment that has the same number as
-/// `renewed`. The caller holds the writer's lock (`writing`).
+/// `renewed`. The caller holds the writer's lock.
 pub(super) fn replace_segment(
     shelf: &OpenShelf,
     disk: &dyn Disk,

@@ -40,11 +40,11 @@ struct MaintenanceState {
     damaged: BTreeMap<PathBuf, String>,
     /// Numbers of segments that were found damaged. Maintenance replaces these segments.
     suspects: BTreeSet<u32>,
-    /// For each file in which failed reads were found, their number.
+    /// For each file in which reads have failed, the number of failed reads.
     unreadable: BTreeMap<PathBuf, u32>,
     /// Whether files may exist that MANIFEST does not name.
     untidy: bool,
-    /// Why such files could not be removed.
+    /// Why files that MANIFEST does not name could not be removed.
     untidied: Option<String>,
 }
 
@@ -124,8 +124,8 @@ impl ShelfJobs {
         }
     }
 
-    /// Notes the number of the first log that another process has to read; `None` if no process
-    /// follows.
+    /// Notes the number of the first log that another process still has to read; `None` if no other
+    /// process follows the logs.
     pub(crate) fn set_followed_from(&self, log: Option<u32>) {
         self.signal.lock().followed_from = log;
     }
@@ -210,7 +210,7 @@ impl ShelfJobs {
         self.known.lock().suspects.remove(&segment);
     }
 
-    /// Notes that a file is damaged and cannot be made again, and logs the damage once.
+    /// Notes that a file is damaged and cannot be rebuilt, and logs the damage once.
     pub(crate) fn note_damaged_file(&self, path: PathBuf, reason: String) {
         if let Entry::Vacant(entry) = self.known.lock().damaged.entry(path) {
             tracing::error!(
@@ -221,15 +221,15 @@ impl ShelfJobs {
         }
     }
 
-    /// The damaged files that cannot be made again, sorted by name.
+    /// The damaged files that cannot be rebuilt, sorted by name.
     pub(crate) fn damaged_files(&self) -> Vec<PathBuf> {
         self.known.lock().damaged.keys().cloned().collect()
     }
 
     /// Notes files in which reads have failed, each with the number of failed reads, and logs each
     /// file once. If a failed read was not known yet, calls `note_new` and returns true. Both
-    /// callbacks run under the lock. So if another thread found the same failed read first, it
-    /// counts as known.
+    /// callbacks run under the lock, so a failed read that another thread found first counts as
+    /// known.
     pub(crate) fn note_unreadable(
         &self,
         files: impl FnOnce() -> Vec<(PathBuf, u32)>,
@@ -270,8 +270,8 @@ impl ShelfJobs {
         self.known.lock().untidy
     }
 
-    /// Notes that such files were removed, or why they could not be removed, and logs a new
-    /// failure.
+    /// Notes that the files that MANIFEST does not name were removed, or why they could not be
+    /// removed. Logs a new failure.
     pub(super) fn note_tidied(&self, failed: Option<String>) {
         let mut known = self.known.lock();
         known.untidy = failed.is_some();

@@ -1,6 +1,7 @@
 //! Maintenance: seals full heads, merges segments, and rewrites logs that are mostly dead. One job
 //! runs at a time, while readers and the writer continue. The result of a job becomes visible in
-//! one step. If a job fails, its files are removed, and later jobs use their numbers again.
+//! one step. If a job fails, its files are removed, and later jobs reuse the numbers of these
+//! files.
 //!
 //! A thread (`thread`) runs the due jobs (`run`, `round`). The thread shares its state, `jobs`,
 //! with the writer and with searches.

@@ -223,7 +223,7 @@ pub(super) fn copy_live(
         .map(|address| address.offset)
         .inspect(|_| rows += 1)
         .collect();
-    // A deletion is needed as long as the deleted record may still be in its log.
+    // A deletion is needed as long as the log that it names may still have the deleted record.
     let view = shelf.view.load_full();
     let logs = view.segments.iter().flat_map(|segment| segment.logs.iter().flatten());
     let purged: HashMap<u32, (u32, u64)> =

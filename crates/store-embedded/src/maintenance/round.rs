@@ -25,7 +25,7 @@ use crate::segment::opened::Segment;
 /// Chooses neighbouring segments to merge.
 type MergeFinder = fn(&[Arc<Segment>], &EmbeddedOptions) -> Option<Range<usize>>;
 
-/// A round of maintenance. The owner of a round holds the shelf's `maintenance` lock.
+/// A round of maintenance. The owner of a round holds the guard of `ShelfJobs::run_alone`.
 pub(crate) struct MaintenanceRound<'a> {
     shelf: &'a OpenShelf,
     /// Whether the round must end after the current job.
@@ -67,7 +67,7 @@ impl<'a> MaintenanceRound<'a> {
     /// Ends the round, and returns its first failure, if a job has failed.
     pub(crate) fn end(self) -> Result<(), MaintenanceError> {
         if !(self.stop)() {
-            // An old file may not have been removed in the first attempt.
+            // The first attempt to remove an old file may have failed.
             tidy(self.shelf);
         }
         self.failed.map_or(Ok(()), Err)
@@ -359,8 +359,8 @@ fn damaged_log(error: &LogError) -> Option<PathBuf> {
     }
 }
 
-/// Returns the first segments that `due` chooses among neighbours between which there is no
-/// `passed` segment.
+/// Divides the segments at each `passed` segment, and returns the first range that `due` chooses
+/// within one of the parts.
 fn between(
     segments: &[Arc<Segment>],
     passed: impl Fn(&Segment) -> bool,

@@ -23,8 +23,8 @@ pub(crate) fn after_rotation(shelf: &OpenShelf) -> Result<(), CommitError> {
 pub(crate) fn wait_for_sealing(shelf: &OpenShelf) -> Result<(), CommitError> {
     let (jobs, options) = (&shelf.jobs, shelf.files.options());
     if !options.background {
-        // After a failure the head stays in memory and its log on disk. Each new head tries again,
-        // while there is memory for more heads.
+        // After a failure the head stays in memory and its log on disk. Sealing is tried again for
+        // each new head, while there is memory for more heads.
         let result = maintain_all(shelf);
         jobs.signal().note_result(result.err().as_ref());
     }

@@ -59,7 +59,7 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<JoinHandle<()>> {
     })
 }
 
-/// Time after which maintenance looks for work without a call; `None` if it need not.
+/// Time after which maintenance looks for work without a call; `None` if it waits for a call.
 fn next_check(jobs: &ShelfJobs, files: &ShelfFiles, done: &WorkReport) -> Option<Duration> {
     let space = jobs.space().lacking().map(|_| REST);
     let erase = erase_wait(files, jobs);

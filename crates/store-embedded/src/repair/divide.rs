@@ -1,7 +1,7 @@
 //! Divides logs that have too many records for one head, or that have records at offsets that no
 //! index can hold. The live records of such logs are moved to new logs, in the same order. Such
-//! logs were written with settings that were once higher or had no maximum. No current setting
-//! makes such logs.
+//! logs were written when the settings had higher maximum values or none. The current settings
+//! cannot produce such logs.
 
 use std::collections::HashMap;
 use std::io;

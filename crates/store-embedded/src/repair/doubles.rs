@@ -51,9 +51,9 @@ impl EmbeddedStore {
         Ok(dropped)
     }
 
-    /// Adds deletions to the batch, for all rows of an id except the first. All these ids have the
-    /// same hash. A deletion names a log and not a row, so a row in the same log as the first row
-    /// is not deleted. There is no such row: a record is stored again only after its log was
+    /// For each id, adds deletions of all rows except the first to the batch. All these ids have
+    /// the same hash. A deletion names a log and not a row, so a row in the same log as the first
+    /// row is not deleted. There is no such row: a record is stored again only after its log was
     /// sealed.
     fn drop_of_hash(
         &self,

@@ -1,6 +1,6 @@
 //! Compares the lengths of mapped files with their maps. If another program has shortened a file,
 //! the rest of its last page reads as zeros, without an error. [`crate::map`] handles reads of the
-//! pages behind.
+//! pages after this page.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -42,8 +42,8 @@ impl FileLooks {
     }
 }
 
-/// Notes the files that are shorter than their maps. Such a file counts as unreadable: questions
-/// that need the file fail until maintenance has replaced the file.
+/// Notes the files that are shorter than their maps. Such a file counts as unreadable: queries that
+/// need the file fail until maintenance has replaced the file.
 pub(crate) fn check_lengths(shelf: &OpenShelf) {
     let view = shelf.view.load_full();
     let sealed = view.segments.iter().flat_map(|segment| segment.logs.iter().flatten());

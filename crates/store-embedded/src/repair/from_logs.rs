@@ -55,7 +55,7 @@ impl DeletionMap {
         Ok(deletes)
     }
 
-    /// Whether the record that was put at `at` was deleted later.
+    /// Whether the record that was written at `at` was deleted later.
     pub(crate) fn hit(&self, id: &Id, at: RecordAddress) -> bool {
         self.0
             .get(&(*id, at.log))
@@ -103,7 +103,8 @@ pub(super) fn sealed_logs(
 }
 
 /// Writes the segment that `entry` describes, without deleted records. In the manifest, notes the
-/// dead bytes and dead records of each of its logs. Returns the number of records in the segment.
+/// dead bytes and dead records of each log of the segment. Returns the number of records in the
+/// segment.
 pub(crate) fn rebuild_segment(
     disk: &dyn Disk,
     dir: &Path,

@@ -24,8 +24,8 @@ pub struct RebuildResult {
     pub segments: u64,
     /// Number of records in the new segments.
     pub records: u64,
-    /// Number of copies that were deleted, of records that were stored more than once. One copy of
-    /// each record stays.
+    /// Number of deleted extra copies of records that were stored more than once. One copy of each
+    /// record stays.
     pub doubles: u64,
     /// Whether the manifest was missing and was made from the logs.
     pub manifest: bool,
@@ -96,8 +96,8 @@ fn rebuild_all(
     Ok(())
 }
 
-/// Makes a manifest for the logs that exist. It names the latest generation of each log that can be
-/// read to its end, and a segment for each log except the last.
+/// Makes a manifest for the logs that exist. For each log, the manifest names the latest generation
+/// that can be read to the end. It also names a segment for each log except the last.
 fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpenError> {
     let log_dir = dir.join("log");
     let io = ShelfOpenError::io(&log_dir);
@@ -107,7 +107,7 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpen
         found.extend(named.map(|(number, generation)| (number, generation, len)));
     }
     found.sort_unstable();
-    // If a crash came while a new log was begun, the log may have an incomplete header.
+    // A crash at the start of a new log may leave an incomplete header.
     while let Some(&(number, generation, len)) = found.last()
         && len <= log::HEADER
         && found.len() > 1

@@ -15,7 +15,7 @@ use crate::disk::{Disk, DiskFile};
 /// Number of bytes that are gathered before a write to the disk.
 const BUFFER: usize = 256 << 10;
 
-/// The number in place of a new row, for an old row that was left out.
+/// Value in place of the new row's number, for an old row that was left out.
 pub const DROPPED: u32 = u32::MAX;
 
 /// A segment file being written.
@@ -88,7 +88,7 @@ impl SegmentBuilder {
     }
 
     /// Writes the posting lists and their dictionary. `next` adds the rows of the next list to its
-    /// argument and returns the term and kind of this list, which ascend.
+    /// argument and returns the term and kind of this list. The lists must ascend by term and kind.
     pub fn lists(
         &mut self,
         mut entries: Spool<'_>,

@@ -149,8 +149,8 @@ impl SegmentFile {
 
     /// Checks whether the zero at byte `at` of a section belongs to a lost page, and notes the
     /// loss. A page of zeros may also be correct: many rows may have the oldest time, or all
-    /// entries of a page may have the first kind or the first row. So the section's checksum
-    /// decides. It is calculated only once.
+    /// entries of a page may have kind 0 or row 0. So the section's checksum decides. It is
+    /// calculated only once.
     #[cold]
     fn note_zero(&self, section: SegmentSection, at: usize) {
         let all = &self.sections[section as usize];
@@ -190,8 +190,8 @@ impl SegmentFile {
     }
 
     /// Adds the bytes of a part of a section to `sum`, the checksum of the bytes before the part.
-    /// Returns the new checksum and the length of the part. At the end of the section the length
-    /// may be less than `part`.
+    /// Returns the new checksum and the length of the part. At the end of the section, this length
+    /// may be less than the length of `part`.
     pub fn sum_of_part(
         &self,
         section: SegmentSection,
@@ -273,7 +273,7 @@ impl SegmentFile {
 
     /// Returns the first row at or before `time`.
     pub fn first_at_or_before(&self, time: u64) -> u32 {
-        // The rows are usually spread evenly over time, so the first guess is proportional.
+        // The rows are usually spread evenly over time, so the first guess is interpolated.
         let newer = self.newest.saturating_sub(time).min(self.newest - self.oldest);
         let span = u128::from(self.newest - self.oldest).max(1);
         let guess = u128::from(newer) * u128::from(self.rows) / span;
@@ -477,8 +477,8 @@ pub fn partition(len: u32, before: impl Fn(u32) -> bool) -> u32 {
     low
 }
 
-/// Does the same as [`partition`], and is faster if the result is near `guess`. If the file is
-/// damaged, `before` may become false at several numbers. Then the result is any of these numbers.
+/// Like [`partition`], but faster if the result is near `guess`. If the file is damaged, `before`
+/// may become false at several numbers. Then the result is any of these numbers.
 pub fn partition_near(len: u32, guess: u32, before: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (guess.min(len), guess.min(len));
     let mut reach = 8;

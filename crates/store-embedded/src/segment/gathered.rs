@@ -128,7 +128,7 @@ mod tests {
         dir
     }
 
-    /// Adds rows with some words each, in an order other than that of the rows.
+    /// Adds rows with some words each. The rows do not ascend.
     fn gather(rows: u32, model: &mut ListsOfWords) -> GatheredWords {
         let (mut random, mut gathered) = (Random::new(11), GatheredWords::default());
         for at in 0..rows {

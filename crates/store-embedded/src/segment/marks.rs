@@ -22,7 +22,7 @@ pub struct RowMarks {
     pub verified: AtomicBits,
     /// Number of dead rows in the `.dead` file.
     pub saved: AtomicU32,
-    /// Rows that sums exclude, including all dead rows; `None` before the first question for sums.
+    /// Rows that sums exclude, including all dead rows; `None` before the first query for sums.
     pub excluded: Mutex<Option<ExcludedRows>>,
 }
 

@@ -31,8 +31,8 @@ pub struct MergedSegment {
 }
 
 /// Upper bound for the bytes that a merge writes: the bytes of the old files, wider times, missing
-/// ids, and the spilled entries of the dictionary. If the new segment spans more time, its times
-/// may need twice as many bytes.
+/// ids, and the spilled entries of the dictionary. If the new segment spans more time than an old
+/// segment, a time may need twice as many bytes.
 pub fn bytes_max(segments: &[Arc<Segment>]) -> u64 {
     let bytes = |segment: &Arc<Segment>| {
         let file = &segment.file;

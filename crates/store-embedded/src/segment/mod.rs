@@ -22,8 +22,8 @@ pub mod word_blocks;
 
 /// First and last bytes of a segment file: the file's type and the format's version.
 pub const MAGIC: &[u8; 8] = b"HARKseg4";
-/// The magic of format 3, which has the sections before [`SegmentSection::Words`]. In this format,
-/// words are among the other values and posting lists.
+/// The magic of format 3, which has the sections before [`SegmentSection::Words`]. This format
+/// stores words as values of a label, with posting lists like those of other values.
 pub const MAGIC_3: &[u8; 8] = b"HARKseg3";
 /// The magic of format 2, which has the sections up to [`SegmentSection::Values`].
 pub const MAGIC_2: &[u8; 8] = b"HARKseg2";

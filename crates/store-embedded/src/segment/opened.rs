@@ -18,7 +18,7 @@ use crate::term::{TermHasher, lists_words};
 
 /// An open segment.
 pub struct Segment {
-    /// The segment's line of the manifest, as of opening.
+    /// The segment's line of the manifest at the time when the segment was opened.
     pub entry: SegmentEntry,
     /// The segment's index.
     pub file: Arc<SegmentFile>,
@@ -44,13 +44,13 @@ pub struct Segment {
 const ENTRIES_PER_ROW: usize = 2;
 const POSTINGS_PER_ROW: usize = 256;
 /// Maximum weight of a segment, whatever the settings are. A heavier segment could have more
-/// postings than 32 bits count.
+/// postings than 32 bits can count.
 pub(crate) const WEIGHT_MAX: u64 = u32::MAX as u64 / POSTINGS_PER_ROW as u64;
 
 impl Segment {
-    /// The weight of the segment: its size as a number of rows that have few terms each. The memory
-    /// of a merge grows with the rows and with the dictionary entries, and postings are counted in
-    /// 32 bits.
+    /// The weight of the segment: its size, expressed as a number of rows with few terms each. The
+    /// memory of a merge grows with the rows and with the dictionary entries, and postings are
+    /// counted in 32 bits.
     pub fn weight(&self) -> u32 {
         let entries = self.file.entries().div_ceil(ENTRIES_PER_ROW);
         let postings = self.file.posting_count().div_ceil(POSTINGS_PER_ROW);
@@ -142,7 +142,7 @@ impl Segment {
     }
 
     /// Counts the dead records of logs for which the manifest has dead bytes but no number of dead
-    /// records. Earlier versions did not write this number.
+    /// records. Earlier versions did not write the number of dead records.
     pub fn count_dead(&self) {
         let uncounted = |log: &Log| log.has_dead() && log.dead_records.load(Ordering::Relaxed) == 0;
         if !self.logs.iter().flatten().any(|log| uncounted(log)) {
@@ -238,7 +238,7 @@ impl Segment {
         }
     }
 
-    /// Does the same as [`Segment::kill`], but does not count the record as dead. Returns false if
+    /// Like [`Segment::kill`], but does not count the record as dead in its log. Returns false if
     /// the row was already dead.
     pub fn kill_row(&self, row: u32) -> bool {
         self.dead.doomed.set(row);
@@ -313,8 +313,7 @@ impl Segment {
         }
     }
 
-    /// Does the same as [`Segment::id`], but a dead row whose record was removed does not count as
-    /// damage.
+    /// Like [`Segment::id`]. A dead row whose record was removed does not count as damage.
     #[inline]
     pub(super) fn id_of_any(&self, row: u32) -> Option<Id> {
         self.file.id(row).or_else(|| self.record_of_any(row).map(|record| *record.id()))

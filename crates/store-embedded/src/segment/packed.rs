@@ -1,12 +1,12 @@
-//! Packed posting lists of words: ascending rows, in few more bits than the gaps between the rows
-//! need.
+//! Packed posting lists of words: ascending rows, in little more space than the gaps between the
+//! rows need.
 //!
 //! Rows are in blocks of 128. A block begins with a row that is stored plainly. For each other row,
-//! the block stores by how much the row exceeds the row that would be there without gaps. As in
-//! Elias-Fano coding, this number has two parts: the low bits are stored as they are, and the high
-//! bits as positions of ones. A list of several blocks begins with the first row and the offset of
-//! each block. So a walk can skip blocks, and can read any row by its index. docs/format.md
-//! describes the bytes.
+//! the block stores how many rows between the first row and this row are absent from the list. As
+//! in Elias-Fano coding, this number has two parts: the low bits are stored as they are, and the
+//! high bits as positions of ones. A list of several blocks begins with the first row and the
+//! offset of each block. So a reader can skip blocks, and can read any row by its index.
+//! docs/format.md describes the bytes.
 
 use hark_codec::record::put_varint;
 
@@ -15,8 +15,8 @@ pub const BLOCK_ROWS: usize = 128;
 /// Bytes of an entry of a list's table of blocks: a row and an offset.
 const TABLE_ENTRY: usize = 8;
 /// Upper bounds for segments of fewer than 2^24 rows: the bytes of a list without its rows, and the
-/// average bytes of a row. The second bound includes the table of blocks, in which eight rows share
-/// a byte.
+/// average bytes of a row. The second bound includes an eighth of a byte per row for the table of
+/// blocks.
 const LIST_BYTES_MAX: u64 = 32;
 const ROW_BYTES_MAX: u64 = 4;
 
@@ -56,7 +56,7 @@ struct BlockShape {
 impl BlockShape {
     fn new(first: u32, end: u32, len: usize) -> Self {
         let others = len.saturating_sub(1);
-        // The most by which the last row can exceed the row that would be there without gaps.
+        // Maximum number of rows between the first and the last row that are absent from the list.
         let spread = (end.saturating_sub(first) as usize).saturating_sub(len);
         let low = spread.checked_div(others).and_then(usize::checked_ilog2).unwrap_or(0);
         let high = if others == 0 { 0 } else { others + (spread >> low) };
@@ -203,7 +203,7 @@ impl PackedList {
         data.checked_add(bytes).filter(|&at| at <= section.len())
     }
 
-    /// The first row of a block. If it cannot be read, a row that does not exist.
+    /// The first row of a block; `u32::MAX` if the row cannot be read.
     fn first(&self, section: &[u8], block: usize) -> u32 {
         if self.len <= BLOCK_ROWS {
             return self.only_block(section).map_or(u32::MAX, |(first, ..)| first);
@@ -245,7 +245,7 @@ impl PackedList {
     }
 }
 
-/// Reads a packed list, and keeps the last unpacked block.
+/// Reads a packed list, and caches the last unpacked block.
 #[derive(Debug)]
 pub struct PackedReader {
     list: PackedList,
@@ -360,8 +360,8 @@ mod tests {
 
     #[test]
     fn rows_take_little_more_than_their_gaps() {
-        // One row of 250 on average, at random: each gap takes 8 bits, and the table takes hardly
-        // any.
+        // On average, one row in 250 is in the list, at random: each gap takes 8 bits, and the
+        // table adds hardly any bits per row.
         let gaps = (0..40_000u32).map(|at| {
             let bits = at.wrapping_add(7).wrapping_mul(0x9e37_79b9);
             (bits ^ bits >> 15).wrapping_mul(0x85eb_ca6b) >> 16

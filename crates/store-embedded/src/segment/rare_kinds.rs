@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::file::SegmentFile;
 
-/// Of this many rows, at most one may have a rare kind.
+/// At most one row in this many rows may have a rare kind.
 const RARE_SHARE: u32 = 32;
 /// A rare kind has at most this many terms per row, since its terms are kept in memory.
 const RARE_TERMS: usize = 16;

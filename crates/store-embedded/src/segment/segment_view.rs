@@ -25,7 +25,7 @@ pub struct SegmentView {
 pub enum SegmentPostings {
     /// All rows.
     Every,
-    /// The kind of a list, and its position in the postings.
+    /// A list's kind, and the list's position in the postings.
     List(u32, Range<u32>),
     /// The list of a word.
     Packed(PackedPostings),
@@ -190,9 +190,9 @@ impl Source for SegmentView {
                 (Some(other), _) if other != *id => self.segment.note_other(&other, hash),
                 (None, true) => {}
                 (Some(_), true) => dead = dead.or(Some(row)),
-                // By its hash, the row belongs to the id. The record is damaged. A reader of this
-                // row reports the damage, and not that the record is missing. If the record was put
-                // again, the undamaged record counts.
+                // By its hash, the row belongs to the id, even if the record is damaged. A reader
+                // of this row then reports damage instead of a missing record. If the record was
+                // put again, the undamaged copy counts.
                 (_, false) => {
                     let first = alive.filter(|&first| self.segment.record(first).is_some());
                     alive = first.or(Some(row));
@@ -228,7 +228,7 @@ impl Source for SegmentView {
                     return 0..len as usize;
                 }
                 // The rows of a list are usually spread evenly over the segment, so the first guess
-                // is proportional.
+                // is interpolated.
                 let first = |row: u32| {
                     let share =
                         u64::from(row) * u64::from(len) / u64::from(self.file().rows.max(1));

@@ -108,7 +108,7 @@ impl SidecarWords {
         self.0[..end].get(8 + index * 8..)?.first_chunk().map(|eight| u64::from_le_bytes(*eight))
     }
 
-    /// Whether the checksum is still right, after another read.
+    /// Reads the file again, and returns whether the checksum is right.
     pub fn is_sound(&self) -> bool {
         let map = &self.0;
         map.last_chunk()

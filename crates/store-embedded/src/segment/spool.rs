@@ -1,6 +1,6 @@
 //! The entries of a dictionary, in a temporary file until the posting lists are written. There may
-//! be as many entries as labels, too many for the memory. MANIFEST never names this file (`.new`).
-//! If the process is killed, the next opening of the shelf removes the file.
+//! be as many entries as labels, too many to keep in memory. MANIFEST never names this file
+//! (`.new`). If the process is killed, the next opening of the shelf removes the file.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};

@@ -90,8 +90,8 @@ impl ReservingDisk {
 }
 
 /// The disk in the view of a job. The job fails as on a full disk before it uses the space that
-/// must stay free. This holds even if its estimate was wrong, or if other programs write at the
-/// same time.
+/// must stay free. This holds even if the job's estimate was wrong, or if other programs write at
+/// the same time.
 impl Disk for ReservingDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let file = self.disk.create(path)?;

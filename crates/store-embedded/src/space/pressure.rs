@@ -7,8 +7,8 @@ use crate::engine::shelf_view::ShelfView;
 use crate::maintenance::dead::DeadBytes;
 use crate::maintenance::jobs::ShelfJobs;
 
-/// While rewrites wait for the end of a series of deletes, the archive may grow by one part in this
-/// many.
+/// The archive may grow by 1/`GROWTH_SHARE` of its size while rewrites wait for the end of a series
+/// of deletes.
 const GROWTH_SHARE: u64 = 5;
 
 /// Whether the disk has less free space than the settings demand.
@@ -28,8 +28,8 @@ pub(crate) fn deletes_follow(jobs: &ShelfJobs, view: &ShelfView, follow: bool) {
     }
 }
 
-/// Whether rewrites of partly dead logs are postponed during a series of deletes. More of their
-/// records will soon be deleted, and each log would be rewritten many times.
+/// Whether rewrites of partly dead logs are postponed during a series of deletes. Otherwise each
+/// log would be rewritten many times, because more of its records will soon be deleted.
 pub(crate) fn defers_rewrites(jobs: &ShelfJobs, view: &ShelfView) -> bool {
     let Some(bytes) = jobs.deletes_from_bytes() else { return false };
     view.bytes_on_disk() <= bytes + bytes / GROWTH_SHARE

@@ -18,8 +18,8 @@ use crate::maintenance::jobs::ShelfJobs;
 
 /// Bytes that a batch leaves free: enough for a manifest and the header of a log.
 const BESIDE_WRITES: u64 = 128 << 10;
-/// Bytes that the writer needs beside the records of a batch: for the deletions of a step, and as
-/// many deletions of replaced records.
+/// Bytes that the writer needs in addition to the records of a batch: for the deletions of a step,
+/// and for as many deletions of replaced records.
 const DELETIONS: u64 = 2 * ERASE_STEP as u64 * LogFrame::DELETE_BYTES;
 
 /// Upper bound for the bytes of a batch: its records, one deletion for each of these records, and
@@ -79,8 +79,8 @@ fn wanting(files: &ShelfFiles, lack: u64) -> String {
     )
 }
 
-/// If the reserve has been removed and a batch would be refused now, returns the reason. No batch
-/// may have been refused yet, because no client has sent a record since then.
+/// If the reserve has been removed and a batch would be refused now, returns the reason. Perhaps no
+/// batch has been refused yet, because no client has sent a record since the removal.
 pub(crate) fn would_lack(files: &ShelfFiles) -> Option<String> {
     files.options().reserve.as_ref().filter(|reserve| reserve.missing() > 0)?;
     let lack = lack(files, DELETIONS, false).ok().filter(|lack| *lack > 0)?;
@@ -92,8 +92,8 @@ pub(crate) fn would_lack(files: &ShelfFiles) -> Option<String> {
 
 /// Notes that a batch is refused for lack of space, and wakes maintenance, which frees space.
 pub(crate) fn refuse(jobs: &ShelfJobs, why: &str) -> CommitError {
-    // The refusal is noted first. A round of maintenance that ended without knowing it would not
-    // check for space again.
+    // The refusal is noted first. Otherwise a round of maintenance could end before the refusal is
+    // noted, and would not check for space again.
     let error = jobs.space().lacks(why);
     jobs.call();
     error
@@ -122,7 +122,8 @@ pub(crate) fn note_space(
     Some(files.options().reserve.as_ref()?.note(files.dir(), space))
 }
 
-/// After a refused batch, checks whether the disk has space again, and makes the reserve again.
+/// Makes the reserve again if necessary. After a refused batch, checks whether the disk has space
+/// again.
 pub(crate) fn recheck_space(files: &ShelfFiles, jobs: &ShelfJobs) {
     if let Some(reserve) = &files.options().reserve
         && let Err(error) = reserve.make()

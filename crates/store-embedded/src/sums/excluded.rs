@@ -12,7 +12,7 @@ pub struct ExcludedRows {
     /// The hidden kinds, ascending.
     hidden: Box<[u32]>,
     /// Number of entries of the segment's list of expiries that have been added: the entries up to
-    /// the latest time for which a question was asked.
+    /// the latest time of a query.
     expired: usize,
     rows: SummedKeys<u32>,
 }

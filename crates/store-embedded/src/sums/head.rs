@@ -13,15 +13,14 @@ pub struct SummedHead {
     hidden: Box<[u32]>,
     /// Number of rows of the head that have been processed.
     seen: u32,
-    /// The latest time for which a question was asked. Records that had expired by this time are
-    /// not included.
+    /// The latest time of a query. Records that had expired by this time are not included.
     now: u64,
     rows: SummedKeys<(u64, Id)>,
 }
 
 impl SummedHead {
     /// Returns the list of the rows that have no `hidden` kind. If other kinds were hidden before,
-    /// the list begins anew.
+    /// the list starts empty.
     pub fn of<'a>(summed: &'a mut Option<Self>, hidden: &[u32]) -> &'a mut Self {
         if summed.as_ref().is_some_and(|summed| *summed.hidden != *hidden) {
             *summed = None;
@@ -30,8 +29,8 @@ impl SummedHead {
         summed.get_or_insert_with(new)
     }
 
-    /// Sets the time for which a question is asked. Returns whether this time is later than the
-    /// times of all earlier questions.
+    /// Sets the time of a query. Returns whether this time is later than the times of all earlier
+    /// queries.
     pub(crate) fn advance(&mut self, now: u64) -> bool {
         let is_later = now > self.now;
         self.now = self.now.max(now);
@@ -48,7 +47,7 @@ impl SummedHead {
         row < self.seen
     }
 
-    /// Notes that all `published` rows have been processed.
+    /// Notes that the first `published` rows have been processed.
     pub(crate) fn note_seen(&mut self, published: u32) {
         self.seen = self.seen.max(published);
     }

@@ -1,5 +1,5 @@
-//! An ordered set of keys with sums of ids. Keys can be added and removed, and the set knows the
-//! sum for any number of first keys.
+//! An ordered set of keys with sums of ids. Keys can be added and removed, and the set returns the
+//! sum over any prefix of the keys.
 
 use hark_archive::Id;
 use hark_codec::id_sum::IdTally;
@@ -92,8 +92,8 @@ impl<K: Ord + Copy> SummedKeys<K> {
         }
     }
 
-    /// Finds the chunk with the last key for which `is_before` is true. Returns its index, and the
-    /// number of such keys in the chunk. On return, the tally before the chunk is known.
+    /// Finds the chunk with the last key for which `is_before` is true. Returns the chunk's index,
+    /// and the number of such keys in the chunk. On return, the tally before the chunk is known.
     fn end_of(&mut self, is_before: impl Fn(&K) -> bool) -> Option<(usize, usize)> {
         let first = |chunk: &SummedChunk<K>| chunk.keys.first().is_some_and(&is_before);
         let at = self.chunks.partition_point(first).checked_sub(1)?;
@@ -107,14 +107,14 @@ impl<K: Ord + Copy> SummedKeys<K> {
         Some((at, self.chunks[at].keys.partition_point(is_before)))
     }
 
-    /// The number of keys for which `is_before` is true. `is_before` must be true for some first
-    /// keys and false for all later keys.
+    /// The number of keys for which `is_before` is true. `is_before` must be true for a prefix of
+    /// the keys and false for all later keys.
     pub fn count(&mut self, is_before: impl Fn(&K) -> bool) -> u64 {
         self.end_of(is_before).map_or(0, |(at, count)| self.before[at].count + count as u64)
     }
 
-    /// The tally of the keys for which `is_before` is true. `is_before` must be true for some first
-    /// keys and false for all later keys.
+    /// The tally of the keys for which `is_before` is true. `is_before` must be true for a prefix
+    /// of the keys and false for all later keys.
     pub fn before(
         &mut self,
         is_before: impl Fn(&K) -> bool,
@@ -155,8 +155,7 @@ impl SummedKeys<u32> {
             let chunk = self.chunks.get(self.chunk_of(&last));
             let Some(keys) = chunk.map(|chunk| &chunk.keys[..]) else { return Some(last) };
             let Ok(at) = keys.binary_search(&last) else { return Some(last) };
-            // The number of keys, counted from this key backwards, that follow each other without a
-            // gap.
+            // Length of the run of consecutive keys that ends with this key.
             let follows = |n: &u32| keys[at - *n as usize] == last - n;
             let run = crate::segment::file::partition(at as u32 + 1, |n| follows(&n));
             last = last.checked_sub(run)?;

@@ -41,8 +41,8 @@ impl<'a> SummedSegment<'a> {
         listed
     }
 
-    /// Makes the list of excluded rows, which takes long if they are many. Also returns the bits of
-    /// the rows that were dead when the call began.
+    /// Makes the list of excluded rows, which takes long if there are many. Also returns the bits
+    /// of the rows that were dead when the call began.
     fn list(&self) -> (ExcludedRows, Vec<u64>) {
         let file = &self.segment.file;
         let dead: Vec<u64> = self.segment.dead.dead.words().collect();

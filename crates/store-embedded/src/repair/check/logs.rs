@@ -28,14 +28,15 @@ fn has_more(end: &Result<LogEnd, LogError>, is_last: bool) -> bool {
 }
 
 impl ShelfCheck<'_> {
-    /// Maps all logs, each in its place in the manifest.
+    /// Maps all logs, in the order of the manifest.
     pub(super) fn map_logs(&self) -> Vec<Result<Map, LogError>> {
         let entries = self.manifest.logs.iter();
         let paths = entries.map(|entry| log::path(self.dir, entry.number, entry.generation));
         paths.map(|path| log::map(self.disk, &path)).collect()
     }
 
-    /// Reads the deletions of a log. `log` reports a log that could not be mapped.
+    /// Reads the deletions of a log. Skips a log that could not be mapped, because the method `log`
+    /// reports this fault.
     pub(super) fn read_deletes(&mut self, at: usize, mapped: &Result<Map, LogError>) {
         let Ok(mapped) = mapped else { return };
         let entry = &self.manifest.logs[at];
@@ -63,8 +64,8 @@ impl ShelfCheck<'_> {
         let deletes = &self.deletes;
         let id = (entry.number, entry.generation);
         let mut lost_parts = Vec::new();
-        // A record that no segment covers is found through a head, which every start builds from
-        // the log.
+        // A record that no segment covers is found through the head that every start builds from
+        // its log.
         let is_sealed = self.manifest.is_sealed(entry.number);
         let mut head =
             (!is_sealed).then(|| OpenLog::new(self.disk, self.dir, id, self.terms.clone()));

@@ -69,8 +69,8 @@ fn check_files(
     let deletes = DeletionMap::none();
     let (report, live) = (CheckReport::default(), HashMap::new());
     let mut check = ShelfCheck { disk, dir, manifest, terms, deletes, report, live };
-    // All segments are opened and all logs are mapped at the start, because such a file can still be
-    // read after a server's maintenance has removed the file.
+    // All segments are opened and all logs are mapped at the start, because an open file can still
+    // be read after a server's maintenance has removed the file from the directory.
     let entries = check.manifest.segments.clone();
     let opened: Vec<Result<Segment, ShelfOpenError>> = entries
         .iter()

@@ -1,6 +1,6 @@
 //! Salvages a damaged shelf: copies every whole record of its logs into another store.
 //!
-//! The damaged shelf is not changed. Frames are found by their checksums, also behind damaged bytes
+//! The damaged shelf is not changed. Frames are found by their checksums, even after damaged bytes
 //! (`scan`). The checksum needs the log's salt, which is in the header; if the header is damaged,
 //! the salt is calculated from the frames (`salt`). Records that were deleted stay deleted:
 //!
@@ -11,8 +11,8 @@
 //!   So a record that replaces or deletes other records does so again, even if the deletions
 //!   themselves are lost.
 //!
-//! Only one generation of each log is read (`logs`). An earlier generation has deleted records of
-//! which a rewrite has dropped the deletions.
+//! Only one generation of each log is read (`logs`). An earlier generation has deleted records
+//! whose deletions a rewrite has dropped.
 
 mod logs;
 mod report;
@@ -231,7 +231,8 @@ impl Salvage {
         } else {
             lost.push(LostPart::new(&log.path, 0..map.len() as u64));
         }
-        // If a file was cut off between two frames, only the segment shows that its end is missing.
+        // If a file was cut off between two frames, only the segment shows that the end of the file
+        // is missing.
         let (len, reach) = (map.len() as u64, self.witnesses.reach(log.number));
         if reach > len {
             lost.push(LostPart::new(&log.path, len..reach));

@@ -1,15 +1,15 @@
 //! Calculates the salt of a log from its frames, for a log with a damaged header.
 //!
 //! The checksum of a frame begins with the salt, and CRC32C can be calculated backwards. So the
-//! bytes and the stored checksum of a whole frame determine the salt. From all bytes that look like
-//! a frame, a salt is calculated: these bytes propose this salt. The salt whose frames cover the
-//! most bytes wins.
+//! bytes and the stored checksum of a whole frame determine the salt. Each sequence of bytes that
+//! looks like a frame proposes a salt, which is calculated from these bytes. The salt whose frames
+//! cover the most bytes wins.
 //!
-//! The author of a message can hide bytes in it that look like frames, and so propose a wrong salt
-//! as often as the author likes. Therefore a salt is weighed by the number of bytes in its frames,
-//! and overlapping frames do not count twice. Hidden frames lie within a message. The message
-//! itself is in a frame with the right salt, and this frame covers more bytes than the hidden
-//! frames.
+//! The author of a message can hide bytes in the message that look like frames, and so propose a
+//! wrong salt any number of times. Therefore the weight of a salt is the number of bytes in its
+//! frames, and bytes of overlapping frames do not count twice. Hidden frames lie within a message.
+//! The message itself is in a frame with the right salt, and this frame covers more bytes than the
+//! hidden frames.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 use super::scan::{ScannedPart, plausible_frame, scan};
 use crate::log::{self, FRAME, HEADER, LogFrame};
 
-/// Number of bytes at the front of a log in which proposals are searched.
+/// Number of bytes at the front of a log that are searched for proposals.
 const SEARCHED_BYTES: usize = 64 << 20;
 /// Proposals are bounded in each window of this length. So a message full of hidden frames
 /// displaces only few real frames.
@@ -47,7 +47,7 @@ pub(crate) fn salt_of(bytes: &[u8], number: u32, generation: u32) -> Option<u32>
     if let Some(salt) = log::salt(bytes, number, generation) {
         return Some(salt);
     }
-    // A damaged frame also proposes a salt, but then no other frame proposes the same.
+    // A damaged frame also proposes a salt, but no other frame proposes the same salt.
     let agreed = proposals(bytes).into_iter().filter(|(_, proposal)| proposal.frames > 1);
     let mut agreed: Vec<(u64, u32)> =
         agreed.map(|(salt, proposal)| (proposal.bytes, salt)).collect();
@@ -112,8 +112,7 @@ struct ChecksumStep {
     effect: u32,
 }
 
-/// The steps of CRC32C, indexed by the highest byte of this change, which is different in each
-/// step.
+/// The steps of CRC32C, indexed by the highest byte of `effect`, which is different in each step.
 static STEPS: LazyLock<[ChecksumStep; 256]> = LazyLock::new(|| {
     /// The polynomial; its lowest power is in the highest bit.
     const POLYNOMIAL: u32 = 0x82f6_3b78;

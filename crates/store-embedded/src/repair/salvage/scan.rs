@@ -21,8 +21,8 @@ const STEP_BYTES: usize = 256 << 10;
 /// message full of hidden frames.
 const SUMMED_BYTES: usize = 64 << 20;
 
-/// Passes all parts of a log to `each`, from front to back; two lost parts never follow each other.
-/// Each frame is trusted by itself, even if its batch is damaged, because nobody can forge a frame
+/// Passes all parts of a log to `each`, from front to back; two lost parts are never adjacent. Each
+/// frame is trusted by itself, even if its batch is damaged, because nobody can forge a frame
 /// without the salt.
 pub(crate) fn scan(bytes: &[u8], salt: u32, each: &mut dyn FnMut(ScannedPart<'_>)) {
     let mut at = HEADER as usize;
@@ -82,12 +82,12 @@ pub(super) fn plausible_frame(bytes: &[u8]) -> Option<&[u8]> {
     if may_be { bytes.get(..FRAME + len) } else { None }
 }
 
-/// Decides which deletions of a log count. If the last batch of the last log is torn, either a
-/// crash interrupted it and it was never acknowledged, or it was damaged later; the two cases look
-/// the same. So a deletion in such a batch counts only if the batch also has the record that caused
-/// the deletion, which comes later.
+/// Decides which deletions of a log count. If the last batch of the last log is torn, there are two
+/// possible causes, which look the same: a crash interrupted the batch before it was acknowledged,
+/// or the batch was damaged later. So a deletion in such a batch counts only if the record that
+/// caused the deletion follows in the same batch.
 pub(crate) struct DeletionsOfBatch<T> {
-    /// Deletions of the current batch for which this is not decided yet.
+    /// Deletions of the current batch that are not yet known to count.
     waiting: Vec<T>,
     /// The end of the current batch.
     end: u64,
@@ -102,7 +102,8 @@ impl<T> Default for DeletionsOfBatch<T> {
 }
 
 impl<T> DeletionsOfBatch<T> {
-    /// Takes the next part of the log, and passes each deletion that certainly counts to `each`.
+    /// Processes the next part of the log, and passes each deletion that certainly counts to
+    /// `each`.
     pub(crate) fn next(
         &mut self,
         part: &ScannedPart<'_>,

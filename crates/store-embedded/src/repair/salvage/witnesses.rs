@@ -1,5 +1,5 @@
-//! The knowledge of segments about a damaged shelf: which records were deleted, and which live
-//! records the damaged logs had.
+//! The evidence that segments give about a damaged shelf: which records were deleted, and which
+//! live records the damaged logs had.
 
 use std::collections::HashSet;
 use std::ops::{Range, RangeInclusive};
@@ -19,7 +19,7 @@ use crate::segment::marks::RowMarks;
 use crate::segment::sidecar::{SidecarKind, SidecarWords};
 use crate::term::TermHasher;
 
-/// The segments that MANIFEST names, as far as they are not damaged.
+/// The undamaged parts of the segments that MANIFEST names.
 pub(super) struct SegmentWitnesses {
     terms: Option<TermHasher>,
     segments: Vec<SegmentWitness>,
@@ -44,8 +44,8 @@ impl SegmentWitnesses {
         Self { terms: Some(terms), segments: manifest.segments.iter().filter_map(open).collect() }
     }
 
-    /// Returns the addresses of deleted records in `logs`. These logs are read in the generation
-    /// that MANIFEST names.
+    /// Returns the addresses of deleted records in `logs`. The salvage must read these logs in the
+    /// generation that MANIFEST names.
     pub(super) fn dead(&self, logs: &HashSet<u32>) -> HashSet<u64> {
         let of = |witness: &SegmentWitness| -> Vec<u64> {
             let addresses = witness.dead.dead.ones().map(|row| witness.address(row));
@@ -56,7 +56,7 @@ impl SegmentWitnesses {
     }
 
     /// Returns the minimum length of the log numbered `number`: one byte more than the offset of
-    /// its last live record. 0 if no segment knows.
+    /// its last live record. Returns 0 if no segment has a live record of the log.
     pub(super) fn reach(&self, number: u32) -> u64 {
         let covers = |witness: &&SegmentWitness| witness.logs.contains(&number);
         let rows = self.segments.iter().filter(covers).flat_map(|witness| {
@@ -130,7 +130,7 @@ impl SegmentWitness {
     }
 }
 
-/// If a record's frame was at `at`, returns the bytes at which its id should be.
+/// Returns the bytes at the place of the record's id in a frame at `at`.
 fn id_in_frame(bytes: &[u8], at: usize) -> Option<Id> {
     bytes.get(at.checked_add(FRAME)?..)?.first_chunk().copied()
 }

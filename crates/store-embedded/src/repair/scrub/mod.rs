@@ -1,9 +1,9 @@
 //! The slow check. While a server runs, the slow check reads the whole shelf again and again, in
 //! small steps, and compares the segments with the log.
 //!
-//! For each segment, it verifies the checksums of the sections and of the addresses. Then it reads
-//! the segment's logs frame by frame, and looks up each record in the index, by its id and by its
-//! terms (`read`). Maintenance replaces damaged files that can be made from the log
+//! For each segment, the check verifies the checksums of the sections and of the addresses. Then it
+//! reads the segment's logs frame by frame, and looks up each record in the index, by its id and by
+//! its terms (`read`). Maintenance replaces damaged files that can be made from the log
 //! (`maintenance/damaged_segment.rs`). A damaged frame cannot be replaced, so it is noted: its
 //! record in [`crate::damage`], its file in [`StoreStats::damaged_files`].
 //!

@@ -10,8 +10,8 @@ use crate::segment::SECTIONS;
 use crate::segment::opened::Segment;
 
 /// The position of the slow check. If a segment or a log has not changed since the last step, the
-/// check continues at the same position. So a rewrite of another log of the segment does not make
-/// the check begin again with the segment or the log.
+/// check continues at the same position. So a rewrite of another log of the segment does not
+/// restart the check of the segment or of the log.
 pub(super) struct ScrubPlace {
     /// The lowest number of a log that is still to be read.
     pub(super) from: u32,
@@ -125,7 +125,8 @@ impl SegmentScrub {
         self.section.0 >= SECTIONS.len()
     }
 
-    /// Whether sections and addresses of the segment have been read, but not its logs.
+    /// Whether the sections and the addresses of the segment have been read. The logs of the
+    /// segment may still be unread.
     pub(super) fn is_read(&self) -> bool {
         self.has_sections() && self.has_addresses
     }

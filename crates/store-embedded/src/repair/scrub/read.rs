@@ -129,9 +129,9 @@ pub(super) fn scrub_frames(
 }
 
 /// Maps a log for a single step. So unreadable pages are replaced only in this map, not in the map
-/// for questions. A log that is removed between two steps takes no more space. Returns `None` if
-/// the log cannot be opened. The check then gives up the log, unless it was replaced or removed in
-/// the meantime.
+/// that queries use. If a log is removed between two steps, its disk space is freed at once.
+/// Returns `None` if the log cannot be opened. The check then gives up the log, unless it was
+/// replaced or removed in the meantime.
 fn map_for_scrub(
     shelf: &OpenShelf,
     log: &Arc<Log>,
@@ -154,8 +154,8 @@ fn map_for_scrub(
     None
 }
 
-/// Whether the index agrees with the row of a record. `None` if the record has no row, because it
-/// was already dead when the segment was made.
+/// Whether a segment's index agrees with a record. `None` if the record has no row, because the
+/// record was already dead when the segment was made.
 fn agrees(
     hasher: &TermHasher,
     segment: &Segment,
@@ -178,8 +178,8 @@ fn agrees(
     Some(agrees && terms.words().all(has_word))
 }
 
-/// Compares the number of rows that were found with the segment's number of rows, and notes lost
-/// parts.
+/// Compares the number of rows that were found with the segment's number of rows for the log, and
+/// notes lost parts.
 pub(super) fn end_log(
     shelf: &OpenShelf,
     target: &ScrubTarget,

@@ -25,7 +25,7 @@ pub(super) struct ScrubRun {
     pub(super) faults: u64,
 }
 
-/// The figures of the slow check for its readers.
+/// The published figures of the slow check.
 #[derive(Default)]
 struct ScrubTold {
     stats: ScrubStats,

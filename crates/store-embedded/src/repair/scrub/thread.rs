@@ -40,7 +40,8 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<Option<JoinHandle<()>>
             let total = shelf.view.load().bytes_on_disk().max(1);
             let share = read as f64 / total as f64;
             let share = within.mul_f64(share);
-            // A pass over an empty shelf takes no time.
+            // Without a pause after each pass, passes over an empty shelf would follow each other
+            // at once.
             let pause = if has_ended { within } else { share }.min(PAUSE_MAX);
             next = next.max(Instant::now()) + pause;
         }
