@@ -81,7 +81,7 @@ struct TlsParameters {
     roots: Option<String>,
     certificate: Option<String>,
     key: Option<String>,
-    /// The password file. The driver does not know this parameter either.
+    /// The password file. The driver does not support this parameter.
     passfile: Option<String>,
 }
 
@@ -134,7 +134,7 @@ impl DatabaseAddress {
         })
     }
 
-    /// Connects.
+    /// Connects to the database.
     pub async fn connect(&self) -> Result<(Client, Connection<Socket, TlsStream>), ConnectError> {
         self.config.connect(self.tls.clone()).await.map_err(|error| {
             if let Some(reason) = certificate(&error) {
@@ -181,7 +181,7 @@ fn certificate(error: &tokio_postgres::Error) -> Option<String> {
 }
 
 impl TlsParameters {
-    /// Takes the TLS parameters out of a URL, and returns the remaining URL for the driver.
+    /// Splits a URL into the URL for the driver and the parameters that Hark handles itself.
     fn take(url: &str) -> Result<(String, Self), AddressError> {
         let Some((base, parameters)) = url.split_once('?').filter(|_| !is_key_value(url)) else {
             return Ok((url.into(), Self::default()));
@@ -298,8 +298,8 @@ fn certificates(name: &str, file: &str) -> Result<Vec<CertificateDer<'static>>, 
 
 /// Checks a server's certificate as far as `sslmode` requires.
 ///
-/// If nothing must be checked, the signatures of the certificate are not read either. Citus makes
-/// certificates of X.509 version 1, which rustls could not read.
+/// If no property must be checked, signatures made with the certificate are not verified, because
+/// Citus makes certificates of X.509 version 1, which rustls cannot read.
 #[derive(Debug)]
 struct CertificateVerifier {
     roots: Option<Arc<Roots>>,

@@ -56,8 +56,7 @@ impl Connector {
     }
 
     /// Makes a connector for a node of a cluster. Its statements need no schema and take at most
-    /// `limit`. If the node is lost, this is noticed within a minute, even if a statement may take
-    /// days.
+    /// `limit`. A lost node is noticed within a minute, even if `limit` is days.
     pub(crate) fn to_node(mut address: DatabaseAddress, limit: Duration) -> Self {
         let config = &mut address.config;
         let settings = set(std::iter::empty(), limit);
@@ -133,8 +132,7 @@ impl Connector {
         Ok(())
     }
 
-    /// Returns the same connector, but the durations of its statements are added to those of
-    /// `other`.
+    /// Returns this connector, with its statement durations counted together with those of `other`.
     pub(crate) fn noting_in(self, other: &Self) -> Self {
         Self { statement_times: Arc::clone(&other.statement_times), ..self }
     }

@@ -1,4 +1,5 @@
-//! Rows in the binary format of COPY: numbers are big-endian, and each field follows its length.
+//! Rows in the binary format of COPY: numbers are big-endian, and each field is preceded by its
+//! length.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 

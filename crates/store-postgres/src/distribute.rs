@@ -1,11 +1,11 @@
 //! Distributes the tables of a shelf, which are on one server, over the workers of a Citus cluster.
 //!
 //! The new tables are filled in a separate schema, with some thousand records per transaction, in
-//! the order of the records' numbers. The last transaction puts the new schema in the place of the
-//! old schema. Then the old schema is dropped. So at any time the shelf is either complete in the
-//! old tables or complete in the new tables, and a run that was interrupted continues at the number
+//! the order of the records' numbers. The last transaction replaces the old schema with the new
+//! schema. Then the old schema is dropped. So at any time the shelf is either complete in the old
+//! tables or complete in the new tables, and a run that was interrupted continues at the number
 //! that it had reached. No process may write to the shelf during a run: if the old tables have
-//! changed since a run began, it starts over.
+//! changed since a run began, the next run starts over.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -299,8 +299,8 @@ fn check_counts(session: &mut DatabaseSession, old: &str) -> Result<(), Distribu
     Ok(())
 }
 
-/// Copies the small tables, and puts the new schema in the place of the old schema. Fails if the
-/// old tables have changed, or if another process is connected.
+/// Copies the small tables, and replaces the old schema with the new schema. Fails if the old
+/// tables have changed, or if another process is connected.
 fn switch(
     session: &mut DatabaseSession,
     [old, new, before]: [&str; 3],

@@ -16,7 +16,7 @@ const PAGE: usize = 10_000;
 /// Maximum number of records that one statement reads.
 const RECORDS: i64 = 5_000;
 
-/// For each value, a number of records that is still to be added to the table.
+/// For each value, the number of records that are not yet added to the table.
 #[derive(Default)]
 pub(crate) struct ValueTally {
     values: HashMap<i64, (u8, Vec<u8>, i64)>,
@@ -26,7 +26,7 @@ pub(crate) struct ValueTally {
 }
 
 impl ValueTally {
-    /// Counts the values of the listed labels that a record has.
+    /// Counts a record once for each of its values of listed labels.
     pub(crate) fn add(&mut self, record: &Record<'_>, listed: &[u8], terms: &DatabaseTermHasher) {
         if listed.is_empty() {
             return;
@@ -55,7 +55,8 @@ impl ValueTally {
     }
 }
 
-/// Passes each value of a label behind `after` to `each`, with its number of records.
+/// Passes the values of a label whose terms are above `after` to `each`, with their numbers of
+/// records.
 pub(crate) fn read(
     session: &mut DatabaseSession,
     name: u8,

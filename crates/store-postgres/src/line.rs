@@ -3,9 +3,9 @@
 //!
 //! If a standby is promoted before it has received everything, the last commits are lost. A
 //! database that was restored from a backup has lost commits, too. Such a database gives the lost
-//! numbers to the next puts. A process that only compared numbers would take these puts for puts
-//! that it has delivered, and would never send them to subscribers. So each number belongs to a
-//! *timeline* (`line` in names and tables). A session that is going to write calls
+//! numbers to the next puts. A process that only compared numbers would mistake these puts for puts
+//! that it has delivered, and would never send the new puts to subscribers. So each number belongs
+//! to a *timeline* (`line` in names and tables). A session that is going to write calls
 //! [`renew_line`](crate::failover::renew_line), which begins a new timeline in two cases: the last
 //! timeline began in another database, or this process has seen puts that are missing in the
 //! database. The new timeline begins before any commit in this database, while the session holds
@@ -16,7 +16,7 @@
 //! back to the number at which its own timeline and the new timeline differ, and delivers the puts
 //! after this number. The numbers that the process itself uses never go back: the process adds the
 //! number of lost puts to all numbers of the new timeline. So the code that joins stored and live
-//! records by number needs no change. A search in progress may return a record that is then
+//! records by number needs no special case. A search in progress may return a record that is then
 //! delivered again, but no record is missed.
 
 use parking_lot::Mutex;

@@ -1,7 +1,7 @@
 //! Receives notifications that other processes have committed.
 //!
-//! A notification only wakes a thread, which reads the new records from the table, after the number
-//! that was delivered last. So no record is missed if the connection is lost.
+//! A notification only wakes a thread, which reads the records after the last delivered number from
+//! the table. So no record is missed if the connection is lost.
 
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,8 @@ use crate::parts::Parts;
 use crate::state::PostgresState;
 use crate::waiting::ConnectionRuntime;
 
-/// Interval of two checks: whether the store still exists, and whether a notification was missed.
+/// Interval at which two conditions are checked: whether the store still exists, and whether a
+/// notification was missed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Time limit for the database to answer the second check.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -52,8 +53,8 @@ impl CommitNotice {
 /// A notification.
 enum Notice {
     Commit(CommitNotice, i32),
-    /// Another process is going to write. The value is the id of the database's process that serves
-    /// the other process.
+    /// Another process is going to write. The value is the PID of the PostgreSQL backend that
+    /// serves the other process.
     Arrived(i32),
 }
 

@@ -25,7 +25,7 @@ pub enum MigrateError {
     /// The database is unreachable, or refused a statement.
     #[error("{0}")]
     Database(String),
-    /// The migration with this number in the database has another text.
+    /// In the database, the migration with this number has a different text.
     #[error(
         "migration {number} in the database is not the one that this version of Hark has; nothing \
          was changed"
@@ -149,8 +149,8 @@ pub(crate) fn apply(
              COMMIT"
         );
         if let Err(fault) = session.batch(&all) {
-            // The rollback fails if the connection is lost. The first fault tells more than a fault
-            // of the rollback.
+            // The rollback fails if the connection is lost. The first fault is more informative
+            // than a fault of the rollback.
             let _ = session.batch("ROLLBACK");
             return Err(fault.into());
         }

@@ -11,8 +11,7 @@ use hark_archive::TextSource;
 pub struct PostgresOptions {
     /// URL of a replica. The replica answers queries while it is up to date.
     pub read_url: Option<String>,
-    /// Maximum number of connections for queries to the primary, and the same number to the
-    /// replica.
+    /// Maximum number of connections for queries, to the primary and to the replica each.
     pub pool_max: usize,
     /// Time limit of a statement. If a statement takes longer, its query fails.
     pub statement_timeout: Duration,

@@ -27,8 +27,8 @@ pub(crate) fn announce(session: &mut DatabaseSession) -> Result<(), StatementErr
     session.query_once(&text, &[]).map(drop)
 }
 
-/// Returns a column that counts the sessions that write, except the session of the database's
-/// process $1.
+/// Returns a column expression that counts the sessions that write, except the session of the
+/// PostgreSQL backend with PID $1.
 pub(crate) fn counted() -> String {
     format!(
         "(SELECT count(*) FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted \

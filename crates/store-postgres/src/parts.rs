@@ -2,8 +2,8 @@
 //! length, which is fixed when the shelf is made.
 //!
 //! The first commit that needs a part makes the part. Records outside all parts are in separate
-//! tables: very old records, records far in the future, or all later records if there are already
-//! too many parts. These records move if their part is made later.
+//! tables: very old records, records far in the future, and records whose part would exceed the
+//! maximum number of parts. These records move if their part is made later.
 
 use std::collections::BTreeMap;
 
@@ -93,7 +93,7 @@ impl Parts {
         }
     }
 
-    /// Returns the times of all parts that have a time from `from` to `to`; both bounds are
+    /// Returns the times of all parts that overlap the times from `from` to `to`; both bounds are
     /// inclusive. If some of these times are in no part, returns all times, because the records
     /// outside all parts are in one table.
     pub(crate) fn covering(&self, from: i64, to: i64) -> (i64, i64) {

@@ -1,5 +1,5 @@
-//! The rules of a batch apply to its own records, which are in no file yet. Every batch is one
-//! sync, and has the same outcomes as its writes one after another.
+//! The rules of a batch apply to its own records, which are in no file yet. Every batch needs only
+//! one sync, and has the same outcomes as its writes committed one at a time.
 
 use hark_archive::{Outcome, Store, Write};
 use hark_codec::hex::encode_32 as hex;
@@ -112,7 +112,7 @@ fn a_write_that_finds_the_disk_full_is_undone_and_the_same_store_goes_on() {
         for _ in 0..6 {
             let batch: Vec<Write> = (0..12).map(|_| Write::Put(fixture.world.record())).collect();
             let before = everything(&store);
-            // The first write of the commit writes the batch or the header of a log.
+            // The first disk write of the commit writes the batch or the header of a log.
             fixture.disk.arm(Trouble::Full, 0);
             let refused = store.commit(&batch).expect_err("nothing fits").to_string();
             fixture.disk.end_faults();

@@ -1,4 +1,4 @@
-//! Segments with flipped bits: a damaged segment blocks no other work, and is made again if its
+//! Segments with flipped bits: a damaged segment blocks no other work, and is rebuilt if its
 //! records are sound.
 
 use std::fs;

@@ -13,7 +13,7 @@ use hark_testkit::random::{Random, encode};
 
 use crate::support::{Fixture, everything, files};
 
-/// Returns the files of the shelf that contain an id of these records, each with such an id.
+/// Returns each file of the shelf that contains any of these ids, with the first such id.
 fn found(shelf: &Path, ids: &[[u8; 32]]) -> Vec<String> {
     let mut found = Vec::new();
     for folder in ["", "log", "seg"] {
@@ -208,8 +208,8 @@ fn a_request_to_vanish_rewrites_only_the_logs_with_records_of_its_author() {
         let head = RecordHeader { id, time, author: Some([author; 32]), kind, expires: None };
         (id, Write::Put(encode(&head, labels)))
     };
-    // Each log has a version of a profile, which the next log replaces. Some logs also have a
-    // version of another author's profile.
+    // Each log has a version of a profile that the version in the next log replaces. Some logs also
+    // have a version of another author's profile.
     let mut theirs = Vec::new();
     for time in 0..16 {
         let mut batch: Vec<Write> = (0..40).map(|_| record(1, 1, time, &[]).1).collect();

@@ -1,8 +1,8 @@
 //! Archives of earlier formats are opened and converted to the current format. Segments of format 1
-//! list no labels; the last version with format 1 wrote the files in `format-1/`. Segments of
-//! formats 1 and 2 have no ids. A segment of format 2 is a segment of format 4 without its last
-//! four sections. A segment of format 3 without words is a segment of format 4 without its last two
-//! sections.
+//! list no labels; the last version of Hark that wrote format 1 made the files in `format-1/`.
+//! Segments of formats 1 and 2 have no ids. A segment of format 2 is a segment of format 4 without
+//! its last four sections. A segment of format 3 without words is a segment of format 4 without its
+//! last two sections.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -102,7 +102,7 @@ fn segments_of_format_3_are_read_and_kept_until_they_are_merged() {
     assert_eq!(check(&dir, &options, &mut |_| {}).expect("checks").faults, Vec::new());
 }
 
-/// Writes the segments of a shelf in the format of an earlier version, with this many `sections`.
+/// Rewrites the segments of a shelf in an earlier format, which has `sections` sections.
 fn write_in_format(dir: &Path, magic: &[u8], sections: usize) {
     let options = EmbeddedOptions { background: false, ..EmbeddedOptions::default() };
     let store = EmbeddedStore::open(dir, Box::new(KeepAll), options).expect("opens");
@@ -120,7 +120,8 @@ fn write_in_format(dir: &Path, magic: &[u8], sections: usize) {
     assert!(magics(dir).iter().all(|found| found == magic), "{:?}", magics(dir));
 }
 
-/// Opens a shelf of an earlier format: to read it, to write it, after maintenance, and once more.
+/// Checks a shelf of an earlier format: opened read-only, opened for writing, after maintenance,
+/// after a compaction, and opened again.
 fn opened_and_brought_up(dir: &Path, listed: &'static [u8]) {
     let before = magics(dir);
     let options =
@@ -167,7 +168,7 @@ fn a_damaged_list_of_values_is_found_and_mended() {
         EmbeddedOptions { background: false, listed_labels: b"pt", ..EmbeddedOptions::default() };
     let open = || EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     open().run_due_maintenance().expect("settles");
-    // Only the section of values has the values: a dictionary has hashes.
+    // Only the section of values contains the values: a dictionary contains hashes.
     let listed = b"t\x07\0\0\0topic 5";
     for (damage, fault) in [(5, "that of no row"), (11, "out of order")] {
         let files = fs::read_dir(dir.join("seg")).expect("is there");

@@ -1,4 +1,4 @@
-//! Operations of root in a directory of a service's user.
+//! Operations that root performs in a directory owned by a service's user.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, lchown, symlink};
@@ -50,7 +50,7 @@ fn root_follows_its_own_links_and_none_of_a_service_user() {
     assert_eq!(fs::read_to_string(&secret).unwrap(), "keep this");
     assert_eq!(fs::read_dir(victim.join("log")).unwrap().count(), 0);
     assert_eq!(fs::metadata(&secret).unwrap().uid(), 0);
-    // An operator can place a shelf on another disk by a link of root.
+    // An operator can place a shelf on another disk with a symbolic link that root owns.
     let other = link(&victim, "waku", 0);
     drop(RealDisk.create(&other.join("log/one.log")).unwrap());
     RealDisk.rename(&other.join("log/one.log"), &other.join("log/two.log")).unwrap();

@@ -1,4 +1,4 @@
-//! The embedded store from outside, on disks that are full, that fail, and that lose files.
+//! Tests of the embedded store's public interface, on disks that are full, fail or lose files.
 
 mod batch;
 mod damaged;

@@ -1,5 +1,5 @@
-//! The slow check finds damage that no question reads, makes damaged files again if the log is
-//! sound, and reports no false fault.
+//! The scrub finds damage in data that no query reads, rebuilds damaged files if the log is sound,
+//! and reports no false fault.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -39,7 +39,8 @@ fn a_sound_shelf_is_read_whole_and_nothing_is_found() {
                 store.compact(&mut |_| {}).expect("compacts");
             }
         }
-        // No job rewrites files that the pass has already read, so that the figures match the pass.
+        // With no maintenance due, no job rewrites files during the pass, so the figures match the
+        // pass.
         store.run_due_maintenance().expect("settles");
         let before = store.stats().scrub.expect("is there").read_bytes;
         let scrubbed = store.scrub().expect("scrubs");
@@ -191,7 +192,7 @@ fn store_twice(fixture: &mut Fixture) -> (EmbeddedStore, u64) {
     let store = fixture.open(EmbeddedOptions { merge_fan_in: 1_000, ..fixture.options() });
     store.run_due_maintenance().expect("settles");
     let all = everything(&store);
-    // Not a hole: a hole reads as zeros and would be noticed.
+    // The bytes are not zeros, because zeros would be noticed as a hole.
     for segment in files(fixture, "seg", "seg") {
         let (at, len) = section(&segment, ID_HASHES);
         overwrite(&segment, at, |bytes| bytes.fill(0xff), len);
@@ -240,7 +241,7 @@ fn a_record_of_the_last_log_that_rots_is_left_out_before_and_after_it_was_read()
         let at = bytes.windows(rotten.len()).position(|part| part == rotten).expect("is there");
         overwrite(&log, (at + rotten.len() / 2) as u64, |byte| byte[0] ^= 0x10, 1);
         if was_read {
-            // Simulate the check after an hour.
+            // Simulate the regular check.
             store.recheck_files();
         }
         let left = everything(&store);

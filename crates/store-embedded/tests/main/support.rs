@@ -27,7 +27,8 @@ pub(crate) fn everything(store: &dyn Store) -> Vec<Vec<u8>> {
     all
 }
 
-/// Changes bytes of a file in place, as a failing disk does. Maps of the file show the change.
+/// Changes bytes of a file in place, as a failing disk does. Memory maps of the file show the
+/// change.
 pub(crate) fn overwrite(path: &Path, at: u64, change: impl Fn(&mut [u8]), len: usize) {
     let file = OpenOptions::new().read(true).write(true).open(path).expect("opens");
     let mut bytes = vec![0; len];

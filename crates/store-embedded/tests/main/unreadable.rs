@@ -11,7 +11,8 @@ use hark_networks::nostr::rules::NostrRules;
 
 use crate::support::{Fixture, everything};
 
-/// Truncates all longer files with this extension to a length, and returns their paths.
+/// Truncates all files with this extension that are longer than `len` to `len` bytes, and returns
+/// their paths.
 fn cut(fixture: &Fixture, folder: &str, ending: &str, len: u64) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(fixture.dir().join(folder)).expect("is there");
     let paths = entries.map(|entry| entry.expect("is there").path());
@@ -59,7 +60,7 @@ fn segments_that_lose_their_pages_are_asked_in_vain_until_they_are_made_anew() {
         let named = store.stats().damaged_files;
         assert!(!named.is_empty() && named[0].contains(".seg"), "{named:?}");
 
-        // Maintenance makes both files again from the logs.
+        // Maintenance rebuilds both files from the logs.
         store.run_due_maintenance().expect("settles");
         assert_eq!(store.stats().damaged_files, Vec::<String>::new());
         assert!(everything(&store) == expected, "{ending}");

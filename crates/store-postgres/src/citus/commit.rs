@@ -24,16 +24,16 @@ use crate::time::IndexKey;
 
 /// Maximum number of tags that one statement deletes. Each shard searches for all of these tags.
 const TAGS_MAX: usize = 2_000;
-/// Maximum number of queries in a commit that need a search. Queries for ids are included.
+/// Maximum number of a commit's queries that need a search. Queries for ids are included.
 const SEARCHES_MAX: usize = 16;
 
 /// The look-ups and searches that answer the queries of rules. Queries for ids need a search.
 pub(super) const LOOKUPS: RuleLookups =
     RuleLookups { slots_max: 1, by_id: false, searches_max: SEARCHES_MAX };
 
-/// Prepares a session for commits. First ends transactions that an earlier coordinator has left
-/// undecided on the workers, if the user has the privilege. Without the privilege, the cluster ends
-/// them by itself a little later.
+/// Prepares a session for commits. If the user has the privilege, first resolves the prepared
+/// transactions that an earlier coordinator left on the workers. Otherwise the cluster itself
+/// resolves these transactions a little later.
 pub(super) fn prepare(session: &mut DatabaseSession) -> Result<(), StatementError> {
     let allowed =
         "SELECT has_function_privilege('pg_catalog.recover_prepared_transactions()', 'execute')";
@@ -46,11 +46,12 @@ pub(super) fn prepare(session: &mut DatabaseSession) -> Result<(), StatementErro
 /// Lets other processes commit after an attempt to commit. Publishes the number of a durable batch
 /// for the questions of other processes, and notifies these processes.
 ///
-/// The coordinator frees the row in `state`, and shows the batch's number, before the workers have
-/// committed. So a commit holds the lock of the shelf until the workers have committed, and
-/// publishes the number then. If this fails, the batch must not be acknowledged: another process
-/// could answer a later question without its records. The session is closed, which frees the lock,
-/// and the other processes find the batch by polling.
+/// The coordinator releases the lock of the row in `state`, and makes the batch's number visible,
+/// before the workers have committed. So a commit holds the lock of the shelf until the workers
+/// have committed, and then publishes the number. If publishing fails, the batch must not be
+/// acknowledged: another process could answer a later query without the batch's records. The
+/// session is closed, which releases the lock of the shelf, and the other processes find the batch
+/// by polling.
 pub(super) fn leave_after(
     session: &mut DatabaseSession,
     attempt: &CommitAttempt,
@@ -60,15 +61,15 @@ pub(super) fn leave_after(
             let has_deleted = i32::from(!batch.deleted.is_empty());
             session.query(CitusStatement::LeaveTelling, &[&has_deleted]).map_err(closing)?;
         }
-        // The caller closes the session, which frees the lock.
+        // The caller closes the session, which releases the lock.
         Ok(None) => {}
         Err(fault) if fault.is_away() => {}
         Err(_) => {
             session.batch("ROLLBACK")?;
             session.query(CitusStatement::Leave, &[])?;
         }
-        // A duplicate is acknowledged, too. The process that stored it may have ended before it
-        // published the number.
+        // A batch that changes nothing is acknowledged, too, and the process that stored its
+        // records may have ended before publishing their number.
         Ok(Some(_)) => {
             session.query(CitusStatement::LeavePublished, &[]).map_err(closing)?;
         }
@@ -76,7 +77,7 @@ pub(super) fn leave_after(
     Ok(())
 }
 
-/// Returns the fault as one that closes the session.
+/// Converts a fault into a fault that closes the session.
 fn closing(fault: StatementError) -> StatementError {
     if fault.is_away() { fault } else { StatementError::Away(fault.to_string()) }
 }
@@ -118,8 +119,8 @@ pub(super) fn fetch(
 }
 
 /// Adds the records that the statements for distributed tables have found. For slots without a
-/// label, these rows are all that the rules may need. Two sorts of records are still to be fetched
-/// by place: the newest records that forbid others, and the records in slots with a label.
+/// label, the rules need no other rows. Two sorts of records are still to be fetched by place: the
+/// newest records that forbid others, and the records in slots with a label.
 fn find_placed(
     fetched: &mut FetchedState,
     terms: &DatabaseTermHasher,

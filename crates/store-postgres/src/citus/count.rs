@@ -16,7 +16,7 @@ pub(super) fn statements(
         return None;
     }
     let statements = asked.iter().map(|asked| statement(asked, terms)).collect();
-    // Each counted row was also visited.
+    // The number of matches also serves as the number of visited rows.
     Some(CountStatements { statements, visited_column: 0 })
 }
 

@@ -1,5 +1,5 @@
-//! The density of records in time: how long a time has a given number of records. It determines the
-//! first window of a search.
+//! The density of records in time: the span of time that contains a given number of records. The
+//! density determines the first window of a search.
 
 use std::time::{Duration, Instant};
 

@@ -79,7 +79,7 @@ fn find_ids(found: &mut FinderState, session: &mut DatabaseSession) -> Result<()
     let keys = placed.into_iter().map(|(id, place)| (IndexKey { time: 0, id }, place));
     let keys: Vec<(IndexKey, Place)> = keys.collect();
     let mut records = Vec::new();
-    // Only all records together can be sorted by time.
+    // The records can be sorted by time only after all pages are read.
     for page in keys.chunks(FETCH_MAX) {
         records.extend(bodies(session, page, asked.seq, None)?);
     }

@@ -80,9 +80,8 @@ impl Layout for CitusLayout {
         CitusStatement::Lock.into()
     }
 
-    // The number in `state` is visible before the workers have committed, so it cannot be read at
-    // any time. Without a published number of the current timeline, the number in `state` is read
-    // while no commit is in progress.
+    // The number in `state` is visible before the workers have committed, so it may be read only
+    // while no commit is in progress. It is read if no number of the current timeline is published.
     fn newest(&self, session: &mut DatabaseSession) -> Result<Option<(i64, i64)>, StatementError> {
         let mut rows = session.query(CitusStatement::Newest, &[])?;
         if rows.is_empty() {

@@ -1,5 +1,5 @@
 //! The layout for a Citus cluster: the statements, and the steps of searches, counts and commits.
-//! [`CitusLayout`] has them all.
+//! [`CitusLayout`] implements the layout.
 
 pub(crate) use density::RecordDensity;
 pub(crate) use layout::CitusLayout;

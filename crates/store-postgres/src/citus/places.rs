@@ -21,7 +21,7 @@ pub(crate) type Place = [u8; 32];
 /// A record's key and bytes.
 pub(crate) type PlacedBody = (IndexKey, Box<[u8]>);
 
-/// Returns the places of those of the ids that are stored.
+/// Returns the places of the stored ids among `ids`.
 pub(super) fn places<'a>(
     session: &mut DatabaseSession,
     ids: impl Iterator<Item = &'a [u8]>,
@@ -53,7 +53,7 @@ pub(super) fn bodies(
             let form = CitusStatement::PlacedBodies(ValueCount::One);
             session.query(form, &[head, &seq, &cut, place])?
         }
-        // With the places, the query goes only to their shards.
+        // A query that names places goes only to the shards of these places.
         _ if places.len() <= PLACES_MAX => {
             let form = CitusStatement::PlacedBodies(ValueCount::Many);
             session.query(form, &[&heads, &seq, &cut, &places])?
@@ -69,7 +69,7 @@ pub(super) fn bodies(
     Ok(wanted.map(|row| (key(row), row.get::<_, &[u8]>(2).into())).collect())
 }
 
-/// Returns the first 8 bytes of an id, the column of an index.
+/// Returns the first 8 bytes of an id: the value of the indexed column `id_head`.
 pub(crate) fn id_head(id: &[u8; 32]) -> i64 {
     id.first_chunk().map_or(0, |head| i64::from_be_bytes(*head))
 }

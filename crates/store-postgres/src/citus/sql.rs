@@ -49,8 +49,8 @@ pub(crate) fn text(statement: CitusStatement) -> String {
         CitusStatement::AddForbids => "INSERT INTO forbid SELECT * FROM \
             unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])"
             .into(),
-        // The number is published, and other processes are notified, later, after the workers have
-        // committed (`LeaveTelling`).
+        // After the workers have committed, `LeaveTelling` publishes the number and notifies other
+        // processes.
         CitusStatement::Advance => "UPDATE state SET seq = $1, records = $2".into(),
         // A cluster has no index of words.
         CitusStatement::Lock => "SELECT seq, records, parts, line, NULL::bigint, 0::bigint, \
@@ -67,7 +67,7 @@ pub(crate) fn text(statement: CitusStatement) -> String {
         }
         CitusStatement::PlacedBodies(count) => {
             let place = same("r.place", "bytea", count, "$4");
-            // Here, too, `+ 0` prevents the use of the index of numbers: see `conditions`.
+            // As in `conditions`, `+ 0` prevents the use of the index of numbers.
             let head = if count == ValueCount::One { ValueCount::One } else { ValueCount::Many };
             let head = same("r.id_head", "bigint", head, "$1");
             format!(
@@ -87,8 +87,8 @@ pub(crate) fn text(statement: CitusStatement) -> String {
         CitusStatement::DeletePlaces => "DELETE FROM id_place WHERE id = ANY($1::bytea[])".into(),
         CitusStatement::Enter => format!("SELECT pg_advisory_lock({SHELF})"),
         CitusStatement::Leave => format!("SELECT pg_advisory_unlock({SHELF})"),
-        // The lock is released for a row of `done`, and so after the number is written: a later
-        // commit must not write its number first.
+        // Because the lock is released in a SELECT from `done`, it is released after the number is
+        // written. Otherwise a later commit could write its number first.
         CitusStatement::LeavePublished => format!(
             "WITH done AS (UPDATE published p SET line = s.line, seq = s.seq FROM state s \
              WHERE p.line <> s.line OR p.seq <> s.seq RETURNING 1) \
@@ -101,7 +101,7 @@ pub(crate) fn text(statement: CitusStatement) -> String {
              d.seq || ' ' || $1::int || ' ' || s.parts || ' ' || d.line), \
              pg_advisory_unlock({SHELF}) FROM done d, state s"
         ),
-        // A published number of an earlier timeline does not count.
+        // A published number of an earlier timeline is ignored.
         CitusStatement::Newest => {
             "SELECT p.line, p.seq FROM published p JOIN state s ON s.line = p.line".into()
         }
@@ -144,9 +144,9 @@ fn few(form: WindowForm) -> String {
 /// The columns of a key and its place.
 const KEY: &str = "r.time, r.id, r.place";
 
-/// Returns the table of a window, and the conditions with times from $1 to $2. The needed values
-/// follow value number `last`: kinds, terms or authors, and excluded kinds. For records, the
-/// highest number and the terms to compare come next. Each arm of a union has one kind.
+/// Returns the table of a window, and the conditions with times from $1 to $2. The values of the
+/// conditions follow value number `last`: kinds, terms or authors, and excluded kinds. For records,
+/// the highest number and the terms to compare come next. Each arm of a union has one kind.
 fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, String) {
     let mut value = || {
         last += 1;
@@ -175,8 +175,8 @@ fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, Str
     let mut table = "tag";
     if form.table != WindowTable::Tag {
         table = "record";
-        // The sum prevents PostgreSQL from using the index of numbers. Without statistics of the
-        // shard, PostgreSQL would choose this index and read it completely.
+        // The addition `+ 0` prevents PostgreSQL from using the index of numbers. Without
+        // statistics of the shard, PostgreSQL would choose this index and read it completely.
         all.push(format!("r.seq + 0 <= {}", value()));
         let terms = value();
         all.push(format!("({terms}::bigint[] IS NULL OR r.terms && {terms})"));
@@ -184,7 +184,7 @@ fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, Str
     (table, all.join(" AND "))
 }
 
-/// Returns the condition that a column has one of some values; `count` tells how many.
+/// Returns the condition that a column equals one of `count` values.
 fn same(column: &str, of: &str, count: ValueCount, value: &str) -> String {
     match count {
         ValueCount::None => "true".into(),

@@ -53,7 +53,7 @@ pub(crate) struct WindowForm {
 pub(crate) enum CitusStatement {
     /// Locks the shelf and returns its state.
     Lock,
-    /// Finds those of some keys that are stored.
+    /// Finds the ids that are already stored, among the given ids.
     Known,
     /// Finds the newest forbidding record of each key.
     Forbids,
@@ -69,9 +69,9 @@ pub(crate) enum CitusStatement {
     CopyTags,
     /// Inserts the `forbid` rows of records.
     AddForbids,
-    /// Updates the shelf's state, and notifies other nodes.
+    /// Updates the shelf's state.
     Advance,
-    /// Reads the shelf's timeline and number, and records by number.
+    /// Reads records by number.
     News,
     /// Reads the next rows of a window of time.
     Window(WindowForm),
@@ -95,7 +95,7 @@ pub(crate) enum CitusStatement {
     Enter,
     /// Lets other processes commit.
     Leave,
-    /// Publishes the newest number if this is not done yet, and lets other processes commit.
+    /// Publishes the newest number if it is not published yet, and lets other processes commit.
     LeavePublished,
     /// Publishes the number of a commit, lets other processes commit, and notifies other nodes.
     LeaveTelling,

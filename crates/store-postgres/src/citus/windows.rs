@@ -1,10 +1,10 @@
 //! Searches distributed tables. A condition with one value and one kind is an ordered index range
-//! in one shard. It is read up to the query's limit. Any other condition needs several shards, and
-//! each of them would sort all its rows and return as many rows as the whole query wants. So such
-//! conditions are read in windows of time. The first window should contain a few more records than
-//! are wanted. If it has fewer, the search checks whether all remaining times have few rows, and if
-//! so reads all of them at once. Otherwise the number of rows in each window determines the width
-//! of the next window.
+//! in one shard. The search reads this range up to the query's limit. Any other condition needs
+//! several shards. Each shard would sort all its rows and return as many rows as the whole query
+//! wants. So such conditions are read in windows of time. The first window should contain a few
+//! more records than are wanted. If it contains fewer, and all remaining times have few rows, the
+//! search reads all these rows at once. Otherwise the number of rows in each window determines the
+//! width of the next window.
 
 use std::collections::VecDeque;
 
@@ -176,7 +176,8 @@ impl WindowWalk {
         self.rest.is_none() && self.now.is_none()
     }
 
-    /// Reads all keys of the remaining times, if there are few keys. Returns whether they were few.
+    /// Reads all keys of the remaining times if there are few, and returns whether it has read the
+    /// keys.
     pub(super) fn read_few(
         &mut self,
         asked: &SqlQuery,
@@ -233,8 +234,8 @@ impl WindowWalk {
         let limit =
             if is_tag { reach.clamp(KEYS_MIN, KEYS_MAX) } else { reach.clamp(1, FETCH_MAX) };
         let (rows, is_cut) = self.read(asked, form, now, limit, session)?;
-        // No charge is made for a window: the number of windows must not reveal how many records
-        // are hidden from the reader.
+        // A window costs nothing in itself: the cost must not reveal how many records are hidden
+        // from the reader.
         self.visited += rows.len() as u64;
         self.found += rows.len();
         let mut found = Vec::new();

@@ -18,8 +18,8 @@ pub(crate) fn exists(session: &mut DatabaseSession, table: &str) -> Result<bool,
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-/// Sets how the workers plan statements, for the sessions of this user in this database on all
-/// nodes. For a shard that was just filled or moved, workers have no useful statistics, and
+/// Disables sequential scans, JIT and parallel plans for the sessions of this user in this database
+/// on all nodes. Workers have no useful statistics of a shard that was just filled or moved, so
 /// PostgreSQL would read whole tables.
 pub(crate) fn set_planning(session: &mut DatabaseSession) -> Result<(), StatementError> {
     let text = "SELECT coalesce(bool_or('enable_seqscan=off' = ANY(s.setconfig)), false) \

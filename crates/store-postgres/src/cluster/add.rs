@@ -18,7 +18,7 @@ use super::work::ClusterWork;
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// How many times adding a node is tried if Citus refuses; and the pause between two tries.
+/// Maximum number of attempts to add a node if Citus refuses, and the pause between two attempts.
 const TRIES: usize = 3;
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// A database that every PostgreSQL server has.
@@ -44,8 +44,8 @@ pub struct AddResult {
 
 /// Adds a node unless it is in the cluster, and then moves shards until they are spread evenly.
 ///
-/// Creates the database and the extension on the node if they are missing. If the node is being
-/// drained, it may have shards again.
+/// Creates the database and the extension on the node if they are missing. If the node was being
+/// drained, allows shards on the node again.
 pub fn add(
     coordinator: &mut Coordinator,
     address: &NodeAddress,
@@ -323,7 +323,7 @@ fn name_coordinator(
     Ok(())
 }
 
-/// Adds the node. If the node already is in the cluster, it may have shards again.
+/// Adds the node. If the node already is in the cluster, allows shards on the node again.
 fn join(
     coordinator: &mut Coordinator,
     address: &NodeAddress,

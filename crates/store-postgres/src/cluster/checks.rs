@@ -111,7 +111,7 @@ fn slots_of_a_move(coordinator: &mut Coordinator) -> Result<i64, ClusterError> {
     Ok(rows.first().map_or(1, |row| row.get(0)))
 }
 
-/// Checks for tables that lack an identity of rows: their rows could not be updated or deleted
+/// Checks that every table has a replica identity. Otherwise rows could not be updated or deleted
 /// during a move by logical replication.
 fn tables_have_identities(coordinator: &mut Coordinator) -> Result<ClusterCheck, ClusterError> {
     let rows = coordinator.query(

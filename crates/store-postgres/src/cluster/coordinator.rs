@@ -26,7 +26,7 @@ const NODES_AT_ONCE: usize = 16;
 /// The number of the advisory lock on the coordinator that is held while shards are moved: the
 /// letters of "hark" and "move".
 const LOCK: i64 = 0x6861_726b_6d6f_7665;
-/// How long to wait for the lock. After a process was killed, its connection may be closed late.
+/// How long to wait for the lock. The connection of a killed process may be closed late.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -82,7 +82,7 @@ impl Coordinator {
         Ok(self.session.batch(text)?)
     }
 
-    /// Opens a further session with the coordinator. Its statements may take `limit`.
+    /// Opens another session with the coordinator, with `limit` as the time limit of a statement.
     pub(crate) fn another(&self, limit: Duration) -> Result<DatabaseSession, ClusterError> {
         let connector = Connector::to_node(self.address.clone(), limit);
         Ok(connector.open_within(NODE_ANSWERS)?)
@@ -130,7 +130,7 @@ impl Coordinator {
     }
 
     /// Takes the lock for moving shards. Only one process at a time holds this lock. The lock is
-    /// released when the connection ends, also if this process is killed.
+    /// released when the connection ends, even if this process is killed.
     pub(crate) fn lock(&mut self) -> Result<(), ClusterError> {
         let until = Instant::now() + LOCK_WAIT;
         loop {
@@ -185,8 +185,8 @@ fn at(from: &DatabaseAddress, node: &NodeAddress, database: Option<&str>) -> Dat
     DatabaseAddress { config, tls: from.tls.clone(), passed_over: from.passed_over.clone() }
 }
 
-/// Calls `ask` for each item, for several at the same time, and returns the results in order. If a
-/// call panics, its result is `None`.
+/// Calls `ask` for each item, up to `NODES_AT_ONCE` items at the same time, and returns the results
+/// in order. If a call panics, its result is `None`.
 pub(crate) fn each<T: Sync, R: Send>(items: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<Option<R>> {
     let ask = &ask;
     let mut results = Vec::with_capacity(items.len());

@@ -22,7 +22,7 @@ pub struct DrainResult {
 /// cluster.
 ///
 /// First the node is marked to get no new shards. Then the shards move, one group after another.
-/// Finally the node is removed. If the drain is interrupted, another run continues it from there.
+/// Finally the node is removed. Another run continues an interrupted drain.
 pub fn drain(
     coordinator: &mut Coordinator,
     address: &NodeAddress,

@@ -116,7 +116,7 @@ pub struct MoveProgress {
     pub number: usize,
     /// The number of moves that are needed, as far as known.
     pub of: usize,
-    /// The shard that stands for the moving group.
+    /// The shard that represents the moving group.
     pub shard: i64,
     /// The tables of the group.
     pub tables: Vec<String>,
@@ -130,7 +130,7 @@ pub struct MoveProgress {
     pub bytes_arrived: u64,
     /// Bytes of all moves.
     pub total_bytes: u64,
-    /// Bytes of all moves that have arrived at the new nodes.
+    /// Bytes that have arrived at the new nodes, over all moves.
     pub total_arrived: u64,
     /// The phase that Citus reports for the move: `Copying Data`, `Catching Up`, …
     pub phase: String,

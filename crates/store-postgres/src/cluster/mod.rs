@@ -1,8 +1,8 @@
 //! The nodes of a Citus cluster: their state, and the work of adding, draining or replacing a node.
 //!
 //! All work is done in small steps. Each step calls one of Citus' own functions on the coordinator.
-//! Only the tables of Citus itself show the progress. So work that was interrupted continues when
-//! the same command runs again: it reads the state of the cluster and does the missing steps.
+//! Progress is recorded only in Citus' own tables. So interrupted work continues when the same
+//! command runs again: the command reads the state of the cluster and does the missing steps.
 //!
 //! Read `nodes` first (the nodes of a cluster), then `coordinator` (connections to nodes). `events`
 //! and `work` report the work and can stop it, `checks` and `facts` have the requirements, and

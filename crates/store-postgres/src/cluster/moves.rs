@@ -3,7 +3,7 @@
 //! A move is one statement on the coordinator and ends with one commit. So a move is done
 //! completely or not at all. If this process is killed, the coordinator finishes the current move,
 //! and the next process waits until the move has ended. If the coordinator is killed, a partly
-//! copied shard and a replication slot are left behind. Citus remembers both, and
+//! copied shard and a replication slot are left behind. Citus records both in its tables, and
 //! `citus_cleanup_orphaned_resources` removes such remains.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -60,8 +60,8 @@ pub(crate) fn move_all(
     )))
 }
 
-/// Waits until the moves of other processes have ended, and removes what interrupted moves have
-/// left behind.
+/// Waits until the moves of other processes have ended, and removes the remains of interrupted
+/// moves.
 pub(crate) fn clean_up(
     coordinator: &mut Coordinator,
     work: &mut ClusterWork<'_>,

@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 const PORT: u16 = 5432;
 
 /// Host and port at which other nodes reach a node. Citus distinguishes nodes by this text alone,
-/// so it takes `localhost` and `127.0.0.1` for two nodes.
+/// so it treats `localhost` and `127.0.0.1` as two nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeAddress {
     /// Name or IP address, without brackets.
@@ -63,8 +63,8 @@ impl fmt::Display for NodeAddress {
 }
 
 impl NodeAddress {
-    /// Makes an address from Citus' columns. If the port is out of range, it becomes 0, which
-    /// nobody can reach.
+    /// Makes an address from Citus' columns. An out-of-range port becomes 0, to which no connection
+    /// is possible.
     pub(crate) fn of_columns(host: String, port: i32) -> Self {
         Self { host, port: u16::try_from(port).unwrap_or(0) }
     }
@@ -102,8 +102,7 @@ impl NodeRole {
 pub struct ClusterNode {
     /// Citus' number for the node. If a standby takes the node's place, it gets this number.
     pub id: i32,
-    /// Citus' number for the node together with its standbys, called the group. Citus records the
-    /// places of shards by groups.
+    /// Citus' number for the group: the node and its standbys. Citus assigns shards to groups.
     pub group: i32,
     /// Host and port.
     pub address: NodeAddress,

@@ -7,11 +7,11 @@ use super::nodes::{ClusterNode, NodeAddress};
 /// Shards that move together: the shards of colocated tables for the same range of hashes.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardMove {
-    /// The shard that stands for its group.
+    /// The shard that represents its group.
     pub shard: i64,
     /// The tables of the group.
     pub tables: Vec<String>,
-    /// Size of all shards of the group with their indices in bytes; 0 if unknown.
+    /// Size in bytes of all shards of the group and their indices; 0 if unknown.
     pub bytes: u64,
     /// The node that has the shards.
     pub from: NodeAddress,

@@ -40,12 +40,11 @@ pub struct ReplaceResult {
     pub was_done: bool,
     /// Number of shards of the replaced node.
     pub shards: usize,
-    /// Number of transactions over several nodes that were left undecided and are now committed or
-    /// undone.
+    /// Number of in-doubt transactions over several nodes that this run committed or rolled back.
     pub recovered: i32,
     /// Time from the start until the standby had taken the worker's place, in seconds.
     pub seconds: f64,
-    /// Age of the last transaction that the standby had applied before its promotion, in seconds.
+    /// Age in seconds of the last transaction that the standby had applied before its promotion.
     /// `None` if the standby was promoted before this run, or has applied no transaction.
     pub last_commit_s: Option<f64>,
 }
@@ -53,7 +52,7 @@ pub struct ReplaceResult {
 /// Replaces the worker `dead` by `standby`. Promotes `standby` if it is not promoted yet.
 ///
 /// Refuses if `dead` still accepts connections, unless forced: if two nodes accepted writes, some
-/// writes would be lost. Also refuses if `standby` is a copy of another node.
+/// writes would be lost. Also refuses if `standby` is a copy of a node other than `dead`.
 pub fn replace(
     coordinator: &mut Coordinator,
     dead: &NodeAddress,
@@ -222,7 +221,7 @@ fn sign_of_life(
     }
 }
 
-/// Empties the setting that [`can_commit`] checks.
+/// Clears `synchronous_standby_names`, the setting that [`can_commit`] checks.
 fn clear_sync_standbys(
     coordinator: &Coordinator,
     standby: &NodeAddress,

@@ -27,13 +27,13 @@ pub struct StandbyState {
     /// Bytes of the log that the standby has not applied yet. A promotion waits until they are
     /// applied.
     pub replay_bytes: u64,
-    /// Recent time from a commit until the standby has applied it, in seconds; `None` while nothing
-    /// is written.
+    /// Recent delay in seconds from a commit until the standby has applied the commit; `None` while
+    /// nothing is written.
     pub lag_s: Option<f64>,
 }
 
 impl StandbyState {
-    /// Whether the standby receives the log while it is written.
+    /// Whether the standby streams the primary's log.
     pub fn is_streaming(&self) -> bool {
         self.state == "streaming"
     }
@@ -82,7 +82,7 @@ pub struct StandbySetup {
 }
 
 impl NodeStandbys {
-    /// Whether some standby receives the node's log while it is written.
+    /// Whether some standby streams the node's log.
     pub fn has_streaming(&self) -> bool {
         self.found.as_ref().is_ok_and(|found| found.standbys.iter().any(StandbyState::is_streaming))
     }

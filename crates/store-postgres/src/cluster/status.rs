@@ -49,8 +49,8 @@ pub struct NodeDetails {
     pub answer_ms: f64,
     /// The node's standbys; `None` if this user lacks the permission.
     pub standbys: Option<Vec<StandbyState>>,
-    /// Number of prepared transactions. If one is older than a second or two, its outcome is
-    /// undecided: its coordinator has neither committed nor undone the transaction.
+    /// Number of prepared transactions. A prepared transaction older than a second or two is in
+    /// doubt: its coordinator has neither committed nor rolled back the transaction.
     pub prepared: u64,
     /// Age of the oldest prepared transaction, in seconds.
     pub prepared_oldest_s: f64,

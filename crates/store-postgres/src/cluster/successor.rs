@@ -1,5 +1,5 @@
-//! The standby that shall replace a worker: checks whether it is a copy of the worker, and whether
-//! it can accept writes.
+//! Checks of the standby that is to replace a worker: whether the standby is a copy of the worker,
+//! and whether the standby can accept writes.
 
 use super::ClusterError;
 use super::coordinator::Coordinator;
@@ -15,7 +15,7 @@ const NAMED_MAX: usize = 5;
 /// The state of a standby.
 pub(crate) struct StandbyFacts {
     pub facts: NodeFacts,
-    /// Citus' number of the group of which the standby is a copy; `None` without Citus.
+    /// Citus' number of the group to which the standby belongs; `None` without Citus.
     group: Option<i32>,
     /// PostgreSQL's system identifier, which a standby shares with its primary.
     system: i64,
@@ -24,7 +24,7 @@ pub(crate) struct StandbyFacts {
     pub last_commit_s: Option<f64>,
     /// Shards of the worker that are missing on the standby.
     missing: Vec<String>,
-    /// Whether writes would wait for a standby of this standby, which has none.
+    /// Whether commits would wait for a standby of this standby, although there is none.
     pub waits_for_none: bool,
 }
 
@@ -96,8 +96,9 @@ pub(crate) fn is_copy(
     ]
 }
 
-/// Checks whether writes to the standby would wait for a standby of its own. `pg_basebackup` has
-/// copied this setting from the lost node.
+/// Checks that commits on the standby would not wait for a standby of its own, which
+/// `synchronous_standby_names` may require: `pg_basebackup` has copied this setting from the lost
+/// node.
 pub(crate) fn can_commit(standby: &NodeAddress, found: &StandbyFacts, alone: bool) -> ClusterCheck {
     let words = if found.waits_for_none {
         "names standbys, and none streams from this node"
@@ -139,7 +140,7 @@ pub(crate) fn same_system(
     }
 }
 
-/// Returns the names of those tables that are the shards of a node.
+/// Returns the table names of a node's shards.
 pub(crate) fn shard_names(
     coordinator: &mut Coordinator,
     node: &ClusterNode,
@@ -152,7 +153,7 @@ pub(crate) fn shard_names(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Returns the names of those of `shards` that a node does not have.
+/// Returns the names in `shards` that are missing on a node.
 pub(crate) fn missing_shards(
     session: &mut DatabaseSession,
     shards: &[String],

@@ -1,5 +1,5 @@
-//! The common parts of all work on a cluster. Work reports its checks and steps, only reports its
-//! steps in a dry run, and can be stopped between two steps.
+//! The common parts of all work on a cluster. Work reports its checks and steps, does no step in a
+//! dry run, and can be stopped between two steps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

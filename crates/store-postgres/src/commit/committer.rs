@@ -129,7 +129,8 @@ fn attempt(
     puts: &[Option<PreparedPut<'_>>],
     begun: &mut bool,
 ) -> CommitAttempt {
-    // All other writes wait for the next step, because the look-ups of one step are bounded.
+    // Writes from index `fit` on wait for the next step, because the look-ups of one step are
+    // bounded.
     let fit = inner.layout.rule_lookups().fit(puts, &inner.shelf.terms);
     let fetched = inner.layout.fetch(session, &puts[..fit], &inner.shelf.terms)?;
     *begun = true;

@@ -13,8 +13,8 @@ use crate::session::DatabaseSession;
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 
-/// Maximum number of slots and ids that a commit looks up for the rules of its puts. One event can
-/// name as many.
+/// Maximum number of slots and ids that a commit looks up for the rules of its puts. A single event
+/// can name this many.
 pub(crate) const LOOKUPS_MAX: usize = 2_500;
 
 /// A slot of records, as an index can find it: an author, a kind, and optionally a label that is
@@ -79,8 +79,7 @@ pub(crate) struct RuleLookups {
     pub(crate) slots_max: usize,
     /// Whether ids are looked up.
     pub(crate) by_id: bool,
-    /// Maximum number of queries in a commit that no look-up can answer, so that they need a
-    /// search.
+    /// Maximum number of searches in a commit, for queries that no look-up can answer.
     pub(crate) searches_max: usize,
 }
 
@@ -125,7 +124,7 @@ pub(crate) struct SizedKey {
     pub(crate) bytes: usize,
 }
 
-/// Those columns of a stored record that suffice to match rules that name the record's id.
+/// A stored record, reduced to the columns by which rules that name its id are matched.
 pub(crate) struct NamedRecord {
     pub(crate) found: SizedKey,
     pub(crate) author: Option<Author>,
@@ -165,7 +164,7 @@ pub(crate) struct FetchedState {
     pub(crate) words_seq: i64,
     /// The ids of the batch that are already stored.
     pub(crate) known: HashSet<[u8; 32]>,
-    /// For each key, the newest record that forbids, if there is such a record.
+    /// For each hash of a prohibition, the newest record that has this hash in the table `forbid`.
     pub(crate) forbids: HashMap<i64, Vec<u8>>,
     /// For each slot, its records.
     pub(crate) slots: HashMap<SlotQuery, Vec<SizedKey>>,

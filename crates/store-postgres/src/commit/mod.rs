@@ -6,8 +6,8 @@
 //!    ([`play`]).
 //! 3. The resulting deletions and insertions are executed and made durable.
 //!
-//! Since commits are one after another, the numbers of puts have no gaps and follow the order of
-//! commits, and the rules hold even if several nodes write.
+//! Since commits are sequential, the numbers of puts have no gaps and follow the order of commits,
+//! and the rules hold even if several nodes write.
 
 pub(crate) use batch::{CommitAttempt, PreparedPut, ShelfAdvance};
 pub(crate) use committer::CommitterState;

@@ -163,7 +163,8 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         Ok(found.len() as u64)
     }
 
-    /// Whether a record that `there_is` describes is stored, or was put by this batch.
+    /// Whether a record that the prohibition `there_is` describes is stored, or was put by this
+    /// batch.
     fn is_there(&mut self, there_is: &Prohibition<'_>) -> Result<bool, StatementError> {
         let key = self.inner.shelf.terms.forbidding(there_is);
         let query = there_is.query();
@@ -248,8 +249,8 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         Ok((found, cut, own))
     }
 
-    /// Of these keys, returns those that this batch has not deleted, up to about `bytes_max`, and
-    /// whether there are more.
+    /// Returns the keys in `found` that this batch has not deleted, for up to about `bytes_max`
+    /// bytes of records, and whether there are more such keys.
     fn left(
         &self,
         found: impl Iterator<Item = SizedKey>,

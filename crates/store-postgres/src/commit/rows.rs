@@ -13,7 +13,7 @@ use crate::session::DatabaseSession;
 use crate::statement::StatementForm;
 use crate::time::{IndexKey, to_db};
 
-/// Rows of records are sent in pieces of about this many bytes.
+/// Approximate size in bytes of the pieces in which rows of records are sent.
 const PIECE_BYTES: usize = 128 << 10;
 
 /// The columns of a row that differ between the layouts.

@@ -1,4 +1,4 @@
-//! Runs the statements that count a query's matches, or reads the records and counts.
+//! Runs the statements that count a query's matches, or reads and counts the records.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::search::{Finders, Sessions as _, SqlQuery};
 use crate::session::DatabaseSession;
 use crate::state::PostgresState;
 
-/// Returns the queries for all matches of a query. Its limit and cursor are ignored. The result is
-/// empty if nothing can match, and has several queries if a gate divides the query.
+/// Returns the queries for all matches of a query, without the query's limit and cursor. The result
+/// is empty if nothing can match, and has several queries if a gate divides the query.
 pub(crate) fn all_matches(
     inner: &PostgresState,
     query: &Query,

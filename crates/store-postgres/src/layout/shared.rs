@@ -1,5 +1,5 @@
-//! The statements and texts that both layouts share. They are for the small tables, which are the
-//! same in both.
+//! The statements and texts that both layouts share. They use only the small tables, which are the
+//! same in both layouts.
 
 /// A migration: its number, its name and its text. A released migration is never changed.
 pub(crate) type MigrationText = (i32, &'static str, &'static str);

@@ -15,7 +15,7 @@ use crate::statement::StatementForm;
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 
-/// The facts of a layout that opening a shelf needs.
+/// The facts of a layout that are needed to open a shelf.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayoutFacts {
     /// Whether the tables are distributed over the workers of a Citus cluster.

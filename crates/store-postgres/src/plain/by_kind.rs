@@ -1,4 +1,4 @@
-//! Plans the walk of a search whose values have no kinds, or many kinds.
+//! Plans the walk of a search for values without a condition on kinds, or with many kinds.
 //!
 //! For a value with few rows, all its rows are read. For any other value, the rows are read kind by
 //! kind. Only parts that have times of the query are read.
@@ -23,8 +23,9 @@ const FEW_ALL: usize = 8_192;
 /// Maximum number of values for which the ranges between excluded kinds are read at once.
 const GAPS_VALUES_MAX: usize = 4;
 
-/// Returns a walk for values that have no kinds, or many kinds. If a value has few rows in the
-/// parts with `times`, they are all read at once. For any other value, rows are read kind by kind.
+/// Returns a walk for values without a condition on kinds, or with many kinds. If a value has few
+/// rows in the parts with `times`, all these rows are read at once. For any other value, rows are
+/// read kind by kind.
 pub(super) fn by_kind(
     asked: &SqlQuery,
     (set, values): (Set, &ConditionValues<'_>),
@@ -76,11 +77,11 @@ struct FirstRow {
 }
 
 /// Returns the first rows of each value, at most `few`, without rows of excluded kinds. `from` and
-/// `to` are the bounds of whole parts, so every row that is read counts.
+/// `to` are the bounds of whole parts, so the condition on times filters out no row that is read.
 ///
-/// To read only between the excluded kinds costs one index lookup per range. If there are many
-/// values, this is done only for values that have rows of excluded kinds among their first rows,
-/// and may have more rows. The numbers of rows are the same as without this saving.
+/// Reading only between the excluded kinds costs one index lookup per range. If there are many
+/// values, only values that have rows of excluded kinds among their first rows, and may have more
+/// rows, are read in this way. This saving does not change the result.
 fn few_of(
     asked: &SqlQuery,
     values: &ConditionValues<'_>,

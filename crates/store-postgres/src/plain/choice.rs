@@ -88,9 +88,9 @@ pub(super) fn values(asked: &SqlQuery, set: Set) -> Option<ConditionValues<'_>> 
     }
 }
 
-/// Returns the condition with an index that the fewest records meet, among the records in the parts
-/// that have these times. A common condition is not considered unless `by_size` is set or all
-/// conditions are common.
+/// Returns the indexed condition with the fewest matching records in the parts that have these
+/// times. A common condition is not considered unless `by_size` is set or all conditions are
+/// common.
 pub(super) fn choose(
     asked: &SqlQuery,
     indexed: Option<&IndexedWords>,
@@ -149,9 +149,9 @@ pub(super) fn choose(
     Ok(best.map(|(.., set)| set))
 }
 
-/// If so many records match that walking all records by time is cheaper, returns the number of all
-/// records per matching record; otherwise `None`. The numbers are known only for a listed label.
-/// They are used only if the query has no other condition.
+/// Returns the number of all records per matching record, if the number is so low that walking all
+/// records by time is cheaper; otherwise `None`. The number is known only for a listed label, and
+/// is used only if the query has no other condition.
 pub(super) fn most(
     asked: &SqlQuery,
     set: Set,

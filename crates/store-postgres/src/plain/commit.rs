@@ -19,7 +19,8 @@ use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 use crate::words::mark::mark;
 
-/// Maximum number of queries in a commit that need a search. A request to vanish has this many.
+/// Maximum number of a commit's queries that need a search. A request to vanish has this many such
+/// queries.
 const SEARCHES_MAX: usize = 2;
 
 /// The look-ups and searches that answer the queries of rules.

@@ -68,7 +68,8 @@ impl SearchSteps for PlainSteps {
                 found.visited += pages.visited - before;
                 found.fetched += pages.fetched - fetched;
                 found.add_page(page);
-                // Far fewer records than expected may meet another condition, or none may.
+                // A common condition may be met by far fewer records than expected, or by no
+                // record.
                 let is_rare =
                     found.fetched >= RARE_MIN && found.matched * RARE_SHARE < found.fetched;
                 if let Some(at) = pages.resumes_behind()
@@ -101,7 +102,8 @@ impl SearchSteps for PlainSteps {
         let count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
         let keys: Vec<IndexKey> = found.keys.iter().take(count).copied().collect();
         let mut bodies: Vec<(usize, Arc<[u8]>)> = Vec::new();
-        // The statement compares the probed words in the database, so it cannot use the cache.
+        // Probed words are compared in the database, so a search with probed words cannot use the
+        // cache.
         let era = found.asked.era.filter(|_| found.asked.probes.is_empty());
         let cache = era.and_then(|era| Some((era, shared.recent.as_ref()?)));
         let missing: Vec<usize> = if let Some((era, recent)) = cache {

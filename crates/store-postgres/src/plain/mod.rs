@@ -1,5 +1,5 @@
 //! The layout for one server: the statements, and the steps of searches, counts and commits.
-//! [`PlainLayout`] has them all.
+//! [`PlainLayout`] implements the layout.
 
 pub(crate) use layout::PlainLayout;
 pub(crate) use parts::make_parts;

@@ -33,8 +33,8 @@ pub(super) enum RangeValue {
     AnyTerm,
 }
 
-/// A walk along a few index ranges, which PostgreSQL merges. It returns the records together with
-/// their keys.
+/// A walk along a few index ranges, which PostgreSQL merges. The walk returns the records together
+/// with their keys.
 pub(super) struct PageWalk {
     set: Set,
     pub(super) visited: u64,
@@ -43,8 +43,8 @@ pub(super) struct PageWalk {
     ranges: Vec<(RangeValue, i32)>,
     windows: TimeWindows,
     /// Whether the current window may have more keys, and the last key that was read; `None` if the
-    /// window is read from its start. Both change only after a page has arrived, so a page that
-    /// failed can be requested again.
+    /// window is read from its start. Both fields change only after a page has arrived, so a page
+    /// that failed can be requested again.
     open: bool,
     at: Option<IndexKey>,
     /// The number of rows that are visited for each row that is found.

@@ -43,8 +43,8 @@ pub(crate) fn make_word_tables(number: u64, start: i64, stop: i64) -> Vec<String
     ["word", "worded"].map(make).into()
 }
 
-/// Returns a statement that counts those records of a part that have kinds of $1. It counts up to
-/// $2 records. The statement also counts their rows, including the rows of their labels and words.
+/// Returns a statement that counts at most $2 records of a part that have kinds of $1, and the rows
+/// of these records, including the rows of their labels and words.
 pub(crate) fn count_spared(number: i64) -> String {
     format!(
         "SELECT count(*), coalesce(sum(1 + cardinality(r.terms) + coalesce((SELECT \
@@ -101,8 +101,9 @@ pub(crate) fn retire_part(number: i64, spared: &[i32], records: i64, moved: i64)
     )
 }
 
-/// Returns the statements that drop the tables of a detached part and end the transaction.
-/// `counted` records were subtracted when the part was detached, but it had `records`.
+/// Returns the statements that drop the tables of a detached part and end the transaction. When the
+/// part was detached, `counted` was subtracted from the shelf's number of records, but the part had
+/// `records` records.
 pub(crate) fn drop_part(number: i64, counted: i64, records: i64) -> String {
     format!(
         "SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
@@ -114,7 +115,7 @@ pub(crate) fn drop_part(number: i64, counted: i64, records: i64) -> String {
 
 /// Returns a statement that counts, for each listed value, the records of a retired part with
 /// numbers above $1. It counts at most $2 records. The statement also returns the number of the
-/// last counted record; NULL if there is none left.
+/// last counted record; NULL if no records are left.
 pub(crate) fn count_values(number: i64) -> String {
     format!(
         "WITH r AS MATERIALIZED (SELECT seq, terms FROM retired_record_{number} \
@@ -125,8 +126,8 @@ pub(crate) fn count_values(number: i64) -> String {
     )
 }
 
-/// Returns statements that make a part's table and fill it with the rows for its times that were
-/// outside all parts, and the statement that attaches the table.
+/// Returns the statements that configure a part's table and move the rows of the part's times into
+/// the table from the table for times outside all parts, and the statement that attaches the table.
 fn make_table(table: &str, number: u64, start: i64, stop: i64) -> (String, String) {
     let filled = format!(
         "

@@ -16,8 +16,8 @@ const COUNT_GONE: &str = " SELECT count(*) FROM gone";
 /// The columns of a page of records.
 const RECORD: &str = "r.time, r.id, r.body";
 /// The condition that a record's term is one of the given terms. PostgreSQL makes a hash table of
-/// the terms, so the cost per record does not depend on their number. A record with several terms
-/// always meets the condition; Hark compares its terms.
+/// the terms, so the cost per record does not depend on the number of terms. A record with several
+/// terms always meets the condition, and Hark then compares the record's terms.
 const ANY_TERM: &str = "(r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1)";
 /// The condition that excludes records stored after the query began.
 const SEEN: &str = " AND r.seq <= $6";

@@ -55,7 +55,7 @@ pub(crate) enum PlainStatement {
     Bodies(Option<i64>),
     /// Locks the shelf and returns its state.
     Lock,
-    /// Finds those of some keys that are stored.
+    /// Finds the keys that are already stored, among the given keys.
     Known,
     /// Finds the newest forbidding record of each key.
     Forbids,
@@ -63,7 +63,7 @@ pub(crate) enum PlainStatement {
     Slots,
     /// Finds the keys of records with a term and a kind.
     TermSlots,
-    /// Reads those columns of the records of ids that suffice to match rules.
+    /// Reads the columns that suffice to match rules, of the records with given ids.
     NamedRecords,
     /// Deletes records and their tags.
     Delete,
@@ -87,13 +87,13 @@ pub(crate) enum PlainStatement {
     WordState,
     /// Reads the next rows of index ranges of (word, kind), with the classes of further words.
     WordKeys(Order),
-    /// Finds the words that have the same beginning.
+    /// Finds the words with a given prefix.
     WordsFrom,
     /// Counts the rows of words in some kinds, up to a bound.
     WordSize,
     /// Reads records by time and the first bits of their ids, in all parts or in one part.
     WordBodies(Option<i64>),
-    /// Reads the records of keys, if the records have some words, in all parts or in one part.
+    /// Reads the records of keys that have the given words, in all parts or in one part.
     WordedBodies(Option<i64>),
     /// Inserts the rows of words.
     CopyWords,
@@ -101,7 +101,7 @@ pub(crate) enum PlainStatement {
     CopyWorded,
     /// Sets the number of the newest put whose words are indexed.
     AdvanceWords,
-    /// Finds those of some numbers whose records are still stored.
+    /// Finds the numbers whose records are still stored, among the given numbers.
     StillThere,
     /// Finds those labels of records that do not have exactly one row.
     LabelCounts,

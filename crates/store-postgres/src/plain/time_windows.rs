@@ -47,8 +47,8 @@ impl TimeWindows {
         true
     }
 
-    /// Restricts the current window to times from `time` to the end of the part that has this time.
-    /// The other times of the window go back to `rest`.
+    /// Restricts the current window to the times from `time` to the end (in the query's order) of
+    /// the part that contains `time`. The later times of the window go back to `rest`.
     pub(super) fn narrow(&mut self, time: i64, order: Order, parts: &Parts) {
         let ((lo, hi), (start, stop)) = (self.now, parts.covering(time, time));
         match order {
@@ -67,7 +67,7 @@ impl TimeWindows {
         }
     }
 
-    /// If the cursor is at the start of the current window, returns it; `None` means that the whole
+    /// Returns the cursor if it is at the start of the current window. `None` means that the whole
     /// window is read.
     pub(super) fn begins_behind(&mut self, order: Order) -> Option<IndexKey> {
         let edge = self.edge(order);

@@ -1,10 +1,11 @@
 //! Walks index ranges: one [`IndexRange`] for each value and kind of the query.
 //!
 //! Many ranges are merged, by reading a few keys of each range at a time. The merged keys are
-//! complete up to the frontier: among the last keys that were read from ranges that may have more
-//! keys, the frontier is the earliest. A range is read again only after all its keys are used, each
-//! time with a higher limit. The times are walked in windows of whole parts. The first window is
-//! one part, so if the newest part has the answer, no older part is read.
+//! complete up to the frontier. For each range that may have more keys, the last key that was read
+//! is known; the frontier is the earliest of these last keys. A range is read again only after all
+//! its keys are used, each time with a higher limit. The times are walked in windows of whole
+//! parts. The first window is one part, so if the newest part has the answer, no older part is
+//! read.
 
 use std::collections::VecDeque;
 
@@ -176,7 +177,8 @@ impl IndexWalk {
     /// instead.
     pub(super) fn pages(&self, asked: &SqlQuery) -> Option<PageWalk> {
         let few = (1..=PAGE_RANGES_MAX).contains(&self.ranges.len()) && self.known.is_empty();
-        // Nearly all records meet a common condition, so hardly any record is fetched for nothing.
+        // Common conditions are left out: nearly all records meet them, so hardly any record is
+        // fetched for nothing.
         let labels =
             (0..asked.terms.len()).filter(|&at| !asked.common[at] || self.set == Set::Label(at));
         let conditions = labels.count() + usize::from(asked.query.authors.is_some());

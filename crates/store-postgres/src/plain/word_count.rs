@@ -34,7 +34,7 @@ pub(crate) fn worded(
     }
     let counted = reading.with(|session| {
         // The count is complete if the index of these words was complete before and after the
-        // count, because then it was not cleared in between.
+        // count, because then the index was not cleared in between.
         let is_indexed = |session: &mut DatabaseSession| {
             let state = WordState::read(session)?;
             Ok::<_, StatementError>(asked.iter().all(|asked| state.has(&asked.query, asked.seq)))
@@ -109,14 +109,14 @@ fn rarest(
         given.iter().map(|given| (PlainStatement::WordSize.into(), &given[..])).collect();
     let sizes = session.pipeline(&calls)?;
     let size = |rows: &Vec<Row>| rows.first().map_or(0, |row| row.get::<_, i64>(0));
-    // Of words with the same number, the first is taken: it is the longest, and so probably the
-    // rarest.
+    // Among words with equally many rows, the first is chosen, because it is the longest and so
+    // probably the rarest.
     let best = sizes.iter().enumerate().min_by_key(|(_, rows)| size(rows));
     Ok(best.map_or(0, |(at, _)| at))
 }
 
 /// Returns a statement that visits at most `rows_max` + 1 rows of the first word. The statement
-/// returns the number of matching records that have the other words, too, and the number of visited
+/// returns the number of matching records that also have the other words, and the number of visited
 /// rows.
 fn word_statement(
     asked: &SqlQuery,
