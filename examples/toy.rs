@@ -23,7 +23,7 @@ fn listen() -> Option<SocketAddr> {
 const SETUP: NetworkSetup = NetworkSetup {
     network: &Toy,
     shelf: |config| ShelfConfig {
-        // Lines stay for ten years.
+        // Lines are kept for ten years.
         retention: config.retention(&RetentionPolicy {
             rules: vec![RetentionRule {
                 older_than_s: 10 * 365 * 86_400,

@@ -22,7 +22,7 @@ impl Drop for Nginx {
     }
 }
 
-/// The indented block of the document with this line, without indentation.
+/// Returns the indented block of the document that contains `line`, without its indentation.
 fn block_with(line: &str) -> String {
     let document = include_str!("../docs/proxy.md");
     let (mut blocks, mut is_code) = (vec![String::new()], false);

@@ -29,7 +29,7 @@ pub(crate) fn hark(data: &Path) -> Program {
     command
 }
 
-/// Changes a bit of the only stored record of the shelf that has these bytes.
+/// Flips a bit in the shelf's only stored record with these bytes.
 pub(crate) fn damage(shelf: &Path, bytes: &[u8]) {
     for entry in std::fs::read_dir(shelf.join("log")).expect("is there") {
         let path = entry.expect("is there").path();

@@ -308,8 +308,7 @@ fn a_takeover_that_fails_changes_nothing() {
     drop(stream);
     alive(false);
     // A new process that sends nothing more: events published during the wait are delayed, then
-    // stored.
-    // The server may still notice the end of the connection before.
+    // stored. The server may not have noticed yet that the previous connection has ended.
     let stream = until_ok(|| {
         let (stream, what) = ask(&place.data(), VERSION);
         if what == handed { Ok(stream) } else { Err("the takeover is refused") }

@@ -42,7 +42,7 @@ fn main() -> ExitCode {
 /// An archive, its settings, and the address on which the toy network listens.
 struct Place {
     root: Folder,
-    /// The store, as typed.
+    /// The value of `--store`.
     store: String,
     toy: String,
 }
@@ -196,7 +196,8 @@ impl Place {
     }
 }
 
-/// Does the same through a running server, and tests the functions that only a server has.
+/// Does the same as [`without_a_server`] through a running server, and tests the functions that
+/// only a server has.
 fn beside_a_server(place: &Place) -> Server {
     let server = place.serve(&[]);
     let (mut client, now) = (place.connect(), now_s());

@@ -47,7 +47,8 @@ impl Node {
         Self::on(folder(name), settings)
     }
 
-    /// Starts a node on an existing archive, with these settings of `[waku]` beside the usual ones.
+    /// Starts a node on an existing archive, with these settings of `[waku]` in addition to the
+    /// usual settings.
     pub(crate) fn on(data: Folder, settings: &[(&str, &str)]) -> Self {
         Self::with(data, &[], settings)
     }

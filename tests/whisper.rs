@@ -41,8 +41,8 @@ impl MailNode {
         Self::on(folder(name), &[], settings)
     }
 
-    /// Starts a server on an existing archive, with these arguments, and these settings of
-    /// `[whisper]` or variables of any name that begins with `HARK_`.
+    /// Starts a server on an existing archive with these arguments and settings. The name of a
+    /// setting is a key of `[whisper]`, or an environment variable that begins with `HARK_`.
     pub(crate) fn on(data: Folder, args: &[&str], settings: &[(&str, &str)]) -> Self {
         let mut command = hark(&data);
         command.arg("serve").args(args).args(["--unlimited", "--listen", "127.0.0.1:0"]);

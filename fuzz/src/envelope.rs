@@ -1,5 +1,6 @@
-//! Whisper's envelopes, and the completions that end an answer. Both are written again as the bytes
-//! that were read. An envelope also becomes a record with the same content.
+//! Whisper's envelopes, and the completions that end an answer. Writing a parsed envelope or
+//! completion gives the bytes that were read. An envelope also becomes a record with the same
+//! content.
 
 use hark_codec::crypto::keccak256;
 use hark_codec::record::Record;

@@ -26,7 +26,7 @@ pub fn check(bytes: &[u8]) {
     let mut twice = Vec::new();
     again.write_json(&mut twice);
     assert_eq!(json, twice, "one spelling");
-    // A filter that has been used before reads the same.
+    // Parsing into a filter that was used before gives the same result.
     filter.parse(&json).expect("the same filter");
     same(&filter, &again);
 
@@ -58,7 +58,7 @@ fn same(a: &Filter, b: &Filter) {
     assert_eq!(and_tags(a), and_tags(b));
 }
 
-/// Matches an event by the words of NIP-01.
+/// Matches an event as NIP-01 specifies.
 fn plainly(filter: &Filter, event: &Event<'_>) -> bool {
     let tagged = |letter: u8, wanted: &str| {
         event.tags().any(|tag| {

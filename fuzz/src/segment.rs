@@ -48,7 +48,7 @@ pub fn check(bytes: &[u8]) {
         // More segments, so that the segment can be merged.
         let more: Vec<Write> = (0..50).map(|n| Write::Put(make(1000 + n))).collect();
         for batch in more.chunks(10) {
-            // Beside a segment with unreadable ids, a commit waits until the segment is made anew.
+            // If a segment has unreadable ids, a commit waits until the segment is rebuilt.
             let mut done = store.commit(batch);
             if let Err(CommitError::Unavailable(_)) = done {
                 store.run_due_maintenance().expect("makes the segment anew");
@@ -204,7 +204,7 @@ impl World {
             let mut normal = query.clone();
             normal.normalise();
             let mut search = store.search(query).expect("an answer");
-            // The loop is bounded, in case that damage leads in circles.
+            // The loop is bounded, because damage may lead in circles.
             for _ in 0..1000 {
                 let progress = search.slice(64, &mut |record: &Record<'_>| {
                     let known = self.records.get(record.id()).expect("a record that was put");

@@ -1,6 +1,6 @@
 //! A client's frames. However the frames are cut on their way, the same messages are received and
-//! the same answers are sent. No message is longer than agreed, and no answer is a frame that a
-//! server may not send.
+//! the same answers are sent. No message is longer than agreed, and every answer is a frame that a
+//! server may send.
 //!
 //! The first byte of the input selects whether compression was agreed on, and how the rest is cut.
 

@@ -1,5 +1,5 @@
 //! A database of strfry. Any file is read without a panic and in bounded memory. A walk visits the
-//! keys in order, wherever the walk ends.
+//! keys in order, even if the walk ends early.
 
 use std::ops::ControlFlow;
 
@@ -66,7 +66,8 @@ fn entries(bytes: &[u8]) {
 
 type Entries = Vec<(u64, LmdbValue)>;
 
-/// Returns up to `limit` entries after a key, and the damaged pages. `None` without the table.
+/// Returns up to `limit` entries after a key, and the damaged pages. Returns `None` if the table is
+/// missing.
 fn walk(
     snapshot: &LmdbSnapshot<'_>,
     after: u64,

@@ -12,8 +12,8 @@ fn history() -> Vec<String> {
     (0..1_500).map(|n| event_line(1, START + n, 1, &[], &n.to_string())).collect()
 }
 
-/// The peer is spared by its address or by a key, from a list in a file that changes while the
-/// server runs.
+/// A list exempts the peer from the rates by its address or by a key. The list is in a file that
+/// changes while the server runs.
 #[test]
 fn a_peer_that_is_spared_sends_without_rates() {
     for (name, list, peer) in [
@@ -43,7 +43,7 @@ fn a_peer_that_is_spared_sends_without_rates() {
     }
 }
 
-/// A peer that is not spared takes longer, and no event is lost.
+/// A peer without an exemption from the rates takes longer, and no event is lost.
 #[test]
 fn a_peer_that_comes_too_fast_waits_and_loses_nothing() {
     let settings = "[rates]\nevents_per_address = [6_000, 50]\n";
@@ -58,9 +58,9 @@ fn a_peer_that_comes_too_fast_waits_and_loses_nothing() {
     assert_eq!(there.ids("{}"), here.ids("{}"));
 }
 
-/// Both sides share most of 50,000 events, in segments and in memory. This number and the rates are
-/// a twentieth of a million events and of the default rates. So a comparison that ends here also
-/// ends with a million events.
+/// Both sides share most of 50,000 events, in segments and in memory. The test uses a twentieth of
+/// a million events, and a twentieth of the default rates. So if the comparison ends here, a
+/// comparison of a million events ends at the default rates.
 #[test]
 fn comparing_many_events_ends_under_rates_that_scale_with_them() {
     const COUNT: u64 = 50_000;

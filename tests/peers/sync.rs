@@ -145,7 +145,7 @@ fn private_events_stay_deletions_travel_and_refusals_are_told() {
     assert_eq!(again.code, 0, "{again:?}");
 }
 
-/// The expiration of both requests has passed.
+/// The deletion and the request to vanish have an expiration in the past.
 #[test]
 fn deleted_events_and_vanished_authors_do_not_come_back_from_another_relay() {
     let past: &[&str] = &["expiration", "1700000100"];

@@ -203,7 +203,7 @@ fn a_message_of_a_hundred_megabytes() {
         let _ = socket.read_to_end(&mut rest);
     }
     let grown = watch.grown("a message of 100 MB, at once and in fragments");
-    // A buffer grows to 1 MiB and is given back; the allocator keeps 12 to 17 MiB for later use.
+    // A buffer grows to 1 MiB and is then freed; the allocator keeps 12 to 17 MiB for later use.
     assert!(grown < 32 * MIB, "{grown} KiB");
     still_serves(&relay);
 }
@@ -278,7 +278,8 @@ fn connections_that_send_half_a_frame_and_wait() {
     }
     still_serves(&relay);
     let grown = watch.grown(&format!("{count} connections with half a frame of 200 kB"));
-    // The server holds only the received bytes and reserves no memory by a frame's length.
+    // The server holds only the received bytes, and reserves no memory for the declared length of a
+    // frame.
     assert!(grown / count < 256, "{} KiB each", grown / count);
     drop(open);
     still_serves(&relay);

@@ -1,5 +1,5 @@
-//! Clients make the server hold as much as possible of every kind at the same time. The server must
-//! not exceed the memory that docs/resources.md calculates.
+//! Clients make the server use as much memory as possible, of every kind at the same time. The
+//! server must not exceed the memory that docs/resources.md calculates.
 
 use std::fs;
 use std::io::Write as _;
@@ -91,7 +91,8 @@ impl Stage {
         (status == 101).then(|| socket.into_inner())
     }
 
-    /// Keeps connections open that have sent `messages`. Replaces closed ones, and never reads.
+    /// Keeps connections open that have sent `messages`. Replaces closed connections, and never
+    /// reads.
     fn say_and_wait(&self, connections: usize, messages: &[Vec<u8>]) {
         let mut open: Vec<TcpStream> = Vec::new();
         while self.goes_on() {

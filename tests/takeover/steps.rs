@@ -69,8 +69,8 @@ enum Who {
     New,
 }
 
-/// The step at which the process is ended: while this message is held back, or with `None` after
-/// the last message.
+/// The step at which the process is ended: while this message is held back. `None` means after the
+/// last message.
 type Step = Option<Said>;
 
 /// Ends one of two servers at a step, while clients publish. Returns whether the other server

@@ -119,7 +119,7 @@ fn a_node_that_only_listens_keeps_what_it_receives_and_passes_nothing_on() {
         speaking.publish(&proved("listener", "AA=="));
         !listening.hashes("").is_empty()
     });
-    // The node behind receives other messages, so the node would also receive forwarded messages.
+    // `behind` is connected to `listening`, so `behind` would receive forwarded messages.
     let relayed = "waku_messages_total{origin=\"relay\",result=\"stored\"}";
     for count in 0..20 {
         let before = listening.hashes("").len();
@@ -127,7 +127,7 @@ fn a_node_that_only_listens_keeps_what_it_receives_and_passes_nothing_on() {
         until("it is kept", || listening.hashes("").len() > before);
         assert_eq!(counted(&behind, relayed), 0, "after {count}");
     }
-    // The node behind gets the messages by a query.
+    // `behind` gets the messages by a query.
     let asked = behind.get(&format!(
         "/store/v3/messages?pageSize=100&peerAddr={}",
         listening.peers[0].replace('/', "%2F")

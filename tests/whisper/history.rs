@@ -26,7 +26,8 @@ struct Known {
     rlp: Vec<u8>,
 }
 
-/// Makes topics, many with several bits in one byte, which programs and EIP-627 treat differently.
+/// Makes topics. Many topics set several bits in one byte, a case that programs and EIP-627 treat
+/// differently.
 fn topic(number: usize) -> Topic {
     let near = [8, 9, 10, 200, 17, 16, 3];
     [near[number % 7], near[number / 7 % 7], near[number / 49 % 7], (number % 8) as u8]

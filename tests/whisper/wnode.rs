@@ -102,7 +102,7 @@ fn wnode_posts_messages_and_gets_all_back_after_they_expired() {
     let stored = |count| node.hashes("{}").len() == count;
     poster.type_line("the first message");
     until("one is stored", || stored(1));
-    // The next messages have later seconds.
+    // The next messages must have a later time, in whole seconds.
     let first = now_s();
     until("a second has passed", || now_s() > first + 1);
     for text in ["the second message", "the third message"] {
@@ -114,7 +114,7 @@ fn wnode_posts_messages_and_gets_all_back_after_they_expired() {
     until("they have expired", || now_s() > sent + 4);
 
     let mut reader = Wnode::start(&program, &node, &["-mailclient"]);
-    // The input for from, to and topic: all messages up to the first.
+    // The reader's input for from, to and topic requests all messages up to the first.
     for line in [began.to_string(), first.to_string(), String::new()] {
         reader.type_line(&line);
     }

@@ -46,7 +46,8 @@ mod sse2 {
     #[inline]
     pub(super) fn find(bytes: &[u8], mut at: usize) -> usize {
         let len = bytes.len();
-        // Two blocks at once halve the number of branches for hex and text.
+        // Testing two blocks per iteration halves the number of branches in long runs of hex or
+        // text.
         while len.saturating_sub(at) >= 32 {
             let found = specials(bytes, at) | specials(bytes, at + 16) << 16;
             if found != 0 {
@@ -85,8 +86,9 @@ mod swar {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
 
-    /// Sets the high bit of every byte of `word` that is below `limit` (at most 0x80). Bytes after
-    /// the first hit may be wrong, but the search only needs the first hit.
+    /// Returns a mask with the high bit set for each byte of `word` that is below `limit` (at most
+    /// 0x80). Bits of the mask above the first hit may be wrong, but the search only needs the
+    /// first hit.
     const fn below(word: u64, limit: u64) -> u64 {
         word.wrapping_sub(ONES * limit) & !word & HIGH
     }

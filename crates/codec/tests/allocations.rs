@@ -1,5 +1,6 @@
-//! Code that reuses buffers allocates nothing. Covered are, for an event: parsing, id, signature
-//! check, JSON, record and filter; for an envelope: its proof of work, record and request.
+//! Code that reuses buffers allocates nothing. The tests cover, for an event: parsing, id,
+//! signature check, JSON, record and filter; for an envelope: its proof of work, record and
+//! request.
 
 use std::alloc::System;
 use std::fmt::Write;
@@ -163,7 +164,7 @@ fn nothing_on_the_way_of_an_envelope_and_its_request() {
     assert_eq!(count, 0);
 }
 
-/// An answer takes one buffer, which grows by doubling, whatever is compared.
+/// An answer allocates one buffer, which grows by doubling, regardless of the number of items.
 #[test]
 fn a_comparison_allocates_nothing_for_an_item() {
     let id = |n: u64| {

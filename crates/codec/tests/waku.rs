@@ -120,8 +120,8 @@ fn owned_response(response: &StoreResponse<'_>) -> oracle::Response {
     }
 }
 
-/// Both implementations read the same from the bytes, or both refuse the bytes. Only ours refuses
-/// groups, and numbers that are longer than their field.
+/// Asserts that both implementations read the same values from the bytes, or that both refuse the
+/// bytes. Groups, and numbers that are longer than their field, may be refused by ours alone.
 fn alike<T: PartialEq + std::fmt::Debug>(
     ours: Result<T, ProtobufError>,
     theirs: Result<T, prost::DecodeError>,

@@ -14,7 +14,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-/// The content of the list in `bytes`, which is that list and nothing else.
+/// The content of a list. `bytes` must be exactly one list.
 fn content(mut bytes: &[u8]) -> alloy_rlp::Result<&[u8]> {
     let content = Header::decode_bytes(&mut bytes, true)?;
     if bytes.is_empty() { Ok(content) } else { Err(alloy_rlp::Error::UnexpectedLength) }

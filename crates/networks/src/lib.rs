@@ -21,7 +21,8 @@ pub use shelf::{FindError, NetworkShelf};
 
 /// The interface of a network to an archive.
 pub trait Network: Send + Sync {
-    /// The name of the network's shelf: in its folder, its tables, `--network` and metrics' labels.
+    /// The name of the network's shelf, as used for folders, tables, `--network` and labels of
+    /// metrics.
     fn name(&self) -> &'static str;
     /// The plural noun for the network's records in messages to people, such as `events`.
     fn records(&self) -> &'static str;
@@ -63,7 +64,8 @@ pub struct RecordProperties {
 pub trait LineFormat: Send + Sync {
     /// Appends the line of a record.
     fn write(&self, record: &Record<'_>, line: &mut Vec<u8>);
-    /// Returns whether lines have signatures. The check of signatures can be skipped.
+    /// Returns whether lines have signatures. If so, [`ReadOptions::trusted`] skips the check of
+    /// the signatures.
     fn are_signed(&self) -> bool {
         false
     }
@@ -168,11 +170,11 @@ fn detail(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(": {text}") }
 }
 
-/// Returns all values of a label in an archive. `None` if the archive cannot be read; the caller
-/// that passes the function reports the reason.
+/// A function that returns all values of a label in an archive, or `None` if the archive cannot be
+/// read. The caller that passes the function reports the reason of a failure.
 pub type LabelValues<'a> = &'a mut dyn FnMut(u8) -> Option<Vec<Box<[u8]>>>;
 
-/// Why a text gives no query.
+/// Why the text of a filter cannot be mapped to a query.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterTextError {
     /// The filter cannot be read, or needs something that the archive does not have.
@@ -199,8 +201,8 @@ pub trait Filters: Send + Sync {
     /// `None` if nothing can match the filter. `values` looks up the values of a label in an
     /// archive, for filters that are matched against these values. Most filters need no lookup.
     fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, FilterTextError>;
-    /// Does the same as [`Filters::query`] for an archive that indexes the words of `texts`, if
-    /// any.
+    /// Returns the same as [`Filters::query`], for an archive in which the words of `texts` can be
+    /// searched.
     fn searching_query(
         &self,
         text: &str,

@@ -26,12 +26,12 @@ impl AnswerWaiter {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// Notes rows that a search has visited.
+    /// Adds to the number of visited rows.
     pub fn visit(&self, rows: u64) {
         self.visited.fetch_add(rows, Ordering::Relaxed);
     }
 
-    /// Rows that were visited.
+    /// Number of visited rows.
     pub fn visited(&self) -> u64 {
         self.visited.load(Ordering::Relaxed)
     }
@@ -63,7 +63,8 @@ pub struct BoundedSearch<'a> {
 }
 
 impl<'a> BoundedSearch<'a> {
-    /// Searches of `store` that visit at most `rows_max` rows, and end if `waiter` has gone.
+    /// Makes searches of `store` that visit at most `rows_max` rows in total, and end when `waiter`
+    /// is abandoned.
     pub fn new(store: &'a dyn Store, waiter: &'a AnswerWaiter, rows_max: u64) -> Self {
         Self {
             store,
@@ -102,7 +103,7 @@ impl<'a> BoundedSearch<'a> {
     }
 
     /// Passes the records that match `query` to `sink`, until `sink` breaks. Returns whether more
-    /// match. `slice_rows` rows are visited between two checks whether the client still waits.
+    /// records match. After every `slice_rows` visited rows, checks whether the client still waits.
     pub fn run(
         &mut self,
         query: &Query,

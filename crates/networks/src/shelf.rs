@@ -20,7 +20,7 @@ const READY_BYTES: usize = 256 << 10;
 /// A network and the store of its records. Every [`Store`] is suitable.
 ///
 /// The methods block until the store has answered, and any number of threads may call the methods
-/// at once. Programs that need subscriptions, cursors or a bound of the work use the store itself.
+/// at once. Programs that need subscriptions, cursors or a bound on the work use the store itself.
 #[derive(Clone)]
 pub struct NetworkShelf {
     network: &'static dyn Network,
@@ -31,7 +31,7 @@ pub struct NetworkShelf {
 /// Why a filter was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    /// The text is not a filter of the network that this shelf can answer.
+    /// The text is not a filter of the network, or this shelf cannot answer the filter.
     #[error("the filter cannot be answered: {0}")]
     Filter(FilterTextError),
     /// The search of the store has failed. The lines that were passed on before the failure are
@@ -63,8 +63,8 @@ impl NetworkShelf {
     /// Hundreds of lines in one call cost about as many syncs as a single line. The result has an
     /// entry for each line, in order. [`Outcome::Duplicate`] means that a record with this id is
     /// already stored; such a line is not checked again. A line with a fault does not affect the
-    /// other lines. After an error, no line or only some of the lines may be stored; putting all
-    /// lines again does no harm.
+    /// other lines. After an error, some of the lines may have been stored; calling `put` again
+    /// with all lines is safe.
     pub fn put(
         &self,
         lines: impl IntoIterator<Item = impl AsRef<[u8]>>,

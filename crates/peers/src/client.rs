@@ -108,7 +108,7 @@ impl PeerClient {
         self.send_event("EVENT", id, json).await
     }
 
-    /// Sends a signed event with a verb. The receiver gets the relay's answer.
+    /// Sends a signed event in a message of type `verb`. The receiver gets the relay's answer.
     async fn send_event(
         &self,
         verb: &str,
@@ -123,7 +123,7 @@ impl PeerClient {
             waiting.len() == 1
         };
         // The event is sent once even if several callers send it at the same time. All these
-        // callers get the one answer.
+        // callers get the same answer.
         if is_first {
             self.link.send(format!("[\"{verb}\",{json}]")).await?;
         }

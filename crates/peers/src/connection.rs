@@ -26,9 +26,9 @@ pub(crate) trait RelayTransport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl RelayTransport for TcpStream {}
 impl RelayTransport for TlsStream<TcpStream> {}
 
-/// Number of bytes read at once, because events come in large numbers.
+/// Number of bytes read at once. The number is large because many events arrive at once.
 const READ_BYTES: usize = 256 << 10;
-/// Maximum number of bytes of a reason that are shown.
+/// Maximum length of a displayed reason, in bytes.
 const REASON_BYTES_MAX: usize = 300;
 
 pub(crate) type RelaySocket = WebSocketStream<BoundedFrames<Box<dyn RelayTransport>>>;

@@ -49,14 +49,15 @@ impl PeerError {
     }
 }
 
-/// The client gives up after this number of consecutive waits without an accepted request, which is
-/// some minutes.
+/// The client gives up after this number of consecutive waits without an accepted request. The
+/// waits take some minutes in total.
 const WAITS_MAX: u32 = 9;
 /// The longest wait.
 const WAIT_MAX_S: u64 = 60;
 
-/// The waits after a relay has refused requests because of their rate. A wait is at least as long
-/// as the relay's answer says. While no request is accepted, the minimum doubles with each wait.
+/// The waits after a relay has refused requests because of their rate. A wait is as long as the
+/// relay's answer says, but at least a minimum and at most [`WAIT_MAX_S`]. The minimum doubles with
+/// each wait until a request is accepted.
 #[derive(Debug, Default)]
 pub(crate) struct RateWaits {
     in_a_row: u32,

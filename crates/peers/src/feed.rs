@@ -19,7 +19,7 @@ use crate::withheld::Withheld;
 
 /// Maximum number of remembered ids of a relay, in each of two generations.
 const SEEN_MAX: usize = 1 << 15;
-/// Maximum number of events that wait for a relay, and maximum of their bytes.
+/// Maximum number of events that wait for a relay, and maximum total size of these events.
 const WAITING_MAX: usize = 2048;
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
@@ -60,7 +60,7 @@ struct MissedTimes {
 }
 
 impl MissedEvents {
-    /// Notes that events from this time on may be missed.
+    /// Notes that events from this time on may have been missed.
     pub(crate) fn add(&self, time: u64) {
         let now = &mut self.times.lock().now;
         *now = Some(now.map_or(time, |earlier| earlier.min(time)));
@@ -229,8 +229,8 @@ impl FeedOutlet {
         WAITING_MAX - self.to.capacity()
     }
 
-    /// Queues the events that this stream is to send. `json` caches the record's JSON for all
-    /// outlets.
+    /// Queues the event of a record if this stream must send the event. `json` caches the record's
+    /// JSON for all outlets.
     fn offer(&self, record: &Record<'_>, json: &mut Option<Arc<str>>) {
         if !self.query.matches(record) || self.seen.has(record.id()) {
             return;

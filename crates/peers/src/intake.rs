@@ -42,7 +42,7 @@ pub trait EventWriter: Send {
 
 /// Returns why the rules of this archive refuse an event, whatever its signature is: a reason for
 /// the counters, and a text. The arguments are the event, its length in bytes, and whether
-/// protected events (NIP-70) may come from other peers than their authors.
+/// protected events (NIP-70) may come from peers other than their authors.
 pub type EventRules =
     Arc<dyn Fn(&Event<'_>, usize, bool) -> Option<(&'static str, String)> + Send + Sync>;
 
@@ -190,7 +190,7 @@ impl IntakeQueue {
         self.failed.lock().clone().map(PeerError::Archive)
     }
 
-    /// A queue to which a plugin admits events.
+    /// A queue whose events need the consent of `plugin`, if given.
     pub(crate) fn with_plugin(&self, plugin: Option<Arc<EventPlugin>>) -> Self {
         Self { plugin, ..self.clone() }
     }
@@ -207,7 +207,7 @@ impl IntakeQueue {
         Self { events, plugin: Some(Arc::new(plugin)), pace: None, failed: Arc::default() }
     }
 
-    /// Queues an event. Waits while too many are waiting.
+    /// Queues an event. Waits while the queue is full.
     pub(crate) async fn put(&self, event: RelayEvent, origin: Origin) -> Result<(), PeerError> {
         if let Some(failure) = self.failure() {
             return Err(failure);
@@ -258,8 +258,8 @@ impl EventPace {
         Self { step, next: Mutex::new(tokio::time::Instant::now()) }
     }
 
-    /// Waits until one more event is allowed. After a pause, the events that were allowed in the
-    /// last second are available at once.
+    /// Waits until one more event is allowed. After a pause, as many events as are allowed in one
+    /// second pass at once.
     async fn turn(&self) {
         let at = {
             let mut next = self.next.lock();

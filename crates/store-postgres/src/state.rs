@@ -34,7 +34,7 @@ pub(crate) struct PostgresState {
     pub(crate) known: Mutex<RecentIds>,
     /// While the database cannot be reached, the reason.
     pub(crate) away: Mutex<Option<String>>,
-    /// Whether a commit has failed since the last check whether the database answers.
+    /// Whether a commit has failed since the last check of the database.
     pub(crate) has_failed: AtomicBool,
     /// The id of the database's process that serves the session for commits.
     pub(crate) writer_process: AtomicI32,

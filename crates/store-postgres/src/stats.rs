@@ -1,4 +1,4 @@
-//! The values that are fixed when a shelf is made, and the current sizes of a shelf.
+//! Reads the values that are fixed when a shelf is made, and the current sizes of a shelf.
 
 use hark_archive::store::{DatabaseStats, StoreStats};
 

@@ -69,7 +69,7 @@ fn unable(error: &std::io::Error) -> StatementError {
     StatementError::Away(format!("the system does not let Hark wait for its answers: {error}"))
 }
 
-/// Logs once that a thread is blocked which other tasks need.
+/// Logs once that a wait blocks a thread that other tasks need.
 fn report() {
     static REPORTED: Once = Once::new();
     REPORTED.call_once(|| {

@@ -226,7 +226,7 @@ fn dies_in_doubt(has_decided: bool) {
             lock.release(held, name);
             let seq = || database.sql("SELECT seq FROM hark_nostr.state");
             until("the coordinator has committed", || seq() == "100");
-            // Questions of other nodes must not yet look for these records on the workers.
+            // Queries of other nodes must not search the workers for these records yet.
             assert_eq!(database.sql("SELECT seq FROM hark_nostr.published"), "50");
             cluster.coordinator.kill();
             prepared.resume();

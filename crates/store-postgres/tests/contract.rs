@@ -59,7 +59,7 @@ impl Subject for Schema {
     fn disturb(&mut self, random: &mut Random) {
         match random.below(3) {
             0 => {
-                // Values are counted again if other labels were listed meanwhile.
+                // Values are counted again if other labels were listed in the meantime.
                 if random.once_in(2) {
                     self.open_listing(b"c");
                 }
@@ -95,7 +95,7 @@ fn postgres_answers_like_the_model_for_labels_and_nanoseconds() {
     postgres("contract labels", Flavour::Labels, size);
 }
 
-/// Reopens the shelf each day.
+/// Checks a shelf that is reopened each day.
 fn hold(database: &Database<'static>) {
     let options = PostgresOptions { part_s: 86_400, shards: 5, ..PostgresOptions::default() };
     hold_for_thirty_days(|| {

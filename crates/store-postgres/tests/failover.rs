@@ -1,5 +1,5 @@
 //! A database loses its last commits: a lagging standby is promoted, or a backup is restored. Later
-//! puts reuse the lost numbers, but are delivered to every subscriber.
+//! puts reuse the lost numbers, but are still delivered to every subscriber.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

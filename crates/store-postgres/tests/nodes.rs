@@ -280,7 +280,7 @@ fn records_whose_part_is_not_where_it_is_thought_to_be_are_found_all_the_same() 
         said(&store, "part_bodies") && !said(&store, "bodies"),
         "it was looked for in its part"
     );
-    // Another process, which knows the parts but has not fetched anything yet.
+    // Another process knows the parts but has not fetched anything yet.
     let other = open(&database);
     let part = database.sql("SELECT tablename FROM pg_tables WHERE tablename ~ '^record_[0-9]+$'");
     database.sql(&format!("ALTER TABLE hark_nostr.{part} RENAME TO elsewhere"));

@@ -107,8 +107,9 @@ fn a_part_that_is_made_ends_no_search() {
         JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database() \
         AND c.relname = 'tag_other' AND l.granted AND l.pid <> pg_backend_pid()";
     std::thread::scope(|scope| {
-        // A long search reads tags first, and then records, once the test has made its commit. If
-        // the commit had to wait for the search, the search would end after two minutes.
+        // A long search reads tags, waits until the test has made its commit, and then reads
+        // records. If the commit had to wait for the search, the search would end after two
+        // minutes.
         let search = scope.spawn(|| {
             database.sql(
                 "SET search_path = hark_nostr; BEGIN; SELECT count(*) FROM tag_other;

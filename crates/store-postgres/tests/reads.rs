@@ -1,5 +1,5 @@
-//! The rows and pages that queries read: in parts by time, for conditions that are never met
-//! together, and among records of one time.
+//! Tests of the number of rows and pages that queries read: in parts by time, for conditions that
+//! no record meets together, and among records of one time.
 
 use std::ops::ControlFlow;
 
@@ -101,7 +101,7 @@ fn put_month(store: &PostgresStore, kinds: u32) {
     }
 }
 
-/// Returns a query for topics, the last twenty of which have no records.
+/// Returns a query for `count` topics. The last twenty topics have no records.
 fn topics(count: u64) -> Query {
     let known = (0..count - 20).chain(10_000..10_020);
     let mut query = Query {
@@ -134,7 +134,7 @@ fn a_page_of_a_month_reads_the_parts_that_it_needs_however_many_topics_it_asks_f
         assert!(visited < 1_200, "{count} topics: {visited} rows");
         read.push(pages);
     }
-    // Queries for more than 128 values do not read additional parts.
+    // Queries for more than 128 values read no more parts than queries for fewer values.
     assert!(read[2] < 2 * read[0], "{read:?}");
 }
 
@@ -202,7 +202,7 @@ fn a_topic_and_a_shard_that_never_meet_take_few_round_trips_and_rows() {
         (found.len(), visited, trips(&store) - before)
     };
     for order in [Order::NewestFirst, Order::OldestFirst] {
-        // Both have many records: rows are read in batches that are worth a round trip.
+        // The topic and the shard have many records, so rows are read in large batches.
         let (found, visited, trips) = ask(1, 2, order);
         println!("many: {visited} rows, {trips} trips");
         assert!(found == 0 && visited < 12_000 && trips < 20, "{visited} rows, {trips} trips");

@@ -1,4 +1,4 @@
-//! Queries run on a replica only while the replica has all records that they must see.
+//! A query runs on a replica only if the replica has all records that the query must see.
 
 use std::ops::ControlFlow;
 

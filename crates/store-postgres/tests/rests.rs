@@ -1,5 +1,5 @@
-//! Searches that pause between pages keep the records that they have read, within a limit of
-//! memory. Other records are read again.
+//! Searches that pause between pages keep the records that they have read, within a memory limit.
+//! Records beyond the limit are read again.
 
 use std::ops::ControlFlow;
 
@@ -27,7 +27,7 @@ fn store(database: &str) -> PostgresStore {
     store
 }
 
-/// Takes a page of 60 records. Returns whether more records may follow.
+/// Reads a page of 60 records. Returns whether more records may follow.
 fn page(search: &mut dyn Search, times: &mut Vec<u64>) -> bool {
     let until = times.len() + 60;
     let mut sink = |record: &Record<'_>| {
@@ -54,7 +54,7 @@ fn records_are_read_once_as_long_as_there_is_room_for_them() {
     assert_eq!(times, expected);
     assert!(!fetched(), "it was read again");
 
-    // Each search has 0.44 MB to keep; all searches together may keep 64 MB.
+    // Each search would keep 0.44 MB, but all searches together may keep at most 64 MB.
     let mut many: Vec<_> = (0..180).map(|_| search()).collect();
     for (search, times) in &mut many {
         assert!(page(&mut **search, times));

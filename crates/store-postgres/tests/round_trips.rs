@@ -12,7 +12,8 @@ const NOW: u64 = 1_700_000_000;
 /// Maximum number of round trips of a commit, which reads, deletes, inserts in four tables, and
 /// advances the shelf.
 const TRIPS_MAX: u64 = 10;
-/// The same maximum if two queries need a search, each of which is planned and read.
+/// Maximum number of round trips of a commit if two queries need a search. Each search is planned
+/// and read.
 const SEARCHING_TRIPS_MAX: u64 = 24;
 
 fn open(database: &Database<'_>) -> PostgresStore {

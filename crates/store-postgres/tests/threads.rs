@@ -58,7 +58,7 @@ fn a_store_is_opened_asked_and_dropped_on_any_thread_of_any_runtime() {
     all(1);
     one.block_on(async { all(2) });
     two.block_on(async { all(3) });
-    // Like a door's page of figures, on a thread that may block.
+    // Like the metrics page of a door, this calls the store on a thread that may block.
     let url = url.clone();
     let asked =
         two.spawn_blocking(move || may_block(|| ask(&open(&url, &PostgresOptions::default()))));

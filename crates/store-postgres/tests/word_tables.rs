@@ -34,7 +34,7 @@ fn article(number: u8, time: u64, kind: u32, text: &str) -> Write {
 }
 
 /// Runs `work` while another session holds this lock of the table `word`. That session executes
-/// `first`, and last `then`.
+/// `first` and then `then`.
 fn while_locked(shelf: &WordShelf, lock: &str, first: &str, then: &str, work: impl FnOnce()) {
     let text = format!("{WRITES} BEGIN; LOCK TABLE word IN {lock} MODE; {first}; {then}; COMMIT");
     let is_locked = "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation \

@@ -20,8 +20,8 @@ pub fn bytes_of_this_thread() -> isize {
     BYTES.with(Cell::get)
 }
 
-/// Runs `work`, and returns its result and the peak of its memory, in bytes above the memory
-/// before.
+/// Runs `work`. Returns its result and this thread's peak memory during the call, in bytes above
+/// the memory before the call.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = bytes_of_this_thread();
     PEAK.with(|peak| peak.set(before));

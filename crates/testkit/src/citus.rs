@@ -14,7 +14,8 @@ use crate::skipped::skip;
 /// Settings of every node. They load Citus, and let shards move while writes go on.
 const SETTINGS: [&str; 8] = [
     "shared_preload_libraries=citus",
-    // With other settings, Citus would create a self-signed certificate, which no client can trust.
+    // Without this setting, Citus would create a self-signed certificate, which no client can
+    // trust.
     "citus.node_conninfo=sslmode=disable",
     "wal_level=logical",
     "max_prepared_transactions=200",
@@ -69,7 +70,7 @@ impl CitusCluster {
     /// Creates a database for a test on all nodes, and joins the nodes to a cluster in this
     /// database.
     pub fn database(&self, test: &str) -> Database<'_> {
-        // To add nodes to two databases at once would change the same rows.
+        // Adding nodes to two databases at the same time would change the same rows.
         let _alone = self.making.lock();
         let database = self.coordinator.database(test);
         self.join(&database);

@@ -83,12 +83,12 @@ struct State {
     armed: Option<(Trouble, u64)>,
     struck: bool,
     operations: u64,
-    /// Maximum number of bytes of all files together. `None`: only the machine's disk is a bound.
+    /// Maximum number of bytes of all files together. `None` if only the machine's disk is a limit.
     room: Option<u64>,
 }
 
-/// A disk that can fail. Clones stand for the same disk. Its files are removed when the last clone
-/// is dropped.
+/// A disk that can fail. All clones share the disk. Its files are removed when the last clone is
+/// dropped.
 #[derive(Clone)]
 pub struct FaultyDisk(Arc<Inner>);
 
@@ -162,8 +162,8 @@ impl FaultyDisk {
     pub fn crash(&self, random: &mut Random) -> io::Result<Self> {
         let fresh = Self::new(random.bits())?;
         let state = self.0.state.lock();
-        // One time in five no unsynced change is kept. One time in five all are kept, which is the
-        // most common case in practice.
+        // With probability 1/5, no unsynced change is kept. With probability 1/5, all are kept,
+        // which is the most common case in practice.
         let keep = [0, 4, 1, 2, 3][random.below(5)];
         let kept = |random: &mut Random| random.below(4) < keep;
         let mut names: BTreeMap<&Path, Node> = BTreeMap::new();
@@ -361,15 +361,15 @@ impl DiskFile for FaultyFile {
 }
 
 impl FaultyDisk {
-    /// Syncs the names in a directory. `operation` is the operation that may fail: perhaps the
-    /// directory must be opened first.
+    /// Syncs the names in a directory. `operation` is the operation that may fail: the sync, or the
+    /// opening of the directory before it is synced.
     fn sync_names(&self, path: &Path, operation: Operation) -> io::Result<()> {
         let mut state = self.0.state.lock();
         let failed = state.strike(operation);
         if let Some(error) = &failed
             && error.raw_os_error() == Some(EMFILE)
         {
-            // No sync has begun, so all written data is still in order.
+            // No sync has begun, so a later sync can still succeed.
             return Err(io::Error::from_raw_os_error(EMFILE));
         }
         let fate = if failed.is_some() { Fate::Suspect } else { Fate::Durable };

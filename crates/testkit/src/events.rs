@@ -77,7 +77,7 @@ impl Events {
     }
 
     /// A number below `bound`. Its logarithm is evenly distributed, so low numbers are far more
-    /// frequent.
+    /// frequent than high numbers.
     pub fn zipf(random: &mut Random, bound: usize) -> usize {
         let share = (random.bits() >> 11) as f64 / (1u64 << 53) as f64;
         ((bound as f64 + 1.0).powf(share) as usize - 1).min(bound - 1)

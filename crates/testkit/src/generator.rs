@@ -23,7 +23,7 @@ impl Random {
         (self.bits() % bound.max(1) as u64) as usize
     }
 
-    /// True once in `times`.
+    /// Returns true with probability 1/`times`.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
@@ -33,7 +33,7 @@ impl Random {
         &from[self.below(from.len())]
     }
 
-    /// A number below `bound`; low numbers are more frequent.
+    /// A number below `bound`; low numbers are more frequent than high numbers.
     pub fn skewed(&mut self, bound: usize) -> usize {
         let low = self.below(bound).min(self.below(bound));
         low.min(self.below(bound))

@@ -15,7 +15,7 @@ use crate::random::{Random, encode};
 const PRIVATE: [u32; 2] = [4, 1_059];
 /// Public kinds: below, between and above the hidden kinds.
 const PUBLIC: [u32; 6] = [1, 1, 1, 7, 1_000, 9_735];
-/// The number of people who query. As many people never query.
+/// Number of people who query, and number of people who never query.
 const READERS: u8 = 3;
 const OTHERS: u8 = 3;
 
@@ -73,7 +73,7 @@ impl Secrets {
     }
 
     /// Makes the next writes for each store. The writes of the second store include the hidden
-    /// records. The first and the last time are those of records that both stores get.
+    /// records. The records with the first and the last time are records that both stores get.
     pub fn stage(&mut self) -> [Vec<Write>; 2] {
         let start = 1_000_000 + self.stage * 100;
         self.stage += 1;
@@ -212,7 +212,7 @@ pub fn compare(stores: [&dyn Store; 2], secrets: &mut Secrets, questions: usize)
     answered
 }
 
-/// As a stranger, queries the ranges of a window of time, and returns all results.
+/// Queries the ranges of a time window as a stranger, and returns all results.
 fn ranges(store: &dyn Store, random: &mut Random) -> Vec<(IdTally, Vec<Position>, Vec<Position>)> {
     let gate = Gate { kinds: PRIVATE.to_vec(), ..Gate::default() };
     let from = 1_000_000 + random.below(200) as u64;

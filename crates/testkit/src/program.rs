@@ -110,7 +110,7 @@ impl Program {
         self
     }
 
-    /// Sets where the program's output goes. Where its log goes cannot be changed here.
+    /// Sets the destination of the program's output. The destination of the log stays the same.
     pub fn stdout(&mut self, to: impl Into<Stdio>) -> &mut Self {
         self.command.stdout(to);
         self
@@ -123,7 +123,8 @@ impl Program {
         self
     }
 
-    /// Sends the log to `to`, for a test in which nobody reads the log. Then panics are not found.
+    /// Sends the log to `to`, for a test in which nobody reads the log. Panics are then not
+    /// detected.
     pub fn lose_log(&mut self, to: impl Into<Stdio>) -> &mut Self {
         self.command.stderr(to);
         self.is_deaf = true;
@@ -313,7 +314,8 @@ impl Process {
         }
     }
 
-    /// Waits for the end of the process; `None` if it has not ended within `patience`.
+    /// Waits for the end of the process. Returns `None` if the process has not ended within
+    /// `patience`.
     pub fn wait_for_end(&mut self, patience: Duration) -> Option<ExitStatus> {
         let mut ended = None;
         wait::holds_within(patience, || {

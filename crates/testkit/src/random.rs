@@ -158,8 +158,8 @@ impl World {
             .random
             .once_in(12)
             .then(|| self.now - 20 * self.unit() + self.random.below(200) as u64 * self.unit());
-        // A deletion has more often an effect if its author is also the author of the record that
-        // it names.
+        // Authors can delete only their own records, so a deletion often has the author of the
+        // record that the deletion names.
         let author = match labels.iter().find(|(name, _)| kind == 5 && *name == b'e') {
             Some((_, e)) if !self.random.once_in(4) => {
                 let named = |made: &&(Id, u64, Key)| digits(&made.0).into_bytes() == *e;
@@ -248,8 +248,8 @@ impl World {
         }
     }
 
-    /// Makes a gate for up to three readers. Then some queries match records of the readers
-    /// themselves.
+    /// Makes a gate for up to three readers. Also changes some queries so that they match the
+    /// readers' own records, records to the readers, or private kinds.
     fn gate(&mut self, query: &mut Query) -> Gate {
         let mut readers: Vec<Key> = (0..self.random.below(4)).map(|_| self.author()).collect();
         readers.sort_unstable();

@@ -130,7 +130,7 @@ impl TextSource for Sentences {
     }
 
     fn class_time(&self) -> u64 {
-        // The value is a few units of time, so that both time and class decide the order.
+        // A class is worth only a few units of time, so that both time and class decide the order.
         4
     }
 }

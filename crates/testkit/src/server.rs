@@ -31,7 +31,8 @@ pub struct Server {
     pub address: String,
     /// The other doors that the server has named at the start.
     pub doors: Doors,
-    /// The pipe stays open. Otherwise the server would fail when it prints.
+    /// The pipe of the server's output. If the pipe were closed, the server would fail when it
+    /// prints.
     stdout: Lines<BufReader<ChildStdout>>,
 }
 
@@ -134,8 +135,8 @@ impl Server {
         assert!(status.success(), "{}", self.process.log());
     }
 
-    /// Ends the server by a signal. Returns its exit code, and its log after the last line that was
-    /// waited for.
+    /// Ends the server by a signal. Returns its exit code, and its log after the last line that
+    /// [`Process::wait_for_log`] returned.
     pub fn terminate(mut self) -> (i32, String) {
         self.process.signal("TERM");
         let status = self.process.wait().expect("has ended");

@@ -15,7 +15,7 @@ pub fn skip(reason: impl Display) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     if REPORTED.lock().insert(test.clone()) {
         // The test harness captures the output of `print!`, and does not show it if the test
-        // passes. A single write keeps the line whole, also when other tests write at the same
+        // passes. A single write keeps the line whole, even when other tests write at the same
         // time.
         let line = format!("SKIPPED: {test}: {reason}\n");
         std::io::stderr().write_all(line.as_bytes()).expect("stderr takes a line");

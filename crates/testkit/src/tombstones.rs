@@ -33,9 +33,9 @@ fn text(digits: [u8; 64]) -> String {
     String::from_utf8(digits.to_vec()).expect("is hex")
 }
 
-/// Asserts that deleted events and vanished authors stay away from a store of Nostr's events for 30
-/// days. Each request has an expiry, and without protection every retention rule would delete the
-/// request. `reopen` is called each day and returns the store.
+/// Asserts that a store of Nostr events refuses deleted events and events of vanished authors for
+/// 30 days. Each request has an expiry, and without protection every retention rule would delete
+/// the request. `reopen` is called each day and returns the store.
 pub fn hold_for_thirty_days(mut reopen: impl FnMut() -> Arc<dyn Store>) {
     let key = |who: u8| text(encode_32(KeyPair::from_secret([who; 32]).expect("a key").public()));
     let soon = (START_S + 10).to_string();
@@ -67,7 +67,7 @@ pub fn hold_for_thirty_days(mut reopen: impl FnMut() -> Arc<dyn Store>) {
         let now = START_S + day * DAY_S;
         clock.set(now);
         let store = reopen();
-        // These are other events, which the rules delete.
+        // An expiring event that is no request, so that the rules have an event to delete.
         let (note, _) = put(3, now - 5, 1, &[expires]);
         store.commit(&[note]).expect("is stored");
         let writer = Writer::start(Arc::clone(&store), WriterOptions::default(), Box::new(()));

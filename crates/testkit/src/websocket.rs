@@ -17,7 +17,7 @@ pub mod first {
 /// Clients must mask their bytes with four bytes. Any four bytes will do.
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
-/// The request that opens a WebSocket. Each additional header needs its line break.
+/// The request that opens a WebSocket. Each additional header must end with a line break.
 pub fn upgrade_request(host: impl std::fmt::Display, headers: &str) -> String {
     format!(
         "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -25,7 +25,7 @@ pub fn upgrade_request(host: impl std::fmt::Display, headers: &str) -> String {
     )
 }
 
-/// A frame as clients send frames.
+/// A masked frame, in the form that clients send.
 pub fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first];
     match payload.len() {
@@ -66,8 +66,9 @@ pub fn read_frame(from: &mut impl Read) -> io::Result<(u8, Vec<u8>)> {
     Ok((head[0], payload))
 }
 
-/// Requests a WebSocket. Each additional header needs its line break. Returns the status and the
-/// connection. The connection buffers few bytes, since a test may have thousands of connections.
+/// Requests a WebSocket. Each additional header must end with a line break. Returns the status and
+/// the connection. The connection buffers few bytes, since a test may have thousands of
+/// connections.
 pub fn upgrade(address: &str, headers: &str) -> io::Result<(u16, BufReader<TcpStream>)> {
     upgrade_with(address, headers, 256)
 }

@@ -2,8 +2,8 @@
 //! lower case, diacritics are dropped, and compatible forms, such as full-width letters and
 //! ligatures, become plain forms.
 //!
-//! Other marks stay: the marks of Thai and Devanagari are vowels, and the marks of kana make
-//! another letter.
+//! Other marks stay: the marks of Thai and Devanagari are vowels, and the marks of kana make a
+//! different letter.
 
 use unicode_normalization::char::{compose, decompose_compatible, is_combining_mark};
 

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-/// Maximum number of words in a phrase. A question has at most as many.
+/// Maximum number of words in a phrase. A whole question has at most this number of words.
 const PHRASE_MAX: usize = 64;
 
 /// The words of a record as numbers, and their places in sorted order.
@@ -50,7 +50,7 @@ impl WordOrder {
         let is_before = |&at: &u32| {
             let here = self.words[at as usize..].iter().copied();
             let mut pairs = here.zip(wanted()).inspect(|_| step());
-            // A place that has fewer words behind sorts first.
+            // A place with fewer words after it sorts first.
             let unequal = pairs.find(|(here, wanted)| here != wanted);
             unequal.map_or_else(
                 || self.words.len() - (at as usize) < phrase.len() + 1,

@@ -9,14 +9,14 @@
 //! | class | the word is |
 //! |---|---|
 //! | 3 | in a title, a name or a hashtag |
-//! | 2 | in the body, as at least every 16th of its words |
-//! | 1 | in the body, as at least every 64th of its words |
+//! | 2 | in the body, at least once per 16 words of the body |
+//! | 1 | in the body, at least once per 64 words of the body |
 //! | 0 | elsewhere in the body |
 //!
-//! The score is the record's time, plus a week for each class, as an average over the words of the
-//! question. So if two matches are of the same day, the match with the higher classes comes first.
-//! If two matches have equal classes, the newer match comes first. (The order is the same as if
-//! relevance doubled with each class and halved with each week of age.) All values are whole
+//! The score is the record's time plus a number of weeks. This number is the average class of the
+//! question's words. So if two matches are of the same day, the match with the higher classes comes
+//! first. If two matches have equal classes, the newer match comes first. (The order is the same as
+//! if relevance doubled with each class and halved with each week of age.) All values are whole
 //! numbers, so all stores compute the same order.
 
 use std::cell::{Cell, OnceCell};
@@ -33,8 +33,8 @@ pub const CLASS_MAX: u8 = 3;
 pub const TOKENS_MAX: usize = 4_096;
 /// Number of questions about a record after which its words are sorted.
 const SORTED_AFTER: u32 = 8;
-/// A word has class 2 if it is at least every [`OFTEN`]th word of a body, and class 1 if it is at
-/// least every [`SELDOM`]th word.
+/// A word has class 2 if a body has it at least once per [`OFTEN`] words, and class 1 if at least
+/// once per [`SELDOM`] words.
 const OFTEN: usize = 16;
 const SELDOM: usize = 64;
 
@@ -152,8 +152,8 @@ impl RecordWords {
         }
     }
 
-    /// Sets `found` to the distinct words and their classes. `hash` should be keyed: a person who
-    /// knows the hash can write a record that takes very long.
+    /// Sets `found` to the distinct words and their classes. `hash` should be keyed: an attacker
+    /// who can compute the hash can write a record that takes very long to weigh.
     pub fn weigh(&self, hash: impl Fn(&str) -> u64, found: &mut WeighedWords) {
         let WeighedWords { words, slots } = found;
         words.clear();
@@ -293,8 +293,8 @@ impl RecordWords {
         order.has(&phrase, last.start as u32..last.end as u32, step)
     }
 
-    /// Returns the sum of the classes of a question's words and phrases. `None` if one of them is
-    /// not in the record, or if the record is in another language.
+    /// Returns the sum of the classes of a question's words and phrases. Returns `None` if a word
+    /// or phrase is not in the record, or if the record is in another language.
     pub fn points(&self, asked: &SearchText) -> Option<u32> {
         if let Some(sorted) = self.sorted.get()
             && !asked.needed().iter().all(|needed| self.has(sorted, needed))

@@ -2,7 +2,7 @@
 //!
 //! A word is an uninterrupted sequence (a run) of letters and digits, folded. Some scripts put no
 //! space between words: Han, kana, Thai and others. Their runs are divided into pairs of
-//! neighbouring characters. Runs of Hangul are divided, too, because its words have endings. The
+//! neighbouring characters. Runs of Hangul are divided, too, because Korean words have endings. The
 //! last character of such a run is also a word by itself. So a question with a run becomes a
 //! sequence of pairs. A question with a single character becomes the beginning of a pair, or of the
 //! last word of a run. An emoji is a word, and the two letters of a flag are one word together.
@@ -27,8 +27,8 @@ const KEPT: usize = 1 << 16;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
-    /// The texts, with ASCII letters in lower case. Behind each text are the folded forms of those
-    /// of its words that are not ASCII.
+    /// The texts, with ASCII letters in lower case. Each text is followed by the folded forms of
+    /// its non-ASCII words.
     text: String,
     /// The range of each word in `text`; an empty range is a boundary between texts.
     places: Vec<(u32, u32)>,
@@ -135,9 +135,9 @@ impl Tokens {
         self.read_run(text, max, false);
     }
 
-    /// Appends the words of a question. If such a run is at the very end of the question, it may
+    /// Appends the words of a question. If a run without spaces ends the question, the run may
     /// continue in a matching text. Returns whether the last word is only the beginning of a word,
-    /// because it is the only character of such a run.
+    /// which is the case if the last run is a single character.
     pub fn read_question(&mut self, text: &str) -> bool {
         self.read_run(text, usize::MAX, true)
     }

@@ -113,8 +113,8 @@ pub struct MessageEncoder {
 }
 
 impl MessageEncoder {
-    /// Appends the record of a message that has this hash. Unknown fields are left out, and so are
-    /// fields that matter only while a message is relayed (`proof`, `ephemeral`). A time before
+    /// Appends the record of `message`, whose hash is `hash`. Unknown fields are left out, and so
+    /// are fields that matter only while a message is relayed (`proof`, `ephemeral`). A time before
     /// 1970 would become 0, so callers must refuse such messages.
     pub fn encode(
         &mut self,
@@ -152,7 +152,7 @@ impl<'a> MessageRecord<'a> {
         self.0.id()
     }
 
-    /// The message's bytes, as they are sent out again.
+    /// The encoded message, as it is sent to clients and peers.
     pub fn message(&self) -> &'a [u8] {
         self.0.wire()
     }

@@ -1,6 +1,6 @@
 //! The part of the Protocol Buffers wire format that Waku uses. Fields come in any order. Of
-//! several fields with the same number, the last one counts. Unknown fields are skipped. Groups are
-//! refused; they have been out of use for a decade.
+//! several fields with the same number, the last one counts. Unknown fields are skipped. Groups, a
+//! deprecated wire type, are refused.
 
 pub use crate::record::put_varint;
 
@@ -19,7 +19,7 @@ pub enum ProtobufError {
     /// An unknown wire type, or a group.
     #[error("field {0} has a type that is not known")]
     Type(u32),
-    /// A field of the wrong type.
+    /// A field has the wrong wire type.
     #[error("field {0} is of the wrong type")]
     WrongType(u32),
     /// A string that is not UTF-8.
@@ -150,7 +150,7 @@ pub fn varint(bytes: &mut &[u8]) -> Result<u64, ProtobufError> {
     Err(ProtobufError::Varint)
 }
 
-/// Appends a field with a number.
+/// Appends a varint field.
 pub fn put_number(out: &mut Vec<u8>, field: u32, value: u64) {
     put_varint(out, u64::from(field) << 3);
     put_varint(out, value);

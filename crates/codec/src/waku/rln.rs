@@ -34,7 +34,8 @@ impl<'a> RateLimitProof<'a> {
         if fields[..REQUIRED].iter().any(|field| field.is_empty()) {
             return None;
         }
-        // The epoch is a number of 32 bytes. All bytes above its lowest eight bytes must be zero.
+        // The epoch is a little-endian number of 32 bytes. All bytes after the first eight must be
+        // zero.
         let (epoch, rest) = fields[2].split_first_chunk()?;
         rest.iter().all(|byte| *byte == 0).then_some(())?;
         Some(Self { epoch: u64::from_le_bytes(*epoch), nullifier: fields[5].try_into().ok()? })

@@ -72,8 +72,8 @@ impl ShardKey {
     }
 }
 
-/// Returns the `meta` that makes a message valid on a protected shard, that is, its signature;
-/// `None` if `secret` is not a valid key.
+/// Returns the signature of a message. With this signature as its `meta`, the message is valid on a
+/// protected shard. Returns `None` if `secret` is not a valid key.
 pub fn sign(secret: [u8; 32], message: &Message<'_>, pubsub_topic: &str) -> Option<[u8; 64]> {
     let secret = SecretKey::from_secret_bytes(secret).ok()?;
     Some(ecdsa::sign(signed(message, pubsub_topic), &secret).serialize_compact())

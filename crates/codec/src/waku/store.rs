@@ -135,8 +135,8 @@ impl Status {
     }
 }
 
-/// Appends a message to a response. If only hashes are wanted, `message` is `None`, and bytes and
-/// topic are left out.
+/// Appends a message to a response. `message` holds the message's bytes and its pubsub topic. With
+/// `None`, only the hash is appended.
 pub fn put_message(out: &mut Vec<u8>, hash: &Id, message: Option<(&[u8], &[u8])>) {
     let data = message
         .map_or(0, |(message, topic)| bytes_len(2, message.len()) + bytes_len(3, topic.len()));

@@ -1,6 +1,6 @@
 //! Bloom filters of topics. A filter has 512 bits, and each topic has up to three of these bits
-//! (EIP-627). By a filter, a node announces the envelopes that it wants, and a request selects
-//! envelopes.
+//! (EIP-627). A filter announces the envelopes that a node wants, or selects the envelopes of a
+//! request.
 
 use super::Topic;
 
@@ -59,8 +59,8 @@ impl Bloom {
         pairs.fold(0, |missing, (own, wanted)| missing | (wanted & !own)) == 0
     }
 
-    /// Whether all bits of a topic are in this filter. Does the same as [`covers`](Self::covers),
-    /// for the stored bits of many topics.
+    /// Whether all bits of a topic are in this filter. Like [`covers`](Self::covers), but takes the
+    /// positions of the bits instead of a filter.
     pub fn has(&self, bits: Bits) -> bool {
         let [a, b, c] = bits.map(|bit| self.0[usize::from(bit / 8) % BYTES] >> (bit % 8));
         a & b & c & 1 == 1
@@ -82,9 +82,9 @@ impl Bloom {
 /// The positions of a topic's bits, in the form that all programs compute.
 ///
 /// EIP-627 sets three bits. Programs instead assign the byte of each bit in turn. So if several
-/// bits are in the same byte, only the last of these bits remains. This affects 4 % of topics. A
-/// filter is matched against these bits, because they are a subset of the bits of EIP-627. So a
-/// filter of either form covers its own topics.
+/// bits are in the same byte, only the last of these bits remains. This affects 4 % of topics. The
+/// remaining bits are a subset of the bits of EIP-627. So a filter of either form covers its own
+/// topics if only the remaining bits are tested.
 pub fn bits(topic: Topic) -> Bits {
     let [mut a, mut b, c] = indices(topic);
     if b / 8 == c / 8 {
@@ -98,8 +98,8 @@ pub fn bits(topic: Topic) -> Bits {
     [a, b, c]
 }
 
-/// The positions of a topic's bits according to EIP-627. Each of the first three bytes gives a
-/// position, and one of the low bits of the fourth byte is its ninth bit.
+/// The positions of a topic's bits according to EIP-627. Each of the first three bytes gives the
+/// low eight bits of a position, and a bit of the fourth byte gives the ninth bit.
 fn indices(topic: Topic) -> Bits {
     std::array::from_fn(|at| u16::from(topic[at]) | u16::from(topic[3] >> at & 1) << 8)
 }

@@ -47,7 +47,7 @@ impl<'a> Completion<'a> {
     /// Reads a packet.
     pub fn parse(packet: &'a [u8]) -> Result<Self, CompletionError> {
         let bytes = RlpItems::of_string(packet)?;
-        // A request's hash begins with these bytes only once in 2^48 requests.
+        // A request's hash begins with these six bytes with probability 2^-48.
         let failed = bytes.strip_prefix(ERROR).and_then(|rest| rest.split_first_chunk());
         if let Some((request, text)) = failed {
             let text = str::from_utf8(text).map_err(|_| CompletionError::Text)?;
@@ -75,7 +75,7 @@ impl<'a> Completion<'a> {
     }
 }
 
-/// Appends a string of several parts, which must have more than one byte together.
+/// Appends the string that consists of `parts`. The string must be longer than one byte.
 fn string(out: &mut Vec<u8>, parts: &[&[u8]]) {
     put_string(out, parts.iter().map(|part| part.len()).sum());
     for part in parts {

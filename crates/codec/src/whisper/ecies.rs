@@ -8,9 +8,9 @@
 //! -32  the authentication code of everything from 65 on: HMAC-SHA-256
 //! ```
 //!
-//! The two keys are the halves of a SHA-256 over the number 1 in four bytes and the secret that
-//! both sides share. This is the concatenation KDF of NIST SP 800-56A. The second half is hashed
-//! once more. See the RLPx specification, and crypto/ecies of go-ethereum.
+//! The two keys are the halves of a SHA-256 hash. Its input is the number 1 in four bytes, followed
+//! by the shared secret. This is the concatenation KDF of NIST SP 800-56A. The second half is
+//! hashed once more. See the RLPx specification, and crypto/ecies of go-ethereum.
 
 use aes::Aes128;
 use ctr::Ctr128BE;
@@ -21,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 use super::keys::{PublicKey, SecretKey};
 use crate::crypto::sha256;
 
-/// By how many bytes an encrypted message is longer than its plaintext.
+/// Length of an encrypted message minus the length of its plaintext, in bytes.
 pub const OVERHEAD: usize = VECTOR_AT + VECTOR_BYTES + CODE_BYTES;
 
 /// The first byte of an uncompressed point.
@@ -111,8 +111,8 @@ mod tests {
         SecretKey::new(keccak256(b"recipient")).unwrap()
     }
 
-    /// Made by go-ethereum 1.9.20: `ecies.Encrypt` for Keccak-256 of "recipient", with the outer
-    /// data 0182.
+    /// The result of `ecies.Encrypt` in go-ethereum 1.9.20. The recipient's secret key is
+    /// Keccak-256 of "recipient", and `mac_data` is 0182.
     const ENCRYPTED: &str = "04bc95fd6e95e58f73c6acf5272ffb8156fcfe436c64ad72077c1054a7de713a062aa218a8f03282a312\
         26883eb07ed7745b05be0fbc84f09218417193f190326454c4549a24966e85853c7337b5e3c6e5e6aedb\
         d2eb657d26a042d2530c8334cb2056ae0e0753de8490a12ec37a433ecab645ac87c8d1a9aeedf04068";

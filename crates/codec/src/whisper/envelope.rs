@@ -8,8 +8,8 @@ use super::rlp::{
 };
 use crate::record::Id;
 
-/// [`Envelope::size`] is the length of the data plus this number of bytes, whatever the lengths of
-/// the numbers are.
+/// [`Envelope::size`] is the length of the data plus this number of bytes, regardless of the
+/// encoded lengths of the other fields.
 const OTHER_BYTES: usize = 20;
 
 /// Why bytes are not an envelope.
@@ -121,14 +121,13 @@ impl<'a> Envelope<'a> {
     /// The proof is `2^zeros / (bytes * ttl_s)`. Here `bytes` is the length of the RLP of all
     /// fields except the nonce (EIP-627 includes the nonce, but no program does). `zeros` is the
     /// number of leading zero bits of Keccak-256 over this RLP and the nonce in eight bytes, big
-    /// endian. 0 seconds count as 1. go-ethereum divides by zero in this case and gets an infinite
-    /// proof, which costs the sender nothing.
+    /// endian. A `ttl_s` of 0 counts as 1. go-ethereum divides by zero in this case and gets an
+    /// infinite proof, which costs the sender nothing.
     pub fn pow_for(&self, ttl_s: u32) -> f64 {
         self.pow_of(self.hashed_fields(), ttl_s)
     }
 
-    /// Sets the first nonce, counted from the present nonce, for which the proof of work is at
-    /// least `pow`.
+    /// Increments the nonce until the proof of work is at least `pow`.
     pub fn find_nonce(&mut self, pow: f64) {
         let fields = self.hashed_fields();
         while self.pow_of(fields.clone(), self.ttl) < pow {
@@ -136,7 +135,7 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// The hash of all fields except the nonce. The nonce must still be added.
+    /// The state of the hash after all fields except the nonce, which the caller adds.
     fn hashed_fields(&self) -> Keccak256 {
         let mut hash = Keccak256::new();
         put_list(&mut hash, self.fields_len());

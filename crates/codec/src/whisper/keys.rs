@@ -7,7 +7,7 @@ use secp256k1::ecdsa::{self, RecoveryId};
 use crate::crypto::sha256;
 
 /// A signature from which the signer's key can be recovered: r and s in 32 bytes each, big-endian,
-/// and then a number from 0 to 3. The number selects one of the points that are possible.
+/// and then a number from 0 to 3. The number, the recovery id, selects one of the possible points.
 pub type RecoverableSignature = [u8; 65];
 
 /// A secret key: a number from 1 to the order of the curve, exclusive.
@@ -39,7 +39,7 @@ impl SecretKey {
         }
     }
 
-    /// The key's bytes. The caller must store these bytes where nobody else can read.
+    /// The key's bytes. The caller must keep these bytes secret.
     pub fn bytes(&self) -> [u8; 32] {
         self.0.to_secret_bytes()
     }

@@ -31,7 +31,7 @@ pub const PAYLOAD_BYTES_MAX: usize = (1 << 24) - 1;
 /// Rounds of PBKDF2 when a password is turned into a key. The number looks like a mistake for
 /// 65,536, but all programs use the same number.
 const PASSWORD_ROUNDS: u32 = 65_356;
-/// The flag bits that hold the length of the next field, which has the length of the payload.
+/// The flag bits with the size of the next field, the payload's length.
 const LENGTH_FLAGS: u8 = 3;
 /// The flag of signed messages.
 const SIGNED_FLAG: u8 = 4;

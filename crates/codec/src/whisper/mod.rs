@@ -26,5 +26,5 @@ pub use record::EnvelopeRecord;
 pub use request::{HistoryRequest, RequestError};
 pub use rlp::RlpError;
 
-/// The topic of an envelope, which everybody can read: four bytes, usually of a hash.
+/// The unencrypted topic of an envelope: four bytes, usually of a hash.
 pub type Topic = [u8; 4];

@@ -6,9 +6,9 @@ use crate::record::{Id, Record, RecordHeader, RecordWriter};
 /// Name of the label that holds an envelope's topic.
 pub const TOPIC: u8 = b't';
 
-/// Appends the record of an envelope that has this hash. The record's time is the time of sending,
-/// in s. The record does not expire: an envelope's expiry only means that nodes no longer forward
-/// the envelope.
+/// Appends the record of `envelope`, whose hash is `hash`. The record's time is the time of
+/// sending, in s. The record does not expire: an envelope's expiry only means that nodes no longer
+/// forward the envelope.
 pub fn encode(envelope: &Envelope<'_>, hash: &Id, out: &mut Vec<u8>) {
     let time = envelope.sent().into();
     let head = RecordHeader { id: *hash, time, author: None, kind: 0, expires: None };
@@ -33,7 +33,7 @@ impl<'a> EnvelopeRecord<'a> {
         self.0.id()
     }
 
-    /// The envelope's RLP: the received bytes, which are sent out again.
+    /// The envelope's RLP, identical to the received bytes.
     pub fn rlp(&self) -> &'a [u8] {
         self.0.wire()
     }

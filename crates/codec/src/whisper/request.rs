@@ -202,7 +202,7 @@ impl<'a> HistoryRequest<'a> {
         Ok(request)
     }
 
-    /// Makes status-go's checks, except the check of the limit.
+    /// Performs the same checks as status-go, except the check of the limit.
     fn checked(self) -> Result<Self, RequestError> {
         let Self { lower, upper, .. } = self;
         if upper != 0 && lower > upper {
@@ -214,8 +214,8 @@ impl<'a> HistoryRequest<'a> {
         Ok(self)
     }
 
-    /// Appends the request in the form that status-go uses today, with `topics` instead of its own
-    /// topics.
+    /// Appends the request in the form that status-go uses today, with `topics` instead of
+    /// `self.topics`.
     pub fn write(&self, topics: impl ExactSizeIterator<Item = Topic>, out: &mut Vec<u8>) {
         let bloom = self.bloom.as_ref().map_or(&[][..], |bloom| &bloom.0);
         let cursor = self.cursor.map(|cursor| cursor.bytes());

@@ -7,10 +7,11 @@
 //! tests compare it with alloy-rlp.
 //!
 //! A byte below 0x80 stands for itself. Otherwise the first byte gives the kind and the length:
-//! `0x80 + n` is a string and `0xc0 + n` a list of n bytes, up to 55. For longer content, `0xb7 +
-//! m` begins a string and `0xf7 + m` begins a list; then the length follows in m bytes. Lengths and
-//! numbers are big-endian and as short as possible; 0 is the empty string. A reader does not read
-//! the content of a list by itself: the caller decides how deep to read.
+//! `0x80 + n` begins a string of n bytes, and `0xc0 + n` begins a list of n bytes, where n is at
+//! most 55. For longer content, `0xb7 + m` begins a string and `0xf7 + m` begins a list; then the
+//! length follows in m bytes. Lengths and numbers are big-endian and as short as possible; the
+//! number 0 is the empty string. A reader does not read the content of a list by itself: the caller
+//! decides how deep to read.
 
 /// Maximum length of a string or list whose length is in its first byte.
 const SHORT_MAX: usize = 55;
@@ -202,8 +203,8 @@ pub fn put_bytes(out: &mut impl RlpSink, bytes: &[u8]) {
     out.put(bytes);
 }
 
-/// Appends the first bytes of a string, with its length `len`. The caller then appends the content.
-/// If the string is a single byte, these first bytes are correct only if the byte is 0x80 or above.
+/// Appends the header of a string of `len` bytes. The caller then appends the content. A single
+/// byte below 0x80 must not have a header.
 pub fn put_string(out: &mut impl RlpSink, len: usize) {
     put_head(out, STRING, len);
 }
@@ -213,8 +214,8 @@ pub fn put_number(out: &mut impl RlpSink, number: u64) {
     put_bytes(out, digits(&number.to_be_bytes()));
 }
 
-/// Appends the first bytes of a list, with the total length `len` of its items. The caller then
-/// appends the items.
+/// Appends the header of a list whose items have `len` bytes in total. The caller then appends the
+/// items.
 pub fn put_list(out: &mut impl RlpSink, len: usize) {
     put_head(out, LIST, len);
 }
@@ -248,7 +249,7 @@ pub fn number_len(number: u64) -> usize {
     bytes_len(digits(&number.to_be_bytes()))
 }
 
-/// Number of the first bytes of a list whose items have `len` bytes in total.
+/// Length of the header of a string or list whose content has `len` bytes.
 pub fn head_len(len: usize) -> usize {
     if len <= SHORT_MAX { 1 } else { 1 + digits(&(len as u64).to_be_bytes()).len() }
 }

@@ -43,7 +43,7 @@ pub(crate) fn signed(number: u8, draft: EventDraft<'_>) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Any characters, with a high share of troublesome characters.
+/// Any characters, with a high share of characters that need escapes or special care.
 pub(crate) fn text() -> impl Strategy<Value = String> {
     let letter = prop_oneof![
         6 => prop::char::range(' ', '~'),

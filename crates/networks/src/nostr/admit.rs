@@ -35,8 +35,8 @@ const REQUEST_BYTES: usize = 64 << 10;
 const REQUEST_TAGS: usize = 2_500;
 const REQUEST_AHEAD_S: u64 = 900;
 
-/// The URLs that mean this relay, for requests to vanish (NIP-62) and for AUTH (NIP-42), normalised
-/// by [`plain`].
+/// The URLs of this relay, normalised by [`plain`], for requests to vanish (NIP-62) and for AUTH
+/// (NIP-42).
 #[derive(Clone, Debug, Default)]
 pub struct OwnUrls(Vec<String>);
 
@@ -51,13 +51,13 @@ impl OwnUrls {
         self.0.first().map_or("", String::as_str)
     }
 
-    /// Whether `url` means this relay.
+    /// Whether `url` is a URL of this relay.
     pub fn have(&self, url: &str) -> bool {
         self.0.contains(&plain(url))
     }
 
-    /// Whether `url` has the host and port of one of these URLs. For AUTH (NIP-42) this is enough,
-    /// whatever the path.
+    /// Whether `url` has the host and port of one of these URLs. For AUTH (NIP-42), the path may
+    /// differ.
     pub fn have_host_of(&self, url: &str) -> bool {
         authority(url).is_some_and(|asked| {
             self.0.iter().any(|own| own.split('/').next() == Some(asked.as_str()))
@@ -87,7 +87,7 @@ impl OwnUrls {
     }
 }
 
-/// The `relay` tag of a request to vanish that is meant for every relay (NIP-62).
+/// The value of the `relay` tag in a request to vanish that is meant for all relays (NIP-62).
 const ALL_RELAYS: &str = "ALL_RELAYS";
 
 /// The relays that an event's `relay` tags name.
@@ -95,14 +95,15 @@ fn relays<'a>(event: &Event<'a>) -> impl Iterator<Item = &'a str> {
     event.tags().filter(|tag| tag.name() == "relay").filter_map(|tag| tag.get(1))
 }
 
-/// Whether an event is a request to vanish that names certain relays and not all.
+/// Whether an event is a request to vanish from particular relays, not from all relays.
 pub fn vanishes_from_some(event: &Event<'_>) -> bool {
     event.kind() == VANISH_KIND && relays(event).all(|url| url != ALL_RELAYS)
 }
 
-/// Normalises a URL, so that two spellings of the same relay are equal. Removes upper case, the
-/// default port, the dot at the end of a whole name, trailing slashes, query, fragment and scheme.
-/// The scheme is removed because TLS usually ends at a proxy in front of the relay.
+/// Normalises a URL, so that two spellings of the same relay are equal. Converts a URL to lower
+/// case. Removes scheme, default port, trailing dot of the host name, trailing slashes, query and
+/// fragment of a WebSocket URL. The scheme is removed because TLS usually ends at a proxy in front
+/// of the relay.
 pub fn plain(url: &str) -> String {
     let url = url.trim().to_ascii_lowercase();
     let (rest, port) = match url.split_once("://") {
@@ -225,9 +226,8 @@ pub fn larger_than(event: &Event<'_>, event_bytes: usize, max: usize) -> Option<
 /// Checks everything but the id and the signature of an event. Returns the reason for refusing the
 /// event, or `None`. `event_bytes` is the received length; the bound applies to the stored length,
 /// which may be lower. Cheap checks come first. `proven` are the authenticated keys of the event's
-/// connection, and `arena` is memory for parsing an event inside the event, such as a repost.
-/// Requests about a person's own data ([`REQUESTS`]) are subject only to limits that no honest
-/// request exceeds.
+/// connection, and `arena` is memory for parsing the inner event of a repost. Requests about a
+/// person's own data ([`REQUESTS`]) are subject only to limits that no honest request exceeds.
 ///
 /// ```
 /// use hark_codec::crypto::KeyPair;

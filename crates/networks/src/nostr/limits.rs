@@ -53,7 +53,7 @@ pub struct FilterLimits {
     /// Maximum number of stored records sent for a filter; the bound replaces a higher limit.
     pub limit_max: usize,
     /// Rows that the searches of one REQ or COUNT may visit in all. In each part of the archive,
-    /// the lookups of values and lists beyond the first 64 count as rows, too. Above the bound, the
+    /// each lookup of a value or list after the first 64 also counts as a row. Above the bound, the
     /// answer ends with CLOSED `error:`.
     pub query_rows_max: u64,
 }

@@ -13,7 +13,7 @@ use crate::SearchedTexts;
 /// Why a filter's search is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SearchRefusal {
-    /// Nothing is searched for words.
+    /// No texts can be searched for words.
     #[error("search is not offered")]
     NotOffered,
     /// The search text exceeds a bound.
@@ -31,8 +31,9 @@ impl From<SearchRefusal> for NostrRefusal {
     }
 }
 
-/// Maps the conditions and the limit of `filter`. The caller sets `now`, `budget` and `gate`. If
-/// the filter searches for words, the best matches come first; `texts` are the searched texts.
+/// Maps the conditions and the limit of `filter` to a query. The caller sets `now`, `budget` and
+/// `gate`. If the filter searches for words, the best matches come first; `texts` are the searched
+/// texts.
 ///
 /// ```
 /// use hark_codec::nostr::Filter;
@@ -79,7 +80,7 @@ pub fn of(filter: &Filter, texts: SearchedTexts<'_>) -> Result<Query, SearchRefu
 }
 
 /// Maps a client's filters to queries, restricted to the records that the client may see and
-/// bounded by the limits. Refused if a search cannot be carried out, or if the client is not
+/// bounded by the limits. Fails if a search cannot be carried out, or if the client is not
 /// authenticated and the filters name only restricted kinds.
 pub fn at_door(
     filters: &[Filter],
@@ -112,9 +113,9 @@ fn is_private(query: &Query, gate: &Gate) -> bool {
 }
 
 /// Restricts a query to the records that its reader may see. A client that is not authenticated
-/// sees no records of the restricted kinds, so these kinds are removed from the query. A query that
-/// names only other kinds gets the gate nevertheless, because its best plan may depend on the
-/// number of records of all kinds.
+/// sees no records of the restricted kinds, so these kinds are removed from the query. Even a query
+/// that names only unrestricted kinds gets the gate, because its best plan may depend on the number
+/// of records of all kinds.
 fn apply(gate: &Arc<Gate>, query: &mut Query) {
     if gate.readers.is_empty()
         && let Some(kinds) = &mut query.kinds
@@ -133,9 +134,10 @@ pub fn and_values(filter: &Filter) -> usize {
     filter.and_tags().map(|(_, values)| values.len()).sum()
 }
 
-/// Returns how many stored records beyond the default limit may be sent for `filter` to complete a
-/// second. The default limit and these records together are at most `limit_max`. Returns 0 if the
-/// client names a limit, and for a search, because its results are not ordered by time.
+/// Returns the maximum number of stored records beyond the default limit that may be sent for
+/// `filter`, so that an answer does not end in the middle of a second. The default limit and these
+/// records together are at most `limit_max`. Returns 0 if the client names a limit, and for a
+/// search, because its results are not ordered by time.
 pub fn room(filter: &Filter, limits: &FilterLimits) -> usize {
     if filter.search().is_some() || filter.limit().is_some() {
         return 0;

@@ -21,15 +21,15 @@ pub enum NostrVerdict {
     Pow,
     /// Refused by the relay's bounds or rules.
     Blocked,
-    /// Refused: too many at a time.
+    /// Refused: the rate limit or the limit of concurrent work is reached.
     RateLimited,
     /// Refused: the message, event or filter is malformed.
     Invalid,
     /// Refused to this reader or writer.
     Restricted,
-    /// Could not be done.
+    /// The relay failed to carry out the request.
     Error,
-    /// Refused until a key is proved.
+    /// Refused until the client authenticates.
     AuthRequired,
     /// The relay does not offer the requested function.
     Unsupported,
@@ -101,7 +101,7 @@ impl NostrRefusal {
     }
 
     /// Appends the NEG-ERR of a comparison (NIP-77). If the comparison has too many events,
-    /// `events_max` is their maximum number.
+    /// `events_max` is the maximum number of events.
     pub fn write_neg_err(&self, out: &mut Vec<u8>, sub: &str, events_max: Option<u64>) {
         reply::write_neg_err(out, sub, self, events_max);
     }

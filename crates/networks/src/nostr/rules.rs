@@ -115,12 +115,13 @@ fn vanish(author: &Key, time: u64) -> Prohibition<'_> {
     Prohibition { author, kind: VANISH_KIND, label, from: time, refusal: Refusal::Vanished }
 }
 
-/// Matches a deletion of the author that has this label and was made at `from` or later.
+/// Matches a deletion by the author, with this label and a time of `from` or later.
 fn deletion<'a>(author: &'a Key, label: (u8, &'a [u8]), from: u64) -> Prohibition<'a> {
     Prohibition { author, kind: DELETION, label, from, refusal: Refusal::Deleted }
 }
 
-/// Refuses an event at an address (`kind:pubkey:d`) that its author deleted at `time` or later.
+/// Refuses an event at an address (`kind:pubkey:d`) if its author deleted the address at `time` or
+/// later.
 fn refuse_address(author: &Key, kind: u32, d: &[u8], time: u64, effects: &mut Effects) {
     let mut address = format!("{kind}:").into_bytes();
     address.extend_from_slice(&hex(author));

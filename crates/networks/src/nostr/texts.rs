@@ -20,11 +20,11 @@ pub const KINDS: [u32; 18] = [
     31_923, 34_235, 34_550,
 ];
 
-/// A week. In the order of results, an event that is newer by this time ranks like an older event
-/// of the next better class.
+/// One week, in seconds. In search results, an event that is one week newer ranks as high as an
+/// older event of the next better class.
 const CLASS_S: u64 = 7 * 86_400;
 /// The version of the rules in this file. Like the version of [`hark_words`], it is part of the
-/// fingerprint, so all events are indexed anew after a change.
+/// fingerprint, so all events are indexed anew after a change of the version.
 const VERSION: u64 = 1;
 
 /// The choice of the texts that are searched.

@@ -66,7 +66,7 @@ pub enum MessageRefusal {
     /// A sender within the rate limit uses each nullifier for only one message.
     #[error("another message has the nullifier of this message's rate-limit proof")]
     Nullifier,
-    /// The archive holds no time before 1970.
+    /// The archive cannot store a time before 1970.
     #[error("the message's timestamp lies before 1970")]
     Negative,
     /// A stored message needs a time that the archive can hold.
@@ -81,7 +81,8 @@ pub enum MessageRefusal {
 }
 
 impl MessageBounds {
-    /// Checks whether a message that has just been published is accepted. `bytes` is its length.
+    /// Checks whether a message that has just been published is accepted. `bytes` is the message's
+    /// length.
     pub fn admit(
         &self,
         message: &Message<'_>,

@@ -11,7 +11,8 @@ use crate::{FilterTextError, Filters, LabelValues, object};
 /// Filters of messages.
 pub(super) struct MessageFilters;
 
-/// A filter in its text form. Omitted fields match all; times are nanoseconds since 1970.
+/// A filter in its text form. An omitted field matches all messages; times are nanoseconds since
+/// 1970.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
 struct RawFilter {
@@ -55,7 +56,8 @@ impl Filters for MessageFilters {
             query.ids = Some(hashes.map_err(FilterTextError::new)?);
         }
         query.normalise();
-        // A filter with a limit of 0 has an empty answer; it is not a filter that cannot match.
+        // The limit is ignored here: a filter with a limit of 0 can match, although its answer is
+        // empty.
         let limit = query.limit.max(1);
         let is_void = Query { limit, ..query.clone() }.is_void();
         Ok((!is_void).then_some(query))

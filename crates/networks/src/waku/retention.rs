@@ -31,7 +31,7 @@ impl std::fmt::Display for Retention {
     }
 }
 
-/// A part of a text that is not a policy.
+/// The part of a text that is not a retention rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is none of time:SECONDS, size:10GB and capacity:MESSAGES")]
 pub struct RetentionTextError(String);

@@ -13,8 +13,8 @@ use crate::{FilterTextError, Filters, LabelValues, object};
 /// Filters of envelopes.
 pub(super) struct EnvelopeFilters;
 
-/// A filter in its text form, with values that are not checked yet. Omitted keys match all; times
-/// are seconds since 1970, inclusive.
+/// A filter in its text form, with values that are not checked yet. An omitted key matches all
+/// envelopes; times are seconds since 1970, inclusive.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TypedEnvelopeFilter {
@@ -126,7 +126,8 @@ impl Filters for EnvelopeFilters {
             query.labels.push(LabelSet { name: TOPIC, values });
         }
         query.normalise();
-        // A filter with a limit of 0 has an empty answer; it is not a filter that cannot match.
+        // The limit is ignored here: a filter with a limit of 0 can match, although its answer is
+        // empty.
         let is_void = Query { limit: query.limit.max(1), ..query.clone() }.is_void();
         Ok((!is_void).then_some(query))
     }

@@ -1,4 +1,4 @@
-//! The topics of an archive. A question by bloom filter asks for the envelopes of all topics that
+//! The topics of an archive. A request with a bloom filter selects the envelopes of all topics that
 //! the filter covers.
 
 use std::collections::HashSet;
@@ -6,12 +6,12 @@ use std::collections::HashSet;
 use hark_codec::whisper::bloom::{Bits, bits};
 use hark_codec::whisper::{Bloom, Topic};
 
-/// All topics of an archive, each with the bits that a filter must have. Uses up to 32 bytes of
-/// memory per topic; the caller bounds the number of topics.
+/// All topics of an archive, each with the bits that a matching filter must have. Uses up to 32
+/// bytes of memory per topic; the caller bounds the number of topics.
 #[derive(Clone, Debug, Default)]
 pub struct KnownTopics {
     known: HashSet<Topic>,
-    /// The topics by the first of their bits.
+    /// The topics, indexed by the position of their first bit.
     by_bit: Vec<Vec<(Topic, Bits)>>,
 }
 

@@ -3,10 +3,10 @@
 //!
 //! A row of a word has the first bits of its record's id, and the class of the word in this record.
 //! PostgreSQL adds the classes that the other words of the query have in the same record. So only
-//! records that have all these words are read. A ranked search reads even fewer records: only those
-//! whose classes can make them one of the best. Rows are merged as in [`super::walk`]. If the ids
-//! of two records of the same time begin with the same 62 bits, the two records share their rows,
-//! and both are read.
+//! records that have all these words are read. A ranked search reads even fewer records: only
+//! records whose classes are high enough to rank among the best. Rows are merged as in
+//! [`super::walk`]. If the ids of two records of the same time begin with the same 62 bits, the two
+//! records share their rows, and both are read.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -55,7 +55,7 @@ struct WordRange {
     word: Vec<u8>,
     kind: i32,
     rows: VecDeque<WordRow>,
-    /// The time and the mark from which the range is read on.
+    /// The time and the mark at which the next read of the range begins.
     from: (i64, i64),
     /// Whether the range may have more rows in the current window.
     more: bool,
@@ -81,8 +81,8 @@ pub(super) struct WordWalk {
     ranges: Vec<WordRange>,
     /// Other words of the query. For each row, their classes in the same record are looked up.
     cuts: Vec<Vec<u8>>,
-    /// For each of these words, and last for the walked word, the term of the query to which the
-    /// word's class belongs.
+    /// For each of these words, the term of the query to which the word's class belongs. The last
+    /// entry is for the walked word.
     terms: Vec<Option<usize>>,
     windows: TimeWindows,
     /// The next rows, in order, whose records are not read yet.
@@ -112,8 +112,8 @@ fn behind(order: Order, (time, mark): (i64, i64)) -> (i64, i64) {
 
 impl WordWalk {
     /// Makes a walk along the ranges of words and kinds. `cuts` are other words, whose classes are
-    /// looked up in the records. `terms` has the terms of `cuts`, and last the term of the walked
-    /// word.
+    /// looked up in the records. `terms` has the terms of `cuts`, followed by the term of the
+    /// walked word.
     pub(super) fn new(
         asked: &SqlQuery,
         set: Set,
@@ -232,7 +232,7 @@ impl WordWalk {
         Ok(true)
     }
 
-    /// Reads the next rows of those ranges whose rows are all used.
+    /// Reads the next rows of each range that has no unused rows left.
     fn read_rows(
         &mut self,
         asked: &SqlQuery,

@@ -19,7 +19,7 @@ const COMPLETED_MAX: i64 = 64;
 /// record is read.
 const PROBES_MAX: usize = 4;
 
-/// The indexed words of a query. Each has the index of the needed word.
+/// The indexed words of a query. Each is stored with its index among the needed words.
 #[derive(Debug, Default)]
 pub(super) struct IndexedWords {
     /// Words, and beginnings of words with all their completions.

@@ -11,8 +11,8 @@ use hark_archive::{Order, Query};
 use crate::properties::ShelfProperties;
 use crate::time::{IndexKey, to_db};
 
-/// Maximum number of values of a label condition that the database also compares, so that it sends
-/// only matching records.
+/// Maximum number of values of a label condition that the database checks in addition to the
+/// driving set. The check reduces the number of records that the database sends.
 const CUT_VALUES_MAX: usize = 64;
 
 /// A query, and the values that are computed from it before it is run.
@@ -33,10 +33,10 @@ pub(crate) struct SqlQuery {
     pub(crate) driver: Option<Set>,
     /// The query without its words, which are the most expensive to compare.
     pub(crate) plain: Query,
-    /// If the search is a part of a ranked search, the bound of the ranked search, which compares
-    /// words itself.
+    /// The bound of the ranked search to which this search belongs, if any. A ranked search
+    /// compares words itself.
     pub(crate) rank: Option<Arc<RankBound>>,
-    /// How many best records a ranked search wants.
+    /// The number of best records that a ranked search wants.
     pub(crate) best: usize,
     /// Words that are compared before a record is read, if words are indexed but no word drives the
     /// search.

@@ -91,7 +91,7 @@ impl Finder {
             return Ok(SearchProgress::Done { more: false });
         }
         self.room = None;
-        // A page has at most as many records as a slice delivers, so no records must be kept for
+        // A page has at most as many records as a slice delivers, so no records need to be kept for
         // the next slice.
         let most = usize::try_from(work).unwrap_or(usize::MAX);
         self.found.page_max = self.found.page_max.min(most).max(1);

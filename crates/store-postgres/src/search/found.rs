@@ -14,13 +14,13 @@ use crate::time::IndexKey;
 pub(crate) const FETCH_MAX: usize = 500;
 /// Minimum of [`FinderState::fetch_max`], however long records are.
 pub(crate) const FETCH_MIN: usize = 16;
-/// Maximum number of parts for which the parts' own tables are read. Records in more parts are
-/// fetched from the parent table.
+/// Maximum number of parts whose own tables a fetch reads. Records in more parts are fetched from
+/// the parent table.
 pub(crate) const FETCH_PARTS_MAX: usize = 4;
 /// Maximum number of bytes of a page's records. A single record may be longer.
 pub(crate) const PAGE_BYTES_MAX: usize = 2 << 20;
-/// Maximum number of records whose words are read at a time, and minimum number for a ranked
-/// search.
+/// Maximum number of records whose words are read at a time. In a ranked search, the maximum is
+/// between this number and [`FETCH_MAX`].
 const WORDS_READ_MAX: usize = 64;
 
 /// The query of a search, and the keys and records that the search has found.

@@ -55,10 +55,10 @@ struct Generations {
     /// before the first put.
     ///
     /// A search that sees this number has read the latest record of each key of the set. Any other
-    /// search may have read earlier records, so it must not cache a record of the set. However many
-    /// puts there are during a search, the numbers take the same memory, so no put must be
-    /// forgotten. Since many keys share a number, some records are fetched again without need; this
-    /// is the only cost.
+    /// search may have read earlier records, so it must not cache a record of the set. The numbers
+    /// take the same memory for any number of puts during a search, so no put needs to be
+    /// forgotten. The only cost is that some records are fetched again without need, because many
+    /// keys share a number.
     last_puts: Vec<i64>,
     /// Generations to drop after the lock is released.
     gone: Vec<Generation>,
@@ -94,8 +94,8 @@ impl RecentRecords {
         found.unwrap_or_else(|| (0..keys.len()).collect())
     }
 
-    /// Adds records that a search has fetched that sees puts up to `seq`. If a record does not have
-    /// the given key, it is ignored.
+    /// Adds records fetched by a search that sees puts up to `seq`. Ignores records that do not
+    /// have the given key.
     pub(crate) fn insert(
         &self,
         era: u64,
@@ -204,8 +204,8 @@ fn is_of(key: &IndexKey, body: &[u8]) -> bool {
     Record::new(body).is_ok_and(|record| IndexKey::of(&record) == *key)
 }
 
-/// Returns the set to which a key belongs: the last 16 bits of its id. The first bits would not do,
-/// because ids can be made that begin alike.
+/// Returns the set to which a key belongs: the last 16 bits of its id. The first bits are
+/// unsuitable, because clients can make ids that begin alike.
 fn key_set(key: &IndexKey) -> usize {
     usize::from(u16::from_le_bytes([key.id[30], key.id[31]]))
 }

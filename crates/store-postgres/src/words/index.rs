@@ -2,12 +2,12 @@
 //!
 //! `state.words_seq` is the number of a put: the words of all stored records up to this number are
 //! indexed, and no words of later records. A commit indexes its own records and advances the number
-//! if the number was that of the newest put before, and if `state.texts` names the texts of this
-//! process. Otherwise [`step`] advances the number later, by some records at a time, while it holds
-//! the lock of commits. So the index stays correct whichever processes have written in the
-//! meantime, and with which settings. If a step is interrupted, it is repeated. A search uses the
-//! index only if the index includes all records that the search can see. The texts are not needed
-//! to delete a record: the table `worded` has the words of each record.
+//! if all earlier puts are indexed and `state.texts` names the texts of this process. Otherwise
+//! [`step`] advances the number later, by some records at a time, while it holds the lock of
+//! commits. So the index stays correct, regardless of which processes have written in the meantime
+//! and of their settings. If a step is interrupted, it is repeated. A search uses the index only if
+//! the index includes all records that the search can see. The texts are not needed to delete a
+//! record: the table `worded` has the words of each record.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
@@ -39,8 +39,8 @@ const TRIES: u32 = 20;
 /// that process is assumed to have ended.
 const STALLED: Duration = Duration::from_mins(5);
 
-/// Sets the texts whose words the database indexes, or sets that it indexes none. Deletes the words
-/// of other texts. Returns the previous texts, if they were different. Fails with
+/// Sets the texts whose words the database indexes. With `None`, the database indexes no words.
+/// Deletes the words of the previous texts. Returns these texts if they were different. Fails with
 /// [`StatementError::Busy`] if searches use the old words for longer than commits and other
 /// searches may wait.
 pub(crate) fn set_texts(
@@ -69,7 +69,8 @@ pub(crate) fn set_texts(
     Ok(before.flatten())
 }
 
-/// Calls [`set_texts`] again as long as searches use the tables, up to a maximum number of tries.
+/// Calls [`set_texts`]. While searches use the tables, repeats the call, up to [`TRIES`] times in
+/// total.
 pub(crate) fn set_texts_in_time(
     inner: &PostgresState,
     texts: Option<i64>,
@@ -193,14 +194,14 @@ pub(crate) fn run(inner: &Weak<PostgresState>) {
 struct BackgroundIndexing {
     /// Whether this process has already set its texts in the database.
     has_begun: bool,
-    /// Whether many records were not indexed, and it is not logged yet that they all are.
+    /// Whether a backlog of records was logged, and its end is not logged yet.
     is_behind: bool,
     /// Whether it is logged that another process has other texts.
     has_warned: bool,
     /// The last reason for a failure that was logged.
     failure: Option<String>,
-    /// The number up to which another process has indexed its texts, and since when the number has
-    /// not changed.
+    /// The number up to which another process has indexed its texts, and the time of this number's
+    /// last change.
     others: Option<(u64, Instant)>,
 }
 

@@ -3,7 +3,7 @@
 
 use crate::time::{from_db, to_db};
 
-/// The bits of a mark that have the class.
+/// The bits of a mark that contain the class.
 pub(crate) const CLASS_BITS: i64 = 3;
 
 /// Returns the mark of a record, with class 0.

@@ -13,7 +13,7 @@ use crate::session::DatabaseSession;
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 
-/// Number of rows at which gathered rows are written.
+/// Number of gathered rows at which the rows are written to the database.
 const ROWS: usize = 50_000;
 /// Rows of words that are gathered and not written yet.
 pub(crate) struct WordRows<'a> {

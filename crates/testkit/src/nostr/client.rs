@@ -1,5 +1,5 @@
-//! A client of a relay that returns every message. Its WebSocket comes from another library than
-//! Hark's.
+//! A client of a relay. The client returns every message, and uses another WebSocket library than
+//! Hark.
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};

@@ -8,7 +8,7 @@ use hark_codec::hex;
 use crate::websocket::Socket;
 
 /// Publishes messages, with at most `window` of them unacknowledged, until `next` returns `None` or
-/// the connection ends. `answered` gets the id of each OK, and the rest of the OK.
+/// the connection ends. `answered` gets the id in each OK, and the rest of the message.
 pub fn publish(
     mut socket: Socket,
     window: usize,

@@ -5,8 +5,8 @@
 //! payload divides a span of time into consecutive ranges. For each range it has nothing, or a
 //! fingerprint of the sender's messages in the range, or the list of these messages.
 //!
-//! A range can be as short as two bytes. So the ranges are not copied: the payload is checked as a
-//! whole, and then read in place.
+//! A range may take only two bytes, so a payload can have millions of ranges. To save memory, the
+//! ranges are not copied: the payload is checked as a whole, and then read in place.
 
 use super::protobuf;
 use crate::record::Id;
@@ -29,8 +29,8 @@ pub enum RangeContent<'a> {
     Skip,
     /// The XOR of the hashes of all messages in the range.
     Fingerprint(Id),
-    /// All of the sender's messages in the range, and whether the peer has already sent its own
-    /// messages.
+    /// All of the sender's messages in the range. The flag is false if the receiver must answer
+    /// with its own messages in the range.
     Items(SyncItems<'a>, bool),
 }
 
@@ -133,7 +133,7 @@ impl<'a> SyncTopics<'a> {
     /// The topics.
     pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let mut left = self.bytes;
-        // `take` has checked all topics.
+        // `read` has checked all topics.
         (0..self.count).map_while(move |_| topic(&mut left).ok())
     }
 }
@@ -162,7 +162,7 @@ impl<'a> SyncItems<'a> {
     /// The messages.
     pub fn iter(&self) -> impl Iterator<Item = MessagePosition> + use<'a> {
         let (mut left, mut time) = (self.bytes, 0);
-        // `take` has checked all messages.
+        // `read` has checked all messages.
         (0..self.count).map_while(move |_| {
             let item = item(&mut left, time).ok()?;
             time = item.0;
@@ -251,7 +251,8 @@ fn topic<'a>(from: &mut &'a [u8]) -> Result<&'a str, SyncError> {
     simdutf8::basic::from_utf8(read_bytes(from, len)?).map_err(|_| SyncError::Topic)
 }
 
-/// Reads a message. Its time is encoded as the distance from the time of the previous message.
+/// Reads the time and the hash of a message. The time is encoded as its difference from the time of
+/// the previous message.
 fn item(from: &mut &[u8], before: u64) -> Result<MessagePosition, SyncError> {
     let time = before.checked_add(number(from)?).ok_or(SyncError::Number)?;
     Ok((time, id(from)?))

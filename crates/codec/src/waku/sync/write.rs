@@ -25,7 +25,7 @@ impl PayloadWriter {
             put_varint(&mut out, topic.len() as u64);
             out.extend_from_slice(topic.as_bytes());
         }
-        // No content topics, which means all.
+        // An empty list of content topics stands for all topics.
         put_varint(&mut out, 0);
         put_varint(&mut out, start);
         Self { out, bytes_max, time: start, skipped: None, has_content: false }
@@ -37,8 +37,8 @@ impl PayloadWriter {
         self.skipped = Some(end);
     }
 
-    /// If `end` has a hash, writes the pending skipped range. The hash of an end is written only if
-    /// the previous end has the same time. So the previous end must be in the payload.
+    /// Writes the pending skipped range if the hash of `end` would otherwise be lost: a hash is
+    /// encoded only if the previous end in the payload has the same time.
     fn write_skipped_before(&mut self, end: MessagePosition) {
         if end.1 != [0; 32] && end.0 != self.time {
             self.write_skipped();
@@ -61,8 +61,8 @@ impl PayloadWriter {
         });
     }
 
-    /// Writes the range up to `end` with its messages. `was_sent` tells whether the peer has
-    /// already sent its own messages.
+    /// Writes the range up to `end` with its messages. `was_sent` is false if the receiver must
+    /// answer with its own messages in the range.
     pub fn items(&mut self, end: MessagePosition, items: &[MessagePosition], was_sent: bool) {
         // Each message takes at least 33 bytes.
         if items.len().saturating_mul(33) > self.bytes_max {
@@ -81,8 +81,8 @@ impl PayloadWriter {
         });
     }
 
-    /// Writes the range up to `end`; `what` appends the content of the range. A range that does not
-    /// fit is skipped, and the next comparison continues there.
+    /// Writes the range up to `end`; `what` appends the content of the range. A range that exceeds
+    /// the payload's maximum length is skipped and left to the next comparison.
     fn write_range(&mut self, end: MessagePosition, what: impl FnOnce(&mut Vec<u8>)) {
         self.write_skipped_before(end);
         let (len, time) = (self.out.len(), self.time);

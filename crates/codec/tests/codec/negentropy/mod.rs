@@ -1,5 +1,5 @@
 //! Comparisons of sets by NIP-77. Messages have the bytes of the protocol's reference
-//! implementation, and both sides are equal afterwards, for any sets and any limits of message
+//! implementation, and a comparison finds all differences, for any sets and any limits of message
 //! length.
 
 use std::collections::BTreeSet;
@@ -14,8 +14,8 @@ use hark_codec::nostr::negentropy::{
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
-/// Item `n` of the recorded exchanges. 64 items share a time, and every fifth id has a common
-/// prefix.
+/// Item `n` of the recorded exchanges. Each time belongs to 64 items, and every fifth id begins
+/// with the same prefix.
 fn item(n: u32) -> NegentropyItem {
     let mut id: [u8; 32] = Sha256::digest(n.to_be_bytes()).into();
     if n.is_multiple_of(5) {
@@ -164,7 +164,7 @@ fn every_refusal_and_what_is_accepted() {
         ("610100020100", Err(NegentropyError::Short)),
         ("61010001ff", Err(NegentropyError::Short)),
         ("61000002ff7f", Err(NegentropyError::Short)),
-        // A count whose bytes do not fit 64 bits.
+        // A count of ids whose total length exceeds 64 bits.
         ("6100000281ffffffffffffffff7f", Err(NegentropyError::Short)),
         ("61800000", Err(NegentropyError::Number)),
         ("61ffffffffffffffffffffff", Err(NegentropyError::Number)),
@@ -212,8 +212,8 @@ fn large_differences_need_rounds_and_no_large_messages() {
     }
 }
 
-/// A responder that is queried by ranges finds the same differences, with few additional rounds and
-/// bytes.
+/// A responder that is queried by ranges finds the same differences as a responder with the whole
+/// set, with few additional rounds and bytes.
 #[test]
 fn a_set_that_is_not_held_is_compared_like_one_that_is() {
     let (ours, theirs) = (set(40_000, &[100, 555, 20_556]), set(40_000, &[7, 980, 39_999]));
@@ -249,7 +249,7 @@ fn sets() -> impl Strategy<Value = (SortedItems, SortedItems)> {
             (prop::collection::vec(item, size), Just(apart))
         })
         .prop_map(|(mut items, apart)| {
-            // An id determines the time.
+            // Ids are unique in a set.
             items.sort_unstable_by_key(|(item, ..)| item.id);
             items.dedup_by_key(|(item, ..)| item.id);
             let of = |side: bool| -> Vec<NegentropyItem> {
@@ -280,7 +280,7 @@ proptest! {
         prop_assert!(messages.len() <= 2 * (3 + (ours.size() + theirs.size()) / 30));
     }
 
-    /// For any message, the answer contains only ids of the set.
+    /// For any message, the answer contains only ids of the responder's set.
     #[test]
     fn the_responder_says_no_id_that_it_has_not(
         (ours, theirs) in sets(),

@@ -24,7 +24,7 @@ pub struct HistoryPage {
     pub request_id: String,
     /// Whether the answer has the messages, not only their hashes.
     pub include_data: bool,
-    /// The records. If the answer does not include their data, each has only its id and time.
+    /// The records. If the answer does not include the data, each record has only its id and time.
     pub records: RecordBytes,
     /// The message after which the next page begins. `None` on the last page.
     pub end: Option<Position>,

@@ -12,7 +12,7 @@ use super::page::{HistoryPage, PAGE_BYTES_MAX, RecordBytes};
 use super::request::MessageRequest;
 use crate::search::BoundedSearch;
 
-/// Rows that a search visits between two checks whether the client still waits.
+/// Number of rows after which a search checks again whether the client still waits.
 const SLICE_ROWS: u64 = 4_096;
 
 /// The query of a request.
@@ -132,7 +132,7 @@ impl HistoryQuery {
         before: Option<Position>,
     ) -> Result<(RecordBytes, bool), HistoryError> {
         let include_data = self.include_data;
-        // One message more than a page has shows whether more messages follow.
+        // An extra message beyond the page shows whether more messages follow.
         let wanted = self.limit + 1;
         let (order, limit) = (Order::NewestFirst, wanted + usize::from(before.is_some()));
         let mut query = Query { order, limit, ..self.query.clone() };
@@ -159,7 +159,8 @@ impl HistoryQuery {
             if !more {
                 records.extend(same.into_iter().rev());
             }
-            // The page is full. The order of the messages after the page does not matter.
+            // If no more messages follow or the page is full, the page is complete: the order of
+            // the messages after the page does not matter.
             let Some(time) = last.filter(|_| more && records.len() < self.limit) else {
                 let more = more || records.len() > self.limit;
                 records.truncate(self.limit);
@@ -180,8 +181,8 @@ impl HistoryQuery {
         }
     }
 
-    /// Returns at most `wanted` messages of one nanosecond, highest hash first. All hashes are
-    /// below `below`.
+    /// Returns at most `wanted` messages of one nanosecond, highest hash first. If `below` is
+    /// given, all hashes are lower.
     ///
     /// The search reads ranges of hashes, the highest range first. A range should hold a few times
     /// as many messages as are wanted. A range with more messages is narrowed to at most a quarter
@@ -225,7 +226,8 @@ impl HistoryQuery {
                 ControlFlow::Continue(())
             })?;
             if more && !has_passed {
-                // Half the width of the rows read so far, if hashes are evenly spread.
+                // The new range is half as wide as the part read so far. With evenly spread hashes,
+                // the new range holds half as many rows.
                 width = ((last - start) / 2).min(width / 4).max(1);
                 continue;
             }

@@ -112,7 +112,7 @@ impl MessageRequest {
         Ok(query)
     }
 
-    /// The hash in the cursor. `None` for a hash of zeros, which no message has.
+    /// The hash in the cursor, if any. Fails for a hash of zeros, which no message has.
     pub(super) fn cursor(&self) -> Result<Option<Id>, HistoryError> {
         if self.cursor == Some([0; 32]) { Err(no_cursor()) } else { Ok(self.cursor) }
     }

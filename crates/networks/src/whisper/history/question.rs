@@ -11,7 +11,7 @@ use super::page::{EnvelopePage, PageBounds};
 use super::request::{EnvelopeRequest, TopicChoice};
 use crate::search::BoundedSearch;
 
-/// Rows that a search visits between two checks whether the client still waits.
+/// Number of rows after which a search checks again whether the client still waits.
 const SLICE_ROWS: u64 = 1 << 16;
 /// How far into the future a request without an upper bound reaches, in s, as in status-go.
 const AHEAD_S: u64 = 60;
@@ -84,7 +84,7 @@ impl EnvelopeQuestion {
         self.query.after = Some(Position { time: after.sent.into(), id: after.hash });
     }
 
-    /// Continues after a page.
+    /// Continues the search after a page.
     pub fn advance(&mut self, page: &EnvelopePage) {
         self.query.limit = self.query.limit.saturating_sub(page.len());
         if let Some(last) = page.last {
@@ -99,7 +99,7 @@ impl EnvelopeQuestion {
         bounds: &PageBounds,
     ) -> Result<EnvelopePage, MailError> {
         let wanted = self.query.limit.min(bounds.envelopes);
-        // One envelope more than a page has shows whether more envelopes follow.
+        // An extra envelope beyond the page shows whether more envelopes follow.
         let limit = if self.filter.is_some() { usize::MAX } else { wanted.saturating_add(1) };
         let query = Query { limit, ..self.query.clone() };
         let mut page = EnvelopePage::default();
