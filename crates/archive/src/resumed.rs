@@ -23,7 +23,7 @@ pub struct ResumedSearch<'a> {
     store: &'a dyn Store,
     /// The query for the records that are still to be found.
     query: Query,
-    /// The rank of the last record, if the query is ranked.
+    /// The rank of the last gathered record, if the query is ranked.
     last: Option<SearchRank>,
     /// The rank after which the current search goes on.
     behind: Option<SearchRank>,
@@ -31,8 +31,8 @@ pub struct ResumedSearch<'a> {
     resumes: u32,
     /// Number of rows that earlier searches visited.
     visited: u64,
-    /// Number of damaged records that earlier searches have met, and this number plus those of the
-    /// good slices of the current search.
+    /// Number of damaged records in earlier searches, and in the current search up to its last
+    /// successful slice.
     damaged: (u64, u64),
 }
 
@@ -98,7 +98,8 @@ impl<'a> ResumedSearch<'a> {
         self.visited + self.search.visited()
     }
 
-    /// Returns how many records so far could not be read. A record may count more than once.
+    /// Returns the number of records that could not be read so far. A record may count more than
+    /// once.
     pub fn damaged(&self) -> u64 {
         self.damaged.0 + self.damaged.1
     }

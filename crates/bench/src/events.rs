@@ -24,7 +24,7 @@ const SPAN_S: u64 = 182 * 86_400;
 pub(crate) const BUSIEST_MAX: u64 = 200_000;
 /// Maximum number of authors.
 pub(crate) const AUTHORS_MAX: usize = 50_000;
-/// Hashtags, common ones first.
+/// Number of hashtags to draw from. The first hashtags are drawn more often.
 const TAGS: usize = 3_000;
 /// Maximum number of entries of a follow list: a list must fit into 64 KB, the most that some
 /// relays accept.
@@ -33,7 +33,7 @@ const FOLLOWS_MAX: usize = 850;
 pub(crate) const RARE_KIND: u16 = 31_337;
 /// Gift wraps (NIP-59).
 pub(crate) const WRAP: u16 = 1_059;
-/// The numbers of the latest notes, and of the latest popular notes, that replies can refer to.
+/// How many of the latest notes, and of the latest popular notes, replies can refer to.
 const RECENT: usize = 20_000;
 const POPULAR: usize = 400;
 
@@ -234,8 +234,7 @@ impl EventGenerator {
         }
     }
 
-    /// Adds the tags of a note, which is a reply, has hashtags or has neither, and returns its
-    /// text.
+    /// Adds the tags of a note (reply tags, hashtags, or neither), and returns the note's text.
     fn note_tags(&mut self) -> String {
         match self.random.below(100) {
             0..58 => self.answer(),

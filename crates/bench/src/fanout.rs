@@ -51,7 +51,7 @@ const COLUMNS: [Column; 12] = [
 
 /// The events of a run: when each event was sent, and how often each was delivered.
 struct EventsInFlight {
-    /// When each event was sent, in ns after `began`. 0 until then.
+    /// When each event was sent, in ns after `began`; 0 if it was not sent yet.
     sent_ns: Vec<AtomicU64>,
     /// How often each event was delivered.
     delivered: Vec<AtomicU32>,
@@ -126,7 +126,7 @@ async fn measure(args: &FanoutArgs, target: &BenchTarget) -> anyhow::Result<Benc
 /// The outcome of a finished run.
 struct FanoutOutcome {
     flight: Arc<EventsInFlight>,
-    /// How many deliveries each event should have.
+    /// Expected number of deliveries of each event.
     expected: Vec<u64>,
     times_to_ok: Latencies,
     spent: TimeSpent,

@@ -215,7 +215,8 @@ mod tests {
             let event = Event::parse(line, &mut arena).unwrap();
             *kinds.entry(event.kind()).or_default() += 1;
             let verified = VerifiedEvent::check(event, &mut verifier).unwrap();
-            // Events are in Hark's spelling, so that events from relays can be compared.
+            // Events are in Hark's spelling, so that events from relays can be compared with them
+            // byte by byte.
             let mut again = Vec::new();
             verified.event().write_json(&mut again);
             assert_eq!(again, line);

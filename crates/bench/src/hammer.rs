@@ -19,7 +19,7 @@ use crate::store::{BenchStore, BenchStoreOpener, StoreInserter, StoreQuerier};
 use crate::target::BenchTarget;
 use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, Url, fields, put_text};
 
-/// Maximum number of events that are read from the file before the run for insertion.
+/// Maximum number of events to insert, all of which are read from the file before the run.
 const EVENTS_MAX: usize = 2_000_000;
 
 const COLUMNS: [Column; 7] = [

@@ -20,11 +20,12 @@ use crate::report::{BenchReport, Column};
 use crate::target::{BenchTarget, Refusals};
 use crate::websocket::{RelayConnection, RelayMessage, fields, put_text};
 
-/// Number of signatures checked to measure the speed of checking.
+/// Number of signatures verified to measure the rate of verification.
 const CHECKED: usize = 20_000;
 /// How long an OK may take before the run fails.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Hex digits of the id by which an OK is matched to its event: enough for any window.
+/// Number of leading hex digits of an id that match an OK to its event. These digits are unique in
+/// any window.
 const DIGITS: usize = 16;
 
 /// The first digits of an id.
@@ -55,7 +56,7 @@ struct EventSource {
     lines: EventFile,
     left: u64,
     given: u64,
-    /// The due time of the first event. With a `rate`, this number of events is due each second.
+    /// The due time of the first event. With a `rate`, `rate` events are due each second.
     began: Instant,
     rate: Option<f64>,
     until: Option<Instant>,
@@ -173,7 +174,7 @@ async fn measure(
     judge(args, &sum, &mut report);
     let (events, seconds) = (sum.sent as f64, spent.elapsed.as_secs_f64());
     let each_us = |cpu: Duration| cpu.as_secs_f64() * 1e6 / events.max(1.0);
-    // Known events are not accepted, but they are answered.
+    // The relay does not accept duplicates, but answers each duplicate with an OK.
     let done = if args.duplicates { sum.known } else { sum.accepted } as f64 / seconds;
     let memory = target.memory();
     report.row(
@@ -192,7 +193,7 @@ async fn measure(
             spent.driver.map(each_us),
             Some(limit.check_us),
             Some(limit.checks_per_s),
-            // A known event's signature is not checked.
+            // The relay does not verify the signatures of duplicates.
             Some(done / limit.checks_per_s * 100.0).filter(|_| !args.duplicates),
             memory.map(|memory| memory.rss as f64 * 1.024 / 1e3),
             memory.map(|memory| memory.anonymous as f64 * 1.024 / 1e3),
@@ -202,7 +203,7 @@ async fn measure(
     Ok(report)
 }
 
-/// Adds faults to the report that make the figures doubtful.
+/// Adds a fault to the report for each reason to doubt the figures.
 fn judge(args: &IngestArgs, sum: &IngestTotals, report: &mut BenchReport) {
     sum.refusals.add_to(report, "events");
     if sum.sent == 0 {
@@ -325,11 +326,11 @@ async fn publish(
     }
 }
 
-/// The speed of checking the signatures of these events.
+/// The measured rate of signature verification.
 struct SignatureRate {
     /// CPU time of one check, in µs.
     check_us: f64,
-    /// Checks a second on all cores together.
+    /// Checks per second on all cores together.
     checks_per_s: f64,
 }
 
@@ -344,7 +345,8 @@ impl SignatureRate {
                 signed.chunks(share).map(|part| scope.spawn(|| check(part))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap_or_default()).sum()
         });
-        // CPU time while all cores check signatures. CPU time excludes other work of the machine.
+        // The CPU time of one check while all cores check signatures. Unlike elapsed time, CPU time
+        // excludes other work of the machine.
         let check_us = busy.as_secs_f64() * 1e6 / signed.len() as f64;
         Ok(Self { check_us, checks_per_s: cores as f64 * 1e6 / check_us })
     }
@@ -374,7 +376,7 @@ fn check(signed: &[SignedId]) -> Duration {
     let mut verifier = SignatureVerifier::new(1 << 12);
     let before = thread_cpu();
     for (id, key, signature) in signed {
-        // An event of the file may be forged. The check costs the same.
+        // The file may contain a forged event, whose check takes the same time.
         let _ = std::hint::black_box(verifier.verify(id, key, signature));
     }
     thread_cpu().saturating_sub(before)

@@ -1,15 +1,15 @@
-//! A histogram of times in a fixed amount of memory: its buckets are about a hundredth apart.
+//! A histogram of times in a fixed amount of memory. Each bucket is 1 to 2 % wide.
 
 use std::time::Duration;
 
 use crate::report::Curve;
 
-/// Buckets for each doubling of the time.
+/// Number of buckets for each doubling of the time.
 const STEPS: usize = 64;
-/// Doublings covered, from nanoseconds to more than an hour.
+/// Number of doublings, which cover nanoseconds to more than an hour.
 const DOUBLINGS: usize = 42;
 
-/// A histogram of times, whose percentiles are exact to about a hundredth.
+/// A histogram of times. Its percentiles have an error of about 1 %.
 #[derive(Clone)]
 pub(crate) struct Latencies {
     buckets: Vec<u64>,

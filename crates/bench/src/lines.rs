@@ -15,7 +15,7 @@ use crate::store::BenchStore;
 const READ_BYTES: usize = 1 << 20;
 /// The magic number at the start of zstd data.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Events put into a store at once.
+/// Number of events that are stored in one batch.
 const BATCH: usize = 4_096;
 
 /// A reader of the events of a file, one after the other.
@@ -72,7 +72,7 @@ impl EventFile {
     }
 }
 
-/// Opens a file that `made_by` writes, plain or compressed with zstd.
+/// Opens a file, plain or compressed with zstd. `made_by` is the command that writes such files.
 pub(crate) fn open(path: &Path, made_by: &str) -> anyhow::Result<Box<dyn BufRead + Send>> {
     let open = || -> std::io::Result<Box<dyn BufRead + Send>> {
         let mut file = BufReader::with_capacity(READ_BYTES, File::open(path)?);
@@ -91,7 +91,7 @@ pub(crate) fn unreadable(path: &Path) -> String {
     format!("{} could not be read", path.display())
 }
 
-/// Puts the file's events in `range` into a store of Hark.
+/// Stores the file's events with an index in `range` in a store of Hark.
 pub(crate) fn put(store: &dyn BenchStore, path: &Path, range: Range<u64>) -> anyhow::Result<()> {
     let mut lines = EventFile::open(path)?;
     lines.skip(range.start)?;

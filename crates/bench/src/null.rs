@@ -1,11 +1,12 @@
 //! `hark bench null`: a relay that does nothing. It answers a REQ from memory: the subscription's
-//! id gives the number of events and bytes. It copies an EVENT to the subscriptions to its author.
-//! So its cost is the minimum on this machine for reading a question and writing its answer, or for
-//! delivering an event. `hark bench query` and `hark bench fanout` start such a relay and measure
-//! both relays.
+//! id gives the number of events and bytes. It copies an EVENT to all subscriptions to the event's
+//! author. So the cost of this relay is the minimum on this machine for reading a question and
+//! writing the answer, or for delivering an event. `hark bench query` and `hark bench fanout` start
+//! such a relay and measure it beside the target.
 //!
 //! Each connection has a blocking thread. A question takes two system calls, and an event takes one
-//! per connection. A relay that serves many connections with few threads needs more system calls.
+//! for each receiving connection. A relay that serves many connections with few threads needs more
+//! system calls.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -21,7 +22,7 @@ use crate::args::NullArgs;
 use crate::requests::{RequestFrames, request_named};
 use crate::websocket::{TEXT, Url, head, put_server_text};
 
-/// The longest question that is read, and the longest answer.
+/// Maximum length of a question and of an answer, in bytes.
 const BYTES_MAX: usize = 64 << 20;
 
 pub(crate) fn run(args: &NullArgs) -> anyhow::Result<ExitCode> {
@@ -132,25 +133,25 @@ fn serve(stream: &Arc<TcpStream>, listeners: &ListeningStreams) -> std::io::Resu
     }
 }
 
-/// The subscription's id of a REQ; `None` for any other message.
+/// Returns the subscription id of a REQ; `None` for any other message.
 fn subscription(text: &[u8]) -> Option<&[u8]> {
     let rest = text.strip_prefix(b"[\"REQ\",\"")?;
     rest.get(..rest.iter().position(|byte| *byte == b'"')?)
 }
 
-/// The event of an EVENT; `None` for any other message.
+/// Returns the event of an EVENT; `None` for any other message.
 fn event(text: &[u8]) -> Option<&[u8]> {
     text.strip_prefix(b"[\"EVENT\",")?.strip_suffix(b"]")
 }
 
-/// The first value after `key`, up to its quotation mark.
+/// Returns the text between the first `key` and the next quotation mark.
 fn value_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let at = text.windows(key.len()).position(|part| part == key)? + key.len();
     let rest = &text[at..];
     rest.get(..rest.iter().position(|byte| *byte == b'"')?)
 }
 
-/// The id of a question whose answer has this number of events and bytes.
+/// Returns the id of a question for an answer with this number of events and bytes.
 fn name(events: u64, bytes: u64) -> String {
     format!("n{events}x{bytes}")
 }
@@ -213,7 +214,7 @@ impl Drop for NullRelay {
     }
 }
 
-/// Makes a question as long as `asked`, whose answer has this number of events and bytes.
+/// Makes a question of the same length as `asked`. The answer has this number of events and bytes.
 pub(crate) fn question_like(asked: &RequestFrames, events: u64, bytes: u64) -> RequestFrames {
     let sub = name(events, bytes);
     let bare = request_named(sub.clone(), "\"\"").req.len();

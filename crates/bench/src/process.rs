@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-/// The tick of /proc/PID/stat: Linux shows 100 a second on every machine.
+/// The unit of CPU time in /proc/PID/stat: Linux reports 100 ticks per second on every machine.
 const TICK: Duration = Duration::from_millis(10);
 
 /// The processes that make up a server. Empty if the caller has named no processes.
@@ -155,16 +155,16 @@ impl TreeCpuTime {
             time.minus(before)
         });
         let ended = self.ended_ticks.saturating_sub(before.ended_ticks);
-        // `ended` includes the whole time of children that have ended since `before`. `before`
-        // already counted this part of their time.
+        // `ended` includes the whole CPU time of children that have ended since `before`. The time
+        // that these children had used at `before` is subtracted.
         let known = before.living.iter().filter(|(id, _)| !self.living.contains_key(id));
         let known: u64 = known.map(|(_, time)| time.ticks).sum();
         of_living.sum::<Duration>() + ticks_time(ended.saturating_sub(known))
     }
 }
 
-/// Returns the sum of two neighbouring fields of /proc/PID/stat, counted from the field after the
-/// program's name. The name may contain blanks.
+/// Returns the sum of the fields `field` and `field + 1` of /proc/PID/stat. Field 0 is the field
+/// after the program's name, which may contain blanks.
 fn ticks(pid: u32, field: usize) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();

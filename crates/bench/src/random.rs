@@ -10,7 +10,7 @@ impl Random {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1)
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub(crate) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,12 +23,12 @@ impl Random {
         (self.bits() % bound.max(1) as u64) as usize
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub(crate) fn between(&mut self, low: usize, high: usize) -> usize {
         low + self.below(high - low + 1)
     }
 
-    /// True once in `times`.
+    /// Returns true with probability 1/`times`.
     pub(crate) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
@@ -38,9 +38,9 @@ impl Random {
         &from[self.below(from.len())]
     }
 
-    /// A number below `bound`, with a probability of about one over the number (Zipf): each
-    /// doubling of the range is as likely as the previous doubling. Uses whole numbers only, so the
-    /// results are the same on every machine.
+    /// Returns a number below `bound` with a Zipf distribution: the number n has a probability of
+    /// about 1/(n + 1), so each doubling of the range is equally likely. Uses whole numbers only,
+    /// so the results are the same on every machine.
     pub(crate) fn zipf(&mut self, bound: usize) -> usize {
         let bound = bound.max(1);
         let doublings = bound.ilog2() as usize + 1;
@@ -53,7 +53,7 @@ impl Random {
         }
     }
 
-    /// 32 random bytes.
+    /// Returns 32 random bytes.
     pub(crate) fn bytes(&mut self) -> [u8; 32] {
         let words: [u64; 4] = std::array::from_fn(|_| self.bits());
         std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8])

@@ -7,7 +7,7 @@ use crate::websocket::put_text;
 pub(crate) struct RequestFrames {
     pub(crate) req: Vec<u8>,
     pub(crate) close: Vec<u8>,
-    /// The beginning of the EOSE.
+    /// The first bytes of the relay's EOSE.
     pub(crate) eose: Vec<u8>,
     /// The subscription's id.
     pub(crate) sub: String,
@@ -15,7 +15,7 @@ pub(crate) struct RequestFrames {
     pub(crate) filters: String,
 }
 
-/// Makes the frames of a REQ with these filters and an id made of the number.
+/// Makes the frames of a REQ with these filters and the subscription id `q<number>`.
 pub(crate) fn request(number: usize, filters: &str) -> RequestFrames {
     request_named(format!("q{number}"), filters)
 }

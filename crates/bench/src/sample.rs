@@ -1,4 +1,4 @@
-//! The facts about a file of events from which queries are drawn, collected in one pass.
+//! Facts about a file of events, collected in one pass. Queries are drawn from these facts.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -157,7 +157,7 @@ impl SampleCounts {
                 *self.inboxes.entry(key).or_default() += 1;
             }
         }
-        // Private events are not queried in any other way.
+        // Private events count only for inboxes.
         if is_private(kind) {
             return;
         }

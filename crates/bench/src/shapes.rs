@@ -16,7 +16,7 @@ use crate::random::Random;
 use crate::sample::{EventSample, Ranked};
 use crate::text::hex;
 
-/// Queries drawn for each shape, with different parameters.
+/// Number of queries drawn for each shape, with different parameters.
 pub(crate) const PARAMETERS: usize = 256;
 
 /// One kind of query.
@@ -49,8 +49,8 @@ pub(crate) fn choose<T>(
     Ok(shapes)
 }
 
-/// The inbox. Only its owner may read an inbox, so the queries are made for each connection
-/// separately.
+/// The name of the inbox shape. Only its owner may read an inbox, so the queries are made for each
+/// connection separately.
 pub(crate) const INBOX: &str = "inbox #p 1059";
 
 /// All shapes but the inbox, in the order of the tables.
@@ -185,7 +185,7 @@ pub(crate) const STORE_SHAPES: [QueryShape; 10] = [
 
 const MANY_E: QueryShape = shape("75 #e values", |draw| Some(many_e(draw)? + r#","limit":500}"#));
 
-/// Makes the beginning of a filter for 75 notes, to which some 203 events refer.
+/// Makes the beginning of a filter for 75 notes, to which about 203 events refer in total.
 fn many_e(draw: &mut ParameterSampler<'_>) -> Option<String> {
     let mut notes = String::new();
     for at in 0..75 {

@@ -1,6 +1,6 @@
 //! The interface to a store that the bench queries itself, without a server. The binary passes the
-//! store in. Also the interface to any other target that answers queries or inserts events, one
-//! call at a time.
+//! store in. `StoreQuerier` and `StoreInserter` are the interfaces to all targets that run one
+//! query or insert one batch at a time.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub trait BenchArchive {
     fn question(&self, filters: &str) -> anyhow::Result<BenchQuestion<'_>>;
 }
 
-/// Appends the events of an answer to a buffer.
+/// A parsed query that appends the events of its answer to a buffer.
 pub type BenchQuestion<'a> = Box<dyn Fn(&mut Vec<u8>) -> anyhow::Result<()> + 'a>;
 
 /// Opens the archive in a directory for reading.

@@ -119,7 +119,7 @@ fn put_frame(out: &mut Vec<u8>, opcode: u8, parts: &[&[u8]]) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHead {
     pub(crate) opcode: u8,
-    /// The payload is deflated.
+    /// Whether the payload is deflated.
     deflated: bool,
     /// Bytes of the head, including the mask.
     pub(crate) len: usize,
@@ -130,8 +130,8 @@ pub(crate) struct FrameHead {
 /// Parses the head of the frame at the start of `bytes`. `None` if the head is incomplete.
 pub(crate) fn head(bytes: &[u8]) -> Option<FrameHead> {
     let (first, second) = (*bytes.first()?, *bytes.get(1)?);
-    // Servers do not mask. The key of a masked frame is skipped, and the payload stays masked. The
-    // mask of this client is all zeros.
+    // Servers do not mask. The key of a masked frame is skipped, and the payload is not unmasked.
+    // This client's own frames need no unmasking, because their mask is all zeros.
     let mask = if second & 0x80 == 0 { 0 } else { 4 };
     let (len, payload) = match second & 0x7f {
         126 => {

@@ -43,7 +43,8 @@ pub struct UnverifiedSignature<'a> {
 }
 
 /// Verifies signatures and caches the parsed keys of recent authors, which saves about an eighth of
-/// the work. Each thread needs its own verifier. Only [`SignatureVerifier::new`] allocates.
+/// the verification time. Each thread needs its own verifier. Only [`SignatureVerifier::new`]
+/// allocates.
 ///
 /// ```
 /// use hark_codec::crypto::{KeyPair, SignatureVerifier, VerifyError, sha256, sign};
@@ -64,7 +65,8 @@ pub struct SignatureVerifier {
 }
 
 impl SignatureVerifier {
-    /// Makes a cache of up to `slots` keys (rounded up to a power of two). Each takes 100 bytes.
+    /// Makes a cache of up to `slots` keys (rounded up to a power of two). Each slot takes about
+    /// 100 bytes.
     pub fn new(slots: usize) -> Self {
         Self { slots: vec![None; slots.clamp(1, 1 << 20).next_power_of_two()].into() }
     }

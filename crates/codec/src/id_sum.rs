@@ -33,7 +33,7 @@ impl IdSum {
         bytes
     }
 
-    /// The sum of both.
+    /// Returns `self` plus `other`, modulo 2^256.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let (mut sum, mut carry) = ([0; 4], false);
@@ -46,7 +46,7 @@ impl IdSum {
     }
 
     /// Subtracts `other` and returns the sum of the remaining ids. All ids of `other` must be
-    /// included in this sum.
+    /// included in `self`.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         let (mut rest, mut borrow) = ([0; 4], false);

@@ -14,7 +14,7 @@
 //!  .   8  expires                 only with flag bit 1
 //!  .   L  labels: (name u8, gap varint, length varint) each
 //!  .   W  wire: the bytes exactly as they go out again
-//!  .   .  extra: label values that do not stand verbatim in the wire, to the end
+//!  .   .  extra: label values that are not verbatim in the wire, to the end
 //! ```
 //!
 //! A label's value is a slice of `wire ++ extra`; `gap` counts from the end of the previous label's
@@ -26,8 +26,8 @@ pub type Id = [u8; 32];
 /// An author's public key.
 pub type Key = [u8; 32];
 
-/// The lowest label name that is public. Labels with lower names are private: rules of admission
-/// make private labels, and clients cannot query private labels.
+/// The lowest label name that is public. Labels with lower names are private: admission rules
+/// create private labels, and clients cannot query private labels.
 pub const PRIVATE_LABELS: u8 = 0x20;
 
 /// Bytes before the optional fields.
@@ -64,7 +64,7 @@ pub struct RecordHeader {
     pub expires: Option<u64>,
 }
 
-/// Where the value of a label is.
+/// The position of a label's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelPosition<'a> {
     /// The value is in the wire bytes. Wire labels must come in ascending order of `at` and must
@@ -319,7 +319,7 @@ pub struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    /// Reads the next label, and returns the end of its value, which becomes `self.end`.
+    /// Reads the next label, sets `self.end` to the end of its value, and returns this end.
     #[inline]
     fn step(&mut self) -> Option<Result<usize, RecordError>> {
         if self.codes.is_empty() {

@@ -25,8 +25,8 @@ impl ReadPace {
     }
 
     fn judge(&mut self, each: Duration) {
-        // If several records are read from the disk at the same time, each takes less time than a
-        // single record would.
+        // Records that are read from the disk in parallel take less time each than a single record.
+        // So the pace stays cold until reads are as fast as from memory.
         self.is_cold = each >= if self.is_cold { FROM_MEMORY } else { FROM_DISK };
     }
 

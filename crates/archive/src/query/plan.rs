@@ -3,8 +3,8 @@
 //!
 //! A plan is a pure function of the query and exact lengths. The planner requests lengths through a
 //! closure, since each length costs a lookup in the dictionary. It requests cheap lengths first,
-//! and only lengths that can change the choice. If a length is not known yet, the plan is made
-//! again from the beginning later.
+//! and only lengths that can change the choice. If a length is not available yet, planning starts
+//! over once the length is available.
 
 use std::task::{Poll, ready};
 
@@ -35,17 +35,17 @@ const PROBES_FREE: u64 = 64;
 /// Maximum number of posting lists in which a row is looked up for one set. If the set has more
 /// lists, reading the record is cheaper.
 const CUT_LISTS_MAX: usize = 8;
-/// The same maximum for a word. It is higher, since dividing a record's text into words costs far
-/// more than reading the record.
+/// The same maximum for a word. This maximum is higher, because dividing a record's text into words
+/// costs far more than reading the record.
 const CUT_WORD_LISTS_MAX: usize = 64;
-/// The number of lookups that is assumed for the beginning of a word.
+/// Number of lookups that the planner assumes for a word prefix.
 const BEGINNING_PROBES: u64 = PROBES_FREE;
 
 /// Returns the size of a set, or `None` if it has too many posting lists to be walked or
 /// intersected.
 pub type SizeOf<'a> = dyn FnMut(Set) -> Poll<Option<SetSize>> + 'a;
 
-/// Plans a query for a source of `rows` rows in all. Returns `None` if nothing in the source can
+/// Plans a query for a source that has `rows` rows. Returns `None` if nothing in the source can
 /// match.
 pub fn plan(
     query: &Query,
@@ -64,7 +64,8 @@ pub fn plan(
     let mut known: Vec<(Set, SetSize)> = Vec::new();
     let mut residual = Vec::new();
     for &(set, probes) in conditions {
-        // Each posting list of an author or label already has only one kind.
+        // The posting lists of authors, labels and words are split by kind, so the kinds need no
+        // lookup.
         if set == Set::Kinds && best.0 != Set::Time {
             continue;
         }
@@ -158,7 +159,7 @@ pub fn driven_by(
     if found.rows == 0 {
         return Poll::Ready(None);
     }
-    // Each posting list of the driver already has only one kind.
+    // The posting lists of the driver are split by kind, so the kinds need no lookup.
     let others = conditions.iter().filter(|(set, _)| *set != driver && *set != Set::Kinds);
     let (mut cuts, mut residual) = (Vec::new(), Vec::new());
     for &(set, probes) in others {

@@ -1,11 +1,11 @@
 //! Ranked searches: matches are ranked before the limit applies.
 //!
 //! A ranked search runs an ordinary search, newest first and without a limit, and ranks each match.
-//! Only the ids of the best matches are kept, as many as the limit. A score is the sum of the
-//! record's time and a bonus that has a maximum. Once there are more matches than the limit, a row
-//! is read only if it can rank better than the worst of these best matches. The index decides this:
-//! it has the row's time and the classes of its words. The walk ends at the first row that is so
-//! old that no bonus suffices. At the end, the best records are read by their ids.
+//! Only the ids of the best matches are kept, at most as many as the limit. A score is the sum of
+//! the record's time and a bounded bonus. Once there are more matches than the limit, a row is read
+//! only if it can rank better than the worst of these best matches. The index knows enough for this
+//! decision: the row's time and the classes of the row's words. The walk ends at the first row that
+//! is so old that no bonus suffices. At the end, the best records are read by their ids.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::ControlFlow;
@@ -22,8 +22,7 @@ use crate::store::{Search, SearchError, SearchProgress};
 
 /// Number of records that are read by their ids in one search.
 const CHUNK: usize = 32;
-/// Maximum number of bytes of such records that are buffered. One record is buffered whatever its
-/// size.
+/// Maximum number of buffered bytes of these records. A single record may exceed this maximum.
 const READY_BYTES_MAX: usize = 64 << 10;
 
 /// The score below which records are no longer wanted. A search and its walks share this bound.
@@ -85,7 +84,8 @@ pub struct RankedSearch {
     last: Option<SearchRank>,
     seq: u64,
     visited: u64,
-    /// Buffers for the next text, and the number of rows to charge for dividing texts into words.
+    /// Rows charged so far for dividing texts into words; `words` is the reused buffer for the
+    /// words.
     text_rows: u64,
     words: RecordWords,
     damaged: u64,
@@ -189,8 +189,8 @@ impl RankedSearch {
         let times = || chunk.iter().map(SearchRank::time);
         let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
         let mut search = (self.read)(chunk.iter().map(|rank| rank.id).collect(), first, last)?;
-        // The keys are indices in the chunk, which has the best record last, as `sorted` has. If
-        // the records together are too large, the worst are read later.
+        // The keys are indices into the chunk. The chunk is sorted worst first, as `sorted` is. If
+        // all records together are too large, the worst of them are read later.
         let mut found: BTreeMap<usize, Box<[u8]>> = BTreeMap::new();
         let (mut bytes, mut left) = (0, 0);
         let progress = search.slice(u64::MAX, &mut |record| {

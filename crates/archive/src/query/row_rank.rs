@@ -13,8 +13,8 @@ use super::set::Set;
 /// its words.
 pub(super) struct RowRank {
     pub(super) bound: Arc<RankBound>,
-    /// For each intersected set, and last for the driver: the word or phrase for which the set's
-    /// lists give the class.
+    /// For each intersected set, and last for the driver: the index of the word or phrase whose
+    /// class the set's lists give.
     pub(super) terms: Vec<Option<usize>>,
     classes: Vec<u8>,
 }
@@ -23,7 +23,7 @@ impl RowRank {
     pub(super) fn new(bound: &Arc<RankBound>, sets: impl Iterator<Item = Set>) -> Self {
         let needed = bound.words().needed();
         let term = |set| match set {
-            // The lists of a word's completed beginning do not give a class.
+            // The lists of a word prefix give no class.
             Set::Word(i) => needed.get(i).filter(|one| !one.is_prefix).map(|one| one.term),
             _ => None,
         };

@@ -14,7 +14,7 @@ use hark_codec::record::{Id, Record};
 
 use super::{Order, Query};
 
-/// A part of a shelf, with numbered rows. A row's key gives its place in the order of the source.
+/// A part of a shelf, with numbered rows. The rows' keys ascend in the order of a query.
 pub trait Source: Send + Sync + 'static {
     /// A key that sorts the rows of this source in the order of a query.
     type Key: Ord + Copy + Send;
@@ -37,7 +37,7 @@ pub trait Source: Send + Sync + 'static {
     /// Returns the oldest and the newest time; `None` if the source is empty.
     fn span(&self) -> Option<(u64, u64)>;
 
-    /// Passes the posting lists that together have all rows to `each`.
+    /// Passes to `each` the posting lists that together contain all rows.
     fn every(&self, each: &mut impl FnMut(Self::PostingList));
     /// Passes the posting lists of these kinds to `each`.
     fn kinds(&self, kinds: &[u32], each: &mut impl FnMut(Self::PostingList));
@@ -119,8 +119,8 @@ pub trait Source: Send + Sync + 'static {
     /// result is likely to be near the start of the range.
     fn seek(&self, list: &Self::PostingList, range: Range<usize>, row: u32) -> usize;
 
-    /// Compares the starts of two ranges of posting lists, and returns how many rows are equal, as
-    /// far as the comparison is cheap. The first list contains all rows of the second.
+    /// Returns the number of leading rows that two ranges of posting lists have in common, as far
+    /// as the comparison is cheap. The first list must contain all rows of the second.
     fn alike(
         &self,
         _: (&Self::PostingList, Range<usize>),
@@ -143,9 +143,8 @@ pub trait Source: Send + Sync + 'static {
     fn locate_alive(&self, row: u32) -> Option<Self::RecordLocation> {
         (!self.is_dead(row)).then(|| self.locate(row))
     }
-    /// Starts to load a record into the processor's cache and returns at once. The processor's
-    /// memory serves many such requests at the same time, whereas the same number of plain reads
-    /// would wait one after another.
+    /// Starts to load a record into the processor's cache and returns at once. Many such loads run
+    /// in parallel, whereas plain reads would wait one after another.
     fn prefetch(&self, location: Self::RecordLocation);
     /// Starts to read a record from the disk and returns at once. Each call costs a system call.
     fn read_ahead(&self, location: Self::RecordLocation);

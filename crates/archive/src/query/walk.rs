@@ -53,7 +53,7 @@ pub trait AnyWalk: Send {
     fn id(&self) -> Option<Id>;
     /// Returns the number of rows visited so far.
     fn visited(&self) -> u64;
-    /// Returns for how many of the visited rows the record could not be read.
+    /// Returns the number of visited rows whose record could not be read.
     fn damaged(&self) -> u64;
     /// Returns the driver and its number of rows, once both are known.
     fn driver(&self) -> Option<(u64, Set)>;

@@ -31,8 +31,8 @@ pub trait TextSource: Send + Sync {
     }
     /// Returns a number that identifies this choice of texts, and stays the same after a restart.
     fn fingerprint(&self) -> u64;
-    /// Returns by how much newer a record must be to make up for one class, in the unit of the
-    /// records' time.
+    /// Returns how much newer a record must be to rank as high with one class less, in the unit of
+    /// the records' time.
     fn class_time(&self) -> u64;
 }
 
@@ -50,7 +50,7 @@ impl LazyWords {
     }
 }
 
-/// The rank of a record in the results of a ranked query. Ranks ascend from the best record on.
+/// The rank of a record in the results of a ranked query. The best record has the lowest rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SearchRank {
     /// The complement of the score, so that higher scores come first.

@@ -1,5 +1,5 @@
-//! Holds old history that an import, an adoption or a copy has brought and that rules by age would
-//! delete at once. The history is held until a person allows the rules to delete these records.
+//! Holds history from an import, an adoption or a copy, if rules by age would delete it at once.
+//! The history is held until a person allows the rules to delete these records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,8 +10,8 @@ use super::policy::RetentionPolicy;
 use crate::clock::Clock;
 use crate::store::{CommitError, RetentionNote, SearchError, Store};
 
-/// The decisions of a person that retention waits for, and the records that retention must not
-/// delete. The code that brings history, and the code that reports on the shelf, share this state.
+/// The questions that retention leaves to a person, and the history that retention must not delete.
+/// The code that brings history, and the code that reports on the shelf, share this state.
 #[derive(Debug, Default)]
 pub struct RetentionState {
     /// The time up to which history is held; `None` if this process knows of no hold. The mutex is
@@ -19,7 +19,7 @@ pub struct RetentionState {
     held_until: Mutex<Option<u64>>,
     /// Locked while rules delete records that are not held. A new hold waits for this lock.
     sweeping: Mutex<()>,
-    /// Whether this process has checked if the store is new.
+    /// True once this process has checked whether the store is new.
     has_begun: AtomicBool,
     clock_doubted: AtomicBool,
     history_held: AtomicBool,
@@ -42,7 +42,8 @@ impl RetentionState {
     }
 
     /// Must be called before an imported record is put. If rules would delete the record at once,
-    /// they stop deleting records of its age. Returns whether the record is held.
+    /// extends the hold to all records that these rules would delete now. Returns whether the
+    /// record is held.
     pub fn prepare_import(
         &self,
         policy: &RetentionPolicy,
@@ -77,7 +78,7 @@ impl RetentionState {
         self.sweeping.lock()
     }
 
-    /// Keeps rules from deleting records up to a time.
+    /// Keeps rules from deleting records whose time is at most `until`.
     pub(super) fn hold(&self, store: &dyn Store, until: u64) -> Result<(), HoldError> {
         let mut held_until = self.held_until.lock();
         let until = until.max(store.note(RetentionNote::HeldUntil)?.unwrap_or(0));

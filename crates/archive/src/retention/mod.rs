@@ -5,9 +5,10 @@
 //! waits long, and a stop of the server waits only for the current batch.
 //!
 //! Deletes by age depend on the machine's clock. A machine that starts with a clock in 2099 would
-//! delete all records that a rule names. So the clock is compared with the archive's own history;
-//! see `trust`. Imported history that is older than a rule allows is kept until a person allows its
-//! deletion; see `hold`. Deletes for a bound need no clock, and delete imported history, too.
+//! delete all records to which a rule applies. So the clock is compared with the archive's own
+//! history; see `trust`. Imported history that is older than a rule allows is kept until a person
+//! allows its deletion; see `hold`. Deletes for a bound need no clock, and delete imported history,
+//! too.
 
 mod hold;
 mod policy;

@@ -12,7 +12,7 @@ pub struct RetentionPolicy {
     /// The rules by age, each independent of the others.
     pub rules: Vec<RetentionRule>,
     /// Bytes on disk above which the oldest records are deleted. Bytes of deleted records that will
-    /// soon be freed do not count, so a slow compaction does not cost further records.
+    /// soon be freed do not count, so a slow compaction causes no further deletes.
     pub bytes_max: Option<u64>,
     /// Free bytes of the disk below which the oldest records are deleted. Applies only to a store
     /// on a disk. Bytes of deleted records that will soon be freed count as free.
@@ -101,8 +101,8 @@ impl RetentionPolicy {
         units(now_s).checked_sub(units(rule.older_than_s))
     }
 
-    /// Returns the latest time of records that a rule which matches `record` deletes now. Returns
-    /// `None` if no such rule deletes `record` now.
+    /// Returns the time up to which the rules that match `record` delete records now. Returns
+    /// `None` if these rules do not delete `record` now.
     pub fn would_delete(&self, record: &Record<'_>, now_s: u64) -> Option<u64> {
         let matching = self.rules.iter().filter(|rule| {
             rule.kinds.as_ref().is_none_or(|kinds| kinds.contains(&record.kind()))

@@ -71,7 +71,7 @@ pub struct SweepResult {
     pub aged: u64,
     /// Records that exceeded a bound.
     pub crowded: u64,
-    /// Whether records are too old for a rule, but wait because the clock is not trusted.
+    /// Whether records that are too old for a rule are kept because the clock is not trusted.
     pub clock_doubted: bool,
     /// Whether rules spare records because these records are imported history.
     pub history_held: bool,
@@ -214,9 +214,9 @@ impl RetentionPolicy {
         Ok(held_until)
     }
 
-    /// In a shelf without notes, holds the records that rules would delete. It does so only if some
-    /// records are so old that the rules cannot have been applied. Such a shelf was restored, or
-    /// imported with an earlier version of Hark.
+    /// Holds the records of a shelf without notes that rules would delete, if some of these records
+    /// are so old that the rules cannot have been applied. Such a shelf was restored, or imported
+    /// with an earlier version of Hark.
     fn hold_unswept(
         &self,
         store: &dyn Store,

@@ -78,7 +78,8 @@ fn what_has_expired_goes_and_no_more() {
 
 #[test]
 fn tombstones_stay_whatever_the_rules_say_and_hold_nothing_else_up() {
-    // More tombstones have an expiry than fit into a batch, as in archives of earlier versions.
+    // There are more tombstones with an expiry than one batch deletes, as in archives of earlier
+    // versions.
     let mut records: Vec<_> =
         (0..20).map(|n| record(n, 10, if n % 2 == 0 { 5 } else { 62 }, 1, Some(20))).collect();
     records.push(record(99, 10, 1, 1, Some(20)));
@@ -254,7 +255,7 @@ fn what_was_brought_is_held_until_a_person_lets_rules_delete_it() {
     // usual.
     clock.set(1_002 * DAY);
     assert_eq!(step(&policy), SweepResult { aged: 1, ..held });
-    // A rule with a longer age still holds the same records; without a rule, no record is held.
+    // With a longer age, the same records stay held; without a rule, no record is held.
     policy.rules = vec![rule(60)];
     assert_eq!(step(&policy), held);
     policy.rules.clear();

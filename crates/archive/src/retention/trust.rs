@@ -1,9 +1,9 @@
 //! Trust in the machine's clock, on which deletes by age depend.
 //!
-//! Only the archive's own history makes a clock trusted. The store keeps the latest time at which
-//! the clock was trusted. A monotonic clock, which nobody can set, measures the time since then.
-//! Strangers choose the times in records. So records are evidence only while the store has no
-//! trusted time yet.
+//! A clock is trusted only if it agrees with the archive's own history. The store keeps the latest
+//! time at which the clock was trusted. A monotonic clock, which nobody can set, measures the time
+//! since then. Strangers choose the times in records. So records are evidence only while the store
+//! has no trusted time yet.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -32,7 +32,7 @@ pub(super) enum ClockVerdict {
 /// The results of earlier checks of the clock.
 #[derive(Debug, Default)]
 pub(super) struct ClockTrust {
-    /// When the clock was last trusted, and the latest time that it had shown by then.
+    /// When the clock was last trusted, and the latest time that the clock had shown by then.
     last: Option<(Instant, u64)>,
     /// The trusted time that was last written to the store.
     noted_s: Option<u64>,

@@ -11,7 +11,7 @@ pub enum Write {
     /// Stores a record, encoded as bytes (see [`hark_codec::record`]), unless a rule refuses the
     /// record.
     Put(Box<[u8]>),
-    /// Deletes the records that match, first in the query's order, at most its `limit`.
+    /// Deletes matching records in the query's order, up to the query's `limit`.
     Erase(Box<Query>),
 }
 
@@ -31,7 +31,7 @@ impl Write {
 pub enum Outcome {
     /// The record is stored and durable. `seq` is its position in the sequence of all puts.
     Stored {
-        /// A search sees the record if the search sees puts up to this number or a higher number.
+        /// A search sees the record if the search's own sequence number is at least `seq`.
         seq: u64,
     },
     /// A record with the same id is already stored.
@@ -66,8 +66,8 @@ pub struct CommitResult {
     pub erased: Vec<(usize, Id)>,
     /// Bytes written to the disk or the database for the batch.
     pub bytes: u64,
-    /// Rows that were visited to find the records that the writes replace or delete, or that forbid
-    /// the writes. Zero if the store does not count these rows.
+    /// Rows visited to find the records that the writes replace or delete, and the records that
+    /// forbid writes. Zero if the store does not count these rows.
     pub searched: u64,
     /// Records that other processes have put and that this store reports now for the first time.
     /// All their sequence numbers are lower than those of this batch.
@@ -75,7 +75,7 @@ pub struct CommitResult {
 }
 
 impl CommitResult {
-    /// Keeps only the outcomes of the first `writes`, each of which must be complete.
+    /// Keeps only the outcomes of the first `writes` writes, which must all be complete.
     pub fn cut(&mut self, writes: usize) {
         self.outcomes.truncate(writes);
         self.erased.retain(|(by, _)| *by < writes);
@@ -115,7 +115,7 @@ pub enum CommitError {
     TooLarge {
         /// Size of the record.
         bytes: usize,
-        /// The largest size of a record.
+        /// The maximum size of a record.
         bytes_max: usize,
     },
     /// The disk or the database failed, in this call or in an earlier call. The writer has stopped
@@ -129,7 +129,7 @@ pub enum CommitError {
     /// The database cannot be reached or refused the batch, or the disk lacks space, or a part of
     /// an index that is being rebuilt cannot be read. The next batch may succeed. If the connection
     /// to a database was lost while the batch was being committed, it is unknown whether the batch
-    /// is stored. Putting it again does no harm.
+    /// is stored. Committing the batch again does no harm.
     #[error("{0}")]
     Unavailable(String),
 }

@@ -49,7 +49,7 @@ impl MemoryStore {
     }
 
     /// Sets the maximum number of records that one step deletes. Other stores have such a maximum
-    /// so that other writes pass.
+    /// to let other writes run between two steps.
     #[must_use]
     pub fn with_erase_step(self, erase_step: usize) -> Self {
         Self { erase_step, ..self }
@@ -77,7 +77,7 @@ fn position(bytes: &[u8]) -> Position {
 }
 
 impl MemoryState {
-    /// Returns the matching records in the query's order, with the cursor but without the limit.
+    /// Returns the matching records in the query's order, and applies the cursor but not the limit.
     fn find(&self, query: &Query) -> Vec<&Arc<[u8]>> {
         let behind =
             |at: &Position| query.after.is_none_or(|after| query.order.compare(&after, at).is_lt());

@@ -46,7 +46,7 @@ pub use stats::{
 pub struct SpaceBounds {
     /// Size at which a log is full and its records are sealed, in bytes.
     pub log_bytes_max: u64,
-    /// Bytes of deleted records that may stay for ever, because few of them are in each file.
+    /// Maximum bytes of deleted records that may stay indefinitely, spread thinly over many files.
     pub dead_bytes_max: u64,
     /// Free bytes of the disk below which the space of all deleted records is freed at once.
     pub free_bytes_min: u64,
@@ -93,12 +93,12 @@ pub trait Store: Send + Sync {
     /// Carries out a batch, or only the first part of a batch, so that other writes wait less. A
     /// part ends after one step of a write that deletes more than
     /// [`ERASE_STEP`](crate::limits::ERASE_STEP) records or searches more than
-    /// [`SEARCH_STEP`](crate::limits::SEARCH_STEP) rows. A part also ends after the write with
-    /// which the writes have searched [`SEARCH_BATCH`](crate::limits::SEARCH_BATCH) rows together.
-    /// The caller then commits the remaining part of that write ([`Write::remainder`]) and the
-    /// later writes. From one step to the next, the store remembers the position of the search only
-    /// for the last write of a batch. Any other write begins its search again. So the caller
-    /// commits an unfinished write alone, or as the last write of a batch.
+    /// [`SEARCH_STEP`](crate::limits::SEARCH_STEP) rows. A part also ends once its writes have
+    /// searched [`SEARCH_BATCH`](crate::limits::SEARCH_BATCH) rows in total. The caller then
+    /// commits the remaining part of that write ([`Write::remainder`]) and the later writes. From
+    /// one step to the next, the store remembers the position of the search only for the last write
+    /// of a batch. Any other write begins its search again. So the caller commits an unfinished
+    /// write alone, or as the last write of a batch.
     ///
     /// A record that deletes other records is stored last, together with the final step of its
     /// deletes. So a stored record never coexists with a record that it deletes, even if the work
@@ -108,9 +108,9 @@ pub trait Store: Send + Sync {
         self.commit(writes)
     }
 
-    /// Returns whether `id` is known to be stored. The caller checks this before the signature, as
-    /// it is cheap. A store that has no cheap way may return false; the commit finds duplicates
-    /// anyway.
+    /// Returns whether `id` is known to be stored. The caller uses this cheap check before it
+    /// verifies the signature. A store without a cheap check may return false; the commit finds
+    /// duplicates anyway.
     fn knows(&self, id: &Id) -> Result<bool, SearchError>;
 
     /// Starts a search for `query` over the current state.

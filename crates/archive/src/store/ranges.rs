@@ -1,7 +1,7 @@
-//! Ranges of the records that match a query: their number, the sum of their ids, their list. Two
-//! stores compare such ranges to find the records that one of them lacks.
+//! Ranges of the records that match a query, each with a count, the sum of the ids, and the list.
+//! Two stores compare such ranges to find the records that one of them lacks.
 //!
-//! A store that keeps sums of ids knows the number and the sum for a range without visiting its
+//! A store that keeps sums of ids knows the count and the sum of a range without a visit to its
 //! records.
 
 use hark_codec::id_sum::IdTally;
@@ -34,8 +34,9 @@ pub trait IdRanges: Send {
         divide(&|at| self.count(at), from, to, parts)
     }
 
-    /// Does a part of the preparation that the other methods need. Otherwise the first call of
-    /// another method takes long. Returns whether more preparation is needed.
+    /// Does a part of the preparation that the other methods need. Without these calls, the first
+    /// call of another method does the whole preparation. Returns whether more preparation is
+    /// needed.
     fn prepare(&self) -> bool {
         false
     }
@@ -100,8 +101,8 @@ fn divide(
     cuts
 }
 
-/// Returns a position within a second, before which there are about `wanted` records, plus or minus
-/// `some`.
+/// Returns a position of the time `time` before which there are about `wanted` records, plus or
+/// minus `some`.
 fn within(count: &dyn Fn(&Position) -> u64, time: u64, wanted: u64, some: u64) -> Position {
     let of = |prefix: u64| {
         let mut position = at(time);

@@ -97,7 +97,7 @@ pub enum SearchError {
     #[error("the archive could not be read: {0}")]
     Failed(String),
     /// A part of a file could not be read. From now on the store leaves out the records of this
-    /// part and counts them as damaged. So the same query succeeds without them: see
+    /// part and counts them as damaged. A repeated query succeeds without these records: see
     /// [`ResumedSearch`](crate::resumed::ResumedSearch).
     #[error("the archive could not be read: {0}")]
     LeftOut(String),

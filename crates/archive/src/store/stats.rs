@@ -145,10 +145,10 @@ pub struct MirrorLag {
     pub in_step: bool,
     /// Records that were copied since the start.
     pub copied: u64,
-    /// Records that only the second store has. The last walk has counted these records. Since then,
-    /// the number is reduced by records that the first store has put and by records that the rules
-    /// have deleted in the second store. Writes of other processes to the second store do not
-    /// change the number.
+    /// Records that only the second store has, as counted by the last walk. Since then, the number
+    /// is reduced by records that the first store has put and by records that the rules have
+    /// deleted in the second store. Writes of other processes to the second store do not change the
+    /// number.
     pub extra: u64,
     /// Records that the second store refused, as counted by the last walk.
     pub refused: u64,

@@ -7,7 +7,8 @@
 //! After the sync, the thread notifies the listener and then answers the senders.
 //!
 //! A write that deletes or searches more than one step allows ([`Store::commit_some`]) is answered
-//! after its last step. Writes that came in the meantime are committed between two of its steps.
+//! after its last step. Writes that came in the meantime are committed between two steps of that
+//! write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -45,7 +46,7 @@ pub struct ExpectedWrites {
 
 impl ExpectedWrites {
     /// Sets the number of announced writes that are still to come. The caller must call this before
-    /// submitting a write, so that the batch with the last write need not wait.
+    /// submitting a write, so that the batch with the last write does not wait for further writes.
     pub fn left(&mut self, count: usize) {
         if count > self.count {
             self.all.fetch_add(count - self.count, Ordering::Relaxed);
@@ -117,8 +118,8 @@ impl Writer {
 
     /// Runs `job` on the writer's thread, once all earlier writes are durable, delivered and
     /// answered. Writes that are queued after the job wait until the job returns. They then go to
-    /// the target that the job has left. Further steps of unfinished writes wait in the same way.
-    /// Returns the job if the queue is full or the writer has stopped.
+    /// the new target, if the job has replaced the target. Further steps of unfinished writes wait
+    /// in the same way. Returns the job if the queue is full or the writer has stopped.
     pub fn between(&self, job: BetweenBatchesJob) -> Result<(), BetweenBatchesJob> {
         self.jobs.try_send(WriterJob::Between(job)).map_err(|refused| match refused {
             TrySendError::Full(WriterJob::Between(job))
@@ -131,8 +132,8 @@ impl Writer {
     }
 
     /// Passes records that other processes have put ([`Store::news`]) to the listener, between two
-    /// batches. If the queue is full, the next batch delivers these records. If the store then
-    /// reports no trouble, the reason of an earlier failure is cleared.
+    /// batches. If the queue is full, the next batch delivers these records. If the store reports
+    /// no trouble after the delivery, the recorded reason of an earlier failure is cleared.
     pub fn deliver_news(&self) {
         let (store, counters) = (Arc::clone(&self.store), Arc::clone(&self.counters));
         let waiter = self.between(Box::new(move |target| {

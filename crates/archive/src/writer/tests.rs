@@ -80,7 +80,8 @@ fn a_write_that_deletes_much_lets_others_by_between_its_steps() {
     let all: Vec<_> = (0..4).map(|_| receiver.recv().unwrap()).collect();
     let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
     assert_eq!(names[..2], ["one", "another"]);
-    // The two erases together deleted each record once, and each erase reports its own number.
+    // The two erases together deleted each record once, and each erase reports the number of its
+    // own deletes.
     let erased = all[2..].iter().map(|(_, outcome)| match outcome {
         Outcome::Erased(count) => *count,
         other => panic!("{other:?}"),

@@ -32,7 +32,7 @@ struct PendingWrite {
     done: WriteCallback,
     /// Number of records that the steps of the write have deleted so far.
     erased: u64,
-    /// Whether the write is the unfinished write that runs its steps now, until it is done.
+    /// Whether this is the unfinished write whose steps run now. The turn ends with the last step.
     has_turn: bool,
 }
 

@@ -12,7 +12,8 @@ use hark_bench::codec::{self, CodecArgs};
 use hark_testkit::allocations::{self, Counting};
 use mimalloc::MiMalloc;
 
-/// The allocator that Hark ships with, so that libraries that allocate have no disadvantage.
+/// The allocator that Hark is shipped with. A slower allocator would be unfair to libraries that
+/// allocate.
 #[global_allocator]
 static ALLOCATOR: Counting<MiMalloc> = Counting(MiMalloc);
 

@@ -53,7 +53,8 @@ const OPERATIONS: [(&str, Operation); 6] = [
     ("parse", |message| {
         let mut arena = EventArena::new();
         Ok(Box::new(move || {
-            // The other cases parse the same message and report an error.
+            // An error is ignored here, because the other cases parse the same message and report
+            // the error.
             let _ = black_box(Event::parse(black_box(&message.json), &mut arena));
         }))
     }),
@@ -153,8 +154,7 @@ impl SubscriptionSink for Deaf {
     fn overflow(&self) {}
 }
 
-/// Prepares a case that delivers an event to the only one of `subscriptions` that matches its
-/// author.
+/// Prepares a case that delivers events, each of which matches exactly one of the `subscriptions`.
 fn live(subscriptions: u32) -> anyhow::Result<Work> {
     let live = Arc::new(LiveIndex::default());
     let mut handles = Vec::new();

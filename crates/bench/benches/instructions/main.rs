@@ -28,7 +28,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// The allowed increase of a count over its reference, in percent.
 const MORE_MAX: f64 = 3.0;
-/// Two cases of a live match, and the bound of the second's count as a multiple of the first's.
+/// Two cases of a live match, and the maximum ratio of the second count to the first.
 const LIVE: ([&str; 2], f64) =
     (["live match: 1,000 subscriptions", "live match: 100,000 subscriptions"], 2.0);
 /// How often a case is run while it is counted.

@@ -67,8 +67,8 @@ impl<'a> CasesBench<'a> {
                 report.fault(format!("{name}: no answer held an event"));
             }
             tables::add_case(report, &setup.name, case, &totals, seconds);
-            // Later cases of the same form have more questions at once, so their costs replace the
-            // earlier costs.
+            // Later cases of the same form have more concurrent questions, so their costs replace
+            // the earlier costs.
             costs.retain(|of| of.form != case.form);
             if !setup.harks.is_empty() {
                 costs.extend(FormCosts::new(case.form, &totals, &spent));

@@ -48,7 +48,7 @@ pub(super) struct CaseForm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) form: CaseForm,
-    /// Questions at the same time.
+    /// Number of concurrent questions.
     pub(super) at_once: usize,
 }
 
@@ -73,7 +73,7 @@ impl CaseForm {
         }
     }
 
-    /// The position of this form's counts in a list for all forms.
+    /// Returns the index of this form in a list of all forms.
     pub(super) fn index(self) -> usize {
         FORMS.iter().position(|form| *form == self).unwrap_or_default()
     }
@@ -147,7 +147,7 @@ impl CaseQuestions {
         }
     }
 
-    /// Returns the most events of a page.
+    /// Returns the maximum number of events in a page.
     pub(super) fn page_of(&self, extent: AnswerExtent) -> usize {
         match extent {
             AnswerExtent::FirstPage => FIRST_PAGE,

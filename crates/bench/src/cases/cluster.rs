@@ -94,7 +94,7 @@ impl GrowingCluster {
         self.run_maintenance()
     }
 
-    /// Runs the maintenance on all nodes that PostgreSQL would otherwise run during the
+    /// Runs on all nodes the maintenance that PostgreSQL would otherwise run during the
     /// measurement.
     pub(super) fn run_maintenance(&self) -> anyhow::Result<()> {
         for node in std::iter::once(&self.coordinator).chain(&self.workers) {

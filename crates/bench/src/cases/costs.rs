@@ -69,8 +69,8 @@ impl QuestionTraffic {
     }
 }
 
-/// Counts the traffic between the servers and adds the counts to the costs. A further Hark, whose
-/// connections are counted, runs for this purpose.
+/// Counts the traffic between the servers and adds the counts to the costs. For this purpose,
+/// another Hark runs and connects to its database through a counting port.
 pub(super) fn count_traffic(
     runtime: &Runtime,
     run: &RunDirectory,

@@ -1,18 +1,19 @@
-//! The cost model: how many questions a second servers can answer.
+//! The cost model: how many questions per second the servers can answer.
 //!
 //! A server's capacity is its share of CPU divided by the CPU that a question takes there. The
-//! least capacity among the coordinator, the busiest worker and Hark bounds the whole system:
+//! lowest capacity of Hark, the database or coordinator, and the busiest worker bounds the whole
+//! system:
 //!
 //! ```text
 //! questions/s = min(n * H / h,  n * D / d,  S / (w * ceil(s / W) / s))
 //! ```
 //!
 //! with h, d, w the CPU of a question in Hark, in the database or coordinator, and in all workers
-//! together; H the cores of Hark; D and S the cores of the database and of a worker; n the pairs,
-//! which is 1 for a cluster; s the shards of a table and W the workers. The busiest worker has
+//! together; H the cores of Hark; D and S the cores of the database and of a worker; n the number
+//! of pairs (1 for a cluster), s the shards of a table and W the workers. The busiest worker has
 //! ceil(s / W) of the s shards. The costs are the means of all measured pairs, and of all measured
-//! clusters. The model assumes that they are the same with any number of servers, and the check
-//! compares this assumption with runs. Questions do not use all shards equally. If the share of the
+//! clusters. The model assumes the same costs for any number of servers, and the check compares
+//! this assumption with measured runs. Questions do not use all shards equally. If the share of the
 //! busiest worker was measured, that share replaces ceil(s / W) / s.
 
 /// The CPU that a question takes, in ms.
@@ -63,7 +64,7 @@ pub(super) enum ServerCount {
 }
 
 impl ServerCount {
-    /// Returns the workers; 0 if there is no cluster.
+    /// Returns the number of workers; 0 if there is no cluster.
     pub(super) fn workers(self) -> usize {
         match self {
             Self::Pairs(_) => 0,
@@ -71,7 +72,7 @@ impl ServerCount {
         }
     }
 
-    /// Returns the servers that Hark connects to.
+    /// Returns the number of servers that Hark connects to.
     pub(super) fn databases(self) -> usize {
         match self {
             Self::Pairs(pairs) => pairs,
@@ -97,7 +98,7 @@ pub(super) struct ClusterSize {
     pub(super) shards: usize,
 }
 
-/// The questions a second that the servers can answer, each by itself and all together.
+/// The questions per second that each kind of server can answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(clippy::struct_field_names, reason = "units stand last in names")]
 pub(super) struct Throughput {
@@ -116,8 +117,8 @@ impl ClusterSize {
 }
 
 impl Throughput {
-    /// Predicts the throughput of these servers.
-    /// `busiest` is the share of the busiest worker, if that was measured.
+    /// Predicts the throughput of these servers. `busiest` is the measured share of the busiest
+    /// worker; `None` if the share was not measured.
     pub(super) fn predict(
         cpu: QuestionCpu,
         cores: ServerCores,
@@ -139,7 +140,7 @@ impl Throughput {
         }
     }
 
-    /// The questions a second of all servers together.
+    /// Returns the questions per second that all servers together can answer.
     pub(super) fn per_s(self) -> f64 {
         let workers = self.workers_per_s.unwrap_or(f64::INFINITY);
         self.hark_per_s.min(self.database_per_s).min(workers)

@@ -32,7 +32,7 @@ pub(super) struct RoundTotals {
     /// Times of the questions that were answered.
     pub(super) times: Latencies,
     pub(super) refusals: Refusals,
-    /// The number of events in each answer, by the number of its question.
+    /// The number of events in each answer, by the number of the question.
     found: HashMap<usize, u64>,
 }
 

@@ -55,7 +55,7 @@ pub(super) struct SpentCpu {
 }
 
 impl<'a> CaseSetup<'a> {
-    /// A setup of servers that run already. Only their addresses are known.
+    /// Makes a setup of running servers, of which only the addresses are known.
     pub(super) fn elsewhere(urls: &[Url]) -> Self {
         let count = urls.len();
         let name = if count == 1 { "1 server".into() } else { format!("{count} servers") };
@@ -64,7 +64,7 @@ impl<'a> CaseSetup<'a> {
         Self { name, count: ServerCount::Pairs(count), urls, harks, databases: none, workers }
     }
 
-    /// A setup of started pairs of Hark and PostgreSQL.
+    /// Makes a setup of started pairs of Hark and PostgreSQL.
     pub(super) fn pairs(harks: Vec<HarkProcess>, databases: Vec<&'a BoundedPostgres>) -> Self {
         let pairs = databases.len();
         let name = if pairs == 1 { "1 pair".into() } else { format!("{pairs} pairs") };
@@ -73,7 +73,7 @@ impl<'a> CaseSetup<'a> {
         Self { name, count, urls, harks, databases, workers }
     }
 
-    /// A setup of one started Hark on this cluster.
+    /// Makes a setup of one started Hark on this cluster.
     pub(super) fn cluster(
         hark: HarkProcess,
         cluster: &'a GrowingCluster,

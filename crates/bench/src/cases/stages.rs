@@ -58,7 +58,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Whether the CPU of a process can be bounded. If not, the report gets a note.
+/// Returns whether the CPU of a process can be bounded. If not, adds a note to the report.
 fn can_bound(run: &RunDirectory, report: &mut BenchReport) -> bool {
     let tried = CpuQuota::possible(run);
     if let Err(error) = &tried {

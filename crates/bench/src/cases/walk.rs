@@ -17,7 +17,7 @@ const ANSWER: Duration = Duration::from_mins(1);
 /// The size of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AnswerSize {
-    /// Different events.
+    /// Number of distinct events.
     pub(super) events: u64,
     pub(super) pages: u64,
 }

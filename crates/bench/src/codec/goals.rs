@@ -3,7 +3,7 @@
 
 use crate::report::BenchReport;
 
-/// The goals: the row, the column, and the upper bound of the figure there.
+/// Each goal: a row and a column of the table, and the upper bound of their figure.
 const GOALS: [(&str, &str, f64); 9] = [
     ("small note: parse", "serde_json_ratio", 0.3),
     ("small note: parse", "nostr_ratio", 0.25),

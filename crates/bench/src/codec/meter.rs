@@ -3,9 +3,9 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Timed rounds of one operation. Their median is the result.
+/// Number of timed rounds of one operation. The result is the median of the rounds.
 const ROUNDS: usize = 31;
-/// The least time that a round takes, in µs.
+/// Minimum duration of a round, in µs.
 const ROUND_US: u128 = 1_000;
 
 /// Collects the figures of one library for one message.

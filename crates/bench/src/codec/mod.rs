@@ -35,7 +35,7 @@ pub mod operation {
     pub const REWRITE: &str = "JSON write, respelled";
     /// Writes the bytes whose hash is the id.
     pub const CANONICAL: &str = "canonical";
-    /// Computes the id, the hash of those bytes.
+    /// Computes the id, the hash of the canonical bytes.
     pub const ID: &str = "id";
     /// Checks the signature, given the id and the key.
     pub const VERIFY: &str = "verify";

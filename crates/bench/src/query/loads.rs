@@ -10,7 +10,7 @@ use crate::shapes::QueryShape;
 
 /// Maximum number of pages for each depth.
 const PAGES: usize = 20;
-/// The name of the load of all shapes.
+/// The name of the load that mixes all shapes.
 pub(super) const MIXED: &str = "all mixed";
 
 /// The requests of a shape, for each connection.
@@ -22,7 +22,7 @@ pub(super) struct ShapeRequests {
     pub(super) as_reader: bool,
 }
 
-/// Makes the requests of these filters.
+/// Makes a request for each item of `filters`.
 pub(super) fn requests(filters: &[String]) -> Arc<Vec<RequestFrames>> {
     Arc::new(filters.iter().enumerate().map(|(at, filters)| request(at, filters)).collect())
 }

@@ -29,7 +29,7 @@ use crate::words::{figure, number};
 const WARM_UP: f64 = 0.15;
 /// How much longer than planned a shape may take before the run fails.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// How long reading all pages of the busiest author may take.
+/// Maximum time for reading all pages of the busiest author.
 const WALK: Duration = Duration::from_mins(5);
 /// Maximum number of events of a page.
 const PAGE: usize = 500;
@@ -362,7 +362,7 @@ async fn ask_until(
             // After a refusal for too many requests, the pause avoids further refusals.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        // CLOSE, as from clients that want stored events only. The frame is sent with the next
+        // Clients that want only stored events send a CLOSE. This CLOSE is sent with the next
         // request.
         frames.extend_from_slice(&request.close);
     }
@@ -455,7 +455,8 @@ async fn pages(
             return Ok(pages);
         }
         pages.push(filters);
-        // Events of the same second are sent again, unless they fill a page.
+        // The next page repeats the events of the oldest second, unless these events fill a whole
+        // page.
         until = if oldest < until { oldest } else { until.saturating_sub(1) };
     }
 }

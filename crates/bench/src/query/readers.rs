@@ -16,7 +16,7 @@ use crate::shapes;
 use crate::target::BenchTarget;
 use crate::websocket::{RelayConnection, RelayMessage, fields, put_text};
 
-/// The number of authors to search for readers.
+/// Number of authors whose keys are derived in the search for readers.
 const READERS: usize = 2_000;
 
 /// The owner of an inbox.

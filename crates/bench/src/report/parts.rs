@@ -1,4 +1,4 @@
-//! Parts of a report beside its main table: further tables, and the drawings of its HTML page.
+//! The charts of a report, which are drawn in its HTML page: latency curves and bars.
 
 /// Latencies in ms at evenly spaced percentiles, from 0 to 100.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::parts::{BarChart, Curve};
 use crate::words::figure;
 
-/// One kind of figure.
+/// A column of a report: one kind of figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     /// Its name in JSON, the unit last: `p50_ms`.
@@ -216,14 +216,14 @@ impl BenchReport {
         Some(last)
     }
 
-    /// Compares with another report of the same bench.
+    /// Adds the figures of another report of the same bench for comparison.
     pub fn compare(&mut self, name: impl Into<String>, other: &Self) {
         self.baseline = Some(Baseline { name: name.into(), rows: other.rows.clone() });
         self.faults.extend(other.faults.iter().map(|fault| format!("the other run: {fault}")));
     }
 
-    /// Compares with the JSON of another run, or with any JSON file that has rows of these names
-    /// and keys.
+    /// Adds the figures of another run for comparison, from its JSON or from any JSON file that has
+    /// rows with the same names and keys.
     pub fn compare_file(&mut self, path: &Path) -> anyhow::Result<()> {
         let text = std::fs::read(path)
             .with_context(|| format!("the baseline {} could not be read", path.display()))?;

@@ -38,7 +38,7 @@ struct JsonbInput<'a>(&'a [u8]);
 
 impl ToSql for JsonbInput<'_> {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        // The version of the format comes first.
+        // The binary format of jsonb begins with a version number.
         out.extend_from_slice(&[1]);
         out.extend_from_slice(self.0);
         Ok(IsNull::No)
@@ -51,7 +51,8 @@ impl ToSql for JsonbInput<'_> {
     to_sql_checked!();
 }
 
-/// The key of a replaceable event, of which only the newest version is kept: author, kind and `d`.
+/// The author, kind and `d` that all versions of a replaceable event share. Only the newest version
+/// is kept.
 type ReplaceableKey = (Key, u16, String);
 
 fn slot(event: &Event<'_>) -> Option<ReplaceableKey> {

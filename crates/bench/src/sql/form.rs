@@ -1,5 +1,6 @@
-//! nostream's two translations of a filter to SQL: with tags as jsonb in its first years, and with
-//! a join with `event_tags` since. Filters without tags become the same SQL in both.
+//! nostream's two translations of a filter to SQL: older versions query the tags as jsonb, and
+//! newer versions join `event_tags`. A filter without tags becomes the same SQL in both
+//! translations.
 
 use std::fmt::Write as _;
 
@@ -68,8 +69,8 @@ impl SqlStatement {
 }
 
 impl TagLookup {
-    /// Runs a filter as node's driver does, with values bound to an unnamed statement. Reads all
-    /// columns of the answer and returns its number of events.
+    /// Runs a filter as the PostgreSQL driver of Node.js does, with values bound to an unnamed
+    /// statement. Reads all columns of the answer and returns its number of events.
     pub(super) async fn ask(self, client: &Client, filter: &str) -> anyhow::Result<u64> {
         let mut parsed = Filter::default();
         parsed.parse(filter.as_bytes()).context("a filter of the bench is invalid")?;

@@ -1,5 +1,5 @@
 //! `hark bench sql`: runs the same queries on the same events in nostream's tables and in a store
-//! of Hark, over several connections at once, at one size after the other.
+//! of Hark, over several connections at once. The bench repeats this for each number of events.
 
 mod fill;
 mod form;
@@ -27,8 +27,8 @@ use crate::words::number;
 /// The databases that this bench creates on the measured server.
 const NOSTREAM: &str = "hark_bench_nostream";
 const HARK: &str = "hark_bench_hark";
-/// Queries whose answers are compared before any time is measured. These queries also warm up the
-/// server.
+/// Number of queries whose answers are compared before any time is measured. These queries also
+/// warm up the server.
 const COMPARED: usize = 8;
 
 const COLUMNS: [Column; 10] = [
@@ -57,7 +57,7 @@ impl StoreQuerier for SqlConnection {
     }
 }
 
-/// `hark bench nostream`: fills a database with the same tables, to try `hark adopt`.
+/// `hark bench nostream`: fills a database with nostream's tables, for a trial of `hark adopt`.
 pub(crate) fn nostream(args: &NostreamArgs) -> anyhow::Result<ExitCode> {
     let server = SqlServer::new(&args.database)?;
     let database = server.database_of_url();
@@ -225,9 +225,9 @@ impl SqlTotals {
     }
 }
 
-/// Runs the first queries once and returns the sizes of their answers. Then runs all queries in
-/// turn for `seconds`, over all connections at once. Each connection waits for an answer before its
-/// next query.
+/// Runs the first [`COMPARED`] queries once and returns the sizes of their answers. Then runs all
+/// queries in turn for `seconds`, over all connections at once. Each connection waits for an answer
+/// before its next query.
 fn ask_until(
     mut askers: Vec<Box<dyn StoreQuerier + '_>>,
     filters: &[String],

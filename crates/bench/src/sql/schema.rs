@@ -1,6 +1,7 @@
 //! nostream's tables and indices, in the form that its migrations create. Names and columns are
 //! those of its documentation, and the rest is written for this bench. Indices are created after
-//! the rows are loaded, so they are smaller and faster than the indices of a relay that has grown.
+//! the rows are loaded, so they are smaller and faster than those of a relay that has been running
+//! for a long time.
 
 use tokio_postgres::Client;
 
@@ -81,8 +82,8 @@ pub(super) async fn version(client: &Client) -> anyhow::Result<String> {
     Ok(client.query_one("SHOW server_version", &[]).await?.get(0))
 }
 
-/// Rebuilds `event_tags` with the rows that its trigger would have inserted: JSON text without its
-/// outer quotes, with its escapes left in.
+/// Rebuilds `event_tags` with the rows that its trigger would have inserted: JSON text that keeps
+/// its escapes but not its outer quotes.
 pub(super) async fn event_tags(client: &Client) -> anyhow::Result<()> {
     client
         .batch_execute(

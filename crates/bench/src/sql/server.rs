@@ -16,8 +16,8 @@ impl SqlServer {
         Ok(Self(config))
     }
 
-    /// Connects to a database. The returned runtime drives the connection, but only while the
-    /// runtime is in use.
+    /// Connects to a database. The returned runtime drives the connection, but only during a
+    /// `block_on`.
     pub(crate) fn connect(&self, database: &str) -> anyhow::Result<(Runtime, Client)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut config = self.0.clone();
@@ -35,7 +35,7 @@ impl SqlServer {
         self.0.get_dbname().unwrap_or("postgres")
     }
 
-    /// Creates an empty database. With `replace`, removes an existing one first.
+    /// Creates an empty database. With `replace`, removes an existing database of this name first.
     pub(crate) fn create(&self, database: &str, replace: bool) -> anyhow::Result<()> {
         let (runtime, client) = self.connect("postgres")?;
         if replace {

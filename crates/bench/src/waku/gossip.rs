@@ -1,7 +1,7 @@
 //! Publishes by gossip, as the peers of a node do (RFC 11/WAKU2-RELAY). Each publisher has its own
 //! key and its own connection. Like every relay node, a publisher subscribes to the topic. So each
-//! publisher also receives the messages that the other publishers send. Outside the mesh, a
-//! publisher requests all messages of a second at once.
+//! publisher also receives the messages that the other publishers send. A publisher outside the
+//! mesh learns of new messages once per second, and requests all of these messages at once.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs as _};
@@ -36,8 +36,7 @@ const RELAY: &str = "/vac/waku/relay/2.0.0";
 const METADATA: &str = "/vac/waku/metadata/1.0.0";
 /// Maximum number of bytes that gossip adds to a payload.
 const FRAME: usize = 64 << 10;
-/// The lower bound of the frame limit in bytes: a single frame of a node names up to 5,000
-/// messages.
+/// The lower bound of the frame limit in bytes: a single frame of a node may name 5,000 messages.
 const FRAME_MIN: usize = 256 << 10;
 /// Maximum number of messages that wait for a peer's connection. The bound is low, so that no
 /// message waits long.
@@ -278,7 +277,8 @@ fn serve_metadata(swarm: &Swarm<PublisherBehaviour>, shard: Shard) -> anyhow::Re
     let answer = metadata(shard);
     tokio::spawn(async move {
         while let Some((_, stream)) = asking.next().await {
-            // A node that rejects the answer may close the connection, which is reported then.
+            // The error is ignored: if the node closes the connection, the next publication reports
+            // the reason.
             let _ = answer_with(&answer, stream).await;
         }
     });
@@ -293,8 +293,8 @@ async fn answer_with(answer: &[u8], mut stream: Stream) -> std::io::Result<()> {
     stream.close().await
 }
 
-/// Encodes the metadata after its length: the cluster, and the shard packed in field 3, the field
-/// that nwaku reads.
+/// Encodes the metadata with a length prefix: the cluster, and the shard in the packed field 3,
+/// which nwaku reads.
 fn metadata(shard: Shard) -> Vec<u8> {
     let (mut out, mut said, mut packed) = (Vec::new(), Vec::new(), Vec::new());
     put_number(&mut said, 1, shard.cluster.into());

@@ -28,7 +28,7 @@ pub(super) struct ShapeQueries {
 
 /// The results of a load.
 pub(super) struct LoadResult {
-    /// The results of publishing. Times are missing if messages are watched.
+    /// The results of publishing, without latencies if messages are watched.
     pub(super) published: RequestTotals,
     pub(super) accepted: Vec<AcceptedMessage>,
     /// The results of each [`ShapeQueries`].
@@ -38,7 +38,7 @@ pub(super) struct LoadResult {
 }
 
 /// Publishes and queries at the same time. If the node does not answer publications, `watcher`
-/// measures how long the node takes.
+/// measures the time until each message can be read.
 pub(super) fn drive(
     args: &WakuBenchArgs,
     bytes: usize,
@@ -176,9 +176,9 @@ fn publish(
     Ok((done, accepted))
 }
 
-/// Runs one of several readers. Returns its results for each question. The reader requests the
-/// pages of an answer up to `pages_max` pages. Then the reader begins the next query; `begun`
-/// counts the queries of all readers.
+/// Runs one of several readers. Returns its results for each question. The reader requests up to
+/// `pages_max` pages of an answer and then begins the next query; `begun` counts the queries of all
+/// readers.
 async fn ask(
     mut reader: RestConnection,
     schedule: &Schedule,

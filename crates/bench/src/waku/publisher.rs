@@ -57,7 +57,7 @@ impl PublishEndpoint {
         }
     }
 
-    /// Whether the node answers once a message is stored.
+    /// Whether the node answers a publication once the message is stored.
     pub(super) fn answers(&self) -> bool {
         matches!(self, Self::Rest { .. })
     }

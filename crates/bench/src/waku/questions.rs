@@ -8,9 +8,9 @@ use anyhow::Context as _;
 use super::rest::{RestClient, StoredFields, encoded};
 use crate::random::Random;
 
-/// Number of pages, from random times, from which topics and hashes are collected.
+/// Number of pages that are read from random times to collect topics and hashes.
 const PAGES: usize = 32;
-/// Queries drawn for each shape, with different parameters.
+/// Number of queries drawn for each shape, with different parameters.
 const PARAMETERS: usize = 256;
 
 const HOUR: Duration = Duration::from_hours(1);

@@ -48,7 +48,7 @@ pub(crate) struct RestFailure {
     pub(crate) reason: String,
 }
 
-/// A page of messages. `T` has the fields of each message that are read.
+/// A page of messages. `T` has the fields that the bench reads of each message.
 #[derive(Deserialize)]
 pub(crate) struct RestPage<T> {
     pub(crate) messages: Vec<T>,
@@ -57,7 +57,7 @@ pub(crate) struct RestPage<T> {
     pub(crate) cursor: Option<String>,
 }
 
-/// The fields of a stored message that are read.
+/// The fields that the bench reads of a stored message.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StoredFields {
@@ -187,8 +187,9 @@ async fn connect(url: &Url) -> anyhow::Result<SendRequest<Full<Bytes>>> {
 }
 
 /// Returns the number of messages in an answer and the cursor of the next page. A load needs only
-/// these two, and a scan takes less CPU from the node on the same machine than a JSON parser. The
-/// scan searches for names with their quotes, since quotes within JSON strings are escaped.
+/// these two values. A scan uses less CPU than a JSON parser, which leaves more CPU to a node on
+/// the same machine. The scan searches for names with their quotes, since quotes within JSON
+/// strings are escaped.
 pub(crate) fn count_messages(body: &[u8]) -> anyhow::Result<(u64, Option<String>)> {
     const CURSOR: &[u8] = b"\"paginationCursor\"";
     if !(body.starts_with(b"{") && body.ends_with(b"}")) {

@@ -9,7 +9,7 @@ use super::rest::{RestClient, StoredFields, encoded};
 use super::totals::AcceptedMessage;
 use crate::args::WakuBenchArgs;
 
-/// Hashes that are queried at once: a page.
+/// Number of hashes in a query, as many as a page may have.
 pub(super) const HASHES: usize = 100;
 /// The pause before the next check.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -73,7 +73,7 @@ fn pubsub_topic(
     bytes: usize,
     until: Instant,
 ) -> anyhow::Result<Option<String>> {
-    // One message may be lost, but hardly ten.
+    // One message may be lost, but hardly all of the first ten.
     for one in accepted.iter().take(10).cycle() {
         let topic = encoded(&one.draft(bytes).topic);
         let time = one.time_ns;

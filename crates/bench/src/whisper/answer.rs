@@ -24,7 +24,7 @@ impl AnswerBuffer {
         (self.envelopes, self.sent_bytes) = (0, 0);
     }
 
-    /// Copies an envelope.
+    /// Copies an envelope to the buffer and counts the envelope.
     #[inline]
     pub(super) fn push(&mut self, rlp: &[u8]) {
         if self.bytes.len() + rlp.len() > BUFFER_BYTES {

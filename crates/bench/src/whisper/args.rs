@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// Number of envelopes of the month.
+/// Number of envelopes in the generated month.
 pub(crate) const ENVELOPES: u64 = 1_467_846;
 use crate::args::{OutputArgs, seconds};
 

@@ -30,7 +30,8 @@ const TAIL_MAX: u64 = 2_080;
 const TOP_TOPIC: Topic = [0x5c, 0x6c, 0x9b, 0x56];
 const DISCOVERY: &[u8] = b"contact-discovery";
 /// Lengths of an envelope's data, for 60, 30 and 10 % of all envelopes. Symmetric encryption adds
-/// 28 bytes to multiples of 256, the asymmetric encryption of the discovery topic 113.
+/// 28 bytes to multiples of 256, and the asymmetric encryption of the discovery topic adds 113
+/// bytes.
 const DATA_BYTES: [usize; 3] = [284, 540, 796];
 const DISCOVERY_DATA_BYTES: [usize; 3] = [369, 625, 881];
 /// Time for which nodes forward an envelope, in s.
@@ -40,7 +41,7 @@ const NONCE_MAX: u64 = 1 << 24;
 /// Maximum number of envelopes in a run, because each takes six bytes of memory.
 const ENVELOPES_MAX: u64 = 1 << 28;
 
-/// The envelopes of a seed, oldest first.
+/// A generator of the envelopes of a seed, oldest first.
 pub(crate) struct EnvelopeGenerator {
     random: Random,
     topics: Vec<Topic>,
@@ -108,7 +109,8 @@ fn time_in(random: &mut Random, range: &Range<u32>) -> u32 {
     range.start + random.below(range.len()) as u32
 }
 
-/// Scales `part`, a number for the whole month, to `count` envelopes, rounded.
+/// Scales `part`, a number of envelopes of the whole month, to a run of `count` envelopes. The
+/// result is rounded.
 fn share(count: u64, part: u64) -> u64 {
     let doubled = u128::from(count) * u128::from(part) * 2 / u128::from(ENVELOPES);
     (doubled as u64).div_ceil(2)
@@ -145,7 +147,8 @@ fn topic_counts(count: u64) -> Vec<u64> {
         left -= more;
     }
     counts.append(&mut tail);
-    // Rounding may have assigned a few too many, and some may remain when all topics are full.
+    // Rounding may have assigned a few envelopes too many, and some envelopes may remain when all
+    // topics are full. The busiest topic takes the difference.
     let given: u64 = counts.iter().sum();
     if let Some(first) = counts.first_mut() {
         *first = (*first + count).saturating_sub(given);

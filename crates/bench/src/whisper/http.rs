@@ -13,7 +13,7 @@ use super::questions::QuestionForm;
 use super::store::{StoreQuestion, WantedTopics};
 use super::ways::{AnswerWay, EnvelopeAsker};
 
-/// The longest silence of the server.
+/// Maximum time without a byte from the server.
 const SILENCE_MAX: Duration = Duration::from_mins(2);
 /// Bytes read from a connection at a time.
 const READ_BYTES: usize = 256 << 10;

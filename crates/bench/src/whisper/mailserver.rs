@@ -1,6 +1,6 @@
 //! The table of Status' mail server in PostgreSQL, and its queries: by bloom filter and by topic.
-//! Names and columns are those of its migrations. Its key has consisted of time, hash and topic
-//! since 2019.
+//! Names and columns are those of its migrations. The table's key has consisted of time, hash and
+//! topic since 2019.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -37,7 +37,7 @@ struct BitsInput<'a>(&'a [u8]);
 
 impl ToSql for BitsInput<'_> {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        // The number of bits comes first.
+        // PostgreSQL's binary format of a bit string begins with the number of bits.
         out.put_i32(i32::try_from(self.0.len() * 8)?);
         out.extend_from_slice(self.0);
         Ok(IsNull::No)
@@ -93,8 +93,8 @@ pub(super) struct TableAsker {
     pub(super) client: Client,
 }
 
-/// Returns the statement for a question. Its first two values are the lowest key and the key after
-/// the highest. The third value is the list of topics, for questions by topic.
+/// Returns the statement for a question. Its first two parameters are the lowest key and the key
+/// after the highest key. For questions by topic, the third parameter is the list of topics.
 fn statement(question: &StoreQuestion) -> String {
     let mut sql = String::from("SELECT id, data FROM envelopes WHERE id >= $1 AND id < $2 AND ");
     match &question.wanted {

@@ -11,7 +11,8 @@ use super::answer::AnswerBuffer;
 use super::store::StoreQuestion;
 use super::ways::{AnswerWay, EnvelopeAsker};
 
-/// The approximate length of a round. If answers are faster, each thread asks several times.
+/// The approximate length of a round. If answers are faster, each thread asks several times per
+/// round.
 const ROUND: Duration = Duration::from_millis(20);
 /// Maximum number of answers of a thread in a round.
 const ANSWERS_MAX: f64 = 10_000.0;
@@ -22,7 +23,8 @@ pub(super) struct QuestionTimes {
     /// Envelopes of an answer, and their bytes.
     pub(super) envelopes: u64,
     pub(super) sent_bytes: u64,
-    /// The time of each round until every thread had an answer, in ms; ascending.
+    /// The time of an answer in each round, in ms, ascending: the round's duration divided by the
+    /// answers of each thread.
     rounds_ms: Vec<f64>,
 }
 

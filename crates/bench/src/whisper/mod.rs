@@ -34,7 +34,7 @@ use ways::AnswerWay;
 
 /// Numbers of concurrent threads; the first is a single thread.
 const THREADS: [usize; 4] = [1, 2, 4, 8];
-/// The longest round, in ms, that is measured with several threads.
+/// Maximum expected time, in ms, of a round with several threads. Longer rounds are not measured.
 const ROUND_MAX_MS: f64 = 120_000.0;
 
 const COLUMNS: [Column; 9] = [

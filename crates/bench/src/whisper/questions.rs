@@ -71,8 +71,8 @@ impl NamedQuestion {
     }
 }
 
-/// Makes the questions for a store with these topics, each with its number of envelopes, and this
-/// newest time.
+/// Makes the questions for a store. `topics` lists its topics, each with the number of envelopes,
+/// and `newest_s` is the time of its newest envelope.
 pub(super) fn questions(
     mut topics: Vec<(Topic, u64)>,
     newest_s: u64,
@@ -103,7 +103,7 @@ pub(super) fn questions(
     Ok(all)
 }
 
-/// Makes the filter of all these topics.
+/// Makes the bloom filter that covers all these topics.
 fn bloom_of(topics: &[Topic]) -> Bloom {
     let mut bloom = Bloom::default();
     for topic in topics {
@@ -119,7 +119,7 @@ fn sets(ranked: &[Topic]) -> anyhow::Result<Vec<TopicSet>> {
         "there are only {} topics, and the questions need {TOPICS_MIN}: load more envelopes",
         ranked.len()
     );
-    // If there are fewer topics than a rank, the last topic is taken.
+    // If a rank exceeds the number of topics, the last topic is used.
     let at_rank =
         |rank: usize| ranked.get(rank - 1).or(ranked.last()).copied().context("there is no topic");
     let few = FEW.iter().map(|rank| at_rank(*rank)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -140,9 +140,9 @@ fn sets(ranked: &[Topic]) -> anyhow::Result<Vec<TopicSet>> {
     ])
 }
 
-/// Draws [`MANY`] topics: `first`, and others of `tail`. Takes all topics if there are fewer.
-/// Repeats the draw while the bloom filter of the topics covers `not`, at most [`DRAWS_MAX`] times,
-/// because such a filter would match most envelopes.
+/// Draws [`MANY`] topics: `first`, and others of `tail`. Takes all topics if there are fewer. Draws
+/// again, at most [`DRAWS_MAX`] times, while the bloom filter of the topics covers `not`: such a
+/// filter would match most envelopes.
 fn drawn(tail: &[Topic], first: &[Topic], not: Topic) -> Vec<Topic> {
     let mut random = Random::new(SEED);
     let mut topics = Vec::new();

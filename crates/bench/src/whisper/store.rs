@@ -1,4 +1,4 @@
-//! The interface to a store of Hark with Whisper's envelopes, which the binary passes in.
+//! The interface to a store of Hark with Whisper's envelopes. The binary passes the store in.
 
 use hark_codec::whisper::{Bloom, Topic};
 
@@ -42,8 +42,8 @@ pub trait EnvelopeStore: Send + Sync {
     /// Passes the RLP of all envelopes that match a question to `each`, in order.
     fn ask(&self, question: &StoreQuestion, each: &mut dyn FnMut(&[u8])) -> anyhow::Result<()>;
 
-    /// Passes all envelopes of the question's time to `each`, in the question's order, with any
-    /// topic. `each` gets the envelope's topic, which the store keeps beside the RLP, and the RLP.
+    /// Passes all envelopes in the question's time range to `each`, of any topic, in the question's
+    /// order. `each` gets the envelope's topic, which the store keeps beside the RLP, and the RLP.
     /// Ends when `each` returns false.
     fn scan(
         &self,

@@ -1,5 +1,5 @@
 //! The compared ways of answering a question: Hark's ways, and the mail server's ways, which scan
-//! all envelopes of a time.
+//! all envelopes of a time range.
 
 use hark_codec::whisper::{Bloom, Envelope, Topic};
 
@@ -65,7 +65,7 @@ impl EnvelopeAsker for StoreAsker<'_> {
     }
 }
 
-/// Scans all envelopes of the time, as the mail server does in its files.
+/// Scans all envelopes in the question's time range, as the mail server does in its files.
 struct ScanAsker<'a> {
     store: &'a dyn EnvelopeStore,
     /// Whether the RLP of each envelope is decoded to read the topic.
@@ -98,7 +98,7 @@ impl EnvelopeAsker for ScanAsker<'_> {
     }
 }
 
-/// Tests one topic after the other.
+/// A test whether a topic is wanted.
 enum TopicTest {
     /// Topics as numbers, ascending.
     Topics(Vec<u32>),

@@ -1,8 +1,8 @@
 //! Encodes an event as the archive's record, and reads it back.
 //!
-//! The record's wire is the event's JSON in the canonical spelling of `json.rs`. The first value of
-//! a single-letter tag becomes a label named by the letter. If the value occurs verbatim in the
-//! JSON, the label is a slice of the JSON.
+//! The record's wire bytes are the event's JSON in the canonical spelling of `json.rs`. The first
+//! value of a single-letter tag becomes a label named by the letter. If the value occurs verbatim
+//! in the JSON, the label is a slice of the JSON.
 
 use super::event::Event;
 use super::json::{
@@ -15,7 +15,7 @@ use crate::record::{Id, Key, Record, RecordHeader, RecordWriter};
 /// Longest value of a label, in bytes. Longer values stay in the event, but cannot be queried.
 pub const LABEL_LEN_MAX: usize = 65_535;
 
-/// Encodes events. The buffers are reused. They hold tags and content that are not in canonical
+/// Encodes events. The reused buffers are for tags and content that were not received in canonical
 /// spelling.
 #[derive(Debug, Default)]
 pub struct EventEncoder {
@@ -61,7 +61,8 @@ struct RecordParts<'a> {
 
 impl RecordParts<'_> {
     /// Appends the record to `out`. `offset_of` receives the number and the tag of a label, and
-    /// returns the offset of its value in the wire, or `None` if the value is escaped there.
+    /// returns the offset of the label's value in the wire, or `None` if the value is escaped
+    /// there.
     #[inline]
     fn write(
         self,
@@ -139,7 +140,7 @@ fn write_tags(event: &Event<'_>, tags: &mut Vec<u8>, offsets: &mut Vec<Option<us
     tags.put(if open == b"[[\"" { b"[]" } else { b"\"]]" });
 }
 
-/// The letter of a tag that becomes a label.
+/// Returns the tag's letter if the tag becomes a label.
 #[inline]
 fn label(tag: &Tag<'_>) -> Option<u8> {
     tag.letter().filter(|_| tag.len() > 1 && tag.value_span().len() <= LABEL_LEN_MAX)

@@ -34,7 +34,7 @@ impl ByteSink for HashPrefix {
     }
 }
 
-/// `[0,"<pubkey>",<created_at>,<kind>,`: at most 4 + 64 + 2 + 20 + 1 + 5 + 1 bytes.
+/// Formats `[0,"<pubkey>",<created_at>,<kind>,`: at most 4 + 64 + 2 + 20 + 1 + 5 + 1 bytes.
 #[inline]
 fn front(pubkey: &Key, created_at: u64, kind: u16) -> HashPrefix {
     let mut front = HashPrefix { bytes: [0; 104], len: 0 };

@@ -10,8 +10,8 @@ use crate::crypto::Signature;
 use crate::hex;
 use crate::record::{Id, Key};
 
-/// Largest `created_at`: the largest whole number that JavaScript reads exactly. For a larger
-/// number, clients in JavaScript would compute another id. It also fits a signed 64-bit column.
+/// Largest `created_at`: the largest safe integer of JavaScript. For a larger number, clients in
+/// JavaScript would compute another id. This maximum also fits a signed 64-bit column.
 pub const CREATED_AT_MAX: u64 = (1 << 53) - 1;
 
 /// Kinds with which people request the removal of their own data: deletions (NIP-09) and requests
@@ -77,12 +77,13 @@ pub struct EventArena {
     created_at: u64,
     kind: u16,
     content: Span,
-    /// The JSON of the tags, and of the content, if it is in the canonical spelling of `json.rs`.
+    /// The JSON of the tags and that of the content, each `None` if not received in the canonical
+    /// spelling of `json.rs`.
     raw_tags: Option<Span>,
     raw_content: Option<Span>,
-    /// The strings that were escaped, now without escapes.
+    /// The unescaped text of all strings that have escapes in the JSON.
     pub(crate) scratch: String,
-    /// All values of all tags, and for each tag where its values end.
+    /// All values of all tags, and for each tag the end of its values.
     values: Vec<Span>,
     ends: Vec<u32>,
 }
@@ -114,8 +115,9 @@ const ALL: [(u8, &str); 7] = [
     (SIG, "sig"),
 ];
 
-/// Skips the next key and returns its field, if the key is spelled as usual. The key's first letter
-/// selects the fields to compare, so the key's end need not be searched.
+/// Skips the next key and returns its field, if the key has no escapes and the colon follows
+/// directly. The key's first letter selects the fields to compare, so the key's end need not be
+/// searched.
 #[inline]
 fn usual_field(reader: &mut JsonReader<'_>) -> Option<(u8, &'static str)> {
     let (found, field) = match reader.second() {

@@ -1,6 +1,6 @@
 //! Filters: which events a client wants (NIP-01, NIP-50, NIP-91), parsed into flat, reused buffers.
 //!
-//! An empty list matches nothing, except the list of `&t`, which then has no effect. An absent list
+//! An empty list matches nothing, except an empty list of `&t`, which has no effect. An absent list
 //! matches everything. Lists are sorted and deduplicated: equivalent filters look equal.
 //!
 //! An event must have at least one value of `#t`, and all values of `&t` (NIP-91). Values of `&t`
@@ -49,7 +49,7 @@ pub struct Filter {
 #[derive(Clone, Copy, Debug)]
 struct Group {
     letter: u8,
-    /// Whether an event must have all values (`&t`) or only one value (`#t`).
+    /// True if an event must have all values (`&t`), false if one value is enough (`#t`).
     is_and: bool,
     from: u32,
     to: u32,
@@ -82,7 +82,8 @@ impl Filter {
         Ok(reader.end()?)
     }
 
-    /// Reads the object at the cursor. All lists may have `values_max` values, with repeated ones.
+    /// Reads the object at the cursor. All lists together may have `values_max` values, including
+    /// repeated values.
     pub(crate) fn read(
         &mut self,
         reader: &mut JsonReader<'_>,
@@ -427,7 +428,8 @@ fn read_keys(
         Ok(())
     })?;
     if !keys.is_sorted_by(|a, b| a < b) {
-        // The keys are compared in place as numbers, whose order is the same.
+        // The keys are compared in place as big-endian numbers, which have the same order as the
+        // bytes.
         let number = |key: &[u8; 32]| {
             let (high, low) = key.split_at(16);
             [high, low].map(|half| half.try_into().map_or(0, u128::from_be_bytes))
@@ -474,7 +476,7 @@ fn read_string(
     Ok(Span::of_scratch(text, from))
 }
 
-/// Moves the distinct strings of a sorted list to the front and returns how many there are.
+/// Moves the distinct strings of a sorted list to the front and returns their number.
 fn move_distinct_forward(spans: &mut [Span], text: &str) -> usize {
     let mut kept = 0;
     for at in 0..spans.len() {

@@ -53,7 +53,7 @@ pub enum ClientMessage<'a> {
     Auth(Event<'a>),
     /// Begins a comparison of sets of events (NIP-77).
     NegOpen {
-        /// Id of the comparison, in a namespace of its own.
+        /// Id of the comparison. Comparisons and subscriptions may have the same id.
         sub: &'a str,
         /// Filter of the events in the set.
         filter: &'a Filter,
@@ -183,8 +183,8 @@ impl MessageBuffers {
         }
     }
 
-    /// Refuses a filter at the value after its first `values_max` values, including repeated values.
-    /// The values after that are not read.
+    /// Limits each filter to `values_max` values, including repeated values. Reading stops at the
+    /// first value beyond the limit, and the filter is refused.
     #[must_use]
     pub fn with_values_max(self, values_max: usize) -> Self {
         Self { values_max, ..self }

@@ -1,6 +1,6 @@
 //! Nostr: events, filters and the messages between client and relay.
 //!
-//! `docs/protocols.md` tells how each of them is read, and why.
+//! `docs/protocols.md` describes how each of these is read, and why.
 
 pub mod binary;
 pub mod canonical;

@@ -12,8 +12,8 @@ const KEY_CHARACTERS: usize = 52;
 /// Characters of the checksum.
 const CHECKSUM_CHARACTERS: usize = 6;
 
-/// Returns the key of an `npub1…` text, in lower or in upper case. Returns `None` if a character is
-/// not in Bech32's alphabet, the length is wrong, or the checksum is wrong.
+/// Returns the key of an `npub1…` text, in lower or in upper case. Returns `None` for mixed case,
+/// and if the prefix, the length, a character, the checksum or the padding is wrong.
 ///
 /// ```
 /// use hark_codec::{hex, nostr::npub};
@@ -27,7 +27,7 @@ pub fn decode(text: &str) -> Option<Key> {
     decode_as(text, *PUBLIC)
 }
 
-/// Returns the 32 bytes of an `nsec1…` text, the form of a secret key, as [`decode`] does.
+/// Returns the secret key of an `nsec1…` text, or `None` in the same cases as [`decode`].
 pub fn decode_secret(text: &str) -> Option<[u8; 32]> {
     decode_as(text, *SECRET)
 }
@@ -65,8 +65,8 @@ fn decode_as(text: &str, wanted: [u8; 4]) -> Option<[u8; 32]> {
     (bits & ((1 << count) - 1) == 0).then_some(key)
 }
 
-/// Returns the remainder of prefix, data and checksum in Bech32's code. For a valid text, the
-/// remainder is 1.
+/// Returns Bech32's polymod (BIP-173) of prefix, data and checksum. For a valid text, the result is
+/// 1.
 fn checksum(prefix: [u8; 4], values: &[u8]) -> u32 {
     const GENERATOR: [u32; 5] = [0x3b6a_57b2, 0x2650_8e6d, 0x1ea1_19fa, 0x3d42_33dd, 0x2a14_62b3];
     let high = prefix.iter().map(|byte| byte >> 5);

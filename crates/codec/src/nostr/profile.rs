@@ -1,10 +1,10 @@
-//! A profile (kind 0). The content of its event is a JSON object, and only the strings in it
-//! matter.
+//! A profile (kind 0). The event's content is a JSON object, of which only members with string
+//! values are read.
 
 use super::read::JsonReader;
 
-/// Passes the key and the value of each member of a JSON object that is a string to `each`,
-/// unescaped. Stops at the first invalid JSON. Returns whether the whole object is valid.
+/// Passes the key and the value, both unescaped, of each string member of a JSON object to `each`.
+/// Stops at the first invalid JSON. Returns whether the whole object is valid.
 pub fn strings(object: &str, mut each: impl FnMut(&str, &str)) -> bool {
     let mut read = || {
         let mut reader = JsonReader::new(object.as_bytes()).ok()?;

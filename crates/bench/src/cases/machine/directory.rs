@@ -40,7 +40,7 @@ pub(in crate::cases) struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Makes the directory among the temporary files.
+    /// Makes the directory in the system's directory for temporary files.
     pub(in crate::cases) fn new() -> anyhow::Result<Self> {
         let name = format!("hark-bench-cases-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -84,7 +84,7 @@ impl RunDirectory {
 
 impl Drop for RunDirectory {
     fn drop(&mut self) {
-        // The end of its input makes the guard clean up.
+        // The guard cleans up when its input ends.
         drop(self.guard.stdin.take());
         let _ = self.guard.wait();
     }

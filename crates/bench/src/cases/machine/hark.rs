@@ -1,4 +1,5 @@
-//! A server of Hark: `hark serve` of the program beside this one, on a database.
+//! A server of Hark: `hark serve` on a database, run with the program in the directory of this
+//! program.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};

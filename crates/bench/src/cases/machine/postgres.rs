@@ -57,7 +57,8 @@ pub(in crate::cases) struct PostgresProcess {
 
 impl InstalledPostgres {
     /// Finds the programs of the newest version, in PATH and in the directories of Debian's
-    /// packages. All servers get these settings, but only nodes of Citus get the settings of Citus.
+    /// packages. All servers get `settings`, except that only Citus nodes get the settings of
+    /// Citus.
     pub(in crate::cases) fn find(settings: &[String]) -> anyhow::Result<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let packaged = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -77,7 +78,7 @@ impl InstalledPostgres {
         }
     }
 
-    /// Whether Citus is installed for this version of PostgreSQL.
+    /// Returns whether Citus is installed for this version of PostgreSQL.
     pub(in crate::cases) fn has_citus(&self) -> bool {
         let output = Command::new(self.programs.join("pg_config")).arg("--sharedir").output();
         let listed = output.ok().filter(|output| output.status.success());
@@ -201,7 +202,8 @@ pub(in crate::cases) fn url(port: u16, database: &str) -> String {
     format!("postgres://postgres@127.0.0.1:{port}/{database}")
 }
 
-/// Whether the `postmaster.pid` of this process reports that the server accepts connections.
+/// Returns whether the `postmaster.pid` of this process reports that the server accepts
+/// connections.
 fn is_ready(data: &Path, process: u32) -> bool {
     let text = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
     let mut lines = text.lines();

@@ -10,8 +10,8 @@ use anyhow::Context as _;
 use super::RunDirectory;
 use crate::process::ProcessTree;
 
-/// The time in which a group gets its quota, in us. With a short period a server never pauses for
-/// long. The shortest quota that Linux grants is 1 ms.
+/// The period of a group's quota, in us. With a short period, a server never pauses for long. The
+/// shortest quota that Linux grants is 1 ms.
 const PERIOD_US: u64 = 20_000;
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -22,7 +22,8 @@ enum CgroupVersion {
     Two,
 }
 
-/// A control group with the processes of a server. The group has all CPU until a bound is set.
+/// A control group with the processes of a server. The CPU of the group is not bounded until
+/// [`CpuQuota::set`] sets a bound.
 pub(in crate::cases) struct CpuQuota {
     group: PathBuf,
     version: CgroupVersion,
@@ -99,8 +100,8 @@ fn parent() -> anyhow::Result<(PathBuf, CgroupVersion)> {
     found.context("no control group of this process bounds its CPU")
 }
 
-/// Finds the group that bounds CPU in the lines of /proc/self/cgroup: `1:cpu:/group`, or of version
-/// 2 `0::/group`. `is_mounted` returns whether a folder of [`ROOT`] exists.
+/// Finds the group that bounds CPU among the lines of /proc/self/cgroup: `1:cpu:/group` in version
+/// 1, `0::/group` in version 2. `is_mounted` returns whether a folder of [`ROOT`] exists.
 fn own_group(lines: &str, is_mounted: impl Fn(&str) -> bool) -> Option<(PathBuf, CgroupVersion)> {
     let groups = lines.lines().filter_map(|line| {
         let (controllers, group) = line.split_once(':')?.1.split_once(':')?;

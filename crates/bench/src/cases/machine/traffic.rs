@@ -12,10 +12,9 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-/// Bytes read at once.
+/// Maximum number of bytes of one read.
 const READ_BYTES: usize = 64 << 10;
-/// Codes of a message that a client may send before a session. They request TLS or GSSAPI
-/// encryption.
+/// Codes of the messages with which a client may request TLS or GSSAPI encryption before a session.
 const ENCRYPTION: [u32; 2] = [80_877_103, 80_877_104];
 
 /// Counts of the traffic of all connections.
@@ -174,11 +173,11 @@ async fn receive(
 /// Finds the messages in a client's bytes.
 #[derive(Default)]
 struct FrontendMessages {
-    /// Whether the session has begun: only its later messages have a type.
+    /// Whether the startup message has begun the session. Only later messages have a type.
     begun: bool,
     /// The part of a message's head that has been read.
     head: Vec<u8>,
-    /// Remaining bytes to skip of the current message.
+    /// Bytes of the current message that are still to be skipped.
     rest: usize,
 }
 
@@ -190,7 +189,7 @@ impl FrontendMessages {
             let skipped = self.rest.min(bytes.len());
             self.rest -= skipped;
             bytes = bytes.get(skipped..).unwrap_or_default();
-            // A head is a type and a length, or before the session a length and a code.
+            // A head is a type and a length. Before the session, a head is a length and a code.
             let head_bytes = if self.begun { 5 } else { 8 };
             let missing = head_bytes - self.head.len();
             let (more, after) = bytes.split_at(missing.min(bytes.len()));

@@ -11,7 +11,7 @@ pub struct NegentropyItem {
     pub id: Id,
 }
 
-/// The end of a range, exclusive. The bytes of the id behind `len` are 0.
+/// The exclusive end of a range. The bytes of the id from index `len` on are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RangeBound {
     pub(super) at: NegentropyItem,

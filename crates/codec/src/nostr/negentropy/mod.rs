@@ -8,7 +8,7 @@
 //! ```text
 //! message      0x61, ranges
 //! range        bound, mode (number), content
-//! bound        time (number), length (number), as many first bytes of an id
+//! bound        time (number), length (number), that many leading bytes of an id
 //! content      of mode 0 (skip) nothing, of mode 1 a fingerprint (16 bytes),
 //!              of mode 2 a count (number) and as many ids (32 bytes each)
 //! number       digits to the base 128, the most significant first; 0x80 is set in all but the last

@@ -18,8 +18,8 @@ const FETCHED_MAX: u64 = 1024;
 /// A sorted set of items. It keeps sums and is queried by ranges. The set may change between two
 /// calls. Then the answer for each range is correct at some moment, but these moments may differ.
 pub trait NegentropyRanges {
-    /// The tally of the items before a position. The result may include further items, if they are
-    /// the same at each position: only the difference between two results counts.
+    /// The tally of the items before a position. The result may also count other items, if these
+    /// are the same for every position: only the difference between two results counts.
     fn before(&self, at: &NegentropyItem) -> IdTally;
 
     /// The first items of a range, in order, at most `max`.

@@ -41,7 +41,7 @@ pub trait NegentropySet {
     }
 }
 
-/// A set without sums. The time for a fingerprint grows with the number of its items.
+/// A set without sums. The time for a fingerprint is linear in the number of items in the range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SortedItems(Vec<NegentropyItem>);
 

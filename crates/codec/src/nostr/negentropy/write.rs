@@ -112,8 +112,8 @@ impl MessageWriter {
         Ok(self.bytes_max.checked_sub(taken).ok_or(MessageFull)? / 32)
     }
 
-    /// Writes as many ids as fit of the items in `range`, which ends at `bound`. Returns the index
-    /// after the last written item.
+    /// Writes the ids of the first items in `range`, as many as fit. `range` ends at `bound`.
+    /// Returns the index after the last written item.
     pub(super) fn ids_that_fit(
         &mut self,
         set: &impl NegentropySet,
@@ -134,7 +134,7 @@ impl MessageWriter {
         self.end(&set.fingerprint(start..set.size()));
     }
 
-    /// Ends the message with a fingerprint of all items behind the last range.
+    /// Ends the message with a fingerprint of all items after the last range.
     pub(super) fn end(&mut self, fingerprint: &Fingerprint) {
         self.fingerprint(RangeBound::INFINITE, fingerprint);
     }
