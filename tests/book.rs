@@ -334,7 +334,7 @@ fn all_lines(text: &str) -> Vec<String> {
         let titles = ["Examples:", "On a fresh machine:", "From nothing to a comparison:"];
         is_example = titles.contains(&line) || (is_example && line.starts_with("  "));
         if is_example && line.starts_with("  ") {
-            found.push(shell::code(line.trim(), &mut None).to_owned());
+            found.push(shell::code_of_example(line.trim()).to_owned());
         }
     }
     found

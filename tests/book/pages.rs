@@ -1,7 +1,8 @@
 //! The pages of the book: their blocks of code, and the marks before the blocks.
 //!
-//! An indented block has command lines, or text that a mark names. A fenced block names its
-//! language. A mark is an HTML comment on a line of its own, which readers do not see:
+//! An indented block has command lines, or text that a mark names. In a command line, ` #` begins an
+//! explanation, so that a reader can copy the whole line. A fenced block names its language. A mark is
+//! an HTML comment on a line of its own, which readers do not see:
 //!
 //! | mark | effect |
 //! |---|---|
@@ -200,6 +201,9 @@ impl Page {
             self.without_block(*at, &mut marks.clone());
             return None;
         }
+        for command in commands.iter().filter(|command| has_gap(&command.text)) {
+            self.faults.push(format!("{}: write ` #` before the explanation", command.line));
+        }
         for mark in &marks {
             if !commands.iter().any(|command| mark.is_for(command)) {
                 self.faults.push(format!("{at}: no line of the block is for {mark:?}"));
@@ -207,6 +211,16 @@ impl Page {
         }
         Some(Block { marks, commands })
     }
+}
+
+/// Whether a command line has two spaces outside of quotes, as before an explanation without ` #`.
+fn has_gap(text: &str) -> bool {
+    let mut quote = None;
+    text.lines().any(|line| {
+        let is_quoted = quote.is_some();
+        let code = shell::code(line, &mut quote);
+        !is_quoted && code != shell::code_of_example(line)
+    })
 }
 
 /// The command lines of a block. If the first line begins with `$`, all command lines begin with
@@ -261,7 +275,7 @@ fn blocks_marks_and_faults_of_a_page_are_found() {
     let text = "\
 Text.
 
-    hark stats          size
+    hark stats          # size
     hark export |
         jq .id
 
@@ -306,6 +320,7 @@ echo
         ("<!-- not run: needs root -->\n\nText.\n", "no block follows"),
         ("<!-- not run: needs root: mount -->\n\n    hark stats\n", "no line of the block"),
         ("<!-- not rum: needs root -->\n\n    hark stats\n", "no mark"),
+        ("\n    hark stats      size\n", "before the explanation"),
     ] {
         let faults = Page::parse(text, is_program).faults;
         assert!(faults.len() == 1 && faults[0].contains(fault), "{text}: {faults:?}");

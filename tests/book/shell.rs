@@ -1,18 +1,31 @@
 //! Command lines as a shell reads them: code and comments, simple commands, words.
 
-/// Returns the code of a line. In the book, two spaces or ` #` outside of quotes begin a comment.
+/// Returns the code of a line, without its comment. ` #` outside of quotes begins a comment.
 /// `quote` is the quote that is open at the beginning of the line; on return, the quote that is
 /// open at the end.
 pub(super) fn code<'a>(line: &'a str, quote: &mut Option<char>) -> &'a str {
+    code_before(line, quote, |spaces, c| c == '#' && spaces > 0)
+}
+
+/// Returns the code of an example of help, where two spaces or ` #` begin an explanation.
+pub(super) fn code_of_example(line: &str) -> &str {
+    code_before(line, &mut None, |spaces, c| (c == ' ' && spaces == 1) || (c == '#' && spaces > 0))
+}
+
+/// Returns the code of a line before the first character outside of quotes that ends the code.
+/// `is_end` gets the number of spaces before the character, and the character.
+fn code_before<'a>(
+    line: &'a str,
+    quote: &mut Option<char>,
+    is_end: impl Fn(usize, char) -> bool,
+) -> &'a str {
     let indent = line.len() - line.trim_start().len();
     let (mut spaces, mut is_escaped) = (0, false);
     for (at, c) in line.char_indices().skip_while(|(at, _)| *at < indent) {
         let is_quote = (c == '"' && !is_escaped) || c == '\'';
         match *quote {
             Some(open) if is_quote && c == open => *quote = None,
-            None if (c == ' ' && spaces == 1) || (c == '#' && spaces > 0) => {
-                return line[..at].trim_end();
-            }
+            None if is_end(spaces, c) => return line[..at].trim_end(),
             None if is_quote && !is_escaped => *quote = Some(c),
             Some(_) | None => {}
         }
@@ -129,9 +142,10 @@ pub(super) fn command_of_hark(arguments: &[String]) -> Option<(&str, &[String])>
 #[test]
 fn comments_end_the_code_of_a_line() {
     for (line, expected) in [
-        ("hark stats                  size", "hark stats"),
-        ("hark query '{\"a\":  1}'  the newest", "hark query '{\"a\":  1}'"),
-        ("echo 'npub1  # carol' >> new   adds", "echo 'npub1  # carol' >> new"),
+        ("hark stats                  # size", "hark stats"),
+        ("hark query '{\"a\":  1}'  # the newest", "hark query '{\"a\":  1}'"),
+        ("echo 'npub1  # carol' >> new   # adds", "echo 'npub1  # carol' >> new"),
+        ("rm -r old      when it is done", "rm -r old      when it is done"),
         ("curl x | jq .a # the limits", "curl x | jq .a"),
         ("    awk '{print $1}' | head", "    awk '{print $1}' | head"),
     ] {
@@ -140,8 +154,10 @@ fn comments_end_the_code_of_a_line() {
     let mut quote = None;
     assert_eq!(code("hark query '{\"a\":1,", &mut quote), "hark query '{\"a\":1,");
     assert_eq!(quote, Some('\''));
-    assert_eq!(code("    \"b\":2}'   both", &mut quote), "    \"b\":2}'");
+    assert_eq!(code("    \"b\":2}'   # both", &mut quote), "    \"b\":2}'");
     assert_eq!(quote, None);
+    assert_eq!(code_of_example("hark stats    size"), "hark stats");
+    assert_eq!(code_of_example("hark query '{\"a\":  1}'  # all"), "hark query '{\"a\":  1}'");
 }
 
 #[test]
