@@ -73,9 +73,10 @@ const NOT_RUN: [(&str, &str); 38] = [
 ];
 
 /// Programs whose command lines are run.
-const RUN: [&str; 22] = [
-    "cat", "cd", "chmod", "cmp", "cp", "curl", "df", "du", "echo", "export", "grep", "hark",
-    "install", "kill", "mkdir", "mv", "printf", "rm", "sed", "ulimit", "which", "zstd",
+const RUN: [&str; 25] = [
+    "cat", "cd", "chmod", "cmp", "cp", "curl", "df", "du", "echo", "export", "find", "grep",
+    "hark", "install", "kill", "ls", "mkdir", "mv", "printf", "rm", "sed", "touch", "ulimit",
+    "which", "zstd",
 ];
 
 /// Programs that a machine may lack.
