@@ -31,7 +31,7 @@ const VALUE: &str = "needs a value of the reader";
 const REASONS: [&str; 8] = [ROOT, SYSTEM, MACHINE, PROGRAM, DOMAIN, DATABASE, MINUTES, VALUE];
 
 /// Beginnings of commands that no test runs, with the reason.
-const NOT_RUN: [(&str, &str); 38] = [
+const NOT_RUN: [(&str, &str); 37] = [
     (".", SYSTEM),
     ("apk", SYSTEM),
     ("apt", SYSTEM),
@@ -50,7 +50,6 @@ const NOT_RUN: [(&str, &str); 38] = [
     ("journalctl", ROOT),
     ("mount", ROOT),
     ("nginx", ROOT),
-    ("pg_dump", DATABASE),
     ("promtool", PROGRAM),
     ("psql", DATABASE),
     ("rustup", SYSTEM),
