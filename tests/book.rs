@@ -72,10 +72,10 @@ const NOT_RUN: [(&str, &str); 37] = [
 ];
 
 /// Programs whose command lines are run.
-const RUN: [&str; 25] = [
+const RUN: [&str; 26] = [
     "cat", "cd", "chmod", "cmp", "cp", "curl", "df", "du", "echo", "export", "find", "grep",
     "hark", "install", "kill", "ls", "mkdir", "mv", "printf", "rm", "sed", "touch", "ulimit",
-    "which", "zstd",
+    "umask", "which", "zstd",
 ];
 
 /// Programs that a machine may lack.
