@@ -113,9 +113,15 @@ impl ArchiveStore for DatabaseArchive {
                     of every node)"
                 .into();
         }
+        let advice = if command == "rebuild" {
+            ". `hark check` compares all tables with the records, and `hark copy` to a new database \
+             makes all tables again"
+        } else {
+            ""
+        };
         format!(
             "`hark {command}` is for archives in files; this one is in a database, which maintains \
-             its files itself"
+             its files itself{advice}"
         )
     }
 
