@@ -212,6 +212,26 @@ fn refusals_are_said_and_no_figure_is_made_of_them() {
 }
 
 #[test]
+fn the_codec_is_measured_on_the_events_of_a_file() {
+    let place = Place::new("bench-codec");
+    let file = events(&place, "20");
+    let run = bench(&["codec", &file, "--events", "15", "--message", "of the file", "--json"]);
+    let report = run.json();
+    assert_eq!(report["settings"]["events"], 15, "{report}");
+    let rows = report["rows"].as_array().expect("rows");
+    for operation in ["parse", "canonical", "id", "verify", "JSON to binary", "binary fields"] {
+        let name = format!("events of the file: {operation}");
+        let row = rows.iter().find(|row| row["name"] == *name).expect("a row of each operation");
+        assert!(is_positive(row, "ns") && is_positive(row, "bytes"), "{row}");
+    }
+    let none = place.file("none.jsonl", b"\n");
+    for (file, said) in [(&none, "has no events"), (&place.path("gone.jsonl"), "hark bench gen")] {
+        let run = bench(&["codec", file]);
+        assert!(run.code == 1 && run.stderr.contains(said), "{}", run.stderr);
+    }
+}
+
+#[test]
 fn what_cannot_be_measured_is_said_with_what_to_do() {
     let place = Place::new("bench-wrong");
     let file = events(&place, "20");

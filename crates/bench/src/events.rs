@@ -15,6 +15,8 @@ use crate::random::Random;
 use crate::text::Vocabulary;
 use crate::{people, text};
 
+/// The seed of the events, unless another one is chosen.
+pub(crate) const SEED: u64 = 7;
 /// The time of the last event: the beginning of 2026.
 const END: u64 = 1_767_225_600;
 /// The time that the events span: half a year.

@@ -6,7 +6,9 @@ use anyhow::{Context, ensure};
 use hark_bench::codec::operation::{
     CANONICAL, ID, JSON_TRIP, MATCH, PARSE, REWRITE, VERIFY, WRITE,
 };
-use hark_bench::codec::{CodecMeter, CodecSample, CodecSampleKind, Library, consume_value, note};
+use hark_bench::codec::{
+    CodecCase, CodecMeter, CodecSample, CodecSampleKind, Library, consume_value, note,
+};
 use hark_bench::report::Column;
 use nostr::filter::MatchEventOptions;
 use nostr::{Event, EventId, Filter, JsonUtil};
@@ -18,10 +20,10 @@ pub(super) const LIBRARY: Library = Library {
     measure,
 };
 
-fn measure(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
-    match message.what {
-        CodecSampleKind::Event => event(message, meter),
-        CodecSampleKind::Filter => filter(message, meter),
+fn measure(case: &CodecCase, meter: &mut CodecMeter) -> anyhow::Result<()> {
+    match case.what {
+        CodecSampleKind::Event => events(&case.samples, meter),
+        CodecSampleKind::Filter => case.samples.iter().try_for_each(|sample| filter(sample, meter)),
     }
 }
 
@@ -35,27 +37,58 @@ fn id(event: &Event) -> EventId {
     EventId::new(&event.pubkey, &event.created_at, &event.kind, &event.tags, &event.content)
 }
 
-fn event(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
-    let json = message.json.as_slice();
-    let (event, other) = (Event::from_json(json)?, Event::from_json(&message.respelled)?);
-    ensure!(event.verify().is_ok(), "{}: the nostr crate refuses it", message.name);
-    ensure!(event.as_json().as_bytes() == json, "{}: written otherwise", message.name);
+fn events(samples: &[CodecSample], meter: &mut CodecMeter) -> anyhow::Result<()> {
+    let (mut events, mut others) = (Vec::new(), Vec::new());
+    for sample in samples {
+        let parse = |json| {
+            Event::from_json(json).with_context(|| format!("{}: no event for nostr", sample.name))
+        };
+        let event = parse(&sample.json)?;
+        ensure!(event.verify().is_ok(), "{}: the nostr crate refuses it", sample.name);
+        let is_same = event.as_json().as_bytes() == sample.json;
+        ensure!(is_same, "{}: the nostr crate writes it otherwise", sample.name);
+        events.push(event);
+        others.push(parse(&sample.respelled)?);
+    }
 
-    meter.measure(PARSE, || consume_value(Event::from_json(black_box(json))));
-    meter.measure(WRITE, || consume_value(black_box(&event).as_json()));
-    meter.measure(REWRITE, || consume_value(black_box(&other).as_json()));
-    meter.measure(CANONICAL, || consume_value(canonical(black_box(&event))));
-    meter.measure(ID, || consume_value(id(black_box(&event))));
-    meter.measure(VERIFY, || consume_value(black_box(&event).verify_signature()));
+    meter.measure(PARSE, || {
+        for sample in samples {
+            consume_value(Event::from_json(black_box(&sample.json)));
+        }
+    });
+    for (operation, events) in [(WRITE, &events), (REWRITE, &others)] {
+        meter.measure(operation, || {
+            for event in events {
+                consume_value(black_box(event).as_json());
+            }
+        });
+    }
+    meter.measure(CANONICAL, || {
+        for event in &events {
+            consume_value(canonical(black_box(event)));
+        }
+    });
+    meter.measure(ID, || {
+        for event in &events {
+            consume_value(id(black_box(event)));
+        }
+    });
+    meter.measure(VERIFY, || {
+        for event in &events {
+            consume_value(black_box(event).verify_signature());
+        }
+    });
     meter.measure(JSON_TRIP, || {
-        let event = Event::from_json(black_box(json));
-        consume_value(event.map(|event| event.as_json()));
+        for sample in samples {
+            let event = Event::from_json(black_box(&sample.json));
+            consume_value(event.map(|event| event.as_json()));
+        }
     });
     Ok(())
 }
 
-fn filter(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
-    let json = message.json.as_slice();
+fn filter(sample: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
+    let json = sample.json.as_slice();
     let filter = Filter::from_json(json).context("a filter")?;
     let event = Event::from_json(&note().json)?;
     meter.measure(PARSE, || consume_value(Filter::from_json(black_box(json))));

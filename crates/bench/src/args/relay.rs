@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::common::{AgainstArgs, OutputArgs, TargetArgs, at_least_one, seconds};
+use crate::events::SEED;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -25,7 +26,7 @@ pub(crate) struct GenArgs {
     pub(crate) events: u64,
 
     /// The seed; other seeds give other events of the same authors
-    #[arg(long, value_name = "N", default_value_t = 7)]
+    #[arg(long, value_name = "N", default_value_t = SEED)]
     pub(crate) seed: u64,
 
     /// Do not sign: repeat the id in place of the signature, which is several times as fast. For

@@ -9,10 +9,10 @@ use hark_codec::record::Record;
 
 use super::messages::note;
 use super::operation::{
-    BINARY_TRIP, CANONICAL, ENCODE, FIELDS, ID, JSON_TRIP, LABELS, MATCH, PARSE, REWRITE, VERIFY,
-    WRITE,
+    BINARY_TRIP, CANONICAL, ENCODE, FIELDS, ID, JSON_TRIP, LABELS, MATCH, PARSE, REWRITE, STORE,
+    VERIFY, WRITE,
 };
-use super::{CodecMeter, CodecSample, CodecSampleKind, Column, Library, consume_value};
+use super::{CodecCase, CodecMeter, CodecSample, CodecSampleKind, Column, Library, consume_value};
 
 pub(super) const LIBRARY: Library = Library {
     ns: Column::plain("ns", "hark", "ns"),
@@ -21,80 +21,143 @@ pub(super) const LIBRARY: Library = Library {
     measure,
 };
 
-fn measure(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
-    match message.what {
-        CodecSampleKind::Event => event(message, meter),
-        CodecSampleKind::Filter => filter(message, meter),
+/// Keys that are parsed only once. The relay caches as many.
+const KEYS: usize = 4_096;
+
+fn measure(case: &CodecCase, meter: &mut CodecMeter) -> anyhow::Result<()> {
+    match case.what {
+        CodecSampleKind::Event => {
+            json(&case.samples, meter)?;
+            events(&case.samples, meter)
+        }
+        CodecSampleKind::Filter => case.samples.iter().try_for_each(|sample| filter(sample, meter)),
     }
 }
 
-fn event(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
-    let json = message.json.as_slice();
-    let (mut arena, mut other_arena, mut spare) =
-        (EventArena::new(), EventArena::new(), EventArena::new());
-    let (mut encoder, mut verifier) = (EventEncoder::default(), SignatureVerifier::new(16));
+/// Measures the operations that begin with JSON.
+fn json(samples: &[CodecSample], meter: &mut CodecMeter) -> anyhow::Result<()> {
+    let (mut arena, mut encoder) = (EventArena::new(), EventEncoder::default());
     let (mut out, mut stored) = (Vec::new(), Vec::new());
-
-    meter.measure(PARSE, || consume_value(Event::parse(black_box(json), &mut spare)));
-    let event = Event::parse(json, &mut arena)?;
-    let other = Event::parse(&message.respelled, &mut other_arena)?;
-    meter.measure(WRITE, || {
-        out.clear();
-        black_box(&event).write_json(&mut out);
-        black_box(&out);
+    for sample in samples {
+        Event::parse(&sample.json, &mut arena).with_context(|| sample.name.clone())?;
+    }
+    meter.measure(PARSE, || {
+        for sample in samples {
+            consume_value(Event::parse(black_box(&sample.json), &mut arena));
+        }
     });
-    meter.measure(REWRITE, || {
-        out.clear();
-        black_box(&other).write_json(&mut out);
-        black_box(&out);
-    });
-    meter.measure(CANONICAL, || {
-        out.clear();
-        canonical::write_canonical(&mut out, black_box(&event));
-        black_box(&out);
-    });
-    meter.measure(ID, || consume_value(black_box(&event).compute_id()));
-    let signed = verifier.verify(event.id(), event.pubkey(), event.signature());
-    ensure!(event.has_valid_id() && signed.is_ok(), "{}: not signed", message.name);
-    meter.measure(VERIFY, || {
-        let event = black_box(&event);
-        consume_value(verifier.verify(event.id(), event.pubkey(), event.signature()));
-    });
-    meter.measure(ENCODE, || {
-        out.clear();
-        encoder.encode(black_box(&event), &[], &mut out);
-        black_box(&out);
-    });
-    stored.clone_from(&out);
-    read_fields(&stored).context("not a record")?;
-    meter.measure(FIELDS, || consume_value(read_fields(black_box(&stored))));
-    let record = Record::new(&stored)?;
-    meter.measure(LABELS, || {
-        for label in black_box(record).labels() {
-            black_box(label);
+    meter.measure(STORE, || {
+        for sample in samples {
+            out.clear();
+            if let Ok(event) = Event::parse(black_box(&sample.json), &mut arena) {
+                encoder.encode(&event, &[], &mut out);
+            }
+            black_box(&out);
         }
     });
     meter.measure(JSON_TRIP, || {
-        out.clear();
-        if let Ok(event) = Event::parse(black_box(json), &mut spare) {
-            event.write_json(&mut out);
+        for sample in samples {
+            out.clear();
+            if let Ok(event) = Event::parse(black_box(&sample.json), &mut arena) {
+                event.write_json(&mut out);
+            }
+            black_box(&out);
         }
-        black_box(&out);
     });
-    ensure!(out == json, "{}: written otherwise than read", message.name);
     meter.measure(BINARY_TRIP, || {
-        out.clear();
-        stored.clear();
-        if let Ok(event) = Event::parse(black_box(json), &mut spare) {
-            encoder.encode(&event, &[], &mut stored);
+        for sample in samples {
+            out.clear();
+            stored.clear();
+            if let Ok(event) = Event::parse(black_box(&sample.json), &mut arena) {
+                encoder.encode(&event, &[], &mut stored);
+            }
+            if let Some(record) = read_fields(&stored) {
+                out.extend_from_slice(record.json());
+            }
+            black_box(&out);
         }
-        if let Some(record) = read_fields(&stored) {
-            out.extend_from_slice(record.json());
-        }
-        black_box(&out);
     });
-    ensure!(out == json, "{}: stored otherwise than read", message.name);
     Ok(())
+}
+
+/// Measures the operations that begin with a parsed event or a record.
+fn events(samples: &[CodecSample], meter: &mut CodecMeter) -> anyhow::Result<()> {
+    let (mut arenas, mut other_arenas) = (arenas(samples), arenas(samples));
+    let events = parsed(samples.iter().map(|sample| &*sample.json), &mut arenas)?;
+    let others = parsed(samples.iter().map(|sample| &*sample.respelled), &mut other_arenas)?;
+    let (mut encoder, mut verifier) = (EventEncoder::default(), SignatureVerifier::new(KEYS));
+    let mut out = Vec::new();
+    let mut stored = vec![Vec::new(); samples.len()];
+    for ((sample, event), stored) in samples.iter().zip(&events).zip(&mut stored) {
+        let signed = verifier.verify(event.id(), event.pubkey(), event.signature());
+        ensure!(event.has_valid_id() && signed.is_ok(), "{}: not signed", sample.name);
+        out.clear();
+        event.write_json(&mut out);
+        ensure!(out == sample.json, "{}: written otherwise than read", sample.name);
+        encoder.encode(event, &[], stored);
+        let record = read_fields(stored).with_context(|| format!("{}: no record", sample.name))?;
+        ensure!(record.json() == sample.json, "{}: stored otherwise than read", sample.name);
+    }
+    let records: Result<Vec<_>, _> = stored.iter().map(|bytes| Record::new(bytes)).collect();
+    let records = records?;
+
+    for (operation, events) in [(WRITE, &events), (REWRITE, &others)] {
+        meter.measure(operation, || {
+            for event in events {
+                out.clear();
+                black_box(event).write_json(&mut out);
+                black_box(&out);
+            }
+        });
+    }
+    meter.measure(CANONICAL, || {
+        for event in &events {
+            out.clear();
+            canonical::write_canonical(&mut out, black_box(event));
+            black_box(&out);
+        }
+    });
+    meter.measure(ID, || {
+        for event in &events {
+            consume_value(black_box(event).compute_id());
+        }
+    });
+    meter.measure(VERIFY, || {
+        for event in black_box(&events) {
+            consume_value(verifier.verify(event.id(), event.pubkey(), event.signature()));
+        }
+    });
+    meter.measure(ENCODE, || {
+        for event in &events {
+            out.clear();
+            encoder.encode(black_box(event), &[], &mut out);
+            black_box(&out);
+        }
+    });
+    meter.measure(FIELDS, || {
+        for bytes in &stored {
+            consume_value(read_fields(black_box(bytes)));
+        }
+    });
+    meter.measure(LABELS, || {
+        for record in &records {
+            for label in black_box(*record).labels() {
+                black_box(label);
+            }
+        }
+    });
+    Ok(())
+}
+
+fn arenas(samples: &[CodecSample]) -> Vec<EventArena> {
+    samples.iter().map(|_| EventArena::new()).collect()
+}
+
+fn parsed<'a>(
+    messages: impl Iterator<Item = &'a [u8]>,
+    arenas: &'a mut [EventArena],
+) -> anyhow::Result<Vec<Event<'a>>> {
+    messages.zip(arenas).map(|(json, arena)| Ok(Event::parse(json, arena)?)).collect()
 }
 
 /// Reads and copies every fixed field.
@@ -105,12 +168,12 @@ fn read_fields(bytes: &[u8]) -> Option<EventRecord<'_>> {
     Some(record)
 }
 
-fn filter(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
+fn filter(sample: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
     let mut filter = Filter::default();
-    meter.measure(PARSE, || consume_value(filter.parse(black_box(&message.json))));
+    meter.measure(PARSE, || consume_value(filter.parse(black_box(&sample.json))));
     let (note, mut arena) = (note(), EventArena::new());
     let event = Event::parse(&note.json, &mut arena)?;
-    filter.parse(&message.json)?;
+    filter.parse(&sample.json)?;
     meter.measure(MATCH, || consume_value(filter.matches(black_box(&event))));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! A library to measure.
 
-use super::messages::CodecSample;
+use super::messages::CodecCase;
 use super::meter::CodecMeter;
 use crate::report::Column;
 
@@ -12,6 +12,6 @@ pub struct Library {
     pub allocations: Column,
     /// The column of the ratio of Hark's time to this library's.
     pub ratio: Column,
-    /// Measures each operation that the library has, on one message.
-    pub measure: fn(&CodecSample, &mut CodecMeter) -> anyhow::Result<()>,
+    /// Measures each operation that the library has, on the messages of a case.
+    pub measure: fn(&CodecCase, &mut CodecMeter) -> anyhow::Result<()>,
 }

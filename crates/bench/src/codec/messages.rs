@@ -1,15 +1,23 @@
-//! The messages for measuring a codec. The messages are the same in every run.
+//! The single messages for measuring a codec. The messages are the same in every run.
 
 use hark_codec::crypto::{KeyPair, sha256};
 use hark_codec::hex;
 use hark_codec::nostr::EventDraft;
 
+/// The messages of a few rows: a single message, or many events of a mix.
+pub struct CodecCase {
+    /// The name in the table.
+    pub name: String,
+    /// Events or filters.
+    pub what: CodecSampleKind,
+    /// The messages. A figure is the mean of all of these messages.
+    pub samples: Vec<CodecSample>,
+}
+
 /// One message.
 pub struct CodecSample {
-    /// The name in the table.
-    pub name: &'static str,
-    /// Event or filter.
-    pub what: CodecSampleKind,
+    /// The name in tables and errors.
+    pub name: String,
     /// The message as JSON, in the spelling that Hark writes.
     pub json: Vec<u8>,
     /// The event in another spelling, so that no part can be copied unchanged. Empty for filters.
@@ -25,15 +33,30 @@ pub enum CodecSampleKind {
     Filter,
 }
 
-/// Returns all messages, the small note first.
-pub(super) fn all() -> Vec<CodecSample> {
-    let mut all = vec![note(), profile(), follow_list(), article(), tagged()];
+impl CodecSample {
+    /// Makes a sample of an event that is in the spelling that Hark writes.
+    pub(super) fn of_event(name: impl Into<String>, json: Vec<u8>) -> Self {
+        let respelled = respell(&json);
+        Self { name: name.into(), json, respelled }
+    }
+}
+
+/// Returns a case for each message, the small note first.
+pub(super) fn all() -> Vec<CodecCase> {
+    let single = |what| {
+        move |sample: CodecSample| CodecCase {
+            name: sample.name.clone(),
+            what,
+            samples: vec![sample],
+        }
+    };
+    let events = [note(), profile(), follow_list(), article(), tagged()];
     let authors: Vec<String> = (0..200).map(|n| format!("\"{}\"", key(n))).collect();
     let home = format!(r#"{{"authors":[{}],"kinds":[1,6,30023],"limit":50}}"#, authors.join(","));
     let thread = format!(r##"{{"#e":[{}],"limit":20}}"##, authors[..75].join(","));
-    all.push(filter("home of 200 authors", home));
-    all.push(filter("thread of 75 ids", thread));
-    all
+    let filters = [filter("home of 200 authors", home), filter("thread of 75 ids", thread)];
+    let events = events.into_iter().map(single(CodecSampleKind::Event));
+    events.chain(filters.into_iter().map(single(CodecSampleKind::Filter))).collect()
 }
 
 /// Makes the small note, a reply in a thread.
@@ -85,12 +108,11 @@ fn key(n: u32) -> String {
     String::from_utf8_lossy(&digits).into_owned()
 }
 
-fn event(name: &'static str, kind: u16, tags: &[&[&str]], content: &str) -> CodecSample {
+fn event(name: &str, kind: u16, tags: &[&[&str]], content: &str) -> CodecSample {
     let keys = KeyPair::from_secret([7; 32]).expect("a secret key");
     let mut json = Vec::new();
     EventDraft { created_at: 1_700_000_000, kind, tags, content }.sign(&keys, &mut json);
-    let respelled = respell(&json);
-    CodecSample { name, what: CodecSampleKind::Event, json, respelled }
+    CodecSample::of_event(name, json)
 }
 
 /// Adds white space to the tags, and writes the content's first `o` as an unnecessary escape.
@@ -102,13 +124,8 @@ fn respell(json: &[u8]) -> Vec<u8> {
     format!(r#"{front}"content":{content}"#).into_bytes()
 }
 
-fn filter(name: &'static str, json: String) -> CodecSample {
-    CodecSample {
-        name,
-        what: CodecSampleKind::Filter,
-        json: json.into_bytes(),
-        respelled: Vec::new(),
-    }
+fn filter(name: &str, json: String) -> CodecSample {
+    CodecSample { name: name.into(), json: json.into_bytes(), respelled: Vec::new() }
 }
 
 #[cfg(test)]
@@ -118,9 +135,11 @@ mod tests {
 
     #[test]
     fn every_message_is_what_its_name_says_in_both_spellings() {
-        for message in all() {
-            let CodecSample { name, what, json, respelled } = &message;
-            if *what == CodecSampleKind::Filter {
+        for case in all() {
+            let [CodecSample { name, json, respelled }] = &case.samples[..] else {
+                panic!("{}: not a single message", case.name)
+            };
+            if case.what == CodecSampleKind::Filter {
                 Filter::default().parse(json).unwrap();
                 continue;
             }
@@ -134,7 +153,7 @@ mod tests {
             same.write_json(&mut rewritten);
             assert!(written == *json && rewritten == *json, "{name}");
         }
-        let sizes: Vec<usize> = all().iter().map(|message| message.json.len()).collect();
+        let sizes: Vec<usize> = all().iter().map(|case| case.samples[0].json.len()).collect();
         assert!(sizes[0].abs_diff(700) < 50 && sizes[3].abs_diff(8_192) < 400, "{sizes:?}");
         assert!(sizes[4].abs_diff(4_096) < 200, "{sizes:?}");
     }

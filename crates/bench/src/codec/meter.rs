@@ -8,8 +8,10 @@ const ROUNDS: usize = 31;
 /// Minimum duration of a round, in µs.
 const ROUND_US: u128 = 1_000;
 
-/// Collects the figures of one library for one message.
+/// Collects the figures of one library for the messages of a case.
 pub struct CodecMeter {
+    /// The number of messages that one run of an operation processes.
+    messages: usize,
     allocations: Option<fn() -> usize>,
     figures: Vec<Figure>,
 }
@@ -19,26 +21,27 @@ pub struct CodecMeter {
 pub struct Figure {
     /// The name of the operation.
     pub operation: &'static str,
-    /// The time of one run, in ns: the median of many rounds.
+    /// The time for one message, in ns: the median of many rounds.
     pub ns: f64,
-    /// The allocations of one run, once the buffers have reached their final size. `None` if they
+    /// The allocations for one message, once the buffers have reached their final size. `None` if they
     /// were not counted.
     pub allocations: Option<f64>,
 }
 
 impl CodecMeter {
-    pub(super) fn new(allocations: Option<fn() -> usize>) -> Self {
-        Self { allocations, figures: Vec::new() }
+    pub(super) fn new(messages: usize, allocations: Option<fn() -> usize>) -> Self {
+        Self { messages, allocations, figures: Vec::new() }
     }
 
-    /// Measures `run` and adds its figure.
+    /// Measures `run`, which processes all messages of the case, and adds its figure.
     pub fn measure(&mut self, operation: &'static str, mut run: impl FnMut()) {
+        let messages = self.messages as f64;
         // In the first run, the buffers grow to their final size.
         run();
         let allocations = self.allocations.map(|count| {
             let before = count();
             run();
-            (count() - before) as f64
+            (count() - before) as f64 / messages
         });
         let mut times = 1_u32;
         while round(times, &mut run).as_micros() < ROUND_US {
@@ -46,7 +49,7 @@ impl CodecMeter {
         }
         let mut rounds: Vec<_> = (0..ROUNDS).map(|_| round(times, &mut run)).collect();
         rounds.sort_unstable();
-        let ns = rounds[ROUNDS / 2].as_nanos() as f64 / f64::from(times);
+        let ns = rounds[ROUNDS / 2].as_nanos() as f64 / f64::from(times) / messages;
         self.figures.push(Figure { operation, ns, allocations });
     }
 

@@ -1,5 +1,5 @@
 //! `hark bench codec`: the cost of reading, writing, hashing, verifying and encoding one message,
-//! compared with other libraries in the same run.
+//! compared with other libraries in the same run. The messages are single ones, and a mix of events.
 //!
 //! The command measures Hark and serde_json. `cargo bench -p hark-bench --bench codec` also
 //! measures the `nostr` crate and counts allocations, with code that is not shipped.
@@ -9,20 +9,22 @@ mod hark;
 mod library;
 mod messages;
 mod meter;
+mod mix;
 mod owned;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
 
 pub use library::Library;
-pub use messages::{CodecSample, CodecSampleKind, follow_list, note};
+pub use messages::{CodecCase, CodecSample, CodecSampleKind, follow_list, note};
 use meter::Figure;
 pub use meter::{CodecMeter, consume_value};
 use operation::{FIELDS, LABELS, MATCH, VERIFY};
 
-use crate::args::OutputArgs;
+use crate::args::{OutputArgs, at_least_one};
 use crate::report::{BenchReport, Column};
 
 /// The names of the measured operations, the same for all libraries.
@@ -45,6 +47,8 @@ pub mod operation {
     pub const FIELDS: &str = "binary fields";
     /// Iterates over every label of the binary form.
     pub const LABELS: &str = "binary labels";
+    /// Parses, then encodes in the binary form.
+    pub const STORE: &str = "JSON to binary";
     /// Parses, then writes.
     pub const JSON_TRIP: &str = "JSON to JSON";
     /// Parses, encodes, reads the fields and copies the JSON out.
@@ -56,6 +60,14 @@ pub mod operation {
 /// `hark bench codec`
 #[derive(Debug, Args)]
 pub struct CodecArgs {
+    /// The events to measure, one a line; events are generated if no file is given
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+
+    /// How many events of the file to measure, or how many to generate
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = at_least_one)]
+    events: usize,
+
     /// Measure only messages with this text in their names
     #[arg(long = "message", value_name = "NAME", default_value = "")]
     message: String,
@@ -72,9 +84,13 @@ pub fn run(
     others: &[Library],
     allocations: Option<fn() -> usize>,
 ) -> anyhow::Result<ExitCode> {
+    let cases = cases(args)?;
     let runs: anyhow::Result<Vec<BenchReport>> =
-        (0..args.output.runs).map(|_| measure(&args.message, others, allocations)).collect();
+        (0..args.output.runs.max(1)).map(|_| measure(&cases, others, allocations)).collect();
     let mut report = BenchReport::median(runs?).context("nothing was measured")?;
+    if let Some(mix) = cases.iter().find(|case| case.samples.len() > 1) {
+        report.setting("events", mix.samples.len());
+    }
     goals::judge(&mut report);
     if allocations.is_none() {
         let command = "cargo bench -p hark-bench --bench codec";
@@ -83,8 +99,24 @@ pub fn run(
     args.output.publish(report)
 }
 
+/// Returns the cases with the wanted text in their names.
+fn cases(args: &CodecArgs) -> anyhow::Result<Vec<CodecCase>> {
+    let mut cases = messages::all();
+    cases.push(match &args.file {
+        Some(file) => mix::of_file(file, args.events)?,
+        None => mix::generated(args.events)?,
+    });
+    let only = &*args.message;
+    if !cases.iter().any(|case| case.name.contains(only)) {
+        let names: Vec<_> = cases.iter().map(|case| format!("  {}", case.name)).collect();
+        bail!("no message has `{only}` in its name. There are:\n{}", names.join("\n"));
+    }
+    cases.retain(|case| case.name.contains(only));
+    Ok(cases)
+}
+
 fn measure(
-    only: &str,
+    cases: &[CodecCase],
     others: &[Library],
     allocations: Option<fn() -> usize>,
 ) -> anyhow::Result<BenchReport> {
@@ -97,24 +129,20 @@ fn measure(
         columns.push(library.ratio);
     }
     let mut report = BenchReport::new("codec", &columns);
-    let messages = messages::all();
-    if !messages.iter().any(|message| message.name.contains(only)) {
-        let names: Vec<_> = messages.iter().map(|message| format!("  {}", message.name)).collect();
-        bail!("no message has `{only}` in its name. There are:\n{}", names.join("\n"));
-    }
-    for message in messages.iter().filter(|message| message.name.contains(only)) {
+    for case in cases {
         let figures_of = |library: &Library| {
-            let mut meter = CodecMeter::new(allocations);
-            (library.measure)(message, &mut meter).map(|()| meter.figures())
+            let mut meter = CodecMeter::new(case.samples.len(), allocations);
+            (library.measure)(case, &mut meter).map(|()| meter.figures())
         };
         let beside: anyhow::Result<Vec<_>> =
             others.iter().map(|library| figures_of(library)).collect();
         let beside = beside?;
+        let bytes: usize = case.samples.iter().map(|sample| sample.json.len()).sum();
+        let bytes = bytes as f64 / case.samples.len() as f64;
         for own in figures_of(&hark::LIBRARY)? {
             let whole = ![VERIFY, FIELDS, LABELS, MATCH].contains(&own.operation);
-            let speed = message.json.len() as f64 * 1_000.0 / own.ns;
-            let mut row =
-                vec![Some(message.json.len() as f64), Some(own.ns), whole.then_some(speed)];
+            let speed = bytes * 1_000.0 / own.ns;
+            let mut row = vec![Some(bytes), Some(own.ns), whole.then_some(speed)];
             let count = |figure: Option<&Figure>| {
                 allocations.map(|_| figure.and_then(|figure| figure.allocations))
             };
@@ -125,13 +153,13 @@ fn measure(
                 row.extend(count(figure));
                 row.push(figure.map(|figure| own.ns / figure.ns));
             }
-            report.row(format!("{}: {}", message.name, own.operation), &row);
+            report.row(format!("{}: {}", case.name, own.operation), &row);
         }
     }
     Ok(report)
 }
 
-/// The size of the message as JSON.
+/// The mean size of the messages as JSON.
 const BYTES: Column = Column::plain("bytes", "JSON", "bytes");
 /// The size divided by Hark's time. Left out for operations that do not touch the whole message.
 const SPEED: Column = Column::plain("mb_per_s", "speed", "MB/s");

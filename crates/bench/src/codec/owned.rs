@@ -7,7 +7,7 @@ use hark_codec::crypto::sha256;
 use serde::{Deserialize, Serialize};
 
 use super::operation::{CANONICAL, ID, JSON_TRIP, PARSE, REWRITE, WRITE};
-use super::{CodecMeter, CodecSample, CodecSampleKind, Column, Library, consume_value};
+use super::{CodecCase, CodecMeter, CodecSampleKind, Column, Library, consume_value};
 
 pub(super) const LIBRARY: Library = Library {
     ns: Column::plain("serde_json_ns", "serde_json", "ns"),
@@ -41,37 +41,52 @@ impl OwnedEvent {
     }
 }
 
-fn measure(message: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {
-    if message.what != CodecSampleKind::Event {
+fn measure(case: &CodecCase, meter: &mut CodecMeter) -> anyhow::Result<()> {
+    if case.what != CodecSampleKind::Event {
         return Ok(());
     }
-    let json = message.json.as_slice();
     let parse = |json| serde_json::from_slice::<OwnedEvent>(black_box(json));
-    let (event, other, mut out) = (parse(json)?, parse(&message.respelled)?, Vec::new());
+    let (mut events, mut others, mut out) = (Vec::new(), Vec::new(), Vec::new());
+    for sample in &case.samples {
+        let event = parse(&sample.json)?;
+        event.write(&mut out);
+        ensure!(out == sample.json, "{}: serde_json writes it otherwise", sample.name);
+        events.push(event);
+        others.push(parse(&sample.respelled)?);
+    }
 
-    meter.measure(PARSE, || consume_value(parse(json)));
-    meter.measure(WRITE, || {
-        black_box(&event).write(&mut out);
-        black_box(&out);
+    meter.measure(PARSE, || {
+        for sample in &case.samples {
+            consume_value(parse(&sample.json));
+        }
     });
-    ensure!(out == json, "{}: serde_json writes it otherwise", message.name);
-    meter.measure(REWRITE, || {
-        black_box(&other).write(&mut out);
-        black_box(&out);
-    });
+    for (operation, events) in [(WRITE, &events), (REWRITE, &others)] {
+        meter.measure(operation, || {
+            for event in events {
+                black_box(event).write(&mut out);
+                black_box(&out);
+            }
+        });
+    }
     meter.measure(CANONICAL, || {
-        black_box(&event).write_canonical(&mut out);
-        black_box(&out);
+        for event in &events {
+            black_box(event).write_canonical(&mut out);
+            black_box(&out);
+        }
     });
     meter.measure(ID, || {
-        black_box(&event).write_canonical(&mut out);
-        black_box(sha256(&out));
+        for event in &events {
+            black_box(event).write_canonical(&mut out);
+            black_box(sha256(&out));
+        }
     });
     meter.measure(JSON_TRIP, || {
-        if let Ok(event) = parse(json) {
-            event.write(&mut out);
+        for sample in &case.samples {
+            if let Ok(event) = parse(&sample.json) {
+                event.write(&mut out);
+            }
+            black_box(&out);
         }
-        black_box(&out);
     });
     Ok(())
 }
