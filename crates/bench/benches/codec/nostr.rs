@@ -1,15 +1,18 @@
-//! Measures the `nostr` crate through its public functions.
+//! Measures the `nostr` crate through its public functions, and the `negentropy` crate, with which
+//! nostr-sdk compares sets of events.
 
 use std::hint::black_box;
 
 use anyhow::{Context, ensure};
 use hark_bench::codec::operation::{
-    CANONICAL, ID, JSON_TRIP, MATCH, PARSE, REWRITE, VERIFY, WRITE,
+    CANONICAL, COMPARE, ID, JSON_TRIP, MATCH, PARSE, REWRITE, VERIFY, WRITE,
 };
 use hark_bench::codec::{
-    CodecCase, CodecMeter, CodecSample, CodecSampleKind, Library, consume_value, note,
+    CodecCase, CodecMeter, CodecSample, CodecSampleKind, FRAME_BYTES, Library, comparison_sides,
+    consume_value, note,
 };
 use hark_bench::report::Column;
+use negentropy::{Id, Negentropy, NegentropyStorageVector};
 use nostr::filter::MatchEventOptions;
 use nostr::{Event, EventId, Filter, JsonUtil};
 
@@ -84,7 +87,43 @@ fn events(samples: &[CodecSample], meter: &mut CodecMeter) -> anyhow::Result<()>
             consume_value(event.map(|event| event.as_json()));
         }
     });
+    if samples.len() > 1 {
+        let item =
+            |event: &Event| (event.created_at.as_secs(), Id::from_byte_array(event.id.to_bytes()));
+        let items: Vec<_> = events.iter().map(item).collect();
+        let (ours, theirs) = comparison_sides(&items);
+        let expected = items.len() * 2 - ours.len() - theirs.len();
+        let found = differences(&ours, &theirs)?;
+        ensure!(found == expected, "negentropy found {found} differences, not {expected}");
+        meter.measure(COMPARE, || {
+            consume_value(differences(black_box(&ours), black_box(&theirs)));
+        });
+    }
     Ok(())
+}
+
+/// Compares two sets, and returns the number of their differences. A difference may be found twice.
+fn differences(ours: &[(u64, Id)], theirs: &[(u64, Id)]) -> anyhow::Result<usize> {
+    let set = |items: &[(u64, Id)]| {
+        let mut set = NegentropyStorageVector::with_capacity(items.len());
+        for (time, id) in items {
+            set.insert(*time, *id)?;
+        }
+        set.seal()?;
+        Negentropy::owned(set, FRAME_BYTES as u64)
+    };
+    let (mut initiator, mut responder) = (set(ours)?, set(theirs)?);
+    let (mut have, mut need) = (Vec::new(), Vec::new());
+    let mut next = Some(initiator.initiate()?);
+    while let Some(message) = next {
+        let answer = responder.reconcile(&message)?;
+        next = initiator.reconcile_with_ids(&answer, &mut have, &mut need)?;
+    }
+    for found in [&mut have, &mut need] {
+        found.sort_unstable();
+        found.dedup();
+    }
+    Ok(have.len() + need.len())
 }
 
 fn filter(sample: &CodecSample, meter: &mut CodecMeter) -> anyhow::Result<()> {

@@ -12,7 +12,9 @@ use super::operation::{
     BINARY_TRIP, CANONICAL, ENCODE, FIELDS, ID, JSON_TRIP, LABELS, MATCH, PARSE, REWRITE, STORE,
     VERIFY, WRITE,
 };
-use super::{CodecCase, CodecMeter, CodecSample, CodecSampleKind, Column, Library, consume_value};
+use super::{
+    CodecCase, CodecMeter, CodecSample, CodecSampleKind, Column, Library, comparison, consume_value,
+};
 
 pub(super) const LIBRARY: Library = Library {
     ns: Column::plain("ns", "hark", "ns"),
@@ -146,6 +148,9 @@ fn events(samples: &[CodecSample], meter: &mut CodecMeter) -> anyhow::Result<()>
             }
         }
     });
+    if samples.len() > 1 {
+        comparison::measure(&events, meter)?;
+    }
     Ok(())
 }
 

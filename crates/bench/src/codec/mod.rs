@@ -4,6 +4,7 @@
 //! The command measures Hark and serde_json. `cargo bench -p hark-bench --bench codec` also
 //! measures the `nostr` crate and counts allocations, with code that is not shipped.
 
+mod comparison;
 mod goals;
 mod hark;
 mod library;
@@ -18,11 +19,12 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 
+pub use comparison::{FRAME_BYTES, comparison_sides};
 pub use library::Library;
 pub use messages::{CodecCase, CodecSample, CodecSampleKind, follow_list, note};
 use meter::Figure;
 pub use meter::{CodecMeter, consume_value};
-use operation::{FIELDS, LABELS, MATCH, VERIFY};
+use operation::{COMPARE, FIELDS, LABELS, MATCH, VERIFY};
 
 use crate::args::{OutputArgs, at_least_one};
 use crate::report::{BenchReport, Column};
@@ -53,6 +55,8 @@ pub mod operation {
     pub const JSON_TRIP: &str = "JSON to JSON";
     /// Parses, encodes, reads the fields and copies the JSON out.
     pub const BINARY_TRIP: &str = "JSON to binary to JSON";
+    /// Compares two sets of events (NIP-77). Only for a mix, with the time for each event.
+    pub const COMPARE: &str = "comparison";
     /// Checks whether an event matches a filter.
     pub const MATCH: &str = "match";
 }
@@ -140,7 +144,7 @@ fn measure(
         let bytes: usize = case.samples.iter().map(|sample| sample.json.len()).sum();
         let bytes = bytes as f64 / case.samples.len() as f64;
         for own in figures_of(&hark::LIBRARY)? {
-            let whole = ![VERIFY, FIELDS, LABELS, MATCH].contains(&own.operation);
+            let whole = ![VERIFY, FIELDS, LABELS, COMPARE, MATCH].contains(&own.operation);
             let speed = bytes * 1_000.0 / own.ns;
             let mut row = vec![Some(bytes), Some(own.ns), whole.then_some(speed)];
             let count = |figure: Option<&Figure>| {
