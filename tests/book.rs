@@ -91,7 +91,7 @@ fn is_program(word: &str) -> bool {
 fn texts() -> Vec<(String, String)> {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut names = vec!["README.md".to_owned()];
-    for folder in ["docs", "docs/internals"] {
+    for folder in ["docs", "docs/internals", "docs/performance"] {
         for entry in fs::read_dir(tree.join(folder)).expect("a directory of ours") {
             let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
             if Path::new(&name).extension() == Some("md".as_ref()) && name != "SUMMARY.md" {

@@ -64,7 +64,7 @@ pub mod operation {
 /// `hark bench codec`
 #[derive(Debug, Args)]
 pub struct CodecArgs {
-    /// The events to measure, one a line; events are generated if no file is given
+    /// The events to measure, one a line [default: the events of `hark bench gen`]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
 
