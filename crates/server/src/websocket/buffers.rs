@@ -140,12 +140,19 @@ pub(super) struct WriteBuffer {
     sent: usize,
     /// The time since which the connection accepts no bytes.
     stalled: Option<Instant>,
+    /// Whether the stream may hold bytes that it has accepted and not sent, as TLS does.
+    needs_flush: bool,
 }
 
 impl WriteBuffer {
     /// Bytes not sent yet.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.sent
+    }
+
+    /// Whether bytes wait here or in the stream.
+    pub(super) fn is_pending(&self) -> bool {
+        self.len() > 0 || self.needs_flush
     }
 
     /// The time since which the connection accepts nothing although bytes wait to be sent.
@@ -181,7 +188,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Sends all buffered bytes.
+    /// Sends all buffered bytes, and the bytes that the stream has buffered.
     pub(super) fn poll_send(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin),
@@ -197,11 +204,25 @@ impl WriteBuffer {
             self.stalled = None;
             match written? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                count => self.sent += count,
+                count => {
+                    self.sent += count;
+                    self.needs_flush = true;
+                }
             }
         }
-        self.sent = 0;
-        cache_spare(std::mem::take(&mut self.bytes));
+        if !self.bytes.is_empty() {
+            self.sent = 0;
+            cache_spare(std::mem::take(&mut self.bytes));
+        }
+        if self.needs_flush {
+            let Poll::Ready(flushed) = Pin::new(stream).poll_flush(cx) else {
+                self.stalled.get_or_insert_with(Instant::now);
+                return Poll::Pending;
+            };
+            self.stalled = None;
+            flushed?;
+            self.needs_flush = false;
+        }
         Poll::Ready(Ok(()))
     }
 }

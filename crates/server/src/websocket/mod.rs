@@ -249,7 +249,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
 
     /// Writes the buffered frames to the connection.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.outbox.len() > 0 {
+        if self.outbox.is_pending() {
             ready!(self.outbox.poll_send(&mut self.stream, cx))?;
             self.pongs_waiting = 0;
         }
