@@ -11,6 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::config::{self, Config, FileState, FileWatch, LOOK_EVERY, setups};
 use crate::log::ServerLog;
 use crate::notify;
+use crate::print;
 use crate::stores::address_forms;
 use crate::stores::embedded::space_bounds;
 
@@ -127,6 +128,14 @@ impl ConfigWatch {
         }
         tracing::info!("the configuration was read again, and is in force");
         let mut lines = Vec::new();
+        match self.server.read_certificate() {
+            Ok(Some(expires_s)) => {
+                lines.push(format!("now with a certificate until {}", print::moment(expires_s)));
+            }
+            Ok(None) => {}
+            // The server logs the fault.
+            Err(fault) => lines.push(format!("the certificate stays the old one: {fault}")),
+        }
         for (change, is_live) in config.changes(&self.config) {
             if is_live {
                 tracing::info!("now {change}");

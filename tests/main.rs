@@ -23,5 +23,7 @@ mod public;
 mod served;
 mod stores;
 mod takeover;
+#[cfg(feature = "tls")]
+mod tls;
 mod waku;
 mod whisper;

@@ -8,6 +8,7 @@ use clap::Args;
 use hark_archive::store::StoreStats;
 use hark_server::ListenAddress;
 use hark_server::listener::files_for_connections;
+use hark_server::tls::{self, PresentedCertificate, TlsOptions};
 use hark_store_embedded::backup::BackupCatalog;
 use hark_store_embedded::disk::RealDisk;
 use serde_json::json;
@@ -39,6 +40,8 @@ const SERVICE_BACKUP: &str = "/var/lib/hark-backup";
 const BACKUP_OLD: Duration = Duration::from_hours(3 * 24);
 /// Free bytes below which the disk needs attention at once.
 const FREE_MIN: u64 = 512 << 20;
+/// Time before the end of a certificate from which a missing renewal is reported.
+const RENEWAL_LATE: Duration = Duration::from_hours(14 * 24);
 /// How far in the future the newest record may be before the clock is doubted.
 const AHEAD_MAX: Duration = Duration::from_hours(1);
 /// How long the server may take to answer.
@@ -89,7 +92,10 @@ pub(crate) fn run(args: &DoctorArgs, location: &ArchiveLocation) -> anyhow::Resu
     configuration(location, &mut found);
     let stats = archive(location, &mut found);
     let at = args.at.clone().map_or_else(|| healthz::served_at(&location.config), Ok)?;
-    server(&at, location, &mut found);
+    let presented = server(&at, location, &mut found);
+    if let Some(options) = location.config.tls_options() {
+        certificate(&options, presented, location, &mut found);
+    }
     if let Some(stats) = &stats {
         disk(stats, location, &mut found);
         clock(stats, location, &mut found);
@@ -153,8 +159,16 @@ fn archive(location: &ArchiveLocation, found: &mut Findings) -> Option<StoreStat
     }
 }
 
-fn server(at: &ListenAddress, location: &ArchiveLocation, found: &mut Findings) {
-    match healthz::ask(at, PATIENCE).ok().as_deref().and_then(healthz::parse) {
+/// Checks the health of the server. Returns the server's certificate; `None` without TLS or without
+/// an answer.
+fn server(
+    at: &ListenAddress,
+    location: &ArchiveLocation,
+    found: &mut Findings,
+) -> Option<PresentedCertificate> {
+    let has_tls = healthz::speaks_tls(&location.config, at);
+    let answer = healthz::ask(at, has_tls, PATIENCE).ok();
+    match answer.as_ref().and_then(|answer| healthz::parse(&answer.text)) {
         None => {
             let running = location.control().is_ok_and(|server| server.is_some());
             let (verdict, text) = if running {
@@ -185,6 +199,42 @@ fn server(at: &ListenAddress, location: &ArchiveLocation, found: &mut Findings) 
             }
         }
     }
+    answer.and_then(|answer| answer.certificate)
+}
+
+/// Checks the certificate that the server presents, or else the certificate in the files.
+fn certificate(
+    files: &TlsOptions,
+    presented: Option<PresentedCertificate>,
+    location: &ArchiveLocation,
+    found: &mut Findings,
+) {
+    let presented = match presented.map_or_else(|| tls::read_pair(files), Ok) {
+        Ok(presented) => presented,
+        Err(fault) => return found.add("certificate", Verdict::Wrong, fault.to_string()),
+    };
+    let (now_s, expires_s) = (now_s(), presented.expires_s());
+    let expires = print::moment(expires_s);
+    if expires_s <= now_s {
+        let text = format!(
+            "expired at {expires}, so clients refuse it; renew the certificate, which the server \
+             reads within a minute"
+        );
+        return found.add("certificate", Verdict::Wrong, text);
+    }
+    let host = location.config.url_host();
+    if let Some(host) = host.filter(|host| !presented.is_for(host)) {
+        let text = format!(
+            "is not for {host}, the host of [info] url, so clients refuse it; get a certificate for \
+             this name"
+        );
+        return found.add("certificate", Verdict::Wrong, text);
+    }
+    if expires_s - now_s < RENEWAL_LATE.as_secs() {
+        let text = format!("expires at {expires}; check that it is renewed before");
+        return found.add("certificate", Verdict::Advice, text);
+    }
+    found.add("certificate", Verdict::Fine, format!("expires at {expires}"));
 }
 
 /// Whether one of these units of systemd is installed, and serves the archive in `data`.
@@ -254,11 +304,19 @@ fn address(location: &ArchiveLocation, found: &mut Findings) {
                     such as wss://relay.example";
         return found.add("address", Verdict::Advice, text);
     };
-    let is_behind_proxy = url.starts_with("wss://");
+    let (has_tls, is_secure) = (config.tls.is_enabled(), url.starts_with("wss://"));
+    if has_tls && !is_secure {
+        let text = format!(
+            "{url} is without TLS, but the relay speaks TLS alone; [info] url needs wss://, unless \
+             clients come by a proxy at a Unix socket"
+        );
+        return found.add("address", Verdict::Advice, text);
+    }
+    let is_behind_proxy = is_secure && !has_tls;
     if is_behind_proxy && config.proxies.trusted.is_empty() {
         let text = format!(
             "{url} needs a proxy for TLS, but server.trusted_proxies is empty, so all clients \
-             count as one address; name the proxy's address, such as \"127.0.0.1\""
+             count as one address; name the proxy's address, such as \"127.0.0.1\", or set [tls]"
         );
         return found.add("address", Verdict::Wrong, text);
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use hark_server::tls::{self, PresentedCertificate};
 use hark_server::{ListenAddress, unix_socket};
 use serde_json::json;
 
@@ -41,9 +42,18 @@ pub(crate) struct HealthzArgs {
 /// Maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
+/// The answer of a server.
+pub(crate) struct HealthAnswer {
+    /// The whole answer.
+    pub(crate) text: String,
+    /// The certificate of the server; `None` without TLS.
+    pub(crate) certificate: Option<PresentedCertificate>,
+}
+
 pub(crate) fn run(args: &HealthzArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let at = args.at.clone().map_or_else(|| served_at(&location.config), Ok)?;
-    let found = health(&at, Duration::from_secs(args.timeout));
+    let has_tls = speaks_tls(&location.config, &at);
+    let found = health(&at, has_tls, Duration::from_secs(args.timeout));
     let status = found.as_ref().ok().map(|(status, _)| *status);
     let is_healthy = status == Some(200);
     if args.json {
@@ -60,10 +70,10 @@ pub(crate) fn run(args: &HealthzArgs, location: &ArchiveLocation) -> anyhow::Res
 }
 
 /// Returns the status and the body of the server's answer.
-fn health(at: &ListenAddress, timeout: Duration) -> anyhow::Result<(u16, String)> {
-    let answer =
-        ask(at, timeout).with_context(|| format!("the server at {at} does not answer /healthz"))?;
-    let Some((status, body)) = parse(&answer) else {
+fn health(at: &ListenAddress, has_tls: bool, timeout: Duration) -> anyhow::Result<(u16, String)> {
+    let answer = ask(at, has_tls, timeout)
+        .with_context(|| format!("the server at {at} does not answer /healthz"))?;
+    let Some((status, body)) = parse(&answer.text) else {
         bail!("the program that answers at {at} is no HTTP server");
     };
     Ok((status, body.to_owned()))
@@ -83,6 +93,13 @@ pub(crate) fn served_at(config: &Config) -> anyhow::Result<ListenAddress> {
     })
 }
 
+/// Whether the server of this configuration speaks TLS at an address.
+pub(crate) fn speaks_tls(config: &Config, at: &ListenAddress) -> bool {
+    let metrics = config.metrics.listen.map(|addr| ListenAddress::Ip(reached(addr)));
+    let is_unix = matches!(at, ListenAddress::Unix(_));
+    config.tls.is_enabled() && !is_unix && metrics.as_ref() != Some(at)
+}
+
 /// Returns the status and the body of an answer, or `None` if the answer is not HTTP.
 pub(crate) fn parse(answer: &str) -> Option<(u16, &str)> {
     let status = answer.split(' ').nth(1)?.parse().ok()?;
@@ -100,19 +117,37 @@ fn reached(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// Returns the whole answer to a request for `/healthz`. If `at` has a host name, the request goes
-/// to the first resolved address that accepts a connection.
-pub(crate) fn ask(at: &ListenAddress, timeout: Duration) -> std::io::Result<String> {
-    if let ListenAddress::Unix(path) = at {
-        let stream = unix_socket::connect(path)?;
-        stream.set_read_timeout(Some(timeout))?;
-        stream.set_write_timeout(Some(timeout))?;
-        return exchange(stream, "localhost");
+/// Returns the whole answer to a request for `/healthz`. If the address is a name, the first of its
+/// addresses that accepts a connection is asked. The certificate of a server is not verified.
+pub(crate) fn ask(
+    at: &ListenAddress,
+    has_tls: bool,
+    timeout: Duration,
+) -> std::io::Result<HealthAnswer> {
+    let plain = |text| HealthAnswer { text, certificate: None };
+    let name = match at {
+        ListenAddress::Unix(path) => {
+            let stream = unix_socket::connect(path)?;
+            stream.set_read_timeout(Some(timeout))?;
+            stream.set_write_timeout(Some(timeout))?;
+            return exchange(stream, "localhost").map(plain);
+        }
+        ListenAddress::Ip(addr) => addr.ip().to_string(),
+        ListenAddress::Host(name, _) => name.clone(),
+    };
+    let host = at.to_string();
+    if has_tls {
+        match tls::connect(connect(at, timeout)?, &name) {
+            Ok((stream, presented)) => {
+                let text = exchange(stream, &host)?;
+                return Ok(HealthAnswer { text, certificate: Some(presented) });
+            }
+            // A server that waits for its database answers without TLS.
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {}
+            Err(error) => return Err(error),
+        }
     }
-    let stream = connect(at, timeout)?;
-    stream.set_read_timeout(Some(timeout))?;
-    stream.set_write_timeout(Some(timeout))?;
-    exchange(stream, &at.to_string())
+    exchange(connect(at, timeout)?, &host).map(plain)
 }
 
 fn exchange(mut stream: impl Read + Write, host: &str) -> std::io::Result<String> {
@@ -127,7 +162,11 @@ fn connect(at: &ListenAddress, timeout: Duration) -> std::io::Result<TcpStream> 
     let mut refused = None;
     for addr in at.resolve()? {
         match TcpStream::connect_timeout(&addr, timeout) {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => {
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))?;
+                return Ok(stream);
+            }
             Err(error) => refused = Some(error),
         }
     }

@@ -22,7 +22,7 @@ const NETWORKS: &str = "The networks to serve, separated by commas";
 const LISTEN: &str = "Address and port of the relay; 127.0.0.1 is for programs on this machine, such as a proxy, and \
      0.0.0.0 for every IPv4 address of the machine";
 const URL: &str = "The address that clients use, such as wss://relay.example, with which they authenticate; wss:// needs a \
-     proxy for TLS";
+     proxy for TLS, or [tls]";
 const NAME: &str = "The name of the relay, for clients and for the relay's page";
 const ARCHIVE: &str =
     "The archive: a directory for files, or the address of a database without a password";

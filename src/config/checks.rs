@@ -26,6 +26,7 @@ pub(super) fn faults(config: &Config, stores: &[AddressForm]) -> Vec<String> {
         let headers = Proxies::HEADERS.join(", ");
         faults.push(format!("[server] `proxy_header` must be one of {headers}"));
     }
+    faults.extend(config.tls.faults());
     faults.extend(listening(config));
     faults.extend(config.waku.faults());
     faults

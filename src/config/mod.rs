@@ -24,6 +24,7 @@ pub(crate) mod settings;
 mod sizes;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod typed;
 mod unused;
 mod value;

@@ -26,6 +26,15 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         },
     },
     SettingsSection {
+        name: "tls",
+        doc: "Certificate of the relay, for TLS without a proxy. All addresses in server.listen then speak wss:// and https://,\n# and not ws://. Unix sockets and server.metrics_listen have no TLS.",
+        settings: settings! {
+            "certificate" tls.certificate: "File with the certificate of the relay, followed by the certificates of its authority, in PEM, e.g. certbot's\nfullchain.pem. A relative path is in the directory of this file. A running server reads both files again within\na minute after a change, and at `hark reload`. Empty: no TLS.";
+            "key" tls.key: "File with the private key of the certificate, in PEM and without a password, e.g. certbot's privkey.pem.";
+            "rest" tls.rest: "Whether the REST APIs of Waku and Whisper speak https:// with this certificate, too.";
+        },
+    },
+    SettingsSection {
         name: "archive",
         doc: "The location of the archive, and the grouping of writes.",
         settings: settings! {
@@ -62,7 +71,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         settings: settings! {
             "connections_max" limits.connections_max [1, ANY] live: "Maximum number of connections at a time. Further connections are answered with HTTP status 503.";
             "connections_per_address_max" limits.connections_per_address_max [1, ANY] live: "Maximum number of connections of one address (of IPv6, of its first 64 bits) at a time. Further connections are\nanswered with HTTP status 429.";
-            "handshake_timeout_ms" limits.handshake_timeout_ms [1, MILLISECONDS] live: "Milliseconds that a connection may take to send its HTTP request head. After that time, the connection is\nclosed.";
+            "handshake_timeout_ms" limits.handshake_timeout_ms [1, MILLISECONDS] live: "Milliseconds that a connection may take for its TLS handshake, and then to send its HTTP request head. After that\ntime, the connection is closed.";
             "message_bytes_max" limits.message_bytes_max [1, 4 * MESSAGE] live: "Maximum size of a message from a client in bytes. A longer message ends the connection. A REQ, COUNT or NEG-OPEN\nhas at most 256 KiB or, if that is more, 80 bytes for each of filter_values_max.";
             "ping_after_s" limits.ping_after_s [0, SECONDS] live: "Seconds of silence after which the server sends a ping.";
             "idle_timeout_s" limits.idle_timeout_s [1, SECONDS] live: "Seconds of silence after which a connection is closed. A connection is also closed if its client reads none of\nthe waiting bytes for this time.";

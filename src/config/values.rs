@@ -17,6 +17,7 @@ use super::log::LogSettings;
 use super::policy::PolicyLists;
 use super::retention::{EraseBound, IntervalSeconds};
 use super::search::SearchSettings;
+use super::tls::TlsSettings;
 use super::waku::WakuSettings;
 use super::whisper::WhisperSettings;
 use crate::stores::StoreAddress;
@@ -27,6 +28,7 @@ pub struct Config {
     pub(crate) listen: Vec<ListenAddress>,
     pub(crate) metrics: MetricsDoor,
     pub(crate) proxies: Proxies,
+    pub(crate) tls: TlsSettings,
     pub(crate) deflate_from_bytes: usize,
     pub(crate) threads: ThreadCounts,
     pub(crate) data: PathBuf,
@@ -112,6 +114,7 @@ impl Default for Config {
             listen: vec![ListenAddress::Ip(SocketAddr::from((Ipv4Addr::LOCALHOST, 7777)))],
             metrics: MetricsDoor::default(),
             proxies: Proxies::default(),
+            tls: TlsSettings::default(),
             deflate_from_bytes: DEFLATE_FROM_BYTES,
             threads: ThreadCounts::default(),
             data: "data".into(),

@@ -3,13 +3,12 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::address::ClientAddress;
 use crate::clients::Clients;
+use crate::last_answer::send_last_answer;
 use crate::metrics::ConnectionRefusal;
 use crate::permits::{Permit, Permits};
 use crate::stream::ClientStream;
@@ -177,24 +176,9 @@ pub(crate) fn refusal_response(why: ConnectionRefusal) -> (StatusCode, &'static 
 }
 
 /// Sends the reason, without reading the request, and closes the connection.
-pub(crate) async fn send_refusal(mut stream: ClientStream, why: ConnectionRefusal) {
+pub(crate) async fn send_refusal(stream: ClientStream, why: ConnectionRefusal) {
     let (status, reason) = refusal_response(why);
-    let answer = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
-         Connection: close\r\nRetry-After: 10\r\n\r\n{reason}",
-        reason.len()
-    );
-    let saying = async {
-        stream.write_all(answer.as_bytes()).await?;
-        stream.shutdown().await?;
-        // The request is read and dropped. If the socket closed before the request arrives, the
-        // client would get a reset and lose the answer.
-        let mut rest = [0; 1024];
-        while stream.read(&mut rest).await? > 0 {}
-        std::io::Result::Ok(())
-    };
-    // A failure concerns only the client.
-    let _ = tokio::time::timeout(Duration::from_secs(1), saying).await;
+    send_last_answer(stream, status, "Retry-After: 10\r\n", reason).await;
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use crate::metrics::MetricsPage;
 use crate::settings::SharedSettings;
 use crate::sockets::{BoundSocket, UNIX_PEER, WantedSocket};
 use crate::stop::StopSignal;
+use crate::tls::TlsEndpoint;
 use crate::{Clients, ServeError, Shelf, blocking};
 
 /// The open endpoints of one network.
@@ -131,6 +132,10 @@ pub struct Host<'a> {
     pub(crate) answers: Answers,
     /// Rate limits are off, for tests and benches.
     pub unlimited: bool,
+    /// The TLS of the relay. `None` if the relay does not speak TLS.
+    pub(crate) tls: Option<Arc<TlsEndpoint>>,
+    /// The TLS of the REST doors. `None` if these doors do not speak TLS.
+    pub(crate) rest_tls: Option<Arc<TlsEndpoint>>,
     /// The takeover under way. `None` if this server does not take over.
     pub(crate) taking: Option<&'a mut Takeover>,
 }

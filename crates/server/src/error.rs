@@ -2,6 +2,7 @@
 
 use crate::admin::control::ControlError;
 use crate::settings::LimitsConflict;
+use crate::tls::TlsError;
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +65,9 @@ pub enum ServeError {
     /// The system gives no random bytes.
     #[error("cannot make a secret: {0}")]
     Random(getrandom::Error),
+    /// The certificate cannot be used.
+    #[error("cannot serve TLS: {0}")]
+    Tls(TlsError),
     /// The limits contradict each other.
     #[error("limits: {0}")]
     Limits(LimitsConflict),

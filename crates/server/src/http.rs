@@ -24,6 +24,7 @@ use crate::patience::TimedStream;
 use crate::rate::RateSource;
 use crate::sockets::ServedSockets;
 use crate::stop::StopSignal;
+use crate::stream::AcceptedStream;
 
 /// How long a client may stop reading an answer. After that, its connection ends.
 const TAKE_MAX: Duration = Duration::from_secs(10);
@@ -56,10 +57,16 @@ pub(crate) async fn serve<F, A>(
     A: Future<Output = Response> + Send + 'static,
 {
     let ended = stop.clone();
-    let serve = |stream, peer, entered: (ConnectionPermit, SessionGuard)| {
-        let (answer, stop, answers) = (answer.clone(), ended.clone(), answers.clone());
+    let serve = |accepted: AcceptedStream, peer, entered: (ConnectionPermit, SessionGuard)| {
+        let (answer, mut stop, answers) = (answer.clone(), ended.clone(), answers.clone());
         let of_connection = entered.0.address();
         async move {
+            let opened = tokio::select! {
+                biased;
+                opened = accepted.open() => opened,
+                () = stop.serving() => None,
+            };
+            let Some(stream) = opened else { return };
             let answer = move |request| {
                 let (answer, answers) = (answer(peer, request), answers.clone());
                 async move {

@@ -23,6 +23,7 @@ pub mod hosts;
 mod http;
 #[cfg(any(feature = "devp2p", feature = "libp2p"))]
 mod key_file;
+mod last_answer;
 pub mod limits;
 mod listen_address;
 pub mod listener;
@@ -43,6 +44,7 @@ pub mod shelf;
 mod sockets;
 pub mod stop;
 mod stream;
+pub mod tls;
 pub mod unix_socket;
 mod vital;
 pub mod waku;
@@ -64,6 +66,7 @@ pub use server::Server;
 pub use service::StoreLocation;
 pub use settings::{LimitsConflict, Settings, SettingsHandle};
 pub use shelf::Shelf;
+use tls::TlsOptions;
 pub use vital::vital;
 
 /// The control socket, by which other processes write to a running server, and takeovers.
@@ -86,6 +89,8 @@ pub struct ServerConfig {
     pub lock: Option<Arc<dyn TakeoverLock>>,
     /// The addresses that may read `/metrics`, and the address that serves this page.
     pub metrics: MetricsDoor,
+    /// The certificate of the doors. `None` if no door speaks TLS.
+    pub tls: Option<TlsOptions>,
     /// All limits. Can change while the server runs.
     pub limits: Limits,
     /// The addresses whose connections are accepted. Can change while the server runs.

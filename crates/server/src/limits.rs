@@ -15,8 +15,8 @@ pub struct Limits {
     /// Connections of one address (of IPv6, of its first 64 bits) at a time. One more connection is
     /// answered with HTTP status 429 and closed.
     pub connections_per_address_max: usize,
-    /// How long a connection may take to send its HTTP request head. After that, the connection is
-    /// closed.
+    /// How long a connection may take for its TLS handshake, and then to send its HTTP request
+    /// head. After that, the connection is closed.
     pub handshake_timeout_ms: u64,
     /// Bytes of one message from a client. A longer message closes the connection with code 1009.
     /// A question may have a bound of its own.

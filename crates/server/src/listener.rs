@@ -18,7 +18,9 @@ use crate::metrics::ConnectionRefusal;
 use crate::settings::SharedSettings;
 use crate::sockets::{BoundSocket, ServedSockets};
 use crate::stop::StopSignal;
+use crate::stream::AcceptedStream;
 pub use crate::stream::ClientStream;
+use crate::tls::TlsEndpoint;
 
 /// Maximum number of refused connections that get the reason at the same time. Further refused
 /// connections are closed without an answer.
@@ -68,6 +70,8 @@ pub struct Listener {
     addresses: Vec<ListenAddress>,
     connections: Arc<Connections>,
     settings: SharedSettings,
+    /// The TLS of the sockets for IP addresses. `None` for a door without TLS.
+    tls: Option<Arc<TlsEndpoint>>,
 }
 
 impl Listener {
@@ -79,12 +83,23 @@ impl Listener {
     ) -> Self {
         let (connections, settings) = (Arc::new(connections), Arc::clone(settings));
         let addresses = sockets.iter().map(BoundSocket::address).collect();
-        Self { sockets: Mutex::new(sockets), addresses, connections, settings }
+        Self { sockets: Mutex::new(sockets), addresses, connections, settings, tls: None }
     }
 
-    /// The URLs at which clients reach the sockets.
+    /// Makes the sockets for IP addresses speak TLS, if `tls` is present.
+    pub(crate) fn with_tls(self, tls: Option<Arc<TlsEndpoint>>) -> Self {
+        Self { tls, ..self }
+    }
+
+    /// Whether the sockets for IP addresses speak TLS.
+    pub(crate) fn speaks_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// The URLs at which clients reach the sockets. `scheme` is that without TLS: `ws` or `http`.
     pub(crate) fn urls(&self, scheme: &'static str) -> impl Iterator<Item = String> {
-        self.addresses.iter().map(move |address| address.url(scheme))
+        let scheme = format!("{scheme}{}", if self.speaks_tls() { "s" } else { "" });
+        self.addresses.iter().map(move |address| address.url(&scheme))
     }
 
     /// The IP addresses of the sockets.
@@ -127,7 +142,7 @@ impl Listener {
             served.inspect_err(|error| tracing::error!(%error, "an address cannot be served")).ok()
         });
         let sockets: Vec<_> = sockets.collect();
-        (!sockets.is_empty()).then(|| ServedSockets::new(sockets))
+        (!sockets.is_empty()).then(|| ServedSockets::new(sockets, self.tls.clone()))
     }
 
     /// Serves each connection in a task of its own, and returns when no connection is left.
@@ -140,8 +155,9 @@ impl Listener {
         let Some(sockets) = self.take() else { return };
         let enter = |peer| self.enter(peer, self.connections_max());
         let ended = stop.clone();
-        let serve = |stream, peer, entered| {
-            let (serving, mut ended) = (serve(stream, peer), ended.clone());
+        let serve = |accepted: AcceptedStream, peer, entered| {
+            // No listener that is served here has TLS.
+            let (serving, mut ended) = (serve(accepted.stream, peer), ended.clone());
             async move {
                 tokio::select! {
                     () = serving => {}
@@ -164,7 +180,7 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
     mut sockets: ServedSockets,
     mut stop: StopSignal,
     enter: impl Fn(IpAddr) -> Result<T, ConnectionRefusal>,
-    serve: impl Fn(ClientStream, IpAddr, (T, SessionGuard)) -> F,
+    serve: impl Fn(AcceptedStream, IpAddr, (T, SessionGuard)) -> F,
 ) {
     let (alive, mut all_gone) = mpsc::channel(1);
     let turning_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
@@ -178,21 +194,26 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
         match accepted {
             // No reason is sent: a client would hold a file descriptor until it has read the
             // reason.
-            Ok((stream, _)) if stream.as_raw_fd() as u64 >= files_max => few_files.due(|refused| {
-                tracing::warn!(
-                    refused,
-                    "connections are refused, as the process has few files left to open, which the archive needs; \
-                     allow it more files (ulimit -Hn, LimitNOFILE), or lower limits.connections_max"
-                );
-            }),
-            Ok((stream, peer)) => match enter(peer) {
+            Ok((accepted, _)) if accepted.stream.as_raw_fd() as u64 >= files_max => {
+                few_files.due(|refused| {
+                    tracing::warn!(
+                        refused,
+                        "connections are refused, as the process has few files left to open, which the archive \
+                         needs; allow it more files (ulimit -Hn, LimitNOFILE), or lower limits.connections_max"
+                    );
+                });
+            }
+            Ok((accepted, peer)) => match enter(peer) {
                 Ok(entered) => {
-                    tokio::spawn(serve(stream, peer, (entered, alive.clone())));
+                    tokio::spawn(serve(accepted, peer, (entered, alive.clone())));
                 }
+                // A client would get the reason only after a handshake, whose work a refused client
+                // must not cause.
+                Err(_) if accepted.tls.is_some() => {}
                 Err(why) => {
                     if let Ok(permit) = Arc::clone(&turning_away).try_acquire_owned() {
                         tokio::spawn(async move {
-                            send_refusal(stream, why).await;
+                            send_refusal(accepted.stream, why).await;
                             drop(permit);
                         });
                     }

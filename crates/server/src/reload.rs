@@ -11,6 +11,7 @@ use crate::admin::reload::ReloadDesk;
 pub use crate::admin::reload::{ReloadError, ReloadRequest};
 use crate::door::OpenNetwork;
 use crate::settings::{LimitsConflict, Settings, SettingsHandle};
+use crate::tls::{TlsEndpoint, TlsError};
 
 /// The retention threads of a server, in the order of its networks. Empty once another process does
 /// retention.
@@ -22,6 +23,7 @@ pub struct ReloadHandle {
     pub(crate) networks: Arc<[OpenNetwork]>,
     pub(crate) keepers: RetentionThreads,
     pub(crate) desk: Arc<ReloadDesk>,
+    pub(crate) tls: Option<Arc<TlsEndpoint>>,
     pub(crate) requests: Option<mpsc::Receiver<ReloadRequest>>,
 }
 
@@ -47,6 +49,13 @@ impl ReloadHandle {
                 }
             }
         }
+    }
+
+    /// Reads the files of the certificate again. Returns the time at which a new certificate
+    /// expires, in seconds since 1970, or `None` if the certificate is the same or no door speaks
+    /// TLS. If the files cannot be used, the certificate in force stays in force.
+    pub fn read_certificate(&self) -> Result<Option<u64>, TlsError> {
+        self.tls.as_ref().map_or(Ok(None), |tls| tls.read_again())
     }
 
     /// Reports to operators that a configuration was read. `refusal` is the reason if the

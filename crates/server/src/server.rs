@@ -31,6 +31,7 @@ use crate::reload::{ReloadHandle, ReloadRequest, RetentionThreads};
 use crate::settings::{Settings, SettingsHandle, SharedSettings};
 use crate::shelf::MovableShelf;
 use crate::stop::{Phase, StopSignal};
+use crate::tls::TlsEndpoint;
 use crate::vital::vital;
 use crate::{ServerConfig, admin};
 
@@ -53,6 +54,7 @@ pub struct Server {
     keepers: RetentionThreads,
     desk: Arc<ReloadDesk>,
     reload_requests: Option<mpsc::Receiver<ReloadRequest>>,
+    tls: Option<Arc<TlsEndpoint>>,
     phase: watch::Sender<Phase>,
 }
 
@@ -95,11 +97,15 @@ impl Server {
         }
         let patience = Duration::from_millis(settings.limits.takeover_wait_ms);
         let settings: SharedSettings = Arc::new(ArcSwap::from_pointee(settings));
+        let open_tls = |options| TlsEndpoint::open(options, &settings).map_err(ServeError::Tls);
+        let tls = config.tls.as_ref().map(open_tls).transpose()?;
         let mut host = Host {
             clients: Clients::new(Arc::clone(&settings), config.proxies),
             answers: Answers::new(Arc::clone(&settings)),
             settings: Arc::clone(&settings),
             unlimited: config.unlimited,
+            tls: tls.clone(),
+            rest_tls: tls.clone().filter(|_| config.tls.is_some_and(|options| options.rest)),
             taking: taking.as_mut(),
         };
         let operators = OperatorsDoor::open(config.metrics, config.version, &mut host)?;
@@ -166,6 +172,7 @@ impl Server {
             keepers: Arc::new(Mutex::new(keepers)),
             desk,
             reload_requests: Some(reload_requests),
+            tls,
             phase,
         })
     }
@@ -194,15 +201,18 @@ impl Server {
             networks: Arc::clone(&self.networks),
             keepers: Arc::clone(&self.keepers),
             desk: Arc::clone(&self.desk),
+            tls: self.tls.clone(),
             requests: self.reload_requests.take(),
         }
     }
 
     /// Serves until `shutdown`, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Self { networks, settings, control, role, operators, keepers, desk, phase, .. } = self;
+        let Self {
+            networks, settings, control, role, operators, keepers, desk, tls, phase, ..
+        } = self;
         let stop = StopSignal(phase.subscribe());
-        let answers = operators.operators(&networks, &settings, &desk, stop.clone());
+        let answers = operators.operators(&networks, &settings, &desk, tls.clone(), stop.clone());
         let mut doors = JoinSet::new();
         for network in &*networks {
             let door = Arc::clone(&network.door).serve(answers.clone(), stop.clone());
@@ -210,6 +220,9 @@ impl Server {
         }
         let mut asides = JoinSet::new();
         asides.spawn(vital("the metrics' door", operators.serve(answers)));
+        if let Some(tls) = tls {
+            asides.spawn(vital("the watch of the certificate", tls.watch(stop.clone())));
+        }
         asides.spawn(vital("the report", watch_health(Arc::clone(&networks), stop)));
         let mut role = role.subscribe();
         tokio::pin!(shutdown);

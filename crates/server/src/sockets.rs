@@ -6,13 +6,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use rustix::net::{SocketAddrUnix, getsockname, sockopt};
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::listen_address::ListenAddress;
-use crate::stream::ClientStream;
+use crate::stream::{AcceptedStream, ClientStream};
+use crate::tls::TlsEndpoint;
 use crate::unix_socket::{self, SocketFile};
 
 /// The address assigned to the clients of Unix sockets: loopback. So the settings for a proxy on
@@ -190,16 +192,18 @@ pub(crate) struct ServedSockets {
     /// Index of the socket that is polled first. The index rotates, so that every socket gets its
     /// turn.
     next: usize,
+    /// The TLS of the sockets for IP addresses, if the door speaks TLS.
+    tls: Option<Arc<TlsEndpoint>>,
 }
 
 impl ServedSockets {
-    pub(crate) fn new(sockets: Vec<ServedSocket>) -> Self {
-        Self { sockets, next: 0 }
+    pub(crate) fn new(sockets: Vec<ServedSocket>, tls: Option<Arc<TlsEndpoint>>) -> Self {
+        Self { sockets, next: 0, tls }
     }
 
     /// Accepts the next connection of any socket. No connection is lost if the future is dropped.
-    pub(crate) async fn accept(&mut self) -> io::Result<(ClientStream, IpAddr)> {
-        std::future::poll_fn(|cx| {
+    pub(crate) async fn accept(&mut self) -> io::Result<(AcceptedStream, IpAddr)> {
+        let accepted = std::future::poll_fn(|cx| {
             let count = self.sockets.len();
             for at in (0..count).map(|from_next| (self.next + from_next) % count) {
                 if let Poll::Ready(accepted) = self.sockets[at].poll_accept(cx) {
@@ -208,8 +212,10 @@ impl ServedSockets {
                 }
             }
             Poll::Pending
-        })
-        .await
+        });
+        let (stream, peer) = accepted.await?;
+        let tls = self.tls.as_ref().filter(|_| matches!(stream, ClientStream::Tcp(_)));
+        Ok((AcceptedStream { tls: tls.map(Arc::clone), stream }, peer))
     }
 
     /// Closes the sockets, and removes the files of Unix sockets. After a takeover, a file stays if

@@ -1,34 +1,61 @@
-//! The connection of a client, by TCP or by a Unix socket.
+//! The connection of a client, by TCP, with or without TLS, or by a Unix socket.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+
+use crate::tls::{TlsEndpoint, TlsStream};
 
 /// The connection of a client.
 #[derive(Debug)]
 pub enum ClientStream {
     /// A client, or a proxy, that connects to an IP address.
     Tcp(TcpStream),
+    /// A client that connects to an IP address, with TLS.
+    Tls(Box<TlsStream<TcpStream>>),
     /// A proxy on this machine.
     Unix(UnixStream),
 }
 
-impl ClientStream {
-    /// The local (server-side) address of the connection. `None` for a Unix socket.
+/// A connection that was accepted, before its TLS handshake if the door speaks TLS.
+pub(crate) struct AcceptedStream {
+    /// The connection, still without TLS.
+    pub(crate) stream: ClientStream,
+    /// The TLS of the door. `None` for a door without TLS, and for a Unix socket.
+    pub(crate) tls: Option<Arc<TlsEndpoint>>,
+}
+
+impl AcceptedStream {
+    /// The server's IP address of the connection. `None` for a Unix socket.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(stream) => stream.local_addr().ok(),
-            Self::Unix(_) => None,
+        match &self.stream {
+            ClientStream::Tcp(stream) => stream.local_addr().ok(),
+            ClientStream::Tls(_) | ClientStream::Unix(_) => None,
         }
     }
 
-    /// Disables Nagle's algorithm. Answers are written whole, so the algorithm would only cause
-    /// delay.
+    /// Performs the TLS handshake if the door speaks TLS. `None` if the handshake fails; the
+    /// connection is then closed.
+    pub(crate) async fn open(self) -> Option<ClientStream> {
+        match (self.stream, self.tls) {
+            (ClientStream::Tcp(stream), Some(tls)) => {
+                // On the heap, so that the tasks of connections without TLS stay small.
+                let handshake = Box::pin(tls.accept(stream));
+                handshake.await.map(|stream| ClientStream::Tls(Box::new(stream)))
+            }
+            (stream, _) => Some(stream),
+        }
+    }
+}
+
+impl ClientStream {
+    /// Sends bytes at once. Answers are written whole, so Nagle's algorithm would only cause delay.
     pub(crate) fn send_at_once(&self) {
         if let Self::Tcp(stream) = self {
             // A failure only delays answers.
@@ -41,6 +68,7 @@ impl AsRawFd for ClientStream {
     fn as_raw_fd(&self) -> RawFd {
         match self {
             Self::Tcp(stream) => stream.as_raw_fd(),
+            Self::Tls(stream) => stream.as_raw_fd(),
             Self::Unix(stream) => stream.as_raw_fd(),
         }
     }
@@ -54,6 +82,7 @@ impl AsyncRead for ClientStream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, into),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, into),
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, into),
         }
     }
@@ -67,6 +96,7 @@ impl AsyncWrite for ClientStream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
@@ -78,6 +108,7 @@ impl AsyncWrite for ClientStream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
         }
     }
@@ -85,6 +116,7 @@ impl AsyncWrite for ClientStream {
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Tcp(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
             Self::Unix(stream) => stream.is_write_vectored(),
         }
     }
@@ -92,6 +124,7 @@ impl AsyncWrite for ClientStream {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
@@ -99,6 +132,7 @@ impl AsyncWrite for ClientStream {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }

@@ -94,7 +94,9 @@ impl Server {
                 doors.others.push(line.to_owned());
             }
         };
-        if let Some(at) = line.strip_prefix("listening on ws://") {
+        let at = line.strip_prefix("listening on ws");
+        let at = at.map(|at| at.strip_prefix('s').unwrap_or(at));
+        if let Some(at) = at.and_then(|at| at.strip_prefix("://")) {
             note(&mut self.address, at);
         } else if let Some(at) = line.strip_prefix("waku rest on http://") {
             note(&mut doors.waku_rest, at);

@@ -26,6 +26,7 @@ use crate::ranges;
 use crate::settings::SharedSettings;
 use crate::shelf::Shelf;
 use crate::stop::StopSignal;
+use crate::tls::TlsEndpoint;
 
 /// Maximum number of connections to the operators' own address at a time.
 const CONNECTIONS_MAX: usize = 32;
@@ -87,12 +88,14 @@ impl OperatorsDoor {
         networks: &Arc<[OpenNetwork]>,
         settings: &SharedSettings,
         desk: &Arc<ReloadDesk>,
+        tls: Option<Arc<TlsEndpoint>>,
         stop: StopSignal,
     ) -> Operators {
         Operators {
             networks: Arc::clone(networks),
             settings: Arc::clone(settings),
             desk: Arc::clone(desk),
+            tls,
             allow: self.allow.as_slice().into(),
             apart: self.listener.is_some(),
             version: self.version,
@@ -125,6 +128,7 @@ pub struct Operators {
     networks: Arc<[OpenNetwork]>,
     settings: SharedSettings,
     desk: Arc<ReloadDesk>,
+    tls: Option<Arc<TlsEndpoint>>,
     /// Addresses that may read the metrics.
     allow: Arc<[IpNet]>,
     /// Whether the operators have a separate address.
@@ -216,9 +220,10 @@ impl Operators {
             return (StatusCode::FORBIDDEN, text).into_response();
         }
         let (networks, desk) = (Arc::clone(&self.networks), Arc::clone(&self.desk));
-        let version = self.version;
+        let (version, tls) = (self.version, self.tls.clone());
         // This work blocks: it reads system files and the state of all segments.
-        match blocking::run(move || prometheus::page(version, &networks, &desk.last())).await {
+        let page = move || prometheus::page(version, &networks, &desk.last(), tls.as_deref());
+        match blocking::run(page).await {
             Ok(page) => ([(CONTENT_TYPE, METRICS)], page).into_response(),
             Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         }

@@ -12,9 +12,15 @@ use super::reload::LastReload;
 use crate::door::OpenNetwork;
 use crate::metrics::MetricsPage;
 use crate::shelf::Shelf;
+use crate::tls::TlsEndpoint;
 
 /// Writes the page, with current values.
-pub(crate) fn page(version: &str, networks: &[OpenNetwork], reload: &LastReload) -> String {
+pub(crate) fn page(
+    version: &str,
+    networks: &[OpenNetwork],
+    reload: &LastReload,
+    tls: Option<&TlsEndpoint>,
+) -> String {
     let mut page = MetricsPage::default();
     page.head("hark_build_info", "gauge", "Version of this server.");
     page.line("hark_build_info", &format!("version=\"{version}\""), 1);
@@ -28,6 +34,9 @@ pub(crate) fn page(version: &str, networks: &[OpenNetwork], reload: &LastReload)
         "Time at which the configuration in force was read, in seconds since 1970.",
         reload.in_force_since_s,
     );
+    if let Some(tls) = tls {
+        certificate(&mut page, tls);
+    }
     for network in networks {
         network.door.metrics(&mut page);
     }
@@ -55,6 +64,20 @@ pub(crate) fn page(version: &str, networks: &[OpenNetwork], reload: &LastReload)
     );
     process(&mut page, &ProcessStats::now());
     page.into_text()
+}
+
+fn certificate(page: &mut MetricsPage, tls: &TlsEndpoint) {
+    page.gauge(
+        "hark_tls_certificate_expiry_timestamp_seconds",
+        "Time at which the certificate in force expires, in seconds since 1970.",
+        tls.expires_s(),
+    );
+    page.counters(
+        "hark_tls_handshakes_failed_total",
+        "TLS handshakes that failed, by cause.",
+        "reason",
+        &tls.failed,
+    );
 }
 
 /// A shelf, the statistics of its store, and the label of its lines.

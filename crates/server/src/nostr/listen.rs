@@ -26,11 +26,12 @@ use super::threads::RelayThreads;
 use super::web::{self, ConnectionContext, CountedConnection, WebState};
 use crate::admin::http::Operators;
 use crate::door::{self, Door, DoorAddress, StatusRow};
-use crate::listener::{ClientStream, Listener, accept};
+use crate::listener::{Listener, accept};
 use crate::metrics::MetricsPage;
 use crate::patience::TimedStream;
 use crate::sockets::ServedSockets;
 use crate::stop::StopSignal;
+use crate::stream::AcceptedStream;
 use crate::words::{bytes, number};
 
 /// The relay, with its listener and its threads.
@@ -135,17 +136,25 @@ async fn serve_all(
         let slot = CountedConnection::admit(relay, peer);
         slot.inspect_err(|why| relay.metrics.turned_away.of(*why).add(1))
     };
-    accept(sockets, stop, enter, |stream, peer, (slot, alive)| {
-        let (slot, local) = (Arc::new(slot), stream.local_addr());
-        serve(stream, web.clone(), ConnectionContext { _alive: alive, slot, peer, local })
+    accept(sockets, stop, enter, |accepted: AcceptedStream, peer, (slot, alive)| {
+        let (slot, local, has_tls) =
+            (Arc::new(slot), accepted.local_addr(), accepted.tls.is_some());
+        let context = ConnectionContext { _alive: alive, slot, peer, local, has_tls };
+        serve(accepted, web.clone(), context)
     })
     .await;
 }
 
 /// Serves the HTTP requests of one connection. After an upgrade, the session holds `context`.
-async fn serve(stream: ClientStream, web: WebState, context: ConnectionContext) {
-    stream.send_at_once();
+async fn serve(accepted: AcceptedStream, web: WebState, context: ConnectionContext) {
     let mut stop = web.stop.clone();
+    let opened = tokio::select! {
+        biased;
+        opened = accepted.open() => opened,
+        () = stop.serving() => None,
+    };
+    let Some(stream) = opened else { return };
+    stream.send_at_once();
     let (head_timeout, take_max) = {
         let limits = &web.relay.settings().limits;
         (limits.handshake_timeout_ms, limits.idle_timeout_s)

@@ -45,6 +45,7 @@ impl RelayService {
     async fn open_in(self, host: &mut Host<'_>) -> Result<OpenNetwork, ServeError> {
         let Self { config, shelf } = self;
         let listener = host.listen_on(&config.listen, "--listen").await?;
+        let listener = listener.with_tls(host.tls.clone());
         let metrics = Arc::new(RelayMetrics::default());
         // If the store cannot report its sequence number now, the live index begins at 0. The only
         // effect is that the first subscriptions remember for longer how far their stored answers

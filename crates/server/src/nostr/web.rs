@@ -50,6 +50,8 @@ pub(crate) struct ConnectionContext {
     pub(crate) peer: IpAddr,
     /// The local (server-side) address of the connection. `None` for a Unix socket.
     pub(crate) local: Option<SocketAddr>,
+    /// Whether the connection itself has TLS.
+    pub(crate) has_tls: bool,
 }
 
 /// An open connection, counted in the metrics until it is dropped.
@@ -193,7 +195,8 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
         );
         return cors(StatusCode::OK, "application/nostr+json", document.into());
     }
-    let LandingHtml { text, security } = web.landing.page(&address(headers)).await;
+    let address = address(headers, context.has_tls);
+    let LandingHtml { text, security } = web.landing.page(&address).await;
     let mut answer = plain("text/html; charset=utf-8", text);
     answer.headers_mut().insert(CONTENT_SECURITY_POLICY, security);
     answer
@@ -218,13 +221,14 @@ fn path(url: &str) -> &str {
 
 /// The URL by which the browser reached the relay. A header that is not a host and port is ignored,
 /// because the page shows the URL.
-fn address(headers: &HeaderMap) -> String {
+fn address(headers: &HeaderMap, has_tls: bool) -> String {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let is_host = |host: &&str| {
         host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte))
     };
     let host = header(HOST.as_str()).filter(is_host).unwrap_or("this address");
-    let scheme = if header("x-forwarded-proto") == Some("https") { "wss" } else { "ws" };
+    let is_secure = has_tls || header("x-forwarded-proto") == Some("https");
+    let scheme = if is_secure { "wss" } else { "ws" };
     format!("{scheme}://{host}")
 }
 

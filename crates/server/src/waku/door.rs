@@ -83,7 +83,8 @@ impl NodeService {
         let rest = if config.rest.is_empty() {
             None
         } else {
-            Some(Arc::new(host.listen_on(&config.rest, "`rest` in [waku]").await?))
+            let listener = host.listen_on(&config.rest, "`rest` in [waku]").await?;
+            Some(Arc::new(listener.with_tls(host.rest_tls.clone())))
         };
         let runtime = DoorRuntime::start("hark-waku")?;
         #[cfg(feature = "libp2p")]

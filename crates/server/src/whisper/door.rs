@@ -61,7 +61,8 @@ impl MailService {
         let rest = if config.rest.is_empty() {
             None
         } else {
-            Some(Arc::new(host.listen_on(&config.rest, "`rest` in [whisper]").await?))
+            let listener = host.listen_on(&config.rest, "`rest` in [whisper]").await?;
+            Some(Arc::new(listener.with_tls(host.rest_tls.clone())))
         };
         #[cfg(feature = "devp2p")]
         let peers = match config.peers.clone() {

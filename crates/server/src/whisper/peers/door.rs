@@ -22,6 +22,7 @@ use crate::key_file::{self, KeyError};
 use crate::listener::{ClientStream, Listener, accept};
 use crate::rate::RateBuckets;
 use crate::stop::StopSignal;
+use crate::stream::AcceptedStream;
 use crate::whisper::mail_server::MailServer;
 use crate::whisper::metrics::HandshakeFate;
 use crate::whisper::rlpx::hello::Hello;
@@ -113,14 +114,14 @@ impl PeersDoor {
         });
         let ended = stop.clone();
         let enter = |peer| self.listener.enter(peer, self.listener.connections_max());
-        let serve = |stream, peer: IpAddr, entered| {
+        let serve = |accepted: AcceptedStream, peer: IpAddr, entered| {
             // The permit is taken before the task starts, because further connections may be
             // accepted before the task runs.
             let permit = state.half_open.begin(peer.into());
             let (state, ended) = (Arc::clone(&state), ended.clone());
             async move {
                 // The door listens on a TCP address only, so all connections are TCP.
-                let ClientStream::Tcp(stream) = stream else { return };
+                let ClientStream::Tcp(stream) = accepted.stream else { return };
                 let end = Box::pin(state.serve(stream, peer, permit, ended)).await;
                 tracing::debug!(%peer, %end, "a connection has ended");
                 drop(entered);

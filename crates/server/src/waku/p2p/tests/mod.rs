@@ -104,9 +104,14 @@ impl Pair {
             compact: None,
             handover: None,
         };
-        let settings = SharedSettings::default();
-        let answers = Answers::new(Arc::clone(&settings));
-        let mut host = Host { settings, clients, answers, unlimited: false, taking: None };
+        let mut host = Host {
+            settings: Arc::default(),
+            clients,
+            unlimited: false,
+            tls: None,
+            rest_tls: None,
+            taking: None,
+        };
         let door = Box::pin(NodeService { config, shelf }.open_in(&mut host)).await.unwrap();
         let waku = Arc::clone(&door.waku);
         let addr: Multiaddr = waku.addresses()[0].parse().unwrap();

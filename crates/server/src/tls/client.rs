@@ -1,0 +1,94 @@
+//! A client of the server on this machine, which reports the certificate of the server.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned};
+
+use super::{PresentedCertificate, TlsError, TlsOptions, certificate};
+
+/// Opens TLS on a connection to the server on this machine. The certificate is not verified, since
+/// the client only asks for the health of its own server, and reports the certificate.
+pub fn connect(
+    stream: TcpStream,
+    host: &str,
+) -> io::Result<(impl Read + Write + use<>, PresentedCertificate)> {
+    let provider = Arc::new(ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let session = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+    let mut stream = StreamOwned::new(session, stream);
+    while stream.conn.is_handshaking() {
+        stream.conn.complete_io(&mut stream.sock)?;
+    }
+    let presented = stream.conn.peer_certificates().and_then(<[_]>::first);
+    let presented = presented.and_then(PresentedCertificate::of);
+    let presented = presented.ok_or(io::ErrorKind::InvalidData)?;
+    Ok((stream, presented))
+}
+
+/// Reads the certificate and its key as a server does at its start, and returns the certificate.
+pub fn read_pair(options: &TlsOptions) -> Result<PresentedCertificate, TlsError> {
+    let (pair, _) = certificate::read(options)?;
+    let presented = pair.cert.first().and_then(PresentedCertificate::of);
+    presented.ok_or_else(|| TlsError::NoCertificate(options.certificate.clone()))
+}
+
+/// Accepts every certificate whose key the server has.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(
+            message,
+            certificate,
+            signed,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(
+            message,
+            certificate,
+            signed,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

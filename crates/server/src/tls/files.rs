@@ -1,0 +1,146 @@
+//! The certificate in force, and the files that replace this certificate while the server runs.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use super::{TlsError, TlsOptions, certificate};
+use crate::words::moment;
+
+/// The files of a certificate and its key, and the certificate that was last read from these files
+/// without a fault.
+#[derive(Debug)]
+pub(super) struct CertificateFiles {
+    options: TlsOptions,
+    in_force: ArcSwap<CertificateInForce>,
+    last: Mutex<LastRead>,
+}
+
+#[derive(Debug)]
+struct CertificateInForce {
+    pair: Arc<CertifiedKey>,
+    expires_s: u64,
+}
+
+/// The last attempt to read the files.
+#[derive(Debug, PartialEq, Eq)]
+struct LastRead {
+    stamps: [Option<FileStamp>; 2],
+    /// The fault of the files; `None` if their certificate is in force.
+    fault: Option<String>,
+}
+
+/// The state of a file. After a change of the file, or of a link to it, the state differs.
+#[derive(Debug, PartialEq, Eq)]
+struct FileStamp {
+    modified: (i64, i64),
+    changed: (i64, i64),
+    inode: u64,
+    size: u64,
+}
+
+impl FileStamp {
+    /// The state of a file; `None` if the file cannot be found.
+    fn of(file: &Path) -> Option<Self> {
+        let meta = fs::metadata(file).ok()?;
+        Some(Self {
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+            inode: meta.ino(),
+            size: meta.size(),
+        })
+    }
+}
+
+impl CertificateFiles {
+    /// Reads the files for the first time.
+    pub(super) fn open(options: &TlsOptions) -> Result<Self, TlsError> {
+        let stamps = stamps(options);
+        let (pair, expires_s) = certificate::read(options)?;
+        warn_if_expired(options, expires_s);
+        let in_force = CertificateInForce { pair: Arc::new(pair), expires_s };
+        Ok(Self {
+            options: options.clone(),
+            in_force: ArcSwap::from_pointee(in_force),
+            last: Mutex::new(LastRead { stamps, fault: None }),
+        })
+    }
+
+    /// The time at which the certificate in force expires, in seconds since 1970.
+    pub(super) fn expires_s(&self) -> u64 {
+        self.in_force.load().expires_s
+    }
+
+    /// Reads the files again if they have changed or had a fault.
+    pub(super) fn read_if_changed(&self) {
+        let is_same = {
+            let last = self.last.lock();
+            last.fault.is_none() && last.stamps == stamps(&self.options)
+        };
+        if !is_same {
+            // The fault is logged.
+            let _ = self.read_again();
+        }
+    }
+
+    /// Reads the files again. Returns the time at which a new certificate expires, or `None` if the
+    /// files have the certificate in force. Files with a fault change nothing, and each fault is
+    /// logged once.
+    pub(super) fn read_again(&self) -> Result<Option<u64>, TlsError> {
+        let mut last = self.last.lock();
+        // The states are read first, so that a change during the read is noticed later.
+        let stamps = stamps(&self.options);
+        let (pair, expires_s) = match certificate::read(&self.options) {
+            Ok(read) => read,
+            Err(error) => {
+                let fault = error.to_string();
+                if last.fault.as_ref() != Some(&fault) {
+                    tracing::error!(
+                        reason = fault,
+                        expires = moment(self.expires_s()),
+                        "the new certificate cannot be used, and the old one stays in force; correct \
+                         the files in [tls], which are read again every minute"
+                    );
+                }
+                *last = LastRead { stamps, fault: Some(fault) };
+                return Err(error);
+            }
+        };
+        *last = LastRead { stamps, fault: None };
+        if self.in_force.load().pair.cert == pair.cert {
+            return Ok(None);
+        }
+        self.in_force.store(Arc::new(CertificateInForce { pair: Arc::new(pair), expires_s }));
+        tracing::info!(expires = moment(expires_s), "a new certificate is in force");
+        warn_if_expired(&self.options, expires_s);
+        Ok(Some(expires_s))
+    }
+}
+
+impl ResolvesServerCert for CertificateFiles {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.in_force.load().pair))
+    }
+}
+
+fn stamps(options: &TlsOptions) -> [Option<FileStamp>; 2] {
+    [FileStamp::of(&options.certificate), FileStamp::of(&options.key)]
+}
+
+fn warn_if_expired(options: &TlsOptions, expires_s: u64) {
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    if expires_s <= now_s {
+        let (file, expired) = (options.certificate.display(), moment(expires_s));
+        tracing::warn!(
+            "the certificate in {file} has expired at {expired}, so clients refuse it; renew the \
+             certificate"
+        );
+    }
+}

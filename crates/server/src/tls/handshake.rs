@@ -1,0 +1,119 @@
+//! The handshakes of clients.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+use super::endpoint::TlsFailure;
+use super::files::CertificateFiles;
+use super::{TlsEndpoint, TlsError, TlsOptions, TlsStream};
+use crate::blocking;
+use crate::last_answer::send_last_answer;
+use crate::metrics::ByLabel;
+use crate::settings::SharedSettings;
+use crate::stop::StopSignal;
+
+/// The first byte of a client's handshake: the type of its record (RFC 8446, section 5.1).
+const HANDSHAKE_RECORD: u8 = 22;
+/// Interval between two checks of the files.
+const CHECK_EVERY: Duration = Duration::from_mins(1);
+/// The protocol above TLS.
+const HTTP_11: &[u8] = b"http/1.1";
+/// The answer to a request without TLS.
+const WITHOUT_TLS: &str = "this port speaks TLS; use wss:// or https://\n";
+
+impl TlsEndpoint {
+    /// Reads the certificate. Fails if the certificate cannot be used.
+    pub(crate) fn open(
+        options: &TlsOptions,
+        settings: &SharedSettings,
+    ) -> Result<Arc<Self>, TlsError> {
+        let files = Arc::new(CertificateFiles::open(options)?);
+        let unusable = |cause| TlsError::Unusable {
+            file: options.certificate.clone(),
+            cause: Box::new(cause),
+        };
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(unusable)?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::clone(&files) as _);
+        config.alpn_protocols = vec![HTTP_11.to_vec()];
+        Ok(Arc::new(Self {
+            failed: ByLabel::default(),
+            settings: Arc::clone(settings),
+            files,
+            config: Arc::new(config),
+        }))
+    }
+
+    /// Performs the handshake of a connection within the time of `limits.handshake_timeout_ms`. `None`
+    /// if the handshake fails; the connection is then closed.
+    pub(crate) async fn accept(&self, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+        let max = Duration::from_millis(self.settings.load().limits.handshake_timeout_ms);
+        let opened = tokio::time::timeout(max, self.negotiate(stream)).await;
+        let failure = match opened {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(failure)) => failure,
+            Err(_) => TlsFailure::Timeout,
+        };
+        self.failed.of(failure).add(1);
+        None
+    }
+
+    async fn negotiate(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, TlsFailure> {
+        let mut first = [0];
+        // Nothing is allocated for a client that sends nothing, or something other than TLS.
+        if stream.peek(&mut first).await.unwrap_or(0) == 0 {
+            return Err(TlsFailure::Gone);
+        }
+        match first[0] {
+            HANDSHAKE_RECORD => {}
+            // A method of HTTP begins with such a letter.
+            b'A'..=b'Z' => {
+                send_last_answer(stream, StatusCode::BAD_REQUEST, "", WITHOUT_TLS).await;
+                return Err(TlsFailure::Http);
+            }
+            _ => return Err(TlsFailure::Protocol),
+        }
+        // Answers are written whole, so Nagle's algorithm would only cause delay. A failure only
+        // delays answers.
+        let _ = stream.set_nodelay(true);
+        let accepted = TlsAcceptor::from(Arc::clone(&self.config)).accept(stream).await;
+        accepted.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => TlsFailure::Gone,
+            _ => TlsFailure::Protocol,
+        })
+    }
+
+    /// The time at which the certificate expires, in seconds since 1970.
+    pub(crate) fn expires_s(&self) -> u64 {
+        self.files.expires_s()
+    }
+
+    /// Reads the files again. Returns the time at which a new certificate expires, or `None` if the
+    /// files have the certificate in force.
+    pub(crate) fn read_again(&self) -> Result<Option<u64>, TlsError> {
+        self.files.read_again()
+    }
+
+    /// Reads the files again whenever they change, until the shutdown.
+    pub(crate) async fn watch(self: Arc<Self>, mut stop: StopSignal) {
+        loop {
+            tokio::select! {
+                () = stop.serving() => return,
+                () = tokio::time::sleep(CHECK_EVERY) => {}
+            }
+            let files = Arc::clone(&self.files);
+            if let Err(error) = blocking::run(move || files.read_if_changed()).await {
+                tracing::error!(%error, "the files in [tls] were not checked");
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! TLS for doors of HTTP: the certificate, the handshakes, and the counters of both.
+//!
+//! A build without the feature `tls` has the same types, but refuses to open an endpoint.
+
+#[cfg(not(feature = "tls"))]
+mod absent;
+#[cfg(feature = "tls")]
+mod certificate;
+#[cfg(feature = "tls")]
+mod client;
+mod endpoint;
+mod error;
+#[cfg(feature = "tls")]
+mod files;
+#[cfg(feature = "tls")]
+mod handshake;
+mod options;
+mod presented;
+
+#[cfg(not(feature = "tls"))]
+pub(crate) use absent::TlsStream;
+#[cfg(not(feature = "tls"))]
+pub use absent::{connect, read_pair};
+#[cfg(feature = "tls")]
+pub use client::{connect, read_pair};
+pub(crate) use endpoint::TlsEndpoint;
+pub use error::TlsError;
+pub use options::TlsOptions;
+pub use presented::PresentedCertificate;
+#[cfg(feature = "tls")]
+pub(crate) use tokio_rustls::server::TlsStream;
