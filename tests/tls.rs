@@ -1,4 +1,4 @@
-//! TLS of the relay's own port, with certificates in files.
+//! TLS of the relay's own port, with certificates in files and by ACME.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
@@ -21,6 +21,8 @@ use rustls::{
 use serde_json::{Value, json};
 
 use crate::served::Place;
+
+mod acme;
 
 /// The lines of a configuration with the files that [`Authority::write`] makes. Relative paths are
 /// beside the configuration file.

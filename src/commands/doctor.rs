@@ -93,7 +93,7 @@ pub(crate) fn run(args: &DoctorArgs, location: &ArchiveLocation) -> anyhow::Resu
     let stats = archive(location, &mut found);
     let at = args.at.clone().map_or_else(|| healthz::served_at(&location.config), Ok)?;
     let presented = server(&at, location, &mut found);
-    if let Some(options) = location.config.tls_options() {
+    if let Some(options) = location.config.tls_options(&location.data) {
         certificate(&options, presented, location, &mut found);
     }
     if let Some(stats) = &stats {
@@ -202,14 +202,14 @@ fn server(
     answer.and_then(|answer| answer.certificate)
 }
 
-/// Checks the certificate that the server presents, or else the certificate in the files.
+/// Checks the certificate that the server presents, or else the certificate on the disk.
 fn certificate(
-    files: &TlsOptions,
+    options: &TlsOptions,
     presented: Option<PresentedCertificate>,
     location: &ArchiveLocation,
     found: &mut Findings,
 ) {
-    let presented = match presented.map_or_else(|| tls::read_pair(files), Ok) {
+    let presented = match presented.map_or_else(|| tls::read_certificate(options), Ok) {
         Ok(presented) => presented,
         Err(fault) => return found.add("certificate", Verdict::Wrong, fault.to_string()),
     };
@@ -217,8 +217,8 @@ fn certificate(
     let expires = print::moment(expires_s);
     if expires_s <= now_s {
         let text = format!(
-            "expired at {expires}, so clients refuse it; renew the certificate, which the server \
-             reads within a minute"
+            "expired at {expires}, so clients refuse it; the log of the server says why it was not \
+             renewed"
         );
         return found.add("certificate", Verdict::Wrong, text);
     }

@@ -177,7 +177,7 @@ async fn serve(
         control: control_socket(location),
         lock,
         metrics: settings.metrics.clone(),
-        tls: settings.tls_options(),
+        tls: settings.tls_options(&location.data),
         limits: settings.limits.clone(),
         addresses: settings.addresses.clone(),
         spared: settings.spared.clone(),

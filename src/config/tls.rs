@@ -3,50 +3,110 @@
 use std::path::Path;
 
 use hark_networks::nostr::admit::host_name;
-use hark_server::tls::TlsOptions;
+use hark_server::ListenAddress;
+use hark_server::tls::{AcmeOptions, CertificatePaths, CertificateSource, TlsOptions};
 
 use super::values::Config;
 
-/// The files of the certificate, and the doors that present the certificate.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The origin of the certificate, and the doors that present the certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TlsSettings {
     pub(super) certificate: Option<String>,
     pub(super) key: Option<String>,
+    pub(super) acme_domains: Vec<String>,
+    pub(super) acme_contact: Option<String>,
+    pub(super) acme_directory: String,
     pub(super) rest: bool,
+}
+
+impl Default for TlsSettings {
+    fn default() -> Self {
+        Self {
+            certificate: None,
+            key: None,
+            acme_domains: Vec::new(),
+            acme_contact: None,
+            acme_directory: "https://acme-v02.api.letsencrypt.org/directory".into(),
+            rest: false,
+        }
+    }
 }
 
 impl TlsSettings {
     /// Whether the relay speaks TLS.
     pub(crate) fn is_enabled(&self) -> bool {
-        self.certificate.is_some()
+        self.certificate.is_some() || !self.acme_domains.is_empty()
     }
 
     /// Returns one line for each fault in the section `[tls]`.
     pub(super) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
         match (&self.certificate, &self.key) {
-            (Some(_), Some(_)) if !cfg!(feature = "tls") => vec![
-                "[tls] `certificate`: this program was built without the feature tls; build it with \
-                 tls, or put a proxy in front"
-                    .into(),
-            ],
-            (Some(_), None) => vec!["[tls] `certificate` is set without `key`; set both".into()],
-            (None, Some(_)) => vec!["[tls] `key` is set without `certificate`; set both".into()],
-            _ => Vec::new(),
+            (Some(_), None) => {
+                faults.push("[tls] `certificate` is set without `key`; set both".into());
+            }
+            (None, Some(_)) => {
+                faults.push("[tls] `key` is set without `certificate`; set both".into());
+            }
+            _ => {}
         }
+        if self.certificate.is_some() && !self.acme_domains.is_empty() {
+            let text = "[tls] `acme_domains` and `certificate` are both set; set one of the two";
+            faults.push(text.into());
+        }
+        for domain in self.acme_domains.iter().filter(|domain| !is_domain(domain)) {
+            faults.push(format!(
+                "[tls] `acme_domains` has {domain:?}, which is no host name such as relay.example"
+            ));
+        }
+        let is_contact = |contact: &String| contact.starts_with("mailto:");
+        if let Some(contact) = self.acme_contact.as_ref().filter(|contact| !is_contact(contact)) {
+            faults
+                .push(format!("[tls] `acme_contact` must begin with mailto:, but is {contact:?}"));
+        }
+        let directory = &self.acme_directory;
+        if directory.strip_prefix("https://").is_none_or(str::is_empty) {
+            faults.push(format!(
+                "[tls] `acme_directory` must be a URL with https://, but is {directory:?}"
+            ));
+        }
+        if !cfg!(feature = "tls") && self.is_enabled() && faults.is_empty() {
+            let key = if self.certificate.is_some() { "certificate" } else { "acme_domains" };
+            faults.push(format!(
+                "[tls] `{key}`: this program was built without the feature tls; build it with tls, or \
+                 put a proxy in front"
+            ));
+        }
+        faults
     }
 }
 
+/// Whether a text is the name of one host.
+fn is_domain(text: &str) -> bool {
+    matches!(format!("{text}:443").parse(), Ok(ListenAddress::Host(..)))
+}
+
 impl Config {
-    /// Returns the files of the certificate; `None` without TLS. A relative path is in the directory
-    /// of the configuration file.
-    pub(crate) fn tls_options(&self) -> Option<TlsOptions> {
-        let TlsSettings { certificate, key, rest } = &self.tls;
+    /// Returns the origin of the certificate; `None` without TLS. A relative path of a file is in the
+    /// directory of the configuration file. `data` is the archive's directory.
+    pub(crate) fn tls_options(&self, data: &Path) -> Option<TlsOptions> {
+        let TlsSettings { certificate, key, acme_domains, acme_contact, acme_directory, rest } =
+            &self.tls;
         let folder = self.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
-        Some(TlsOptions {
-            certificate: folder.join(certificate.as_ref()?),
-            key: folder.join(key.as_ref()?),
-            rest: *rest,
-        })
+        let source = if acme_domains.is_empty() {
+            CertificateSource::Files(CertificatePaths {
+                certificate: folder.join(certificate.as_ref()?),
+                key: folder.join(key.as_ref()?),
+            })
+        } else {
+            CertificateSource::Acme(AcmeOptions {
+                domains: acme_domains.clone(),
+                contact: acme_contact.clone(),
+                directory: acme_directory.clone(),
+                folder: data.join("acme"),
+            })
+        };
+        Some(TlsOptions { source, rest: *rest })
     }
 
     /// Returns the host of `[info] url`; `None` if the URL is not set.
@@ -60,18 +120,37 @@ impl Config {
 mod tests {
     use super::*;
 
-    fn faults(certificate: &str, key: &str) -> String {
-        let named = |file: &str| (!file.is_empty()).then(|| file.to_owned());
-        let tls = TlsSettings { certificate: named(certificate), key: named(key), rest: false };
+    fn faults(change: impl FnOnce(&mut TlsSettings)) -> String {
+        let mut tls = TlsSettings::default();
+        change(&mut tls);
         tls.faults().join("\n")
     }
 
     #[test]
-    fn a_certificate_needs_its_key() {
-        assert_eq!(faults("", ""), "");
-        assert_eq!(faults("a.pem", "b.pem").is_empty(), cfg!(feature = "tls"));
-        assert!(faults("a.pem", "").starts_with("[tls] `certificate` is set without `key`"));
-        assert!(faults("", "b.pem").starts_with("[tls] `key` is set without `certificate`"));
+    fn a_certificate_has_one_origin_that_is_complete() {
+        let named = |file: &str| (!file.is_empty()).then(|| file.to_owned());
+        let of_files = |certificate: &str, key: &str| {
+            faults(|tls| (tls.certificate, tls.key) = (named(certificate), named(key)))
+        };
+        assert_eq!(of_files("", ""), "");
+        assert_eq!(of_files("a.pem", "b.pem").is_empty(), cfg!(feature = "tls"));
+        assert!(of_files("a.pem", "").starts_with("[tls] `certificate` is set without `key`"));
+        assert!(of_files("", "b.pem").starts_with("[tls] `key` is set without `certificate`"));
+        let of_names = |names: &[&str]| {
+            let names = names.iter().map(|&name| name.to_owned()).collect();
+            faults(|tls| tls.acme_domains = names)
+        };
+        assert_eq!(of_names(&["relay.example", "a.b"]).is_empty(), cfg!(feature = "tls"));
+        for name in ["*.relay.example", "no name", "127.0.0.1", "relay.example:443", ""] {
+            assert!(of_names(&[name]).contains("which is no host name"), "{name}");
+        }
+        let both = faults(|tls| {
+            (tls.certificate, tls.key) = (named("a.pem"), named("b.pem"));
+            tls.acme_domains = vec!["relay.example".into()];
+        });
+        assert!(both.contains("are both set"), "{both}");
+        assert!(faults(|tls| tls.acme_contact = named("me@a.b")).contains("mailto:"));
+        assert!(faults(|tls| tls.acme_directory = "http://a".into()).contains("https://"));
     }
 
     #[test]
@@ -80,14 +159,20 @@ mod tests {
             certificate: Some("tls/a.pem".into()),
             key: Some("/b.pem".into()),
             rest: true,
+            ..TlsSettings::default()
         };
         let config = Config { tls, file: Some("/etc/hark/hark.toml".into()), ..Config::default() };
-        let expected = TlsOptions {
-            certificate: "/etc/hark/tls/a.pem".into(),
-            key: "/b.pem".into(),
-            rest: true,
-        };
-        assert_eq!(config.tls_options(), Some(expected));
-        assert_eq!(Config::default().tls_options(), None);
+        let paths =
+            CertificatePaths { certificate: "/etc/hark/tls/a.pem".into(), key: "/b.pem".into() };
+        let expected = TlsOptions { source: CertificateSource::Files(paths), rest: true };
+        assert_eq!(config.tls_options(Path::new("data")), Some(expected));
+        assert_eq!(Config::default().tls_options(Path::new("data")), None);
+        let mut config = Config::default();
+        config.tls.acme_domains = vec!["relay.example".into()];
+        let options = config.tls_options(Path::new("data")).unwrap();
+        assert!(matches!(
+            options.source,
+            CertificateSource::Acme(acme) if acme.folder == Path::new("data/acme")
+        ));
     }
 }

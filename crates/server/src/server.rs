@@ -97,8 +97,12 @@ impl Server {
         }
         let patience = Duration::from_millis(settings.limits.takeover_wait_ms);
         let settings: SharedSettings = Arc::new(ArcSwap::from_pointee(settings));
-        let open_tls = |options| TlsEndpoint::open(options, &settings).map_err(ServeError::Tls);
-        let tls = config.tls.as_ref().map(open_tls).transpose()?;
+        let tls = match &config.tls {
+            Some(options) => {
+                Some(TlsEndpoint::open(options, &settings).await.map_err(ServeError::Tls)?)
+            }
+            None => None,
+        };
         let mut host = Host {
             clients: Clients::new(Arc::clone(&settings), config.proxies),
             answers: Answers::new(Arc::clone(&settings)),

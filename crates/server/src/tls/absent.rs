@@ -1,5 +1,6 @@
 //! TLS in a build without the feature `tls`: no endpoint opens, and no connection has TLS.
 
+use std::future::{Ready, ready};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -13,16 +14,16 @@ pub(crate) type TlsStream<S> = S;
 
 impl TlsEndpoint {
     /// Fails, because the program was built without TLS.
-    pub(crate) fn open(_: &TlsOptions, _: &SharedSettings) -> Result<Arc<Self>, TlsError> {
-        Err(TlsError::Unsupported)
+    pub(crate) fn open(_: &TlsOptions, _: &SharedSettings) -> Ready<Result<Arc<Self>, TlsError>> {
+        ready(Err(TlsError::Unsupported))
     }
 
     /// Closes the connection.
-    pub(crate) async fn accept(
+    pub(crate) fn accept(
         &self,
         _: tokio::net::TcpStream,
-    ) -> Option<TlsStream<tokio::net::TcpStream>> {
-        None
+    ) -> Ready<Option<TlsStream<tokio::net::TcpStream>>> {
+        ready(None)
     }
 
     /// The time at which the certificate expires, in seconds since 1970.
@@ -57,6 +58,6 @@ pub fn connect(
 }
 
 /// Fails, because the program was built without TLS.
-pub fn read_pair(_: &TlsOptions) -> Result<PresentedCertificate, TlsError> {
+pub fn read_certificate(_: &TlsOptions) -> Result<PresentedCertificate, TlsError> {
     Err(TlsError::Unsupported)
 }

@@ -11,11 +11,11 @@ use rustls::sign::CertifiedKey;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 
-use super::{PresentedCertificate, TlsError, TlsOptions};
+use super::{CertificatePaths, PresentedCertificate, TlsError};
 
 /// Reads the certificate and its key, and checks that both belong together.
-pub(super) fn read(options: &TlsOptions) -> Result<(CertifiedKey, u64), TlsError> {
-    let TlsOptions { certificate, key, .. } = options;
+pub(super) fn read(paths: &CertificatePaths) -> Result<(CertifiedKey, u64), TlsError> {
+    let CertificatePaths { certificate, key } = paths;
     let no_certificate = || TlsError::NoCertificate(certificate.clone());
     let text = read_file(certificate)?;
     let chain = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();

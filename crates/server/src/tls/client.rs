@@ -9,7 +9,8 @@ use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned};
 
-use super::{PresentedCertificate, TlsError, TlsOptions, certificate};
+use super::acme_folder::AcmeFolder;
+use super::{CertificateSource, PresentedCertificate, TlsError, TlsOptions, certificate};
 
 /// Opens TLS on a connection to the server on this machine. The certificate is not verified, since
 /// the client only asks for the health of its own server, and reports the certificate.
@@ -29,7 +30,7 @@ pub fn connect(
     let session = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
     let mut stream = StreamOwned::new(session, stream);
     while stream.conn.is_handshaking() {
-        stream.conn.complete_io(&mut stream.sock)?;
+        stream.conn.complete_io(&mut stream.sock).map_err(refused)?;
     }
     let presented = stream.conn.peer_certificates().and_then(<[_]>::first);
     let presented = presented.and_then(PresentedCertificate::of);
@@ -37,11 +38,30 @@ pub fn connect(
     Ok((stream, presented))
 }
 
-/// Reads the certificate and its key as a server does at its start, and returns the certificate.
-pub fn read_pair(options: &TlsOptions) -> Result<PresentedCertificate, TlsError> {
-    let (pair, _) = certificate::read(options)?;
-    let presented = pair.cert.first().and_then(PresentedCertificate::of);
-    presented.ok_or_else(|| TlsError::NoCertificate(options.certificate.clone()))
+/// Distinguishes a server that refuses the handshake from a server without TLS.
+fn refused(error: io::Error) -> io::Error {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    match cause {
+        Some(rustls::Error::AlertReceived(alert)) => io::Error::other(format!(
+            "it refuses TLS ({alert:?}); it may have no certificate yet, as its log says"
+        )),
+        _ => error,
+    }
+}
+
+/// Reads the certificate as a server does at its start.
+pub fn read_certificate(options: &TlsOptions) -> Result<PresentedCertificate, TlsError> {
+    match &options.source {
+        CertificateSource::Files(paths) => {
+            let (pair, _) = certificate::read(paths)?;
+            let presented = pair.cert.first().and_then(PresentedCertificate::of);
+            presented.ok_or_else(|| TlsError::NoCertificate(paths.certificate.clone()))
+        }
+        CertificateSource::Acme(acme) => {
+            let issued = AcmeFolder::new(acme).issued()?;
+            issued.ok_or_else(|| TlsError::NotIssued(acme.domains.join(", ")))
+        }
+    }
 }
 
 /// Accepts every certificate whose key the server has.

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 #[cfg(feature = "tls")]
+use super::acme::AcmeCertificate;
+#[cfg(feature = "tls")]
 use super::files::CertificateFiles;
 use crate::metrics::{ByLabel, MetricLabel, labels};
 #[cfg(feature = "tls")]
@@ -23,6 +25,13 @@ labels! {
     }
 }
 
+/// The certificate in force.
+#[cfg(feature = "tls")]
+pub(super) enum CertificateOrigin {
+    Files(Arc<CertificateFiles>),
+    Acme(Box<AcmeCertificate>),
+}
+
 /// TLS of a server: its certificate and its counters.
 pub(crate) struct TlsEndpoint {
     /// Handshakes that failed, by cause.
@@ -31,7 +40,7 @@ pub(crate) struct TlsEndpoint {
     #[cfg(feature = "tls")]
     pub(super) settings: SharedSettings,
     #[cfg(feature = "tls")]
-    pub(super) files: Arc<CertificateFiles>,
+    pub(super) origin: CertificateOrigin,
     #[cfg(feature = "tls")]
     pub(super) config: Arc<rustls::ServerConfig>,
 }

@@ -33,6 +33,15 @@ pub enum TlsError {
         /// The file of the key.
         key: PathBuf,
     },
+    /// The system has no list of authorities, so the authority of ACME cannot be verified.
+    #[error("this system has no list of certificate authorities; install ca-certificates")]
+    NoAuthorities,
+    /// The library offers no version of TLS.
+    #[error("no version of TLS can be used: {0}")]
+    Protocol(Box<dyn Error + Send + Sync>),
+    /// No certificate was issued yet.
+    #[error("no certificate for {0} was issued yet; the log of the server has the reason")]
+    NotIssued(String),
     /// The content of a file cannot be used.
     #[error("{} cannot be used: {cause}", file.display())]
     Unusable {

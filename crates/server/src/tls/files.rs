@@ -11,14 +11,14 @@ use parking_lot::Mutex;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::{TlsError, TlsOptions, certificate};
+use super::{CertificatePaths, TlsError, certificate};
 use crate::words::moment;
 
 /// The files of a certificate and its key, and the certificate that was last read from these files
 /// without a fault.
 #[derive(Debug)]
 pub(super) struct CertificateFiles {
-    options: TlsOptions,
+    paths: CertificatePaths,
     in_force: ArcSwap<CertificateInForce>,
     last: Mutex<LastRead>,
 }
@@ -61,13 +61,13 @@ impl FileStamp {
 
 impl CertificateFiles {
     /// Reads the files for the first time.
-    pub(super) fn open(options: &TlsOptions) -> Result<Self, TlsError> {
-        let stamps = stamps(options);
-        let (pair, expires_s) = certificate::read(options)?;
-        warn_if_expired(options, expires_s);
+    pub(super) fn open(paths: &CertificatePaths) -> Result<Self, TlsError> {
+        let stamps = stamps(paths);
+        let (pair, expires_s) = certificate::read(paths)?;
+        warn_if_expired(paths, expires_s);
         let in_force = CertificateInForce { pair: Arc::new(pair), expires_s };
         Ok(Self {
-            options: options.clone(),
+            paths: paths.clone(),
             in_force: ArcSwap::from_pointee(in_force),
             last: Mutex::new(LastRead { stamps, fault: None }),
         })
@@ -82,7 +82,7 @@ impl CertificateFiles {
     pub(super) fn read_if_changed(&self) {
         let is_same = {
             let last = self.last.lock();
-            last.fault.is_none() && last.stamps == stamps(&self.options)
+            last.fault.is_none() && last.stamps == stamps(&self.paths)
         };
         if !is_same {
             // The fault is logged.
@@ -96,8 +96,8 @@ impl CertificateFiles {
     pub(super) fn read_again(&self) -> Result<Option<u64>, TlsError> {
         let mut last = self.last.lock();
         // The states are read first, so that a change during the read is noticed later.
-        let stamps = stamps(&self.options);
-        let (pair, expires_s) = match certificate::read(&self.options) {
+        let stamps = stamps(&self.paths);
+        let (pair, expires_s) = match certificate::read(&self.paths) {
             Ok(read) => read,
             Err(error) => {
                 let fault = error.to_string();
@@ -119,7 +119,7 @@ impl CertificateFiles {
         }
         self.in_force.store(Arc::new(CertificateInForce { pair: Arc::new(pair), expires_s }));
         tracing::info!(expires = moment(expires_s), "a new certificate is in force");
-        warn_if_expired(&self.options, expires_s);
+        warn_if_expired(&self.paths, expires_s);
         Ok(Some(expires_s))
     }
 }
@@ -130,14 +130,14 @@ impl ResolvesServerCert for CertificateFiles {
     }
 }
 
-fn stamps(options: &TlsOptions) -> [Option<FileStamp>; 2] {
-    [FileStamp::of(&options.certificate), FileStamp::of(&options.key)]
+fn stamps(paths: &CertificatePaths) -> [Option<FileStamp>; 2] {
+    [FileStamp::of(&paths.certificate), FileStamp::of(&paths.key)]
 }
 
-fn warn_if_expired(options: &TlsOptions, expires_s: u64) {
+fn warn_if_expired(paths: &CertificatePaths, expires_s: u64) {
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     if expires_s <= now_s {
-        let (file, expired) = (options.certificate.display(), moment(expires_s));
+        let (file, expired) = (paths.certificate.display(), moment(expires_s));
         tracing::warn!(
             "the certificate in {file} has expired at {expired}, so clients refuse it; renew the \
              certificate"

@@ -7,12 +7,16 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
+use rustls::server::{Acceptor, ResolvesServerCert};
+use rustls_acme::is_tls_alpn_challenge;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
-use super::endpoint::TlsFailure;
+use super::acme::AcmeCertificate;
+use super::endpoint::{CertificateOrigin, TlsFailure};
 use super::files::CertificateFiles;
-use super::{TlsEndpoint, TlsError, TlsOptions, TlsStream};
+use super::{CertificateSource, TlsEndpoint, TlsError, TlsOptions, TlsStream};
 use crate::blocking;
 use crate::last_answer::send_last_answer;
 use crate::metrics::ByLabel;
@@ -30,25 +34,32 @@ const WITHOUT_TLS: &str = "this port speaks TLS; use wss:// or https://\n";
 
 impl TlsEndpoint {
     /// Reads the certificate. Fails if the certificate cannot be used.
-    pub(crate) fn open(
+    pub(crate) async fn open(
         options: &TlsOptions,
         settings: &SharedSettings,
     ) -> Result<Arc<Self>, TlsError> {
-        let files = Arc::new(CertificateFiles::open(options)?);
-        let unusable = |cause| TlsError::Unusable {
-            file: options.certificate.clone(),
-            cause: Box::new(cause),
+        let (origin, resolver) = match &options.source {
+            CertificateSource::Files(paths) => {
+                let files = Arc::new(CertificateFiles::open(paths)?);
+                let resolver: Arc<dyn ResolvesServerCert> = Arc::clone(&files) as _;
+                (CertificateOrigin::Files(files), resolver)
+            }
+            CertificateSource::Acme(acme) => {
+                let certificate = Box::new(AcmeCertificate::open(acme).await?);
+                let resolver = certificate.resolver();
+                (CertificateOrigin::Acme(certificate), resolver)
+            }
         };
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(unusable)?
+            .map_err(|error| TlsError::Protocol(Box::new(error)))?
             .with_no_client_auth()
-            .with_cert_resolver(Arc::clone(&files) as _);
+            .with_cert_resolver(resolver);
         config.alpn_protocols = vec![HTTP_11.to_vec()];
         Ok(Arc::new(Self {
             failed: ByLabel::default(),
             settings: Arc::clone(settings),
-            files,
+            origin,
             config: Arc::new(config),
         }))
     }
@@ -59,7 +70,7 @@ impl TlsEndpoint {
         let max = Duration::from_millis(self.settings.load().limits.handshake_timeout_ms);
         let opened = tokio::time::timeout(max, self.negotiate(stream)).await;
         let failure = match opened {
-            Ok(Ok(stream)) => return Some(stream),
+            Ok(Ok(stream)) => return stream,
             Ok(Err(failure)) => failure,
             Err(_) => TlsFailure::Timeout,
         };
@@ -67,7 +78,11 @@ impl TlsEndpoint {
         None
     }
 
-    async fn negotiate(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, TlsFailure> {
+    /// Returns the connection; `None` if the client is the authority, which only checks the name.
+    async fn negotiate(
+        &self,
+        stream: TcpStream,
+    ) -> Result<Option<TlsStream<TcpStream>>, TlsFailure> {
         let mut first = [0];
         // Nothing is allocated for a client that sends nothing, or something other than TLS.
         if stream.peek(&mut first).await.unwrap_or(0) == 0 {
@@ -85,35 +100,67 @@ impl TlsEndpoint {
         // Answers are written whole, so Nagle's algorithm would only cause delay. A failure only
         // delays answers.
         let _ = stream.set_nodelay(true);
-        let accepted = TlsAcceptor::from(Arc::clone(&self.config)).accept(stream).await;
-        accepted.map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => TlsFailure::Gone,
-            _ => TlsFailure::Protocol,
-        })
+        match &self.origin {
+            CertificateOrigin::Files(_) => {
+                let accepted = TlsAcceptor::from(Arc::clone(&self.config)).accept(stream).await;
+                accepted.map(Some).map_err(failure)
+            }
+            CertificateOrigin::Acme(acme) => {
+                let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await;
+                let begun = begun.map_err(failure)?;
+                if !is_tls_alpn_challenge(&begun.client_hello()) {
+                    let accepted = begun.into_stream(Arc::clone(&self.config)).await;
+                    return accepted.map(Some).map_err(failure);
+                }
+                let checked = begun.into_stream(Arc::clone(&acme.challenge)).await;
+                let mut checked = checked.map_err(failure)?;
+                // The authority may have closed the connection already.
+                let _ = checked.shutdown().await;
+                Ok(None)
+            }
+        }
     }
 
     /// The time at which the certificate expires, in seconds since 1970.
     pub(crate) fn expires_s(&self) -> u64 {
-        self.files.expires_s()
+        match &self.origin {
+            CertificateOrigin::Files(files) => files.expires_s(),
+            CertificateOrigin::Acme(acme) => acme.expires_s(),
+        }
     }
 
     /// Reads the files again. Returns the time at which a new certificate expires, or `None` if the
-    /// files have the certificate in force.
+    /// files have the certificate in force, or if the server orders its certificate itself.
     pub(crate) fn read_again(&self) -> Result<Option<u64>, TlsError> {
-        self.files.read_again()
+        match &self.origin {
+            CertificateOrigin::Files(files) => files.read_again(),
+            CertificateOrigin::Acme(_) => Ok(None),
+        }
     }
 
-    /// Reads the files again whenever they change, until the shutdown.
+    /// Renews the certificate, or reads the files again whenever they change, until the shutdown.
     pub(crate) async fn watch(self: Arc<Self>, mut stop: StopSignal) {
+        let files = match &self.origin {
+            CertificateOrigin::Files(files) => files,
+            CertificateOrigin::Acme(acme) => return acme.watch(stop).await,
+        };
         loop {
             tokio::select! {
                 () = stop.serving() => return,
                 () = tokio::time::sleep(CHECK_EVERY) => {}
             }
-            let files = Arc::clone(&self.files);
+            let files = Arc::clone(files);
             if let Err(error) = blocking::run(move || files.read_if_changed()).await {
                 tracing::error!(%error, "the files in [tls] were not checked");
             }
         }
+    }
+}
+
+/// The cause of an error during the handshake.
+fn failure(error: io::Error) -> TlsFailure {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => TlsFailure::Gone,
+        _ => TlsFailure::Protocol,
     }
 }

@@ -5,6 +5,10 @@
 #[cfg(not(feature = "tls"))]
 mod absent;
 #[cfg(feature = "tls")]
+mod acme;
+#[cfg(feature = "tls")]
+mod acme_folder;
+#[cfg(feature = "tls")]
 mod certificate;
 #[cfg(feature = "tls")]
 mod client;
@@ -20,12 +24,12 @@ mod presented;
 #[cfg(not(feature = "tls"))]
 pub(crate) use absent::TlsStream;
 #[cfg(not(feature = "tls"))]
-pub use absent::{connect, read_pair};
+pub use absent::{connect, read_certificate};
 #[cfg(feature = "tls")]
-pub use client::{connect, read_pair};
+pub use client::{connect, read_certificate};
 pub(crate) use endpoint::TlsEndpoint;
 pub use error::TlsError;
-pub use options::TlsOptions;
+pub use options::{AcmeOptions, CertificatePaths, CertificateSource, TlsOptions};
 pub use presented::PresentedCertificate;
 #[cfg(feature = "tls")]
 pub(crate) use tokio_rustls::server::TlsStream;

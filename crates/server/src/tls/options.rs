@@ -5,10 +5,39 @@ use std::path::PathBuf;
 /// The certificate of a server, and the doors that present this certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// The file of the certificate and of the certificates between it and its authority, in PEM.
-    pub certificate: PathBuf,
-    /// The file of the private key, in PEM.
-    pub key: PathBuf,
+    /// The origin of the certificate.
+    pub source: CertificateSource,
     /// Whether the REST doors speak TLS as well.
     pub rest: bool,
+}
+
+/// The origin of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CertificateSource {
+    /// The operator renews the files.
+    Files(CertificatePaths),
+    /// The server orders and renews the certificate by ACME (RFC 8555).
+    Acme(AcmeOptions),
+}
+
+/// The files of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificatePaths {
+    /// The certificate and the certificates between it and its authority, in PEM.
+    pub certificate: PathBuf,
+    /// The private key, in PEM.
+    pub key: PathBuf,
+}
+
+/// How a certificate is ordered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeOptions {
+    /// The names of the certificate.
+    pub domains: Vec<String>,
+    /// The URL of the operator for the authority, such as `mailto:me@relay.example`.
+    pub contact: Option<String>,
+    /// The URL at which the authority describes its service.
+    pub directory: String,
+    /// The folder of the account's key and of the certificate.
+    pub folder: PathBuf,
 }

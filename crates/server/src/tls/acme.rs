@@ -1,0 +1,178 @@
+//! A certificate that the server orders by ACME (RFC 8555) and renews after two thirds of its time.
+//! The authority checks each name by a connection to the relay itself (TLS-ALPN-01, RFC 8737).
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures_util::StreamExt as _;
+use parking_lot::Mutex;
+use rustls::crypto::ring;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls_acme::acme::ACME_TLS_ALPN_NAME;
+use rustls_acme::{AcmeConfig, AcmeState, EventError, EventOk, ResolvesServerCertAcme};
+
+use super::acme_folder::AcmeFolder;
+use super::{AcmeOptions, TlsError};
+use crate::stop::StopSignal;
+use crate::words::moment;
+
+/// Time without a step after which the steps begin anew, because the library waits forever for an
+/// authority that does not answer. The longest pause after a failed order is 18 hours.
+const STEP_MAX: Duration = Duration::from_hours(24);
+
+type AcmeEvent = Result<EventOk, EventError<io::Error, io::Error>>;
+
+/// A certificate that is ordered and renewed.
+pub(super) struct AcmeCertificate {
+    options: AcmeOptions,
+    client: Arc<ClientConfig>,
+    folder: AcmeFolder,
+    current: Arc<CurrentCertificate>,
+    /// The settings of the authority's connections.
+    pub(super) challenge: Arc<ServerConfig>,
+    /// The next steps. `None` once these steps are carried out.
+    state: Mutex<Option<AcmeState<io::Error>>>,
+}
+
+/// The certificate in force, and the answer to the authority.
+#[derive(Debug)]
+struct CurrentCertificate(ArcSwap<ResolvesServerCertAcme>);
+
+impl ResolvesServerCert for CurrentCertificate {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.load().resolve(hello)
+    }
+}
+
+impl AcmeCertificate {
+    /// Reads the certificate that was issued last, so that no client notices a takeover. Without such
+    /// a certificate, [`Self::watch`] orders the first.
+    pub(super) async fn open(options: &AcmeOptions) -> Result<Self, TlsError> {
+        let folder = AcmeFolder::new(options);
+        folder.create()?;
+        let client = Arc::new(client_config()?);
+        let state = begin(options, &client, &folder).await;
+        let domains = options.domains.join(", ");
+        if folder.expires_s() > 0 {
+            log(&domains, &folder, &Ok(EventOk::DeployedCachedCert));
+        } else {
+            tracing::info!(
+                domains,
+                directory = options.directory,
+                "the first certificate is ordered; until the authority issues it, clients cannot \
+                 connect"
+            );
+        }
+        let current = Arc::new(CurrentCertificate(ArcSwap::new(state.resolver())));
+        let mut challenge = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| TlsError::Protocol(Box::new(error)))?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::clone(&current) as _);
+        challenge.alpn_protocols = vec![ACME_TLS_ALPN_NAME.to_vec()];
+        Ok(Self {
+            options: options.clone(),
+            client,
+            folder,
+            current,
+            challenge: Arc::new(challenge),
+            state: Mutex::new(Some(state)),
+        })
+    }
+
+    /// The certificate in force, for the connections of clients.
+    pub(super) fn resolver(&self) -> Arc<dyn ResolvesServerCert> {
+        Arc::clone(&self.current) as _
+    }
+
+    /// The time at which the certificate expires, in seconds since 1970. 0 without a certificate.
+    pub(super) fn expires_s(&self) -> u64 {
+        self.folder.expires_s()
+    }
+
+    /// Orders the first certificate, and renews the certificate, until another process takes over
+    /// or the server shuts down.
+    pub(super) async fn watch(&self, mut stop: StopSignal) {
+        let Some(mut state) = self.state.lock().take() else { return };
+        let domains = self.options.domains.join(", ");
+        loop {
+            let event = tokio::select! {
+                () = stop.accepting() => return,
+                event = tokio::time::timeout(STEP_MAX, state.next()) => event,
+            };
+            match event {
+                Ok(Some(event)) => log(&domains, &self.folder, &event),
+                Ok(None) => return,
+                Err(_) => {
+                    state = begin(&self.options, &self.client, &self.folder).await;
+                    self.current.0.store(state.resolver());
+                }
+            }
+        }
+    }
+}
+
+/// Begins the steps of an order or a renewal. A certificate that was issued before is in force when
+/// this function returns.
+async fn begin(
+    options: &AcmeOptions,
+    client: &Arc<ClientConfig>,
+    folder: &AcmeFolder,
+) -> AcmeState<io::Error> {
+    let mut state = AcmeConfig::new_with_client_config(&options.domains, Arc::clone(client))
+        .contact(&options.contact)
+        .directory(&options.directory)
+        .cache(folder.clone())
+        .state();
+    // Without such a certificate, the next step would be a step of the order.
+    if matches!(folder.issued(), Ok(Some(_)))
+        && let Some(Err(error)) = state.next().await
+    {
+        tracing::error!(%error, "the certificate in the folder acme cannot be used");
+    }
+    state
+}
+
+fn log(domains: &str, folder: &AcmeFolder, event: &AcmeEvent) {
+    match event {
+        Ok(EventOk::DeployedCachedCert | EventOk::CertCacheStore) => {
+            tracing::info!(
+                domains,
+                expires = moment(folder.expires_s()),
+                "a new certificate is in force"
+            );
+        }
+        Ok(EventOk::DeployedNewCert | EventOk::AccountCacheStore) => {}
+        Err(error @ (EventError::CertCacheStore(_) | EventError::AccountCacheStore(_))) => {
+            tracing::error!(%error, "the folder acme in the archive's directory cannot be written");
+        }
+        Err(error) => {
+            tracing::error!(
+                %error,
+                domains,
+                "no certificate was issued, and this is tried again; the names must lead to this \
+                 server's port 443"
+            );
+        }
+    }
+}
+
+/// The settings of connections to the authority, whose own certificate is verified.
+fn client_config() -> Result<ClientConfig, TlsError> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        return Err(TlsError::NoAuthorities);
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| TlsError::Protocol(Box::new(error)))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(config)
+}
