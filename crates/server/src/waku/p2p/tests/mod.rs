@@ -104,9 +104,12 @@ impl Pair {
             compact: None,
             handover: None,
         };
+        let settings = SharedSettings::default();
+        let answers = Answers::new(Arc::clone(&settings));
         let mut host = Host {
-            settings: Arc::default(),
+            settings,
             clients,
+            answers,
             unlimited: false,
             tls: None,
             rest_tls: None,
