@@ -363,8 +363,8 @@ fn rest_has_tls_if_it_is_wished_for() {
                 || doors.others.iter().any(|line| line.starts_with(&printed))
         };
         let mut server = Server::start_with_doors(&mut place.serving(&["--unlimited"]), is_open);
-        let others = server.doors.others.iter();
-        let secure = others.filter_map(|line| line.strip_prefix(&printed)).next();
+        let mut others = server.doors.others.iter();
+        let secure = others.find_map(|line| line.strip_prefix(&printed));
         match secure {
             Some(address) => {
                 let connection = authority.connect(address, "relay.example").unwrap();

@@ -103,17 +103,17 @@ impl TlsEndpoint {
         match &self.origin {
             CertificateOrigin::Files(_) => {
                 let accepted = TlsAcceptor::from(Arc::clone(&self.config)).accept(stream).await;
-                accepted.map(Some).map_err(failure)
+                accepted.map(Some).map_err(|error| failure(&error))
             }
             CertificateOrigin::Acme(acme) => {
                 let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await;
-                let begun = begun.map_err(failure)?;
+                let begun = begun.map_err(|error| failure(&error))?;
                 if !is_tls_alpn_challenge(&begun.client_hello()) {
                     let accepted = begun.into_stream(Arc::clone(&self.config)).await;
-                    return accepted.map(Some).map_err(failure);
+                    return accepted.map(Some).map_err(|error| failure(&error));
                 }
                 let checked = begun.into_stream(Arc::clone(&acme.challenge)).await;
-                let mut checked = checked.map_err(failure)?;
+                let mut checked = checked.map_err(|error| failure(&error))?;
                 // The authority may have closed the connection already.
                 let _ = checked.shutdown().await;
                 Ok(None)
@@ -158,7 +158,7 @@ impl TlsEndpoint {
 }
 
 /// The cause of an error during the handshake.
-fn failure(error: io::Error) -> TlsFailure {
+fn failure(error: &io::Error) -> TlsFailure {
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => TlsFailure::Gone,
         _ => TlsFailure::Protocol,

@@ -89,14 +89,18 @@ fn run(
             page_len = (PAGE_BYTES * rows.len() / bytes.max(1)).clamp(PAGE_MIN, PAGE_MAX);
         }
         let (records, page, faults) = check.page(&rows)?;
-        records.iter().for_each(|record| tally.add(record));
+        for record in &records {
+            tally.add(record);
+        }
         found.labels += page.labels;
         found.forbids += page.forbids;
         report.records += records.len() as u64;
         report.labels += records.iter().map(|record| record.terms.len() as u64).sum::<u64>();
         let words = records.iter().filter_map(|record| record.words.as_ref());
         report.words += words.map(|words| words.len() as u64).sum::<u64>();
-        faults.into_iter().for_each(|fault| report.add(fault));
+        for fault in faults {
+            report.add(fault);
+        }
         let done = report.records;
         progress(CheckProgress { what: "comparing records", done, total: total.max(done) });
     }

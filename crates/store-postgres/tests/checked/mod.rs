@@ -84,7 +84,7 @@ pub(crate) fn put(store: &dyn Store, network: &dyn Network, lines: &[String]) ->
     let mut stored = 0;
     for lines in lines.chunks(100) {
         let writes: Vec<Write> =
-            lines.iter().map(|line| Write::Put(record(network, line).into())).collect();
+            lines.iter().map(|line| Write::Put(record(network, line))).collect();
         let done = store.commit(&writes).expect("commits");
         let is_stored = |outcome: &&Outcome| matches!(outcome, Outcome::Stored { .. });
         stored += done.outcomes.iter().filter(is_stored).count();
