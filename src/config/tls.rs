@@ -2,11 +2,8 @@
 
 use std::path::Path;
 
-use hark_networks::nostr::admit::host_name;
 use hark_server::ListenAddress;
 use hark_server::tls::{AcmeOptions, CertificatePaths, CertificateSource, TlsOptions};
-
-use super::values::Config;
 
 /// The origin of the certificate, and the doors that present the certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +33,25 @@ impl TlsSettings {
     /// Whether the relay speaks TLS.
     pub(crate) fn is_enabled(&self) -> bool {
         self.certificate.is_some() || !self.acme_domains.is_empty()
+    }
+
+    /// Returns the origin of the certificate; `None` without TLS. A relative path of a file is in
+    /// `folder`. `data` is the archive's directory.
+    pub(super) fn options(&self, folder: &Path, data: &Path) -> Option<TlsOptions> {
+        let source = if self.acme_domains.is_empty() {
+            CertificateSource::Files(CertificatePaths {
+                certificate: folder.join(self.certificate.as_ref()?),
+                key: folder.join(self.key.as_ref()?),
+            })
+        } else {
+            CertificateSource::Acme(AcmeOptions {
+                domains: self.acme_domains.clone(),
+                contact: self.acme_contact.clone(),
+                directory: self.acme_directory.clone(),
+                folder: data.join("acme"),
+            })
+        };
+        Some(TlsOptions { source, rest: self.rest })
     }
 
     /// Returns one line for each fault in the section `[tls]`.
@@ -86,36 +102,6 @@ fn is_domain(text: &str) -> bool {
     matches!(format!("{text}:443").parse(), Ok(ListenAddress::Host(..)))
 }
 
-impl Config {
-    /// Returns the origin of the certificate; `None` without TLS. A relative path of a file is in the
-    /// directory of the configuration file. `data` is the archive's directory.
-    pub(crate) fn tls_options(&self, data: &Path) -> Option<TlsOptions> {
-        let TlsSettings { certificate, key, acme_domains, acme_contact, acme_directory, rest } =
-            &self.tls;
-        let folder = self.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
-        let source = if acme_domains.is_empty() {
-            CertificateSource::Files(CertificatePaths {
-                certificate: folder.join(certificate.as_ref()?),
-                key: folder.join(key.as_ref()?),
-            })
-        } else {
-            CertificateSource::Acme(AcmeOptions {
-                domains: acme_domains.clone(),
-                contact: acme_contact.clone(),
-                directory: acme_directory.clone(),
-                folder: data.join("acme"),
-            })
-        };
-        Some(TlsOptions { source, rest: *rest })
-    }
-
-    /// Returns the host of `[info] url`; `None` if the URL is not set.
-    pub(crate) fn url_host(&self) -> Option<String> {
-        let host = host_name(self.info.url.as_deref()?);
-        Some(host.trim_matches(['[', ']']).to_owned())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,15 +147,15 @@ mod tests {
             rest: true,
             ..TlsSettings::default()
         };
-        let config = Config { tls, file: Some("/etc/hark/hark.toml".into()), ..Config::default() };
+        let folder = Path::new("/etc/hark");
         let paths =
             CertificatePaths { certificate: "/etc/hark/tls/a.pem".into(), key: "/b.pem".into() };
         let expected = TlsOptions { source: CertificateSource::Files(paths), rest: true };
-        assert_eq!(config.tls_options(Path::new("data")), Some(expected));
-        assert_eq!(Config::default().tls_options(Path::new("data")), None);
-        let mut config = Config::default();
-        config.tls.acme_domains = vec!["relay.example".into()];
-        let options = config.tls_options(Path::new("data")).unwrap();
+        assert_eq!(tls.options(folder, Path::new("data")), Some(expected));
+        assert_eq!(TlsSettings::default().options(folder, Path::new("data")), None);
+        let acme_domains = vec!["relay.example".into()];
+        let tls = TlsSettings { acme_domains, ..TlsSettings::default() };
+        let options = tls.options(folder, Path::new("data")).unwrap();
         assert!(matches!(
             options.source,
             CertificateSource::Acme(acme) if acme.folder == Path::new("data/acme")

@@ -1,15 +1,17 @@
 //! The checked settings and their defaults.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hark_archive::retention::RetentionPolicy;
 use hark_archive::writer::WriterOptions;
 use hark_networks::Network as _;
+use hark_networks::nostr::admit::host_name;
 use hark_server::limits::Limits;
 use hark_server::nostr::policy::EventPolicy;
 use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, ThreadCounts};
+use hark_server::tls::TlsOptions;
 use hark_server::{AddressLists, ListenAddress, MetricsDoor, Proxies, SparedClients};
 
 use super::files::{FileState, FileTexts};
@@ -152,6 +154,19 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Returns the origin of the certificate; `None` without TLS. A relative path of a file is in the
+    /// directory of the configuration file. `data` is the archive's directory.
+    pub(crate) fn tls_options(&self, data: &Path) -> Option<TlsOptions> {
+        let folder = self.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+        self.tls.options(folder, data)
+    }
+
+    /// Returns the host of `[info] url`; `None` if the URL is not set.
+    pub(crate) fn url_host(&self) -> Option<String> {
+        let host = host_name(self.info.url.as_deref()?);
+        Some(host.trim_matches(['[', ']']).to_owned())
+    }
+
     /// Returns one line for each allow list without entries. Such a list allows nothing.
     pub(crate) fn empty_lists(&self) -> Vec<String> {
         let addresses = self.addresses.warn_if_none_allowed().map(str::to_owned);

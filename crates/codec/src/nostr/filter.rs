@@ -82,8 +82,7 @@ impl Filter {
         Ok(reader.end()?)
     }
 
-    /// Reads the object at the cursor. All lists together may have `values_max` values, including
-    /// repeated values.
+    /// Reads the object at the cursor. Its lists may have `values_max` values in all, repeats too.
     pub(crate) fn read(
         &mut self,
         reader: &mut JsonReader<'_>,
@@ -428,8 +427,7 @@ fn read_keys(
         Ok(())
     })?;
     if !keys.is_sorted_by(|a, b| a < b) {
-        // The keys are compared in place as big-endian numbers, which have the same order as the
-        // bytes.
+        // The keys are compared in place as big-endian numbers, in the order of their bytes.
         let number = |key: &[u8; 32]| {
             let (high, low) = key.split_at(16);
             [high, low].map(|half| half.try_into().map_or(0, u128::from_be_bytes))
