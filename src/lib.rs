@@ -38,7 +38,7 @@ pub use crate::config::{
 pub use crate::location::ArchiveLocation;
 pub use crate::program::{VERSION, allow_files, beside, exit_code, reflowed};
 pub use crate::stores::{
-    AddressForm, ArchiveStore, CheckSteps, STORES, ServedShelf, ServedStore, ShelfCheck,
+    AddressForm, ArchiveCheck, ArchiveStore, CheckMeter, STORES, ServedShelf, ServedStore,
     ShelfOpener, ShelfPlace, StoreFacts, StoreLock, StoreSetup,
 };
 pub use crate::writer::OwnedStore;

@@ -14,7 +14,7 @@ use hark_server::control::{Handover, Takeover, TakeoverLock};
 use hark_server::shelf::CompactFn;
 
 use super::address::AddressForm;
-use super::check::{CheckSteps, ShelfCheck};
+use super::check::{ArchiveCheck, CheckMeter};
 use crate::config::{Config, ShelfConfig, shelf_config};
 
 /// A kind of store: an entry of the list of stores.
@@ -150,7 +150,7 @@ pub trait ArchiveStore: Any + Send + Sync {
     fn serve(self: Arc<Self>, takeover: Option<&[&str]>) -> anyhow::Result<ServedStore>;
 
     /// Checks a shelf, and changes nothing. A server may serve the shelf meanwhile.
-    fn check(&self, _: &ShelfPlace<'_>, _: CheckSteps<'_>) -> anyhow::Result<ShelfCheck> {
+    fn check(&self, _: &ShelfPlace<'_>, _: CheckMeter<'_>) -> anyhow::Result<ArchiveCheck> {
         bail!("{}", self.refuses("check"))
     }
 

@@ -3,11 +3,11 @@
 use serde_json::{Map, Value};
 
 /// Shows the progress of a check: the finished steps, all steps, and a short text.
-pub type CheckSteps<'a> = &'a mut dyn FnMut(u64, u64, &str);
+pub type CheckMeter<'a> = &'a mut dyn FnMut(u64, u64, &str);
 
 /// The result of a check of a shelf.
 #[derive(Clone, Debug, Default)]
-pub struct ShelfCheck {
+pub struct ArchiveCheck {
     /// The compared things with their numbers, such as `12 events`.
     pub compared: Vec<String>,
     /// The same for programs, by name.

@@ -185,9 +185,13 @@ fn an_end_is_asked_for_once_also_where_a_pipe_has_said_nothing_yet() {
     let place = Place::new("silent");
     let mut child = place.start(&["import", "--json"]);
     let input = child.stdin.take().unwrap();
-    // The command listens for signals before it opens the archive.
-    let manifest = place.data().join("nostr").join("MANIFEST");
-    child.until("the archive is open", || manifest.exists());
+    let status = format!("/proc/{}/status", child.id());
+    child.until("it listens for SIGTERM", || {
+        let status = std::fs::read_to_string(&status).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        caught.is_some_and(|mask| mask & (1 << 14) != 0)
+    });
     child.signal("TERM");
     let ended = child.wait_for_end(PATIENCE);
     drop(input);

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::tls::{TlsEndpoint, TlsStream};
+use crate::tls::{EncryptedStream, TlsEndpoint};
 
 /// The connection of a client.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub enum ClientStream {
     /// A client, or a proxy, that connects to an IP address.
     Tcp(TcpStream),
     /// A client that connects to an IP address, with TLS.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<EncryptedStream<TcpStream>>),
     /// A proxy on this machine.
     Unix(UnixStream),
 }

@@ -18,7 +18,7 @@ use super::shelf::FileShelf;
 use crate::config::setups;
 use crate::owner;
 use crate::stores::{
-    ArchiveHeld, ArchiveStore, CheckSteps, ServedStore, ShelfCheck, ShelfPlace, StoreFacts,
+    ArchiveCheck, ArchiveHeld, ArchiveStore, CheckMeter, ServedStore, ShelfPlace, StoreFacts,
     StoreLock,
 };
 
@@ -146,7 +146,7 @@ impl ArchiveStore for FileArchive {
         Ok(Arc::new(self.shelf(*shelf).open_read_only()?))
     }
 
-    fn check(&self, shelf: &ShelfPlace<'_>, steps: CheckSteps<'_>) -> anyhow::Result<ShelfCheck> {
+    fn check(&self, shelf: &ShelfPlace<'_>, steps: CheckMeter<'_>) -> anyhow::Result<ArchiveCheck> {
         self.must_exist(shelf)?;
         check(&self.shelf(*shelf), steps)
     }

@@ -4,10 +4,10 @@ use serde_json::json;
 
 use super::shelf::FileShelf;
 use crate::print;
-use crate::stores::{CheckSteps, ShelfCheck};
+use crate::stores::{ArchiveCheck, CheckMeter};
 
 /// Checks a shelf, and changes nothing.
-pub(super) fn check(shelf: &FileShelf<'_>, steps: CheckSteps<'_>) -> anyhow::Result<ShelfCheck> {
+pub(super) fn check(shelf: &FileShelf<'_>, steps: CheckMeter<'_>) -> anyhow::Result<ArchiveCheck> {
     let report = hark_store_embedded::check(&shelf.dir(), &shelf.options(), &mut |progress| {
         steps(progress.done, progress.total, progress.what);
     })
@@ -44,7 +44,7 @@ pub(super) fn check(shelf: &FileShelf<'_>, steps: CheckSteps<'_>) -> anyhow::Res
         "Records are damaged: restore the archive from a backup with `hark restore --move-aside`, \
          or bring all that is whole into a new archive with `hark salvage`"
     };
-    Ok(ShelfCheck {
+    Ok(ArchiveCheck {
         compared: vec![
             print::count(report.records, network.record()),
             format!("{} deleted", print::number(report.dead)),

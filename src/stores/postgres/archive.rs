@@ -9,7 +9,7 @@ use hark_store_postgres::{DatabaseOpenError, PostgresOptions, PostgresStore, sho
 
 use super::check::check;
 use crate::stores::{
-    ArchiveStore, CheckSteps, ServedShelf, ServedStore, ShelfCheck, ShelfPlace, StoreAddress,
+    ArchiveCheck, ArchiveStore, CheckMeter, ServedShelf, ServedStore, ShelfPlace, StoreAddress,
     StoreFacts,
 };
 
@@ -133,7 +133,7 @@ impl ArchiveStore for DatabaseArchive {
         Ok(Arc::new(self.connect(shelf, false)?))
     }
 
-    fn check(&self, shelf: &ShelfPlace<'_>, steps: CheckSteps<'_>) -> anyhow::Result<ShelfCheck> {
+    fn check(&self, shelf: &ShelfPlace<'_>, steps: CheckMeter<'_>) -> anyhow::Result<ArchiveCheck> {
         check(&self.url, shelf, &Self::options(shelf), steps).with_context(|| {
             format!(
                 "the archive in the database could not be checked to its end; nothing was changed; \

@@ -6,15 +6,15 @@ use hark_store_postgres::{DatabaseCheck, DatabaseOpenError, PostgresOptions, Rem
 use serde_json::json;
 
 use crate::print;
-use crate::stores::{CheckSteps, ShelfCheck, ShelfPlace};
+use crate::stores::{ArchiveCheck, CheckMeter, ShelfPlace};
 
 /// Checks a shelf, and changes nothing.
 pub(super) fn check(
     url: &str,
     place: &ShelfPlace<'_>,
     options: &PostgresOptions,
-    steps: CheckSteps<'_>,
-) -> Result<ShelfCheck, DatabaseOpenError> {
+    steps: CheckMeter<'_>,
+) -> Result<ArchiveCheck, DatabaseOpenError> {
     let (network, lines) = (place.network, place.network.lines());
     let mut message = lines.record_check();
     let report = hark_store_postgres::check(
@@ -28,7 +28,7 @@ pub(super) fn check(
     Ok(of(&report, place))
 }
 
-fn of(report: &DatabaseCheck, place: &ShelfPlace<'_>) -> ShelfCheck {
+fn of(report: &DatabaseCheck, place: &ShelfPlace<'_>) -> ArchiveCheck {
     let counts: BTreeMap<&str, u64> =
         report.counts.iter().map(|(sort, count)| (sort.name(), *count)).collect();
     let fields = json!({
@@ -41,7 +41,7 @@ fn of(report: &DatabaseCheck, place: &ShelfPlace<'_>) -> ShelfCheck {
     });
     let remedies: BTreeSet<Remedy> = report.counts.keys().map(|sort| sort.remedy()).collect();
     let advice: Vec<&str> = remedies.into_iter().map(advice).collect();
-    ShelfCheck {
+    ArchiveCheck {
         compared: vec![
             print::count(report.records, place.network.record()),
             format!("{} of labels", print::count(report.labels, "row")),

@@ -10,7 +10,7 @@ use crate::settings::SharedSettings;
 use crate::stop::StopSignal;
 
 /// A connection with TLS. Without the feature, no such connection exists.
-pub(crate) type TlsStream<S> = S;
+pub(crate) type EncryptedStream<S> = S;
 
 impl TlsEndpoint {
     /// Fails, because the program was built without TLS.
@@ -22,7 +22,7 @@ impl TlsEndpoint {
     pub(crate) fn accept(
         &self,
         _: tokio::net::TcpStream,
-    ) -> Ready<Option<TlsStream<tokio::net::TcpStream>>> {
+    ) -> Ready<Option<EncryptedStream<tokio::net::TcpStream>>> {
         ready(None)
     }
 

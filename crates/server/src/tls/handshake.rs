@@ -16,7 +16,7 @@ use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use super::acme::AcmeCertificate;
 use super::endpoint::{CertificateOrigin, TlsFailure};
 use super::files::CertificateFiles;
-use super::{CertificateSource, TlsEndpoint, TlsError, TlsOptions, TlsStream};
+use super::{CertificateSource, EncryptedStream, TlsEndpoint, TlsError, TlsOptions};
 use crate::blocking;
 use crate::last_answer::send_last_answer;
 use crate::metrics::ByLabel;
@@ -66,7 +66,7 @@ impl TlsEndpoint {
 
     /// Performs the handshake of a connection within the time of `limits.handshake_timeout_ms`. `None`
     /// if the handshake fails; the connection is then closed.
-    pub(crate) async fn accept(&self, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+    pub(crate) async fn accept(&self, stream: TcpStream) -> Option<EncryptedStream<TcpStream>> {
         let max = Duration::from_millis(self.settings.load().limits.handshake_timeout_ms);
         let opened = tokio::time::timeout(max, self.negotiate(stream)).await;
         let failure = match opened {
@@ -82,7 +82,7 @@ impl TlsEndpoint {
     async fn negotiate(
         &self,
         stream: TcpStream,
-    ) -> Result<Option<TlsStream<TcpStream>>, TlsFailure> {
+    ) -> Result<Option<EncryptedStream<TcpStream>>, TlsFailure> {
         let mut first = [0];
         // Nothing is allocated for a client that sends nothing, or something other than TLS.
         if stream.peek(&mut first).await.unwrap_or(0) == 0 {

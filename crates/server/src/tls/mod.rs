@@ -22,7 +22,7 @@ mod options;
 mod presented;
 
 #[cfg(not(feature = "tls"))]
-pub(crate) use absent::TlsStream;
+pub(crate) use absent::EncryptedStream;
 #[cfg(not(feature = "tls"))]
 pub use absent::{connect, read_certificate};
 #[cfg(feature = "tls")]
@@ -32,4 +32,4 @@ pub use error::TlsError;
 pub use options::{AcmeOptions, CertificatePaths, CertificateSource, TlsOptions};
 pub use presented::PresentedCertificate;
 #[cfg(feature = "tls")]
-pub(crate) use tokio_rustls::server::TlsStream;
+pub(crate) use tokio_rustls::server::TlsStream as EncryptedStream;

@@ -10,7 +10,7 @@
 //! snapshot of all nodes. There, rows that seem faulty are compared once more while no process can
 //! commit ([`steps::CheckSteps::is_snapshot`]).
 
-pub(crate) use record::{CheckedRecord, IndexedTexts, LabelRows, PageRows};
+pub(crate) use record::{ExpectedRecord, IndexedTexts, LabelRows, PageRows};
 pub use report::{DatabaseCheck, DatabaseFault, FaultSort, Remedy};
 pub use run::{CheckProgress, MessageCheck, check};
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use hark_archive::{Order, Record};
 
-use super::record::{CheckedRecord, LabelRows, PageRows};
+use super::record::{ExpectedRecord, LabelRows, PageRows};
 use super::report::{DatabaseFault, FaultSort, hex};
 use super::steps::CheckSteps;
 use crate::commit::fetch::SlotQuery;
@@ -15,7 +15,7 @@ use crate::session::DatabaseSession;
 pub(super) fn compare(
     steps: &mut dyn CheckSteps,
     session: &mut DatabaseSession,
-    records: &[CheckedRecord],
+    records: &[ExpectedRecord],
     faults: &mut Vec<DatabaseFault>,
 ) -> Result<PageRows, StatementError> {
     let labels = labels(steps, session, records, faults)?;
@@ -30,7 +30,7 @@ pub(super) fn compare(
 fn labels(
     steps: &mut dyn CheckSteps,
     session: &mut DatabaseSession,
-    records: &[CheckedRecord],
+    records: &[ExpectedRecord],
     faults: &mut Vec<DatabaseFault>,
 ) -> Result<u64, StatementError> {
     let rows = LabelRows::of(records);
@@ -55,7 +55,7 @@ fn labels(
 /// Compares the rows of records that forbid other records, and returns their number.
 fn forbids(
     session: &mut DatabaseSession,
-    records: &[CheckedRecord],
+    records: &[ExpectedRecord],
     faults: &mut Vec<DatabaseFault>,
 ) -> Result<u64, StatementError> {
     let ids: Vec<&[u8]> = records.iter().map(|record| &record.key.id[..]).collect();
@@ -89,10 +89,10 @@ fn forbids(
 fn slots(
     steps: &dyn CheckSteps,
     session: &mut DatabaseSession,
-    records: &[CheckedRecord],
+    records: &[ExpectedRecord],
     faults: &mut Vec<DatabaseFault>,
 ) -> Result<(), StatementError> {
-    let held: Vec<(&CheckedRecord, SlotQuery)> =
+    let held: Vec<(&ExpectedRecord, SlotQuery)> =
         records.iter().filter_map(|record| Some((record, record.slot?))).collect();
     if held.is_empty() {
         return Ok(());
@@ -121,7 +121,7 @@ fn slots(
 fn prohibitions(
     steps: &dyn CheckSteps,
     session: &mut DatabaseSession,
-    records: &[CheckedRecord],
+    records: &[ExpectedRecord],
     faults: &mut Vec<DatabaseFault>,
 ) -> Result<(), StatementError> {
     let all = records.iter().flat_map(|record| &record.prohibitions);

@@ -13,7 +13,7 @@ use crate::properties::ShelfProperties;
 use crate::time::{IndexKey, to_db};
 
 /// A stored record, and the rows that it must have in other tables.
-pub(crate) struct CheckedRecord {
+pub(crate) struct ExpectedRecord {
     /// The number of the record's put.
     pub(crate) seq: i64,
     pub(crate) key: IndexKey,
@@ -54,7 +54,7 @@ pub(crate) struct LabelRows {
 }
 
 impl LabelRows {
-    pub(crate) fn of(records: &[CheckedRecord]) -> Self {
+    pub(crate) fn of(records: &[ExpectedRecord]) -> Self {
         let mut all = Self::default();
         for record in records {
             for term in &record.terms {
@@ -98,7 +98,7 @@ impl RecordReader<'_> {
         row: &Row,
         body: &[u8],
         faults: &mut Vec<DatabaseFault>,
-    ) -> CheckedRecord {
+    ) -> ExpectedRecord {
         let id: &[u8] = row.get(4);
         let record = match Record::new(body).and_then(|record| record.check().map(|()| record)) {
             Ok(record) => record,
@@ -136,7 +136,7 @@ impl RecordReader<'_> {
         record: &Record<'_>,
         seq: i64,
         (key, terms): (IndexKey, Vec<i64>),
-    ) -> CheckedRecord {
+    ) -> ExpectedRecord {
         let hasher = &self.shelf.terms;
         let place = record.author().map_or(&key.id[..], |author| &author[..]).to_vec();
         let listed = record.labels().filter(|(name, _)| self.shelf.listed_labels.contains(name));
@@ -166,7 +166,7 @@ impl RecordReader<'_> {
             IndexedTexts::Known(..) | IndexedTexts::None => Some(Vec::new()),
             IndexedTexts::Unknown => None,
         };
-        CheckedRecord {
+        ExpectedRecord {
             seq,
             key,
             kind: record.kind().cast_signed(),
@@ -194,10 +194,10 @@ impl RecordReader<'_> {
 }
 
 /// Returns a damaged record, with the values of its columns.
-fn damaged(row: &Row) -> CheckedRecord {
+fn damaged(row: &Row) -> ExpectedRecord {
     let id: &[u8] = row.get(4);
     let place = row.get::<_, Option<&[u8]>>(5).unwrap_or(id).to_vec();
-    CheckedRecord {
+    ExpectedRecord {
         seq: row.get(0),
         key: IndexKey { time: row.get(1), id: id.try_into().unwrap_or_default() },
         kind: row.get(3),

@@ -8,7 +8,7 @@ use hark_words::{RecordWords, WeighedWords};
 use tokio_postgres::Row;
 
 use super::page;
-use super::record::{CheckedRecord, PageRows, RecordReader};
+use super::record::{ExpectedRecord, PageRows, RecordReader};
 use super::report::{DatabaseCheck, DatabaseFault};
 use super::steps::CheckSteps;
 use super::totals::{RecordTally, ShelfCounters};
@@ -79,7 +79,7 @@ fn run(
         words: RecordWords::default(),
         found: WeighedWords::default(),
     };
-    let mut check = RecordCheck { layout: *layout, steps, session, reader };
+    let mut check = RecordComparison { layout: *layout, steps, session, reader };
     let total = counters.records.max(0).cast_unsigned();
     let (mut tally, mut found) = (RecordTally::default(), PageRows::default());
     let mut page_len = PAGE_MIN;
@@ -106,7 +106,7 @@ fn run(
     }
     let done = report.records;
     progress(CheckProgress { what: "counting rows", done, total: total.max(done) });
-    let RecordCheck { mut steps, session, .. } = check;
+    let RecordComparison { mut steps, session, .. } = check;
     steps.orphans(session, found, report)?;
     let besides = steps.counted_besides(session)?;
     if steps.is_snapshot() || ShelfCounters::read(session)? == counters {
@@ -121,7 +121,7 @@ fn run(
 }
 
 /// The check of the records of a shelf.
-struct RecordCheck<'a> {
+struct RecordComparison<'a> {
     layout: &'static dyn Layout,
     steps: Box<dyn CheckSteps>,
     session: &'a mut DatabaseSession,
@@ -129,9 +129,9 @@ struct RecordCheck<'a> {
 }
 
 /// The records of a page, the numbers of their rows, and their faults.
-type CheckedPage = (Vec<CheckedRecord>, PageRows, Vec<DatabaseFault>);
+type CheckedPage = (Vec<ExpectedRecord>, PageRows, Vec<DatabaseFault>);
 
-impl RecordCheck<'_> {
+impl RecordComparison<'_> {
     /// Compares a page of records. Without a snapshot, a page with faults is compared again while no
     /// process can commit, because a commit may have changed the rows between two statements.
     fn page(&mut self, rows: &[Row]) -> Result<CheckedPage, StatementError> {

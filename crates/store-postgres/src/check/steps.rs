@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hark_archive::TextSource;
 use tokio_postgres::Row;
 
-use super::record::{CheckedRecord, IndexedTexts, LabelRows, PageRows};
+use super::record::{ExpectedRecord, IndexedTexts, LabelRows, PageRows};
 use super::report::{DatabaseCheck, DatabaseFault};
 use crate::commit::fetch::SlotQuery;
 use crate::error::StatementError;
@@ -57,7 +57,7 @@ pub(crate) trait CheckSteps: Send {
     ) -> Result<Vec<Row>, StatementError>;
 
     /// Compares the columns of the layout with the record.
-    fn location_fault(&self, row: &Row, record: &CheckedRecord) -> Option<DatabaseFault>;
+    fn location_fault(&self, row: &Row, record: &ExpectedRecord) -> Option<DatabaseFault>;
 
     /// Returns the indices of those labels that do not have exactly one row, each with its number of
     /// rows.
@@ -85,7 +85,7 @@ pub(crate) trait CheckSteps: Send {
     fn compare_more(
         &mut self,
         session: &mut DatabaseSession,
-        records: &[CheckedRecord],
+        records: &[ExpectedRecord],
     ) -> Result<Vec<DatabaseFault>, StatementError>;
 
     /// Adds the rows that belong to no record. `found` are the rows of the records.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::record::CheckedRecord;
+use super::record::ExpectedRecord;
 use super::report::{DatabaseCheck, DatabaseFault, FaultSort};
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
@@ -50,7 +50,7 @@ pub(super) struct RecordTally {
 }
 
 impl RecordTally {
-    pub(super) fn add(&mut self, record: &CheckedRecord) {
+    pub(super) fn add(&mut self, record: &ExpectedRecord) {
         self.records += 1;
         self.last = self.last.max(record.seq);
         if !record.is_whole {

@@ -12,7 +12,7 @@ use super::pages::NumberWindows;
 use super::{prepared, shards};
 use crate::check::steps::{COLUMNS, CheckSteps};
 use crate::check::{
-    CheckedRecord, DatabaseCheck, DatabaseFault, FaultSort, IndexedTexts, LabelRows, PageRows,
+    DatabaseCheck, DatabaseFault, ExpectedRecord, FaultSort, IndexedTexts, LabelRows, PageRows,
 };
 use crate::citus::places::{bodies, id_head};
 use crate::citus::statement::{CitusStatement, ValueCount};
@@ -94,7 +94,7 @@ impl CheckSteps for CitusCheck {
         session.query_once(&text, &[&numbers])
     }
 
-    fn location_fault(&self, row: &Row, record: &CheckedRecord) -> Option<DatabaseFault> {
+    fn location_fault(&self, row: &Row, record: &ExpectedRecord) -> Option<DatabaseFault> {
         let (place, head): (&[u8], i64) = (row.get(8), row.get(9));
         let is_right = place == record.place && head == id_head(&record.key.id);
         (!is_right).then(|| {
@@ -197,13 +197,13 @@ impl CheckSteps for CitusCheck {
     fn compare_more(
         &mut self,
         session: &mut DatabaseSession,
-        records: &[CheckedRecord],
+        records: &[ExpectedRecord],
     ) -> Result<Vec<DatabaseFault>, StatementError> {
         let ids: Vec<&[u8]> = records.iter().map(|record| &record.key.id[..]).collect();
         let rows = session.query(CitusStatement::Places(ValueCount::Many), &[&ids])?;
         let places: HashMap<&[u8], &[u8]> =
             rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-        let fault = |record: &CheckedRecord| {
+        let fault = |record: &ExpectedRecord| {
             let what = match places.get(&record.key.id[..]) {
                 Some(place) if *place == record.place => return None,
                 Some(_) => "the row of the id leads to another place",

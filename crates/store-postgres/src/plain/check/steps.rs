@@ -12,7 +12,7 @@ use super::parts::RecordTables;
 use super::words::WordCheck;
 use crate::check::steps::{COLUMNS, CheckSteps};
 use crate::check::{
-    CheckedRecord, DatabaseCheck, DatabaseFault, FaultSort, IndexedTexts, LabelRows, PageRows,
+    DatabaseCheck, DatabaseFault, ExpectedRecord, FaultSort, IndexedTexts, LabelRows, PageRows,
 };
 use crate::commit::fetch::SlotQuery;
 use crate::error::StatementError;
@@ -115,7 +115,7 @@ impl CheckSteps for PlainCheck {
         session.query_once(&text, &[&numbers])
     }
 
-    fn location_fault(&self, row: &Row, record: &CheckedRecord) -> Option<DatabaseFault> {
+    fn location_fault(&self, row: &Row, record: &ExpectedRecord) -> Option<DatabaseFault> {
         let what = self.tables.fault(row.get(8), row.get(1))?;
         Some(DatabaseFault::of(FaultSort::Part, &record.key.id, what))
     }
@@ -172,7 +172,7 @@ impl CheckSteps for PlainCheck {
     fn compare_more(
         &mut self,
         session: &mut DatabaseSession,
-        records: &[CheckedRecord],
+        records: &[ExpectedRecord],
     ) -> Result<Vec<DatabaseFault>, StatementError> {
         self.words.compare(session, records)
     }

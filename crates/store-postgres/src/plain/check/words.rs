@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::check::{CheckedRecord, DatabaseFault, FaultSort};
+use crate::check::{DatabaseFault, ExpectedRecord, FaultSort};
 use crate::error::StatementError;
 use crate::plain::statement::PlainStatement;
 use crate::session::DatabaseSession;
@@ -14,7 +14,7 @@ const PROBES_MAX: usize = 5_000;
 const NO_CLASS: i64 = -1;
 
 /// The lists of words that records have, by the indices of the records.
-type WordLists = HashMap<usize, Vec<Vec<Vec<u8>>>>;
+type RowWords = HashMap<usize, Vec<Vec<Vec<u8>>>>;
 
 /// The check of the rows of words.
 #[derive(Default)]
@@ -41,7 +41,7 @@ impl WordCheck {
     pub(super) fn compare(
         &mut self,
         session: &mut DatabaseSession,
-        records: &[CheckedRecord],
+        records: &[ExpectedRecord],
     ) -> Result<Vec<DatabaseFault>, StatementError> {
         let (mut faults, mut probes) = (Vec::new(), Vec::new());
         let mut lists = self.lists(session, records)?;
@@ -78,14 +78,14 @@ impl WordCheck {
     fn lists(
         &mut self,
         session: &mut DatabaseSession,
-        records: &[CheckedRecord],
-    ) -> Result<WordLists, StatementError> {
+        records: &[ExpectedRecord],
+    ) -> Result<RowWords, StatementError> {
         let times: Vec<i64> = records.iter().map(|record| record.key.time).collect();
         let marks: Vec<i64> = records.iter().map(|record| mark(&record.key.id)).collect();
         let kinds: Vec<i32> = records.iter().map(|record| record.kind).collect();
         let rows = session.query(PlainStatement::WordLists, &[&times, &marks, &kinds])?;
         self.worded += rows.len() as u64;
-        let mut lists = WordLists::new();
+        let mut lists = RowWords::new();
         for row in &rows {
             lists.entry(row.get::<_, i64>(0) as usize - 1).or_default().push(row.get(1));
         }
@@ -95,7 +95,7 @@ impl WordCheck {
     fn probe(
         &mut self,
         session: &mut DatabaseSession,
-        records: &[CheckedRecord],
+        records: &[ExpectedRecord],
         probes: &[WordProbe],
         faults: &mut Vec<DatabaseFault>,
     ) -> Result<(), StatementError> {
@@ -129,7 +129,7 @@ impl WordCheck {
 }
 
 /// Returns the fault of the lists of words that a record has; `None` if there is none.
-fn list_fault(record: &CheckedRecord, lists: &[Vec<Vec<u8>>]) -> Option<&'static str> {
+fn list_fault(record: &ExpectedRecord, lists: &[Vec<Vec<u8>>]) -> Option<&'static str> {
     if lists.len() > 1 {
         return Some("there are several lists of the record's words");
     }
