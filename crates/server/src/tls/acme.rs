@@ -20,9 +20,14 @@ use super::{AcmeOptions, TlsError};
 use crate::stop::StopSignal;
 use crate::words::moment;
 
-/// Time without a step after which the steps begin anew, because the library waits forever for an
-/// authority that does not answer. The longest pause after a failed order is 18 hours.
+/// Time without a step after which the steps begin anew while a certificate is in force, because
+/// the library waits forever for an authority that does not answer.
 const STEP_MAX: Duration = Duration::from_hours(24);
+/// The same while no certificate is in force. The pause after failed orders is added.
+const FIRST_STEP_MAX: Duration = Duration::from_hours(1);
+/// After this number of failed orders in a row, the pause of the library no longer grows: it is
+/// 2^16 s, or 18 hours.
+const FAILED_MAX: u32 = 16;
 
 type AcmeEvent = Result<EventOk, EventError<io::Error, io::Error>>;
 
@@ -54,12 +59,17 @@ impl AcmeCertificate {
     pub(super) async fn open(options: &AcmeOptions) -> Result<Self, TlsError> {
         let folder = AcmeFolder::new(options);
         folder.create()?;
+        // Otherwise each start would order a new certificate, up to the limit of the authority.
+        if let Err(error @ TlsError::Unreadable { .. }) = folder.issued() {
+            return Err(error);
+        }
         let client = Arc::new(client_config()?);
-        let state = begin(options, &client, &folder).await;
+        let (state, is_deployed) = begin(options, &client, &folder).await;
         let domains = options.domains.join(", ");
-        if folder.expires_s() > 0 {
+        if is_deployed {
             log(&domains, &folder, &Ok(EventOk::DeployedCachedCert));
         } else {
+            folder.reset_expiry();
             tracing::info!(
                 domains,
                 directory = options.directory,
@@ -99,42 +109,74 @@ impl AcmeCertificate {
     pub(super) async fn watch(&self, mut stop: StopSignal) {
         let Some(mut state) = self.state.lock().take() else { return };
         let domains = self.options.domains.join(", ");
+        // Orders that have failed in a row.
+        let mut failed = 0;
         loop {
             let event = tokio::select! {
                 () = stop.accepting() => return,
-                event = tokio::time::timeout(STEP_MAX, state.next()) => event,
+                event = tokio::time::timeout(self.step_max(failed), state.next()) => event,
             };
             match event {
-                Ok(Some(event)) => log(&domains, &self.folder, &event),
+                Ok(Some(event)) => {
+                    let is_failed = matches!(event, Err(EventError::Order(_)));
+                    failed = if is_failed { failed + 1 } else { 0 };
+                    log(&domains, &self.folder, &event);
+                    // The next step writes the new certificate to its file. A takeover waits for this
+                    // step, so that the next process has the certificate.
+                    if matches!(event, Ok(EventOk::DeployedNewCert))
+                        && let Some(stored) = state.next().await
+                    {
+                        log(&domains, &self.folder, &stored);
+                    }
+                }
                 Ok(None) => return,
                 Err(_) => {
-                    state = begin(&self.options, &self.client, &self.folder).await;
-                    self.current.0.store(state.resolver());
+                    failed = 0;
+                    let (next, is_deployed) =
+                        begin(&self.options, &self.client, &self.folder).await;
+                    // A certificate in force stays in force if its file cannot be read again.
+                    if is_deployed || self.expires_s() == 0 {
+                        state = next;
+                        self.current.0.store(state.resolver());
+                    }
                 }
             }
         }
     }
+
+    /// How long to wait for the next step after this number of failed orders.
+    fn step_max(&self, failed: u32) -> Duration {
+        if self.expires_s() > 0 {
+            STEP_MAX
+        } else {
+            FIRST_STEP_MAX + Duration::from_secs(1 << failed.min(FAILED_MAX))
+        }
+    }
 }
 
-/// Begins the steps of an order or a renewal. A certificate that was issued before is in force when
-/// this function returns.
+/// Begins the steps of an order or a renewal. Also returns whether the resolver of these steps has a
+/// certificate that was issued before.
 async fn begin(
     options: &AcmeOptions,
     client: &Arc<ClientConfig>,
     folder: &AcmeFolder,
-) -> AcmeState<io::Error> {
+) -> (AcmeState<io::Error>, bool) {
     let mut state = AcmeConfig::new_with_client_config(&options.domains, Arc::clone(client))
         .contact(&options.contact)
         .directory(&options.directory)
         .cache(folder.clone())
         .state();
     // Without such a certificate, the next step would be a step of the order.
-    if matches!(folder.issued(), Ok(Some(_)))
-        && let Some(Err(error)) = state.next().await
-    {
-        tracing::error!(%error, "the certificate in the folder acme cannot be used");
+    if !matches!(folder.issued(), Ok(Some(_))) {
+        return (state, false);
     }
-    state
+    match state.next().await {
+        Some(Err(error)) => {
+            tracing::error!(%error, "the certificate in the folder acme cannot be used");
+            (state, false)
+        }
+        event => (state, matches!(event, Some(Ok(EventOk::DeployedCachedCert)))),
+    }
 }
 
 fn log(domains: &str, folder: &AcmeFolder, event: &AcmeEvent) {

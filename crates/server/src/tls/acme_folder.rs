@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use hark_codec::crypto::sha256;
 use hark_codec::hex;
+use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls_acme::{AccountCache, CertCache};
@@ -28,6 +29,8 @@ pub(super) struct AcmeFolder {
     /// The time at which the certificate that was last read or written expires, in seconds since
     /// 1970. 0 without a certificate.
     expires_s: Arc<AtomicU64>,
+    /// The certificate and its key, if their file could not be written.
+    unwritten: Arc<Mutex<Option<Vec<u8>>>>,
 }
 
 impl AcmeFolder {
@@ -45,6 +48,7 @@ impl AcmeFolder {
             certificate: file("certificate", &of_certificate),
             account: file("account", &[contact.as_deref().unwrap_or_default(), directory]),
             expires_s: Arc::default(),
+            unwritten: Arc::default(),
         }
     }
 
@@ -57,7 +61,11 @@ impl AcmeFolder {
     /// The certificate that was issued last. `None` if no certificate was issued.
     pub(super) fn issued(&self) -> Result<Option<PresentedCertificate>, TlsError> {
         let unreadable = |cause| TlsError::Unreadable { file: self.certificate.clone(), cause };
-        let Some(text) = read(&self.certificate).map_err(unreadable)? else { return Ok(None) };
+        let unwritten = self.unwritten.lock().clone();
+        let read = || read(&self.certificate).map_err(unreadable);
+        let Some(text) = unwritten.map_or_else(read, |text| Ok(Some(text)))? else {
+            return Ok(None);
+        };
         let leaf = CertificateDer::from_pem_slice(&text).ok();
         let presented = leaf.as_ref().and_then(PresentedCertificate::of);
         presented.map(Some).ok_or_else(|| TlsError::NoCertificate(self.certificate.clone()))
@@ -67,6 +75,11 @@ impl AcmeFolder {
     /// 1970. 0 without a certificate.
     pub(super) fn expires_s(&self) -> u64 {
         self.expires_s.load(Ordering::Relaxed)
+    }
+
+    /// Notes that no certificate is in force.
+    pub(super) fn reset_expiry(&self) {
+        self.expires_s.store(0, Ordering::Relaxed);
     }
 
     fn note_expiry(&self, text: &[u8]) {
@@ -82,7 +95,11 @@ impl CertCache for AcmeFolder {
     type EC = io::Error;
 
     async fn load_cert(&self, _: &[String], _: &str) -> io::Result<Option<Vec<u8>>> {
-        let text = read_file(self.certificate.clone()).await?;
+        let unwritten = self.unwritten.lock().clone();
+        let text = match unwritten {
+            Some(text) => Some(text),
+            None => read_file(self.certificate.clone()).await?,
+        };
         if let Some(text) = &text {
             self.note_expiry(text);
         }
@@ -91,7 +108,9 @@ impl CertCache for AcmeFolder {
 
     async fn store_cert(&self, _: &[String], _: &str, text: &[u8]) -> io::Result<()> {
         self.note_expiry(text);
-        write_file(self.certificate.clone(), text.to_vec()).await
+        let written = write_file(self.certificate.clone(), text.to_vec()).await;
+        *self.unwritten.lock() = written.is_err().then(|| text.to_vec());
+        written
     }
 }
 
@@ -166,6 +185,14 @@ mod tests {
         assert_eq!(files.load_account(&[], "").await.unwrap().unwrap(), b"two");
         assert_eq!(mode(&files.account), 0o600);
         assert!(files.issued().unwrap().is_none());
+        // A certificate whose file cannot be written is still there.
+        fs::create_dir(&files.certificate).unwrap();
+        assert!(files.store_cert(&[], "", b"a certificate").await.is_err());
+        assert_eq!(files.load_cert(&[], "").await.unwrap().unwrap(), b"a certificate");
+        fs::remove_dir(&files.certificate).unwrap();
+        files.store_cert(&[], "", b"a newer one").await.unwrap();
+        assert_eq!(fs::read(&files.certificate).unwrap(), b"a newer one");
+        assert_eq!(files.load_cert(&[], "").await.unwrap().unwrap(), b"a newer one");
         let other = AcmeFolder::new(&AcmeOptions { domains: Vec::new(), ..options });
         assert_ne!(files.certificate, other.certificate);
         assert_eq!(files.account, other.account);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::server::{Acceptor, ResolvesServerCert};
+use rustls::{ServerConfig, ServerConnection};
 use rustls_acme::is_tls_alpn_challenge;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
@@ -27,6 +27,8 @@ use crate::stop::StopSignal;
 const HANDSHAKE_RECORD: u8 = 22;
 /// Interval between two checks of the files.
 const CHECK_EVERY: Duration = Duration::from_mins(1);
+/// Maximum number of bytes that TLS buffers for a connection that accepts no bytes: one record.
+const UNSENT_BYTES_MAX: usize = 16 << 10;
 /// The protocol above TLS.
 const HTTP_11: &[u8] = b"http/1.1";
 /// The answer to a request without TLS.
@@ -102,14 +104,16 @@ impl TlsEndpoint {
         let _ = stream.set_nodelay(true);
         match &self.origin {
             CertificateOrigin::Files(_) => {
-                let accepted = TlsAcceptor::from(Arc::clone(&self.config)).accept(stream).await;
+                let acceptor = TlsAcceptor::from(Arc::clone(&self.config));
+                let accepted = acceptor.accept_with(stream, bound_buffer).await;
                 accepted.map(Some).map_err(|error| failure(&error))
             }
             CertificateOrigin::Acme(acme) => {
                 let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await;
                 let begun = begun.map_err(|error| failure(&error))?;
                 if !is_tls_alpn_challenge(&begun.client_hello()) {
-                    let accepted = begun.into_stream(Arc::clone(&self.config)).await;
+                    let config = Arc::clone(&self.config);
+                    let accepted = begun.into_stream_with(config, bound_buffer).await;
                     return accepted.map(Some).map_err(|error| failure(&error));
                 }
                 let checked = begun.into_stream(Arc::clone(&acme.challenge)).await;
@@ -155,6 +159,12 @@ impl TlsEndpoint {
             }
         }
     }
+}
+
+/// Bounds the bytes that TLS buffers for a connection that accepts none, because no outbox counts
+/// these bytes.
+fn bound_buffer(connection: &mut ServerConnection) {
+    connection.set_buffer_limit(Some(UNSENT_BYTES_MAX));
 }
 
 /// The cause of an error during the handshake.
