@@ -22,7 +22,7 @@ const ASKED_MAX: Duration = Duration::from_secs(30);
 
 /// Watches files that are read again after a change or on request.
 pub(crate) struct FileWatch {
-    /// The states in which the files were read.
+    /// The states of the files when they were read.
     read: Vec<FileState>,
     /// The states of the files at the last check.
     seen: Vec<FileState>,
@@ -183,7 +183,7 @@ mod tests {
         watch.ask(start);
         assert!(watch.is_due(start));
         watch.was_read(vec![FileState::new(path.clone())]);
-        // The file changes at each of ten checks, and is due a second after the last change.
+        // The file changes at each of ten checks. It is read a second after the last change.
         for n in 1..=10 {
             write(&"aa\n".repeat(n + 1));
             assert!(!watch.is_due(start + LOOK_EVERY * n as u32));

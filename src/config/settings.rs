@@ -60,8 +60,8 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         settings: settings! {
             "read_url" postgres.read_url: "postgres:// URL of a replica that answers questions. Empty: no replica. While the replica is behind or\nunreachable, the primary answers the questions, so that no answer lacks a stored event.";
             "connections_max" postgres.connections_max [1, 1_000]: "Maximum number of connections for questions to the primary; a replica gets the same number. Two further\nconnections are for writes, and for notifications of other servers' writes.";
-            // A commit also consists of statements, and takes some 100 ms on a busy disk. The
-            // database stores the timeout as a signed 32-bit integer.
+            // The timeout also bounds the statements of a commit, which takes some 100 ms on a busy
+            // disk. The database stores the timeout as a signed 32-bit integer.
             "statement_timeout_ms" postgres.statement_timeout [1_000, 2_147_483_647]: "Maximum duration of a statement in milliseconds. A question with a longer statement is answered with an error.";
             "part_days" postgres.part_days [1, DAYS]: "Days that one part of the tables covers. The number is fixed when the tables are created.";
             "shards" postgres.shards [1, 64_000]: "Number of shards of each table if the database is a Citus cluster, whose tables have no parts. The number is\nfixed when the tables are created: choose several shards for each worker that there will ever be. A question\nthat is not for single authors, ids or tags is sent to every shard.";

@@ -20,7 +20,7 @@ use super::shell;
 /// The comment of a page whose rest is made from the program.
 const MADE: &str = "The rest of this page is made from the program, and a test compares it.";
 
-/// A mark of a page.
+/// A comment of a page that tells the test how to treat a block; see the table above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     Given(String),

@@ -226,8 +226,7 @@ fn run(seed: u64) {
     // not.
     let last_log = frames.last().map(|frame| frame.file.clone());
     let in_last_log = |frame: &&Frame| Some(&frame.file) == last_log.as_ref();
-    // The same is true for deletions at the end of the last log, if the following frames are
-    // damaged.
+    // Deletions at the end of the last log may also be torn, if the following frames are damaged.
     let settles = |frame: &&Frame| !is_deletion(frame) && is_whole(frame);
     let settled = frames.iter().filter(in_last_log).filter(settles);
     let settled_to = settled.map(|frame| frame.bytes.start).max().unwrap_or(0);

@@ -144,7 +144,7 @@ impl<'a> ComparedWindows<'a> {
             WindowEnd::TooFast(reason) => {
                 let wait = self.waits.next("a comparison", &reason)?;
                 self.run.add(wait, "a comparison", &reason)?;
-                // Half of the window may be within the relay's rate limit.
+                // A comparison of half of the window might stay below the relay's rate limit.
                 let is_divided = has_found && self.parts < WINDOWS_MAX && self.divide(range);
                 if !is_divided {
                     self.left.push(range);

@@ -245,8 +245,8 @@ impl LiveStream<'_> {
                         reopens = 0;
                         self.opened.notify_one();
                         if let Some(closed_s) = closed_s.take() {
-                            // No subscription has delivered the events that were published while
-                            // the subscription was closed.
+                            // Events that were published while the subscription was closed have
+                            // not been delivered.
                             let since = u64::saturating_sub(closed_s, REOPENED_BACK_S);
                             self.memory.missed.add(self.since().map_or(since, |at| at.min(since)));
                         }

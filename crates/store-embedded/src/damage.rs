@@ -21,7 +21,7 @@ pub struct DamagedRecords(Mutex<DamageState>);
 struct DamageState {
     /// Each damaged record, as the number of its log and the offset of its frame.
     known: BTreeSet<(u32, u32)>,
-    /// Time of the last line in the log, and the number of records that were known then.
+    /// When damage was last reported in the log, and the number of damaged records known then.
     told: Option<(Instant, usize)>,
 }
 

@@ -73,7 +73,7 @@ pub enum SearchTextError {
     TooLong(usize),
     /// The text has more words and phrases than allowed.
     TooManyTerms(usize),
-    /// The words and phrases of the text have more words in total than allowed.
+    /// The text has more words than allowed, including the words in phrases.
     TooManyWords(usize),
 }
 

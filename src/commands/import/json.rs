@@ -46,8 +46,8 @@ enum Form {
 struct RecordState {
     /// The number of open braces and brackets around the record.
     base: usize,
-    /// The offset of the record in `lines` while the record is held back: an object that may still
-    /// turn out to contain an array of records.
+    /// The offset in `lines` of a record that is held back, because the object may still turn out to
+    /// contain an array of records.
     held: Option<usize>,
     in_string: bool,
     escaped: bool,

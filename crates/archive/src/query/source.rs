@@ -115,8 +115,8 @@ pub trait Source: Send + Sync + 'static {
     fn may_have(&self, _list: &Self::PostingList, _row: u32) -> bool {
         true
     }
-    /// Returns the first index in `range` whose row is `row` or comes after it, newest first. The
-    /// result is likely to be near the start of the range.
+    /// Returns the first index in `range` whose row is `row` or follows `row`. The rows of a list are
+    /// newest first. The result is likely to be near the start of the range.
     fn seek(&self, list: &Self::PostingList, range: Range<usize>, row: u32) -> usize;
 
     /// Returns the number of leading rows that two ranges of posting lists have in common, as far

@@ -20,7 +20,7 @@ pub(super) struct AcceptedMessage {
 }
 
 impl AcceptedMessage {
-    /// Draws the message again.
+    /// Generates the message again from its seed.
     pub(super) fn draft(&self, bytes: usize) -> MessageDraft {
         draft(self.seed, bytes)
     }

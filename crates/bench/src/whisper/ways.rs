@@ -27,7 +27,7 @@ pub(super) struct AnswerWay<'a> {
 }
 
 impl<'a> AnswerWay<'a> {
-    /// Returns both of Hark's ways with a store: by topics, and by bloom filter.
+    /// Returns Hark's two ways of asking a store: by topics, and by bloom filter.
     pub(super) fn own(
         [by_topics, by_bloom]: [&'static str; 2],
         store: &'a dyn EnvelopeStore,

@@ -25,7 +25,7 @@ const REPOSTS: [u16; 2] = [6, 16];
 /// Kinds of gift wraps (NIP-59). The time of a gift wrap is up to [`WRAP_AGE_S`] before its
 /// creation, so that the time reveals nothing about the message inside.
 const WRAPS: [u16; 2] = [1059, 21_059];
-/// Maximum number of seconds between the time of a gift wrap and its creation.
+/// Maximum number of seconds by which clients date a gift wrap back.
 const WRAP_AGE_S: u64 = 2 * 86_400;
 
 /// Lowest limits for a request about a person's own data: its bytes, its tags, and the seconds by

@@ -117,7 +117,7 @@ impl OperatorsDoor {
         let connections = Connections::new(Clients::default(), false);
         let enter = |peer| connections.enter(peer, CONNECTIONS_MAX, CONNECTIONS_MAX);
         let answer = move |peer, request| operators.clone().answer(peer, request);
-        // The answers of a few connections are short, and count towards no bound of the clients.
+        // The connections are few and their answers short, so no bound of the clients counts them.
         http::serve(sockets, stop, bounds, enter, answer, None).await;
     }
 }

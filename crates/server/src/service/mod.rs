@@ -1,5 +1,6 @@
-//! The service behind the doors of a network: **intake** stores records, and **questions**
-//! searches pages. A door implements only its protocol. Bounds, rates, slow log and figures are the same for every door.
+//! The service behind the doors of a network: `intake` stores records, and `questions` finds pages
+//! of records. A door implements only its protocol. Bounds, rates, slow log and figures are the same
+//! for every door.
 //!
 //! - `intake`: bounded writes. The total size of the records that are not durable yet is bounded,
 //!   and a new record waits until it fits. The record is durable before its sender gets an answer.

@@ -49,8 +49,8 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<JoinHandle<()>> {
             signal.note_result(result.err().as_ref());
             jobs.notify();
             if signal.failed.is_some() && !signal.stop {
-                // Calls do not shorten the pause: on a full disk every refused batch makes such a
-                // call.
+                // Notifications do not shorten the pause: on a full disk every refused batch sends a
+                // notification.
                 let until = Instant::now() + REST;
                 while !signal.stop && !jobs.wait_until(&mut signal, until) {}
                 signal.work = true;

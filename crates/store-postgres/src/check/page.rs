@@ -1,4 +1,4 @@
-//! Compares the other rows of a page of records with the database.
+//! Compares a page of records with the rows that these records have in other tables.
 
 use std::collections::{HashMap, HashSet};
 

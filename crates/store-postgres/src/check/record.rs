@@ -74,7 +74,7 @@ impl LabelRows {
 pub(crate) enum IndexedTexts {
     /// The words of these texts are indexed, for all puts up to this number.
     Known(Arc<dyn TextSource>, i64),
-    /// The words of texts are indexed that this process does not know.
+    /// The index has words of texts that are unknown to this process.
     Unknown,
     /// No words are indexed.
     None,

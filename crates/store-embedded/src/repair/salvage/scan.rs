@@ -17,8 +17,8 @@ pub(crate) enum ScannedPart<'a> {
 
 /// Maximum number of bytes in which one step looks for the next whole frame.
 const STEP_BYTES: usize = 256 << 10;
-/// Maximum number of bytes of which one step calculates checksums. The damaged bytes may be a
-/// message full of hidden frames.
+/// Maximum number of bytes of which one step calculates checksums. A damaged message may
+/// contain many byte sequences that look like frames.
 const SUMMED_BYTES: usize = 64 << 20;
 
 /// Passes all parts of a log to `each`, from front to back; two lost parts are never adjacent. Each
