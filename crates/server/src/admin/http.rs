@@ -117,7 +117,7 @@ impl OperatorsDoor {
         let connections = Connections::new(Clients::default(), false);
         let enter = |peer| connections.enter(peer, CONNECTIONS_MAX, CONNECTIONS_MAX);
         let answer = move |peer, request| operators.clone().answer(peer, request);
-        // The connections are few and their answers short, so no bound of the clients counts them.
+        // No bound of the clients counts these answers: the connections are few, the answers short.
         http::serve(sockets, stop, bounds, enter, answer, None).await;
     }
 }
