@@ -61,12 +61,7 @@ pub(crate) async fn serve<F, A>(
         let (answer, mut stop, answers) = (answer.clone(), ended.clone(), answers.clone());
         let of_connection = entered.0.address();
         async move {
-            let opened = tokio::select! {
-                biased;
-                opened = accepted.open() => opened,
-                () = stop.serving() => None,
-            };
-            let Some(stream) = opened else { return };
+            let Some(stream) = accepted.open(&mut stop).await else { return };
             let answer = move |request| {
                 let (answer, answers) = (answer(peer, request), answers.clone());
                 async move {

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::stop::StopSignal;
 use crate::tls::{EncryptedStream, TlsEndpoint};
 
 /// The connection of a client.
@@ -40,14 +41,19 @@ impl AcceptedStream {
         }
     }
 
-    /// Performs the TLS handshake if the door speaks TLS. `None` if the handshake fails; the
-    /// connection is then closed.
-    pub(crate) async fn open(self) -> Option<ClientStream> {
+    /// Performs the TLS handshake if the door speaks TLS. `None` if the handshake fails or the
+    /// server shuts down meanwhile; the connection is then closed.
+    pub(crate) async fn open(self, stop: &mut StopSignal) -> Option<ClientStream> {
         match (self.stream, self.tls) {
             (ClientStream::Tcp(stream), Some(tls)) => {
                 // On the heap, so that the tasks of connections without TLS stay small.
                 let handshake = Box::pin(tls.accept(stream));
-                handshake.await.map(|stream| ClientStream::Tls(Box::new(stream)))
+                let accepted = tokio::select! {
+                    biased;
+                    accepted = handshake => accepted,
+                    () = stop.serving() => None,
+                };
+                accepted.map(|stream| ClientStream::Tls(Box::new(stream)))
             }
             (stream, _) => Some(stream),
         }

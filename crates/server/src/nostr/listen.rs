@@ -148,12 +148,7 @@ async fn serve_all(
 /// Serves the HTTP requests of one connection. After an upgrade, the session holds `context`.
 async fn serve(accepted: AcceptedStream, web: WebState, context: ConnectionContext) {
     let mut stop = web.stop.clone();
-    let opened = tokio::select! {
-        biased;
-        opened = accepted.open() => opened,
-        () = stop.serving() => None,
-    };
-    let Some(stream) = opened else { return };
+    let Some(stream) = accepted.open(&mut stop).await else { return };
     stream.send_at_once();
     let (head_timeout, take_max) = {
         let limits = &web.relay.settings().limits;
