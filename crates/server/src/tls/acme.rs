@@ -69,7 +69,6 @@ impl AcmeCertificate {
         if is_deployed {
             log(&domains, &folder, &Ok(EventOk::DeployedCachedCert));
         } else {
-            folder.reset_expiry();
             tracing::info!(
                 domains,
                 directory = options.directory,
@@ -167,16 +166,16 @@ async fn begin(
         .cache(folder.clone())
         .state();
     // Without such a certificate, the next step would be a step of the order.
-    if !matches!(folder.issued(), Ok(Some(_))) {
-        return (state, false);
+    let Ok(Some(issued)) = folder.issued() else { return (state, false) };
+    let event = state.next().await;
+    if let Some(Err(error)) = &event {
+        tracing::error!(%error, "the certificate in the folder acme cannot be used");
     }
-    match state.next().await {
-        Some(Err(error)) => {
-            tracing::error!(%error, "the certificate in the folder acme cannot be used");
-            (state, false)
-        }
-        event => (state, matches!(event, Some(Ok(EventOk::DeployedCachedCert)))),
+    let is_deployed = matches!(event, Some(Ok(EventOk::DeployedCachedCert)));
+    if is_deployed {
+        folder.put_in_force(&issued);
     }
+    (state, is_deployed)
 }
 
 fn log(domains: &str, folder: &AcmeFolder, event: &AcmeEvent) {

@@ -26,8 +26,8 @@ pub(super) struct AcmeFolder {
     folder: PathBuf,
     certificate: PathBuf,
     account: PathBuf,
-    /// The time at which the certificate that was last read or written expires, in seconds since
-    /// 1970. 0 without a certificate.
+    /// The time at which the certificate in force expires, in seconds since 1970. 0 without a
+    /// certificate.
     expires_s: Arc<AtomicU64>,
     /// The certificate and its key, if their file could not be written.
     unwritten: Arc<Mutex<Option<Vec<u8>>>>,
@@ -61,33 +61,31 @@ impl AcmeFolder {
     /// The certificate that was issued last. `None` if no certificate was issued.
     pub(super) fn issued(&self) -> Result<Option<PresentedCertificate>, TlsError> {
         let unreadable = |cause| TlsError::Unreadable { file: self.certificate.clone(), cause };
-        let unwritten = self.unwritten.lock().clone();
-        let read = || read(&self.certificate).map_err(unreadable);
-        let Some(text) = unwritten.map_or_else(read, |text| Ok(Some(text)))? else {
-            return Ok(None);
-        };
-        let leaf = CertificateDer::from_pem_slice(&text).ok();
-        let presented = leaf.as_ref().and_then(PresentedCertificate::of);
-        presented.map(Some).ok_or_else(|| TlsError::NoCertificate(self.certificate.clone()))
+        let Some(text) = self.text().map_err(unreadable)? else { return Ok(None) };
+        presented(&text).map(Some).ok_or_else(|| TlsError::NoCertificate(self.certificate.clone()))
     }
 
-    /// The time at which the certificate that was last read or written expires, in seconds since
-    /// 1970. 0 without a certificate.
+    /// The certificate that was issued last, with its key, in PEM.
+    fn text(&self) -> io::Result<Option<Vec<u8>>> {
+        let unwritten = self.unwritten.lock().clone();
+        unwritten.map_or_else(|| read(&self.certificate), |text| Ok(Some(text)))
+    }
+
+    /// The time at which the certificate in force expires, in seconds since 1970. 0 without a
+    /// certificate.
     pub(super) fn expires_s(&self) -> u64 {
         self.expires_s.load(Ordering::Relaxed)
     }
 
-    /// Notes that no certificate is in force.
-    pub(super) fn reset_expiry(&self) {
-        self.expires_s.store(0, Ordering::Relaxed);
+    /// Notes that a certificate is in force.
+    pub(super) fn put_in_force(&self, certificate: &PresentedCertificate) {
+        self.expires_s.store(certificate.expires_s(), Ordering::Relaxed);
     }
+}
 
-    fn note_expiry(&self, text: &[u8]) {
-        let leaf = CertificateDer::from_pem_slice(text).ok();
-        if let Some(presented) = leaf.as_ref().and_then(PresentedCertificate::of) {
-            self.expires_s.store(presented.expires_s(), Ordering::Relaxed);
-        }
-    }
+fn presented(text: &[u8]) -> Option<PresentedCertificate> {
+    let leaf = CertificateDer::from_pem_slice(text).ok();
+    leaf.as_ref().and_then(PresentedCertificate::of)
 }
 
 #[async_trait]
@@ -95,19 +93,14 @@ impl CertCache for AcmeFolder {
     type EC = io::Error;
 
     async fn load_cert(&self, _: &[String], _: &str) -> io::Result<Option<Vec<u8>>> {
-        let unwritten = self.unwritten.lock().clone();
-        let text = match unwritten {
-            Some(text) => Some(text),
-            None => read_file(self.certificate.clone()).await?,
-        };
-        if let Some(text) = &text {
-            self.note_expiry(text);
-        }
-        Ok(text)
+        let folder = self.clone();
+        on_a_thread(move || folder.text()).await
     }
 
     async fn store_cert(&self, _: &[String], _: &str, text: &[u8]) -> io::Result<()> {
-        self.note_expiry(text);
+        if let Some(certificate) = presented(text) {
+            self.put_in_force(&certificate);
+        }
         let written = write_file(self.certificate.clone(), text.to_vec()).await;
         *self.unwritten.lock() = written.is_err().then(|| text.to_vec());
         written
@@ -119,7 +112,8 @@ impl AccountCache for AcmeFolder {
     type EA = io::Error;
 
     async fn load_account(&self, _: &[String], _: &str) -> io::Result<Option<Vec<u8>>> {
-        read_file(self.account.clone()).await
+        let account = self.account.clone();
+        on_a_thread(move || read(&account)).await
     }
 
     async fn store_account(&self, _: &[String], _: &str, key: &[u8]) -> io::Result<()> {
@@ -127,14 +121,14 @@ impl AccountCache for AcmeFolder {
     }
 }
 
-async fn read_file(path: PathBuf) -> io::Result<Option<Vec<u8>>> {
-    let reading = blocking::run(move || read(&path));
-    reading.await.unwrap_or_else(|panic| Err(io::Error::other(panic)))
+async fn write_file(path: PathBuf, bytes: Vec<u8>) -> io::Result<()> {
+    on_a_thread(move || write(&path, &bytes)).await
 }
 
-async fn write_file(path: PathBuf, bytes: Vec<u8>) -> io::Result<()> {
-    let writing = blocking::run(move || write(&path, &bytes));
-    writing.await.unwrap_or_else(|panic| Err(io::Error::other(panic)))
+async fn on_a_thread<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    blocking::run(work).await.unwrap_or_else(|panic| Err(io::Error::other(panic)))
 }
 
 /// Reads a file; `None` if the file does not exist.
