@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::Args;
 use hark_archive::store::StoreStats;
@@ -16,6 +16,7 @@ use serde_json::json;
 use super::healthz;
 use crate::location::{ArchiveLocation, SERVICES};
 use crate::print;
+use crate::when;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -213,7 +214,7 @@ fn certificate(
         Ok(presented) => presented,
         Err(fault) => return found.add("certificate", Verdict::Wrong, fault.to_string()),
     };
-    let (now_s, expires_s) = (now_s(), presented.expires_s());
+    let (now_s, expires_s) = (when::now_s(), presented.expires_s());
     let expires = print::moment(expires_s);
     if expires_s <= now_s {
         let text = format!(
@@ -259,7 +260,7 @@ fn disk(stats: &StoreStats, location: &ArchiveLocation, found: &mut Findings) {
 }
 
 fn clock(stats: &StoreStats, location: &ArchiveLocation, found: &mut Findings) {
-    let now_s = now_s();
+    let now_s = when::now_s();
     let newest_s = stats.newest.map(|newest| newest / location.network.nature().units_per_s);
     match newest_s.filter(|newest_s| *newest_s > now_s + AHEAD_MAX.as_secs()) {
         Some(newest_s) => {
@@ -336,14 +337,10 @@ fn backup(location: &ArchiveLocation, found: &mut Findings) {
         Ok(_) => return,
         Err(error) => return found.add("backup", Verdict::Advice, error.to_string()),
     };
-    let age_s = now_s().saturating_sub(time_s);
+    let age_s = when::now_s().saturating_sub(time_s);
     let text = format!("{}, in {SERVICE_BACKUP}", print::ago(age_s));
     let is_old = age_s > BACKUP_OLD.as_secs();
     found.add("backup", if is_old { Verdict::Wrong } else { Verdict::Fine }, text);
-}
-
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use hark_archive::clock::Clock;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -60,7 +60,7 @@ impl ReloadDesk {
     /// Creates a desk at the start of a server, and the receiver of its requests.
     pub(crate) fn new() -> (Arc<Self>, mpsc::Receiver<ReloadRequest>) {
         let (requests, asked) = mpsc::channel(WAITING_MAX);
-        let now_s = now_s();
+        let now_s = Clock::System.now_s();
         let last = LastReload { in_force_since_s: now_s, read_at_s: now_s, refusal: None };
         (Arc::new(Self { last: Mutex::new(last), requests }), asked)
     }
@@ -84,7 +84,7 @@ impl ReloadDesk {
     /// refused.
     pub(crate) fn note(&self, refusal: Option<String>) {
         let mut last = self.last.lock();
-        last.read_at_s = now_s();
+        last.read_at_s = Clock::System.now_s();
         if refusal.is_none() {
             last.in_force_since_s = last.read_at_s;
         }
@@ -99,8 +99,4 @@ impl ReloadDesk {
         asked.map_err(|_| ReloadError::Unable)?;
         answered.recv().map_err(|_| ReloadError::Unable)?
     }
-}
-
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
+use hark_archive::clock::Clock;
 use parking_lot::Mutex;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -135,8 +135,7 @@ fn stamps(paths: &CertificatePaths) -> [Option<FileStamp>; 2] {
 }
 
 fn warn_if_expired(paths: &CertificatePaths, expires_s: u64) {
-    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    if expires_s <= now_s {
+    if expires_s <= Clock::System.now_s() {
         let (file, expired) = (paths.certificate.display(), moment(expires_s));
         tracing::warn!(
             "the certificate in {file} has expired at {expired}, so clients refuse it; renew the \
