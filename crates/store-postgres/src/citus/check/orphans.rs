@@ -51,33 +51,27 @@ impl Orphans<'_> {
 
     /// Adds the rows of ids that have no record.
     pub(super) fn places(&mut self) -> Result<(), StatementError> {
-        let text = "SELECT p.id, p.place, NULL::bigint FROM id_place p WHERE p.id > $1::bytea \
-            ORDER BY p.id LIMIT $2";
-        let again = "SELECT p.id, p.place, NULL::bigint FROM id_place p \
-            WHERE p.id = ANY($1::bytea[])";
-        let (mut after, limit) = (Vec::<u8>::new(), i64::try_from(PAGE).unwrap_or(i64::MAX));
-        loop {
-            let rows = self.session.query_once(text, &[&after, &limit])?;
-            let Some(last) = rows.last() else { return Ok(()) };
-            after = last.get(0);
-            let rows = rows.iter().map(derived).collect();
-            self.compare(rows, FaultSort::PlaceOrphan, again)?;
-        }
+        self.of_ids(FaultSort::PlaceOrphan, "SELECT p.id, p.place, NULL::bigint FROM id_place p")
     }
 
     /// Adds the rows of forbidding records that have no record.
     pub(super) fn forbids(&mut self) -> Result<(), StatementError> {
-        let text = "SELECT DISTINCT f.id, f.place, NULL::bigint FROM forbid f \
-            WHERE f.id > $1::bytea ORDER BY f.id LIMIT $2";
-        let again = "SELECT DISTINCT f.id, f.place, NULL::bigint FROM forbid f \
-            WHERE f.id = ANY($1::bytea[])";
+        let select = "SELECT DISTINCT p.id, p.place, NULL::bigint FROM forbid p";
+        self.of_ids(FaultSort::ForbidOrphan, select)
+    }
+
+    /// Adds the rows of a table that have no record, in the order of their ids. The table is `p` in
+    /// `select`.
+    fn of_ids(&mut self, sort: FaultSort, select: &str) -> Result<(), StatementError> {
+        let text = format!("{select} WHERE p.id > $1::bytea ORDER BY p.id LIMIT $2");
+        let again = format!("{select} WHERE p.id = ANY($1::bytea[])");
         let (mut after, limit) = (Vec::<u8>::new(), i64::try_from(PAGE).unwrap_or(i64::MAX));
         loop {
-            let rows = self.session.query_once(text, &[&after, &limit])?;
+            let rows = self.session.query_once(&text, &[&after, &limit])?;
             let Some(last) = rows.last() else { return Ok(()) };
             after = last.get(0);
             let rows = rows.iter().map(derived).collect();
-            self.compare(rows, FaultSort::ForbidOrphan, again)?;
+            self.compare(rows, sort, &again)?;
         }
     }
 

@@ -7,7 +7,7 @@ use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
 /// Reads records in the order of their numbers. Each statement reads a window of numbers, so that a
-/// shard returns only rows that are wanted.
+/// shard returns few rows that are not wanted.
 #[derive(Default)]
 pub(super) struct NumberWindows {
     /// The numbers up to this number are read.
@@ -27,27 +27,31 @@ impl NumberWindows {
         Ok(Self { after: first.saturating_sub(1), last, width: 1 })
     }
 
-    /// Reads about `count` records; `None` after the last.
+    /// Reads at most `count` records, and all other records with the number of the last; `None` after
+    /// the last record.
     pub(super) fn next(
         &mut self,
         session: &mut DatabaseSession,
         count: usize,
     ) -> Result<Option<Vec<Row>>, StatementError> {
-        let text = format!(
-            "SELECT {COLUMNS}, r.place, r.id_head FROM record r WHERE r.seq > $1 AND r.seq <= $2 \
-             ORDER BY r.seq"
-        );
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
-        self.width = self.width.max(count);
+        let select = format!("SELECT {COLUMNS}, r.place, r.id_head FROM record r WHERE");
+        let window = format!("{select} r.seq > $1 AND r.seq <= $2 ORDER BY r.seq LIMIT $3");
+        let same = format!("{select} r.seq = $1");
+        let limit = i64::try_from(count).unwrap_or(i64::MAX);
+        self.width = self.width.max(limit);
         while self.after < self.last {
             let to = self.after.saturating_add(self.width).min(self.last);
-            let rows = session.query_once(&text, &[&self.after, &to])?;
+            let mut rows = session.query_once(&window, &[&self.after, &to, &limit])?;
             self.after = to;
-            let found = i64::try_from(rows.len()).unwrap_or(i64::MAX);
-            if found < count / 2 {
-                self.width = self.width.saturating_mul(2);
-            } else if found > count {
+            if rows.len() == count
+                && let Some(last) = rows.last().map(|row| row.get::<_, i64>(0))
+            {
+                rows.retain(|row| row.get::<_, i64>(0) != last);
+                rows.extend(session.query_once(&same, &[&last])?);
+                self.after = last;
                 self.width = (self.width / 2).max(1);
+            } else if rows.len() < count / 2 {
+                self.width = self.width.saturating_mul(2);
             }
             if !rows.is_empty() {
                 return Ok(Some(rows));
