@@ -8,7 +8,7 @@ use hark_words::{RecordWords, WeighedWords};
 use tokio_postgres::Row;
 
 use super::report::{DatabaseFault, FaultSort};
-use crate::commit::fetch::SlotQuery;
+use crate::commit::fetch::{self, SlotQuery};
 use crate::properties::ShelfProperties;
 use crate::time::{IndexKey, to_db};
 
@@ -199,7 +199,7 @@ fn damaged(row: &Row) -> ExpectedRecord {
     let place = row.get::<_, Option<&[u8]>>(5).unwrap_or(id).to_vec();
     ExpectedRecord {
         seq: row.get(0),
-        key: IndexKey { time: row.get(1), id: id.try_into().unwrap_or_default() },
+        key: IndexKey { time: row.get(1), id: fetch::id(id) },
         kind: row.get(3),
         place,
         terms: row.try_get(6).unwrap_or_default(),

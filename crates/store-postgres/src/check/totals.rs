@@ -8,8 +8,9 @@ use super::report::{DatabaseCheck, DatabaseFault, FaultSort};
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// Maximum number of listed values with a count of their own. If there are more, only the sum of
-/// all numbers is compared.
+/// Maximum number of listed values with a count of their own, and of labels of damaged records. If
+/// there are more values, only the sum of all numbers is compared; if there are more labels of
+/// damaged records, the numbers are not compared.
 const VALUES_MAX: usize = 1 << 21;
 /// Number of values that one statement reads.
 const PAGE: usize = 10_000;
@@ -42,11 +43,12 @@ pub(super) struct RecordTally {
     last: i64,
     /// For each listed value, its number of records; empty if there are too many values.
     values: HashMap<i64, i64>,
-    /// The same for all labels of damaged records, which may be listed.
+    /// The same for all labels of damaged records, which may be listed; empty if there are too many.
     damaged: HashMap<i64, i64>,
     /// The sum of the numbers of `values`.
     sum: i64,
     has_too_many_values: bool,
+    has_too_many_damaged: bool,
 }
 
 impl RecordTally {
@@ -54,8 +56,13 @@ impl RecordTally {
         self.records += 1;
         self.last = self.last.max(record.seq);
         if !record.is_whole {
-            for term in &record.terms {
-                *self.damaged.entry(*term).or_default() += 1;
+            if !self.has_too_many_damaged {
+                for term in &record.terms {
+                    *self.damaged.entry(*term).or_default() += 1;
+                }
+            }
+            if self.damaged.len() > VALUES_MAX {
+                (self.damaged, self.has_too_many_damaged) = (HashMap::new(), true);
             }
             return;
         }
@@ -105,6 +112,13 @@ impl RecordTally {
         session: &mut DatabaseSession,
         report: &mut DatabaseCheck,
     ) -> Result<(), StatementError> {
+        if self.has_too_many_damaged {
+            report.notes.push(
+                "the numbers of listed values were not compared, because too many records are damaged"
+                    .into(),
+            );
+            return Ok(());
+        }
         let text = "SELECT term, records FROM label_value WHERE term > $1 ORDER BY term LIMIT $2";
         let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
         let (mut after, mut sum) = (i64::MIN, 0);

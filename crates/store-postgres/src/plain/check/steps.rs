@@ -14,7 +14,7 @@ use crate::check::steps::{COLUMNS, CheckSteps};
 use crate::check::{
     DatabaseCheck, DatabaseFault, ExpectedRecord, FaultSort, IndexedTexts, LabelRows, PageRows,
 };
-use crate::commit::fetch::SlotQuery;
+use crate::commit::fetch::{SlotQuery, id, slot_columns};
 use crate::error::StatementError;
 use crate::plain::retire;
 use crate::plain::statement::PlainStatement;
@@ -137,24 +137,22 @@ impl CheckSteps for PlainCheck {
     ) -> Result<Vec<(usize, IndexKey)>, StatementError> {
         let (termed, plain): (Vec<usize>, Vec<usize>) =
             (0..slots.len()).partition(|at| slots[*at].term.is_some());
-        let authors = |of: &[usize]| of.iter().map(|at| &slots[*at].author[..]).collect();
-        let kinds = |of: &[usize]| of.iter().map(|at| slots[*at].kind).collect();
+        let of = |indices: &[usize]| indices.iter().map(|at| slots[*at]).collect::<Vec<_>>();
         let mut holders = Vec::new();
-        let mut add = |of: &[usize], rows: &[Row]| {
-            for row in rows {
-                let id: &[u8] = row.get(2);
-                let id = id.try_into().unwrap_or_default();
-                let at = of[row.get::<_, i64>(0) as usize - 1];
-                holders.push((at, IndexKey { time: row.get(1), id }));
-            }
+        let mut add = |indices: &[usize], rows: &[Row]| {
+            holders.extend(rows.iter().map(|row| {
+                let at = indices[row.get::<_, i64>(0) as usize - 1];
+                (at, IndexKey { time: row.get(1), id: id(row.get(2)) })
+            }));
         };
         if !plain.is_empty() {
-            let (authors, kinds): (Vec<&[u8]>, Vec<i32>) = (authors(&plain), kinds(&plain));
+            let slots = of(&plain);
+            let (authors, kinds, _) = slot_columns(&slots);
             add(&plain, &session.query(PlainStatement::Slots, &[&authors, &kinds])?);
         }
         if !termed.is_empty() {
-            let (authors, kinds): (Vec<&[u8]>, Vec<i32>) = (authors(&termed), kinds(&termed));
-            let terms: Vec<i64> = termed.iter().filter_map(|at| slots[*at].term).collect();
+            let slots = of(&termed);
+            let (authors, kinds, terms) = slot_columns(&slots);
             add(&termed, &session.query(PlainStatement::TermSlots, &[&terms, &kinds, &authors])?);
         }
         Ok(holders)
