@@ -152,8 +152,8 @@ pub(crate) struct EnteredTables {
     pub(crate) texts: Option<Arc<dyn TextSource>>,
 }
 
-/// Opens a session on a shelf's tables. Fails if migrations are missing. Nothing is written, so the
-/// database may be a replica.
+/// Opens a session on a shelf's tables. With `options.migrate` unset, fails if migrations are
+/// missing, and writes nothing, so the database may be a replica.
 pub(crate) fn enter_tables(
     url: &str,
     shelf: &str,
@@ -162,12 +162,11 @@ pub(crate) fn enter_tables(
 ) -> Result<EnteredTables, DatabaseOpenError> {
     let schema = schema(shelf)?;
     let EnteredShelf { layout, mut session, .. } = enter(url, &schema, options)?;
-    let options = PostgresOptions { migrate: false, ..options.clone() };
-    prepare_tables(&mut session, layout, (shelf, &schema), &options)?;
+    prepare_tables(&mut session, layout, (shelf, &schema), options)?;
     let secret = stats::secret(&mut session)?;
     let terms = DatabaseTermHasher::new(&secret);
     let texts = options.texts.clone().filter(|_| layout.facts().has_words);
-    let shelf = properties(rules, terms, &options);
+    let shelf = properties(rules, terms, options);
     Ok(EnteredTables { layout, session, shelf, texts })
 }
 
