@@ -10,8 +10,7 @@ use crate::config::{Config, Faults};
 use crate::location::LocationArgs;
 use crate::print;
 use crate::program::WRONG_USE;
-use crate::stores::embedded::FILES;
-use crate::stores::{StoreAddress, address_forms};
+use crate::stores::{StoreAddress, address_forms, named_archive};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -79,8 +78,9 @@ pub(crate) fn run(args: &ConfigArgs, location: &LocationArgs) -> anyhow::Result<
 
 /// Returns a line for each setting of a configuration that has no effect on its store.
 fn unused(config: &Config) -> Vec<String> {
-    let in_files = config.store.secret() == FILES;
-    if in_files { Vec::new() } else { config.unused_without_files() }
+    let archive = named_archive(config.store.secret(), &config.data);
+    let is_in_files = archive.is_ok_and(|archive| archive.facts().is_in_directory);
+    if is_in_files { Vec::new() } else { config.unused_without_files() }
 }
 
 /// Returns the text of a file with all settings and their documentation. Settings with the default

@@ -2,6 +2,7 @@
 
 use super::settings;
 use super::values::Config;
+use crate::stores::distant_archive;
 
 /// The settings that are only for archives in files, as section and key.
 const FOR_FILES: [(&str, &str); 4] = [
@@ -16,7 +17,8 @@ impl Config {
     /// mirror in a directory has these settings, too, and then there is no line.
     pub(crate) fn unused_without_files(&self) -> Vec<String> {
         let mirror = self.mirror.store.as_ref();
-        if mirror.is_some_and(|store| !store.secret().contains("://")) {
+        let mirror = mirror.map(|store| distant_archive(store.secret(), &self.data));
+        if matches!(mirror, Some(Ok(None))) {
             return Vec::new();
         }
         let default = Self::default();
