@@ -12,7 +12,7 @@ use hark_archive::mirror::{self, MirroredStore};
 use hark_archive::retention::RetentionPolicy;
 use hark_archive::{Store, vital};
 use hark_server::control::{ControlClient, Takeover, TakeoverLock};
-use hark_server::{ListenAddress, Server, shelf};
+use hark_server::{ListenAddress, ServeError, Server, shelf};
 use hark_store_embedded::disk::{RealDisk, make_dir};
 
 use crate::config::{Config, DoorFacts, LogFormat, LogSettings, NetworkService, setups};
@@ -200,10 +200,17 @@ async fn serve(
                 std::process::exit(INTERRUPTED.into());
             }
         },
-        None => Server::bind(config, networks).await.context(
-            "the server could not start, and nothing was served. If another program listens on its \
-             address, stop it or choose another port; ports below 1024 need the right to use them",
-        ),
+        None => Server::bind(config, networks).await.map_err(|error| {
+            let advice = match error {
+                ServeError::Listen { .. } => {
+                    ". If another program listens on its address, stop it or choose another port; \
+                     ports below 1024 need the right to use them"
+                }
+                _ => "",
+            };
+            let told = format!("the server could not start, and nothing was served{advice}");
+            anyhow::Error::new(error).context(told)
+        }),
     }?;
     // The watch ends with the runtime. It starts before the server reports that it is ready, since
     // SIGHUP may be sent from then on.
