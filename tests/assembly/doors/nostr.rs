@@ -82,8 +82,7 @@ pub(super) fn asks(world: &World) -> Answer {
             out = out + &line + "\n";
         }
     }
-    // A store without search has no hits, so only the other lines are compared.
-    out.truncate(out.find("On rye bread").map_or(out.len(), |_| out.len()));
+    // A cluster has no search, so it has other answers.
     if world.store == crate::stores::StoreKind::Citus { Own } else { Same(out) }
 }
 
