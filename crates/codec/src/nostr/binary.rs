@@ -90,15 +90,16 @@ impl RecordParts<'_> {
         // Values that are escaped in the wire are stored unescaped after the wire, before the
         // private values.
         let escaped = || {
-            // Usually no value is escaped, and then the labels are not read a second time.
-            let all = (!all_in_wire).then(|| labels(event).enumerate());
-            let all = all.into_iter().flatten();
+            let all = labels(event).enumerate();
             all.filter(|(n, (_, tag))| offset_of(*n, tag).is_none()).map(|(_, label)| label)
         };
         let mut at = wire_len;
-        for (letter, tag) in escaped() {
-            writer.label(letter, at, tag.value_span().len());
-            at += tag.value_span().len();
+        // Usually no value is escaped, and then the labels are not read a second time.
+        if !all_in_wire {
+            for (letter, tag) in escaped() {
+                writer.label(letter, at, tag.value_span().len());
+                at += tag.value_span().len();
+            }
         }
         for (name, value) in private {
             writer.label(*name, at, value.len());
@@ -110,8 +111,10 @@ impl RecordParts<'_> {
         out.put(CONTENT_KEY);
         out.put(content);
         put_back(out, event);
-        for (_, tag) in escaped() {
-            out.put(tag.value().unwrap_or_default().as_bytes());
+        if !all_in_wire {
+            for (_, tag) in escaped() {
+                out.put(tag.value().unwrap_or_default().as_bytes());
+            }
         }
         for (_, value) in private {
             out.put(value);
