@@ -158,13 +158,13 @@ impl ArchiveLocation {
         Ok(other)
     }
 
-    /// Returns the facts with which a store opens the shelf: the network, the directory and the
-    /// settings.
+    /// Returns the network, the directory and the settings, which a store needs to open the shelf.
     pub(crate) fn place(&self) -> ShelfPlace<'_> {
         ShelfPlace { network: self.network, data: &self.data, config: &self.config }
     }
 
-    /// The facts of the store.
+    /// Returns what commands and doors need to know about the store: its name, where its records
+    /// are, and the batch size of an import.
     pub(crate) fn facts(&self) -> StoreFacts {
         self.store.facts()
     }
@@ -210,7 +210,7 @@ impl ArchiveLocation {
     }
 
     /// Whether the archive has the shelf of any network.
-    fn is_begun(&self) -> bool {
+    fn is_created(&self) -> bool {
         let place = |setup: &NetworkSetup| ShelfPlace { network: setup.network, ..self.place() };
         setups().iter().any(|setup| self.store.exists(&place(setup)))
     }
@@ -218,7 +218,7 @@ impl ArchiveLocation {
     /// Fails, with advice, if a server would create an archive although a service of this machine
     /// has an archive.
     pub(crate) fn must_be_meant_to_serve(&self) -> anyhow::Result<()> {
-        if self.is_begun() { Ok(()) } else { self.must_be_meant(&SERVICES) }
+        if self.is_created() { Ok(()) } else { self.must_be_meant(&SERVICES) }
     }
 
     /// Fails, with advice, if the archive does not exist.
@@ -277,18 +277,21 @@ impl ArchiveLocation {
             if let Some(client) = self.server()? {
                 return Ok(WriterHandle::Server(client));
             }
-            if !self.is_begun() {
+            if !self.is_created() {
                 self.must_be_meant(&SERVICES)?;
-                print::note!("hark: there was no archive in {}; one is begun", self.data.display());
+                print::note!(
+                    "hark: there was no archive in {}; one is created",
+                    self.data.display()
+                );
             }
         }
         self.own().map(WriterHandle::Own)
     }
 
-    /// Whether the first write begins the archive. Fails, with advice, if this archive must not be
-    /// begun.
-    pub(crate) fn is_yet_to_begin(&self) -> anyhow::Result<bool> {
-        if !self.facts().is_in_directory || self.is_begun() || self.server()?.is_some() {
+    /// Whether the first write will create the archive. Fails, with advice, if no archive may be
+    /// created here, because the user probably means the archive of a service.
+    pub(crate) fn is_yet_to_be_created(&self) -> anyhow::Result<bool> {
+        if !self.facts().is_in_directory || self.is_created() || self.server()?.is_some() {
             return Ok(false);
         }
         self.must_be_meant(&SERVICES)?;
@@ -304,7 +307,7 @@ impl ArchiveLocation {
         let data = self.data.display();
         Err(WrongUse(format!(
             "no archive is named, and there is none in ./{data}, but a service has one in {service}. \
-             Name the service's with --data {service}, or begin another with --data ./{data}"
+             Name the service's with --data {service}, or create another with --data ./{data}"
         ))
         .into())
     }
@@ -340,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_without_a_name_is_not_begun_beside_that_of_a_service() {
+    fn an_archive_without_a_name_is_not_created_beside_that_of_a_service() {
         let folder = scratch("service");
         std::fs::create_dir(&folder).unwrap();
         let service = folder.to_str().unwrap();
@@ -359,7 +362,7 @@ mod tests {
         let said = refusal.to_string();
         for part in [
             format!("a service has one in {service}. "),
-            format!("with --data {service}, or begin another with --data ./data"),
+            format!("with --data {service}, or create another with --data ./data"),
         ] {
             assert!(said.contains(&part), "{part}: {said}");
         }

@@ -27,7 +27,7 @@ const PROGRAM: &str = "needs a program that tests lack";
 const DOMAIN: &str = "needs a domain";
 const DATABASE: &str = "needs a database";
 const MINUTES: &str = "takes minutes";
-const VALUE: &str = "needs a value of the reader";
+const VALUE: &str = "has a placeholder that the reader must fill in";
 const REASONS: [&str; 8] = [ROOT, SYSTEM, MACHINE, PROGRAM, DOMAIN, DATABASE, MINUTES, VALUE];
 
 /// Beginnings of commands that no test runs, with the reason.

@@ -348,7 +348,7 @@ fn type_names_mean_one_thing() {
 }
 
 #[test]
-fn unsafe_stands_in_three_files_and_where_allocations_are_counted() {
+fn only_three_files_and_the_counting_allocator_use_unsafe() {
     let mut expected = BTreeSet::from([
         "crates/codec/src/hex.rs",
         "crates/codec/src/scan.rs",

@@ -1,23 +1,23 @@
-//! Archives that a command begins, and files that begin none.
+//! Archives that a command creates, and files for which no archive is created.
 
 use std::path::Path;
 
 use super::support::{Place, command, notes};
 
 #[test]
-fn a_new_archive_is_told_and_begun_without_a_name_only_where_no_service_has_one() {
+fn a_new_archive_is_reported_and_created_without_a_name_only_if_no_service_has_one() {
     let place = Place::new("begun");
     let file = place.file("notes.jsonl", notes(1).as_bytes());
-    let begun = format!("there was no archive in {}; one is begun", place.data().display());
+    let created = format!("there was no archive in {}; one is created", place.data().display());
     for is_told in [true, false] {
         let run = place.hark(&["import", &file]);
-        assert_eq!((run.code, run.stderr.contains(&begun)), (0, is_told), "{run:?}");
+        assert_eq!((run.code, run.stderr.contains(&created)), (0, is_told), "{run:?}");
     }
     let has_service = Path::new("/var/lib/hark").symlink_metadata().is_ok();
     let (code, said) = if has_service {
         (2, "Name the service's with --data /var/lib/hark")
     } else {
-        (0, "there was no archive in data; one is begun")
+        (0, "there was no archive in data; one is created")
     };
     let mailserver = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/moving/goleveldb");
     for args in [&["import", &file][..], &["adopt", "mailserver", mailserver]] {
@@ -31,7 +31,7 @@ fn a_new_archive_is_told_and_begun_without_a_name_only_where_no_service_has_one(
 }
 
 #[test]
-fn files_without_records_begin_no_archive() {
+fn files_without_records_create_no_archive() {
     let place = Place::new("begun-nothing");
     let foreign = place.file("passwd", b"root:x:0:0::/:/bin/sh\n");
     let empty = place.file("empty.jsonl", b"");
@@ -41,15 +41,15 @@ fn files_without_records_begin_no_archive() {
         let run = place.hark(&args);
         assert_eq!(run.code, code, "{run:?}");
         assert!(
-            run.stderr.contains("there was nothing to store, so no archive is begun"),
+            run.stderr.contains("there was nothing to store, so no archive was created"),
             "{run:?}"
         );
         assert!(!place.data().exists(), "{run:?}");
     }
-    // The first record begins the archive, and files without records are accepted from then on.
+    // The first record creates the archive, and files without records are accepted from then on.
     let file = place.file("notes.jsonl", notes(1).as_bytes());
     let run = place.hark(&["import", &empty, &file]);
-    assert!(run.code == 0 && run.stderr.contains("one is begun"), "{run:?}");
+    assert!(run.code == 0 && run.stderr.contains("one is created"), "{run:?}");
     let run = place.hark(&["import", &empty]);
     assert!(run.code == 0 && !run.stderr.contains("archive"), "{run:?}");
     assert_eq!(place.hark(&["count", "{}"]).text(), "1\n");

@@ -167,6 +167,6 @@ fn bounded(received: usize, asked: usize) -> Result<(), PeerError> {
     if received <= 2 * asked {
         return Ok(());
     }
-    let why = format!("it sent more than {} events where {asked} were asked for", 2 * asked);
+    let why = format!("it sent more than {} events in answer to a request for {asked}", 2 * asked);
     Err(PeerError::Misbehaved(why))
 }

@@ -109,7 +109,7 @@ struct PageEnd {
     /// Number of events that were too long to be read.
     too_long: usize,
     new: usize,
-    /// Bytes of the received events.
+    /// Total size of the received events, in bytes.
     bytes: u64,
     oldest: u64,
     finish: bool,
@@ -209,7 +209,7 @@ impl RelayPages<'_> {
             }
             if page.inside == 0 {
                 return Err(PeerError::Misbehaved(format!(
-                    "none of {} events of a page is of the time that was asked for",
+                    "a page has {} events, and none is in the requested range of time",
                     page.events
                 )));
             }

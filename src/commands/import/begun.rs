@@ -1,5 +1,5 @@
-//! The writer of an import. An archive that does not exist yet is begun with the first record, so
-//! that files without records leave no archive behind.
+//! The writer of an import. If the archive does not exist yet, the first record creates the
+//! archive, so that files without records leave no archive behind.
 
 use hark_archive::Outcome;
 
@@ -13,10 +13,11 @@ pub(super) struct LazyWriter<'a> {
 }
 
 impl<'a> LazyWriter<'a> {
-    /// Opens the writer of an archive that exists. Fails, with advice, if the archive must not be
-    /// begun.
+    /// Opens the writer if the archive exists. Otherwise the first record creates the archive.
+    /// Fails, with advice, if no archive may be created here, because the user probably means the
+    /// archive of a service.
     pub(super) fn new(location: &'a ArchiveLocation) -> anyhow::Result<Self> {
-        let opened = if location.is_yet_to_begin()? { None } else { Some(location.import()?) };
+        let opened = if location.is_yet_to_be_created()? { None } else { Some(location.import()?) };
         Ok(Self { location, opened })
     }
 

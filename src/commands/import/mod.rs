@@ -61,7 +61,7 @@ pub(crate) struct ImportArgs {
     pub(crate) json: bool,
 }
 
-/// Chunks queued for each worker, so that no worker waits for the reader.
+/// Number of chunks queued for each worker, so that no worker waits for the reader.
 const CHUNKS_PER_WORKER: usize = 4;
 /// Time without input from a pipe after which the records received so far are written.
 const PIPE_PAUSE: Duration = Duration::from_millis(20);
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
     match writer.opened() {
         Some(writer) => writer.report_held(),
         None if complete => print::note!(
-            "hark: there was nothing to store, so no archive is begun in {}",
+            "hark: there was nothing to store, so no archive was created in {}",
             location.data.display()
         ),
         None => {}

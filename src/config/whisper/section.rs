@@ -35,7 +35,7 @@ pub(in crate::config) const SECTION: SettingsSection = SettingsSection {
         "rest_allow_origin" whisper.access.allow_origin: "Origins of web pages that may use the REST API: [\"http://localhost:*\", \"app.example\"]. \"*\": all. Requests of\nother pages are refused, because a browser lets any page send requests to any address.";
         "rest_hosts" whisper.access.hosts: "Host names of the REST API, in addition to localhost and IP addresses, e.g. [\"mail.example\"]. A request to\nanother name is refused, because a web page can make its own name point to this address. \"*\": any name.";
         "listen" whisper.listen: "Address and port for peers (devp2p): go-ethereum's wnode (shh/6) and status-go (waku/1). Empty: none. The node's\nkey, whose public part is in the enode URL, is in whisper.key in the archive's directory.";
-        "password" whisper.password: "Password with which clients encrypt requests for history. Empty: no password; without a\n`request_key`, peers then cannot request history.";
+        "password" whisper.password: "Password with which clients encrypt requests for history. Empty: no password. If `request_key` is empty too,\npeers cannot request history.";
         "request_key" whisper.request_key: "Secret key in hex. Clients may encrypt requests for its public key instead of with the password. Empty: none.";
         "request_pause_s" whisper.request_pause_s [0, SECONDS]: "Minimum time between two requests of a peer, in seconds (MailServerRateLimit). Earlier requests are refused. 0:\nnone.";
         "bare_range_max_s" whisper.bare_range_max_s [0, SECONDS]: "Maximum time range of a request in the form before RLP, in seconds, e.g. 86400 as in status-go. 0: any range.";

@@ -41,7 +41,7 @@ impl FileArchive {
     }
 
     /// Whether the archive has the shelf of any network.
-    fn is_begun(&self) -> bool {
+    fn is_created(&self) -> bool {
         setups().iter().any(|setup| self.data.join(setup.network.name()).is_dir())
     }
 
@@ -122,14 +122,14 @@ impl ArchiveStore for FileArchive {
             bail!("{}", owner::denied(&shelf.dir()));
         }
         let (data, records) = (self.data.display(), shelf.network.records());
-        if self.is_begun() {
+        if self.is_created() {
             bail!(
                 "the archive in {data} has no {records}: nothing of the network {} was ever kept in it",
                 shelf.network.name()
             );
         }
         bail!(
-            "there is no archive in {data}; name the directory of one (--data), or begin one with \
+            "there is no archive in {data}; name the directory of one (--data), or create one with \
              `hark serve` or `hark import`"
         )
     }

@@ -21,7 +21,7 @@ pub(crate) struct GenArgs {
     #[arg(value_name = "FILE")]
     pub(crate) out: PathBuf,
 
-    /// How many events to make
+    /// Number of events to make
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub(crate) events: u64,
 
@@ -59,12 +59,12 @@ pub(crate) struct BenchQueryArgs {
     #[command(flatten)]
     pub(crate) targets: AgainstArgs,
 
-    /// Connections that query at the same time
+    /// Number of connections that query at the same time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
     pub(crate) connections: usize,
 
-    /// Keys with which each connection authenticates (NIP-42), to query the inboxes of their
-    /// owners; relays limit the number of keys
+    /// Number of keys with which each connection authenticates (NIP-42), to query the inboxes of
+    /// their owners; relays limit the number of keys
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
     pub(crate) keys: usize,
 
@@ -127,7 +127,7 @@ pub(crate) struct IngestArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
 
-    /// Connections that publish at the same time
+    /// Number of connections that publish at the same time
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
     pub(crate) connections: usize,
 
@@ -170,7 +170,7 @@ pub(crate) struct FanoutArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
 
-    /// Subscriptions that receive events
+    /// Number of subscriptions that receive events
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = at_least_one)]
     pub(crate) subscriptions: usize,
 
@@ -178,11 +178,11 @@ pub(crate) struct FanoutArgs {
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     pub(crate) connections: usize,
 
-    /// Subscriptions that each event matches [default: all]
+    /// Number of subscriptions that each event matches [default: all]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(crate) matches: Option<usize>,
 
-    /// Connections that publish
+    /// Number of connections that publish
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
     pub(crate) publishers: usize,
 
@@ -194,11 +194,12 @@ pub(crate) struct FanoutArgs {
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub(crate) seconds: f64,
 
-    /// Further subscriptions that are open during the run, each for one author who writes nothing
+    /// Number of further subscriptions that are open during the run, each for one author who writes
+    /// nothing
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) hold: usize,
 
-    /// How many of these further subscriptions a connection has
+    /// Number of these further subscriptions that a connection has
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = at_least_one)]
     pub(crate) per_connection: usize,
 
@@ -226,7 +227,7 @@ pub(crate) struct IdleArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
 
-    /// How many connections to open
+    /// Number of connections to open
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = at_least_one)]
     pub(crate) connections: usize,
 

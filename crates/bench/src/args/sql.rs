@@ -105,7 +105,7 @@ pub(crate) struct HammerArgs {
     #[arg(long, value_name = "N", default_value_t = 500.0, value_parser = seconds)]
     pub(crate) insert_rate: f64,
 
-    /// Events in one insertion
+    /// Number of events in one insertion
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
     pub(crate) batch: usize,
 

@@ -9,7 +9,7 @@ use libp2p::Multiaddr;
 use super::common::{AgainstArgs, OutputArgs, at_least_one, seconds, size};
 use crate::websocket::Url;
 
-/// Content topics of generated messages, unless another number is given.
+/// Number of content topics of generated messages, unless another number is given.
 pub(crate) const TOPICS: usize = 1_000;
 
 #[derive(Debug, Args)]
@@ -61,15 +61,15 @@ pub(crate) struct WakuBenchArgs {
     #[arg(long, value_name = "MULTIADDR", requires_all = ["against", "publish_by"])]
     pub(crate) against_peer: Option<Multiaddr>,
 
-    /// Connections that publish at the same time
+    /// Number of connections that publish at the same time
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = at_least_one)]
     pub(crate) publishers: usize,
 
-    /// Messages to publish, over all publishers; with 0, the bench only queries
+    /// Number of messages to publish, over all publishers; with 0, the bench only queries
     #[arg(long, value_name = "N", default_value_t = 9_000)]
     pub(crate) messages: u64,
 
-    /// Bytes of a payload, like 1400 or 10KiB; several sizes are measured one after the other
+    /// Size of a payload, like 1400 or 10KiB; several sizes are measured one after the other
     #[arg(long, value_name = "SIZE,SIZE", value_delimiter = ',', default_values_t = [1_400],
         value_parser = size)]
     pub(crate) payload_bytes: Vec<usize>,
@@ -87,7 +87,7 @@ pub(crate) struct WakuBenchArgs {
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub(crate) settle: f64,
 
-    /// Connections that query at the same time; with 0, the bench only publishes
+    /// Number of connections that query at the same time; with 0, the bench only publishes
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) readers: usize,
 
@@ -140,15 +140,15 @@ pub(crate) struct WakuGenArgs {
     #[arg(value_name = "FILE")]
     pub(crate) out: PathBuf,
 
-    /// How many messages to make
+    /// Number of messages to make
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub(crate) messages: u64,
 
-    /// Bytes of a payload, like 1400 or 10KiB
+    /// Size of a payload, like 1400 or 10KiB
     #[arg(long, value_name = "SIZE", default_value_t = 1_400, value_parser = size)]
     pub(crate) payload_bytes: usize,
 
-    /// Content topics; the first topics have far more messages than the last
+    /// Number of content topics; the first topics have far more messages than the last
     #[arg(long, value_name = "N", default_value_t = TOPICS,
         value_parser = at_least_one)]
     pub(crate) topics: usize,

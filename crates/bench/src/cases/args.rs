@@ -37,7 +37,7 @@ pub(crate) struct CasesArgs {
     #[arg(long, value_name = "URL", num_args = 1.., requires = "file")]
     pub(crate) servers: Vec<Url>,
 
-    /// How many events to make, if no file is given
+    /// Number of events to make, if no file is given
     #[arg(long, value_name = "N", default_value_t = 100_000, conflicts_with = "file")]
     pub(crate) events: u64,
 
@@ -49,7 +49,7 @@ pub(crate) struct CasesArgs {
     #[arg(long, value_name = "DAYS", default_value_t = 7.0, value_parser = seconds)]
     pub(crate) days: f64,
 
-    /// Events of a page in the cases that read everything
+    /// Number of events of a page in the cases that read everything
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = at_least_one)]
     pub(crate) page: usize,
 
@@ -61,7 +61,7 @@ pub(crate) struct CasesArgs {
     #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,
 
-    /// Pairs of Hark and PostgreSQL, each with all events
+    /// Number of pairs of one Hark and one PostgreSQL server; each pair stores all events
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
     pub(crate) pairs: usize,
 

@@ -116,7 +116,7 @@ pub(crate) struct WhisperGenArgs {
 /// The generated envelopes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MadeEnvelopesArgs {
-    /// How many envelopes to make
+    /// Number of envelopes to make
     #[arg(long, value_name = "N", default_value_t = ENVELOPES)]
     pub(crate) envelopes: u64,
 

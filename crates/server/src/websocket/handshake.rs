@@ -43,7 +43,7 @@ impl HandshakeFault {
                 "a WebSocket needs HTTP/1.1, and this request is HTTP/1.0; if a proxy made it, set its \
                  version of HTTP (nginx: proxy_http_version 1.1)"
             }
-            Self::Method => "a WebSocket is asked for by GET",
+            Self::Method => "a WebSocket must be requested with GET",
             Self::Upgrade => {
                 "the header Upgrade is missing; a proxy must pass it on (nginx: proxy_set_header Upgrade \
                  $http_upgrade and proxy_set_header Connection \"upgrade\")"

@@ -32,10 +32,10 @@ pub(in crate::commands::adopt) struct AdoptMailserverArgs {
     /// The mail server's directory, or its database: postgres://user:password@host:port/database
     #[arg(value_name = "DIR|URL")]
     pub(super) from: String,
-    /// Maximum envelopes a second [default: as fast as possible]
+    /// Maximum number of envelopes a second [default: as fast as possible]
     #[arg(long, value_name = "N")]
     pub(super) rate: Option<u64>,
-    /// Envelopes in a batch
+    /// Number of envelopes in a batch
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
     pub(super) batch: u32,
     /// Compare every envelope with the archive's, byte for byte

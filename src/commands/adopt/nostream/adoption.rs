@@ -41,10 +41,10 @@ pub(crate) struct AdoptNostreamArgs {
     /// nostream's database: postgres://user:password@host:port/database
     #[arg(value_name = "URL")]
     pub(crate) url: String,
-    /// Maximum events a second [default: as fast as possible]
+    /// Maximum number of events a second [default: as fast as possible]
     #[arg(long, value_name = "N")]
     pub(crate) rate: Option<u64>,
-    /// Events in a batch
+    /// Number of events in a batch
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
     pub(crate) batch: u32,
     /// Afterwards, copy newly published events, until Ctrl-C

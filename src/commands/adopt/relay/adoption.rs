@@ -42,10 +42,10 @@ const SLEEP_MAX: Duration = Duration::from_millis(50);
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(in crate::commands::adopt) struct RelayAdoptArgs {
-    /// Maximum events a second [default: as fast as possible]
+    /// Maximum number of events a second [default: as fast as possible]
     #[arg(long, value_name = "N")]
     pub(super) rate: Option<u64>,
-    /// Events in a batch
+    /// Number of events in a batch
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
     pub(super) batch: u32,
     /// Afterwards, copy newly published events, until Ctrl-C
