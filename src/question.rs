@@ -10,11 +10,11 @@ use hark_networks::{LineFormat, Network};
 
 use crate::location::ArchiveLocation;
 
-/// Rows that a search visits in one time slice.
+/// Number of rows that a search visits in one time slice.
 const SLICE_ROWS: u64 = 4096;
-/// Maximum rows visited to find the total of a meter.
+/// Maximum number of rows visited to find the total of a meter.
 const TOTAL_ROWS: u64 = 1 << 20;
-/// Approximate maximum bytes of records that one search buffers.
+/// Approximate maximum number of bytes of records that one search buffers.
 const READY_BYTES: usize = 256 << 10;
 
 /// The error for an invalid filter. Its type lets [`crate::run`] distinguish it from other
@@ -146,7 +146,7 @@ impl<'a> MergedAnswer<'a> {
         Self { lines: Some(network.lines()), ..self }
     }
 
-    /// Rows visited so far.
+    /// Number of rows visited so far.
     pub(crate) fn visited(&self) -> u64 {
         self.searches.iter().map(|running| running.search.visited()).sum()
     }

@@ -23,7 +23,7 @@ const SAY_EVERY: Duration = Duration::from_mins(1);
 /// answered one after the other.
 const CLIENT_MAX: Duration = Duration::from_millis(200);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Maximum bytes read of a request.
+/// Maximum number of bytes read of a request.
 const REQUEST_MAX: usize = 4 << 10;
 
 /// Calls `open` again after each error that `is_away` recognises, which means that the database

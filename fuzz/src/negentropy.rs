@@ -6,7 +6,7 @@ use hark_codec::nostr::negentropy::{
     NegentropyResponder, NegentropySet, SortedItems, VERSION,
 };
 
-/// Items of the compared set: several of each time, with ids that share prefixes.
+/// Number of items of the compared set: several of each time, with ids that share prefixes.
 const ITEMS: u64 = 300;
 
 fn item(n: u64) -> NegentropyItem {

@@ -18,7 +18,7 @@ use hark_store_embedded::segment::{SECTIONS, path};
 use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_words::{Part, SearchText};
 
-/// Bytes of a segment file's trailer.
+/// Number of bytes of a segment file's trailer.
 const TRAILER: usize = SECTIONS.len() * 20 + 8 + 8 + 4 + 4 + 8;
 const RECORDS: u32 = 40;
 

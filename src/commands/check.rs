@@ -9,7 +9,7 @@ use crate::interrupt;
 use crate::location::ArchiveLocation;
 use crate::print::{self, CommandProgress, CountedUnit};
 
-/// Maximum faults to print; further faults are only counted.
+/// Maximum number of faults to print; further faults are only counted.
 const FAULTS_SHOWN: usize = 100;
 
 pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {

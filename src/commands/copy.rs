@@ -44,10 +44,10 @@ pub(crate) struct CopyArgs {
     pub(crate) json: bool,
 }
 
-/// Maximum records made durable together, and their maximum bytes.
+/// Maximum number of records made durable together, and of their bytes.
 const BATCH_RECORDS: usize = 1024;
 const BATCH_BYTES: usize = 4 << 20;
-/// Maximum ids deleted together.
+/// Maximum number of ids deleted together.
 const BATCH_IDS: usize = 500;
 /// Number of walks after the first. Each walk copies the records written during the previous walk,
 /// and takes as long as reading both archives. If the source is written all the time, few records
@@ -62,10 +62,10 @@ struct CopyTotals {
     refused: u64,
     extra: u64,
     deleted: u64,
-    /// Records of the source that could not be read.
+    /// Number of records of the source that could not be read.
     damaged: u64,
-    /// Records that only the target has, but that --delete did not delete: they may be the damaged
-    /// records of the source.
+    /// Number of records that only the target has, but that --delete did not delete: they may be
+    /// the damaged records of the source.
     spared: u64,
 }
 

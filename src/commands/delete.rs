@@ -34,11 +34,11 @@ pub(crate) struct DeleteArgs {
     pub(crate) json: bool,
 }
 
-/// Maximum deletions made durable together.
+/// Maximum number of deletions made durable together.
 const BATCH_IDS: usize = 500;
 /// Number of events shown before a deletion.
 const SHOWN: u64 = 5;
-/// Maximum characters shown of an event.
+/// Maximum number of characters shown of an event.
 const SHOWN_CHARS: usize = 160;
 /// The effect of damaged records on the shown count and on the deletion.
 const NOT_MATCHED: &str = "They are not counted, whether or not they match";

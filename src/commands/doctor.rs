@@ -39,7 +39,7 @@ pub(crate) struct DoctorArgs {
 const SERVICE_BACKUP: &str = "/var/lib/hark-backup";
 /// Age from which a backup that is made every night counts as missing.
 const BACKUP_OLD: Duration = Duration::from_hours(3 * 24);
-/// Free bytes below which the disk needs attention at once.
+/// Number of free bytes below which the disk needs attention at once.
 const FREE_MIN: u64 = 512 << 20;
 /// Time before the end of a certificate from which a missing renewal is reported.
 const RENEWAL_LATE: Duration = Duration::from_hours(14 * 24);

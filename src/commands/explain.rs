@@ -35,7 +35,7 @@ struct RunResult {
     events: u64,
     visited: u64,
     took_us: u64,
-    /// Records that this query, or an earlier query of the same command, could not read.
+    /// Number of records that this query, or an earlier query of the same command, could not read.
     damaged: u64,
 }
 

@@ -61,7 +61,7 @@ struct ExportProgress<'a> {
 
 /// The effect of damaged records on an export.
 const MISSING: &str = "The export has all others";
-/// Records between two updates of the meter.
+/// Number of records between two updates of the meter.
 const METER_EVERY: u64 = 4096;
 
 pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {

@@ -46,7 +46,7 @@ pub(crate) struct SalvageArgs {
 
 /// Maximum lost parts to print; further parts are only counted. JSON has more.
 const PARTS_SHOWN: usize = 100;
-/// Maximum ids to print for one part.
+/// Maximum number of ids to print for one part.
 const IDS_SHOWN: usize = 20;
 
 /// Runs the command for the shelf of `location`, or for all shelves of the archive.

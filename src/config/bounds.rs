@@ -6,8 +6,8 @@
 pub(super) const ANY: u64 = 1_000_000_000_000;
 /// The maximum of byte counts: a tebibyte.
 pub(super) const BYTES: u64 = 1 << 40;
-/// Maximum bytes of an event or a message. The record may be twice as long, because of labels that
-/// do not occur literally in the message; the store accepts this length.
+/// Maximum number of bytes of an event or a message. The record may be twice as long, because of
+/// labels that do not occur literally in the message; the store accepts this length.
 pub(super) const MESSAGE: u64 = 16 << 20;
 /// A hundred years.
 pub(super) const SECONDS: u64 = 100 * 365 * 86_400;

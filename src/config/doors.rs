@@ -1,10 +1,10 @@
-//! The facts that a network's doors need besides the settings.
+//! The properties of a server that a network's doors need besides the settings.
 
 use std::path::Path;
 
 use hark_server::{ListenAddress, StoreLocation};
 
-/// Facts that a network's doors need besides the settings.
+/// The properties of a server that a network's doors need besides the settings.
 #[cfg_attr(not(feature = "libp2p"), allow(dead_code))] // only peers use some of the fields
 pub struct DoorFacts<'a> {
     /// The archive's directory.

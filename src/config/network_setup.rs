@@ -29,7 +29,7 @@ pub struct NetworkSetup {
 pub struct ShelfConfig {
     /// The rules for deleting records.
     pub retention: RetentionPolicy,
-    /// Days that one partition of the database tables covers.
+    /// Number of days that one partition of the database tables covers.
     pub part_days: u64,
     /// The maximum bytes of a record.
     pub record_bytes_max: usize,

@@ -1,6 +1,6 @@
-//! The interface between the commands and a kind of store. A command asks a store for its facts, and
-//! does not know which store it uses. Commands for one kind of store alone, such as `hark rebuild`,
-//! ask the location for an archive of this kind.
+//! The interface between the commands and a kind of store. A command asks a store for its
+//! properties ([`StoreFacts`]), and does not know which store it uses. Commands for one kind of
+//! store alone, such as `hark rebuild`, ask the location for an archive of this kind.
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub struct StoreSetup {
     pub archive: fn(&str, &Path) -> Arc<dyn ArchiveStore>,
 }
 
-/// Facts about a store for commands and doors.
+/// The properties of a store that commands and doors need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreFacts {
     /// The name in metrics.
@@ -112,7 +112,7 @@ pub struct ServedShelf {
 
 /// The store of an archive at one address, with the shelves of all networks.
 pub trait ArchiveStore: Any + Send + Sync {
-    /// Returns the facts of the store.
+    /// Returns the properties of the store that commands and doors need.
     fn facts(&self) -> StoreFacts;
 
     /// Returns the directory or the address of a shelf, for messages. Secrets are left out.

@@ -13,11 +13,11 @@ use crate::query::{Order, Position, Query};
 use crate::resumed::ResumedSearch;
 use crate::store::{SearchError, SearchProgress, Store};
 
-/// Rows that a search visits in one slice.
+/// Number of rows that a search visits in one slice.
 const SLICE_ROWS: u64 = 4_096;
-/// Bytes of the source's records that a walk buffers.
+/// Number of bytes of the source's records that a walk buffers.
 const READY_BYTES: usize = 1 << 20;
-/// Ids of the target's records that a walk buffers.
+/// Number of ids of the target's records that a walk buffers.
 const READY_IDS: usize = 8_192;
 
 /// A record that only one of two shelves has.

@@ -30,7 +30,7 @@ pub type Key = [u8; 32];
 /// create private labels, and clients cannot query private labels.
 pub const PRIVATE_LABELS: u8 = 0x20;
 
-/// Bytes before the optional fields.
+/// Number of bytes before the optional fields.
 const HEADER: usize = 54;
 const FLAG_AUTHOR: u16 = 1;
 const FLAG_EXPIRES: u16 = 2;

@@ -22,7 +22,7 @@ use hark_testkit::allocations::{Counting, of_this_thread};
 #[global_allocator]
 static ALLOCATOR: Counting<System> = Counting(System);
 
-/// Allocations of the second of two equal runs. The first run makes the buffers grow.
+/// Number of allocations of the second of two equal runs. The first run makes the buffers grow.
 fn allocations(mut run: impl FnMut()) -> usize {
     run();
     let before = of_this_thread();

@@ -82,7 +82,7 @@ impl<'a> BoundedSearch<'a> {
         self.store
     }
 
-    /// Rows that the searches have visited.
+    /// Number of rows that the searches have visited.
     pub fn visited(&self) -> u64 {
         self.visited
     }

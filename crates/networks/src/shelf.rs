@@ -12,9 +12,9 @@ use hark_archive::{
 
 use crate::{FilterTextError, LineFault, Network, ReadOptions};
 
-/// Rows that a search visits before its lines are passed on.
+/// Number of rows that a search visits before its lines are passed on.
 const SLICE_ROWS: u64 = 4_096;
-/// Bytes of lines at which a slice of a search ends.
+/// Number of bytes of lines at which a slice of a search ends.
 const READY_BYTES: usize = 256 << 10;
 
 /// A network and the store of its records. Every [`Store`] is suitable.

@@ -1,8 +1,8 @@
-//! Errors of the work with a relay, and the waits before a retry.
+//! Errors in exchanges with a relay, and how long to wait before a retry.
 
 use std::time::Duration;
 
-/// Why the work with a relay failed. The texts are for people.
+/// Why an exchange with a relay failed. The texts are for people.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PeerError {
     /// The relay could not be reached.

@@ -160,7 +160,7 @@ pub(crate) struct FeedOutlet {
     pub(crate) meter: Arc<SyncMeter>,
     missed: Arc<MissedEvents>,
     to: mpsc::Sender<OwedEvent>,
-    /// Bytes of the events that wait.
+    /// Total size of the events that wait, in bytes.
     bytes: AtomicUsize,
 }
 

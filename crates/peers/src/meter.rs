@@ -42,7 +42,7 @@ impl ReasonCounts {
         self.0.get(reason).map_or(0, |(count, _)| *count)
     }
 
-    /// All refusals.
+    /// Returns the number of all refusals.
     pub fn total(&self) -> u64 {
         self.0.values().map(|(count, _)| count).sum()
     }

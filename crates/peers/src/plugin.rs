@@ -46,7 +46,8 @@ pub struct EventPlugin {
 #[derive(Default)]
 struct PluginState {
     running: Option<RunningPlugin>,
-    /// Failures since the last answer. `not_before` is the earliest time of the next restart.
+    /// Number of failures since the last answer. `not_before` is the earliest time of the next
+    /// restart.
     failures: u32,
     not_before: Option<Instant>,
 }

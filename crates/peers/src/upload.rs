@@ -88,7 +88,7 @@ struct UploadQueue {
     waiting: VecDeque<Upload>,
     /// Whether more events may come.
     is_open: bool,
-    /// Bytes of unanswered events.
+    /// Total size of the unanswered events, in bytes.
     bytes: usize,
     /// Maximum number of unanswered events. If the relay limits the rate, fewer events are sent at
     /// a time, until the relay accepts events again.

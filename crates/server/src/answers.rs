@@ -12,7 +12,8 @@ use crate::permits::{Share, Shares};
 use crate::rate::RateSource;
 use crate::settings::SharedSettings;
 
-/// Bytes that the doors may use even if the settings allow less. A page of the longest kind fits.
+/// Number of bytes that the doors may use even if the settings allow less. A page of the longest
+/// kind fits.
 const BYTES_MIN: usize = 8 << 20;
 
 /// Permits, in bytes, for answers in transmission. Cheap to clone.

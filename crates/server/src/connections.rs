@@ -13,9 +13,9 @@ use crate::metrics::ConnectionRefusal;
 use crate::permits::{Permit, Permits};
 use crate::stream::ClientStream;
 
-/// Extra connections for programs on this machine. All local programs share the loopback address
-/// and its bound of connections; above this bound, they still reach `/healthz` and `/metrics` by
-/// the extra connections. An extra connection never becomes a WebSocket.
+/// Number of extra connections for programs on this machine. All local programs share the loopback
+/// address and its bound of connections; above this bound, they still reach `/healthz` and
+/// `/metrics` by the extra connections. An extra connection never becomes a WebSocket.
 ///
 /// As many connections again are for operators alone: see [`Connections::enter_for_operators`].
 const NEAR_BEYOND: usize = 8;
@@ -87,8 +87,8 @@ impl Connections {
     }
 
     /// Admits a connection from this machine that was refused for `why`, for `/healthz` and
-    /// `/metrics` alone: health is answered while the door is full, and while the lists of addresses
-    /// leave this machine out. Returns `why` for other peers, and above a small bound.
+    /// `/metrics` alone: health is answered while the door is full, and while the lists of
+    /// addresses leave this machine out. Returns `why` for other peers, and above a small bound.
     pub(crate) fn enter_for_operators(
         &self,
         peer: IpAddr,

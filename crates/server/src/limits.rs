@@ -10,16 +10,17 @@ pub use crate::rate::{Rate, RateLimits};
 /// The bounds of a server. Names end with their unit; `_max` means "up to and including".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time. One more connection is answered with HTTP status 503 and closed.
+    /// Maximum number of connections at a time. One more connection is answered with HTTP status
+    /// 503 and closed.
     pub connections_max: usize,
-    /// Connections of one address (of IPv6, of its first 64 bits) at a time. One more connection is
-    /// answered with HTTP status 429 and closed.
+    /// Maximum number of connections of one address (of IPv6, of its first 64 bits) at a time. One
+    /// more connection is answered with HTTP status 429 and closed.
     pub connections_per_address_max: usize,
     /// How long a connection may take for its TLS handshake, and then to send its HTTP request
     /// head. After that, the connection is closed.
     pub handshake_timeout_ms: u64,
-    /// Bytes of one message from a client. A longer message closes the connection with code 1009.
-    /// A question may have a bound of its own.
+    /// Maximum size of one message from a client, in bytes. A longer message closes the connection
+    /// with code 1009. A question may have a bound of its own.
     pub message_bytes_max: usize,
     /// Silence after which the server pings.
     pub ping_after_s: u64,
@@ -28,36 +29,37 @@ pub struct Limits {
     /// if the client sends messages.
     pub idle_timeout_s: u64,
 
-    /// Subscriptions of one connection. One more REQ is answered with CLOSED `blocked:`.
+    /// Maximum number of subscriptions of one connection. One more REQ is answered with CLOSED
+    /// `blocked:`.
     pub subscriptions_max: usize,
     /// Total bytes of the REQs of one connection's subscriptions. The memory of a subscription
     /// grows with the length of its REQ. A REQ above the bound is answered with CLOSED `blocked:`.
     pub subscription_bytes_max: usize,
-    /// Bytes of memory that the REQs, COUNTs and comparison messages of all connections take, from
-    /// their arrival to their end, estimated from their length and their filters. One address may
-    /// use a quarter of the bound. Above the bound, these messages are answered with CLOSED or
-    /// NEG-ERR `rate-limited:`.
+    /// Maximum number of bytes of memory that the REQs, COUNTs and comparison messages of all
+    /// connections take, from their arrival to their end, estimated from their length and their
+    /// filters. One address may use a quarter of the bound. Above the bound, these messages are
+    /// answered with CLOSED or NEG-ERR `rate-limited:`.
     pub questions_bytes_max: usize,
-    /// Characters of a subscription's name. A longer name is answered with CLOSED or NOTICE
-    /// `invalid:`.
+    /// Maximum number of characters of a subscription's name. A longer name is answered with CLOSED
+    /// or NOTICE `invalid:`.
     pub subscription_id_chars_max: usize,
     /// Bounds of filters, and of the answers to questions.
     pub filters: FilterLimits,
 
-    /// Comparisons (NIP-77) of one connection. One more comparison is answered with NEG-ERR
-    /// `blocked:`. With 0, comparisons are not offered.
+    /// Maximum number of comparisons (NIP-77) of one connection. One more comparison is answered
+    /// with NEG-ERR `blocked:`. With 0, comparisons are not offered.
     pub negentropy_per_connection_max: usize,
     /// Maximum number of events of a comparison. Above the bound, NEG-OPEN is answered with NEG-ERR
     /// `blocked:`, which names the bound.
     pub negentropy_events_max: usize,
-    /// Bytes of memory of the comparisons of one connection, about 40 for each event. Above the
-    /// bound, NEG-OPEN is answered with NEG-ERR `blocked:`.
+    /// Maximum memory of the comparisons of one connection, in bytes, about 40 for each event.
+    /// Above the bound, NEG-OPEN is answered with NEG-ERR `blocked:`.
     pub negentropy_connection_bytes_max: usize,
-    /// Bytes of memory of the comparisons of all connections. One address may use a quarter of the
-    /// bound. Above the bound, NEG-OPEN is answered with NEG-ERR `rate-limited:`.
+    /// Maximum memory of the comparisons of all connections in bytes. One address may use a quarter
+    /// of the bound. Above the bound, NEG-OPEN is answered with NEG-ERR `rate-limited:`.
     pub negentropy_bytes_max: usize,
-    /// Bytes of a NEG-MSG that the server sends, or fewer while less memory is free for questions.
-    /// The rest is sent in the next message.
+    /// Maximum size in bytes of a NEG-MSG that the server sends, or less while less memory is free
+    /// for questions. The rest is sent in the next message.
     pub negentropy_message_bytes_max: usize,
     /// How long a client may take to continue a comparison. After that, the comparison is ended
     /// with NEG-ERR `closed:`.
@@ -66,8 +68,8 @@ pub struct Limits {
     /// Bounds of events.
     pub events: EventLimits,
 
-    /// Keys that one connection may prove to own (NIP-42). One more key is answered with OK false
-    /// `restricted:`.
+    /// Maximum number of keys that one connection may prove to own (NIP-42). One more key is
+    /// answered with OK false `restricted:`.
     pub auth_keys_max: usize,
     /// How far the time of an AUTH may differ from the current time, in either direction. Any other
     /// AUTH is answered with OK false `invalid:`.
@@ -75,50 +77,53 @@ pub struct Limits {
 
     /// The rate limits of events, of other messages, and of visited rows.
     pub rates: RateLimits,
-    /// Rows that a search visits in one time slice, before the next search continues. In an archive
-    /// in files, a slice also ends after 2 ms.
+    /// Number of rows that a search visits in one time slice, before the next search continues. In
+    /// an archive in files, a slice also ends after 2 ms.
     pub slice_rows: u64,
-    /// REQs, COUNTs and comparison messages of one connection that are being answered or wait for
-    /// an answer. Above the bound, nothing more is read from the connection until one of them is
-    /// done.
+    /// Maximum number of REQs, COUNTs and comparison messages of one connection that are being
+    /// answered or wait for an answer. Above the bound, nothing more is read from the connection
+    /// until one of them is done.
     pub searches_per_connection_max: usize,
 
-    /// Events of one connection that have no OK yet. Above the bound, nothing more is read from the
-    /// connection until one has an OK.
+    /// Maximum number of events of one connection that have no OK yet. Above the bound, nothing
+    /// more is read from the connection until one has an OK.
     pub events_per_connection_max: usize,
-    /// Bytes of events, of all connections, that have no OK yet. Above the bound, connections that
-    /// publish are not read from until there is space, first come, first served.
+    /// Maximum total size in bytes of all events that have no OK yet, over all connections. Above
+    /// the bound, connections that publish are not read from until there is space, first come,
+    /// first served.
     pub intake_bytes_max: usize,
 
-    /// Bytes of messages of more than 1 KiB, of all connections, that are incomplete or wait for
-    /// space in the intake. One address may use a quarter of the bound. A connection that would
-    /// exceed the bound is closed with code 1013.
+    /// Maximum total size in bytes of all messages of more than 1 KiB that are incomplete or wait
+    /// for space in the intake, over all connections. One address may use a quarter of the bound. A
+    /// connection that would exceed the bound is closed with code 1013.
     pub inbound_bytes_max: usize,
 
-    /// Unread bytes of one client above which the client's searches pause.
+    /// Number of unread bytes of one client above which the client's searches pause.
     pub outbox_pause_bytes: usize,
-    /// Unread bytes of one client above which the client is too slow, and its connection is closed.
+    /// Number of unread bytes of one client above which the client is too slow, and its connection
+    /// is closed.
     pub outbox_bytes_max: usize,
-    /// Unread bytes of all clients of one address. Above the bound, a search waits while its client
-    /// has unread bytes, an HTTP request gets status 503, and a live event closes the connection if
-    /// the connection has more than its share of the bound. The pages of other doors count apart,
-    /// with the same bound.
+    /// Maximum number of unread bytes of all clients of one address. Above the bound, a search
+    /// waits while its client has unread bytes, an HTTP request gets status 503, and a live event
+    /// closes the connection if the connection has more than its share of the bound. The pages of
+    /// other doors count apart, with the same bound.
     pub outboxes_per_address_bytes_max: usize,
-    /// Unread bytes of all clients. Above half of the bound, a search waits while its client has
-    /// unread bytes. Above the bound, every search waits, an HTTP request gets status 503, and a
-    /// live event closes the connection if the connection has more than its share of the bound. The
-    /// pages of other doors count apart, with the same bound, and are refused above the bound.
+    /// Maximum number of unread bytes of all clients. Above half of the bound, a search waits while
+    /// its client has unread bytes. Above the bound, every search waits, an HTTP request gets
+    /// status 503, and a live event closes the connection if the connection has more than its share
+    /// of the bound. The pages of other doors count apart, with the same bound, and are refused
+    /// above the bound.
     pub outboxes_bytes_max: usize,
-    /// Bytes of live messages that one subscription holds back until its stored messages are sent.
-    /// Above the bound, the connection is too slow and is closed.
+    /// Maximum number of bytes of live messages that one subscription holds back until its stored
+    /// messages are sent. Above the bound, the connection is too slow and is closed.
     pub held_bytes_max: usize,
 
-    /// Connections to `control.sock`. One more connection is closed at once.
+    /// Maximum number of connections to `control.sock`. One more connection is closed at once.
     pub control_connections_max: usize,
-    /// Bytes of one frame on `control.sock`. A longer frame ends the connection.
+    /// Maximum size of one frame on `control.sock`, in bytes. A longer frame ends the connection.
     pub control_frame_bytes_max: usize,
-    /// Unanswered records of one control connection. Above the bound, the server reads nothing more
-    /// from the connection.
+    /// Maximum number of unanswered records of one control connection. Above the bound, the server
+    /// reads nothing more from the connection.
     pub control_window: usize,
 
     /// How long a shutdown waits for work under way before it drops that work.
@@ -130,8 +135,8 @@ pub struct Limits {
     /// How long a server continues to serve its connections after another process has taken over.
     /// After that, the connections are closed, and their clients reconnect to the new server.
     pub takeover_drain_s: u64,
-    /// Records that a server receives and keeps in memory after another process has taken over.
-    /// Above the bound, the server closes its connections.
+    /// Maximum number of records that a server receives and keeps in memory after another process
+    /// has taken over. Above the bound, the server closes its connections.
     pub takeover_records_max: u64,
 }
 

@@ -29,8 +29,8 @@ const TURNED_AWAY_MAX: usize = 64;
 /// Minimum interval between two log lines with the same message about connections.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
-/// File descriptors that connections leave to the archive and to other sockets: an eighth of the
-/// process's limit, but at least 64 and at most 1,024.
+/// Number of file descriptors that connections leave to the archive and to other sockets: an eighth
+/// of the process's limit, but at least 64 and at most 1,024.
 const FILES_KEPT_SHARE: u64 = 8;
 const FILES_KEPT_MIN: u64 = 64;
 const FILES_KEPT_MAX: u64 = 1024;

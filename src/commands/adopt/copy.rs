@@ -29,7 +29,7 @@ pub(super) struct AdoptTotal {
     pub(super) unit: CountedUnit,
     /// The noun for a row in messages to people.
     pub(super) noun: &'static str,
-    /// Rows that earlier runs have copied.
+    /// Number of rows that earlier runs have copied.
     pub(super) before: u64,
 }
 

@@ -9,7 +9,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// The number of rows copied since the start, and the maximum per second.
 pub(super) struct AdoptPace<'a> {
     started: Instant,
-    /// Maximum rows per second; `None` for no limit.
+    /// Maximum number of rows per second; `None` for no limit.
     rate: Option<u64>,
     rows: u64,
     stop: &'a AtomicBool,

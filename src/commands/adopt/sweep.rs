@@ -29,10 +29,10 @@ pub(super) struct SweepWords {
 #[derive(Debug)]
 pub(super) struct SourceSweep {
     words: &'static SweepWords,
-    /// Rows of the source.
+    /// Number of rows of the source.
     pub(super) rows: u64,
-    /// Rows with a record that was already in the archive, and rows with a record that the
-    /// comparison stored.
+    /// Number of rows with a record that was already in the archive, and number of rows with a
+    /// record that the comparison stored.
     here: u64,
     late: u64,
     /// Why rows were refused.

@@ -26,7 +26,7 @@ pub(super) struct CheckedChunk {
     /// The line number of each record, counted from the chunk's first line.
     pub(super) lines: Vec<u64>,
     pub(super) tally: ImportTally,
-    /// Bytes of the source that were read up to the end of the chunk.
+    /// Number of bytes of the source that were read up to the end of the chunk.
     pub(super) read_to: u64,
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 
 use super::brackets::OpenBrackets;
 
-/// Maximum bytes per read.
+/// Maximum number of bytes per read.
 const READ_BYTES: usize = 128 << 10;
 /// The mark that some programs write before UTF-8 text.
 const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
@@ -46,12 +46,12 @@ enum Form {
 struct RecordState {
     /// The number of open braces and brackets around the record.
     base: usize,
-    /// The offset in `lines` of a record that is held back, because the object may still turn out to
-    /// contain an array of records.
+    /// The offset in `lines` of a record that is held back, because the object may still turn out
+    /// to contain an array of records.
     held: Option<usize>,
     in_string: bool,
     escaped: bool,
-    /// Line breaks in the record so far. They are written after the record.
+    /// Number of line breaks in the record so far. They are written after the record.
     breaks: usize,
     /// The last byte that was not white space.
     last: u8,
@@ -68,11 +68,12 @@ pub(super) struct RecordLines<R> {
     from: R,
     form: Form,
     open: OpenBrackets,
-    /// Bytes of the byte order mark found at the start of the source; `None` after the start.
+    /// Number of bytes of the byte order mark found at the start of the source; `None` after the
+    /// start.
     mark: Option<usize>,
     input: Vec<u8>,
     lines: Vec<u8>,
-    /// Bytes of `lines` that were returned.
+    /// Number of bytes of `lines` that were returned.
     given: usize,
     ended: bool,
 }

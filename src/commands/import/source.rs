@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::json::{RecordLines, is_end};
 
-/// Minimum bytes of a chunk of a file. The size is large enough that sending a chunk to a worker
-/// costs little, and small enough that all cores finish at about the same time.
+/// Minimum number of bytes of a chunk of a file. The size is large enough that sending a chunk to a
+/// worker costs little, and small enough that all cores finish at about the same time.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Maximum bytes per read.
+/// Maximum number of bytes per read.
 const READ_BYTES: usize = 128 << 10;
 
 /// Whole lines, in the order of the source.
@@ -21,7 +21,7 @@ pub(super) struct LineChunk {
     /// Whether an overlong line, which was discarded, followed these lines. The end of that line is
     /// in the next chunk.
     pub(super) overlong: bool,
-    /// Bytes of the source, as on disk, that were read up to the end of the chunk.
+    /// Number of bytes of the source, as on disk, that were read up to the end of the chunk.
     pub(super) read_to: u64,
 }
 

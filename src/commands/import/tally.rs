@@ -26,9 +26,9 @@ const ALL: [(RefusalReason, &str, &str); 10] = [
 /// Counts of lines. Line numbers start at 0 here, and at 1 in output.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ImportTally {
-    /// Lines read, including empty lines.
+    /// Number of lines read, including empty lines.
     pub(super) lines: u64,
-    /// Lines that are not empty.
+    /// Number of lines that are not empty.
     pub(super) records: u64,
     pub(super) stored: u64,
     refused: [RefusalCount; ALL.len()],

@@ -18,9 +18,10 @@ use crate::writer::WriterHandle;
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Maximum wait between two attempts. Each wait is twice the previous wait.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// Consecutive failures after which a warning is logged, and fewer records are written together.
+/// Number of consecutive failures after which a warning is logged, and fewer records are written
+/// together.
 const FAILURES_MAX: u32 = 3;
-/// Consecutive failures, over about a minute, after which a single record is refused.
+/// Number of consecutive failures, over about a minute, after which a single record is refused.
 const TRIES_MAX: u32 = 12;
 
 /// A writer that waits for its server or database.

@@ -58,6 +58,6 @@ impl NewRecord {
     }
 }
 
-/// Bytes that a held-back record takes in a subscription's queue. The queue grows by doubling, so
-/// half of it may be empty.
+/// Number of bytes that a held-back record takes in a subscription's queue. The queue grows by
+/// doubling, so half of it may be empty.
 pub(super) const HELD_BYTES: usize = 2 * size_of::<NewRecord>();

@@ -8,7 +8,7 @@ use crate::store::Store;
 /// The bounds of a mirror's queue, and the times that a mirror waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirrorOptions {
-    /// Bytes of writes that may wait for the second store.
+    /// Number of bytes of writes that may wait for the second store.
     pub queue_bytes_max: usize,
     /// Maximum number of writes in one batch to the second store.
     pub batch_writes_max: usize,

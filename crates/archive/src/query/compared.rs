@@ -34,7 +34,7 @@ impl ComparisonCost {
         }
     }
 
-    /// Returns the number of rows that are charged for comparing `record`.
+    /// Returns the cost of comparing `record`, as a number of visited rows.
     pub fn rows(self, record: &Record<'_>) -> u64 {
         let labels = if self.asks_labels { record.labels_max() } else { 0 };
         let labels = if labels > FEW_LABELS { labels as u64 / 2 } else { 0 };

@@ -50,7 +50,7 @@ pub(super) struct SourceWalk<S: Source> {
     here: Option<(u32, S::RecordLocation)>,
     time: u64,
     visited: u64,
-    /// Rows whose record could not be read.
+    /// Number of rows whose record could not be read.
     damaged: u64,
     /// The number of rows that the driver has.
     driver_rows: u64,
@@ -138,8 +138,9 @@ impl<S: Source> SourceWalk<S> {
         WalkStep::Found
     }
 
-    /// Returns whether the work is spent while the block still has rows. Reading the texts of these
-    /// rows would cost far more than the rows themselves.
+    /// Returns whether the work is spent while the block still has rows. Then the walk pauses
+    /// before the rest of the block, because reading the texts of these rows would cost far more
+    /// than finding the rows did.
     fn is_out_of_work(&self, work: u64) -> bool {
         work == 0 && self.query.words.is_some() && self.next < self.block.len()
     }

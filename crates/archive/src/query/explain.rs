@@ -7,7 +7,7 @@ use std::fmt;
 pub struct SourcePlan {
     /// The name of the part: a head, a segment, a table.
     pub source: String,
-    /// Records in the part.
+    /// Number of records in the part.
     pub rows: u64,
     /// The set whose rows are walked, e.g. `200 authors of kind 1` or `time`.
     pub driver: String,

@@ -44,7 +44,7 @@ pub(super) struct OpenedPlan<S: Source> {
     /// The posting lists that a walk over all rows skips.
     pub(super) excluded: Vec<PostingSlice<S::PostingList>>,
     pub(super) rows: Vec<u32>,
-    /// Number of visited rows that are charged for the lookups.
+    /// The cost of the lookups, as a number of visited rows.
     pub(super) visited: u64,
 }
 
@@ -128,7 +128,8 @@ struct Lookups<S: Source> {
     lists: Vec<PostingSlice<S::PostingList>>,
     next: usize,
     seen: usize,
-    /// Lookups and lists to charge, including the first [`LOOKUPS_FREE`].
+    /// Number of lookups made and lists found so far. Includes the first [`LOOKUPS_FREE`], which
+    /// `visited` does not charge.
     counted: u64,
 }
 
@@ -148,7 +149,7 @@ impl<S: Source> Opening<S> {
         Self { words: query.words.is_some().then(|| WordSets::new(source, query)), lookups }
     }
 
-    /// Returns the number of visited rows that are charged for the lookups so far.
+    /// Returns the cost of the lookups so far, as a number of visited rows.
     pub(super) fn visited(&self) -> u64 {
         self.lookups.counted.saturating_sub(LOOKUPS_FREE)
     }

@@ -84,8 +84,8 @@ pub struct RankedSearch {
     last: Option<SearchRank>,
     seq: u64,
     visited: u64,
-    /// Rows charged so far for dividing texts into words; `words` is the reused buffer for the
-    /// words.
+    /// The cost so far of dividing texts into words, as a number of visited rows; `words` is the
+    /// reused buffer for the words.
     text_rows: u64,
     words: RecordWords,
     damaged: u64,

@@ -13,7 +13,7 @@ use hark_words::{CLASS_MAX, Part, RecordWords, SearchText};
 /// The number of posting lists of a word within one kind: one for each class.
 pub const WORD_LISTS: usize = CLASS_MAX as usize + 1;
 
-/// Returns the number of rows that are charged for dividing a record's text into words.
+/// Returns the cost of dividing a record's text into words, as a number of visited rows.
 pub fn text_rows(record: &Record<'_>) -> u64 {
     16 + record.wire().len() as u64 / 32
 }
@@ -112,8 +112,8 @@ impl WordCondition {
         &self.texts
     }
 
-    /// Returns the number of rows that are charged for comparing a record's words with the
-    /// question.
+    /// Returns the cost of comparing a record's words with the question, as a number of visited
+    /// rows.
     pub fn cost(&self, record: &Record<'_>) -> u64 {
         if self.texts.has_texts(record.kind()) { text_rows(record) } else { 0 }
     }

@@ -11,11 +11,11 @@ use crate::query::{Order, Query};
 pub struct RetentionPolicy {
     /// The rules by age, each independent of the others.
     pub rules: Vec<RetentionRule>,
-    /// Bytes on disk above which the oldest records are deleted. Bytes of deleted records that will
-    /// soon be freed do not count, so a slow compaction causes no further deletes.
+    /// Number of bytes on disk above which the oldest records are deleted. Bytes of deleted records
+    /// that will soon be freed do not count, so a slow compaction causes no further deletes.
     pub bytes_max: Option<u64>,
-    /// Free bytes of the disk below which the oldest records are deleted. Applies only to a store
-    /// on a disk. Bytes of deleted records that will soon be freed count as free.
+    /// Number of free bytes of the disk below which the oldest records are deleted. Applies only to
+    /// a store on a disk. Bytes of deleted records that will soon be freed count as free.
     pub free_bytes_min: Option<u64>,
     /// Number of records above which the oldest are deleted.
     pub records_max: Option<u64>,

@@ -65,11 +65,11 @@ pub const HISTORY_IS_HELD: &str = "records that were brought are older than rete
 /// The result of a step: the numbers of deleted records, and why other records were kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SweepResult {
-    /// Records that had expired.
+    /// Number of records that had expired.
     pub expired: u64,
-    /// Records that a rule by age deleted.
+    /// Number of records that a rule by age deleted.
     pub aged: u64,
-    /// Records that exceeded a bound.
+    /// Number of records that exceeded a bound.
     pub crowded: u64,
     /// Whether records that are too old for a rule are kept because the clock is not trusted.
     pub clock_doubted: bool,

@@ -64,10 +64,10 @@ pub struct CommitResult {
     /// The ids of deleted records, each with the index of the write that deleted the record. The
     /// indices ascend.
     pub erased: Vec<(usize, Id)>,
-    /// Bytes written to the disk or the database for the batch.
+    /// Number of bytes written to the disk or the database for the batch.
     pub bytes: u64,
-    /// Rows visited to find the records that the writes replace or delete, and the records that
-    /// forbid writes. Zero if the store does not count these rows.
+    /// Number of rows visited to find the records that the writes replace or delete, and the
+    /// records that forbid writes. Zero if the store does not count these rows.
     pub searched: u64,
     /// Records that other processes have put and that this store reports now for the first time.
     /// All their sequence numbers are lower than those of this batch.

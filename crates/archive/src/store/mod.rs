@@ -46,9 +46,11 @@ pub use stats::{
 pub struct SpaceBounds {
     /// Size at which a log is full and its records are sealed, in bytes.
     pub log_bytes_max: u64,
-    /// Maximum bytes of deleted records that may stay indefinitely, spread thinly over many files.
+    /// Maximum number of bytes of deleted records that may stay indefinitely, spread thinly over
+    /// many files.
     pub dead_bytes_max: u64,
-    /// Free bytes of the disk below which the space of all deleted records is freed at once.
+    /// Number of free bytes of the disk below which the space of all deleted records is freed at
+    /// once.
     pub free_bytes_min: u64,
     /// Time within which deleted records are gone from all files. With `None`, they stay until
     /// their space is needed.

@@ -8,44 +8,44 @@ use crate::meter::HistogramSnapshot;
 /// have this figure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
-    /// Live records.
+    /// Number of live records.
     pub records: u64,
-    /// Deleted records that still take space.
+    /// Number of deleted records that still take space.
     pub dead: u64,
-    /// Bytes on disk.
+    /// Number of bytes on disk.
     pub bytes: u64,
     /// The bytes of records (the log), as a part of `bytes`.
     pub log_bytes: u64,
     /// The bytes of indices (the segments), as a part of `bytes`.
     pub index_bytes: u64,
-    /// Bytes of deleted records that will be freed or reused. The number is an estimate if the
-    /// store knows only the number of these records.
+    /// Number of bytes of deleted records that will be freed or reused. The number is an estimate
+    /// if the store knows only the number of these records.
     pub dead_bytes: u64,
     /// The part of `dead_bytes` that the store frees or reuses without another delete. The
     /// remaining bytes are spread over too many files to be worth freeing yet.
     pub reclaimable_bytes: u64,
-    /// Records that are not sealed into a segment yet.
+    /// Number of records that are not sealed into a segment yet.
     pub head_records: u64,
-    /// Sealed segments.
+    /// Number of sealed segments.
     pub segments: u64,
     /// Time of the oldest record, live or dead.
     pub oldest: Option<u64>,
     /// Time of the newest record.
     pub newest: Option<u64>,
-    /// Records that were found damaged since the start and are still stored. Each record counts
-    /// once.
+    /// Number of records that were found damaged since the start and are still stored. Each record
+    /// counts once.
     pub damaged: u64,
     /// Files that were found damaged or unreadable since the start and are not rebuilt yet.
     pub damaged_files: Vec<String>,
-    /// Free bytes of the file system of the archive.
+    /// Number of free bytes of the file system of the archive.
     pub free_bytes: Option<u64>,
     /// Space that this store and the other stores on the same disk use together; `None` if unknown.
     pub disk: Option<DiskUse>,
-    /// Bytes written to disk since the start.
+    /// Number of bytes written to disk since the start.
     pub written_bytes: u64,
-    /// Full heads that have not been sealed yet.
+    /// Number of full heads that have not been sealed yet.
     pub heads_waiting: u64,
-    /// Records in segments that have not been merged yet, although a merge is due.
+    /// Number of records in segments that have not been merged yet, although a merge is due.
     pub merge_due_records: u64,
     /// Durations of syncs since the start.
     pub syncs: HistogramSnapshot,
@@ -64,9 +64,9 @@ pub struct StoreStats {
 /// The space that several stores use on a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUse {
-    /// Bytes on disk, without the bytes that a rewrite would free.
+    /// Number of bytes on disk, without the bytes that a rewrite would free.
     pub kept: u64,
-    /// Bytes of deleted records that are freed without another delete.
+    /// Number of bytes of deleted records that are freed without another delete.
     pub reclaimable: u64,
 }
 
@@ -86,7 +86,7 @@ pub struct MaintenanceStats {
 pub struct JobTotals {
     /// Number of processed records. A record counts each time that it is processed.
     pub records: u64,
-    /// Bytes written.
+    /// Number of bytes written.
     pub bytes: u64,
     /// Processor time used.
     pub cpu: Duration,
@@ -96,29 +96,30 @@ pub struct JobTotals {
 /// writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStats {
-    /// Bytes read since the start.
+    /// Number of bytes read since the start.
     pub read_bytes: u64,
-    /// Bytes read in the current pass.
+    /// Number of bytes read in the current pass.
     pub pass_bytes: u64,
-    /// Bytes that a whole pass would read now.
+    /// Number of bytes that a whole pass would read now.
     pub total_bytes: u64,
-    /// Passes that have ended since the start.
+    /// Number of passes that have ended since the start.
     pub passes: u64,
     /// Time since the last pass ended.
     pub last_pass_age: Option<Duration>,
-    /// Damaged segments and damaged parts of logs that the last pass found, repaired or not.
+    /// Number of damaged segments and damaged parts of logs that the last pass found, repaired or
+    /// not.
     pub last_faults: u64,
-    /// Damaged segments that were rebuilt since the start, including segments that the check did
-    /// not find.
+    /// Number of damaged segments that were rebuilt since the start, including segments that the
+    /// check did not find.
     pub repaired: u64,
 }
 
 /// The use of a database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatabaseStats {
-    /// Connections that are open for queries.
+    /// Number of connections that are open for queries.
     pub connections: u64,
-    /// Connections that are in use, as a part of `connections`.
+    /// Number of connections that are in use, as a part of `connections`.
     pub connections_used: u64,
     /// How often a query had to wait for a connection, since the start.
     pub waits: u64,
@@ -134,23 +135,23 @@ pub struct DatabaseStats {
 /// How far a mirror, the second store, is behind the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirrorLag {
-    /// Writes that the second store has not received yet.
+    /// Number of writes that the second store has not received yet.
     pub queued: u64,
-    /// Bytes of these writes.
+    /// Total size of these writes, in bytes.
     pub queued_bytes: u64,
     /// Age of the oldest of these writes; while the second store catches up or cannot be reached,
     /// the duration of this state.
     pub behind_ms: u64,
     /// Whether the second store has all records except the queued writes.
     pub in_step: bool,
-    /// Records that were copied since the start.
+    /// Number of records that were copied since the start.
     pub copied: u64,
-    /// Records that only the second store has, as counted by the last walk. Since then, the number
-    /// is reduced by records that the first store has put and by records that the rules have
-    /// deleted in the second store. Writes of other processes to the second store do not change the
-    /// number.
+    /// Number of records that only the second store has, as counted by the last walk. Since then,
+    /// the number is reduced by records that the first store has put and by records that the rules
+    /// have deleted in the second store. Writes of other processes to the second store do not
+    /// change the number.
     pub extra: u64,
-    /// Records that the second store refused, as counted by the last walk.
+    /// Number of records that the second store refused, as counted by the last walk.
     pub refused: u64,
     /// Why the second store currently takes no writes.
     pub trouble: Option<String>,

@@ -12,7 +12,7 @@ use crate::meter::{Counter, Histogram};
 pub struct WriterCounters {
     /// Durations of the commits of batches.
     pub batches: Histogram,
-    /// Writes in these batches.
+    /// Number of writes in these batches.
     pub writes: Counter,
     /// Why the writer has stopped, once the store takes no more writes.
     pub stopped: OnceLock<String>,

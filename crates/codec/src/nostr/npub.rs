@@ -7,9 +7,9 @@ const CHARACTERS: &[u8; 32] = b"qpzry9x8gf2tvdw0s3jn54khce6mua7l";
 /// The prefixes of public keys (`PUBLIC`) and secret keys (`SECRET`), before the separator `1`.
 const PUBLIC: &[u8; 4] = b"npub";
 const SECRET: &[u8; 4] = b"nsec";
-/// Characters of a key: 32 bytes, five bits in each character.
+/// Number of characters of a key: 32 bytes, five bits in each character.
 const KEY_CHARACTERS: usize = 52;
-/// Characters of the checksum.
+/// Number of characters of the checksum.
 const CHECKSUM_CHARACTERS: usize = 6;
 
 /// Returns the key of an `npub1…` text, in lower or in upper case. Returns `None` for mixed case,

@@ -28,8 +28,8 @@ pub type SymmetricKey = [u8; 32];
 /// Maximum length of a payload in bytes: the highest number that three bytes can hold.
 pub const PAYLOAD_BYTES_MAX: usize = (1 << 24) - 1;
 
-/// Rounds of PBKDF2 when a password is turned into a key. The number looks like a mistake for
-/// 65,536, but all programs use the same number.
+/// Number of rounds of PBKDF2 when a password is turned into a key. The number looks like a mistake
+/// for 65,536, but all programs use the same number.
 const PASSWORD_ROUNDS: u32 = 65_356;
 /// The flag bits with the size of the next field, the payload's length.
 const LENGTH_FLAGS: u8 = 3;

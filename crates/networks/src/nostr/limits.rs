@@ -6,15 +6,18 @@
 /// Bounds of events from clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventLimits {
-    /// Bytes of one event as it is stored. A larger event is answered with OK false `invalid:`.
+    /// Maximum size of one event as it is stored, in bytes. A larger event is answered with OK
+    /// false `invalid:`.
     pub event_bytes_max: usize,
-    /// Characters of an event's content. A longer content is answered with OK false `invalid:`.
+    /// Maximum number of characters of an event's content. A longer content is answered with OK
+    /// false `invalid:`.
     pub content_chars_max: usize,
-    /// Tags of an event. An event with more tags is answered with OK false `invalid:`.
+    /// Maximum number of tags of an event. An event with more tags is answered with OK false
+    /// `invalid:`.
     pub event_tags_max: usize,
-    /// Tags of a list: an event of kind 3, or of a kind from 10000 to 39999. A list with more tags
-    /// is answered with OK false `invalid:`. If `event_tags_max` is higher, it also applies to
-    /// lists.
+    /// Maximum number of tags of a list: an event of kind 3, or of a kind from 10000 to 39999. A
+    /// list with more tags is answered with OK false `invalid:`. If `event_tags_max` is higher, it
+    /// also applies to lists.
     pub list_tags_max: usize,
     /// How far an event's time may lie in the future. An event further ahead is answered with OK
     /// false `invalid:`.
@@ -42,19 +45,19 @@ impl Default for EventLimits {
 /// Bounds of the filters of a REQ or COUNT, and of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterLimits {
-    /// Filters in a REQ or COUNT. A REQ or COUNT with more filters is answered with CLOSED
-    /// `blocked:`.
+    /// Maximum number of filters in a REQ or COUNT. A REQ or COUNT with more filters is answered
+    /// with CLOSED `blocked:`.
     pub filters_max: usize,
-    /// Values in one filter (ids, authors, kinds and tag values together). A filter with more
-    /// values is answered with CLOSED `blocked:`.
+    /// Maximum number of values in one filter (ids, authors, kinds and tag values together). A
+    /// filter with more values is answered with CLOSED `blocked:`.
     pub filter_values_max: usize,
-    /// Stored records sent for a filter that names no limit.
+    /// Number of stored records sent for a filter that names no limit.
     pub limit_default: usize,
     /// Maximum number of stored records sent for a filter; the bound replaces a higher limit.
     pub limit_max: usize,
-    /// Rows that the searches of one REQ or COUNT may visit in all. In each part of the archive,
-    /// each lookup of a value or list after the first 64 also counts as a row. Above the bound, the
-    /// answer ends with CLOSED `error:`.
+    /// Maximum number of rows that the searches of one REQ or COUNT may visit in all. In each part
+    /// of the archive, each lookup of a value or list after the first 64 also counts as a row.
+    /// Above the bound, the answer ends with CLOSED `error:`.
     pub query_rows_max: u64,
 }
 

@@ -11,11 +11,11 @@ const FILES: u64 = 500;
 /// `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ProcessStats {
-    /// Bytes of memory in use. Pages of mapped files count only while they are resident.
+    /// Memory in use, in bytes. Pages of mapped files count only while they are resident.
     pub(crate) resident_bytes: Option<u64>,
-    /// Bytes of address space, including mapped files.
+    /// Size of the address space in bytes, including mapped files.
     pub(crate) virtual_bytes: Option<u64>,
-    /// Open files and sockets.
+    /// Number of open files and sockets.
     pub(crate) open_fds: Option<u64>,
     /// Maximum number of open files and sockets.
     pub(crate) max_fds: Option<u64>,

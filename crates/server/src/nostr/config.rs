@@ -72,8 +72,8 @@ impl RelayConfig {
 /// Numbers of threads for work that must not run on the runtime's threads. 0 means one per core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadCounts {
-    /// Threads that parse, hash and verify events.
+    /// Number of threads that parse, hash and verify events.
     pub verify: usize,
-    /// Threads that answer questions.
+    /// Number of threads that answer questions.
     pub read: usize,
 }

@@ -16,12 +16,12 @@ use crate::metrics::SearchDriver;
 use crate::rate::RatedConnection;
 use crate::service::SearchCost;
 
-/// Rows charged for each record sent: the work of copying, framing and sending.
+/// Number of rows charged for each record sent: the work of copying, framing and sending.
 const SENT_ROWS: u64 = 10;
-/// Rows charged for each value of a query, because the value is looked up in every part of the
-/// archive.
+/// Number of rows charged for each value of a query, because the value is looked up in every part
+/// of the archive.
 const VALUE_ROWS: u64 = 4;
-/// Rows that a search in this process visits between two reads of the clock.
+/// Number of rows that a search in this process visits between two reads of the clock.
 const STEP_ROWS: u64 = 256;
 /// Time after which a slice of a search in this process ends. A bound in rows is not enough,
 /// because a row from the disk takes far longer than other rows.
@@ -42,7 +42,7 @@ pub(super) struct QuestionCost {
     slowest: (Duration, SearchDriver),
     /// Time spent on the answer to a message of a comparison.
     comparing: Duration,
-    /// Rows visited.
+    /// Number of rows visited.
     pub(super) visited: u64,
     readers: Arc<Readers>,
     /// The search's share of the memory of questions.
@@ -53,7 +53,7 @@ pub(super) struct QuestionCost {
 /// A search under way, and the time it has taken.
 pub(super) struct TimedSearch {
     search: Box<dyn Search>,
-    /// Rows of the search that are charged already.
+    /// Number of rows of the search that are charged already.
     counted: u64,
     spent: Duration,
     metrics: Arc<RelayMetrics>,
@@ -76,8 +76,8 @@ impl QuestionCost {
         }
     }
 
-    /// Records the wait before the first time slice. Must be called at the beginning of every time
-    /// slice.
+    /// Must be called at the beginning of every slice of time. The first call records how long the
+    /// question has waited; later calls do nothing.
     pub(super) fn begin(&mut self) {
         if self.waited.is_none() {
             let waited = self.asked_at.elapsed();

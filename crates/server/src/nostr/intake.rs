@@ -40,12 +40,12 @@ const BATCH: usize = 64;
 /// Number of events that are parsed and looked up before sessions are woken, so that a client gets
 /// several answers in one write. A session with such answers sends nothing else until it is woken.
 const ANSWERED_AT_ONCE: usize = 16;
-/// Bytes of a message outside its event: `["EVENT",` and `]`.
+/// Size of the parts of a message outside its event, in bytes: `["EVENT",` and `]`.
 const FRAME_BYTES: usize = 10;
 /// Maximum size of a request to vanish, in bytes, if its author may not publish and has no events
 /// in the archive.
 const UNWELCOME_BYTES_MAX: usize = 1 << 10;
-/// Parsed keys that a verifier caches.
+/// Number of parsed keys that a verifier caches.
 const KEYS_CACHED: usize = 4096;
 
 /// The queue in front of the threads.

@@ -6,8 +6,8 @@ use hark_codec::nostr::MessageBuffers;
 use super::outbox::RequestKind;
 use crate::limits::Limits;
 
-/// Maximum bytes of a REQ, COUNT or NEG-OPEN. An event may be longer, but thousands of short filter
-/// values take milliseconds to parse. A filter with the maximum number of ids fits.
+/// Maximum number of bytes of a REQ, COUNT or NEG-OPEN. An event may be longer, but thousands of
+/// short filter values take milliseconds to parse. A filter with the maximum number of ids fits.
 pub(super) fn question_bytes_max(limits: &Limits) -> usize {
     (256 << 10)
         .max(limits.filters.filter_values_max.saturating_mul(80))
@@ -51,7 +51,7 @@ pub(super) fn request_kind(text: &[u8]) -> Option<RequestKind> {
     is_of(text, b"\"AUTH\"").then_some(RequestKind::Proof)
 }
 
-/// Whether a message has the type `quoted`.
+/// Whether a message is of a type. `quoted` is the type's name in quotes, as in the message.
 fn is_of(text: &[u8], quoted: &[u8]) -> bool {
     let rest = text.trim_ascii_start().strip_prefix(b"[");
     rest.is_some_and(|rest| rest.trim_ascii_start().starts_with(quoted))

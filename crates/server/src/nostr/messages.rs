@@ -33,7 +33,8 @@ thread_local! {
     static INBOX: RefCell<Option<(FilterBounds, MessageBuffers)>> = const { RefCell::new(None) };
 }
 
-/// Nanoseconds that a session's thread spends on questions before it serves other sessions.
+/// Number of nanoseconds that a session's thread spends on questions before it serves other
+/// sessions.
 const OWN_MAX_NS: u64 = 1_000_000;
 
 /// A COUNT with more values than this starts on the reader threads, because the archive looks up
@@ -51,7 +52,7 @@ const SEARCH_BYTES: usize = 2 << 10;
 /// Number of bytes of a malformed message for which one visited row is charged.
 const UNREAD_BYTES: u64 = 4;
 
-/// Minimum bytes of an answer to a comparison for which memory is reserved.
+/// Minimum number of bytes of an answer to a comparison for which memory is reserved.
 const SHORT_ANSWER: usize = 16 << 10;
 
 /// The message handler of one session, with its subscriptions.
@@ -73,7 +74,7 @@ pub(crate) struct MessageHandler {
 struct OwnQuestions {
     /// The questions that are not answered yet, in the order of arrival.
     unfinished: Vec<Box<dyn ReaderJob>>,
-    /// Nanoseconds spent on these questions in this poll.
+    /// Number of nanoseconds spent on these questions in this poll.
     spent_ns: u64,
 }
 

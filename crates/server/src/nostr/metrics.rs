@@ -130,49 +130,50 @@ impl EventsByKind {
 /// All metrics of the relay.
 #[derive(Debug, Default)]
 pub struct RelayMetrics {
-    /// Connections that were made.
+    /// Number of connections that were made.
     pub connections: Counter,
-    /// Connections that are open, of any type.
+    /// Number of connections that are open, of any type.
     pub connections_open: Counter,
-    /// WebSockets that are open.
+    /// Number of WebSockets that are open.
     pub websockets_open: Counter,
-    /// Connections that were refused at once.
+    /// Number of connections that were refused at once.
     pub turned_away: ByLabel<ConnectionRefusal>,
-    /// Requests for a WebSocket that were refused.
+    /// Number of requests for a WebSocket that were refused.
     pub handshakes_refused: ByLabel<HandshakeFault>,
-    /// WebSockets that ended.
+    /// Number of WebSockets that ended.
     pub ended: ByLabel<ConnectionEnd>,
-    /// Messages received.
+    /// Number of messages received.
     pub messages_in: Counter,
-    /// Bytes of messages received.
+    /// Total size of the received messages, in bytes.
     pub bytes_in: Counter,
-    /// Messages sent.
+    /// Number of messages sent.
     pub messages_out: Counter,
-    /// Bytes of messages sent.
+    /// Total size of the sent messages, in bytes.
     pub bytes_out: Counter,
-    /// Bytes that wait for clients to read them, without the shared bytes of live records.
+    /// Number of bytes that wait for clients to read them, without the shared bytes of live
+    /// records.
     pub outbox_bytes: Counter,
-    /// Messages by verb and result.
+    /// Number of messages by verb and result.
     answers: ByLabel<Verb, ByLabel<MessageResult>>,
     /// Events that were kept, or passed on if ephemeral.
     pub events: EventsByKind,
     /// Time to verify the signatures of one batch of events.
     pub verify: Histogram,
-    /// Events in the batches of `verify`.
+    /// Number of events in the batches of `verify`.
     pub verified: Counter,
     /// Time that a question waited until its first time slice began.
     pub search_wait: Histogram,
     /// Time spent on each search or count, by its driver.
     pub search: ByLabel<SearchDriver, Histogram>,
-    /// Rows visited by searches, counts and comparisons.
+    /// Number of rows visited by searches, counts and comparisons.
     pub rows_visited: Counter,
-    /// Comparisons that are open (NIP-77).
+    /// Number of comparisons that are open (NIP-77).
     pub comparisons_open: Counter,
     /// Time to answer one message of a comparison, without the search for its set.
     pub comparison_step: Histogram,
-    /// Stored records sent.
+    /// Number of stored records sent.
     pub records_sent: Counter,
-    /// Live records sent, counted once for each subscriber.
+    /// Number of live records sent, counted once for each subscriber.
     pub live_sent: Counter,
 }
 
@@ -187,7 +188,7 @@ impl RelayMetrics {
         self.answers.of(verb).of(MessageResult::Refused(verdict)).add(1);
     }
 
-    /// Messages by verb and result.
+    /// Number of messages by verb and result.
     pub fn answers(&self) -> &ByLabel<Verb, ByLabel<MessageResult>> {
         &self.answers
     }

@@ -108,7 +108,7 @@ pub(crate) fn document(
     Value::Object(document).to_string()
 }
 
-/// Bytes of an event without tags and content.
+/// Size of an event without tags and content, in bytes.
 const BARE_EVENT_BYTES: usize = 350;
 
 /// Maximum number of characters of an event's content: the smaller of the limit for contents and

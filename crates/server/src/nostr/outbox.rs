@@ -117,8 +117,8 @@ pub(crate) struct Outbox {
     events: AtomicUsize,
     proofs: AtomicUsize,
     searches: AtomicUsize,
-    /// Bytes of the queues in which subscriptions hold back live events until their answers are
-    /// sent.
+    /// Number of bytes of the queues in which subscriptions hold back live events until their
+    /// answers are sent.
     held: AtomicUsize,
     /// Reader time charged to this client's questions, in ns, for fair sharing among clients.
     had_ns: AtomicU64,
@@ -135,7 +135,7 @@ struct OutboxQueue {
     /// Weight of the queued items, and of the items that were taken from the queue and are not fed
     /// to the socket yet.
     weight: OutboxWeight,
-    /// Bytes that the socket holds and could not send yet.
+    /// Number of bytes that the socket holds and could not send yet.
     unsent: usize,
     parked: Vec<Box<dyn ReaderJob>>,
     slow: bool,
@@ -143,12 +143,12 @@ struct OutboxQueue {
 }
 
 impl OutboxQueue {
-    /// Bytes that wait for the client.
+    /// Number of bytes that wait for the client.
     fn waiting(&self) -> usize {
         self.weight.size + self.unsent
     }
 
-    /// Bytes of this outbox that count against the bound of all clients together.
+    /// Number of bytes of this outbox that count against the bound of all clients together.
     fn counted(&self) -> usize {
         self.weight.own + self.unsent
     }

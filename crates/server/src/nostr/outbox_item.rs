@@ -64,7 +64,7 @@ impl OutboxItem {
         matches!(self, Self::Live(live) if live.news.is_same_as(news))
     }
 
-    /// Bytes of the item, with its overhead.
+    /// Size of the item in bytes, with its overhead.
     pub(crate) fn size(&self) -> usize {
         size_of::<Self>()
             + match self {
@@ -90,7 +90,7 @@ impl OutboxItem {
 /// Bytes charged for items.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OutboxWeight {
-    /// All bytes, counted for the client.
+    /// Number of all bytes, counted for the client.
     pub(super) size: usize,
     /// The bytes of `size` that are not shared with other clients.
     pub(super) own: usize,

@@ -65,7 +65,7 @@ impl Outboxes {
         Arc::new(Self { metrics, live, readers, of, waiting, waiting_len })
     }
 
-    /// Bytes that wait now, for all clients.
+    /// Number of bytes that wait now, for all clients.
     pub(crate) fn bytes(&self) -> usize {
         (self.metrics.outbox_bytes.get() + self.live.held_bytes()) as usize
     }

@@ -34,7 +34,7 @@ const PAGE_BYTES: usize = 64 << 10;
 /// A subscription of a session.
 pub(super) struct SessionSubscription {
     id: Box<str>,
-    /// Bytes of the REQ message that opened the subscription.
+    /// Number of bytes of the REQ message that opened the subscription.
     bytes: usize,
     /// The memory of the subscription, counted until the live index drops the subscription.
     memory: Arc<BudgetShare>,

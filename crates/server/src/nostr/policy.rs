@@ -49,7 +49,7 @@ pub struct EventPolicy {
     pub allow_words: Option<WordList>,
     /// Events with one of these words are refused.
     pub deny_words: WordList,
-    /// Leading zero bits that an event's id must have.
+    /// Number of leading zero bits that an event's id must have.
     pub pow_bits_min: u8,
     /// Gift wraps are accepted only on a connection that has authenticated some key.
     pub wraps_need_auth: bool,

@@ -79,7 +79,7 @@ struct FairQueue {
 /// one connection do not all get the same start time.
 const TURN_NS: u64 = 20_000;
 
-/// Rows of a time slice on the thread that has read the question.
+/// Number of rows of a time slice on the thread that has read the question.
 const BEGIN_ROWS: u64 = 4_096;
 /// A slice of [`BEGIN_ROWS`] rows that takes this long has waited for the disk, or was interrupted.
 const SLOW: Duration = Duration::from_millis(2);

@@ -30,17 +30,17 @@ use crate::rate::RatedConnection;
 use crate::stop::StopSignal;
 use crate::websocket::{ClientInput, CloseReason, Socket};
 
-/// Received messages, and their bytes, that the task handles before it yields to other tasks of its
-/// thread. Bytes are bounded as well, because one filter of thousands of values takes as long as a
-/// hundred short messages.
+/// Number of received messages, and of their bytes, that the task handles before it yields to other
+/// tasks of its thread. Bytes are bounded as well, because one filter of thousands of values takes
+/// as long as a hundred short messages.
 const TURN_MESSAGES: usize = 64;
 const TURN_BYTES: usize = 64 << 10;
 
-/// Messages sent before the task yields to other tasks of its thread. Otherwise a client that reads
-/// a long answer as fast as it is sent would occupy the thread.
+/// Number of messages sent before the task yields to other tasks of its thread. Otherwise a client
+/// that reads a long answer as fast as it is sent would occupy the thread.
 const TURN_MESSAGES_OUT: u64 = 256;
-/// Bytes sent before the task yields to other tasks of its thread. Bytes are bounded as well,
-/// because live events are compressed when they are sent.
+/// Number of bytes sent before the task yields to other tasks of its thread. Bytes are bounded as
+/// well, because live events are compressed when they are sent.
 const TURN_BYTES_OUT: u64 = 256 << 10;
 /// The longest pause in reading from a connection that exceeded its rate limit.
 const REST_MAX: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ struct RelaySession {
     rated: RatedConnection,
     messages: MessageHandler,
     outgoing: OutgoingItems,
-    /// Unsent bytes of the socket, as last reported to the outbox.
+    /// Number of unsent bytes of the socket, as last reported to the outbox.
     unsent: usize,
     /// Memory of bytes that were received and not processed yet.
     inbound: BudgetShare,
@@ -93,7 +93,7 @@ struct OutgoingItems {
 #[derive(Default)]
 struct SentCounts {
     messages: u64,
-    /// Messages with a live event.
+    /// Number of messages with a live event.
     live: u64,
     text_bytes: u64,
     /// Weight of the items that were fed.

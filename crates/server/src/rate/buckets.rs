@@ -71,7 +71,7 @@ impl RateBuckets {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Nanoseconds until the bucket is full again.
+    /// Number of nanoseconds until the bucket is full again.
     fn spent_ns(&self, meter: RateSubject, now_ns: u64) -> u64 {
         let [one, two] = self.of(meter).map(|full_at_ns| full_at_ns.load(Ordering::Relaxed));
         one.min(two).saturating_sub(now_ns)

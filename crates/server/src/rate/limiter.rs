@@ -19,9 +19,9 @@ labels! {
         QuestionsPerAddress = "questions_per_address",
         /// REQs, COUNTs, NEG-OPENs and NEG-MSGs of a key.
         QuestionsPerKey = "questions_per_key",
-        /// Rows of a connection.
+        /// Rows that the searches and comparisons of one connection visit.
         RowsPerConnection = "rows_per_connection",
-        /// Rows of an address.
+        /// Rows that the searches and comparisons of one address visit.
         RowsPerAddress = "rows_per_address",
     }
 }

@@ -3,9 +3,9 @@
 /// A rate limit: a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Tokens that the bucket regains in a minute.
+    /// Number of tokens that the bucket regains in a minute.
     pub per_minute: u64,
-    /// Tokens of a full bucket.
+    /// Number of tokens of a full bucket.
     pub at_once: u64,
 }
 

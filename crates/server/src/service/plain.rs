@@ -19,7 +19,7 @@ use crate::rate::{RateSource, RateSubject};
 /// Maximum number of records on a page, and maximum size of the records in bytes.
 const PAGE_RECORDS_MAX: usize = 500;
 const PAGE_BYTES_MAX: usize = 1 << 20;
-/// Rows that a search visits before it checks again whether the client still waits.
+/// Number of rows that a search visits before it checks again whether the client still waits.
 const SLICE_ROWS: u64 = 4_096;
 
 /// Why a record or a question was refused. The texts are for clients.

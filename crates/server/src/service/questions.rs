@@ -17,7 +17,7 @@ use crate::rate::{RateBuckets, RateLimiter, RateSource, RateSubject};
 use crate::settings::SharedSettings;
 use crate::shelf::Shelf;
 
-/// Rows that a search may visit on an async worker thread, which other tasks share.
+/// Number of rows that a search may visit on an async worker thread, which other tasks share.
 const ROWS_AT_ONCE: u64 = 20_000;
 
 /// The questions of a shelf; see the module.

@@ -34,7 +34,7 @@ pub(super) enum CertificateOrigin {
 
 /// TLS of a server: its certificate and its counters.
 pub(crate) struct TlsEndpoint {
-    /// Handshakes that failed, by cause.
+    /// Number of handshakes that failed, by cause.
     pub(crate) failed: ByLabel<TlsFailure>,
     /// The bounds of the server, which include the time of a handshake.
     #[cfg(feature = "tls")]

@@ -185,16 +185,16 @@ pub struct SyncMetrics {
     pub round_trips: ValueHistogram,
     /// Messages that only one side has, found in each comparison.
     pub differences: ValueHistogram,
-    /// Bytes exchanged.
+    /// Number of bytes exchanged.
     pub bytes: ByLabel<SyncProtocol, ByLabel<Direction>>,
-    /// Messages transferred.
+    /// Number of messages transferred.
     pub messages: ByLabel<Direction>,
 }
 
 /// All metrics of the node.
 #[derive(Debug)]
 pub struct NodeMetrics {
-    /// Messages received.
+    /// Number of messages received.
     pub messages: ByLabel<MessageOrigin, ByLabel<MessageFate>>,
     /// Time from the arrival of a message until it was durable.
     pub insert: Histogram,
@@ -202,19 +202,19 @@ pub struct NodeMetrics {
     pub payload_bytes: ValueHistogram,
     /// Messages stored, by served shard, ascending.
     stored: Box<[(u16, Counter)]>,
-    /// Requests for history.
+    /// Number of requests for history.
     pub queries: ByLabel<QuestionSource, ByLabel<AnswerStatus>>,
-    /// Requests for history that were dropped, because the peer had disconnected.
+    /// Number of requests for history that were dropped, because the peer had disconnected.
     pub gone: Counter,
     /// Time to answer a request for history.
     pub query: Histogram,
     /// Time to answer the last request for history, in nanoseconds.
     last_query_ns: AtomicU64,
-    /// Messages sent in answers.
+    /// Number of messages sent in answers.
     pub sent: Counter,
-    /// Answers that lack a damaged message.
+    /// Number of answers that lack a damaged message.
     pub damaged: Counter,
-    /// Peers that are connected.
+    /// Number of peers that are connected.
     pub peers: Counter,
     /// See [`GossipLoss`].
     pub gossip_losses: ByLabel<GossipLoss>,

@@ -100,7 +100,8 @@ impl PollQueues {
         }
     }
 
-    /// Queues a message under both of its topics, with its proof if `hash` is given.
+    /// Queues a message under both of its topics. If a proof is kept under `hash`, adds the proof
+    /// to the message.
     pub(super) fn add(
         &self,
         pubsub_topic: &str,

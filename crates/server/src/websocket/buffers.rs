@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// Bytes that are read at once.
+/// Number of bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
 /// Size of a new write buffer, with room for a page and the event that completes the page.
 const PAGE_BYTES: usize = 72 << 10;
@@ -145,7 +145,7 @@ pub(super) struct WriteBuffer {
 }
 
 impl WriteBuffer {
-    /// Bytes not sent yet.
+    /// Number of bytes not sent yet.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }

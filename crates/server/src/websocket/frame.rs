@@ -39,7 +39,7 @@ pub(super) struct FrameHeader {
     pub(super) compressed: bool,
     pub(super) opcode: Opcode,
     pub(super) mask: [u8; 4],
-    /// Bytes of the head, and of the payload that follows the head.
+    /// Size of the head and of the payload that follows the head, in bytes.
     pub(super) size: usize,
     pub(super) len: usize,
 }

@@ -61,12 +61,12 @@ impl FramedMessages {
         self.messages
     }
 
-    /// Bytes of the messages, without frames and before compression.
+    /// Total size of the messages in bytes, without frames and before compression.
     pub(crate) fn text_bytes(&self) -> u64 {
         self.text_bytes
     }
 
-    /// Bytes of the frames.
+    /// Total size of the frames in bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }

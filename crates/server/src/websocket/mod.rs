@@ -26,7 +26,7 @@ mod frame;
 mod framing;
 mod handshake;
 
-/// Bytes that are buffered before they are written to the connection.
+/// Number of bytes that are buffered before they are written to the connection.
 const WRITE_BYTES: usize = 64 << 10;
 /// Maximum number of reads for one message before the task yields to other tasks of its thread.
 /// Otherwise a client that sends endless fragments would occupy the thread.
@@ -261,7 +261,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         self.inbox.memory() + self.begun.as_ref().map_or(0, |begun| begun.bytes.capacity())
     }
 
-    /// Bytes that are buffered and not sent.
+    /// Number of bytes that are buffered and not sent.
     pub(crate) fn unsent(&self) -> usize {
         self.outbox.len()
     }

@@ -103,26 +103,26 @@ impl From<&MailError> for RequestFate {
 /// All metrics of the mail server.
 #[derive(Debug, Default)]
 pub struct MailMetrics {
-    /// Envelopes received.
+    /// Number of envelopes received.
     pub envelopes: ByLabel<MailSource, ByLabel<EnvelopeFate>>,
-    /// Bytes of the stored envelopes.
+    /// Total size of the stored envelopes, in bytes.
     pub stored_bytes: Counter,
     /// Time from the arrival of an envelope until it was durable.
     pub insert: Histogram,
-    /// Requests for history.
+    /// Number of requests for history.
     pub requests: ByLabel<MailSource, ByLabel<RequestFate>>,
     /// Time to find a page of an answer.
     pub page: Histogram,
-    /// Envelopes sent in answers.
+    /// Number of envelopes sent in answers.
     pub sent: ByLabel<MailSource>,
-    /// Bytes of the envelopes sent in answers.
+    /// Total size of the envelopes sent in answers, in bytes.
     pub sent_bytes: ByLabel<MailSource>,
-    /// Pages that lack a damaged envelope.
+    /// Number of pages that lack a damaged envelope.
     pub damaged: ByLabel<MailSource>,
-    /// Connected peers.
+    /// Number of connected peers.
     pub peers: Counter,
-    /// Handshakes of peers, by result.
+    /// Number of handshakes of peers, by result.
     pub handshakes: ByLabel<HandshakeFate>,
-    /// Sessions of peers that have ended, by reason.
+    /// Number of sessions of peers that have ended, by reason.
     pub left: ByLabel<PeerLeave>,
 }

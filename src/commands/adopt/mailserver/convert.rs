@@ -12,7 +12,7 @@ use crate::commands::refusal::RefusalReason;
 
 /// Length of the topic in a key. Older keys have no topic.
 const TOPIC_BYTES: usize = 4;
-/// Maximum bytes that a report shows of a key that is not in a mail server's format.
+/// Maximum number of bytes that a report shows of a key that is not in a mail server's format.
 const SHOWN_BYTES: usize = 32;
 
 /// Reads the time of sending and the envelope's hash from a key. Returns `None` if the key is not

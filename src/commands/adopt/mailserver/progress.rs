@@ -14,7 +14,7 @@ pub(super) struct MailProgress {
     source: String,
     /// All rows up to this key are in the archive. The key is empty before the first batch.
     pub(super) key: Vec<u8>,
-    /// Rows copied so far, including earlier runs.
+    /// Number of rows copied so far, including earlier runs.
     pub(super) envelopes: u64,
 }
 

@@ -17,7 +17,7 @@ use super::source::NostreamSource;
 /// Interval between two reads of newly published events.
 pub(super) const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
-/// Pages that one statement reads; at 8 KiB a page, 32 MiB.
+/// Number of pages that one statement reads; at 8 KiB a page, 32 MiB.
 const PIECE: u64 = 4_096;
 /// The pause after a piece, as a multiple of the time that the piece took.
 const REST: u32 = 9;
@@ -49,8 +49,8 @@ impl LateScan {
         Instant::now() >= self.due
     }
 
-    /// Reads a piece, and returns the ids of new rows with a time before `created_at`. The caller
-    /// stores all of these rows, and then calls [`LateScan::pass`].
+    /// Reads a piece, and returns the ids of the new rows whose events are older than `created_at`.
+    /// The caller stores all of these rows, and then calls [`LateScan::pass`].
     pub(super) fn read(
         &mut self,
         source: &NostreamSource,

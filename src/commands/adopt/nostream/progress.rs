@@ -14,7 +14,7 @@ pub(super) struct NostreamProgress {
     source: String,
     /// All rows up to this position were put into the archive.
     pub(super) at: RowCursor,
-    /// Rows copied so far, including earlier runs.
+    /// Number of rows copied so far, including earlier runs.
     pub(super) events: u64,
     /// A transaction number of the source. Rows written by this transaction or a later one may be
     /// missing although their time is earlier than `at`. `None` if no scan for such rows has run.

@@ -19,7 +19,7 @@ const COLUMNS: [&str; 7] = [
     "event_tags",
     "event_signature",
 ];
-/// Rows that a sample reads at each of its positions.
+/// Number of rows that a sample reads at each of its positions.
 const NEAR: i64 = 1;
 
 /// A position in the order of rows.
@@ -152,7 +152,7 @@ impl NostreamSource {
     }
 
     /// Returns the ids of rows on these pages that transaction `since` or a later transaction
-    /// wrote. Only rows with a time before `created_at` are returned.
+    /// wrote, and whose events are older than `created_at`.
     pub(super) fn written(
         &self,
         since: u64,

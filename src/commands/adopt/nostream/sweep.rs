@@ -27,10 +27,11 @@ const FAULTY: [RefusalReason; 3] =
 /// The result of the comparison.
 #[derive(Debug)]
 pub(super) struct SweepTotals {
-    /// Ids in the source: all, and those that nostream would return to clients.
+    /// Numbers of ids in the source: all ids, and the ids that nostream would return to clients.
     ids: u64,
     alive: u64,
-    /// Ids of the source by outcome: already in the archive, stored by the comparison, and refused.
+    /// Numbers of ids of the source by outcome: already in the archive, stored by the comparison,
+    /// and refused.
     here: u64,
     late: u64,
     refused: u64,

@@ -12,7 +12,7 @@ pub(super) struct RelayProgress {
     source: String,
     /// All rows up to this number are in the archive; 0 before the first batch.
     pub(super) number: u64,
-    /// Rows copied so far, including earlier runs.
+    /// Number of rows copied so far, including earlier runs.
     pub(super) events: u64,
 }
 

@@ -35,7 +35,7 @@ const DICTIONARIES: &str = "rasgueadb_defaultDb__CompressionDictionary";
 
 /// Maximum length of a dictionary, in bytes. strfry's dictionaries have 100,000 bytes by default.
 const DICTIONARY_BYTES_MAX: usize = 16 << 20;
-/// Maximum dictionaries in memory.
+/// Maximum number of dictionaries in memory.
 const DICTIONARIES_MAX: usize = 16;
 /// Maximum length of a record of the table Meta, in bytes.
 const META_BYTES_MAX: usize = 4096;

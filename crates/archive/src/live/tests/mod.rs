@@ -24,7 +24,7 @@ fn publish(live: &LiveIndex, seq: Option<u64>, bytes: &[u8]) {
     live.publish(seq, &Record::new(bytes).unwrap());
 }
 
-/// Bytes of held-back records that a sink allows.
+/// Number of bytes of held-back records that a sink allows.
 const HOLD_MAX: usize = 1000 * HELD_BYTES;
 
 /// A sink that records the delivered bytes, the number of overflows, the number of deliveries since

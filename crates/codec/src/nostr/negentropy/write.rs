@@ -15,8 +15,8 @@ pub(super) const PARTS: usize = 16;
 /// and a count.
 const RANGE_BYTES_MAX: usize = 10 + 1 + 32 + 1 + 10;
 
-/// Bytes that are kept free for the end of a full message: a skipped range, and a fingerprint of
-/// all items up to infinity.
+/// Number of bytes that are kept free for the end of a full message: a skipped range, and a
+/// fingerprint of all items up to infinity.
 const END_BYTES: usize = RANGE_BYTES_MAX + 1 + 1 + 1 + 16;
 
 /// A message that is being written.

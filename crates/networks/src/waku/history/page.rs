@@ -28,7 +28,7 @@ pub struct HistoryPage {
     pub records: RecordBytes,
     /// The message after which the next page begins. `None` on the last page.
     pub end: Option<Position>,
-    /// Bytes of the records if the answer includes their data, else 0.
+    /// Total size of the records in bytes if the answer includes their data, else 0.
     pub bytes: usize,
     /// Whether the page may lack a message, because that message is damaged.
     pub damaged: bool,

@@ -26,14 +26,16 @@ use crate::nostr::question_refusals::bug;
 use crate::nostr::readers::{ReaderJob, SliceResult};
 use crate::rate::RatedConnection;
 
-/// Ranges of a message that are answered in one time slice. A range takes some microseconds.
+/// Number of ranges of a message that are answered in one time slice. A range takes some
+/// microseconds.
 const RANGES_PER_SLICE: usize = 64;
 
 /// Length of a time slice if the store computes the sums. The sum of a range takes microseconds to
 /// milliseconds.
 const SUMMED_SLICE: Duration = Duration::from_micros(500);
 
-/// Maximum bytes of a NEG-MSG without its hex digits: an id of 64 characters, all escaped.
+/// Maximum number of bytes of a NEG-MSG without its hex digits: an id of 64 characters, all
+/// escaped.
 const NEG_MSG_BYTES: usize = 512;
 
 /// A message that is being answered.

@@ -48,7 +48,7 @@ pub(super) struct Comparisons {
     outbox: Arc<Outbox>,
     rated: RatedConnection,
     open: HashMap<Box<str>, Arc<Comparison>>,
-    /// Bytes of the sets of all open comparisons.
+    /// Total size of the sets of all open comparisons, in bytes.
     bytes: Arc<AtomicUsize>,
     /// Messages that came faster than the rates allow. They are answered later, because a refusal
     /// would end their comparisons.

@@ -17,10 +17,10 @@ use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 use crate::budget::BudgetShare;
 use crate::limits::Limits;
 
-/// Items of a chunk.
+/// Number of items of a chunk.
 const CHUNK_ITEMS: usize = 128;
 
-/// Bytes of a chunk, with its sum.
+/// Size of a chunk in bytes, with its sum.
 pub(super) const CHUNK_BYTES: usize =
     CHUNK_ITEMS * size_of::<NegentropyItem>() + size_of::<Vec<NegentropyItem>>() + 32;
 

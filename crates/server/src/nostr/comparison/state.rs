@@ -105,6 +105,6 @@ impl Comparison {
 pub(crate) struct ReceivedComparison {
     pub(crate) message: Vec<u8>,
     pub(crate) memory: BudgetShare,
-    /// Maximum bytes of the answer, for which memory is reserved.
+    /// Maximum number of bytes of the answer, for which memory is reserved.
     pub(crate) answer_bytes_max: usize,
 }

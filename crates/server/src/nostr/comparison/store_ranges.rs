@@ -27,7 +27,7 @@ fn item(at: Position) -> NegentropyItem {
 /// Access to a store's events by range: sums of ids, and positions of events.
 pub(super) struct StoreRanges {
     ranges: Box<dyn IdRanges>,
-    /// Rows that are charged already.
+    /// Number of rows that are charged already.
     charged: Cell<u64>,
 }
 

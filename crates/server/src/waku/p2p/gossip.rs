@@ -15,7 +15,7 @@ use super::served::{ServedSubscriptions, ServedTopics};
 
 /// The gossip protocol of messages (RFC 11/WAKU2-RELAY).
 const RELAY: &str = "/vac/waku/relay/2.0.0";
-/// Bytes allowed for the gossip envelope around a message.
+/// Number of bytes allowed for the gossip envelope around a message.
 const ENVELOPE_BYTES: usize = 64 << 10;
 /// Lower bound for the maximum size of a frame, in bytes: twice the size of 5,000 ids.
 const FRAME_BYTES: usize = 384 << 10;

@@ -15,7 +15,7 @@ use hark_codec::waku::protobuf::put_varint;
 use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade, UpgradeInfo};
 use libp2p_mplex::Config;
 
-/// Maximum bytes of data in a frame that the library reads.
+/// Maximum number of bytes of data in a frame that the library reads.
 const DATA_MAX: u64 = 16 << 10;
 /// Maximum unread bytes of a stream, as with yamux.
 const STREAM_UNREAD_MAX: usize = 256 << 10;
@@ -24,7 +24,7 @@ const STREAM_UNREAD_MAX: usize = 256 << 10;
 const FRAMES_MAX: usize = STREAM_UNREAD_MAX / DATA_MAX as usize - 1;
 /// Maximum length of a frame. A longer frame is not split, and the library refuses the connection.
 const FRAME_MAX: u64 = 1 << 20;
-/// Bytes that are read from the socket at once.
+/// Number of bytes that are read from the socket at once.
 const AHEAD: usize = 8 << 10;
 
 /// Upgrades a connection to mplex, with the bound for unread bytes.
@@ -140,9 +140,10 @@ struct FrameSplitter {
     next: Option<u64>,
     /// The header of the current frame.
     header: u64,
-    /// Maximum bytes of a part of the current frame.
+    /// Maximum number of bytes of a part of the current frame.
     part_max: u64,
-    /// Bytes that have not arrived: of the current part, and of the frame after this part.
+    /// Number of bytes that have not arrived: of the current part, and of the frame after this
+    /// part.
     part_left: u64,
     frame_left: u64,
     /// The encoded header and length of the current part. The first `passed` bytes are written

@@ -196,10 +196,10 @@ mod tests {
             }
         }
     }
-    /// A payload that a store repeats takes no further memory, and the answers stay within the
-    /// bound of a payload.
+    /// A payload that a peer sends repeatedly takes memory only once, and no answer exceeds the
+    /// maximum size of a payload.
     #[test]
-    fn what_is_said_many_times_takes_the_room_of_once() {
+    fn a_repeated_payload_takes_memory_only_once() {
         let own: Vec<MessagePosition> = (0..50_000).map(|at| (1_000 + at, [7; 32])).collect();
         let end = (100_000, [0; 32]);
         let mut found = Reconciliation::default();

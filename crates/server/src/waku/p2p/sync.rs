@@ -81,7 +81,7 @@ impl SyncPermits {
 #[derive(Clone, Copy)]
 struct SessionPeer {
     id: PeerId,
-    /// The source that the visited rows are charged to.
+    /// The source whose rates count the visited rows.
     source: RateSource,
     /// How long the peer may take for a payload.
     payload_time: Duration,

@@ -19,7 +19,8 @@ const PAGE_BYTES: usize = 256 << 10;
 /// Maximum size of the envelopes on later pages of a long answer, in bytes. Each page is a separate
 /// search.
 const PAGE_BYTES_MAX: usize = 4 << 20;
-/// Bytes of an answer in JSON for each byte of an envelope: two digits, and the names of the fields.
+/// Number of bytes of an answer in JSON for each byte of an envelope: two digits, and the names of
+/// the fields.
 const JSON_EXPANSION: usize = 3;
 
 /// Maximum size of an answer's next page, in bytes. Each page may be twice as long as the previous
@@ -27,7 +28,7 @@ const JSON_EXPANSION: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageBytes {
     envelopes: usize,
-    /// Bytes of the answer for each byte of an envelope.
+    /// Number of bytes of the answer for each byte of an envelope.
     expansion: usize,
 }
 

@@ -31,7 +31,7 @@ use crate::whisper::rlpx::{ReadAllowance, RlpxError, RlpxStream};
 /// Minimum for the maximum size of a packet, in bytes. The maximum grows with the longest allowed
 /// envelope.
 const PACKET_BYTES_MIN: usize = 1 << 20;
-/// Bytes allowed in a packet in addition to the envelopes.
+/// Number of bytes allowed in a packet in addition to the envelopes.
 const PACKET_FRAME_BYTES: usize = 1 << 10;
 /// Maximum size of the packets that are being received from all peers, in bytes. One address may
 /// use a quarter.

@@ -32,7 +32,7 @@ use self::merge::MergedScan;
 /// Maximum length of MANIFEST and of all logs together, in bytes. These files are read into memory
 /// as a whole.
 const WHOLE_FILES_BYTES_MAX: u64 = 1 << 30;
-/// Maximum attempts to read the directory while a running mail server changes its files.
+/// Maximum number of attempts to read the directory while a running mail server changes its files.
 const TRIES: usize = 20;
 
 /// A LevelDB that is read key by key.

@@ -27,7 +27,7 @@ use anyhow::{Context as _, bail};
 use self::page::{META_END, MetaPage};
 pub(super) use self::snapshot::{DamagedPages, LmdbSnapshot, LmdbTable, LmdbValue};
 
-/// Maximum attempts of a read while the file changes.
+/// Maximum number of attempts of a read while the file changes.
 const TRIES: u32 = 200;
 
 /// The reason why a part of a file cannot be read.

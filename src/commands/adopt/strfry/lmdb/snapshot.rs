@@ -78,7 +78,7 @@ pub(in super::super) struct LmdbSnapshot<'a> {
 /// The state of a walk over a table's entries.
 struct TableWalk<'v> {
     after: u64,
-    /// Pages that the walk may still read. A tree has at most as many pages as the file.
+    /// Number of pages that the walk may still read. A tree has at most as many pages as the file.
     pages_left: u64,
     damaged: DamagedPages,
     visit: &'v mut dyn FnMut(u64, LmdbValue) -> ControlFlow<()>,

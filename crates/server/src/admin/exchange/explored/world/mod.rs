@@ -89,8 +89,8 @@ pub(super) struct World {
     log: u8,
     /// The process that owns `control.sock`.
     published: usize,
-    /// Batches not yet written, and faults (kills, requests to end and the like) that have not
-    /// happened yet.
+    /// Number of batches not yet written, and number of faults (kills, requests to end and the
+    /// like) that have not happened yet.
     batches: u8,
     faults: u8,
 }
@@ -171,7 +171,8 @@ impl World {
         }
     }
 
-    /// Claims the right to write for process `at`, which may claim the right up to `turn`.
+    /// Lets process `at` claim the right to write. Fails if another process has the right, or if
+    /// the turn has passed `turn`.
     fn claim(&mut self, at: usize, turn: u8) -> ExchangeEvent {
         if self.right.is_some_and(|has| has != at) {
             return ExchangeEvent::Held;
