@@ -21,7 +21,7 @@ use crate::cli::support::{command, hark};
 /// Each test has a separate database on the same nodes, and each database needs a worker process of
 /// Citus.
 const SETTINGS: [&str; 2] = ["fsync=off", "max_worker_processes=60"];
-/// Initial rows of a test's table.
+/// Initial number of rows of a test's table.
 const ROWS: i64 = 2_000;
 
 /// The nodes that all tests share.

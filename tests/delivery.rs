@@ -114,7 +114,7 @@ fn two_subscribers_receive_each_event_published_meanwhile_exactly_once() {
     println!("{runs} runs of {events} events to two subscribers: {stored} stored, {live} live");
 }
 
-/// Subscriptions, each to one of the tags, ten to a connection.
+/// Number of subscriptions, each to one of the tags, ten to a connection.
 const SUBSCRIPTIONS: usize = 1_000;
 const PER_CONNECTION: usize = 10;
 const TAGS: usize = 50;

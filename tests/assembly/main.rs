@@ -43,13 +43,13 @@ use lives::{LIVES, Life};
 use stores::{STORES, StoreKind};
 use world::World;
 
-/// Allowed growth of the server's files, threads and connections in a round: the store opens some
+/// Maximum growth of the server's files, threads and connections in a round: the store opens some
 /// files by itself.
 const SLACK: usize = 4;
-/// Requests to a door between two counts of the server's files, threads and connections.
+/// Number of requests to a door between two counts of the server's files, threads and connections.
 const TIMES: usize = 10;
-/// Maximum rounds of a door. A pool of connections may fill up in the first rounds, but not in all
-/// rounds.
+/// Maximum number of rounds of a door. A pool of connections may fill up in the first rounds, but
+/// not in all rounds.
 const ROUNDS: usize = 4;
 
 /// The result of a cell.
@@ -145,8 +145,8 @@ impl Table {
         for (l, life) in LIVES.into_iter().enumerate() {
             for (s, store) in STORES.into_iter().enumerate() {
                 let chosen = |d: usize, door: &Door| {
-                    // Every door runs in every life on some store, and on every store in the first
-                    // life.
+                    // In each life, every door runs on at least one store. In the first life, every
+                    // door runs on every store.
                     let covers =
                         l == 0 || (d + l) % STORES.len() == s || ALWAYS.contains(&door.name);
                     (long || covers)

@@ -12,8 +12,8 @@ pub(super) fn code_of_example(line: &str) -> &str {
     code_before(line, &mut None, |spaces, c| (c == ' ' && spaces == 1) || (c == '#' && spaces > 0))
 }
 
-/// Returns the code of a line before the first character outside of quotes that ends the code.
-/// `is_end` gets the number of spaces before the character, and the character.
+/// Returns the beginning of a line, up to the first character outside of quotes for which `is_end`
+/// returns true. `is_end` gets the number of spaces before the character, and the character.
 fn code_before<'a>(
     line: &'a str,
     quote: &mut Option<char>,

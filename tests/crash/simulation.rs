@@ -14,9 +14,10 @@ use hark_testkit::contract::{compare, compare_outcomes, rules};
 use hark_testkit::disk::{FaultyDisk, Trouble};
 use hark_testkit::random::{Flavour, Random, World};
 
-/// Crashes and failures per seed.
+/// Number of crashes and failures per seed.
 const ROUNDS: usize = 4;
-/// Maximum bytes of a head: enough for a few records, for some records, and for all records.
+/// Maximum number of bytes of a head: enough for a few records, for some records, and for all
+/// records.
 const HEAD_BYTES: [u64; 3] = [8_000, 40_000, 64 << 20];
 
 struct Simulation {

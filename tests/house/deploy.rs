@@ -1,5 +1,5 @@
-//! Files that operators start systems with: images and actions have versions, mounted files exist,
-//! and variables are settings of the program.
+//! Checks of the deployment files and workflows: images and GitHub actions have versions, mounted
+//! files exist, and environment variables are settings of the program.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -250,15 +250,16 @@ async fn tags_with_kinds_many_authors_and_deep_pages_cost_what_they_give() {
         .collect();
     events.extend((0..100).map(|n| event(201, 1_000 + n * 30, 1, &[&["p", &me]], &n.to_string())));
     fill(&mut client, &events).await;
-    // 1: nearly all of the tag's events have another kind.
+    // Case 1: nearly all of the tag's events have another kind.
     let mentions = [json!({"#p": [me], "kinds": [1, 7], "limit": 100})];
     assert_eq!(client.ask("s", &mentions).await.len(), 100);
-    // 2: a thousand authors, few of which have events in the archive.
+    // Case 2: a thousand authors, few of which have events in the archive.
     let mut authors: Vec<String> = (0..1_000).map(|n| format!("{n:064x}")).collect();
     authors.push(pubkey(201));
     let newest = client.ask("s", &[json!({"authors": authors, "kinds": [1], "limit": 20})]).await;
     assert_eq!(contents(&newest), (80..100).rev().map(|n| n.to_string()).collect::<Vec<_>>());
-    // 3: all pages down to the oldest event. The limit of rows applies to each page.
+    // Case 3: a client reads all pages, down to the oldest event. The limit of rows applies to each
+    // page.
     let (mut seen, mut until) = (HashSet::new(), u64::MAX);
     loop {
         client

@@ -35,7 +35,7 @@ outbox_bytes_max = 4_000_000
 outboxes_bytes_max = 32_000_000
 ";
 
-/// Events of each publisher: many times the capacity of the heads.
+/// Number of events of each publisher: many times the capacity of the heads.
 const EVENTS: u64 = 4_000;
 
 /// Metrics of the memory that clients hold, by their names in `/metrics`.

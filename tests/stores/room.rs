@@ -12,7 +12,7 @@ use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::folder::Folder;
 use hark_testkit::random::encode;
 
-/// Approximate bytes of each record.
+/// Approximate size of each record in bytes.
 const BYTES: usize = 2_000;
 
 fn id(number: u64) -> Id {
@@ -36,7 +36,7 @@ fn options() -> EmbeddedOptions {
     }
 }
 
-/// Bytes of the files of a shelf.
+/// Total size of the files of a shelf, in bytes.
 fn on_disk(shelf: &Path) -> u64 {
     let files = ["log", "seg"].into_iter().flat_map(|folder| super::files(shelf, folder));
     files.map(|file| file.metadata().expect("is there").len()).sum()

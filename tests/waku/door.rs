@@ -204,7 +204,8 @@ fn an_address_has_as_many_connections_by_rest_as_it_may() {
 fn an_address_that_reads_no_answers_leaves_others_the_memory_for_answers() {
     let settings = [
         ("HARK_SERVER_TRUSTED_PROXIES", "127.0.0.1"),
-        // Two answers, so that the address has no memory long before its connections end.
+        // The bound is two answers, so the memory of the address is used up long before its
+        // connections are.
         ("HARK_LIMITS_OUTBOXES_PER_ADDRESS_BYTES_MAX", "16777216"),
     ];
     let node = Node::start("unread", &settings);

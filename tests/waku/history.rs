@@ -229,7 +229,7 @@ fn rows_hold_for_every_store_and_both_doors() {
     }
 }
 
-/// A query may visit 2,000 rows here, which is a fifth of the messages in the nanosecond. The
+/// All messages have the same time. A query may visit 2,000 rows, a fifth of these messages. The
 /// sender has chosen most of the hashes: nine in ten are in the highest 64th of all possible
 /// hashes.
 #[test]
@@ -273,7 +273,7 @@ fn a_page_backwards_through_one_nanosecond_reads_some_hundreds_of_its_messages()
             cursor = next.expect("more follow");
             assert_eq!(cursor, page[0], "{name}");
         }
-        // The last page of the nanosecond.
+        // The last page of the messages with this time.
         let query = format!("ascending=false&pageSize=100&cursor={}", hashes[50]);
         let (returned, next) = world.page(false, &query);
         assert!(returned.iter().map(|one| &one.hash).eq(&hashes[..50]) && next.is_none(), "{name}");

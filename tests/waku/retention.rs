@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Node, message};
 
-/// Bytes that a directory takes on the disk.
+/// Number of bytes that a directory takes on the disk.
 fn on_disk(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).expect("is a directory");
     let sizes = entries.filter_map(|entry| {

@@ -152,7 +152,7 @@ fn clients_notice_nothing_and_peers_reconnect() {
     assert!(check.status.success() && said.contains("no faults"), "{said}");
 }
 
-/// Peers that a node is connected with.
+/// Number of peers that a node is connected with.
 fn connected(node: &Node) -> usize {
     node.get("/admin/v1/peers/connected").as_array().expect("a list").len()
 }

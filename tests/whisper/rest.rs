@@ -119,7 +119,7 @@ fn a_request_up_to_time_zero_has_no_end() {
     for asked in ["{\"to\":0}", "{\"from\":1,\"to\":0}", "{\"from\":0,\"to\":0}"] {
         assert_eq!(node.hashes(asked), all, "{asked}");
     }
-    // Any other early end is a real time, here in 1970.
+    // Any other early time is a real end of the range, here in 1970.
     assert_eq!(node.hashes("{\"to\":1}"), [""; 0]);
     let bloom = Some(Bloom::FULL);
     let asked = HistoryRequest { lower: 1, upper: 0, bloom, ..Default::default() };

@@ -10,7 +10,7 @@ use super::{JSON, MailNode, envelope};
 
 const TOPIC: Topic = [0x5c, 0x6c, 0x9b, 0x56];
 
-/// Bytes that the shelf takes on the disk.
+/// Number of bytes that the shelf takes on the disk.
 fn shelf_bytes(node: &MailNode) -> u64 {
     let page = get(&node.relay, "/metrics").ok();
     let series = "hark_store_bytes{shelf=\"whisper\"} ";

@@ -35,7 +35,8 @@ const FOLLOWS_MAX: usize = 850;
 pub(crate) const RARE_KIND: u16 = 31_337;
 /// Gift wraps (NIP-59).
 pub(crate) const WRAP: u16 = 1_059;
-/// How many of the latest notes, and of the latest popular notes, replies can refer to.
+/// A reply refers to one of the latest [`RECENT`] notes, or to one of the latest [`POPULAR`]
+/// popular notes.
 const RECENT: usize = 20_000;
 const POPULAR: usize = 400;
 

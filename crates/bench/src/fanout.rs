@@ -27,11 +27,11 @@ use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, fields, pu
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a connection may wait for an EOSE or an OK before the run fails.
 const SETUP: Duration = Duration::from_mins(1);
-/// Subscriptions opened at once, before their EOSEs are awaited.
+/// Number of subscriptions opened at once, before their EOSEs are awaited.
 const ASKED_AT_ONCE: usize = 50;
 /// The text before an event's number in its content.
 const MARK: &[u8] = b"hark bench no. ";
-/// Digits of an event's number.
+/// Number of digits of an event's number.
 const DIGITS: usize = 8;
 
 const COLUMNS: [Column; 12] = [

@@ -17,7 +17,7 @@ use crate::meter::ProgressMeter;
 use crate::text::Vocabulary;
 use crate::words;
 
-/// Events of a batch, which one thread signs.
+/// Number of events of a batch, which one thread signs.
 const BATCH: usize = 500;
 /// Maximum number of batches in a queue.
 const BATCHES: usize = 16;

@@ -10,8 +10,8 @@ use crate::report::{BenchReport, Column};
 use crate::target::BenchTarget;
 use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, put_text};
 
-/// Connections opened before the measurement, so that one-time allocations of the server do not
-/// count.
+/// Number of connections opened before the measurement, so that one-time allocations of the server
+/// do not count.
 const FIRST: usize = 100;
 /// Time for the server to release its buffers.
 const SETTLE: Duration = Duration::from_secs(2);

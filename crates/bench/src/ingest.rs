@@ -24,8 +24,8 @@ use crate::websocket::{RelayConnection, RelayMessage, fields, put_text};
 const CHECKED: usize = 20_000;
 /// How long an OK may take before the run fails.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Number of leading hex digits of an id that match an OK to its event. These digits are unique in
-/// any window.
+/// Number of leading hex digits of an id by which an OK is matched to its event. These digits are
+/// unique in any window.
 const DIGITS: usize = 16;
 
 /// The first digits of an id.

@@ -11,7 +11,7 @@ use hark_codec::nostr::{Event, EventArena};
 use crate::meter::ProgressMeter;
 use crate::store::BenchStore;
 
-/// Bytes read from a file at once.
+/// Number of bytes read from a file at once.
 const READ_BYTES: usize = 1 << 20;
 /// The magic number at the start of zstd data.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];

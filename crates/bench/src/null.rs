@@ -151,7 +151,8 @@ fn value_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     rest.get(..rest.iter().position(|byte| *byte == b'"')?)
 }
 
-/// Returns the id of a question for an answer with this number of events and bytes.
+/// Returns the subscription id that asks the null relay for an answer of this many events and
+/// bytes: the id contains both numbers.
 fn name(events: u64, bytes: u64) -> String {
     format!("n{events}x{bytes}")
 }

@@ -3,7 +3,7 @@
 use crate::store::{BenchArchiveOpener, BenchStoreOpener};
 use crate::whisper::EnvelopeStoreOpener;
 
-/// Connections for queries: more than any benchmark uses at once.
+/// Number of connections for queries: more than any benchmark uses at once.
 pub(crate) const CONNECTIONS: usize = 32;
 
 /// The functions that open the stores which the bench queries itself, without a server.

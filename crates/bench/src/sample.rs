@@ -1,4 +1,4 @@
-//! Facts about a file of events, collected in one pass. Queries are drawn from these facts.
+//! A sample of a file of events, collected in one pass. Queries are drawn from the sample.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -24,7 +24,7 @@ pub(crate) const NOTIFYING: [u16; 4] = [1, 6, 7, 9_735];
 /// Things with their counts, the highest count first.
 pub(crate) type Ranked<T> = Vec<(T, u32)>;
 
-/// The facts about a file.
+/// The sample of a file: counts, ids, texts, authors and times of its events.
 pub(crate) struct EventSample {
     pub(crate) events: u64,
     pub(crate) ids: Vec<Id>,

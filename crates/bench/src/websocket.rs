@@ -13,9 +13,9 @@ use tokio::net::TcpStream;
 
 /// The longest frame accepted. A longer frame is treated as an error of the relay.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// Initial read buffer of busy connections.
+/// Initial size of the read buffer of busy connections, in bytes.
 const READ_BYTES: usize = 256 << 10;
-/// Initial read buffer of connections that receive little.
+/// Initial size of the read buffer of connections that receive little, in bytes.
 const SMALL_BYTES: usize = 4 << 10;
 /// How long a server may take to answer a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(20);
@@ -121,9 +121,9 @@ pub(crate) struct FrameHead {
     pub(crate) opcode: u8,
     /// Whether the payload is deflated.
     deflated: bool,
-    /// Bytes of the head, including the mask.
+    /// Size of the head in bytes, including the mask.
     pub(crate) len: usize,
-    /// Bytes of the payload.
+    /// Size of the payload in bytes.
     pub(crate) payload: usize,
 }
 
@@ -198,7 +198,7 @@ pub(crate) struct RelayConnection {
     unread: Range<usize>,
     /// Answers to pings that are still to be sent.
     pongs: Vec<u8>,
-    /// Bytes of all frames scanned so far.
+    /// Total size of all frames scanned so far, in bytes.
     pub(crate) bytes: u64,
     /// The challenge of the last AUTH message (NIP-42).
     pub(crate) challenge: Option<String>,

@@ -19,9 +19,9 @@ pub trait DiskFile: Send {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Syncs the file: returns once all written bytes are durable.
     fn sync(&mut self) -> io::Result<()>;
-    /// Reserves disk space from the file's end, at `len`, up to `end`, so that a sync need not
-    /// allocate space. Reserved space beyond `end` is released. The content of the file does not
-    /// change.
+    /// Reserves disk space after the file's `len` bytes, up to offset `end`, so that a sync need
+    /// not allocate space. Reserved space beyond `end` is released. The content of the file does
+    /// not change.
     fn reserve(&mut self, len: u64, end: u64) -> io::Result<()>;
     /// Truncates the file to `len` bytes after a failed write; the next write continues there. By
     /// default a file cannot be truncated.

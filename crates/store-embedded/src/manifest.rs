@@ -32,8 +32,8 @@ pub struct LogEntry {
     /// All deletions in logs below this number have been applied to this file, which no longer has
     /// the deleted records.
     pub purged: u32,
-    /// Bytes of dead records and of deletions in the log when the manifest was written. Maintenance
-    /// decides by this count when to rewrite the log.
+    /// Number of bytes of dead records and of deletions in the log when the manifest was written.
+    /// Maintenance decides by this count when to rewrite the log.
     pub dead_bytes: u64,
     /// Number of dead records in the log when the manifest was written.
     pub dead_records: u64,

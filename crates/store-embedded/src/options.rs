@@ -21,7 +21,7 @@ pub struct EmbeddedOptions {
     /// Length of a log, in bytes, at which its head is sealed, however few records the head has.
     /// Values above [`LOG_BYTES_MAX`] count as this maximum.
     pub log_bytes_max: u64,
-    /// Approximate bytes of memory at which a head is sealed. All heads together, including those
+    /// Approximate memory in bytes at which a head is sealed. All heads together, including those
     /// that wait for sealing, may take four times as much. Above four times this size, writes wait
     /// until a head is sealed.
     pub head_bytes_max: u64,
@@ -52,8 +52,8 @@ pub struct EmbeddedOptions {
     /// Time within which deleted records are gone from all files. With `None`, they stay until
     /// their log is rewritten for another reason. The setting needs `background`.
     pub erase_within: Option<Duration>,
-    /// Free bytes of the disk below which maintenance frees the space of all deleted records at
-    /// once.
+    /// Number of free bytes of the disk below which maintenance frees the space of all deleted
+    /// records at once.
     pub free_bytes_min: u64,
     /// The reserve of disk space in the shelf's directory; `None` for no reserve.
     pub reserve: Option<Arc<DiskReserve>>,
@@ -145,9 +145,9 @@ impl EmbeddedOptions {
 pub struct JobProgress {
     /// The step being done.
     pub what: &'static str,
-    /// Units done.
+    /// Number of units done.
     pub done: u64,
-    /// Units in total.
+    /// Number of units in total.
     pub total: u64,
 }
 

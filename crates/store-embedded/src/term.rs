@@ -16,7 +16,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::options::EmbeddedOptions;
 
-/// Bytes of a shelf's secret.
+/// Size of a shelf's secret in bytes.
 pub const SECRET: usize = 16;
 
 /// The label name that marks a segment in which words are indexed. Segments of format 3 listed

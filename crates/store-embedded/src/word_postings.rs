@@ -33,11 +33,11 @@ struct WordPosting {
     key: ListKey,
 }
 
-/// Bytes of memory of a word without its letters: its entry, and up to four slots.
+/// Memory of a word without its letters, in bytes: its entry, and up to four slots.
 pub const WORD_BYTES: usize = size_of::<GatheredWord>() + 16;
-/// Bytes of memory of a posting.
+/// Memory of a posting in bytes.
 pub const POSTING_BYTES: usize = size_of::<WordPosting>();
-/// Bytes of memory of a row.
+/// Memory of a row in bytes.
 const ROW_BYTES: usize = size_of::<u32>();
 /// Number of letters, of words and of postings for which memory is kept after
 /// [`WordPostings::clear`].
@@ -49,12 +49,12 @@ impl WordPostings {
         self.postings.len()
     }
 
-    /// Bytes of the words.
+    /// Total size of the words in bytes.
     pub fn text_bytes(&self) -> usize {
         self.text.len()
     }
 
-    /// Approximate bytes of memory.
+    /// Approximate memory in bytes.
     pub fn bytes(&self) -> usize {
         self.text.len()
             + self.words.len() * WORD_BYTES

@@ -143,7 +143,7 @@ fn properties(
     }
 }
 
-/// The tables of a shelf, entered by a session that only reads.
+/// The tables of a shelf, and a session that only reads the tables.
 pub(crate) struct EnteredTables {
     pub(crate) layout: &'static dyn Layout,
     pub(crate) session: DatabaseSession,

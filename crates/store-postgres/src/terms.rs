@@ -8,7 +8,7 @@ use hark_archive::effects::Prohibition;
 use hark_codec::record::{Id, Key, PRIVATE_LABELS, Record};
 use siphasher::sip::SipHasher13;
 
-/// Bytes of a shelf's secret.
+/// Size of a shelf's secret in bytes.
 pub(crate) const SECRET: usize = 16;
 
 /// The hashes of one shelf.

@@ -59,7 +59,8 @@ impl Subject for Schema {
     fn disturb(&mut self, random: &mut Random) {
         match random.below(3) {
             0 => {
-                // Values are counted again if other labels were listed in the meantime.
+                // Opening with other listed labels in between makes the next opening count the
+                // labels' values again.
                 if random.once_in(2) {
                     self.open_listing(b"c");
                 }

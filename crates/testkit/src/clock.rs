@@ -11,7 +11,7 @@ pub fn now_s() -> u64 {
     now().as_secs()
 }
 
-/// Nanoseconds since 1970.
+/// Number of nanoseconds since 1970.
 pub fn now_ns() -> u64 {
     now().as_nanos() as u64
 }

@@ -33,9 +33,9 @@ pub struct Events {
     tags: String,
     encoder: EventEncoder,
     arena: EventArena,
-    /// Bytes of JSON made so far.
+    /// Number of bytes of JSON made so far.
     pub json_bytes: u64,
-    /// Single-letter tags made so far.
+    /// Number of single-letter tags made so far.
     pub labels: u64,
 }
 

@@ -63,8 +63,8 @@ impl Server {
         })
     }
 
-    /// Does the same as [`Server::start_with_doors`], but if the process ends, returns it as the
-    /// error.
+    /// Like [`Server::start_with_doors`], but does not panic: if the process ends before the server
+    /// is ready, the `Err` has the ended process.
     pub fn try_start(
         program: &mut Program,
         are_open: impl Fn(&Doors) -> bool,

@@ -22,7 +22,7 @@ use crate::store::{BenchArchive, BenchQuestion, BenchStore};
 /// Both are more than any benchmark needs.
 const FILTERS_MAX: usize = 64;
 const SLICE_ROWS: u64 = 1 << 20;
-/// Rows that a search visits in one time slice if its answer is counted.
+/// Number of rows that a search visits in one time slice if its answer is counted.
 const GATHER_ROWS: u64 = 4096;
 
 /// Opens the store of events at an address.

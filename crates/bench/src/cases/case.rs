@@ -9,12 +9,12 @@ use crate::sample::EventSample;
 use crate::shapes::{ParameterSampler, quoted};
 use crate::text::hex;
 
-/// Questions drawn for each area.
+/// Number of questions drawn for each area.
 const QUESTIONS: usize = 256;
 /// Number of authors and of hashtags to draw from. The first ranks are drawn more often.
 const AUTHORS: usize = 2_000;
 const HASHTAGS: usize = 300;
-/// Events of the first page.
+/// Number of events of the first page.
 const FIRST_PAGE: usize = 100;
 const DAY_S: f64 = 86_400.0;
 
@@ -104,7 +104,7 @@ pub(super) struct CaseQuestion {
 pub(super) struct CaseQuestions {
     narrow: Vec<CaseQuestion>,
     wide: Vec<CaseQuestion>,
-    /// Events of a page in the cases that read everything.
+    /// Number of events of a page in the cases that read everything.
     page: usize,
 }
 

@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Totals of the answers of a round.
 #[derive(Default)]
 pub(super) struct RoundTotals {
-    /// Questions, answered or not.
+    /// Number of questions, answered or not.
     pub(super) asked: u64,
     pub(super) failed: u64,
     pub(super) events: u64,
@@ -197,8 +197,8 @@ impl<'a> CaseRound<'a> {
 
     /// Measures the pages received during `length`. The measurement begins when the number of
     /// received pages has reached the number of concurrent questions, so that even slow servers are
-    /// under full load by then. Unfinished answers count by their pages and are abandoned at the
-    /// end.
+    /// under full load by then. An unfinished answer counts with the pages that were received, and
+    /// is abandoned at the end.
     pub(super) async fn full_load(
         self,
         setup: &CaseSetup<'_>,

@@ -25,7 +25,7 @@ pub(super) struct AnswerSize {
 /// Pages and refusals that all connections of a round have received.
 #[derive(Default)]
 pub(super) struct AskedProgress {
-    /// Complete pages, including those of unfinished answers.
+    /// Number of complete pages, including those of unfinished answers.
     pub(super) pages: AtomicU64,
     pub(super) refusals: Mutex<Refusals>,
 }

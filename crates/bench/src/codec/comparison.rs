@@ -13,7 +13,7 @@ use super::{CodecMeter, consume_value};
 
 /// Maximum length of a comparison's messages, in bytes.
 pub const FRAME_BYTES: usize = 60_000;
-/// Ranges that the responder answers in a step.
+/// Number of ranges that the responder answers in a step.
 const RANGES: usize = 64;
 
 /// Divides the items of many events among the two sides of a comparison. Each side lacks one item

@@ -23,7 +23,7 @@ pub(super) const LIBRARY: Library = Library {
     measure,
 };
 
-/// Keys that are parsed only once. The relay caches as many.
+/// Number of keys that are parsed only once. The relay caches the same number of keys.
 const KEYS: usize = 4_096;
 
 fn measure(case: &CodecCase, meter: &mut CodecMeter) -> anyhow::Result<()> {

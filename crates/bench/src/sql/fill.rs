@@ -16,7 +16,7 @@ use crate::lines::EventFile;
 use crate::meter::ProgressMeter;
 use crate::text::hex;
 
-/// Events between two updates of the meter.
+/// Number of events between two updates of the meter.
 const LOOK_EVERY: u64 = 1_024;
 
 const COPY: &str = "COPY events (event_id, event_pubkey, event_kind, event_created_at, event_content, \

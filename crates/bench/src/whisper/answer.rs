@@ -1,15 +1,15 @@
 //! A buffer for the envelopes of an answer.
 
-/// Bytes of the buffer. Like a socket buffer, the buffer is emptied when full.
+/// Size of the buffer in bytes. Like a socket buffer, the buffer is emptied when full.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// A reused buffer that counts the envelopes and bytes of an answer.
 #[derive(Debug)]
 pub(super) struct AnswerBuffer {
     bytes: Vec<u8>,
-    /// Envelopes of the answer.
+    /// Number of envelopes of the answer.
     pub(super) envelopes: u64,
-    /// Bytes of these envelopes.
+    /// Total size of these envelopes, in bytes.
     pub(super) sent_bytes: u64,
 }
 

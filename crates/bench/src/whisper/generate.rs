@@ -21,7 +21,7 @@ const START_S: u32 = 1_554_076_800;
 const DAY_S: u32 = 86_400;
 /// Number of topics.
 const TOPICS: usize = 9_606;
-/// Envelopes of the busiest topics.
+/// Numbers of envelopes of the busiest topics.
 const TOP: [u64; 4] = [1_043_120, 351_359, 7_892, 4_441];
 /// Maximum number of envelopes of any other topic. The topic of rank k after the busiest topics has
 /// about `1 / (k + 2)` of this number.

@@ -15,7 +15,7 @@ use super::ways::{AnswerWay, EnvelopeAsker};
 
 /// Maximum time without a byte from the server.
 const SILENCE_MAX: Duration = Duration::from_mins(2);
-/// Bytes read from a connection at a time.
+/// Number of bytes read from a connection at a time.
 const READ_BYTES: usize = 256 << 10;
 /// Maximum length of a line of HTTP.
 const LINE_MAX: u64 = 16 << 10;
@@ -134,7 +134,7 @@ fn line(stream: &mut BufReader<TcpStream>) -> std::io::Result<String> {
 /// The content of a body in chunks (RFC 9112, 7.1).
 struct ChunkedBody<'a> {
     stream: &'a mut BufReader<TcpStream>,
-    /// Bytes left of the current chunk.
+    /// Number of bytes left of the current chunk.
     left: usize,
     is_done: bool,
 }

@@ -20,7 +20,7 @@ use crate::words::number;
 /// The databases that this bench creates on the measured server.
 const HARK: &str = "hark_bench_whisper";
 const MAIL_SERVER: &str = "hark_bench_mailserver";
-/// Envelopes put into a store at once.
+/// Number of envelopes put into a store at once.
 const BATCH: usize = 4_096;
 
 /// A temporary directory. Dropping the value removes the directory.

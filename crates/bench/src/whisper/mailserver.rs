@@ -26,9 +26,9 @@ const INDICES: &str = "CREATE INDEX id_bloom_idx ON envelopes (id DESC, bloom);
                        CREATE INDEX id_topic_idx ON envelopes (id DESC, topic)";
 const COPY: &str = "COPY envelopes (id, data, topic, bloom) FROM STDIN (FORMAT binary)";
 const TYPES: [Type; 4] = [Type::BYTEA, Type::BYTEA, Type::BYTEA, Type::BIT];
-/// Bytes of a key: time, hash, topic.
+/// Size of a key in bytes: time, hash, topic.
 const KEY_BYTES: usize = 4 + 32 + 4;
-/// Envelopes between two updates of the meter.
+/// Number of envelopes between two updates of the meter.
 const LOOK_EVERY: u64 = 1_024;
 
 /// Bits to be copied into a column of bits.

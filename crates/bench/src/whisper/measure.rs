@@ -20,11 +20,11 @@ const ANSWERS_MAX: f64 = 10_000.0;
 /// The times of one question, asked in one way by one or more threads at once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct QuestionTimes {
-    /// Envelopes of an answer, and their bytes.
+    /// Number of envelopes of an answer, and their total size in bytes.
     pub(super) envelopes: u64,
     pub(super) sent_bytes: u64,
     /// The time of an answer in each round, in ms, ascending: the round's duration divided by the
-    /// answers of each thread.
+    /// number of answers of each thread.
     rounds_ms: Vec<f64>,
 }
 

@@ -9,7 +9,7 @@ use crate::random::Random;
 const DAY_S: u64 = 86_400;
 const WEEK_S: u64 = 7 * DAY_S;
 const MONTH_S: u64 = 30 * DAY_S;
-/// Envelopes of a first page.
+/// Number of envelopes of a first page.
 const PAGE: usize = 1_000;
 /// Ranks of the topics in the small set, counted from 1: quiet topics of different sizes.
 const FEW: [usize; 3] = [6, 51, 501];

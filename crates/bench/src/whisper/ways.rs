@@ -98,7 +98,7 @@ impl EnvelopeAsker for ScanAsker<'_> {
     }
 }
 
-/// A test whether a topic is wanted.
+/// Tests whether a topic is wanted.
 enum TopicTest {
     /// Topics as numbers, ascending.
     Topics(Vec<u32>),

@@ -23,7 +23,7 @@ pub(crate) fn cpu() -> Duration {
     Duration::from_nanos(spent.sum())
 }
 
-/// Bytes passed to write calls so far.
+/// Number of bytes passed to write calls so far.
 pub(crate) fn written() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").expect("Linux");
     let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));

@@ -7,7 +7,7 @@ use super::BackupError;
 use super::catalog::{BackupCatalog, LogCopy};
 use crate::disk::{Disk, DiskFile};
 
-/// Bytes per read.
+/// Size of a read in bytes.
 const PIECE: usize = 1 << 20;
 
 /// Reads `bytes` bytes, passes each piece to `each`, and returns `crc` extended by these bytes

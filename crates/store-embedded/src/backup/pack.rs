@@ -61,7 +61,7 @@ pub fn pack(
     Ok(result)
 }
 
-/// The target of one shelf's copies within the file.
+/// Writes the log copies of one shelf into the backup file.
 struct FileTarget<'a, 'b> {
     to: &'a mut SummedFile<'b>,
     path: &'a Path,

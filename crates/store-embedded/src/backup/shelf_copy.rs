@@ -48,7 +48,7 @@ pub struct SavedShelf {
     pub name: String,
     /// Number of logs of the shelf.
     pub logs: u64,
-    /// Bytes of these logs.
+    /// Total size of these logs, in bytes.
     pub bytes: u64,
     /// Number of logs from which this backup has copied bytes.
     pub logs_copied: u64,

@@ -15,7 +15,7 @@ use crate::log;
 /// thousand logs.
 const LINE_BYTES_MAX: u64 = 1 << 10;
 const CATALOG_BYTES_MAX: u64 = 64 << 20;
-/// Bytes per read.
+/// Size of a read in bytes.
 const READ_BYTES: usize = 256 << 10;
 
 /// Reads a backup in one file, writes its logs durably to `dir`, each shelf in its own directory,
@@ -118,7 +118,7 @@ fn place(
 struct PackReader<'a> {
     from: BufReader<&'a mut dyn Read>,
     path: &'a Path,
-    /// Bytes read so far, and their CRC32C.
+    /// Number of bytes read so far, and their CRC32C.
     at: u64,
     crc: u32,
 }

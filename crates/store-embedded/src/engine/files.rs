@@ -97,7 +97,7 @@ impl ShelfFiles {
         self.options.disk.free(&self.dir)
     }
 
-    /// Bytes written to the shelf's files since the shelf was opened.
+    /// Number of bytes written to the shelf's files since the shelf was opened.
     #[inline]
     pub(crate) fn written_bytes(&self) -> u64 {
         self.written_bytes.load(Ordering::Relaxed)

@@ -44,7 +44,7 @@ pub enum FollowError {
     /// The process has followed more records than it may have in memory.
     #[error("{records} records were written since the handover, more than {records_max}")]
     TooMany {
-        /// Records since the shelf was handed over.
+        /// Number of records since the shelf was handed over.
         records: u64,
         /// Maximum number of records allowed.
         records_max: u64,

@@ -93,7 +93,7 @@ impl RuleSearch {
 pub(super) struct RuleSearches {
     /// The searches of the current write.
     current: Vec<RuleSearch>,
-    /// Rows that the current write may still visit in this step.
+    /// Number of rows that the current write may still visit in this step.
     left: u64,
     /// A write that goes on in a later step, with its searches.
     paused: Option<(WriteKey, Vec<RuleSearch>)>,
@@ -142,7 +142,7 @@ impl RuleSearches {
         }
     }
 
-    /// Remembers that only this record may hold a slot.
+    /// Remembers that no record except `holder` can be in the slot.
     pub(super) fn note_holder(&mut self, slot: &Query, holder: Position) {
         let Some(name) = name_of(slot) else { return };
         if self.slots.len() >= SLOTS_MAX && !self.slots.contains_key(&name) {
@@ -151,7 +151,7 @@ impl RuleSearches {
         self.slots.insert(name, holder);
     }
 
-    /// Returns the only record that may hold a slot, if the slot is remembered.
+    /// Returns the only record that can be in a slot, if the slot is remembered.
     fn holder(&self, slot: &Query) -> Option<&Position> {
         self.slots.get(&name_of(slot)?)
     }

@@ -61,7 +61,7 @@ impl ShelfView {
         all.filter(|(_, faults)| *faults > 0).collect()
     }
 
-    /// Bytes of the logs and segments.
+    /// Total size of the logs and segments, in bytes.
     pub(crate) fn bytes_on_disk(&self) -> u64 {
         let segments = self.segments.iter().map(|segment| {
             let logs = segment.logs.iter().flatten().map(|log| log.written()).sum::<u64>();

@@ -120,7 +120,7 @@ impl LogWriterState {
         }
     }
 
-    /// Bytes of the log that this process writes; 0 in a process that only reads.
+    /// Number of bytes of the log that this process writes; 0 in a process that only reads.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.tail.as_ref().map_or(0, |tail| tail.len)
     }

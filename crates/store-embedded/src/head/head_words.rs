@@ -22,7 +22,7 @@ const OPEN_MIN: u32 = 1 << 6;
 /// again, because a second merge would delay the inserting thread too long.
 const FAN_IN: usize = 16;
 
-/// Approximate bytes of memory of a word that only one row has, without its letters.
+/// Approximate memory in bytes of a word that only one row has, without its letters.
 pub(super) const LONE_WORD_BYTES: u64 = (WORD_BYTES + POSTING_BYTES) as u64;
 
 /// The words of a head's rows. One thread inserts, and any number of threads read.
@@ -39,7 +39,7 @@ struct WordsNow {
     /// The number of merged runs.
     merged: usize,
     open: WordPostings,
-    /// Bytes of memory of the runs.
+    /// Memory of the runs in bytes.
     bytes: usize,
 }
 
@@ -97,7 +97,7 @@ impl HeadWords {
         }
     }
 
-    /// Approximate bytes of memory.
+    /// Approximate memory in bytes.
     pub(super) fn bytes(&self) -> u64 {
         let now = self.now.read();
         (now.bytes + now.open.bytes()) as u64

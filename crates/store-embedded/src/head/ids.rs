@@ -28,7 +28,7 @@ impl Ids {
         Self { slots, tables: [const { OnceLock::new() }; ID_TABLES] }
     }
 
-    /// Bytes of memory of the first table.
+    /// Memory of the first table in bytes.
     pub(super) fn table_bytes(&self) -> u64 {
         self.slots as u64 * 4
     }

@@ -50,11 +50,11 @@ struct ListEntry {
     rows: [AtomicU32; INLINE],
 }
 
-/// Approximate bytes of memory of an entry, with its slot in the chains.
+/// Approximate memory of an entry in bytes, with its slot in the chains.
 pub(super) const ENTRY_BYTES: u64 = 80;
-/// Approximate bytes of memory of a long list without its rows.
+/// Approximate memory of a long list without its rows, in bytes.
 const LONG_BYTES: u64 = 200;
-/// Approximate bytes of memory of a row in a long list.
+/// Approximate memory of a row in a long list, in bytes.
 pub(super) const POSTING_BYTES: u64 = 4;
 
 impl ListEntry {
@@ -104,13 +104,13 @@ impl PostingLists {
         }
     }
 
-    /// Approximate bytes of memory of the lists, without their rows and without the first table of
+    /// Approximate memory of the lists in bytes, without their rows and without the first table of
     /// chains.
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.entries.len()) * ENTRY_BYTES + u64::from(self.long.len()) * LONG_BYTES
     }
 
-    /// Bytes of memory of the first table of chains.
+    /// Memory of the first table of chains in bytes.
     pub(super) fn table_bytes(&self) -> u64 {
         self.chains as u64 * 4
     }

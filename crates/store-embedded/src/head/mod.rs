@@ -111,7 +111,7 @@ impl Head {
         self.inserted.load(Ordering::Acquire)
     }
 
-    /// Approximate bytes of memory of the head. Posting lists take more memory than rows: a record
+    /// Approximate memory of the head in bytes. Posting lists take more memory than rows: a record
     /// with many unique labels adds as many lists.
     pub fn bytes(&self) -> u64 {
         let rows = u64::from(self.inserted());

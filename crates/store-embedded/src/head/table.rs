@@ -7,7 +7,7 @@ use hark_archive::Id;
 use super::size::ROWS_MAX;
 use crate::bits::AtomicBits;
 
-/// Rows per chunk of the row table.
+/// Number of rows per chunk of the row table.
 pub(super) const CHUNK: usize = 1024;
 /// The sort key of a row: newer times first, then the first 16 bytes of the id. To find two ids
 /// with the same first 16 bytes takes 2^64 tries.

@@ -254,7 +254,7 @@ impl WordRun {
         self.span.clone()
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.text.len()
             + self.words.len() * size_of::<RunWord>()

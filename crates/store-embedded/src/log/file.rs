@@ -120,7 +120,7 @@ impl Log {
         self.salt
     }
 
-    /// Bytes written.
+    /// Number of bytes written.
     pub fn written(&self) -> u64 {
         self.end.load(Ordering::Acquire)
     }
@@ -153,8 +153,8 @@ impl Log {
     /// Copies the data of the last rewrite from another map of the log.
     pub fn copy_rewrite_data(&self, other: &Self) {
         if let Some(rewritten) = other.rewritten.get() {
-            // If a newer rewrite made this file, the data of that rewrite are already set and do
-            // not change.
+            // If this file was made by a newer rewrite than `other`, its own data are already set.
+            // Then `set` fails, as intended, and the newer data stay.
             let _ = self.rewritten.set(rewritten.clone());
         }
     }

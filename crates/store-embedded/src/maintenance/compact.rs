@@ -18,9 +18,9 @@ pub struct CompactionResult {
     pub segments_before: u64,
     /// Number of segments after the compaction.
     pub segments_after: u64,
-    /// Bytes on disk before the compaction.
+    /// Number of bytes on disk before the compaction.
     pub bytes_before: u64,
-    /// Bytes on disk after the compaction.
+    /// Number of bytes on disk after the compaction.
     pub bytes_after: u64,
 }
 

@@ -9,11 +9,12 @@ use crate::options::EmbeddedOptions;
 /// Bytes of deleted records and of deletions in the logs of a shelf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeadBytes {
-    /// Dead bytes in all logs.
+    /// Number of dead bytes in all logs.
     pub all: u64,
-    /// Dead bytes in logs whose share of dead bytes requires a rewrite, now or after sealing.
+    /// Number of dead bytes in logs whose share of dead bytes requires a rewrite, now or after
+    /// sealing.
     pub due: u64,
-    /// Dead bytes in all other sealed logs.
+    /// Number of dead bytes in all other sealed logs.
     pub spread: u64,
 }
 
@@ -35,8 +36,8 @@ impl DeadBytes {
         dead
     }
 
-    /// Dead bytes that rewrites will free without another delete. Up to `dead_bytes_max` bytes may
-    /// stay spread over logs.
+    /// Number of dead bytes that rewrites will free without another delete. Up to `dead_bytes_max`
+    /// bytes may stay spread over logs.
     pub(crate) fn reclaimable(&self, dead_bytes_max: u64) -> u64 {
         self.due + self.spread.saturating_sub(dead_bytes_max)
     }

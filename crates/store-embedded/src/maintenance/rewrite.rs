@@ -21,7 +21,7 @@ use crate::segment::opened::Segment;
 use crate::segment::sidecar::SidecarKind;
 use crate::space::job_room::{BESIDE_OTHERS, room_for};
 
-/// Bytes of frames per batch of a rewritten log.
+/// Number of bytes of frames in a batch of a rewritten log.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// The order in which logs are rewritten.
@@ -39,7 +39,7 @@ pub(super) struct CopiedLog {
     /// For each record, its old offset and its new offset.
     moved: HashMap<u32, u32>,
     rewrite: LogRewrite,
-    /// Bytes of the new file.
+    /// Size of the new file in bytes.
     end: u64,
 }
 

@@ -254,8 +254,8 @@ impl<'a> MaintenanceRound<'a> {
         logs.retain(|log| self.unwritten.contains(log));
         for log in sealed.chain(heads) {
             let is_passed = due.contains(&log.number) && !self.logs.contains(&log.number);
-            // A log that was rewritten before the log of the deleted records still has their
-            // deletions.
+            // If a log was rewritten before the log with the deleted records, it still has the
+            // deletions of these records.
             if (is_passed && log.has_dead()) || log.has_deletions_of(&due) {
                 logs.insert(log.number);
             }

@@ -11,8 +11,8 @@ impl EmbeddedStore {
         maintain_all(&self.shelf)
     }
 
-    /// Does at once the checks that maintenance does regularly: compares the lengths of all files,
-    /// and lets later reads verify checksums again. For tests.
+    /// Runs now the checks that maintenance runs regularly: compares the lengths of all files, and
+    /// lets later reads verify checksums again. For tests.
     pub fn recheck_files(&self) {
         check_lengths(&self.shelf);
         forget_verified(&self.shelf.view.load_full());

@@ -19,9 +19,9 @@ use super::{
 use crate::disk::Disk;
 use crate::map::Map;
 
-/// Bytes of the trailer after the table of sections.
+/// Size of the trailer after the table of sections, in bytes.
 const TAIL: usize = 8 + 8 + 4 + 4 + 8;
-/// Bytes of a page. A hole in a file has at least this many zeros.
+/// Size of a page in bytes. A hole in a file has at least this many zeros.
 const PAGE_BYTES: usize = 4096;
 /// If a term has at most this many kinds per requested kind, all its kinds are scanned.
 const SCANNED_PER_KIND: usize = 8;

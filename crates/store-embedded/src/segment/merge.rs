@@ -30,9 +30,10 @@ pub struct MergedSegment {
     pub bytes: u64,
 }
 
-/// Upper bound for the bytes that a merge writes: the bytes of the old files, wider times, missing
-/// ids, and the spilled entries of the dictionary. If the new segment spans more time than an old
-/// segment, a time may need twice as many bytes.
+/// Upper bound for the bytes that a merge writes: the bytes of the old files and, in addition, 4
+/// bytes per row for times that become wider, 33 bytes per row of a file without ids, the entries
+/// of the dictionary that are spilled to a temporary file, and the growth of words. If the new
+/// segment spans more time than an old segment, a time may need twice as many bytes.
 pub fn bytes_max(segments: &[Arc<Segment>]) -> u64 {
     let bytes = |segment: &Arc<Segment>| {
         let file = &segment.file;

@@ -12,7 +12,7 @@ use hark_codec::record::put_varint;
 
 /// Maximum number of rows in a block.
 pub const BLOCK_ROWS: usize = 128;
-/// Bytes of an entry of a list's table of blocks: a row and an offset.
+/// Size in bytes of an entry of a list's table of blocks: a row and an offset.
 const TABLE_ENTRY: usize = 8;
 /// Upper bounds for segments of fewer than 2^24 rows: the bytes of a list without its rows, and the
 /// average bytes of a row. The second bound includes an eighth of a byte per row for the table of

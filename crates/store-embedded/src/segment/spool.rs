@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use crate::disk::{Disk, DiskFile};
 
-/// Bytes per write and per read. This must be a multiple of [`ENTRY_BYTES`].
+/// Size in bytes of each write and of each read. This must be a multiple of [`ENTRY_BYTES`].
 const BUFFER: usize = 64 << 10;
 
 /// A term, a kind, and the end of their list in the postings.
 pub type SpoolEntry = (u64, u32, u32);
 
-/// Bytes of an entry.
+/// Size of an entry in bytes.
 pub const ENTRY_BYTES: u64 = 16;
 
 /// A file of entries in the order in which they were added.

@@ -9,7 +9,7 @@ use crate::term::TermHasher;
 /// The name of a label and a value.
 pub type Value<'a> = (u8, &'a [u8]);
 
-/// Bytes of an entry without its value.
+/// Size of an entry without its value, in bytes.
 const ENTRY: usize = 5;
 
 /// Returns the first bytes of the section: the names of the listed labels.
@@ -23,7 +23,7 @@ pub fn entry((name, value): Value<'_>) -> [u8; ENTRY] {
     [name, a, b, c, d]
 }
 
-/// Bytes of a section with these values.
+/// Returns the size of a section with these values, in bytes.
 pub fn bytes(names: &[u8], values: &[Value<'_>]) -> u64 {
     let values = values.iter().map(|(_, value)| (ENTRY + value.len()) as u64);
     1 + names.len() as u64 + values.sum::<u64>()

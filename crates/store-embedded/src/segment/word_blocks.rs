@@ -8,15 +8,16 @@ use super::packed::{self, PackedList, varint};
 
 /// Maximum number of words in a block.
 const BLOCK_WORDS: usize = 32;
-/// Bytes of lists at which a block ends.
+/// Size of the lists at which a block ends, in bytes.
 const BLOCK_BYTES: usize = 16 << 10;
-/// Bytes of a block's entry in the index of blocks.
+/// Size in bytes of a block's entry in the index of blocks.
 pub const INDEX_ENTRY: usize = 16;
-/// Bits of a class.
+/// Number of bits of a class.
 const CLASS_BITS: u32 = 2;
 
-/// Upper bound for the bytes of words with `lists` lists that have `rows` rows in total.
-/// `word_bytes` is the total length of the words.
+/// Upper bound for the packed bytes of all words and their posting lists. `lists` is the number of
+/// lists of all words, `rows` the number of rows in these lists, and `word_bytes` the total length
+/// of the words.
 pub fn bytes_max(lists: u64, rows: u64, word_bytes: u64) -> u64 {
     // In the worst case, each list belongs to a word of its own, which has two lengths and begins a
     // block.

@@ -13,10 +13,10 @@ use crate::engine::files::ShelfFiles;
 use crate::maintenance::jobs::ShelfJobs;
 use crate::map::Map;
 
-/// Bytes that a merge leaves free: as many as the largest sync writes. A merge can wait.
+/// Number of bytes that a merge leaves free: as many as the largest sync writes. A merge can wait.
 pub(crate) const BESIDE_MERGES: u64 = 32 << 20;
-/// Bytes that sealing and rewriting leave free: twice as many as the writer reserves in advance.
-/// These jobs free memory or disk space, so they may use more of the disk than merges.
+/// Number of bytes that sealing and rewriting leave free: twice as many as the writer reserves in
+/// advance. These jobs free memory or disk space, so they may use more of the disk than merges.
 pub(crate) const BESIDE_OTHERS: u64 = 8 << 20;
 
 /// The files of a job do not fit on the disk.
@@ -32,14 +32,14 @@ pub struct NoSpace {
     pub dir: PathBuf,
     /// Maximum number of bytes that the job writes.
     pub needs: u64,
-    /// Bytes that must stay free.
+    /// Number of bytes that must stay free.
     pub beside: u64,
-    /// Bytes that are free.
+    /// Number of bytes that are free.
     pub free: u64,
 }
 
-/// Bytes that the jobs of a requested compaction leave free: enough for a manifest. An operator who
-/// requests a compaction needs space more than anything else.
+/// Number of bytes that the jobs of a requested compaction leave free: enough for a manifest. An
+/// operator who requests a compaction needs space more than anything else.
 const BESIDE_COMPACTION: u64 = 128 << 10;
 
 /// Returns a disk for a job that writes at most `needs` bytes and leaves `beside` bytes free.
@@ -73,7 +73,7 @@ pub(crate) struct ReservingDisk {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     job: &'static str,
-    /// Bytes that the job leaves free.
+    /// Number of bytes that the job leaves free.
     beside: u64,
 }
 

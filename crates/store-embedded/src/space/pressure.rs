@@ -35,7 +35,7 @@ pub(crate) fn defers_rewrites(jobs: &ShelfJobs, view: &ShelfView) -> bool {
     view.bytes_on_disk() <= bytes + bytes / GROWTH_SHARE
 }
 
-/// Bytes of deleted records that maintenance frees without another delete.
+/// Number of bytes of deleted records that maintenance frees without another delete.
 pub(crate) fn reclaimable(files: &ShelfFiles, jobs: &ShelfJobs, dead: &DeadBytes) -> u64 {
     if jobs.deletes_from_bytes().is_some() || lacks_space(files) {
         return dead.due + dead.spread;

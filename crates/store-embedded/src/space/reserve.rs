@@ -17,9 +17,10 @@ use crate::disk::Disk;
 pub const RESERVE_BYTES: u64 = 4 << 20;
 /// Maximum length of the reserve. It suffices for segments of 8 million records.
 const BYTES_MAX: u64 = 160 << 20;
-/// Bytes that a rewrite writes in addition to sidecar files: MANIFEST and the end of a copy.
+/// Number of bytes that a rewrite writes in addition to sidecar files: MANIFEST and the end of a
+/// copy.
 const REWRITE_BYTES: u64 = 1 << 20;
-/// Bytes per write.
+/// Size of a write in bytes.
 const CHUNK: usize = 256 << 10;
 /// Minimum number of free bytes for a start. If fewer bytes are free, the start removes the
 /// reserve.
@@ -128,9 +129,9 @@ impl DiskReserve {
         Ok(())
     }
 
-    /// Bytes that a write must leave free: 0 while the reserve exists, and the length of the
-    /// reserve after it was removed. Only deletions and maintenance may use the space of a removed
-    /// reserve.
+    /// Number of bytes that a write must leave free: 0 while the reserve exists, and the length of
+    /// the reserve after it was removed. Only deletions and maintenance may use the space of a
+    /// removed reserve.
     pub(crate) fn missing(&self) -> u64 {
         // If the directory cannot be listed, the reserve is assumed to exist.
         let is_there = self.len().map_or(true, |len| len.is_some());

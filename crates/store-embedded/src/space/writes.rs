@@ -16,10 +16,10 @@ use crate::engine::tail::LogTail;
 use crate::log::{FRAME, LogFrame};
 use crate::maintenance::jobs::ShelfJobs;
 
-/// Bytes that a batch leaves free: enough for a manifest and the header of a log.
+/// Number of bytes that a batch leaves free: enough for a manifest and the header of a log.
 const BESIDE_WRITES: u64 = 128 << 10;
-/// Bytes that the writer needs in addition to the records of a batch: for the deletions of a step,
-/// and for as many deletions of replaced records.
+/// Number of bytes that the writer needs in addition to the records of a batch: for the deletions
+/// of a step, and for as many deletions of replaced records.
 const DELETIONS: u64 = 2 * ERASE_STEP as u64 * LogFrame::DELETE_BYTES;
 
 /// Upper bound for the bytes of a batch: its records, one deletion for each of these records, and

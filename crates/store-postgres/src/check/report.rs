@@ -160,13 +160,13 @@ impl fmt::Display for DatabaseFault {
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatabaseCheck {
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Rows of labels that the records have.
+    /// Number of rows of labels that the records have.
     pub labels: u64,
-    /// Rows of words that the records have.
+    /// Number of rows of words that the records have.
     pub words: u64,
-    /// Parts.
+    /// Number of parts.
     pub parts: u64,
     /// For each sort, its number of faults; empty if there are no faults.
     pub counts: BTreeMap<FaultSort, u64>,

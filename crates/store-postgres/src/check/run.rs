@@ -26,8 +26,8 @@ const PAGE_MAX: usize = 500;
 /// Approximate number of bytes of the records that are read at a time.
 const PAGE_BYTES: usize = 8 << 20;
 
-/// Compares the message of a record with the record's id and other fixed fields. Returns the fault of
-/// the message; `None` if there is none.
+/// Compares the message of a record with the record's id and other fixed fields. Returns the fault
+/// of the message; `None` if there is none.
 pub type MessageCheck<'a> = &'a mut dyn FnMut(&Record<'_>) -> Option<String>;
 
 /// The progress of a check.
@@ -35,14 +35,14 @@ pub type MessageCheck<'a> = &'a mut dyn FnMut(&Record<'_>) -> Option<String>;
 pub struct CheckProgress {
     /// The current work, for people.
     pub what: &'static str,
-    /// Records that are compared.
+    /// Number of records that are compared.
     pub done: u64,
-    /// All records.
+    /// Number of all records.
     pub total: u64,
 }
 
-/// Checks the shelf with this name in the database at `url`, and changes nothing. Servers may write to
-/// the shelf meanwhile, and the database may be a replica.
+/// Checks the shelf with this name in the database at `url`, and changes nothing. Servers may write
+/// to the shelf meanwhile, and the database may be a replica.
 pub fn check(
     url: &str,
     shelf: &str,
@@ -132,8 +132,8 @@ struct RecordComparison<'a> {
 type CheckedPage = (Vec<ExpectedRecord>, PageRows, Vec<DatabaseFault>);
 
 impl RecordComparison<'_> {
-    /// Compares a page of records. Without a snapshot, a page with faults is compared again while no
-    /// process can commit, because a commit may have changed the rows between two statements.
+    /// Compares a page of records. Without a snapshot, a page with faults is compared again while
+    /// no process can commit, because a commit may have changed the rows between two statements.
     fn page(&mut self, rows: &[Row]) -> Result<CheckedPage, StatementError> {
         let page = self.compare(rows)?;
         if page.2.is_empty() || self.steps.is_snapshot() {

@@ -8,9 +8,9 @@ use super::report::{DatabaseCheck, DatabaseFault, FaultSort};
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// Maximum number of listed values with a count of their own, and of labels of damaged records. If
-/// there are more values, only the sum of all numbers is compared; if there are more labels of
-/// damaged records, the numbers are not compared.
+/// Maximum number of listed values that are counted one by one, and maximum number of labels of
+/// damaged records. If there are more values, only the sum of all numbers is compared; if there are
+/// more labels of damaged records, the numbers are not compared.
 const VALUES_MAX: usize = 1 << 21;
 /// Number of values that one statement reads.
 const PAGE: usize = 10_000;
@@ -43,7 +43,8 @@ pub(super) struct RecordTally {
     last: i64,
     /// For each listed value, its number of records; empty if there are too many values.
     values: HashMap<i64, i64>,
-    /// The same for all labels of damaged records, which may be listed; empty if there are too many.
+    /// The same for all labels of damaged records, which may be listed; empty if there are too
+    /// many.
     damaged: HashMap<i64, i64>,
     /// The sum of the numbers of `values`.
     sum: i64,

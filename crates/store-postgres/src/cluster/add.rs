@@ -132,7 +132,7 @@ fn arrive(
     Err(fault.into())
 }
 
-/// Returns the facts of a node on which the database is missing.
+/// Returns the settings and the state of the node if the database is missing there.
 fn find_missing_database(
     coordinator: &Coordinator,
     session: &mut DatabaseSession,

@@ -126,11 +126,11 @@ pub struct MoveProgress {
     pub to: NodeAddress,
     /// Size of this group in bytes.
     pub bytes: u64,
-    /// Bytes of this group that have arrived at the new node.
+    /// Number of bytes of this group that have arrived at the new node.
     pub bytes_arrived: u64,
-    /// Bytes of all moves.
+    /// Number of bytes that all moves copy.
     pub total_bytes: u64,
-    /// Bytes that have arrived at the new nodes, over all moves.
+    /// Number of bytes that have arrived at the new nodes, over all moves.
     pub total_arrived: u64,
     /// The phase that Citus reports for the move: `Copying Data`, `Catching Up`, …
     pub phase: String,

@@ -34,7 +34,7 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// Reads the facts of a node.
+    /// Reads the settings and the state of a node.
     pub(crate) fn read(session: &mut DatabaseSession) -> Result<Self, StatementError> {
         let rows = session.query_once(
             "SELECT current_setting('server_version'), \

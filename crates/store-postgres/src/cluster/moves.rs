@@ -32,7 +32,7 @@ const PLANS_MAX: usize = 10;
 /// How many groups of shards were moved, and their size.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MoveTotals {
-    /// Groups of shards.
+    /// Number of groups of shards.
     pub moves: usize,
     /// The size of these groups before they were moved.
     pub bytes: u64,

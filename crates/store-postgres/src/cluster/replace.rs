@@ -151,7 +151,7 @@ fn is_done(
 }
 
 /// Queries the standby, and at the same time tries to reach the lost worker, from here and from the
-/// coordinator. Returns how the lost worker was reached, if at all, and the standby's facts.
+/// coordinator. Returns how the lost worker was reached, if at all, and the standby's state.
 fn ask_both(
     coordinator: &Coordinator,
     dead: &NodeAddress,

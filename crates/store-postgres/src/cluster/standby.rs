@@ -21,11 +21,11 @@ pub struct StandbyState {
     pub state: String,
     /// `sync`, `quorum`, `potential` or `async`.
     pub sync: String,
-    /// Bytes of the primary's log that are not durable on the standby yet. If the primary were
-    /// lost, these bytes would be lost, too.
+    /// Number of bytes of the primary's log that are not durable on the standby yet. If the primary
+    /// were lost, these bytes would be lost, too.
     pub behind_bytes: u64,
-    /// Bytes of the log that the standby has not applied yet. A promotion waits until they are
-    /// applied.
+    /// Number of bytes of the log that the standby has not applied yet. A promotion waits until
+    /// they are applied.
     pub replay_bytes: u64,
     /// Recent delay in seconds from a commit until the standby has applied the commit; `None` while
     /// nothing is written.
@@ -51,7 +51,7 @@ pub struct WalSlot {
     pub name: String,
     /// Whether a standby uses the slot.
     pub is_active: bool,
-    /// Bytes of the log that the node keeps because of the slot.
+    /// Number of bytes of the log that the node keeps because of the slot.
     pub kept_bytes: u64,
 }
 

@@ -71,7 +71,7 @@ pub struct RunningMove {
     pub to: Option<NodeAddress>,
     /// Size of the shards.
     pub bytes: u64,
-    /// Bytes that have arrived.
+    /// Number of bytes that have arrived.
     pub bytes_arrived: u64,
     /// The phase that Citus reports for the move.
     pub phase: String,

@@ -35,7 +35,8 @@ impl ClusterWork<'_> {
         if self.is_stopped() { Err(ClusterError::Interrupted) } else { Ok(()) }
     }
 
-    /// Does a step and reports the step. In a dry run, only reports the step and returns `None`.
+    /// Carries out a step, and reports the step. In a dry run, only reports the step and returns
+    /// `None`.
     pub(crate) fn step<T>(
         &mut self,
         name: &'static str,

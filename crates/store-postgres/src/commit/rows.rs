@@ -47,7 +47,7 @@ pub(crate) struct RowEncoder<'a, F> {
     forbidding: ForbidColumns<'a>,
     values: ValueTally,
     ended: bool,
-    /// Bytes encoded so far.
+    /// Number of bytes encoded so far.
     bytes: usize,
     format: PhantomData<F>,
 }

@@ -15,7 +15,7 @@ use crate::statement::StatementForm;
 use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 
-/// The facts of a layout that are needed to open a shelf.
+/// The properties of a layout that are needed to open a shelf.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayoutFacts {
     /// Whether the tables are distributed over the workers of a Citus cluster.
@@ -29,7 +29,7 @@ pub(crate) struct LayoutFacts {
 /// A layout of a shelf's tables. The layout is chosen once, when a shelf is opened. Statements name
 /// tables without a schema; the session's search path determines the schema.
 pub(crate) trait Layout: Send + Sync {
-    /// The facts that are needed to open a shelf.
+    /// Returns the properties that are needed to open a shelf.
     fn facts(&self) -> LayoutFacts;
 
     /// The settings of every session, with their values.

@@ -9,7 +9,8 @@ use crate::citus::{CitusLayout, CitusStatement, ValueCount, WindowForm, WindowTa
 use crate::plain::{PlainLayout, PlainStatement, part_sql};
 use crate::statement::StatementForm;
 
-/// The statements of a layout, and its other texts with their names.
+/// The SQL of a layout that the snapshot lists with names: its statements, and SQL texts that are
+/// not statements of their own.
 struct LayoutTexts {
     statements: Vec<(String, StatementForm)>,
     others: Vec<(String, String)>,

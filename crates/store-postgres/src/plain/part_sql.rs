@@ -43,8 +43,8 @@ pub(crate) fn make_word_tables(number: u64, start: i64, stop: i64) -> Vec<String
     ["word", "worded"].map(make).into()
 }
 
-/// Returns a statement that counts at most $2 records of a part that have kinds of $1, and the rows
-/// of these records, including the rows of their labels and words.
+/// Returns a statement that counts the records of a part whose kinds are in $1, at most $2 records.
+/// It also counts the rows of these records, including the rows of their labels and words.
 pub(crate) fn count_spared(number: i64) -> String {
     format!(
         "SELECT count(*), coalesce(sum(1 + cardinality(r.terms) + coalesce((SELECT \

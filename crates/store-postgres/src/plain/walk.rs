@@ -271,8 +271,9 @@ impl IndexWalk {
         }
     }
 
-    /// Adds these rows to their ranges, without rows of other authors. Returns the number of rows
-    /// of each range.
+    /// Adds each row to its range. If the query names authors, a row of another author is not added
+    /// to a range by kind or by time. Returns how many rows each range got from the database,
+    /// including the rows that were not added.
     fn add_rows(&mut self, asked: &SqlQuery, due: &[usize], rows: &[Row]) -> Vec<usize> {
         let mut counts = vec![0_usize; due.len()];
         let order = asked.query.order;

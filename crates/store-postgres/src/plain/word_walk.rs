@@ -67,7 +67,7 @@ struct WordRange {
 struct WordRow {
     time: i64,
     mark: i64,
-    /// Upper bound for the sum of the record's classes.
+    /// Upper bound for the sum of the classes that the query's words have in the record.
     points: u32,
     has_all: bool,
 }
@@ -289,7 +289,7 @@ impl WordWalk {
         Ok(())
     }
 
-    /// Returns an upper bound for the sum of a record's classes.
+    /// Returns an upper bound for the sum of the classes that the query's words have in a record.
     fn points(&self, asked: &SqlQuery, mark: i64, cuts: &[Option<i32>]) -> u32 {
         let Some(bound) = &asked.rank else { return 0 };
         let mut classes = vec![u32::from(CLASS_MAX); bound.words().term_count()];

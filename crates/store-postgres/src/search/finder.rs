@@ -16,10 +16,11 @@ use crate::error::StatementError;
 use crate::session::DatabaseSession;
 use crate::time::{IndexKey, from_db};
 
-/// Bytes of fetched records that every search may keep from one slice to the next. All other
-/// records are fetched again.
+/// Number of bytes of fetched records that every search may keep from one slice to the next. All
+/// other records are fetched again.
 const KEPT_BYTES: usize = 64 << 10;
-/// Bytes of fetched records that a search may keep if it gets a permit from [`SearchState::room`].
+/// Number of bytes of fetched records that a search may keep if it gets a permit from
+/// [`SearchState::room`].
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// A search that runs on sessions that its caller passes.

@@ -49,10 +49,10 @@ struct Generations {
     era: u64,
     young: Generation,
     old: Generation,
-    /// Bytes of the younger generation.
+    /// Total size of the records of the younger generation, in bytes.
     bytes: usize,
-    /// For each of [`KEY_SETS`] sets of keys, the number of the last put of a key of the set; empty
-    /// before the first put.
+    /// For each of [`KEY_SETS`] sets of keys, the number of the last put whose key is in the set;
+    /// empty before the first put.
     ///
     /// A search that sees this number has read the latest record of each key of the set. Any other
     /// search may have read earlier records, so it must not cache a record of the set. The numbers

@@ -9,8 +9,8 @@ use super::recent::RecentRecords;
 use crate::citus::RecordDensity;
 use crate::parts::Parts;
 
-/// Bytes of fetched records that all searches together may keep from one slice to the next, beyond
-/// the bytes that each search may always keep.
+/// Number of bytes of fetched records that all searches together may keep from one slice to the
+/// next, beyond the bytes that each search may always keep.
 const KEPT_ALL_BYTES: usize = 64 << 20;
 
 /// The state that the searches of a shelf share.

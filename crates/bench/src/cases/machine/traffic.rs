@@ -20,11 +20,11 @@ const ENCRYPTION: [u32; 2] = [80_877_103, 80_877_104];
 /// Counts of the traffic of all connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::cases) struct TrafficCounts {
-    /// Bytes from the server.
+    /// Number of bytes from the server.
     pub(in crate::cases) received_bytes: u64,
-    /// Bytes to the server.
+    /// Number of bytes to the server.
     pub(in crate::cases) sent_bytes: u64,
-    /// Statements that were run: Query and Execute messages.
+    /// Number of statements that were run: Query and Execute messages.
     pub(in crate::cases) statements: u64,
     /// How many times the client began to send: once at the start, and once after each answer.
     pub(in crate::cases) round_trips: u64,
@@ -177,7 +177,7 @@ struct FrontendMessages {
     begun: bool,
     /// The part of a message's head that has been read.
     head: Vec<u8>,
-    /// Bytes of the current message that are still to be skipped.
+    /// Number of bytes of the current message that are still to be skipped.
     rest: usize,
 }
 

@@ -64,8 +64,8 @@ impl ShelfCheck<'_> {
         let deletes = &self.deletes;
         let id = (entry.number, entry.generation);
         let mut lost_parts = Vec::new();
-        // A record that no segment covers is found through the head that every start builds from
-        // its log.
+        // If no segment covers this log, each start of the server indexes the log's records in a
+        // head. Build the same head here, to check what a reader would find.
         let is_sealed = self.manifest.is_sealed(entry.number);
         let mut head =
             (!is_sealed).then(|| OpenLog::new(self.disk, self.dir, id, self.terms.clone()));

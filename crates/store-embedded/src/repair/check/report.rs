@@ -29,15 +29,16 @@ impl fmt::Display for FileFault {
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Live records.
+    /// Number of live records.
     pub records: u64,
-    /// Deleted records that still take disk space.
+    /// Number of deleted records that still take disk space.
     pub dead: u64,
-    /// Segments.
+    /// Number of segments.
     pub segments: u64,
-    /// Logs.
+    /// Number of logs.
     pub logs: u64,
-    /// Bytes of an unfinished batch at the end of the last log, which the next start cuts off.
+    /// Number of bytes of an unfinished batch at the end of the last log, which the next start cuts
+    /// off.
     pub torn_bytes: u64,
     /// The faults that were found; empty if there are none.
     pub faults: Vec<FileFault>,

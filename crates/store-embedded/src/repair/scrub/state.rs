@@ -21,7 +21,7 @@ pub(super) struct ScrubRun {
     pub(super) place: Option<ScrubPlace>,
     /// Whether the pass began with the first log.
     is_whole: bool,
-    /// Faults found in this pass.
+    /// Number of faults found in this pass.
     pub(super) faults: u64,
 }
 
