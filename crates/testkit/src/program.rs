@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn a_panic_in_a_log_fails_the_test_that_started_the_process() {
         let said = "thread 'main' panicked at src/main.rs:1:1:";
-        for end in ["exit 0", "sleep 100"] {
+        for end in ["exit 0", "exec sleep 100"] {
             let failed = std::panic::catch_unwind(|| {
                 let mut process = shell(&format!("echo \"{said}\" >&2; {end}")).spawn().unwrap();
                 process.wait_for_log("panicked");
