@@ -13,6 +13,7 @@ mod fleet;
 #[path = "../fuzz/src/lib.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod fuzz;
+mod go_program;
 mod house;
 mod moving;
 mod nostr;

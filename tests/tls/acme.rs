@@ -1,14 +1,12 @@
 //! A certificate that the server orders from Pebble, the ACME server with which Let's Encrypt tests
-//! clients. Pebble's own DNS server leads every name to this machine. The test installs both programs
-//! from Go's module proxy, below the target directory. If the installation fails, the test prints a
-//! line and ends.
+//! clients. Pebble's own DNS server leads every name to this machine. If Pebble cannot be
+//! installed, the test prints a line and ends.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use hark_server::tls::PresentedCertificate;
 use hark_testkit::clock::now_s;
@@ -16,39 +14,15 @@ use hark_testkit::folder::Folder;
 use hark_testkit::http::{HttpReply, HttpRequest, metric};
 use hark_testkit::server::{Server, free_port};
 use hark_testkit::skipped::skip;
-use hark_testkit::wait::{PATIENCE, holds_within, until};
+use hark_testkit::wait::{PATIENCE, until};
 use serde_json::json;
 
 use super::Authority;
+use crate::go_program::go_program;
 use crate::served::Place;
 
-/// The programs, and the version that is installed.
-const PROGRAMS: [&str; 2] = ["pebble", "pebble-challtestsrv"];
-const MODULE: &str = "github.com/letsencrypt/pebble/v2/cmd";
-const VERSION: &str = "v2.10.3";
-/// Downloading and building takes a few minutes at most.
-const INSTALL_MAX: Duration = Duration::from_mins(10);
 /// The name of the relay.
 const NAME: &str = "relay.example";
-
-/// Installs the programs if they are missing, and returns their folder. `None` if the installation
-/// fails.
-fn installed() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pebble");
-    let bin = folder.join("bin");
-    let are_there = || PROGRAMS.iter().all(|program| bin.join(program).exists());
-    if are_there() {
-        return Some(bin);
-    }
-    let mut install = Command::new("go");
-    install.arg("install").args(PROGRAMS.map(|program| format!("{MODULE}/{program}@{VERSION}")));
-    install.env("GOBIN", &bin).env("GOFLAGS", "-modcacherw");
-    install.env("GOMODCACHE", folder.join("mod")).env("GOCACHE", folder.join("cache"));
-    install.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut installing = Process(install.spawn().ok()?);
-    holds_within(INSTALL_MAX, || installing.0.try_wait().is_ok_and(|ended| ended.is_some()));
-    are_there().then_some(bin)
-}
 
 /// A running program. Dropping the value kills the program.
 struct Process(Child);
@@ -123,7 +97,7 @@ fn metrics(address: &str) -> io::Result<(String, PresentedCertificate)> {
 
 #[test]
 fn a_certificate_is_ordered_and_is_there_after_a_takeover() {
-    let Some(bin) = installed() else {
+    let Some(bin) = go_program("pebble") else {
         skip("Pebble cannot be installed, which takes Go and its module proxy");
         return;
     };

@@ -1,12 +1,10 @@
-//! A real client: wnode, the Whisper node of go-ethereum 1.9.20, the last version with Whisper. The
-//! test installs wnode from Go's module proxy, below the target directory. If the installation
-//! fails, the test prints a line and ends.
+//! A real client: wnode, the Whisper node of go-ethereum 1.9.20, the last version with Whisper. If
+//! wnode cannot be installed, the test prints a line and ends.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use hark_testkit::clock::now_s;
 use hark_testkit::skipped::skip;
@@ -14,37 +12,7 @@ use hark_testkit::wait::until;
 use parking_lot::Mutex;
 
 use super::MailNode;
-
-const PACKAGE: &str = "github.com/ethereum/go-ethereum/cmd/wnode@v1.9.20";
-/// Downloading and building takes a few minutes at most.
-const INSTALL_MAX: Duration = Duration::from_mins(10);
-
-/// Installs the program if it is missing. `None` if the installation fails.
-fn installed() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wnode");
-    let program = folder.join("bin/wnode");
-    if program.exists() {
-        return Some(program);
-    }
-    let mut install = Command::new("go");
-    // go-ethereum's memory profiler refers to a private part of Go's runtime.
-    install.args(["install", "-ldflags=-checklinkname=0", PACKAGE]);
-    install.env("GOBIN", folder.join("bin")).env("GOFLAGS", "-modcacherw");
-    install.env("GOMODCACHE", folder.join("mod")).env("GOCACHE", folder.join("cache"));
-    install.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut installing = install.spawn().ok()?;
-    let began = Instant::now();
-    while installing.try_wait().ok()?.is_none() {
-        if began.elapsed() > INSTALL_MAX {
-            // The process may have ended by itself.
-            let _ = installing.kill();
-            let _ = installing.wait();
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    program.exists().then_some(program)
-}
+use crate::go_program::go_program;
 
 /// A connected wnode.
 struct Wnode {
@@ -92,10 +60,11 @@ impl Drop for Wnode {
 
 #[test]
 fn wnode_posts_messages_and_gets_all_back_after_they_expired() {
-    let Some(program) = installed() else {
+    let Some(folder) = go_program("wnode") else {
         skip("wnode cannot be installed, which takes Go and its module proxy");
         return;
     };
+    let program = folder.join("wnode");
     let node = MailNode::start("wnode", &[("pow_min", "0.2"), ("password", "wwww")]);
     let began = now_s();
     let mut poster = Wnode::start(&program, &node, &["-ttl", "3", "-work", "2"]);
