@@ -86,13 +86,13 @@ fn agree(name: &str, database: Database<'static>, flavour: Flavour, size: Size) 
 
 #[test]
 fn postgres_answers_like_the_model_for_nostr() {
-    let size = Size { records: 9_000, queries: 14_000, disturbances: 20 };
+    let size = Size { records: 9_000, queries: 14_000, disturbances: 20 }.of_this_run();
     postgres("contract nostr", Flavour::Nostr, size);
 }
 
 #[test]
 fn postgres_answers_like_the_model_for_labels_and_nanoseconds() {
-    let size = Size { records: 4_000, queries: 7_000, disturbances: 10 };
+    let size = Size { records: 4_000, queries: 7_000, disturbances: 10 }.of_this_run();
     postgres("contract labels", Flavour::Labels, size);
 }
 
@@ -127,12 +127,12 @@ fn citus(name: &str, flavour: Flavour, size: Size) {
 
 #[test]
 fn citus_answers_like_the_model_for_nostr() {
-    let size = Size { records: 5_000, queries: 7_000, disturbances: 10 };
+    let size = Size { records: 5_000, queries: 7_000, disturbances: 10 }.of_this_run();
     citus("contract nostr on Citus", Flavour::Nostr, size);
 }
 
 #[test]
 fn citus_answers_like_the_model_for_labels_and_nanoseconds() {
-    let size = Size { records: 3_000, queries: 4_000, disturbances: 8 };
+    let size = Size { records: 3_000, queries: 4_000, disturbances: 8 }.of_this_run();
     citus("contract labels on Citus", Flavour::Labels, size);
 }

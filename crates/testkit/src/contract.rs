@@ -15,6 +15,7 @@ use hark_networks::nostr::rules::NostrRules;
 use hark_words::SearchText;
 
 use crate::random::{Flavour, Random, World};
+use crate::runs::is_long;
 use crate::sentences::{SENTENCE, SENTENCES};
 
 /// A store under test, and the disturbances that it must survive.
@@ -35,6 +36,17 @@ pub struct Size {
     pub queries: usize,
     /// Number of disturbances, spread evenly over the records.
     pub disturbances: usize,
+}
+
+impl Size {
+    /// The same size in a long run. Otherwise, a part of it, which still seals and merges often.
+    pub fn of_this_run(self) -> Self {
+        if is_long() {
+            return self;
+        }
+        let Self { records, queries, disturbances } = self;
+        Self { records: records / 2, queries: queries / 3, disturbances: disturbances / 2 }
+    }
 }
 
 /// How many items were compared.
