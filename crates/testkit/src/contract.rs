@@ -40,6 +40,7 @@ pub struct Size {
 
 impl Size {
     /// The same size in a long run. Otherwise, a part of it, which still seals and merges often.
+    #[must_use]
     pub fn of_this_run(self) -> Self {
         if is_long() {
             return self;
