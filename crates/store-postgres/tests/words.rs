@@ -55,7 +55,7 @@ impl Subject for WordShelf {
 #[test]
 fn postgres_finds_words_like_the_model() {
     let seed = seed_or(20_261_123);
-    let size = Size { records: 4_000, queries: 5_000, disturbances: 24 };
+    let size = Size { records: 4_000, queries: 5_000, disturbances: 24 }.of_this_run();
     let mut shelf = WordShelf::new("words");
     let compared = run_with_words(&mut shelf, seed, size);
     println!("seed {seed}: {compared:?}, {:?}", shelf.postgres().stats());
@@ -65,7 +65,7 @@ fn postgres_finds_words_like_the_model() {
 #[test]
 fn postgres_finds_words_like_the_model_from_the_index_alone() {
     let seed = seed_or(20_261_124);
-    let size = Size { records: 3_000, queries: 6_000, disturbances: 0 };
+    let size = Size { records: 3_000, queries: 6_000, disturbances: 0 }.of_this_run();
     let mut shelf = WordShelf::new("words indexed");
     let compared = run_with_words(&mut shelf, seed, size);
     println!("seed {seed}: {compared:?}");
