@@ -62,7 +62,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "connections_max" postgres.connections_max [1, 1_000]: "Maximum number of connections for questions to the primary; a replica gets the same number. Two further\nconnections are for writes, and for notifications of other servers' writes.";
             // The timeout also bounds the statements of a commit, which takes some 100 ms on a busy
             // disk. The database stores the timeout as a signed 32-bit integer.
-            "statement_timeout_ms" postgres.statement_timeout [1_000, 2_147_483_647]: "Maximum duration of a statement in milliseconds. A question with a longer statement is answered with an error.";
+            "statement_timeout_ms" postgres.statement_timeout [1_000, 2_147_483_647]: "Maximum time in milliseconds that Hark waits for the database: for one statement, and for all statements together that\na question needs for its next results. A batch of events may take twice as long. Then the answer is an error.";
             "part_days" postgres.part_days [1, DAYS]: "Days that one part of the tables covers. The number is fixed when the tables are created.";
             "shards" postgres.shards [1, 64_000]: "Number of shards of each table if the database is a Citus cluster, whose tables have no parts. The number is\nfixed when the tables are created: choose several shards for each worker that there will ever be. A question\nthat is not for single authors, ids or tags is sent to every shard.";
             "migrate" postgres.migrate: "Whether `hark serve` applies missing migrations to the tables at its start. If not, `hark migrate up` applies\nthe missing migrations.";

@@ -38,7 +38,7 @@ fn a_database_that_stops_and_starts_shows_without_any_traffic() {
     // A database that hangs does not close connections.
     cluster.pause();
     let body = wait_for_health(&server.address, 503);
-    assert!(body.contains("no answer for 10 s"), "{body}");
+    assert!(body.contains("the database did not answer within 10 s"), "{body}");
     cluster.resume();
     assert!(wait_for_health(&server.address, 200).starts_with("ok\n"));
     // A server on a database has its own statistics and reloads its configuration.

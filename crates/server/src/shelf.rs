@@ -277,7 +277,8 @@ impl Shelf {
             return Some(format!("the last {} were not kept: {reason}", self.records()));
         }
         let stuck = counters.committing_for().filter(|time| *time > COMMIT_MAX)?;
-        Some(format!("the disk has not finished a write for {} s", stuck.as_secs()))
+        let (medium, stuck_s) = (self.store.medium(), stuck.as_secs());
+        Some(format!("{medium} has not finished a write for {stuck_s} s"))
     }
 }
 

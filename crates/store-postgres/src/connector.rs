@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 
@@ -17,6 +18,9 @@ const NODE_ANSWERS: Duration = Duration::from_secs(5);
 /// A node's connection counts as lost if a probe has no answer within this time.
 const NODE_LOST: Duration = Duration::from_mins(1);
 
+/// Minimum of [`Connector::probe_max`].
+const PROBE_MIN: Duration = Duration::from_secs(1);
+
 /// Opens sessions.
 #[derive(Clone)]
 pub(crate) struct Connector {
@@ -25,7 +29,10 @@ pub(crate) struct Connector {
     settings: String,
     /// The schema in which tables are looked up; `None` for the database's default.
     schema: Option<String>,
+    /// Time limit of a round trip, and of opening a session.
     timeout: Duration,
+    /// How long opening the last session took, in milliseconds.
+    opened_in: Arc<AtomicU64>,
     /// All sessions share this value.
     pub(crate) statement_times: Arc<StatementTimes>,
 }
@@ -33,6 +40,9 @@ pub(crate) struct Connector {
 impl Connector {
     /// Makes a connector for the database at `url`. Each session gets these settings, and uses the
     /// tables of `schema`.
+    ///
+    /// Hark waits at most `statement_timeout` for a statement. The database itself ends a statement
+    /// a little earlier, so a session whose statement was slow can be used again.
     pub(crate) fn new(
         url: &str,
         schema: &str,
@@ -41,18 +51,19 @@ impl Connector {
         settings: &'static [(&'static str, &'static str)],
     ) -> Result<Self, AddressError> {
         let mut address = DatabaseAddress::read(url)?;
+        let hosts = u32::try_from(address.hosts().count()).unwrap_or(u32::MAX);
         let config = &mut address.config;
         let path = std::iter::once(("search_path", schema));
-        let settings = set(path.chain(settings.iter().copied()), statement_timeout);
-        config.connect_timeout(connect_timeout);
+        let settings = set(path.chain(settings.iter().copied()), statement_timeout / 10 * 9);
+        // If some hosts are down, there is still time for the others.
+        config.connect_timeout(connect_timeout.min(statement_timeout / hosts.saturating_add(1)));
         config.keepalives_idle(Duration::from_secs(30));
         config.tcp_user_timeout(statement_timeout);
         if config.get_application_name().is_none() {
             config.application_name("hark");
         }
-        let timeout = statement_timeout + Duration::from_secs(5);
         let schema = Some(schema.to_owned());
-        Ok(Self { address, settings, schema, timeout, statement_times: Arc::default() })
+        Ok(Self::with(address, settings, schema, statement_timeout))
     }
 
     /// Makes a connector for a node of a cluster. Its statements need no schema and take at most
@@ -67,8 +78,17 @@ impl Connector {
         if config.get_application_name().is_none() {
             config.application_name("hark");
         }
-        let timeout = limit.saturating_add(Duration::from_secs(5));
-        Self { address, settings, schema: None, timeout, statement_times: Arc::default() }
+        Self::with(address, settings, None, limit.saturating_add(Duration::from_secs(5)))
+    }
+
+    fn with(
+        address: DatabaseAddress,
+        settings: String,
+        schema: Option<String>,
+        timeout: Duration,
+    ) -> Self {
+        let (opened_in, statement_times) = (Arc::default(), Arc::default());
+        Self { address, settings, schema, timeout, opened_in, statement_times }
     }
 
     /// Opens a session.
@@ -80,6 +100,7 @@ impl Connector {
     /// caller: it accepts connections but does not answer.
     pub(crate) fn open_within(&self, limit: Duration) -> Result<DatabaseSession, StatementError> {
         let runtime = ConnectionRuntime::new()?;
+        let started = Instant::now();
         let opening = async {
             let (client, connection) = self.address.connect().await?;
             // The task ends together with the session. The thread that waits for a result receives
@@ -89,10 +110,28 @@ impl Connector {
             Ok::<_, StatementError>((client, mark))
         };
         let opened = runtime.wait(async { tokio::time::timeout(limit, opening).await })?;
-        let late = |_| StatementError::Away("no answer came".into());
-        let (client, mark) = opened.map_err(late)??;
+        let (client, mark) = opened.map_err(|_| StatementError::Late(limit))??;
+        self.note_opened(started);
         let times = Arc::clone(&self.statement_times);
         Ok(DatabaseSession::new(client, mark, runtime, self.timeout, times))
+    }
+
+    /// Notes that a session was opened, whose opening began at `started`.
+    pub(crate) fn note_opened(&self, started: Instant) {
+        let time = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.opened_in.store(time, Ordering::Relaxed);
+    }
+
+    /// Time limit of an attempt to open a session while the database does not answer. It is short,
+    /// because packets that were lost on a connection are sent again only after growing pauses.
+    pub(crate) fn probe_max(&self) -> Duration {
+        let usual = Duration::from_millis(self.opened_in.load(Ordering::Relaxed));
+        usual.saturating_mul(4).max(PROBE_MIN).min(self.timeout / 2)
+    }
+
+    /// Time limit of a round trip, and of opening a session.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Sets the settings of a session, and checks that they are in effect, before any other

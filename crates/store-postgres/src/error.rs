@@ -1,5 +1,9 @@
 //! Why a statement failed.
 
+use std::time::Duration;
+
+use hark_archive::SearchError;
+
 use crate::address::{ConnectError, with_cause};
 
 /// Why a statement failed.
@@ -9,6 +13,10 @@ pub(crate) enum StatementError {
     /// it may or may not have been executed.
     #[error("the database is away: {0}")]
     Away(String),
+    /// The database has not answered within this time. The connection is closed. If a statement was
+    /// in progress, it may still be executed.
+    #[error("the database did not answer within {} s", .0.as_secs_f64())]
+    Late(Duration),
     /// The database refused the statement.
     #[error("the database refused: {0}")]
     Refused(String),
@@ -58,7 +66,19 @@ impl StatementError {
         }
     }
 
+    /// Whether the session cannot be used any longer.
     pub(crate) fn is_away(&self) -> bool {
-        matches!(self, Self::Away(_))
+        matches!(self, Self::Away(_) | Self::Late(_))
+    }
+
+    pub(crate) fn is_late(&self) -> bool {
+        matches!(self, Self::Late(_))
+    }
+}
+
+impl From<StatementError> for SearchError {
+    fn from(fault: StatementError) -> Self {
+        let words = fault.to_string();
+        if fault.is_late() { Self::Late(words) } else { Self::Failed(words) }
     }
 }

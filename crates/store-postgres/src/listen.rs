@@ -5,7 +5,7 @@
 
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::poll_fn;
 use hark_archive::store::NumberedRecord;
@@ -23,8 +23,6 @@ use crate::waiting::ConnectionRuntime;
 /// Interval at which two conditions are checked: whether the store still exists, and whether a
 /// notification was missed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Time limit for the database to answer the second check.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Wait before reconnecting after a lost connection.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -79,6 +77,7 @@ pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str, wake: &mut (dyn Fn(
             if let Some(inner) = inner.upgrade() {
                 // Without notifications, this process would not learn of a new writer.
                 inner.others.note(true);
+                inner.pool.note(&fault);
                 *inner.away.lock() = Some(fault.to_string());
             }
             std::thread::sleep(RETRY);
@@ -93,8 +92,9 @@ async fn listen(
     wake: &mut (dyn Fn() + Send),
 ) -> Result<(), StatementError> {
     let failed = |error: tokio_postgres::Error| StatementError::new(&error);
+    let (limit, started) = (door.timeout(), Instant::now());
     let connecting = async { Ok(door.address().connect().await?) };
-    let (client, mut connection) = in_time(connecting).await?;
+    let (client, mut connection) = in_time(limit, connecting).await?;
     let (said, mut notices) = tokio::sync::mpsc::channel(1_024);
     let driven = tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
@@ -110,9 +110,10 @@ async fn listen(
             }
         }
     });
-    in_time(door.prepare(&client)).await?;
+    in_time(limit, door.prepare(&client)).await?;
+    door.note_opened(started);
     let listening = format!("LISTEN {schema}");
-    in_time(async { client.batch_execute(&listening).await.map_err(failed) }).await?;
+    in_time(limit, async { client.batch_execute(&listening).await.map_err(failed) }).await?;
     if let Some(inner) = inner.upgrade() {
         *inner.away.lock() = None;
         // Other processes may have deleted records before LISTEN was in effect.
@@ -162,7 +163,7 @@ async fn note_commit(
         inner.forget_known();
     }
     if said.parts != inner.parts().version {
-        let rows = query(client, SharedStatement::Parts.text(), &[]).await?;
+        let rows = query(inner, client, SharedStatement::Parts.text(), &[]).await?;
         inner.set_parts(Parts::of(&rows, said.parts));
     }
     let position = inner.current.now();
@@ -174,7 +175,7 @@ async fn note_commit(
 async fn poll_news(inner: &PostgresState, client: &Client) -> Result<bool, StatementError> {
     let state = format!("SELECT line, seq, {} FROM state", others::counted());
     let own = inner.writer_process.load(Ordering::Relaxed);
-    let rows = query(client, &state, &[&own]).await?;
+    let rows = query(inner, client, &state, &[&own]).await?;
     if let Some(row) = rows.first() {
         inner.others.note(row.get::<_, i64>(2) > 0);
     }
@@ -189,21 +190,23 @@ async fn poll_news(inner: &PostgresState, client: &Client) -> Result<bool, State
 
 /// Executes a query, with a time limit.
 async fn query(
+    inner: &PostgresState,
     client: &Client,
     text: &str,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Row>, StatementError> {
     let failed = |error: tokio_postgres::Error| StatementError::new(&error);
-    in_time(async { client.query(text, values).await.map_err(failed) }).await
+    let answer = async { client.query(text, values).await.map_err(failed) };
+    in_time(inner.pool.door().timeout(), answer).await
 }
 
 /// Waits for an answer of the database with a time limit, because a machine that hangs does not
 /// close its connections.
 async fn in_time<T>(
+    limit: Duration,
     answer: impl Future<Output = Result<T, StatementError>>,
 ) -> Result<T, StatementError> {
-    let late = |_| StatementError::Away(format!("no answer for {} s", ANSWER_MAX.as_secs()));
-    tokio::time::timeout(ANSWER_MAX, answer).await.map_err(late)?
+    tokio::time::timeout(limit, answer).await.map_err(|_| StatementError::Late(limit))?
 }
 
 /// Reads the next puts of other processes, in order.

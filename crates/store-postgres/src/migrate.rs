@@ -1,12 +1,17 @@
 //! The migrations of a shelf's schema: SQL files. Each is applied once, in order, by one process at
 //! a time.
 
+use std::time::Duration;
+
 use sha2::{Digest as _, Sha256};
 
 use crate::error::StatementError;
 use crate::layout::Layout;
 use crate::session::DatabaseSession;
 use crate::terms::SECRET;
+
+/// Time limit of a migration. The index of a large table takes minutes.
+const MIGRATION_MAX: Duration = Duration::from_mins(10);
 
 /// A migration, and whether it is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,7 +153,7 @@ pub(crate) fn apply(
              INSERT INTO migration (number, name, checksum) VALUES ({number}, '{name}', '\\x{sum}');
              COMMIT"
         );
-        if let Err(fault) = session.batch(&all) {
+        if let Err(fault) = session.batch_within(MIGRATION_MAX, &all) {
             // The rollback fails if the connection is lost. The first fault is more informative
             // than a fault of the rollback.
             let _ = session.batch("ROLLBACK");

@@ -55,7 +55,7 @@ pub enum DatabaseOpenError {
 impl From<StatementError> for DatabaseOpenError {
     fn from(fault: StatementError) -> Self {
         match fault {
-            StatementError::Away(_) => Self::Away(fault.to_string()),
+            StatementError::Away(_) | StatementError::Late(_) => Self::Away(fault.to_string()),
             _ => Self::Database(fault.to_string()),
         }
     }
@@ -102,7 +102,7 @@ pub(crate) fn open(
     let parts = Parts::read(session, version)?;
     let replica = options.read_url.as_ref().map(|url| {
         let replica = self::connector(url, &schema, options, layout)?.noting_in(&connector);
-        let pool = Pool::new(replica, options.pool_max, options.statement_timeout);
+        let pool = Pool::new(replica, options.pool_max);
         Ok::<_, DatabaseOpenError>(Replica::new(pool, &secret))
     });
     let grid = PartGrid {
@@ -112,7 +112,7 @@ pub(crate) fn open(
     };
     let state = PostgresState {
         replica: replica.transpose()?,
-        pool: Pool::new(connector, options.pool_max, options.statement_timeout),
+        pool: Pool::new(connector, options.pool_max),
         layout,
         shelf: properties(rules, terms, options),
         grid: facts.has_parts.then_some(grid),

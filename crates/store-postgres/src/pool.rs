@@ -1,56 +1,14 @@
 //! A pool of a few sessions for queries. Sessions are opened when they are needed. Each is used by
 //! one thread at a time.
 
-use std::time::{Duration, Instant};
-
 use hark_archive::meter::Counter;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::connector::Connector;
+use crate::deadline::Deadline;
 use crate::error::StatementError;
+use crate::gate::{Admission, Attempt, Gate};
 use crate::session::DatabaseSession;
-
-/// Shortest and longest wait between two attempts to reach a database that cannot be reached.
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_LAST: Duration = Duration::from_secs(5);
-
-/// When the next attempt to reach the database is due.
-#[derive(Debug, Default)]
-pub(crate) struct Backoff {
-    next: Option<(Instant, Duration, StatementError)>,
-}
-
-impl Backoff {
-    /// Opens a session. If the next attempt is not due yet, fails at once with the last fault.
-    pub(crate) fn open(&mut self, door: &Connector) -> Result<DatabaseSession, StatementError> {
-        self.ready()?;
-        let opened = door.open();
-        self.note(opened.as_ref().err());
-        opened
-    }
-
-    /// If it is too early for the next attempt, fails with the last fault.
-    fn ready(&self) -> Result<(), StatementError> {
-        match &self.next {
-            Some((next, _, fault)) if Instant::now() < *next => Err(fault.clone()),
-            _ => Ok(()),
-        }
-    }
-
-    /// Notes the result of an attempt.
-    fn note(&mut self, fault: Option<&StatementError>) {
-        let Some(fault) = fault else {
-            self.next = None;
-            return;
-        };
-        // Attempts at the same time count as one attempt.
-        if self.ready().is_ok() {
-            let wait = self.next.as_ref().map_or(RETRY_FIRST, |(_, wait, _)| *wait * 2);
-            let wait = wait.min(RETRY_LAST);
-            self.next = Some((Instant::now() + wait, wait, fault.clone()));
-        }
-    }
-}
 
 /// Counters of a pool's sessions.
 #[derive(Debug, Default)]
@@ -66,8 +24,8 @@ pub(crate) struct PoolCounters {
 pub(crate) struct Pool {
     door: Connector,
     max: usize,
-    wait_max: Duration,
     state: Mutex<PoolState>,
+    /// Notified when a session or a slot is free, and when an attempt to open a session has ended.
     freed: Condvar,
     pub(crate) counters: PoolCounters,
 }
@@ -76,15 +34,14 @@ pub(crate) struct Pool {
 struct PoolState {
     idle: Vec<DatabaseSession>,
     open: usize,
-    backoff: Backoff,
+    gate: Gate,
 }
 
 impl Pool {
-    pub(crate) fn new(door: Connector, max: usize, wait_max: Duration) -> Self {
+    pub(crate) fn new(door: Connector, max: usize) -> Self {
         Self {
             door,
             max: max.max(1),
-            wait_max,
             state: Mutex::default(),
             freed: Condvar::new(),
             counters: PoolCounters::default(),
@@ -95,57 +52,128 @@ impl Pool {
         &self.door
     }
 
-    /// Runs `work`, which must only read, on a session. If an idle session turns out to be lost,
-    /// runs `work` once more on another session.
+    /// Runs `work`, whose statements each have the connector's time limit.
+    /// See [`with_deadline`](Self::with_deadline).
     pub(crate) fn with<T>(
         &self,
+        work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
+        self.with_deadline(None, work)
+    }
+
+    /// Runs `work`, which must only read, on a session. If an idle session turns out to be lost,
+    /// runs `work` once more on another session. `work` is not repeated if it was late, because a
+    /// database that does not answer would be late again.
+    pub(crate) fn with_deadline<T>(
+        &self,
+        deadline: Option<Deadline>,
         mut work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
     ) -> Result<T, StatementError> {
-        let slot = self.take()?;
+        let slot = self.take(deadline)?;
         let was_idle = slot.session.is_some();
-        match slot.run(&mut work) {
-            Err(fault) if fault.is_away() && was_idle => {
+        match slot.run(deadline, &mut work) {
+            Err(fault) if fault.is_away() && !fault.is_late() && was_idle => {
                 // The other idle sessions are probably lost, too.
-                self.forget_idle();
-                self.take()?.run(&mut work)
+                self.forget_idle(self.state.lock());
+                self.take(deadline)?.run(deadline, &mut work)
             }
             result => result,
         }
     }
 
-    fn forget_idle(&self) {
+    /// Opens a session that does not belong to the pool.
+    pub(crate) fn open(&self, deadline: Deadline) -> Result<DatabaseSession, StatementError> {
         let mut state = self.state.lock();
+        let attempt = loop {
+            match state.gate.admit(true, self.door.timeout()) {
+                Admission::Attempt(attempt) => break attempt,
+                Admission::Refused(fault) => return Err(fault),
+                Admission::Wait => self.wait(&mut state, deadline)?,
+            }
+        };
+        drop(state);
+        self.attempt(attempt, Some(deadline))
+    }
+
+    /// Notes a fault. If the database was late, the next session is opened as a probe, and idle
+    /// sessions are closed: their connections may be the cause.
+    pub(crate) fn note(&self, fault: &StatementError) {
+        let mut state = self.state.lock();
+        if fault.is_late() && state.gate.suspect(fault) {
+            self.forget_idle(state);
+        }
+    }
+
+    /// Whether the database accepts connections but does not answer.
+    pub(crate) fn is_late(&self) -> bool {
+        self.state.lock().gate.is_late()
+    }
+
+    fn forget_idle(&self, mut state: MutexGuard<'_, PoolState>) {
         let lost = std::mem::take(&mut state.idle);
         state.open -= lost.len();
         self.counters.open.sub(lost.len() as u64);
         // The sessions are closed after the lock is released.
         drop(state);
+        self.freed.notify_all();
     }
 
-    fn slot(&self, session: Option<DatabaseSession>) -> PoolSlot<'_> {
-        PoolSlot { pool: self, session, is_used: false, is_sound: true }
+    fn slot(&self, session: Option<DatabaseSession>, attempt: Attempt) -> PoolSlot<'_> {
+        PoolSlot { pool: self, session, attempt, is_used: false, is_sound: true }
     }
 
-    /// Returns a slot with an idle session; if no session is idle, an empty slot.
-    fn take(&self) -> Result<PoolSlot<'_>, StatementError> {
-        let until = Instant::now() + self.wait_max;
+    /// Returns a slot with an idle session; if no session is idle, a slot for a new session.
+    fn take(&self, deadline: Option<Deadline>) -> Result<PoolSlot<'_>, StatementError> {
+        let deadline = deadline.unwrap_or_else(|| Deadline::after(self.door.timeout()));
         let mut state = self.state.lock();
         loop {
             if let Some(session) = state.idle.pop() {
-                return Ok(self.slot(Some(session)));
+                return Ok(self.slot(Some(session), Attempt::Usual));
             }
-            if state.open < self.max {
-                state.backoff.ready()?;
-                state.open += 1;
-                return Ok(self.slot(None));
+            let has_room = state.open < self.max;
+            match state.gate.admit(has_room, self.door.timeout()) {
+                Admission::Attempt(attempt) => {
+                    state.open += 1;
+                    return Ok(self.slot(None, attempt));
+                }
+                Admission::Refused(fault) => return Err(fault),
+                Admission::Wait => {
+                    self.counters.waits.add(1);
+                    self.wait(&mut state, deadline)?;
+                }
             }
-            self.counters.waits.add(1);
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(StatementError::Away("all connections to it are in use".into()));
-            }
-            self.freed.wait_for(&mut state, left);
         }
+    }
+
+    /// Waits until a session may be free.
+    fn wait(
+        &self,
+        state: &mut MutexGuard<'_, PoolState>,
+        deadline: Deadline,
+    ) -> Result<(), StatementError> {
+        let left = deadline.left();
+        if left.is_zero() {
+            return Err(StatementError::Away("all connections to it are in use".into()));
+        }
+        self.freed.wait_for(state, left);
+        Ok(())
+    }
+
+    /// Opens a session. Meanwhile the pool is not locked, so other threads can use other sessions.
+    fn attempt(
+        &self,
+        attempt: Attempt,
+        deadline: Option<Deadline>,
+    ) -> Result<DatabaseSession, StatementError> {
+        let limit = match attempt {
+            Attempt::Usual | Attempt::Only => self.door.timeout(),
+            Attempt::Probe => self.door.probe_max(),
+        };
+        let given = deadline.map_or(limit, |deadline| limit.min(deadline.left()));
+        let opened = self.door.open_within(given);
+        self.state.lock().gate.ended(attempt, opened.as_ref().err(), given == limit);
+        self.freed.notify_all();
+        opened
     }
 }
 
@@ -155,6 +183,8 @@ struct PoolSlot<'a> {
     pool: &'a Pool,
     /// `None` until a session is opened.
     session: Option<DatabaseSession>,
+    /// How the session is to be opened.
+    attempt: Attempt,
     is_used: bool,
     /// Whether the session can be used again; false if it is lost, or if a panic has left it in an
     /// unknown state.
@@ -164,29 +194,27 @@ struct PoolSlot<'a> {
 impl PoolSlot<'_> {
     fn run<T>(
         mut self,
+        deadline: Option<Deadline>,
         work: &mut impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
     ) -> Result<T, StatementError> {
-        let session = match self.session.take() {
-            Some(session) => session,
-            None => self.open()?,
+        let session = if let Some(session) = self.session.take() {
+            session
+        } else {
+            let opened = self.pool.attempt(self.attempt, deadline)?;
+            self.pool.counters.open.add(1);
+            opened
         };
         let session = self.session.insert(session);
         self.pool.counters.used.add(1);
         (self.is_used, self.is_sound) = (true, false);
+        session.deadline = deadline;
         let result = work(session);
         self.is_sound =
             !session.is_closed() && !result.as_ref().is_err_and(StatementError::is_away);
-        result
-    }
-
-    /// Opens a session. Meanwhile the pool is not locked, so other threads can use other sessions.
-    fn open(&self) -> Result<DatabaseSession, StatementError> {
-        let opened = self.pool.door.open();
-        self.pool.state.lock().backoff.note(opened.as_ref().err());
-        if opened.is_ok() {
-            self.pool.counters.open.add(1);
+        if let Err(fault) = &result {
+            self.pool.note(fault);
         }
-        opened
+        result
     }
 }
 

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use hark_archive::Query;
+
+use crate::deadline::{Deadline, QuestionTime};
 use crate::error::StatementError;
 use crate::line::TimelinePosition;
 use crate::search::Sessions;
@@ -10,42 +13,77 @@ use crate::state::PostgresState;
 
 /// The sessions on which a query runs: the replica's until the replica fails, and from then on the
 /// primary's.
+#[derive(Clone)]
 pub(crate) struct QuerySessions {
     inner: Arc<PostgresState>,
     position: TimelinePosition,
     /// `None` until the query first needs a session. It is not decided earlier, because queries are
     /// prepared on threads that must not block.
     on_replica: Option<bool>,
+    time: QuestionTime,
 }
 
 impl QuerySessions {
-    /// Makes the sessions for a query that must see all puts up to `position`.
+    /// Makes the sessions for a query that must see all puts up to `position`. Only each single
+    /// statement has a time limit.
     pub(crate) fn new(inner: Arc<PostgresState>, position: TimelinePosition) -> Self {
-        Self { inner, position, on_replica: None }
+        let time = QuestionTime::of_statements(inner.pool.door().timeout());
+        Self { inner, position, on_replica: None, time }
+    }
+
+    /// Makes the sessions for a query that must see all acknowledged puts. If the query may visit
+    /// only a limited number of rows, all its statements share one time limit.
+    pub(crate) fn ask(inner: &Arc<PostgresState>, query: &Query) -> Result<Self, StatementError> {
+        let mut sessions = Self::new(Arc::clone(inner), inner.current.now());
+        if query.budget < u64::MAX {
+            sessions.time = QuestionTime::new(inner.pool.door().timeout());
+        }
+        // A query that cannot match anything need not ask the database for the newest position.
+        if !query.is_void() {
+            sessions.position = sessions.time.spend(|deadline| inner.newest(deadline))?;
+        }
+        Ok(sessions)
+    }
+
+    /// The shelf that the query is for.
+    pub(crate) fn inner(&self) -> &Arc<PostgresState> {
+        &self.inner
+    }
+
+    /// The position up to which the query sees puts.
+    pub(crate) fn position(&self) -> TimelinePosition {
+        self.position
+    }
+
+    /// Notes that the query has found a record, so that it may use its whole time for the next
+    /// record.
+    pub(crate) fn progressed(&mut self) {
+        self.time.renew();
     }
 
     /// Returns whether the query runs on the replica. The first call decides.
-    fn is_on_replica(&mut self) -> bool {
+    fn is_on_replica(&mut self, deadline: Option<Deadline>) -> bool {
         let (inner, position) = (&self.inner, self.position);
         *self.on_replica.get_or_insert_with(|| {
             inner.replica.as_ref().is_some_and(|replica| {
-                let has = replica.has(position);
+                let has = replica.has(position, deadline);
                 let counter = if has { &replica.asked } else { &replica.passed };
                 counter.add(1);
                 has
             })
         })
     }
-}
 
-impl Sessions for QuerySessions {
-    fn with<T>(
+    fn with_deadline<T>(
         &mut self,
+        deadline: Option<Deadline>,
         mut work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
     ) -> Result<T, StatementError> {
-        let on_replica = self.is_on_replica();
+        // The primary answers in the other half of the time if the replica does not answer.
+        let half = deadline.map(Deadline::half);
+        let on_replica = self.is_on_replica(half);
         if let Some(replica) = self.inner.replica.as_ref().filter(|_| on_replica) {
-            match replica.pool.with(&mut work) {
+            match replica.pool.with_deadline(half, &mut work) {
                 Ok(done) => return Ok(done),
                 Err(fault) => {
                     // A replica may also cancel a statement because it delays replication.
@@ -54,6 +92,18 @@ impl Sessions for QuerySessions {
                 }
             }
         }
-        self.inner.pool.with(work)
+        self.inner.pool.with_deadline(deadline, work)
+    }
+}
+
+impl Sessions for QuerySessions {
+    fn with<T>(
+        &mut self,
+        work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
+        let mut time = self.time;
+        let done = time.spend(|deadline| self.with_deadline(deadline, work));
+        self.time = time;
+        done
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use hark_archive::meter::Counter;
 use parking_lot::Mutex;
 
+use crate::deadline::Deadline;
 use crate::error::StatementError;
 use crate::line::TimelinePosition;
 use crate::pool::Pool;
@@ -50,14 +51,14 @@ impl Replica {
 
     /// Returns whether the replica has all puts up to `position`. Waits for them at most
     /// [`WAIT_MAX`].
-    pub(crate) fn has(&self, position: TimelinePosition) -> bool {
+    pub(crate) fn has(&self, position: TimelinePosition, deadline: Option<Deadline>) -> bool {
         let has = |(line, seq): (i64, i64)| line == position.line && seq >= position.seen;
         if has(*self.there.lock()) {
             return !self.is_paused();
         }
         let until = Instant::now() + WAIT_MAX;
         while !self.is_paused() {
-            match self.pool.with(|session| self.poll(session)) {
+            match self.pool.with_deadline(deadline, |session| self.poll(session)) {
                 Ok(there) if has(there) => return true,
                 Ok(_) if Instant::now() >= until => self.pause(REST_BEHIND),
                 Ok(_) => std::thread::sleep(LOOK_EVERY),

@@ -15,6 +15,7 @@ use parking_lot::RwLock;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
+use crate::deadline::Deadline;
 use crate::error::StatementError;
 use crate::statement::StatementForm;
 use crate::waiting::ConnectionRuntime;
@@ -54,7 +55,10 @@ pub(crate) struct DatabaseSession {
     mark: String,
     runtime: ConnectionRuntime,
     statements: HashMap<StatementForm, Statement>,
+    /// Time limit of a round trip.
     timeout: Duration,
+    /// The deadline of the question or the batch that uses the session.
+    pub(crate) deadline: Option<Deadline>,
     statement_times: Arc<StatementTimes>,
     /// The statements that were executed; `None` if they are not traced.
     trace: Option<Vec<TracedStatement>>,
@@ -81,8 +85,16 @@ impl DatabaseSession {
         timeout: Duration,
         statement_times: Arc<StatementTimes>,
     ) -> Self {
-        let statements = HashMap::new();
-        Self { client, mark, runtime, statements, timeout, statement_times, trace: None }
+        Self {
+            client,
+            mark,
+            runtime,
+            statements: HashMap::new(),
+            timeout,
+            deadline: None,
+            statement_times,
+            trace: None,
+        }
     }
 
     /// Fails if the connection no longer has the mark of this session.
@@ -118,15 +130,26 @@ impl DatabaseSession {
         self.client.is_closed()
     }
 
+    /// Waits for an answer, but not beyond the deadline.
     fn wait<T: Send>(
         &self,
         answer: impl Future<Output = Result<T, tokio_postgres::Error>> + Send,
     ) -> Result<T, StatementError> {
-        let timed = async { tokio::time::timeout(self.timeout, answer).await };
-        match self.runtime.wait(timed)? {
-            Ok(answer) => answer.map_err(|error| StatementError::new(&error)),
-            Err(_) => Err(StatementError::Away("no answer came".into())),
-        }
+        let first = self.deadline.filter(|deadline| deadline.left() < self.timeout);
+        let limit = first.map_or(self.timeout, Deadline::left);
+        self.wait_within(limit, answer)?
+            .ok_or_else(|| first.map_or(StatementError::Late(self.timeout), Deadline::missed))
+    }
+
+    /// Waits for an answer, and returns `None` if there is no answer within `limit`.
+    fn wait_within<T: Send>(
+        &self,
+        limit: Duration,
+        answer: impl Future<Output = Result<T, tokio_postgres::Error>> + Send,
+    ) -> Result<Option<T>, StatementError> {
+        let timed = async { tokio::time::timeout(limit, answer).await };
+        let answer = self.runtime.wait(timed)?.ok();
+        answer.transpose().map_err(|error| StatementError::new(&error))
     }
 
     /// Prepares a statement, unless it is already prepared.
@@ -297,6 +320,15 @@ impl DatabaseSession {
     /// Executes statements without values.
     pub(crate) fn batch(&mut self, text: &str) -> Result<(), StatementError> {
         self.wait(self.client.batch_execute(text))
+    }
+
+    /// Executes statements without values that may take up to `limit`.
+    pub(crate) fn batch_within(
+        &mut self,
+        limit: Duration,
+        text: &str,
+    ) -> Result<(), StatementError> {
+        self.wait_within(limit, self.client.batch_execute(text))?.ok_or(StatementError::Late(limit))
     }
 
     /// Inserts rows in the binary format of COPY. A piece of rows is encoded while the database

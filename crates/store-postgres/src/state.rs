@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32};
 use hark_archive::{Query, Record, TextSource};
 use parking_lot::Mutex;
 
+use crate::deadline::Deadline;
+use crate::error::StatementError;
 use crate::layout::Layout;
 use crate::line::{CurrentPosition, TimelinePosition};
 use crate::others::OtherWriters;
@@ -59,21 +61,24 @@ impl PostgresState {
     }
 
     /// Returns a position for a query. At this position, the query sees all puts that were
-    /// acknowledged before the query.
-    pub(crate) fn newest(&self) -> TimelinePosition {
+    /// acknowledged before the query. Fails if the database does not tell the position, even if a
+    /// replica could answer the query: the answer might lack records.
+    pub(crate) fn newest(
+        &self,
+        deadline: Option<Deadline>,
+    ) -> Result<TimelinePosition, StatementError> {
         let mut position = self.current.now();
         if !self.others.may_be() {
-            return position;
+            return Ok(position);
         }
-        let read = self.pool.with(|session| self.layout.newest(session));
-        // If the database cannot be reached or was replaced, the query itself will report the
-        // fault.
-        if let Ok(Some((line, seq))) = read
+        let read = self.pool.with_deadline(deadline, |session| self.layout.newest(session))?;
+        // If the database was replaced, the query itself finds out.
+        if let Some((line, seq)) = read
             && line == position.line
         {
             position.seen = position.seen.max(seq);
         }
-        position
+        Ok(position)
     }
 
     /// Forgets the known ids, because other processes may have deleted their records.

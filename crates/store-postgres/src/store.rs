@@ -11,12 +11,11 @@ use hark_archive::{CommitError, CommitResult, Id, Query, Search, SearchError, St
 use parking_lot::Mutex;
 
 use crate::commit::CommitterState;
-use crate::error::StatementError;
 use crate::layout::SharedStatement;
-use crate::line::TimelinePosition;
 use crate::open::{DatabaseOpenError, open};
 use crate::options::PostgresOptions;
 use crate::plain::{oldest_part, word_count};
+use crate::query_sessions::QuerySessions;
 use crate::session::DatabaseSession;
 use crate::state::PostgresState;
 use crate::time::to_db;
@@ -57,12 +56,6 @@ impl PostgresStore {
         self.inner.layout.facts().is_cluster
     }
 
-    /// Returns the position up to which a query sees puts. A query that cannot match anything need
-    /// not ask the database for the newest position.
-    fn position(&self, query: &Query) -> TimelinePosition {
-        if query.is_void() { self.inner.current.now() } else { self.inner.newest() }
-    }
-
     /// Fails if a query has words and the tables are in a cluster.
     fn must_be_answerable(&self, query: &Query) -> Result<(), SearchError> {
         if query.words.is_none() || self.inner.layout.facts().has_words {
@@ -89,7 +82,7 @@ impl PostgresStore {
     ) -> Result<Option<WordProgress>, SearchError> {
         let Some(texts) = &self.inner.texts else { return Ok(None) };
         let indexed = words::index::index_all(&self.inner, texts, progress);
-        indexed.map(Some).map_err(|fault| failed(&fault))
+        Ok(Some(indexed?))
     }
 
     /// Deletes the index of words, whatever texts it covers. Returns whether there was an index of
@@ -98,8 +91,7 @@ impl PostgresStore {
         if !self.inner.layout.facts().has_words {
             return Ok(false);
         }
-        let dropped = words::index::set_texts_in_time(&self.inner, None);
-        dropped.map(|before| before.is_some()).map_err(|fault| failed(&fault))
+        Ok(words::index::set_texts_in_time(&self.inner, None)?.is_some())
     }
 
     /// Returns the progress of indexing the words of the options' texts; `None` if the database
@@ -108,17 +100,13 @@ impl PostgresStore {
         if self.inner.texts.is_none() {
             return Ok(None);
         }
-        let state = self.inner.pool.with(WordState::read).map_err(|fault| failed(&fault))?;
+        let state = self.inner.pool.with(WordState::read)?;
         Ok(self.inner.indexes(state.texts).map(|_| state.progress()))
     }
 }
 
 /// Why a search for words fails in a cluster.
 const NO_WORDS_IN_CLUSTER: &str = "words are searched for in archives in files and on one PostgreSQL server, not on a Citus cluster";
-
-fn failed(fault: &StatementError) -> SearchError {
-    SearchError::Failed(fault.to_string())
-}
 
 impl Store for PostgresStore {
     fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
@@ -159,17 +147,17 @@ impl Store for PostgresStore {
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
         self.must_be_answerable(query)?;
-        Ok(search::start(&self.inner, query, self.position(query)))
+        Ok(search::start(QuerySessions::ask(&self.inner, query)?, query))
     }
 
     fn count_visiting(&self, query: &Query, visited: &mut u64) -> Result<Option<u64>, SearchError> {
         self.must_be_answerable(query)?;
+        let sessions = &mut QuerySessions::ask(&self.inner, query)?;
         let counted = if query.words.is_some() {
-            word_count::worded(&self.inner, query, self.position(query))
+            word_count::worded(sessions, query)?
         } else {
-            count::count(&self.inner, query, self.position(query))
+            count::count(sessions, query)?
         };
-        let counted = counted.map_err(|fault| failed(&fault))?;
         *visited += counted.visited;
         Ok(counted.matches)
     }
@@ -180,7 +168,7 @@ impl Store for PostgresStore {
         }
         let mut after = i64::MIN;
         let read = |session: &mut _| label_values::read(session, name, &mut after, each);
-        self.inner.pool.with(read).map_err(|fault| failed(&fault))
+        Ok(self.inner.pool.with(read)?)
     }
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
@@ -190,17 +178,17 @@ impl Store for PostgresStore {
             .pool
             .with(|session| session.query(SharedStatement::Expired, &[&to_db(now), &limit]));
         let id = |row: &tokio_postgres::Row| row.get::<_, &[u8]>(0).try_into().unwrap_or_default();
-        Ok(rows.map_err(|fault| failed(&fault))?.iter().map(id).collect())
+        Ok(rows?.iter().map(id).collect())
     }
 
     fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
         self.must_be_answerable(query)?;
-        explain::explain(&self.inner, query).map_err(|fault| failed(&fault))
+        Ok(explain::explain(&self.inner, query)?)
     }
 
     fn explain_count(&self, query: &Query) -> Result<Explanation, SearchError> {
         self.must_be_answerable(query)?;
-        explain::explain_count(&self.inner, query).map_err(|fault| failed(&fault))
+        Ok(explain::explain_count(&self.inner, query)?)
     }
 
     fn stats(&self) -> StoreStats {
@@ -210,7 +198,7 @@ impl Store for PostgresStore {
     fn note(&self, note: RetentionNote) -> Result<Option<u64>, SearchError> {
         let text = "SELECT value FROM meta WHERE name = $1";
         let read = |session: &mut DatabaseSession| session.query_once(text, &[&note.name()]);
-        let rows = self.inner.pool.with(read).map_err(|fault| failed(&fault))?;
+        let rows = self.inner.pool.with(read)?;
         let number = rows.first().and_then(|row| row.get::<_, &[u8]>(0).try_into().ok());
         Ok(number.map(u64::from_be_bytes))
     }
@@ -230,8 +218,11 @@ impl Store for PostgresStore {
         if self.inner.grid.is_none() {
             return Ok(None);
         }
-        let dropped = self.inner.pool.with(|session| oldest_part(&self.inner, session, to, spared));
-        dropped.map_err(|fault| failed(&fault))
+        Ok(self.inner.pool.with(|session| oldest_part(&self.inner, session, to, spared))?)
+    }
+
+    fn medium(&self) -> &'static str {
+        "the database"
     }
 
     fn trouble(&self) -> Option<String> {

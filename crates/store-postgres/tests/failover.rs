@@ -12,7 +12,7 @@ use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::postgres::Cluster;
 use hark_testkit::random::encode;
-use hark_testkit::wait::until;
+use hark_testkit::wait::{until, until_ok};
 
 fn put(number: u32) -> Write {
     let mut id = [7; 32];
@@ -95,7 +95,7 @@ impl Node {
         let sink = Box::new(Subscriber(Arc::clone(&received)));
         let handle = self.live.subscribe(vec![Query::default()], sink, 1 << 20);
         while !handle.enter() {}
-        let search = self.store.search(&Query::default()).unwrap();
+        let search = until_ok(|| self.store.search(&Query::default()));
         handle.opened(0, search.seq());
         handle.release(Vec::new());
         self.subscribers.push((handle, received));

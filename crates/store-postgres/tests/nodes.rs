@@ -84,7 +84,7 @@ impl Node {
     }
 
     fn try_ids(&self) -> Result<Vec<Id>, SearchError> {
-        let mut search = self.store.search(&Query::default()).unwrap();
+        let mut search = self.store.search(&Query::default())?;
         let mut ids = Vec::new();
         let mut sink = |record: &Record<'_>| {
             ids.push(*record.id());

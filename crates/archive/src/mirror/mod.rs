@@ -160,6 +160,10 @@ impl Store for MirroredStore {
         self.shared.first.damage()
     }
 
+    fn medium(&self) -> &'static str {
+        self.shared.first.medium()
+    }
+
     fn trouble(&self) -> Option<String> {
         self.shared.first.trouble()
     }

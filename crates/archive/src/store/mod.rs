@@ -186,6 +186,11 @@ pub trait Store: Send + Sync {
     /// Applies new bounds to the store's files, if the store has files.
     fn set_space(&self, _bounds: &SpaceBounds) {}
 
+    /// What the store waits for when it writes, for messages.
+    fn medium(&self) -> &'static str {
+        "the disk"
+    }
+
     /// If the store takes no puts at present, or cannot notify subscribers of all puts, returns the
     /// reason.
     fn trouble(&self) -> Option<String> {

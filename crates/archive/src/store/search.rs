@@ -96,6 +96,9 @@ pub enum SearchError {
     /// The disk or database failed.
     #[error("the archive could not be read: {0}")]
     Failed(String),
+    /// The database did not answer in time. The message has no introduction.
+    #[error("{0}")]
+    Late(String),
     /// A part of a file could not be read. From now on the store leaves out the records of this
     /// part and counts them as damaged. A repeated query succeeds without these records: see
     /// [`ResumedSearch`](crate::resumed::ResumedSearch).

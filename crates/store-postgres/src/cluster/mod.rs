@@ -72,6 +72,7 @@ impl From<StatementError> for ClusterError {
     fn from(fault: StatementError) -> Self {
         match fault {
             StatementError::Away(why) => Self::Away(why),
+            StatementError::Late(_) => Self::Away(fault.to_string()),
             fault => Self::Database(fault.to_string()),
         }
     }

@@ -10,12 +10,12 @@ use hark_archive::{CommitError, CommitResult, Outcome, Record, TextSource, Write
 
 use super::batch::{CommitAttempt, CommittedBatch, PreparedPut, ShelfAdvance};
 use super::play::BatchReplay;
+use crate::deadline::Deadline;
 use crate::error::StatementError;
 use crate::layout::Layout;
 use crate::line::TimelinePosition;
 use crate::parts::Parts;
 use crate::plain::make_parts;
-use crate::pool::Backoff;
 use crate::session::DatabaseSession;
 use crate::state::PostgresState;
 use crate::time::IndexKey;
@@ -24,12 +24,13 @@ use crate::{failover, others};
 
 /// Maximum number of other processes' records that are delivered together with a batch.
 const NEWS_MAX: i64 = 20_000;
+/// Time limit of a batch, as a multiple of a statement's time limit: large batches take longer.
+const BATCH_TIMES: u32 = 2;
 
 /// The state of the thread that commits.
 #[derive(Default)]
 pub(crate) struct CommitterState {
     session: Option<DatabaseSession>,
-    backoff: Backoff,
 }
 
 impl CommitterState {
@@ -40,25 +41,41 @@ impl CommitterState {
         writes: &[Write],
     ) -> Result<CommittedBatch, CommitError> {
         let puts = read(inner, writes)?;
+        self.try_commit(inner, writes, &puts).map_err(|fault| {
+            if self.session.is_none() {
+                // The database may still carry the batch out. Then the batch comes back as the
+                // batch of another process, and its deletions are not known here.
+                inner.writer_process.store(0, Ordering::Relaxed);
+                inner.forget_known();
+            }
+            inner.pool.note(&fault);
+            CommitError::Unavailable(fault.to_string())
+        })
+    }
+
+    fn try_commit(
+        &mut self,
+        inner: &PostgresState,
+        writes: &[Write],
+        puts: &[Option<PreparedPut<'_>>],
+    ) -> Result<CommittedBatch, StatementError> {
+        let deadline = Deadline::after(inner.pool.door().timeout() * BATCH_TIMES);
+        if inner.pool.is_late() {
+            // The open session may wait for an answer in vain.
+            self.session = None;
+        }
         let mut fresh = false;
         loop {
             if self.session.as_ref().is_none_or(DatabaseSession::is_closed) {
-                let opened = self.backoff.open(inner.pool.door());
-                let mut session = opened.map_err(|fault| away(&fault))?;
-                let rows = session.query_once("SELECT pg_backend_pid()", &[]);
-                let rows = rows.map_err(|fault| away(&fault))?;
-                let process = rows.first().map_or(0, |row| row.get(0));
-                inner.writer_process.store(process, Ordering::Relaxed);
-                inner.layout.prepare_committer(&mut session).map_err(|fault| away(&fault))?;
-                others::announce(&mut session).map_err(|fault| away(&fault))?;
-                failover::renew_line(inner, &mut session).map_err(|fault| away(&fault))?;
-                self.session = Some(session);
+                self.session = None;
+                self.session = Some(open(inner, deadline)?);
                 fresh = true;
             }
             let Some(session) = self.session.as_mut() else { continue };
+            session.deadline = Some(deadline);
             let mut begun = false;
             let attempted = alone(inner.layout, session, |session| {
-                attempt(inner, session, writes, &puts, &mut begun)
+                attempt(inner, session, writes, puts, &mut begun)
             });
             match attempted {
                 Ok(Some(carried)) => return Ok(carried),
@@ -66,9 +83,7 @@ impl CommitterState {
                 Ok(None) if !fresh => self.session = None,
                 Ok(None) => {
                     self.session = None;
-                    return Err(away(&StatementError::Away(
-                        "it lacks records that it had before".into(),
-                    )));
+                    return Err(StatementError::Away("it lacks records that it had before".into()));
                 }
                 Err(fault) => {
                     if fault.is_away() {
@@ -77,14 +92,28 @@ impl CommitterState {
                         tracing::debug!(%fault, "a transaction was given up with its connection");
                         self.session = None;
                     }
-                    if fault.is_away() && !begun && !fresh {
+                    let is_lost = fault.is_away() && !fault.is_late();
+                    if is_lost && !begun && !fresh {
                         continue;
                     }
-                    return Err(away(&fault));
+                    return Err(fault);
                 }
             }
         }
     }
+}
+
+/// Opens a session for commits.
+fn open(inner: &PostgresState, deadline: Deadline) -> Result<DatabaseSession, StatementError> {
+    let mut session = inner.pool.open(deadline)?;
+    session.deadline = Some(deadline);
+    let rows = session.query_once("SELECT pg_backend_pid()", &[])?;
+    let process = rows.first().map_or(0, |row| row.get(0));
+    inner.writer_process.store(process, Ordering::Relaxed);
+    inner.layout.prepare_committer(&mut session)?;
+    others::announce(&mut session)?;
+    failover::renew_line(inner, &mut session)?;
+    Ok(session)
 }
 
 /// Runs a commit. Meanwhile no other process can commit.
@@ -97,10 +126,6 @@ fn alone(
     let committed = commit(session);
     layout.leave_after(session, &committed)?;
     committed
-}
-
-fn away(fault: &StatementError) -> CommitError {
-    CommitError::Unavailable(fault.to_string())
 }
 
 /// Decodes the records of puts, and determines their effects according to the rules.

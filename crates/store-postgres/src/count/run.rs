@@ -49,15 +49,14 @@ pub(crate) fn number(rows: &[Row], column: usize) -> u64 {
 
 /// Counts the matches of a query that has no words.
 pub(crate) fn count(
-    inner: &Arc<PostgresState>,
+    sessions: &mut QuerySessions,
     query: &Query,
-    position: TimelinePosition,
 ) -> Result<CountedRows, StatementError> {
-    let asked = all_matches(inner, query, position);
+    let inner = sessions.inner();
+    let asked = all_matches(inner, query, sessions.position());
     let counting = inner.layout.count_statements(&asked, &inner.shelf.terms, query.budget);
-    let mut reading = QuerySessions::new(Arc::clone(inner), position);
-    let Some(counting) = counting else { return read(inner, asked, &mut reading) };
-    reading.with(|session| run(&counting, query.budget, session))
+    let Some(counting) = counting else { return read(asked, sessions) };
+    sessions.with(|session| run(&counting, query.budget, session))
 }
 
 /// Counts the matching records. Stops when the budget of rows is exceeded.
@@ -100,16 +99,16 @@ pub(crate) fn explain(
 
 /// Counts matches by reading the records.
 pub(crate) fn read(
-    inner: &PostgresState,
     asked: Vec<SqlQuery>,
-    reading: &mut QuerySessions,
+    sessions: &mut QuerySessions,
 ) -> Result<CountedRows, StatementError> {
+    let inner = Arc::clone(sessions.inner());
     let (mut finders, mut count) = (Finders::new(asked, inner.layout), 0);
     let mut each = |_: &Record<'_>| {
         count += 1;
         ControlFlow::Continue(())
     };
-    let progress = finders.slice(&inner.search, u64::MAX, reading, &mut each)?;
+    let progress = finders.slice(&inner.search, u64::MAX, sessions, &mut each)?;
     let matches = (progress != SearchProgress::Exhausted).then_some(count);
     Ok(CountedRows { matches, visited: finders.visited() })
 }

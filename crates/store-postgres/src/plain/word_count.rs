@@ -9,7 +9,6 @@ use tokio_postgres::types::ToSql;
 use super::statement::PlainStatement;
 use crate::count::{CountedRows, StatementText, all_matches, conditions, number, read, signed};
 use crate::error::StatementError;
-use crate::line::TimelinePosition;
 use crate::query_sessions::QuerySessions;
 use crate::search::{Sessions as _, SqlQuery};
 use crate::session::DatabaseSession;
@@ -23,16 +22,15 @@ const COUNTED_MAX: i64 = 4_000;
 /// Counts the matches of a query for words. The database counts the matches if the query has only
 /// words, kinds and times, and if the words are indexed. Otherwise Hark reads the records.
 pub(crate) fn worded(
-    inner: &Arc<PostgresState>,
+    sessions: &mut QuerySessions,
     query: &Query,
-    position: TimelinePosition,
 ) -> Result<CountedRows, StatementError> {
-    let mut reading = QuerySessions::new(Arc::clone(inner), position);
-    let asked = all_matches(inner, query, position);
+    let inner = Arc::clone(sessions.inner());
+    let asked = all_matches(&inner, query, sessions.position());
     if !asked.iter().all(has_words_alone) {
-        return read(inner, asked, &mut reading);
+        return read(asked, sessions);
     }
-    let counted = reading.with(|session| {
+    let counted = sessions.with(|session| {
         // The count is complete if the index of these words was complete before and after the
         // count, because then the index was not cleared in between.
         let is_indexed = |session: &mut DatabaseSession| {
@@ -42,12 +40,12 @@ pub(crate) fn worded(
         if !is_indexed(session)? {
             return Ok(None);
         }
-        let counted = count_words(&asked, inner, query.budget, session)?;
+        let counted = count_words(&asked, &inner, query.budget, session)?;
         Ok(is_indexed(session)?.then_some(counted))
     })?;
     match counted {
         Some(counted) => Ok(counted),
-        None => read(inner, asked, &mut reading),
+        None => read(asked, sessions),
     }
 }
 

@@ -9,52 +9,38 @@ use hark_archive::{Query, Record, Search, SearchError, SearchProgress};
 
 use super::asked::SqlQuery;
 use super::several::Finders;
-use crate::line::TimelinePosition;
 use crate::query_sessions::QuerySessions;
-use crate::state::PostgresState;
 
-/// Starts a search for a query. The search sees puts up to `position`.
-pub(crate) fn start(
-    inner: &Arc<PostgresState>,
-    query: &Query,
-    position: TimelinePosition,
-) -> Box<dyn Search> {
+/// Starts a search for a query on these sessions.
+pub(crate) fn start(sessions: QuerySessions, query: &Query) -> Box<dyn Search> {
+    let (inner, position) = (Arc::clone(sessions.inner()), sessions.position());
     let Some(words) = query.ranking() else {
-        return PooledSearch::boxed(inner, inner.open_queries(query, position), position);
+        return PooledSearch::boxed(inner.open_queries(query, position), sessions);
     };
     let bound = RankBound::new(words);
     let mut asked = inner.open_queries(&RankedSearch::unranked(query), position);
     for asked in &mut asked {
         (asked.rank, asked.best) = (Some(Arc::clone(&bound)), query.limit);
     }
-    let search = PooledSearch::boxed(inner, asked, position);
-    let inner = Arc::clone(inner);
+    let search = PooledSearch::boxed(asked, sessions.clone());
     let read = move |ids, from, to| {
         let query = Query { ids: Some(ids), from, to, ..Query::default() };
-        Ok(PooledSearch::boxed(&inner, inner.open_queries(&query, position), position))
+        Ok(PooledSearch::boxed(inner.open_queries(&query, position), sessions.clone()))
     };
     Box::new(RankedSearch::new(query, bound, search, Box::new(read)))
 }
 
 /// A search on pooled sessions.
 struct PooledSearch {
-    inner: Arc<PostgresState>,
-    reading: QuerySessions,
+    sessions: QuerySessions,
     finders: Finders,
-    seq: u64,
 }
 
 impl PooledSearch {
-    /// Makes a search for these queries, which sees puts up to `position`.
-    fn boxed(
-        inner: &Arc<PostgresState>,
-        asked: Vec<SqlQuery>,
-        position: TimelinePosition,
-    ) -> Box<dyn Search> {
-        let (inner, seq) = (Arc::clone(inner), position.own(position.seen));
-        let reading = QuerySessions::new(Arc::clone(&inner), position);
-        let finders = Finders::new(asked, inner.layout);
-        Box::new(Self { inner, reading, finders, seq })
+    /// Makes a search for these queries.
+    fn boxed(asked: Vec<SqlQuery>, sessions: QuerySessions) -> Box<dyn Search> {
+        let finders = Finders::new(asked, sessions.inner().layout);
+        Box::new(Self { sessions, finders })
     }
 }
 
@@ -64,13 +50,22 @@ impl Search for PooledSearch {
         work: u64,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<SearchProgress, SearchError> {
-        let Self { inner, reading, finders, .. } = self;
-        let progress = finders.slice(&inner.search, work, reading, sink);
-        progress.map_err(|fault| SearchError::Failed(fault.to_string()))
+        let inner = Arc::clone(self.sessions.inner());
+        let mut has_found = false;
+        let mut sink = |record: &Record<'_>| {
+            has_found = true;
+            sink(record)
+        };
+        let progress = self.finders.slice(&inner.search, work, &mut self.sessions, &mut sink)?;
+        if has_found {
+            self.sessions.progressed();
+        }
+        Ok(progress)
     }
 
     fn seq(&self) -> u64 {
-        self.seq
+        let position = self.sessions.position();
+        position.own(position.seen)
     }
 
     fn visited(&self) -> u64 {
