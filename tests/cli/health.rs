@@ -4,12 +4,25 @@ use hark_testkit::postgres::Cluster;
 use hark_testkit::program::Finished;
 use hark_testkit::server::Server;
 use hark_testkit::wait::until;
+use hark_testkit::websocket::Socket;
 
 use super::support::{Place, command, hark, hark_with, health, wait_for_health};
 
 /// Runs `hark healthz`.
 fn asked(server: &Server) -> Finished {
     hark(&["healthz", "--at", &server.address])
+}
+
+/// Asks the relay for events, and returns the first answer after the challenge.
+fn answer_to_question(server: &Server) -> serde_json::Value {
+    let mut socket = Socket::connect(&server.address);
+    socket.send_text(r#"["REQ","s",{"kinds":[1]}]"#);
+    loop {
+        let answer = socket.json();
+        if answer[0] != "AUTH" {
+            return answer;
+        }
+    }
 }
 
 /// Whether an answer reports good health. Advice may follow.
@@ -39,8 +52,12 @@ fn a_database_that_stops_and_starts_shows_without_any_traffic() {
     cluster.pause();
     let body = wait_for_health(&server.address, 503);
     assert!(body.contains("the database did not answer within 10 s"), "{body}");
+    let closed = answer_to_question(&server);
+    assert_eq!(closed[0], "CLOSED");
+    assert_eq!(closed[2], "error: the database did not answer within 10 s");
     cluster.resume();
     assert!(wait_for_health(&server.address, 200).starts_with("ok\n"));
+    until("questions are answered", || answer_to_question(&server)[0] == "EOSE");
     // A server on a database has its own statistics and reloads its configuration.
     let stats = place.hark(&[&["stats", "--json"][..], &store].concat()).json();
     assert_eq!(stats["server_running"], true);
