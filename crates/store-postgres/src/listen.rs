@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::future::poll_fn;
+use hark_archive::limits::NEWS_STEP;
 use hark_archive::store::NumberedRecord;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Row};
@@ -167,7 +168,9 @@ async fn note_commit(
         inner.set_parts(Parts::of(&rows, said.parts));
     }
     let position = inner.current.now();
-    Ok(said.line != position.line || said.seq > position.seen)
+    // The commits of this process deliver their own puts. If a commit failed and yet is durable, the
+    // regular check finds its puts.
+    Ok(said.line != position.line || (!ours && said.seq > position.seen))
 }
 
 /// Checks for other processes that write, and for missed notifications. Returns whether the writer
@@ -181,11 +184,9 @@ async fn poll_news(inner: &PostgresState, client: &Client) -> Result<bool, State
     }
     let position = inner.current.now();
     let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
-    // After a failure the writer is woken even without new puts, because the database answers
-    // again.
-    let has_failed = inner.has_failed.swap(false, Ordering::Relaxed);
     // The two positions also differ if this process has seen puts that are missing in the database.
-    Ok(has_failed || there.is_some_and(|there| there != (position.line, position.seen)))
+    let differs = there.is_some_and(|there| there != (position.line, position.seen));
+    Ok(differs || inner.current.trouble().is_some())
 }
 
 /// Executes a query, with a time limit.
@@ -209,15 +210,15 @@ async fn in_time<T>(
     tokio::time::timeout(limit, answer).await.map_err(|_| StatementError::Late(limit))?
 }
 
-/// Reads the next puts of other processes, in order.
+/// Reads the next puts of other processes, in order: at most [`NEWS_STEP`], or else all.
 pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, StatementError> {
-    const AT_ONCE: i64 = 500;
+    let most = i64::try_from(NEWS_STEP).unwrap_or(i64::MAX);
     inner.pool.with(|session| {
         // The first attempt may find another timeline, and the second attempt may begin a new
         // timeline.
         for _ in 0..3 {
             let position = inner.current.now();
-            let news = inner.layout.news(session, position.seen, i64::MAX, AT_ONCE)?;
+            let news = inner.layout.news(session, position.seen, i64::MAX, most)?;
             let Some((line, seq)) = news.at else { return Ok(Vec::new()) };
             if line != position.line || seq < position.seen {
                 if !failover::follow(inner, session)? {
@@ -226,8 +227,14 @@ pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, Stateme
             } else {
                 inner.note_news(position, &news.puts);
                 match news.puts.last() {
-                    Some((last, _)) => inner.current.reached(position, *last),
-                    None => inner.current.caught_up(),
+                    Some((last, _)) if news.puts.len() >= NEWS_STEP => {
+                        inner.current.reached(position, *last);
+                    }
+                    // The last numbers may belong to records that are deleted.
+                    _ => {
+                        inner.current.reached(position, seq);
+                        inner.current.caught_up();
+                    }
                 }
                 return Ok(news.records(position).collect());
             }

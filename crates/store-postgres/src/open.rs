@@ -1,7 +1,7 @@
 //! Opens a shelf in a database.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32};
+use std::sync::atomic::AtomicI32;
 
 use hark_archive::TextSource;
 use hark_archive::effects::Rules;
@@ -121,7 +121,6 @@ pub(crate) fn open(
         current: CurrentPosition::new(lines, seq),
         known: Mutex::default(),
         away: Mutex::default(),
-        has_failed: AtomicBool::new(false),
         writer_process: AtomicI32::new(0),
         others: OtherWriters::default(),
     };

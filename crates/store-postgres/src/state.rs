@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32};
+use std::sync::atomic::AtomicI32;
 
 use hark_archive::{Query, Record, TextSource};
 use parking_lot::Mutex;
@@ -36,8 +36,6 @@ pub(crate) struct PostgresState {
     pub(crate) known: Mutex<RecentIds>,
     /// While the database cannot be reached, the reason.
     pub(crate) away: Mutex<Option<String>>,
-    /// Whether a commit has failed since the last check of the database.
-    pub(crate) has_failed: AtomicBool,
     /// The id of the database's process that serves the session for commits.
     pub(crate) writer_process: AtomicI32,
     /// Whether other processes write to the shelf.

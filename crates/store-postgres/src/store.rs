@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use hark_archive::effects::Rules;
 use hark_archive::query::explain::Explanation;
@@ -114,9 +113,7 @@ impl Store for PostgresStore {
     }
 
     fn commit_some(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
-        let carried = self.writing.lock().commit(&self.inner, writes).inspect_err(|_| {
-            self.inner.has_failed.store(true, Ordering::Relaxed);
-        })?;
+        let carried = self.writing.lock().commit(&self.inner, writes)?;
         let mut known = self.inner.known.lock();
         for key in &carried.deleted {
             let id = self.inner.shelf.terms.id(&key.id);

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,6 +25,8 @@ struct Node {
     store: Arc<PostgresStore>,
     writer: Arc<Writer>,
     received: Receiver<(u64, Id)>,
+    /// How often the node has noticed that others may have committed.
+    noticed: Arc<AtomicU64>,
 }
 
 struct Ear(Sender<(u64, Id)>);
@@ -54,13 +57,15 @@ impl Node {
         let shared: Arc<dyn Store> = Arc::clone(&store) as _;
         let writer = Writer::start(shared, Batches::default(), Box::new(Ear(sender)));
         let writer = Arc::new(writer);
-        let woken = Arc::downgrade(&writer);
+        let (woken, noticed) = (Arc::downgrade(&writer), Arc::<AtomicU64>::default());
+        let notices = Arc::clone(&noticed);
         store.on_news(Box::new(move || {
             if let Some(writer) = woken.upgrade() {
                 writer.deliver_news();
             }
+            notices.fetch_add(1, Ordering::Relaxed);
         }));
-        Self { store, writer, received }
+        Self { store, writer, received, noticed }
     }
 
     /// Puts all records. No put waits for the outcome of the previous put.
@@ -156,6 +161,79 @@ fn keep_one_copy(database: &Database<'_>) {
         }
         assert!(received.is_sorted_by(|a, b| a.0 < b.0), "in order, each once");
     }
+}
+
+#[test]
+fn commits_of_one_node_make_no_batch_of_another_smaller() {
+    let database = Cluster::shared().database("batches");
+    let (node, other) = (Node::new(&database.url), Node::new(&database.url));
+    let one = |number| record(number, 1, 1, 1_700_000_000 + u64::from(number));
+    // A record of the other node, whose notice has arrived here.
+    let put_elsewhere = |number| {
+        let before = node.noticed.load(Ordering::Relaxed);
+        other.writer.write(Write::Put(one(number))).unwrap();
+        until("it is noticed", || node.noticed.load(Ordering::Relaxed) > before);
+    };
+    // While a node writes nothing, it receives each record at once.
+    (0..20).for_each(put_elsewhere);
+    let mut received = node.receive(20);
+    // Twenty commits of the other node come between the writes that wait for a batch.
+    let (go, wait) = channel::<()>();
+    assert!(node.writer.between(Box::new(move |_| wait.recv().unwrap())).is_ok());
+    let (done, outcomes) = channel();
+    for round in 1..=20 {
+        put_elsewhere(1_000 * round);
+        for number in 1..=50 {
+            let done = done.clone();
+            let write = Write::Put(one(1_000 * round + number));
+            let answer = move |outcome| done.send(outcome).unwrap();
+            node.writer.submit(write, Box::new(answer)).unwrap();
+        }
+    }
+    go.send(()).unwrap();
+    for _ in 0..1_000 {
+        let outcome: Result<Outcome, Arc<CommitError>> = outcomes.recv_timeout(PATIENCE).unwrap();
+        assert!(matches!(outcome, Ok(Outcome::Stored { .. })), "{outcome:?}");
+    }
+    assert_eq!(node.writer.counters().batches.read().count(), 1, "one batch");
+    received.extend(node.receive(1_020));
+    for received in [received, other.receive(1_040)] {
+        let numbers: Vec<u64> = received.iter().map(|(seq, _)| *seq).collect();
+        assert_eq!(numbers, (1..=1_040).collect::<Vec<_>>(), "all, once and in order");
+    }
+    assert!(node.received.try_recv().is_err() && other.received.try_recv().is_err());
+}
+
+#[test]
+fn a_database_that_answers_but_commits_nothing_is_troubled_until_it_commits() {
+    let database = Cluster::shared().database("refuses");
+    let node = Node::new(&database.url);
+    let put = |number| node.writer.write(Write::Put(record(number, 1, 1, 1_700_000_000)));
+    let trouble = || node.writer.counters().unavailable();
+    put(1).unwrap();
+    database.sql(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$;
+         CREATE TRIGGER fail BEFORE INSERT ON hark_nostr.record EXECUTE FUNCTION fail()",
+    );
+    assert!(matches!(*put(2).unwrap_err(), CommitError::Unavailable(_)));
+    // Questions are answered, and notices arrive.
+    for _ in 0..2 {
+        let notices = node.noticed.load(Ordering::Relaxed);
+        assert_eq!(node.ids().len(), 1);
+        database.sql("NOTIFY hark_nostr, '9 0 0 0'");
+        until("it is noticed", || node.noticed.load(Ordering::Relaxed) > notices);
+        let why = trouble().expect("is troubled");
+        assert!(why.contains("the database refused: could not extend file"), "{why}");
+        let probe = node.store.commit_some(&[]);
+        assert!(matches!(probe, Err(CommitError::Unavailable(_))), "{probe:?}");
+    }
+    // The trouble ends by itself.
+    database.sql("DROP TRIGGER fail ON hark_nostr.record");
+    until("the trouble ends", || trouble().is_none());
+    assert_eq!(node.ids().len(), 1, "and nothing is written for this");
+    assert_eq!(node.writer.counters().batches.read().count(), 1);
+    assert!(matches!(put(3), Ok(Outcome::Stored { seq: 2 })));
 }
 
 #[test]

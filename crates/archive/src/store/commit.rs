@@ -69,8 +69,9 @@ pub struct CommitResult {
     /// Number of rows visited to find the records that the writes replace or delete, and the
     /// records that forbid writes. Zero if the store does not count these rows.
     pub searched: u64,
-    /// Records that other processes have put and that this store reports now for the first time.
-    /// All their sequence numbers are lower than those of this batch.
+    /// Records that other processes have put and that this store reports now for the first time, in
+    /// order: all that were put before the commit began. Their sequence numbers are lower than those
+    /// of this batch.
     pub before: Vec<NumberedRecord>,
 }
 

@@ -106,6 +106,9 @@ pub trait Store: Send + Sync {
     /// deletes. So a stored record never coexists with a record that it deletes, even if the work
     /// stops (a crash) or another process continues the work. A store needs no state for this: if
     /// the record is put again, the deletes go on.
+    ///
+    /// An empty batch changes no record, and succeeds only if the store finds, as far as possible by
+    /// writing, that it would carry out a batch with writes now.
     fn commit_some(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         self.commit(writes)
     }
@@ -186,9 +189,9 @@ pub trait Store: Send + Sync {
     /// Applies new bounds to the store's files, if the store has files.
     fn set_space(&self, _bounds: &SpaceBounds) {}
 
-    /// What the store waits for when it writes, for messages.
+    /// Returns a name of the medium to which the store writes, as in "the disk has not finished".
     fn medium(&self) -> &'static str {
-        "the disk"
+        "the archive"
     }
 
     /// If the store takes no puts at present, or cannot notify subscribers of all puts, returns the
@@ -203,9 +206,10 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// Returns some of the records that other processes have put, in order. Records that a
-    /// [`CommitResult::before`] has reported are left out. The result is empty once all are
-    /// reported. The thread that commits calls this between two commits.
+    /// Returns the next records that other processes have put, in order. Records that a
+    /// [`CommitResult::before`] has reported are left out. The result has at most
+    /// [`NEWS_STEP`](crate::limits::NEWS_STEP) records; if it has fewer, all are reported. The thread
+    /// that commits calls this between two commits.
     fn news(&self) -> Vec<NumberedRecord> {
         Vec::new()
     }

@@ -3,8 +3,9 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
+use super::health::WriteHealth;
 use crate::meter::{Counter, Histogram};
 
 /// Counters of the writer since its start, and its current state.
@@ -16,8 +17,7 @@ pub struct WriterCounters {
     pub writes: Counter,
     /// Why the writer has stopped, once the store takes no more writes.
     pub stopped: OnceLock<String>,
-    /// Why the last batch failed, if the next batch may succeed.
-    unavailable: Mutex<Option<String>>,
+    health: Mutex<WriteHealth>,
     /// When the commit in progress began.
     committing: Mutex<Option<Instant>>,
 }
@@ -29,13 +29,14 @@ impl WriterCounters {
         since.map(|since| since.elapsed())
     }
 
-    /// Returns why the last batch failed, if the next batch may succeed.
+    /// Returns why the last batch failed, if the next batch may succeed. Only a write ends this
+    /// state: a batch that is kept, or an empty batch, which the writer commits from time to time.
     pub fn unavailable(&self) -> Option<String> {
-        self.unavailable.lock().clone()
+        self.health.lock().trouble().cloned()
     }
 
-    pub(super) fn set_unavailable(&self, why: Option<String>) {
-        *self.unavailable.lock() = why;
+    pub(super) fn health(&self) -> MutexGuard<'_, WriteHealth> {
+        self.health.lock()
     }
 
     pub(super) fn committing(&self, since: Option<Instant>) {

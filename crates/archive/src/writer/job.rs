@@ -58,7 +58,7 @@ impl CommitListener for () {
 }
 
 /// Makes a batch durable: with [`Store::commit_some`], or by another process that took over the
-/// archive.
+/// archive. An empty batch tests whether batches are kept.
 ///
 /// [`Store::commit_some`]: crate::store::Store::commit_some
 pub type CommitFn = Box<dyn Fn(&[Write]) -> Result<CommitResult, CommitError> + Send>;
@@ -78,4 +78,6 @@ pub type BetweenBatchesJob = Box<dyn FnOnce(&mut WriteTarget) + Send>;
 pub(super) enum WriterJob {
     Write(Write, WriteCallback),
     Between(BetweenBatchesJob),
+    /// Wakes an idle thread, which then finds out what there is to do.
+    Wake,
 }

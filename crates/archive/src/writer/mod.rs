@@ -6,6 +6,12 @@
 //! [`WriterOptions::batch_wait`], a batch waits for all other writes, too, which adds latency.
 //! After the sync, the thread notifies the listener and then answers the senders.
 //!
+//! Records that other processes have put ([`Store::news`]) never end a batch. A commit itself
+//! reports the records that were put before the commit ([`CommitResult::before`]). Only a turn
+//! without a commit asks the store for news, and only if there may be some.
+//!
+//! [`CommitResult::before`]: crate::store::CommitResult::before
+//!
 //! A write that deletes or searches more than one step allows ([`Store::commit_some`]) is answered
 //! after its last step. Writes that came in the meantime are committed between two steps of that
 //! write.
@@ -14,14 +20,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
-use hark_codec::record::Record;
 use parking_lot::Mutex;
 
 use crate::store::{CommitError, Outcome, Store, Write};
 use crate::vital;
 use job::WriterJob;
-use thread::{WriteQueue, run};
+use thread::{WriteQueue, WriterThread};
 
 pub use counters::WriterCounters;
 pub use job::{
@@ -29,6 +35,7 @@ pub use job::{
 };
 
 mod counters;
+mod health;
 mod job;
 mod thread;
 
@@ -65,8 +72,9 @@ impl Drop for ExpectedWrites {
 
 /// The handle through which the doors submit writes to the writer's thread.
 pub struct Writer {
-    store: Arc<dyn Store>,
     jobs: SyncSender<WriterJob>,
+    /// Whether the store may have news. Set until the thread begins to deliver them.
+    news: Arc<AtomicBool>,
     /// `None` once the writer is closed.
     thread: Mutex<Option<JoinHandle<()>>>,
     closing: Arc<AtomicBool>,
@@ -81,18 +89,42 @@ impl Writer {
         options: WriterOptions,
         listener: Box<dyn CommitListener>,
     ) -> Self {
+        let (writer, thread) = Self::prepare(store, options, listener, Box::new(Instant::now));
+        let running = vital::spawn("hark-writer", move || thread.run());
+        *writer.thread.lock() = Some(running.expect("the system starts a thread"));
+        writer
+    }
+
+    /// Makes a writer and the work of its thread. `now` is the clock of the thread.
+    fn prepare(
+        store: Arc<dyn Store>,
+        options: WriterOptions,
+        listener: Box<dyn CommitListener>,
+        now: Box<dyn Fn() -> Instant + Send>,
+    ) -> (Self, WriterThread) {
         let (jobs, queue) = sync_channel(options.queue_max.max(1));
-        let (counters, closing) = (Arc::new(WriterCounters::default()), Arc::default());
-        let expected = Arc::default();
-        let thread = vital::spawn("hark-writer", {
-            let (counters, store) = (Arc::clone(&counters), Arc::clone(&store));
-            let closing = Arc::clone(&closing);
-            let queue = WriteQueue { jobs: queue, expected: Arc::clone(&expected), options };
-            let commit = Box::new(move |writes: &[Write]| store.commit_some(writes));
-            move || run(WriteTarget { commit, listener }, &queue, &closing, &counters)
-        })
-        .expect("the system starts a thread");
-        Self { store, jobs, thread: Mutex::new(Some(thread)), closing, expected, counters }
+        let writer = Self {
+            jobs,
+            news: Arc::default(),
+            thread: Mutex::default(),
+            closing: Arc::default(),
+            expected: Arc::default(),
+            counters: Arc::default(),
+        };
+        let queue = WriteQueue {
+            jobs: queue,
+            news: Arc::clone(&writer.news),
+            closing: Arc::clone(&writer.closing),
+            expected: Arc::clone(&writer.expected),
+            options,
+        };
+        let commit = {
+            let store = Arc::clone(&store);
+            Box::new(move |writes: &[Write]| store.commit_some(writes))
+        };
+        let target = WriteTarget { commit, listener };
+        let thread = WriterThread::new(store, target, queue, Arc::clone(&writer.counters), now);
+        (writer, thread)
     }
 
     /// Announces that `writes` writes are about to be submitted, within a millisecond or two. A
@@ -131,26 +163,13 @@ impl Writer {
         })
     }
 
-    /// Passes records that other processes have put ([`Store::news`]) to the listener, between two
-    /// batches. If the queue is full, the next batch delivers these records. If the store reports
-    /// no trouble after the delivery, the recorded reason of an earlier failure is cleared.
+    /// Notes that the store may have records that other processes have put ([`Store::news`]). The
+    /// next batch delivers these records, or the writer's thread does if no write comes.
     pub fn deliver_news(&self) {
-        let (store, counters) = (Arc::clone(&self.store), Arc::clone(&self.counters));
-        let waiter = self.between(Box::new(move |target| {
-            loop {
-                let news = store.news();
-                if news.is_empty() {
-                    if store.trouble().is_none() {
-                        counters.set_unavailable(None);
-                    }
-                    return;
-                }
-                let records = news.iter().map(|(seq, bytes)| (*seq, Record::new(bytes)));
-                let mut records = records.filter_map(|(seq, record)| Some((seq, record.ok()?)));
-                target.listener.batch(&mut records, &mut || {});
-            }
-        }));
-        drop(waiter);
+        if !self.news.swap(true, Ordering::AcqRel) {
+            // If the queue is full, the thread is awake, and still has a turn to come.
+            let _ = self.jobs.try_send(WriterJob::Wake);
+        }
     }
 
     /// Queues a write and waits until it is durable or refused.
@@ -178,7 +197,7 @@ impl Writer {
         if let Some(thread) = thread {
             self.closing.store(true, Ordering::Release);
             // The send wakes the thread; an error means that the thread has ended.
-            let _ = self.jobs.send(WriterJob::Between(Box::new(|_| {})));
+            let _ = self.jobs.send(WriterJob::Wake);
             // The thread does not panic: see `vital`.
             let _ = thread.join();
         }
@@ -195,7 +214,7 @@ fn busy(job: WriterJob) -> WriterBusy {
     match job {
         WriterJob::Write(write, _) => WriterBusy(write),
         // Not reached: the error returns only the write that was sent.
-        WriterJob::Between(_) => WriterBusy(Write::Put(Box::default())),
+        WriterJob::Between(_) | WriterJob::Wake => WriterBusy(Write::Put(Box::default())),
     }
 }
 

@@ -1,16 +1,18 @@
-//! The writer's thread: gathers queued writes into batches, and makes each batch durable.
+//! The writer's thread: gathers queued writes into batches, makes each batch durable, and delivers
+//! the records of other processes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use hark_codec::record::Record;
 
 use super::counters::WriterCounters;
 use super::job::{BetweenBatchesJob, WriteCallback, WriteTarget, WriterJob, WriterOptions};
-use crate::store::{CommitError, Outcome, Write};
+use crate::limits::NEWS_STEP;
+use crate::store::{CommitError, Outcome, Store, Write};
 
 /// The minimum number of announced writes for which a batch waits. Waiting for fewer writes is not
 /// worth the time.
@@ -49,147 +51,238 @@ type UnfinishedWrites = VecDeque<(Write, PendingWrite)>;
 /// The input of the writer's thread.
 pub(super) struct WriteQueue {
     pub(super) jobs: Receiver<WriterJob>,
+    /// Whether the store may have news.
+    pub(super) news: Arc<AtomicBool>,
+    /// Whether the thread ends once the queue is empty.
+    pub(super) closing: Arc<AtomicBool>,
     /// Number of announced writes.
     pub(super) expected: Arc<AtomicUsize>,
     pub(super) options: WriterOptions,
 }
 
-/// Makes queued writes durable, batch by batch, until the queue ends.
-pub(super) fn run(
-    mut target: WriteTarget,
-    queue: &WriteQueue,
-    closing: &AtomicBool,
-    counters: &WriterCounters,
-) {
-    let (mut batch, mut unfinished) = (WriteBatch::default(), UnfinishedWrites::new());
-    loop {
-        let first = match unfinished.len() {
-            _ if closing.load(Ordering::Acquire) => queue.jobs.try_recv().map(Some).map_err(|_| ()),
-            0 => queue.jobs.recv().map(Some).map_err(|_| ()),
-            // The queue's bound also bounds the number of unfinished writes. At the bound, no other
-            // write is begun until an unfinished write is done.
-            many if many >= queue.options.queue_max => Ok(None),
-            _ => match queue.jobs.try_recv() {
+/// The state of the writer's thread.
+pub(super) struct WriterThread {
+    store: Arc<dyn Store>,
+    target: WriteTarget,
+    queue: WriteQueue,
+    counters: Arc<WriterCounters>,
+    now: Box<dyn Fn() -> Instant + Send>,
+    batch: WriteBatch,
+    unfinished: UnfinishedWrites,
+}
+
+impl WriterThread {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        target: WriteTarget,
+        queue: WriteQueue,
+        counters: Arc<WriterCounters>,
+        now: Box<dyn Fn() -> Instant + Send>,
+    ) -> Self {
+        let (batch, unfinished) = (WriteBatch::default(), UnfinishedWrites::new());
+        Self { store, target, queue, counters, now, batch, unfinished }
+    }
+
+    /// Makes queued writes durable, batch by batch, until the queue ends.
+    pub(super) fn run(mut self) {
+        while let Ok(first) = self.next_job() {
+            self.turn(first);
+        }
+        for (_, waiting) in self.unfinished {
+            let words = "it was stopped before all was deleted; send it again";
+            (waiting.done)(Err(Arc::new(CommitError::Unavailable(words.into()))));
+        }
+    }
+
+    /// Returns the next job, and waits for a job unless there is other work. Returns `None` if other
+    /// work is due, and an error if no job can follow.
+    fn next_job(&self) -> Result<Option<WriterJob>, ()> {
+        let WriteQueue { jobs, options, .. } = &self.queue;
+        if self.queue.closing.load(Ordering::Acquire) {
+            return jobs.try_recv().map(Some).map_err(|_| ());
+        }
+        // The queue's bound also bounds the number of unfinished writes. At the bound, no other
+        // write is begun until an unfinished write is done.
+        if self.unfinished.len() >= options.queue_max.max(1) {
+            return Ok(None);
+        }
+        if !self.unfinished.is_empty() || self.queue.news.load(Ordering::Acquire) {
+            return match jobs.try_recv() {
                 Ok(job) => Ok(Some(job)),
                 Err(TryRecvError::Empty) => Ok(None),
                 Err(TryRecvError::Disconnected) => Err(()),
+            };
+        }
+        let probe_in = self.counters.health().probe_in((self.now)());
+        match probe_in {
+            None => jobs.recv().map(Some).map_err(|_| ()),
+            Some(wait) => match jobs.recv_timeout(wait) {
+                Ok(job) => Ok(Some(job)),
+                Err(RecvTimeoutError::Timeout) => Ok(None),
+                Err(RecvTimeoutError::Disconnected) => Err(()),
             },
-        };
-        let Ok(first) = first else { break };
-        let between = first.and_then(|first| queue.gather(first, &mut batch));
+        }
+    }
+
+    /// Commits a batch that begins with this job, and delivers news.
+    pub(super) fn turn(&mut self, first: Option<WriterJob>) {
+        let between = first.and_then(|first| self.queue.gather(first, &mut self.batch));
         // Each round runs one step of one unfinished write, so new writes wait for only one step.
         // The same write runs in each round until it is done, because a store remembers the
         // position of a search for only one write.
-        if let Some((write, mut waiting)) = unfinished.pop_front() {
+        if let Some((write, mut waiting)) = self.unfinished.pop_front() {
             waiting.has_turn = true;
-            batch.push(write, waiting);
+            self.batch.push(write, waiting);
         }
-        while !batch.writes.is_empty() {
-            commit(&mut target, &mut batch, &mut unfinished, counters);
+        // A notice that comes from now on may be about a record that no commit of this turn reports.
+        let mut has_news = self.queue.news.swap(false, Ordering::AcqRel);
+        if self.batch.writes.is_empty() && self.counters.health().begin_probe((self.now)()) {
+            has_news &= !self.commit();
+        }
+        while !self.batch.writes.is_empty() {
+            has_news &= !self.commit();
+        }
+        if has_news {
+            self.deliver_news();
         }
         if let Some(between) = between {
-            between(&mut target);
+            between(&mut self.target);
         }
     }
-    for (_, waiting) in unfinished {
-        let words = "it was stopped before all was deleted; send it again";
-        (waiting.done)(Err(Arc::new(CommitError::Unavailable(words.into()))));
-    }
-}
 
-/// Makes a batch or its first writes durable, notifies the listener and then answers the senders.
-/// Writes that were not begun stay in `batch`. A write of which only one step was done moves to
-/// `unfinished`.
-fn commit(
-    target: &mut WriteTarget,
-    batch: &mut WriteBatch,
-    unfinished: &mut UnfinishedWrites,
-    counters: &WriterCounters,
-) {
-    let WriteBatch { writes, waiting } = batch;
-    let started = Instant::now();
-    counters.committing(Some(started));
-    let result = match (target.commit)(writes) {
-        Ok(committed) if committed.outcomes.is_empty() => Err(CommitError::nothing_done()),
-        result => result,
-    };
-    counters.committing(None);
-    match result {
-        Ok(committed) => {
-            counters.set_unavailable(None);
+    /// Takes turns until there is nothing to do, without waiting.
+    #[cfg(test)]
+    pub(super) fn work(&mut self) {
+        loop {
+            let job = self.queue.jobs.try_recv().ok();
+            let probe_in = self.counters.health().probe_in((self.now)());
+            let is_idle = self.unfinished.is_empty()
+                && !self.queue.news.load(Ordering::Acquire)
+                && probe_in != Some(Duration::ZERO);
+            if job.is_none() && is_idle {
+                return;
+            }
+            self.turn(job);
+        }
+    }
+
+    /// Passes some of the records that other processes have put to the listener.
+    fn deliver_news(&mut self) {
+        let news = self.store.news();
+        if news.len() >= NEWS_STEP {
+            self.queue.news.store(true, Ordering::Release);
+        }
+        if !news.is_empty() {
+            let records = news.iter().map(|(seq, bytes)| (*seq, Record::new(bytes)));
+            let mut records = records.filter_map(|(seq, record)| Some((seq, record.ok()?)));
+            self.target.listener.batch(&mut records, &mut || {});
+        }
+    }
+
+    /// Makes the batch or its first writes durable, notifies the listener and then answers the
+    /// senders. Writes that were not begun stay in the batch. A write of which only one step was
+    /// done moves to `unfinished`. An empty batch tests whether batches are kept. Returns whether
+    /// the batch was kept.
+    fn commit(&mut self) -> bool {
+        let Self { target, batch, unfinished, counters, now, .. } = self;
+        let WriteBatch { writes, waiting } = batch;
+        let is_probe = writes.is_empty();
+        let started = Instant::now();
+        counters.committing(Some(started));
+        let result = match (target.commit)(writes) {
+            Ok(committed) if committed.outcomes.is_empty() && !is_probe => {
+                Err(CommitError::nothing_done())
+            }
+            result => result,
+        };
+        counters.committing(None);
+        let committed = match result {
+            Ok(committed) => committed,
+            Err(error) => {
+                if let CommitError::Stopped(reason) = &error {
+                    // The reason is set once: the store never starts again by itself, so the first
+                    // reason counts.
+                    let _ = counters.stopped.set(reason.clone());
+                    counters.health().reset();
+                }
+                if let CommitError::Unavailable(reason) = &error {
+                    counters.health().failed(reason.clone(), now());
+                }
+                let error = Arc::new(error);
+                for waiting in waiting.drain(..) {
+                    (waiting.done)(Err(Arc::clone(&error)));
+                }
+                writes.clear();
+                return false;
+            }
+        };
+        if is_probe {
+            counters.health().kept_probe();
+        } else {
+            counters.health().reset();
             counters.batches.note(started.elapsed());
-            let step = committed.outcomes.last().filter(|_| committed.unfinished);
-            let whole = committed.outcomes.len() - usize::from(step.is_some());
-            counters.writes.add(whole as u64);
-            let before = committed.before.iter().map(|(seq, bytes)| (*seq, bytes));
-            let put = writes.iter().zip(&committed.outcomes).filter_map(|pair| match pair {
-                (Write::Put(bytes), Outcome::Stored { seq }) => Some((*seq, bytes)),
-                _ => None,
-            });
-            let mut stored =
-                before.chain(put).filter_map(|(seq, bytes)| Some((seq, Record::new(bytes).ok()?)));
-            let mut unanswered = whole;
-            let mut answer = || {
-                let answered = waiting.drain(..std::mem::take(&mut unanswered));
-                for (waiting, outcome) in answered.zip(&committed.outcomes) {
-                    (waiting.done)(Ok(match *outcome {
-                        Outcome::Erased(count) => Outcome::Erased(waiting.erased + count),
-                        outcome => outcome,
-                    }));
-                }
-            };
-            target.listener.batch(&mut stored, &mut answer);
-            answer();
-            writes.drain(..whole);
-            if let Some(Outcome::Erased(count)) = step {
-                let (write, mut waiting) = (writes.remove(0), waiting.remove(0));
-                waiting.erased += count;
-                let rest = (write.remainder(*count), waiting);
-                if rest.1.has_turn {
-                    unfinished.push_front(rest);
-                } else {
-                    unfinished.push_back(rest);
-                }
+        }
+        let step = committed.outcomes.last().filter(|_| committed.unfinished);
+        let whole = committed.outcomes.len() - usize::from(step.is_some());
+        counters.writes.add(whole as u64);
+        let before = committed.before.iter().map(|(seq, bytes)| (*seq, bytes));
+        let put = writes.iter().zip(&committed.outcomes).filter_map(|pair| match pair {
+            (Write::Put(bytes), Outcome::Stored { seq }) => Some((*seq, bytes)),
+            _ => None,
+        });
+        let mut stored =
+            before.chain(put).filter_map(|(seq, bytes)| Some((seq, Record::new(bytes).ok()?)));
+        let mut unanswered = whole;
+        let mut answer = || {
+            let answered = waiting.drain(..std::mem::take(&mut unanswered));
+            for (waiting, outcome) in answered.zip(&committed.outcomes) {
+                (waiting.done)(Ok(match *outcome {
+                    Outcome::Erased(count) => Outcome::Erased(waiting.erased + count),
+                    outcome => outcome,
+                }));
+            }
+        };
+        target.listener.batch(&mut stored, &mut answer);
+        answer();
+        writes.drain(..whole);
+        if let Some(Outcome::Erased(count)) = step {
+            let (write, mut waiting) = (writes.remove(0), waiting.remove(0));
+            waiting.erased += count;
+            let rest = (write.remainder(*count), waiting);
+            if rest.1.has_turn {
+                unfinished.push_front(rest);
+            } else {
+                unfinished.push_back(rest);
             }
         }
-        Err(error) => {
-            if let CommitError::Stopped(reason) = &error {
-                // The reason is set once: the store never starts again by itself, so the first
-                // reason counts.
-                let _ = counters.stopped.set(reason.clone());
-            }
-            if let CommitError::Unavailable(reason) = &error {
-                counters.set_unavailable(Some(reason.clone()));
-            }
-            let error = Arc::new(error);
-            for waiting in waiting.drain(..) {
-                (waiting.done)(Err(Arc::clone(&error)));
-            }
-            writes.clear();
-        }
+        true
     }
 }
 
 impl WriteQueue {
-    /// Takes queued writes until the batch is full or a job comes. The job is returned, to be run
-    /// after the batch.
+    /// Takes queued writes until the batch is full or a job to run between batches comes. The job is
+    /// returned, to be run after the batch.
     fn gather(&self, first: WriterJob, batch: &mut WriteBatch) -> Option<BetweenBatchesJob> {
         let began = Instant::now();
         let mut bytes = 0;
         let mut next = Some(first);
         while let Some(job) = next.take() {
-            let (write, done) = match job {
-                WriterJob::Write(write, done) => (write, done),
+            match job {
+                WriterJob::Write(write, done) => {
+                    bytes += if let Write::Put(record) = &write { record.len() } else { 0 };
+                    batch.push(write, PendingWrite { done, erased: 0, has_turn: false });
+                    if batch.writes.len() >= self.options.batch_writes_max
+                        || bytes >= self.options.batch_bytes_max
+                    {
+                        return None;
+                    }
+                }
                 WriterJob::Between(between) => return Some(between),
-            };
-            bytes += if let Write::Put(record) = &write { record.len() } else { 0 };
-            batch.push(write, PendingWrite { done, erased: 0, has_turn: false });
-            if batch.writes.len() >= self.options.batch_writes_max
-                || bytes >= self.options.batch_bytes_max
-            {
-                return None;
+                WriterJob::Wake => {}
             }
-            next = self.next(began);
+            // Only a batch that has begun waits for further writes.
+            let has_begun = !batch.writes.is_empty();
+            next = if has_begun { self.next(began) } else { self.jobs.try_recv().ok() };
         }
         None
     }

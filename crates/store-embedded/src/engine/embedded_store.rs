@@ -79,10 +79,7 @@ impl EmbeddedStore {
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
         self.shelf.jobs.stop();
-        // If this runs in a callback on a thread of the store, the thread must not wait for itself.
-        let own = std::thread::current().id();
-        let threads = [self.thread.take(), self.scrubs.take()].into_iter().flatten();
-        for thread in threads.filter(|thread| thread.thread().id() != own) {
+        for thread in [self.thread.take(), self.scrubs.take()].into_iter().flatten() {
             // A panic of the thread has already been printed.
             let _ = thread.join();
         }
@@ -109,6 +106,10 @@ impl Store for EmbeddedStore {
             }
         }
         let mut done = CommitResult::default();
+        if writes.is_empty() {
+            // The steps of a batch up to its sync, among them the check for space.
+            commit_piece(&self.shelf, writes, true, &mut done)?;
+        }
         let mut rest = writes;
         while !rest.is_empty() && !done.unfinished {
             let (mut bytes, mut head_bytes) = (0, 0);
@@ -243,13 +244,13 @@ impl Store for EmbeddedStore {
         set_bounds(&self.shelf.files, &self.shelf.jobs, bounds);
     }
 
+    fn medium(&self) -> &'static str {
+        "the disk"
+    }
+
     fn trouble(&self) -> Option<String> {
         let known = self.refusal.clone().or_else(|| self.shelf.jobs.space().lacking());
         known.or_else(|| would_lack(&self.shelf.files))
-    }
-
-    fn on_news(&self, wake: Box<dyn Fn() + Send>) {
-        self.shelf.jobs.space().set_wake(wake);
     }
 
     fn damage(&self) -> (u64, u64) {

@@ -5,10 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hark_archive::CommitError;
 use parking_lot::Mutex;
 
-/// A callback that wakes the delivery of new records. It is called when the shelf can be written
-/// again.
-type WakeDelivery = Box<dyn Fn() + Send>;
-
 /// The state of the disk's space.
 #[derive(Default)]
 pub(crate) struct DiskSpace {
@@ -16,7 +12,6 @@ pub(crate) struct DiskSpace {
     lacking: Mutex<Option<String>>,
     /// Whether a requested compaction is running.
     compacting: AtomicBool,
-    wake: Mutex<Option<WakeDelivery>>,
 }
 
 impl DiskSpace {
@@ -32,17 +27,9 @@ impl DiskSpace {
         CommitError::Unavailable(words)
     }
 
-    /// Notes that the disk has space again, and wakes the delivery of new records.
+    /// Notes that the disk has space again.
     pub(super) fn suffices(&self) {
         *self.lacking.lock() = None;
-        if let Some(wake) = &*self.wake.lock() {
-            wake();
-        }
-    }
-
-    /// Sets the callback that is called when the shelf can be written again.
-    pub(crate) fn set_wake(&self, wake: WakeDelivery) {
-        *self.wake.lock() = Some(wake);
     }
 
     /// Whether a requested compaction is running.

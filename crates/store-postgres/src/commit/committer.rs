@@ -27,6 +27,11 @@ const NEWS_MAX: i64 = 20_000;
 /// Time limit of a batch, as a multiple of a statement's time limit: large batches take longer.
 const BATCH_TIMES: u32 = 2;
 
+/// Shows whether batches can be committed, without changing a record: needs the right to insert,
+/// every worker of a cluster, and a disk that takes the row of `state`.
+const PROBE: &str = "INSERT INTO record SELECT * FROM record WHERE seq = -1; \
+                     UPDATE state SET seq = seq";
+
 /// The state of the thread that commits.
 #[derive(Default)]
 pub(crate) struct CommitterState {
@@ -185,6 +190,9 @@ fn attempt(
     replay(&mut play, writes, puts, fit, &mut committed)?;
     let (kept, deleted, last) = play.end();
     if kept.is_empty() && deleted.is_empty() {
+        if writes.is_empty() {
+            session.batch(PROBE)?;
+        }
         session.batch("COMMIT")?;
         return Ok(Some(CommittedBatch { committed, position, seq, kept: Vec::new(), deleted }));
     }
