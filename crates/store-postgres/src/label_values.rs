@@ -125,9 +125,9 @@ fn count_all(
         let (mut tally, mut seq) = (ValueTally::default(), 0_i64);
         let mut records = if listed.is_empty() { 0 } else { RECORDS };
         while records == RECORDS {
-            let news = layout.news(session, seq, last, RECORDS)?;
-            records = i64::try_from(news.puts.len()).unwrap_or(i64::MAX);
-            for (at, body) in &news.puts {
+            let puts = layout.puts(session, seq, last, RECORDS)?;
+            records = i64::try_from(puts.len()).unwrap_or(i64::MAX);
+            for (at, body) in &puts {
                 seq = *at;
                 if let Ok(record) = Record::new(body) {
                     tally.add(&record, listed, terms);

@@ -16,6 +16,7 @@ use tokio_postgres::{AsyncMessage, Client, Row};
 use crate::error::StatementError;
 use crate::failover;
 use crate::layout::SharedStatement;
+use crate::news::numbered;
 use crate::others::{self, ARRIVED};
 use crate::parts::Parts;
 use crate::state::PostgresState;
@@ -218,7 +219,7 @@ pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, Stateme
         // timeline.
         for _ in 0..3 {
             let position = inner.current.now();
-            let news = inner.layout.news(session, position.seen, i64::MAX, most)?;
+            let news = inner.layout.news(session, position.seen, most)?;
             let Some((line, seq)) = news.at else { return Ok(Vec::new()) };
             if line != position.line || seq < position.seen {
                 if !failover::follow(inner, session)? {
@@ -236,7 +237,7 @@ pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, Stateme
                         inner.current.caught_up();
                     }
                 }
-                return Ok(news.records(position).collect());
+                return Ok(numbered(position, news.puts));
             }
         }
         Err(StatementError::Refused("where it stands changes all the time".into()))

@@ -11,6 +11,7 @@ use crate::deadline::Deadline;
 use crate::error::StatementError;
 use crate::layout::Layout;
 use crate::line::{CurrentPosition, TimelinePosition};
+use crate::news::NumberedPut;
 use crate::others::OtherWriters;
 use crate::parts::{PartGrid, Parts};
 use crate::pool::Pool;
@@ -97,8 +98,8 @@ impl PostgresState {
     }
 
     /// Does the same as [`note_puts`](Self::note_puts), for puts of other processes.
-    pub(crate) fn note_news(&self, position: TimelinePosition, news: &[(i64, Box<[u8]>)]) {
-        let put = |(seq, body): &(i64, Box<[u8]>)| {
+    pub(crate) fn note_news(&self, position: TimelinePosition, news: &[NumberedPut]) {
+        let put = |(seq, body): &NumberedPut| {
             let record = Record::new(body).ok()?;
             Some((IndexKey::of(&record), *seq))
         };

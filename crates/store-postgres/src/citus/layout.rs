@@ -14,7 +14,7 @@ use crate::commit::{CommitAttempt, PreparedPut, ShelfAdvance};
 use crate::count::CountStatements;
 use crate::error::StatementError;
 use crate::layout::{Layout, LayoutFacts, MigrationText};
-use crate::news::NewsPage;
+use crate::news::{NewsPage, NumberedPut};
 use crate::properties::ShelfProperties;
 use crate::search::recent::RecentRecords;
 use crate::search::{SearchSteps, SqlQuery};
@@ -94,20 +94,29 @@ impl Layout for CitusLayout {
         &self,
         session: &mut DatabaseSession,
         after: i64,
-        to: i64,
         limit: i64,
     ) -> Result<NewsPage, StatementError> {
         let mut news = NewsPage::default();
         let state = session.query(CitusStatement::WholeState, &[])?;
         let Some(row) = state.first() else { return Ok(news) };
         news.at = Some((row.get(0), row.get(1)));
-        let to = to.min(row.get(1));
+        let to = row.get(1);
         if after < to {
-            let rows = session.query(CitusStatement::News, &[&after, &to, &limit])?;
-            let put = |row: &Row| (row.get(0), row.get::<_, &[u8]>(1).into());
-            news.puts = rows.iter().map(put).collect();
+            news.puts = self.puts(session, after, to, limit)?;
         }
         Ok(news)
+    }
+
+    fn puts(
+        &self,
+        session: &mut DatabaseSession,
+        after: i64,
+        to: i64,
+        limit: i64,
+    ) -> Result<Vec<NumberedPut>, StatementError> {
+        let rows = session.query(CitusStatement::News, &[&after, &to, &limit])?;
+        let put = |row: &Row| (row.get(0), row.get::<_, &[u8]>(1).into());
+        Ok(rows.iter().map(put).collect())
     }
 
     fn record_cache(&self) -> Option<RecentRecords> {

@@ -17,8 +17,11 @@ pub(crate) struct PreparedPut<'a> {
 /// A durable batch, and earlier puts of other processes that are delivered together with the batch.
 pub(crate) struct CommittedBatch {
     pub(crate) committed: CommitResult,
-    /// The position before the batch. `seq` is the number of the batch's last put.
+    /// The position of this process before the batch.
     pub(crate) position: TimelinePosition,
+    /// The number of the database's newest put before the batch.
+    pub(crate) seq_before: i64,
+    /// The number of the newest put after the batch.
     pub(crate) seq: i64,
     /// Keys of the records that the batch has stored, each with the record's number.
     pub(crate) kept: Vec<(IndexKey, i64)>,

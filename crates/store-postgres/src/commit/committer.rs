@@ -13,7 +13,7 @@ use super::play::BatchReplay;
 use crate::deadline::Deadline;
 use crate::error::StatementError;
 use crate::layout::Layout;
-use crate::line::TimelinePosition;
+use crate::news::numbered;
 use crate::parts::Parts;
 use crate::plain::make_parts;
 use crate::session::DatabaseSession;
@@ -83,7 +83,20 @@ impl CommitterState {
                 attempt(inner, session, writes, puts, &mut begun)
             });
             match attempted {
-                Ok(Some(carried)) => return Ok(carried),
+                Ok(Some(mut carried)) => match news(inner, session, &carried) {
+                    Ok(before) => {
+                        carried.committed.before = before;
+                        return Ok(carried);
+                    }
+                    // The batch is durable, but its puts come after puts that cannot be delivered
+                    // now. Later, the listener finds all of these puts.
+                    Err(fault) => {
+                        if fault.is_away() {
+                            self.session = None;
+                        }
+                        return Err(away(&fault));
+                    }
+                },
                 // A new session finds out on which timeline the database is now.
                 Ok(None) if !fresh => self.session = None,
                 Ok(None) => {
@@ -176,17 +189,17 @@ fn attempt(
     if parts.version != fetched.parts {
         parts = inner.set_parts(Parts::read(session, fetched.parts)?);
     }
-    let before = news(inner, position, session, seq)?;
+    if seq - position.seen > NEWS_MAX {
+        let words = "too much was written by others meanwhile; it is sent to subscribers first";
+        return Err(StatementError::Refused(words.into()));
+    }
     let (texts, mut words_seq) = (inner.indexes(fetched.texts), fetched.words_seq);
     // Words are indexed in the order of puts, so this batch is not indexed if an earlier put is not
     // indexed yet.
     let texts = texts.filter(|_| words_seq == seq);
     let mut play = BatchReplay::new(inner, session, fetched, position);
-    let mut committed = CommitResult {
-        outcomes: Vec::with_capacity(writes.len()),
-        before,
-        ..CommitResult::default()
-    };
+    let mut committed =
+        CommitResult { outcomes: Vec::with_capacity(writes.len()), ..CommitResult::default() };
     replay(&mut play, writes, puts, fit, &mut committed)?;
     let (kept, deleted, last) = play.end();
     if kept.is_empty() && deleted.is_empty() {
@@ -194,7 +207,8 @@ fn attempt(
             session.batch(PROBE)?;
         }
         session.batch("COMMIT")?;
-        return Ok(Some(CommittedBatch { committed, position, seq, kept: Vec::new(), deleted }));
+        let (seq_before, kept) = (seq, Vec::new());
+        return Ok(Some(CommittedBatch { committed, position, seq_before, seq, kept, deleted }));
     }
     make_missing_parts(inner, session, &parts, &kept)?;
     let mut gone = 0;
@@ -213,7 +227,7 @@ fn attempt(
     inner.layout.advance(session, ShelfAdvance { seq: last, records, has_deleted, words_seq })?;
     session.batch("COMMIT")?;
     let kept = kept.iter().map(|(seq, put)| (put.key, *seq)).collect();
-    Ok(Some(CommittedBatch { committed, position, seq: last, kept, deleted }))
+    Ok(Some(CommittedBatch { committed, position, seq_before: seq, seq: last, kept, deleted }))
 }
 
 /// Applies the writes in order, until the write at index `fit`, or until a write can be done only
@@ -266,24 +280,20 @@ fn make_missing_parts(
     Ok(())
 }
 
-/// Reads puts up to number `seq` that this process has not delivered yet.
+/// Reads earlier puts than those of a batch that this process has not delivered yet. The batch is
+/// committed, so meanwhile other processes can commit.
 fn news(
     inner: &PostgresState,
-    position: TimelinePosition,
     session: &mut DatabaseSession,
-    seq: i64,
+    batch: &CommittedBatch,
 ) -> Result<Vec<NumberedRecord>, StatementError> {
-    let seen = position.seen;
-    if seen >= seq {
+    let (position, to) = (batch.position, batch.seq_before);
+    if position.seen >= to {
         return Ok(Vec::new());
     }
-    if seq - seen > NEWS_MAX {
-        let words = "too much was written by others meanwhile; it is sent to subscribers first";
-        return Err(StatementError::Refused(words.into()));
-    }
-    let news = inner.layout.news(session, seen, seq, NEWS_MAX)?;
-    inner.note_news(position, &news.puts);
-    Ok(news.records(position).collect())
+    let puts = inner.layout.puts(session, position.seen, to, NEWS_MAX)?;
+    inner.note_news(position, &puts);
+    Ok(numbered(position, puts))
 }
 
 /// Inserts the rows of records' words, and returns their bytes.

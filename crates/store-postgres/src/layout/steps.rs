@@ -6,7 +6,7 @@ use crate::commit::fetch::{FetchedState, RuleLookups};
 use crate::commit::{CommitAttempt, PreparedPut, ShelfAdvance};
 use crate::count::CountStatements;
 use crate::error::StatementError;
-use crate::news::NewsPage;
+use crate::news::{NewsPage, NumberedPut};
 use crate::properties::ShelfProperties;
 use crate::search::recent::RecentRecords;
 use crate::search::{SearchSteps, SqlQuery};
@@ -59,14 +59,24 @@ pub(crate) trait Layout: Send + Sync {
     /// process has acknowledged. `None` if the table `state` is empty.
     fn newest(&self, session: &mut DatabaseSession) -> Result<Option<(i64, i64)>, StatementError>;
 
-    /// Reads at most `limit` puts, with numbers above `after` and up to `to`.
+    /// Reads the position of the database, and at most `limit` puts up to this position with numbers
+    /// above `after`. Waits until all of these puts are committed.
     fn news(
+        &self,
+        session: &mut DatabaseSession,
+        after: i64,
+        limit: i64,
+    ) -> Result<NewsPage, StatementError>;
+
+    /// Reads at most `limit` puts, with numbers above `after` and up to `to`. The caller knows that
+    /// the commit of number `to` has ended.
+    fn puts(
         &self,
         session: &mut DatabaseSession,
         after: i64,
         to: i64,
         limit: i64,
-    ) -> Result<NewsPage, StatementError>;
+    ) -> Result<Vec<NumberedPut>, StatementError>;
 
     /// Returns an empty cache of records; `None` if searches use no cache.
     fn record_cache(&self) -> Option<RecentRecords>;

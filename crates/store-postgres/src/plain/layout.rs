@@ -14,7 +14,7 @@ use crate::commit::{CommitAttempt, PreparedPut, ShelfAdvance};
 use crate::count::CountStatements;
 use crate::error::StatementError;
 use crate::layout::{Layout, LayoutFacts, MigrationText};
-use crate::news::NewsPage;
+use crate::news::{NewsPage, NumberedPut};
 use crate::properties::ShelfProperties;
 use crate::search::recent::RecentRecords;
 use crate::search::{SearchSteps, SqlQuery};
@@ -96,17 +96,19 @@ impl Layout for PlainLayout {
         &self,
         session: &mut DatabaseSession,
         after: i64,
-        to: i64,
         limit: i64,
     ) -> Result<NewsPage, StatementError> {
-        let rows = session.query(PlainStatement::News, &[&after, &to, &limit])?;
-        let at = rows.first().map(|row| (row.get(0), row.get(1)));
-        // If there are no records, the statement still returns one row.
-        let put = |row: &Row| {
-            let body: Option<&[u8]> = row.get(3);
-            Some((row.get::<_, Option<i64>>(2)?, body?.into()))
-        };
-        Ok(NewsPage { at, puts: rows.iter().filter_map(put).collect() })
+        read_news(session, after, i64::MAX, limit)
+    }
+
+    fn puts(
+        &self,
+        session: &mut DatabaseSession,
+        after: i64,
+        to: i64,
+        limit: i64,
+    ) -> Result<Vec<NumberedPut>, StatementError> {
+        Ok(read_news(session, after, to, limit)?.puts)
     }
 
     fn record_cache(&self) -> Option<RecentRecords> {
@@ -193,4 +195,20 @@ impl Layout for PlainLayout {
         let values: [&(dyn ToSql + Sync); 4] = [&seq, &records, &has_deleted, &words_seq];
         session.query(PlainStatement::Advance, &values).map(drop)
     }
+}
+
+fn read_news(
+    session: &mut DatabaseSession,
+    after: i64,
+    to: i64,
+    limit: i64,
+) -> Result<NewsPage, StatementError> {
+    let rows = session.query(PlainStatement::News, &[&after, &to, &limit])?;
+    let at = rows.first().map(|row| (row.get(0), row.get(1)));
+    // If there are no records, the statement still returns one row.
+    let put = |row: &Row| {
+        let body: Option<&[u8]> = row.get(3);
+        Some((row.get::<_, Option<i64>>(2)?, body?.into()))
+    };
+    Ok(NewsPage { at, puts: rows.iter().filter_map(put).collect() })
 }

@@ -113,7 +113,7 @@ pub(crate) fn step(
         return Ok(StepResult::Done(before.progress()));
     }
     // The records are read and divided into words before the step takes the lock of commits.
-    let mut puts = inner.layout.news(session, before.words_seq, before.seq, STEP)?.puts;
+    let mut puts = inner.layout.puts(session, before.words_seq, before.seq, STEP)?;
     let mut is_last = (puts.len() as u64) < STEP.unsigned_abs();
     let mut all = WordRows::new(texts, &inner.shelf.terms);
     for at in 0..puts.len() {
