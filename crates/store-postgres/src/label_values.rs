@@ -105,10 +105,7 @@ pub(crate) fn count_values(
     if has_same_labels(session, listed)? {
         return Ok(());
     }
-    layout.enter(session)?;
-    let counted = count_all(session, layout, terms, listed);
-    layout.leave(session)?;
-    counted
+    count_all(session, layout, terms, listed)
 }
 
 fn count_all(
@@ -119,6 +116,7 @@ fn count_all(
 ) -> Result<(), StatementError> {
     session.whole(|session| {
         session.batch("BEGIN")?;
+        layout.enter(session)?;
         let state = session.lock(layout.lock())?;
         let last: i64 = state.first().map_or(0, |row| row.get(0));
         session.batch("DELETE FROM label_value; DELETE FROM listed_label")?;

@@ -192,18 +192,10 @@ impl Drop for HeldLock {
     }
 }
 
-/// The coordinator dies while a commit is prepared on a worker, before or after its decision to
-/// commit.
-fn dies_in_doubt(has_decided: bool) {
-    let cluster = CitusCluster::with(3, &["citus.recover_2pc_interval=1h"]);
-    let database = cluster.database("doubt");
-    let name = database.name.as_str();
-    let store = open(&database);
-    store.commit(&(0..50).map(put).collect::<Vec<_>>()).unwrap();
-    let (prepared, held) = (&cluster.workers[0], &cluster.workers[1]);
-    // On this worker, preparing to commit waits for a lock.
-    held.sql(
-        name,
+/// Makes preparing a commit of records wait on a worker while the worker's [`HeldLock`] is held.
+fn wait_when_preparing(worker: &Cluster, database: &str) {
+    worker.sql(
+        database,
         "SET citus.enable_ddl_propagation = off;
          CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
              PERFORM pg_advisory_lock(42); PERFORM pg_advisory_unlock(42); RETURN NULL; END $$;
@@ -214,6 +206,65 @@ fn dies_in_doubt(has_decided: bool) {
          INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.wait()', t);
              END LOOP; END $$",
     );
+}
+
+/// The coordinator has committed, and a worker takes its time. Until this worker has committed, no
+/// other commit begins.
+#[test]
+fn a_commit_waits_until_all_workers_have_ended_the_commit_before() {
+    if !is_installed() {
+        return;
+    }
+    let cluster = CitusCluster::with(3, &["citus.recover_2pc_interval=1h"]);
+    let database = cluster.database("slow");
+    let name = database.name.as_str();
+    let (store, other) = (open(&database), open(&database));
+    store.commit(&(0..50).map(put).collect::<Vec<_>>()).unwrap();
+    other.commit(&[put(50)]).unwrap();
+    let (slow, held) = (&cluster.workers[0], &cluster.workers[1]);
+    wait_when_preparing(held, name);
+    let lock = HeldLock::take(held, name);
+    let in_doubt = |worker: &Cluster| worker.sql(name, "SELECT count(*) FROM pg_prepared_xacts");
+    let state = || database.sql("SELECT seq FROM hark_nostr.state");
+    let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    std::thread::scope(|scope| {
+        let batch: Vec<Write> = (100..150).map(put).collect();
+        let store = &store;
+        let committing = scope.spawn(move || (store.commit(&batch), Instant::now()));
+        until("a worker has prepared", || in_doubt(slow) == "1");
+        slow.pause();
+        lock.release(held, name);
+        until("the coordinator has committed", || state() == "101");
+        let next = scope.spawn(|| (other.commit(&[put(200)]), Instant::now()));
+        until("the other waits", || database.sql(waiting) == "1");
+        std::thread::sleep(Duration::from_millis(500));
+        let is_free = "SELECT pg_try_advisory_xact_lock( \
+                       hashtextextended('hark_nostr', 7235419860234518))";
+        assert_eq!((database.sql(is_free), state()), ("f".into(), "101".into()));
+        assert!(!committing.is_finished() && !next.is_finished());
+        slow.resume();
+        let (first, second) = (committing.join().unwrap(), next.join().unwrap());
+        first.0.unwrap();
+        second.0.unwrap();
+        assert!(first.1 < second.1);
+    });
+    for worker in &cluster.workers {
+        assert_eq!(in_doubt(worker), "0");
+    }
+    assert_eq!(database.sql("SELECT seq FROM hark_nostr.published"), "102");
+    check_whole(&database);
+}
+
+/// The coordinator dies while a commit is prepared on a worker, before or after its decision to
+/// commit.
+fn dies_in_doubt(has_decided: bool) {
+    let cluster = CitusCluster::with(3, &["citus.recover_2pc_interval=1h"]);
+    let database = cluster.database("doubt");
+    let name = database.name.as_str();
+    let store = open(&database);
+    store.commit(&(0..50).map(put).collect::<Vec<_>>()).unwrap();
+    let (prepared, held) = (&cluster.workers[0], &cluster.workers[1]);
+    wait_when_preparing(held, name);
     let lock = HeldLock::take(held, name);
     let in_doubt = |worker: &Cluster| worker.sql(name, "SELECT count(*) FROM pg_prepared_xacts");
     let answer = std::thread::scope(|scope| {

@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
 
+use hark_archive::effects::{Effects, Rules};
 use hark_archive::writer::{CommitListener, Writer, WriterOptions as Batches};
 use hark_archive::{
     CommitError, Id, Outcome, Query, Record, RecordHeader, SearchError, Store, Write,
@@ -530,6 +532,99 @@ fn a_duplicate_that_one_node_of_a_cluster_acknowledges_the_other_answers_with() 
     let again = other.commit(&[Write::Put(notes[1].clone())]).unwrap();
     assert_eq!(again.outcomes, [Outcome::Duplicate]);
     assert_eq!(times(&asking, &Query::default()), [1_700_000_001, 1_700_000_000]);
+}
+
+#[test]
+fn the_published_number_never_goes_back_while_two_nodes_write() {
+    if !is_installed() {
+        return;
+    }
+    let database = CitusCluster::shared().database("published");
+    let nodes = [open(&database), open(&database)];
+    std::thread::scope(|scope| {
+        let writing: Vec<_> = (0..2_u32)
+            .map(|node| {
+                let (nodes, time) = (&nodes, 1_700_000_000);
+                scope.spawn(move || {
+                    for n in 0..200 {
+                        let number = n * 2 + node;
+                        let put = Write::Put(record(number, 1, (n % 40) as u8, time));
+                        nodes[node as usize].commit(&[put]).unwrap();
+                    }
+                })
+            })
+            .collect();
+        let mut last = 0;
+        while !writing.iter().all(ScopedJoinHandle::is_finished) {
+            let now = database.sql("SELECT seq FROM hark_nostr.published");
+            let now: u32 = now.parse().unwrap_or(0);
+            assert!(now >= last, "{now} after {last}");
+            last = now;
+        }
+    });
+    assert_eq!(database.sql("SELECT seq FROM hark_nostr.published"), "400");
+}
+
+/// The rules of Nostr. While `is_suspended` is true, a commit stands still within its transaction, as
+/// in a process that is suspended.
+struct SuspendedRules {
+    is_suspended: Arc<AtomicBool>,
+}
+
+impl Rules for SuspendedRules {
+    fn effects(&self, record: &Record<'_>, effects: &mut Effects) {
+        NostrRules.effects(record, effects);
+    }
+
+    fn forbids(&self, kind: u32) -> bool {
+        while self.is_suspended.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        NostrRules.forbids(kind)
+    }
+}
+
+#[test]
+fn others_write_though_a_node_is_suspended_in_the_middle_of_a_commit() {
+    write_beside_a_suspended_node(&Cluster::shared().database("suspended"));
+}
+
+#[test]
+fn others_write_to_a_cluster_though_a_node_is_suspended_in_the_middle_of_a_commit() {
+    if is_installed() {
+        write_beside_a_suspended_node(&CitusCluster::shared().database("suspended"));
+    }
+}
+
+fn write_beside_a_suspended_node(database: &Database<'_>) {
+    let is_suspended = Arc::new(AtomicBool::new(false));
+    let rules = SuspendedRules { is_suspended: Arc::clone(&is_suspended) };
+    let options = PostgresOptions::default();
+    let node = PostgresStore::open(&database.url, "nostr", Box::new(rules), &options).unwrap();
+    let other = open(database);
+    let put = |n: u32| [Write::Put(record(n, 1, n as u8, 1_700_000_000 + u64::from(n)))];
+    node.commit(&put(0)).unwrap();
+    other.commit(&put(1)).unwrap();
+    std::thread::scope(|scope| {
+        is_suspended.store(true, Ordering::Relaxed);
+        let suspended = scope.spawn(|| node.commit(&put(2)));
+        let idle = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' \
+                    AND datname = current_database()";
+        until("a commit stands still", || database.sql(idle) == "1");
+        let began = Instant::now();
+        let written = other.commit(&put(3));
+        let took = began.elapsed();
+        is_suspended.store(false, Ordering::Relaxed);
+        written.expect("the others need not send again");
+        assert!(took < Duration::from_secs(15), "{took:?}");
+        let error = suspended.join().unwrap().expect_err("its transaction has ended");
+        assert!(matches!(error, CommitError::Unavailable(_)), "{error}");
+    });
+    let again = node.commit(&put(2)).unwrap().outcomes;
+    assert!(matches!(again[..], [Outcome::Stored { .. }]), "{again:?}");
+    let newest = [3, 2, 1, 0].map(|n| 1_700_000_000 + n);
+    assert_eq!(times(&node, &Query::default()), newest);
+    assert_eq!(times(&other, &Query::default()), newest);
 }
 
 #[test]

@@ -140,11 +140,12 @@ impl RecordComparison<'_> {
             return Ok(page);
         }
         let numbers: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+        self.session.batch("BEGIN")?;
         self.layout.enter(self.session)?;
-        let rows = self.steps.records_again(self.session, &numbers);
-        let again = rows.and_then(|rows| self.compare(&rows));
-        self.layout.leave(self.session)?;
-        again
+        let rows = self.steps.records_again(self.session, &numbers)?;
+        let again = self.compare(&rows)?;
+        self.session.batch("COMMIT")?;
+        Ok(again)
     }
 
     fn compare(&mut self, rows: &[Row]) -> Result<CheckedPage, StatementError> {

@@ -12,7 +12,7 @@ use crate::commit::fetch::{
     FetchedState, RuleKeys, RuleLookups, SizedKey, SlotQuery, id, slot_columns,
 };
 use crate::commit::rows::{RowEncoder, RowFormat, TagRow, place};
-use crate::commit::{CommitAttempt, PreparedPut};
+use crate::commit::{CommittedBatch, PreparedPut};
 use crate::copy::CopyRows;
 use crate::error::StatementError;
 use crate::layout::{SharedStatement, lower_values};
@@ -43,43 +43,26 @@ pub(super) fn prepare(session: &mut DatabaseSession) -> Result<(), StatementErro
     Ok(())
 }
 
-/// Lets other processes commit after an attempt to commit. Publishes the number of a durable batch
-/// for the questions of other processes, and notifies these processes.
+/// Publishes the number of a durable batch for the questions of other processes, and notifies these
+/// processes.
 ///
-/// The coordinator releases the lock of the row in `state`, and makes the batch's number visible,
-/// before the workers have committed. So a commit holds the lock of the shelf until the workers
-/// have committed, and then publishes the number. If publishing fails, the batch must not be
-/// acknowledged: another process could answer a later query without the batch's records. The
-/// session is closed, which releases the lock of the shelf, and the other processes find the batch
-/// by polling.
-pub(super) fn leave_after(
+/// The coordinator makes the batch's number visible before the workers have committed. So the number
+/// is published after the transaction has ended on all workers. If publishing fails, the batch must
+/// not be acknowledged: another process could answer a later query without the batch's records.
+pub(super) fn publish(
     session: &mut DatabaseSession,
-    attempt: &CommitAttempt,
+    batch: &CommittedBatch,
 ) -> Result<(), StatementError> {
-    match attempt {
-        Ok(Some(batch)) if !batch.kept.is_empty() || !batch.deleted.is_empty() => {
-            let has_deleted = i32::from(!batch.deleted.is_empty());
-            session.query(CitusStatement::LeaveTelling, &[&has_deleted]).map_err(closing)?;
-        }
-        // The caller closes the session, which releases the lock.
-        Ok(None) => {}
-        Err(fault) if fault.is_away() => {}
-        Err(_) => {
-            session.batch("ROLLBACK")?;
-            session.query(CitusStatement::Leave, &[])?;
-        }
+    let has_deleted = !batch.deleted.is_empty();
+    if batch.kept.is_empty() && !has_deleted {
         // A batch that changes nothing is acknowledged, too, and the process that stored its
         // records may have ended before publishing their number.
-        Ok(Some(_)) => {
-            session.query(CitusStatement::LeavePublished, &[]).map_err(closing)?;
-        }
+        session.query(CitusStatement::Publish, &[&batch.seq])?;
+    } else {
+        let values: [&(dyn ToSql + Sync); 2] = [&batch.seq, &i32::from(has_deleted)];
+        session.query(CitusStatement::PublishTelling, &values)?;
     }
     Ok(())
-}
-
-/// Converts a fault into a fault that closes the session.
-fn closing(fault: StatementError) -> StatementError {
-    if fault.is_away() { fault } else { StatementError::Away(fault.to_string()) }
 }
 
 /// Begins the transaction, locks the shelf, and fetches the stored records that the rules may need.
@@ -99,6 +82,7 @@ pub(super) fn fetch(
     let term_slots: [&(dyn ToSql + Sync); 2] = [&slot_terms, &term_kinds];
     let mut calls: Vec<StatementCall<'_>> = vec![
         (SharedStatement::Begin.into(), &[]),
+        (CitusStatement::Enter.into(), &[]),
         (CitusStatement::Lock.into(), &[]),
         (CitusStatement::Known.into(), &known),
         (CitusStatement::Forbids.into(), &forbids),
@@ -109,7 +93,7 @@ pub(super) fn fetch(
     if !keys.termed.is_empty() {
         calls.push((CitusStatement::TermSlots.into(), &term_slots));
     }
-    let mut answers = session.pipeline(&calls)?.into_iter().skip(1);
+    let mut answers = session.pipeline(&calls)?.into_iter().skip(2);
     let mut next = || answers.next().unwrap_or_default();
     let mut fetched = FetchedState::read(session, &next(), &next(), &keys.ids)?;
     fetched.slots = keys.empty_slots();

@@ -10,7 +10,7 @@ use super::statement::CitusStatement;
 use super::workers::set_planning;
 use crate::check::steps::CheckSteps;
 use crate::commit::fetch::{FetchedState, RuleLookups};
-use crate::commit::{CommitAttempt, PreparedPut, ShelfAdvance};
+use crate::commit::{CommittedBatch, PreparedPut, ShelfAdvance};
 use crate::count::CountStatements;
 use crate::error::StatementError;
 use crate::layout::{Layout, LayoutFacts, MigrationText};
@@ -148,16 +148,12 @@ impl Layout for CitusLayout {
         session.query(CitusStatement::Enter, &[]).map(drop)
     }
 
-    fn leave(&self, session: &mut DatabaseSession) -> Result<(), StatementError> {
-        session.query(CitusStatement::Leave, &[]).map(drop)
-    }
-
-    fn leave_after(
+    fn publish(
         &self,
         session: &mut DatabaseSession,
-        attempt: &CommitAttempt,
+        batch: &CommittedBatch,
     ) -> Result<(), StatementError> {
-        commit::leave_after(session, attempt)
+        commit::publish(session, batch)
     }
 
     fn rule_lookups(&self) -> RuleLookups {

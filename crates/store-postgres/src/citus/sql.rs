@@ -12,9 +12,14 @@ use hark_archive::Order;
 
 use super::statement::{CitusStatement, ValueCount, WindowForm, WindowTable};
 
-/// The shelf's advisory lock. A commit holds this lock until all workers have committed. The lock
-/// of the row in `state` is released earlier, when the coordinator has committed.
+/// The key of the shelf's advisory lock. A transaction holds this lock until all workers have
+/// committed. The row in `state` is free earlier, when the coordinator has committed.
 const SHELF: &str = "hashtextextended(current_schema(), 7235419860234518)";
+
+/// Publishes number $1, unless a later number is published. Later commits may publish first.
+const PUBLISH: &str = "INSERT INTO published (line, seq) SELECT s.line, $1::bigint FROM state s \
+    ON CONFLICT (one) DO UPDATE SET line = excluded.line, seq = excluded.seq \
+    WHERE published.line <> excluded.line OR published.seq < excluded.seq";
 
 /// Returns the text of a statement.
 pub(crate) fn text(statement: CitusStatement) -> String {
@@ -49,8 +54,7 @@ pub(crate) fn text(statement: CitusStatement) -> String {
         CitusStatement::AddForbids => "INSERT INTO forbid SELECT * FROM \
             unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])"
             .into(),
-        // After the workers have committed, `LeaveTelling` publishes the number and notifies other
-        // processes.
+        // After the workers have committed, `Publish` publishes the number.
         CitusStatement::Advance => "UPDATE state SET seq = $1, records = $2".into(),
         // A cluster has no index of words.
         CitusStatement::Lock => "SELECT seq, records, parts, line, NULL::bigint, 0::bigint, \
@@ -85,21 +89,11 @@ pub(crate) fn text(statement: CitusStatement) -> String {
             AND t.kind = v.kind AND t.time = v.time AND t.id = v.id"
             .into(),
         CitusStatement::DeletePlaces => "DELETE FROM id_place WHERE id = ANY($1::bytea[])".into(),
-        CitusStatement::Enter => format!("SELECT pg_advisory_lock({SHELF})"),
-        CitusStatement::Leave => format!("SELECT pg_advisory_unlock({SHELF})"),
-        // Because the lock is released in a SELECT from `done`, it is released after the number is
-        // written. Otherwise a later commit could write its number first.
-        CitusStatement::LeavePublished => format!(
-            "WITH done AS (UPDATE published p SET line = s.line, seq = s.seq FROM state s \
-             WHERE p.line <> s.line OR p.seq <> s.seq RETURNING 1) \
-             SELECT pg_advisory_unlock({SHELF}) FROM (SELECT count(*) FROM done) d"
-        ),
-        CitusStatement::LeaveTelling => format!(
-            "WITH done AS (INSERT INTO published (line, seq) SELECT line, seq FROM state \
-             ON CONFLICT (one) DO UPDATE SET line = excluded.line, seq = excluded.seq \
-             RETURNING published.line, published.seq) SELECT pg_notify(current_schema(), \
-             d.seq || ' ' || $1::int || ' ' || s.parts || ' ' || d.line), \
-             pg_advisory_unlock({SHELF}) FROM done d, state s"
+        CitusStatement::Enter => format!("SELECT pg_advisory_xact_lock({SHELF})"),
+        CitusStatement::Publish => PUBLISH.into(),
+        CitusStatement::PublishTelling => format!(
+            "WITH done AS ({PUBLISH}) SELECT pg_notify(current_schema(), \
+             $1::bigint || ' ' || $2::int || ' ' || s.parts || ' ' || s.line) FROM state s"
         ),
         // A published number of an earlier timeline is ignored.
         CitusStatement::Newest => {

@@ -91,14 +91,13 @@ pub(crate) enum CitusStatement {
     DeleteTags,
     /// Deletes the places of ids.
     DeletePlaces,
-    /// Waits until no other process commits, and keeps other processes from committing.
+    /// Waits until no other process commits, and keeps other processes from committing until the
+    /// transaction ends.
     Enter,
-    /// Lets other processes commit.
-    Leave,
-    /// Publishes the newest number if it is not published yet, and lets other processes commit.
-    LeavePublished,
-    /// Publishes the number of a commit, lets other processes commit, and notifies other nodes.
-    LeaveTelling,
+    /// Publishes the number of a commit.
+    Publish,
+    /// Publishes the number of a commit, and notifies other nodes.
+    PublishTelling,
     /// Reads the shelf's timeline, and the published number.
     Newest,
     /// Reads the shelf's timeline, and the number up to which the workers have committed all puts.
@@ -132,9 +131,8 @@ impl CitusStatement {
             Self::DeleteTags => "delete_tags",
             Self::DeletePlaces => "delete_places",
             Self::Enter => "enter",
-            Self::Leave => "leave",
-            Self::LeavePublished => "leave_published",
-            Self::LeaveTelling => "leave_telling",
+            Self::Publish => "publish",
+            Self::PublishTelling => "publish_telling",
             Self::Newest => "newest",
             Self::WholeState => "whole_state",
         }

@@ -12,7 +12,6 @@ use super::batch::{CommitAttempt, CommittedBatch, PreparedPut, ShelfAdvance};
 use super::play::BatchReplay;
 use crate::deadline::Deadline;
 use crate::error::StatementError;
-use crate::layout::Layout;
 use crate::news::numbered;
 use crate::parts::Parts;
 use crate::plain::make_parts;
@@ -31,6 +30,10 @@ const BATCH_TIMES: u32 = 2;
 /// every worker of a cluster, and a disk that takes the row of `state`.
 const PROBE: &str = "INSERT INTO record SELECT * FROM record WHERE seq = -1; \
                      UPDATE state SET seq = seq";
+
+/// Sets the time after which the database ends the transaction of a process that stops in the middle
+/// of a commit. Other processes wait longer for the shelf's lock, until `statement_timeout_ms`.
+const IDLE_MAX: &str = "SET idle_in_transaction_session_timeout = '8s'";
 
 /// The state of the thread that commits.
 #[derive(Default)]
@@ -79,14 +82,16 @@ impl CommitterState {
             let Some(session) = self.session.as_mut() else { continue };
             session.deadline = Some(deadline);
             let mut begun = false;
-            let attempted = alone(inner.layout, session, |session| {
-                attempt(inner, session, writes, puts, &mut begun)
+            let attempted = attempt(inner, session, writes, puts, &mut begun);
+            let published = attempted.and_then(|batch| match batch {
+                Some(batch) => inner.layout.publish(session, &batch).map(|()| Some(batch)),
+                None => Ok(None),
             });
-            match attempted {
-                Ok(Some(mut carried)) => match news(inner, session, &carried) {
+            match published {
+                Ok(Some(mut batch)) => match news(inner, session, &batch) {
                     Ok(before) => {
-                        carried.committed.before = before;
-                        return Ok(carried);
+                        batch.committed.before = before;
+                        return Ok(batch);
                     }
                     // The batch is durable, but its puts come after puts that cannot be delivered
                     // now. Later, the listener finds all of these puts.
@@ -94,7 +99,7 @@ impl CommitterState {
                         if fault.is_away() {
                             self.session = None;
                         }
-                        return Err(away(&fault));
+                        return Err(fault);
                     }
                 },
                 // A new session finds out on which timeline the database is now.
@@ -130,20 +135,9 @@ fn open(inner: &PostgresState, deadline: Deadline) -> Result<DatabaseSession, St
     inner.writer_process.store(process, Ordering::Relaxed);
     inner.layout.prepare_committer(&mut session)?;
     others::announce(&mut session)?;
+    session.batch(IDLE_MAX)?;
     failover::renew_line(inner, &mut session)?;
     Ok(session)
-}
-
-/// Runs a commit. Meanwhile no other process can commit.
-fn alone(
-    layout: &dyn Layout,
-    session: &mut DatabaseSession,
-    commit: impl FnOnce(&mut DatabaseSession) -> CommitAttempt,
-) -> CommitAttempt {
-    layout.enter(session)?;
-    let committed = commit(session);
-    layout.leave_after(session, &committed)?;
-    committed
 }
 
 /// Decodes the records of puts, and determines their effects according to the rules.

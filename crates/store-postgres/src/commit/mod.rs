@@ -9,7 +9,7 @@
 //! Since commits are sequential, the numbers of puts have no gaps and follow the order of commits,
 //! and the rules hold even if several nodes write.
 
-pub(crate) use batch::{CommitAttempt, PreparedPut, ShelfAdvance};
+pub(crate) use batch::{CommittedBatch, PreparedPut, ShelfAdvance};
 pub(crate) use committer::CommitterState;
 
 mod batch;

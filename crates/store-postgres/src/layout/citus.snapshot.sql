@@ -31,7 +31,7 @@ SELECT r.time FROM record r ORDER BY r.time DESC, r.id LIMIT $1
 -- OldestTime
 SELECT r.time FROM record r ORDER BY r.time LIMIT 1
 -- Enter
-SELECT pg_advisory_lock(hashtextextended(current_schema(), 7235419860234518))
+SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 7235419860234518))
 -- Lock
 SELECT seq, records, parts, line, NULL::bigint, 0::bigint, current_setting('hark.session', true) FROM state FOR UPDATE
 -- Known
@@ -58,12 +58,10 @@ COPY id_place (id, place) FROM STDIN BINARY
 INSERT INTO forbid SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])
 -- Advance
 UPDATE state SET seq = $1, records = $2
--- Leave
-SELECT pg_advisory_unlock(hashtextextended(current_schema(), 7235419860234518))
--- LeavePublished
-WITH done AS (UPDATE published p SET line = s.line, seq = s.seq FROM state s WHERE p.line <> s.line OR p.seq <> s.seq RETURNING 1) SELECT pg_advisory_unlock(hashtextextended(current_schema(), 7235419860234518)) FROM (SELECT count(*) FROM done) d
--- LeaveTelling
-WITH done AS (INSERT INTO published (line, seq) SELECT line, seq FROM state ON CONFLICT (one) DO UPDATE SET line = excluded.line, seq = excluded.seq RETURNING published.line, published.seq) SELECT pg_notify(current_schema(), d.seq || ' ' || $1::int || ' ' || s.parts || ' ' || d.line), pg_advisory_unlock(hashtextextended(current_schema(), 7235419860234518)) FROM done d, state s
+-- Publish
+INSERT INTO published (line, seq) SELECT s.line, $1::bigint FROM state s ON CONFLICT (one) DO UPDATE SET line = excluded.line, seq = excluded.seq WHERE published.line <> excluded.line OR published.seq < excluded.seq
+-- PublishTelling
+WITH done AS (INSERT INTO published (line, seq) SELECT s.line, $1::bigint FROM state s ON CONFLICT (one) DO UPDATE SET line = excluded.line, seq = excluded.seq WHERE published.line <> excluded.line OR published.seq < excluded.seq) SELECT pg_notify(current_schema(), $1::bigint || ' ' || $2::int || ' ' || s.parts || ' ' || s.line) FROM state s
 -- Newest
 SELECT p.line, p.seq FROM published p JOIN state s ON s.line = p.line
 -- WholeState

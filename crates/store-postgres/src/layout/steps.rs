@@ -3,7 +3,7 @@
 use super::shared::MigrationText;
 use crate::check::steps::CheckSteps;
 use crate::commit::fetch::{FetchedState, RuleLookups};
-use crate::commit::{CommitAttempt, PreparedPut, ShelfAdvance};
+use crate::commit::{CommittedBatch, PreparedPut, ShelfAdvance};
 use crate::count::CountStatements;
 use crate::error::StatementError;
 use crate::news::{NewsPage, NumberedPut};
@@ -99,18 +99,16 @@ pub(crate) trait Layout: Send + Sync {
     /// Prepares a session for commits.
     fn prepare_committer(&self, session: &mut DatabaseSession) -> Result<(), StatementError>;
 
-    /// Waits until no other process commits, and keeps other processes from committing.
+    /// Within a transaction, waits until no other process commits, and keeps other processes from
+    /// committing until the transaction has ended on all servers.
     fn enter(&self, session: &mut DatabaseSession) -> Result<(), StatementError>;
 
-    /// Lets other processes commit.
-    fn leave(&self, session: &mut DatabaseSession) -> Result<(), StatementError>;
-
-    /// Lets other processes commit after this process has tried to commit. If the batch is durable,
-    /// notifies the other processes.
-    fn leave_after(
+    /// After the transaction of a batch, makes the batch known to the other processes. If this
+    /// fails, the batch is not acknowledged.
+    fn publish(
         &self,
         session: &mut DatabaseSession,
-        attempt: &CommitAttempt,
+        batch: &CommittedBatch,
     ) -> Result<(), StatementError>;
 
     /// The look-ups and searches that answer the queries of rules.

@@ -10,7 +10,7 @@ use super::finder::PlainSteps;
 use super::statement::PlainStatement;
 use crate::check::steps::CheckSteps;
 use crate::commit::fetch::{FetchedState, RuleLookups};
-use crate::commit::{CommitAttempt, PreparedPut, ShelfAdvance};
+use crate::commit::{CommittedBatch, PreparedPut, ShelfAdvance};
 use crate::count::CountStatements;
 use crate::error::StatementError;
 use crate::layout::{Layout, LayoutFacts, MigrationText};
@@ -142,15 +142,7 @@ impl Layout for PlainLayout {
         Ok(())
     }
 
-    fn leave(&self, _: &mut DatabaseSession) -> Result<(), StatementError> {
-        Ok(())
-    }
-
-    fn leave_after(
-        &self,
-        _: &mut DatabaseSession,
-        _: &CommitAttempt,
-    ) -> Result<(), StatementError> {
+    fn publish(&self, _: &mut DatabaseSession, _: &CommittedBatch) -> Result<(), StatementError> {
         Ok(())
     }
 

@@ -86,10 +86,11 @@ impl Orphans<'_> {
         if suspected.is_empty() {
             return Ok(());
         }
+        self.session.batch("BEGIN")?;
         self.session.query(CitusStatement::Enter, &[])?;
-        let orphans = self.compare_again(&suspected, again);
-        self.session.query(CitusStatement::Leave, &[])?;
-        for row in orphans? {
+        let orphans = self.compare_again(&suspected, again)?;
+        self.session.batch("COMMIT")?;
+        for row in orphans {
             let what = match row.term {
                 Some(term) => format!("the row of the term {term} has no record"),
                 None => "the row has no record".into(),
