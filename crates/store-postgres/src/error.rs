@@ -23,6 +23,9 @@ pub(crate) enum StatementError {
     /// The database refused the statement because a table's lock was not free in time.
     #[error("the database refused, as others use what is to be changed: {0}; try again")]
     Busy(String),
+    /// The database refused a row because another row has the same key.
+    #[error("the database refused: {0}")]
+    Exists(String),
     /// A pooler shares the connection with other sessions, which change its settings.
     #[error(
         "a pooler gives this session's statements to connections of other sessions, as PgBouncer does \
@@ -61,6 +64,8 @@ impl StatementError {
             Self::Missing(said)
         } else if code == "55P03" {
             Self::Busy(said)
+        } else if code == "23505" {
+            Self::Exists(said)
         } else {
             Self::Refused(said)
         }

@@ -18,7 +18,8 @@ pub(crate) fn follow(
     inner.forget_known();
     if lost == 0 {
         tracing::info!(
-            "the database was started anew, or another took its place; nothing was lost"
+            "the database was started anew, or another took its place; it has all \
+             commits that this server has seen"
         );
     } else {
         tracing::error!(

@@ -60,6 +60,39 @@ fn half_stored_batches_are_found_on_a_cluster() {
 }
 
 #[test]
+fn half_stored_events_are_stored_as_a_whole_when_they_are_sent_again() {
+    if !is_installed() {
+        return;
+    }
+    let database = CitusCluster::shared().database("check again");
+    let store = open(&database.url, &Nostr);
+    let note = |who: u8| event(who, u64::from(who), 1, &[&["t", "one"], &["t", "two"]], "a note");
+    let notes: Vec<String> = (1..=6).map(note).collect();
+    assert_eq!(put(&store, &Nostr, &notes), 6);
+    let lose = |number: usize, tables: &[&str]| {
+        for table in tables {
+            let id = checked::id(&notes[number]);
+            database.sql(&format!("DELETE FROM hark_nostr.{table} WHERE id = '\\x{id}'"));
+        }
+    };
+    lose(0, &["record"]);
+    lose(1, &["id_place"]);
+    lose(2, &["record", "id_place"]);
+    lose(3, &["record", "tag"]);
+    lose(4, &["id_place", "tag"]);
+    lose(5, &["tag"]);
+    // As if the three lost records had not been counted.
+    database.sql("UPDATE hark_nostr.state SET records = records - 3");
+    // The last event is known, so that its tags are not stored again. A new event is stored.
+    let again = [&notes[..], &[note(7)]].concat();
+    assert_eq!(put(&store, &Nostr, &again), 6);
+    let report = checked(&database.url, &Nostr);
+    assert_eq!(counts(&report), [("label_missing", 2)].into(), "{report:?}");
+    assert_eq!(report.records, 7);
+    assert_eq!(put(&store, &Nostr, &again), 0);
+}
+
+#[test]
 fn rows_in_another_shard_are_found_on_a_cluster() {
     if !is_installed() {
         return;

@@ -159,6 +159,53 @@ fn a_worker_that_dies_is_replaced_by_its_standby_and_nothing_acknowledged_is_los
     println!("{} acknowledged, {} stored", acknowledged.len(), stored.len());
 }
 
+#[test]
+fn what_a_lagging_standby_of_a_worker_lacks_is_stored_when_it_is_sent_again() {
+    if !is_installed() {
+        return;
+    }
+    let cluster = CitusCluster::with(3, &["fsync=off"]);
+    let database = cluster.database("lags");
+    let store = open(&database);
+    let commit = |numbers: std::ops::Range<u32>| {
+        let writes: Vec<Write> = numbers.map(put).collect();
+        store.commit(&writes).map(|done| done.outcomes)
+    };
+    let is_stored = |one: &Outcome| matches!(one, Outcome::Stored { .. });
+    commit(0..120).unwrap();
+    let worker = &cluster.workers[0];
+    let standby = worker.replica();
+    let streams = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'";
+    until("the standby follows", || worker.sql("postgres", streams) == "1");
+    standby.sql("postgres", "ALTER SYSTEM SET primary_conninfo = ''");
+    standby.sql("postgres", "SELECT pg_reload_conf()");
+    until("the standby lags", || worker.sql("postgres", streams) == "0");
+    for first in (120..720).step_by(100) {
+        commit(first..first + 100).unwrap();
+    }
+    let dead = worker.port();
+    worker.kill();
+    standby.promote();
+    database.sql(&format!(
+        "SELECT citus_update_node(nodeid, '127.0.0.1', {}, force => true) FROM pg_dist_node \
+         WHERE nodeport = {dead}",
+        standby.port()
+    ));
+    let lost = 720 - numbers(&database).len();
+    assert!(lost > 0);
+    // A new record is in the batch of the records that are stored partly.
+    until("commits go on", || commit(720..721).is_ok());
+    let again = commit(0..722).unwrap();
+    let stored = again.iter().filter(|one| is_stored(one)).count();
+    assert!(is_stored(&again[721]) && stored > lost, "{stored} stored, {lost} were lost");
+    assert_eq!(numbers(&database), (0..722).collect());
+    assert_eq!(database.sql("SELECT count(*) FROM hark_nostr.record"), "722");
+    assert_eq!(database.sql("SELECT count(*) FROM hark_nostr.id_place"), "722");
+    let known = |one: &Outcome| *one == Outcome::Duplicate;
+    assert!(commit(0..722).unwrap().iter().all(known));
+    println!("{lost} records were lost, {stored} were stored again");
+}
+
 /// Holds an advisory lock of a worker until it is dropped.
 struct HeldLock(Child);
 

@@ -1,6 +1,6 @@
 //! The steps of a commit of distributed tables.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use hark_archive::Record;
 use tokio_postgres::Row;
@@ -96,10 +96,32 @@ pub(super) fn fetch(
     let mut answers = session.pipeline(&calls)?.into_iter().skip(2);
     let mut next = || answers.next().unwrap_or_default();
     let mut fetched = FetchedState::read(session, &next(), &next(), &keys.ids)?;
+    forget_lost(&mut fetched, session, puts)?;
     fetched.slots = keys.empty_slots();
     let (forbids, slots) = (next(), if keys.plain.is_empty() { Vec::new() } else { next() });
     find_placed(&mut fetched, terms, session, (&forbids, &slots, &next()))?;
     Ok(fetched)
+}
+
+/// Removes those ids from the known ids whose record is not stored. A worker loses a record of which
+/// other workers have rows if a standby that lagged takes its place.
+fn forget_lost(
+    fetched: &mut FetchedState,
+    session: &mut DatabaseSession,
+    puts: &[Option<PreparedPut<'_>>],
+) -> Result<(), StatementError> {
+    let known: Vec<_> =
+        puts.iter().flatten().filter(|put| fetched.known.contains(&put.key.id)).collect();
+    if known.is_empty() {
+        return Ok(());
+    }
+    let places: Vec<&[u8]> = known.iter().map(|put| place(put)).collect();
+    let heads: Vec<i64> = known.iter().map(|put| id_head(&put.key.id)).collect();
+    let rows = session.query(CitusStatement::KnownRecords, &[&places, &heads])?;
+    let stored: HashSet<[u8; 32]> = rows.iter().map(|row| id(row.get(0))).collect();
+    fetched.has_leftovers = known.iter().any(|put| !stored.contains(&put.key.id));
+    fetched.known.retain(|id| stored.contains(id));
+    Ok(())
 }
 
 /// Adds the records that the statements for distributed tables have found. For slots without a
@@ -156,30 +178,30 @@ pub(super) fn delete(
 ) -> Result<i64, StatementError> {
     let ids: Vec<&[u8]> = deleted.iter().map(|key| &key.id[..]).collect();
     let found = places(session, ids.iter().copied())?;
-    let mut places: Vec<&[u8]> = found.values().map(|place| &place[..]).collect();
+    delete_placed(session, shelf, deleted, found.values().map(|place| &place[..]).collect())
+}
+
+/// Deletes records that have these places, their tags and the places. Returns the number of deleted
+/// records.
+fn delete_placed(
+    session: &mut DatabaseSession,
+    shelf: &ShelfProperties,
+    deleted: &[IndexKey],
+    mut places: Vec<&[u8]>,
+) -> Result<i64, StatementError> {
+    let ids: Vec<&[u8]> = deleted.iter().map(|key| &key.id[..]).collect();
     places.sort_unstable();
     places.dedup();
     let heads: Vec<i64> = deleted.iter().map(|key| id_head(&key.id)).collect();
     let gone = session.query(CitusStatement::Delete, &[&places, &ids, &heads])?;
-    let (mut terms, mut kinds, mut times, mut tagged) = (vec![], vec![], vec![], vec![]);
+    let mut tags = TagColumns::default();
     for row in &gone {
-        let (time, id, kind): (i64, &[u8], i32) = (row.get(0), row.get(1), row.get(2));
-        for term in row.get::<_, Vec<i64>>(3) {
-            terms.push(term);
-            kinds.push(kind);
-            times.push(time);
-            tagged.push(id);
-        }
+        tags.add(row.get::<_, Vec<i64>>(3), row.get(2), row.get(0), row.get(1));
     }
-    for first in (0..terms.len()).step_by(TAGS_MAX) {
-        let some = first..terms.len().min(first + TAGS_MAX);
-        let (terms, kinds) = (&terms[some.clone()], &kinds[some.clone()]);
-        let (times, ids) = (&times[some.clone()], &tagged[some]);
-        session.query(CitusStatement::DeleteTags, &[&terms, &kinds, &times, &ids])?;
-    }
+    tags.delete(session)?;
     if !shelf.listed_labels.is_empty() {
         let mut lost: HashMap<i64, i64> = HashMap::new();
-        for term in terms {
+        for term in tags.terms {
             *lost.entry(term).or_default() += 1;
         }
         let (terms, records): (Vec<i64>, Vec<i64>) = lost.into_iter().unzip();
@@ -188,6 +210,57 @@ pub(super) fn delete(
     session.query(CitusStatement::DeletePlaces, &[&ids])?;
     session.query(SharedStatement::DeleteForbids, &[&ids])?;
     Ok(i64::try_from(gone.len()).unwrap_or(i64::MAX))
+}
+
+/// Deletes rows that lost commits have left of records that are not stored as a whole. Returns the
+/// number of deleted records.
+pub(super) fn sweep(
+    session: &mut DatabaseSession,
+    shelf: &ShelfProperties,
+    kept: &[(i64, &PreparedPut<'_>)],
+) -> Result<i64, StatementError> {
+    let keys: Vec<IndexKey> = kept.iter().map(|(_, put)| put.key).collect();
+    let places = kept.iter().map(|(_, put)| place(put)).collect();
+    let gone = delete_placed(session, shelf, &keys, places)?;
+    // Tags may be left without their record.
+    let mut tags = TagColumns::default();
+    for (_, put) in kept {
+        let (terms, kind) = (shelf.terms.of(&put.record), put.record.kind().cast_signed());
+        tags.add(terms, kind, put.key.time, &put.key.id);
+    }
+    tags.delete(session)?;
+    Ok(gone)
+}
+
+/// The columns of tags.
+#[derive(Default)]
+struct TagColumns<'a> {
+    terms: Vec<i64>,
+    kinds: Vec<i32>,
+    times: Vec<i64>,
+    ids: Vec<&'a [u8]>,
+}
+
+impl<'a> TagColumns<'a> {
+    /// Adds the tags of a record.
+    fn add(&mut self, terms: Vec<i64>, kind: i32, time: i64, id: &'a [u8]) {
+        let count = self.terms.len() + terms.len();
+        self.terms.extend(terms);
+        self.kinds.resize(count, kind);
+        self.times.resize(count, time);
+        self.ids.resize(count, id);
+    }
+
+    /// Deletes these tags.
+    fn delete(&self, session: &mut DatabaseSession) -> Result<(), StatementError> {
+        for first in (0..self.terms.len()).step_by(TAGS_MAX) {
+            let some = first..self.terms.len().min(first + TAGS_MAX);
+            let (terms, kinds) = (&self.terms[some.clone()], &self.kinds[some.clone()]);
+            let (times, ids) = (&self.times[some.clone()], &self.ids[some]);
+            session.query(CitusStatement::DeleteTags, &[&terms, &kinds, &times, &ids])?;
+        }
+        Ok(())
+    }
 }
 
 /// The rows of the layout for a Citus cluster. They include the places of the records.

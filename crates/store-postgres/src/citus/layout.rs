@@ -178,6 +178,15 @@ impl Layout for CitusLayout {
         commit::delete(session, shelf, deleted)
     }
 
+    fn sweep(
+        &self,
+        session: &mut DatabaseSession,
+        shelf: &ShelfProperties,
+        kept: &[(i64, &PreparedPut<'_>)],
+    ) -> Result<i64, StatementError> {
+        commit::sweep(session, shelf, kept)
+    }
+
     fn insert(
         &self,
         session: &mut DatabaseSession,

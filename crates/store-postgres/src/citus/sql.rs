@@ -27,6 +27,9 @@ pub(crate) fn text(statement: CitusStatement) -> String {
         CitusStatement::Known => "SELECT array_position($1::bytea[], p.id)::bigint \
             FROM id_place p WHERE p.id = ANY($1)"
             .into(),
+        CitusStatement::KnownRecords => "SELECT r.id FROM record r \
+            WHERE r.place = ANY($1::bytea[]) AND r.id_head = ANY($2::bigint[])"
+            .into(),
         CitusStatement::Forbids => {
             "SELECT f.key, f.id, f.place FROM unnest($1::bigint[]) AS v(key) \
             CROSS JOIN LATERAL (SELECT f.key, f.id, f.place FROM forbid f WHERE f.key = v.key \

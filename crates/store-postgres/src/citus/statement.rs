@@ -55,6 +55,8 @@ pub(crate) enum CitusStatement {
     Lock,
     /// Finds the ids that are already stored, among the given ids.
     Known,
+    /// Finds records by their places and the heads of their ids.
+    KnownRecords,
     /// Finds the newest forbidding record of each key.
     Forbids,
     /// Finds the keys of records of an author and a kind.
@@ -110,6 +112,7 @@ impl CitusStatement {
         match self {
             Self::Lock => "lock",
             Self::Known => "known",
+            Self::KnownRecords => "known_records",
             Self::Forbids => "forbids",
             Self::Slots => "slots",
             Self::TermSlots => "term_slots",

@@ -54,8 +54,9 @@ impl CommitterState {
                 // The database may still carry the batch out. Then the batch comes back as the
                 // batch of another process, and its deletions are not known here.
                 inner.writer_process.store(0, Ordering::Relaxed);
-                inner.forget_known();
             }
+            // A worker may be lost, too, and its standby may lack records.
+            inner.forget_known();
             inner.pool.note(&fault);
             CommitError::Unavailable(fault.to_string())
         })
@@ -72,7 +73,7 @@ impl CommitterState {
             // The open session may wait for an answer in vain.
             self.session = None;
         }
-        let mut fresh = false;
+        let (mut fresh, mut sweep) = (false, false);
         loop {
             if self.session.as_ref().is_none_or(DatabaseSession::is_closed) {
                 self.session = None;
@@ -82,7 +83,7 @@ impl CommitterState {
             let Some(session) = self.session.as_mut() else { continue };
             session.deadline = Some(deadline);
             let mut begun = false;
-            let attempted = attempt(inner, session, writes, puts, &mut begun);
+            let attempted = attempt(inner, session, writes, puts, sweep, &mut begun);
             let published = attempted.and_then(|batch| match batch {
                 Some(batch) => inner.layout.publish(session, &batch).map(|()| Some(batch)),
                 None => Ok(None),
@@ -117,6 +118,10 @@ impl CommitterState {
                     }
                     let is_lost = fault.is_away() && !fault.is_late();
                     if is_lost && !begun && !fresh {
+                        continue;
+                    }
+                    if matches!(fault, StatementError::Exists(_)) && !sweep {
+                        sweep = true;
                         continue;
                     }
                     return Err(fault);
@@ -159,11 +164,14 @@ fn read<'a>(
     writes.iter().enumerate().map(put).collect()
 }
 
+/// Commits a batch once. With `sweep`, first deletes rows that earlier commits have left of the
+/// records that are not stored as a whole.
 fn attempt(
     inner: &PostgresState,
     session: &mut DatabaseSession,
     writes: &[Write],
     puts: &[Option<PreparedPut<'_>>],
+    sweep: bool,
     begun: &mut bool,
 ) -> CommitAttempt {
     // Writes from index `fit` on wait for the next step, because the look-ups of one step are
@@ -172,6 +180,7 @@ fn attempt(
     let fetched = inner.layout.fetch(session, &puts[..fit], &inner.shelf.terms)?;
     *begun = true;
     let (seq, records) = (fetched.seq, fetched.records);
+    let sweep = sweep || fetched.has_leftovers;
     if fetched.line != inner.current.now().line {
         failover::follow(inner, session)?;
     }
@@ -206,8 +215,11 @@ fn attempt(
     }
     make_missing_parts(inner, session, &parts, &kept)?;
     let mut gone = 0;
+    if sweep && !kept.is_empty() {
+        gone += inner.layout.sweep(session, &inner.shelf, &kept)?;
+    }
     if !deleted.is_empty() {
-        gone = inner.layout.delete(session, &inner.shelf, &deleted)?;
+        gone += inner.layout.delete(session, &inner.shelf, &deleted)?;
     }
     if !kept.is_empty() {
         committed.bytes = inner.layout.insert(session, &inner.shelf, &kept)?;

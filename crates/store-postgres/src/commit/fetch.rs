@@ -164,6 +164,8 @@ pub(crate) struct FetchedState {
     pub(crate) words_seq: i64,
     /// The ids of the batch that are already stored.
     pub(crate) known: HashSet<[u8; 32]>,
+    /// Whether rows of records of the batch are stored that are not stored as a whole.
+    pub(crate) has_leftovers: bool,
     /// For each hash of a prohibition, the newest record that has this hash in the table `forbid`.
     pub(crate) forbids: HashMap<i64, Vec<u8>>,
     /// For each slot, its records.

@@ -36,6 +36,8 @@ SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 7235419860234518
 SELECT seq, records, parts, line, NULL::bigint, 0::bigint, current_setting('hark.session', true) FROM state FOR UPDATE
 -- Known
 SELECT array_position($1::bytea[], p.id)::bigint FROM id_place p WHERE p.id = ANY($1)
+-- KnownRecords
+SELECT r.id FROM record r WHERE r.place = ANY($1::bytea[]) AND r.id_head = ANY($2::bigint[])
 -- Forbids
 SELECT f.key, f.id, f.place FROM unnest($1::bigint[]) AS v(key) CROSS JOIN LATERAL (SELECT f.key, f.id, f.place FROM forbid f WHERE f.key = v.key ORDER BY f.time DESC, f.id LIMIT 1) f
 -- Slots

@@ -131,6 +131,15 @@ pub(crate) trait Layout: Send + Sync {
         deleted: &[IndexKey],
     ) -> Result<i64, StatementError>;
 
+    /// Deletes the rows of records of which the database has lost other rows. These records are not
+    /// stored yet. Returns the number of deleted rows of records.
+    fn sweep(
+        &self,
+        session: &mut DatabaseSession,
+        shelf: &ShelfProperties,
+        kept: &[(i64, &PreparedPut<'_>)],
+    ) -> Result<i64, StatementError>;
+
     /// Inserts records with the numbers of their puts, and their tags. Returns the inserted bytes.
     fn insert(
         &self,

@@ -160,6 +160,7 @@ fn citus_statements() -> Vec<(String, StatementForm)> {
         named(CitusStatement::Enter),
         named(CitusStatement::Lock),
         named(CitusStatement::Known),
+        named(CitusStatement::KnownRecords),
         named(CitusStatement::Forbids),
         named(CitusStatement::Slots),
         named(CitusStatement::TermSlots),

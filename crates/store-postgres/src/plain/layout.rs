@@ -168,6 +168,16 @@ impl Layout for PlainLayout {
         commit::delete(session, shelf, deleted)
     }
 
+    // One server keeps all rows of a commit, or none.
+    fn sweep(
+        &self,
+        _: &mut DatabaseSession,
+        _: &ShelfProperties,
+        _: &[(i64, &PreparedPut<'_>)],
+    ) -> Result<i64, StatementError> {
+        Ok(0)
+    }
+
     fn insert(
         &self,
         session: &mut DatabaseSession,
