@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 
 use super::ClusterError;
-use super::checks::{cluster_for_moves, for_moves};
+use super::checks::{cluster_can_commit, cluster_for_moves, for_moves};
 use super::coordinator::{Coordinator, STATEMENT_MAX};
 use super::events::ClusterCheck;
 use super::facts::NodeFacts;
@@ -65,9 +65,11 @@ pub fn add(
     let own = NodeFacts::read(&mut coordinator.another(STATEMENT_MAX)?)?;
     let mut checks = same_programs(address, &facts, &own);
     checks.extend(for_moves(address, &facts, options.mode, 1));
-    if options.rebalance {
-        checks.extend(cluster_for_moves(coordinator, &nodes, options.mode)?);
-    }
+    checks.extend(if options.rebalance {
+        cluster_for_moves(coordinator, &nodes, options.mode)?
+    } else {
+        cluster_can_commit(coordinator, &nodes)
+    });
     work.require(checks)?;
     let session = match session {
         Some(session) => Some(session),

@@ -9,6 +9,32 @@ use super::facts::{NodeFacts, free_bytes};
 use super::nodes::{ClusterNode, NodeAddress};
 use super::plan::{ShardMove, TransferMode};
 
+/// Checks that commits on a node do not wait for standbys that do not stream. Otherwise every step
+/// would wait for ever, because every step commits on the nodes.
+pub(crate) fn can_commit(node: &NodeAddress, facts: &NodeFacts) -> ClusterCheck {
+    let remedy = "every commit on it waits for ever, and so would this command: start its standby, or \
+                  empty the setting there (ALTER SYSTEM SET synchronous_standby_names = '', then SELECT \
+                  pg_reload_conf())";
+    check_commits(node, facts, false, remedy)
+}
+
+/// Checks whether commits on a node wait for standbys that do not stream. If `is_mended`, the caller
+/// will change the setting, and the check has passed.
+pub(crate) fn check_commits(
+    node: &NodeAddress,
+    facts: &NodeFacts,
+    is_mended: bool,
+    remedy: &str,
+) -> ClusterCheck {
+    let found = if facts.waits_for_none {
+        "names standbys, and not as many stream from this node"
+    } else {
+        "commits do not wait for a standby that is not there"
+    };
+    let met = !facts.waits_for_none || is_mended;
+    ClusterCheck::of(Some(node), "synchronous_standby_names", met, found, remedy)
+}
+
 /// Checks whether shards can move to and from a node. A move needs `slots` replication slots.
 pub(crate) fn for_moves(
     node: &NodeAddress,
@@ -17,14 +43,17 @@ pub(crate) fn for_moves(
     slots: i64,
 ) -> Vec<ClusterCheck> {
     let on = Some(node);
-    let mut checks = vec![ClusterCheck::of(
-        on,
-        "max_prepared_transactions",
-        facts.prepared_max > 0,
-        facts.prepared_max.to_string(),
-        "without prepared transactions no commit can span two nodes: set it to at least \
-         max_connections and restart the node",
-    )];
+    let mut checks = vec![
+        can_commit(node, facts),
+        ClusterCheck::of(
+            on,
+            "max_prepared_transactions",
+            facts.prepared_max > 0,
+            facts.prepared_max.to_string(),
+            "without prepared transactions no commit can span two nodes: set it to at least \
+             max_connections and restart the node",
+        ),
+    ];
     if mode == TransferMode::Blocking {
         return checks;
     }
@@ -66,38 +95,55 @@ pub(crate) fn cluster_for_moves(
     nodes: &[ClusterNode],
     mode: TransferMode,
 ) -> Result<Vec<ClusterCheck>, ClusterError> {
-    let mut checks = Vec::new();
     let slots = slots_of_a_move(coordinator)?;
-    let nodes: Vec<_> = nodes.iter().filter(|node| node.is_primary()).collect();
-    let asked: Vec<_> =
-        nodes.iter().map(|node| (&node.address, coordinator.to_node(&node.address))).collect();
-    let facts = each(&asked, |(_, connector)| NodeFacts::read(&mut connector.open()?));
-    for (node, facts) in nodes.iter().zip(facts) {
-        let on = Some(&node.address);
-        match facts {
-            Some(Ok(facts)) => {
-                // The coordinator takes part in moves only if it may have shards.
-                let takes_part = node.group != 0 || node.may_have_shards;
-                let needed = if takes_part { slots } else { 0 };
-                let mode = if takes_part { mode } else { TransferMode::Blocking };
-                checks.extend(for_moves(&node.address, &facts, mode, needed));
-            }
-            Some(Err(fault)) => checks.push(ClusterCheck::of(
-                on,
-                "reachable",
-                false,
-                fault.to_string(),
-                "every node must answer while shards move; if this one is lost, give its place to \
-                 its standby first (hark cluster replace)",
-            )),
-            None => checks.push(ClusterCheck::of(on, "reachable", false, "asking failed", "retry")),
-        }
-    }
+    let mut checks = each_node(coordinator, nodes, |node, facts| {
+        // The coordinator takes part in moves only if it may have shards.
+        let takes_part = node.group != 0 || node.may_have_shards;
+        let needed = if takes_part { slots } else { 0 };
+        let mode = if takes_part { mode } else { TransferMode::Blocking };
+        for_moves(&node.address, facts, mode, needed)
+    });
     if mode == TransferMode::Logical {
         checks.push(tables_have_identities(coordinator)?);
     }
     checks.push(no_rebalancing_runs(coordinator)?);
     Ok(checks)
+}
+
+/// Checks that every node answers and can commit.
+pub(crate) fn cluster_can_commit(
+    coordinator: &Coordinator,
+    nodes: &[ClusterNode],
+) -> Vec<ClusterCheck> {
+    each_node(coordinator, nodes, |node, facts| vec![can_commit(&node.address, facts)])
+}
+
+/// Makes checks of the facts of every node except standbys, and checks that each of them answers.
+fn each_node(
+    coordinator: &Coordinator,
+    nodes: &[ClusterNode],
+    check: impl Fn(&ClusterNode, &NodeFacts) -> Vec<ClusterCheck>,
+) -> Vec<ClusterCheck> {
+    let nodes: Vec<_> = nodes.iter().filter(|node| node.is_primary()).collect();
+    let asked: Vec<_> = nodes.iter().map(|node| coordinator.to_node(&node.address)).collect();
+    let facts = each(&asked, |connector| NodeFacts::read(&mut connector.open()?));
+    let mut checks = Vec::new();
+    for (node, facts) in nodes.into_iter().zip(facts) {
+        let on = Some(&node.address);
+        match facts {
+            Some(Ok(facts)) => checks.extend(check(node, &facts)),
+            Some(Err(fault)) => checks.push(ClusterCheck::of(
+                on,
+                "reachable",
+                false,
+                fault.to_string(),
+                "every node must answer; if this one is lost, give its place to its standby first \
+                 (hark cluster replace)",
+            )),
+            None => checks.push(ClusterCheck::of(on, "reachable", false, "asking failed", "retry")),
+        }
+    }
+    checks
 }
 
 /// Returns the number of replication slots that a move needs: one for each owner of distributed

@@ -31,12 +31,29 @@ pub struct NodeFacts {
     pub senders: (i64, i64),
     /// Maximum number of workers that apply the changes of other nodes.
     pub apply_workers_max: i64,
+    /// Whether every commit on the node waits for standbys that do not stream.
+    pub waits_for_none: bool,
+    /// The setting `tcp_user_timeout` of the connections to other nodes, in milliseconds. 0 if the
+    /// setting is missing, `None` if it is unknown.
+    pub tcp_user_timeout_ms: Option<i64>,
 }
+
+/// Whether every commit on this node waits for standbys that do not stream. `ANY 2 (...)` and `2
+/// (...)` need two standbys, a plain list needs one. The standbys of a node in recovery have no
+/// rank yet. A user who may not see the standbys gets false.
+const WAITS_FOR_NONE: &str = "\
+    current_setting('synchronous_standby_names') <> '' \
+    AND current_setting('synchronous_commit') NOT IN ('off', 'local') \
+    AND (SELECT count(*) FROM pg_stat_replication \
+         WHERE sync_state IS NULL OR sync_state IN ('sync', 'quorum') OR pg_is_in_recovery()) \
+        < CASE WHEN pg_is_in_recovery() THEN 1 ELSE coalesce(substring( \
+              current_setting('synchronous_standby_names') \
+              FROM '^\\s*(?:[A-Za-z]+\\s+)?(\\d+)\\s*[(]')::int, 1) END";
 
 impl NodeFacts {
     /// Reads the settings and the state of a node.
     pub(crate) fn read(session: &mut DatabaseSession) -> Result<Self, StatementError> {
-        let rows = session.query_once(
+        let text = format!(
             "SELECT current_setting('server_version'), \
                     current_setting('server_version_num')::int / 10000, \
                     (SELECT extversion FROM pg_extension WHERE extname = 'citus'), \
@@ -49,9 +66,11 @@ impl NodeFacts {
                     (SELECT count(*) FROM pg_replication_slots), \
                     current_setting('max_wal_senders')::bigint, \
                     (SELECT count(*) FROM pg_stat_replication), \
-                    current_setting('max_logical_replication_workers')::bigint",
-            &[],
-        )?;
+                    current_setting('max_logical_replication_workers')::bigint, \
+                    {WAITS_FOR_NONE}, \
+                    (SELECT setting FROM pg_settings WHERE name = 'citus.node_conninfo')"
+        );
+        let rows = session.query_once(&text, &[])?;
         let row = rows.first().ok_or_else(|| StatementError::Away("no row came".into()))?;
         Ok(Self {
             version: row.get(0),
@@ -65,6 +84,8 @@ impl NodeFacts {
             slots: (row.get(8), row.get(9)),
             senders: (row.get(10), row.get(11)),
             apply_workers_max: row.get(12),
+            waits_for_none: row.get(13),
+            tcp_user_timeout_ms: row.get::<_, Option<&str>>(14).map(tcp_user_timeout_ms),
         })
     }
 
@@ -74,9 +95,37 @@ impl NodeFacts {
     }
 }
 
+/// Returns the value of `tcp_user_timeout` in the setting `citus.node_conninfo`; 0 if it is missing.
+fn tcp_user_timeout_ms(conninfo: &str) -> i64 {
+    let (_, after) = conninfo.split_once("tcp_user_timeout").unwrap_or_default();
+    let value = after.trim_start().strip_prefix('=').unwrap_or_default().trim_start();
+    let value = value.strip_prefix('\'').unwrap_or(value);
+    let end = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
+    value[..end].parse().unwrap_or(0)
+}
+
 /// Returns the free bytes of the file system that has a node's data. Citus reports this number.
 pub(crate) fn free_bytes(session: &mut DatabaseSession) -> Result<u64, StatementError> {
     let rows = session
         .query_once("SELECT available_disk_size FROM citus_local_disk_space_stats()", &[])?;
     Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0)).max(0).unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tcp_user_timeout_ms;
+
+    #[test]
+    fn the_timeout_of_connections_between_nodes_is_read() {
+        for (conninfo, expected) in [
+            ("", 0),
+            ("sslmode=disable keepalives_idle=10", 0),
+            ("sslmode=disable tcp_user_timeout=8000 keepalives_idle=10", 8_000),
+            ("tcp_user_timeout = '5000'", 5_000),
+            ("tcp_user_timeout=0", 0),
+            ("tcp_user_timeout=x", 0),
+        ] {
+            assert_eq!(tcp_user_timeout_ms(conninfo), expected, "{conninfo}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use super::events::ClusterCheck;
 use super::facts::NodeFacts;
 use super::nodes::{ClusterNode, NodeAddress, NodeRole};
 use super::successor::{
-    StandbyFacts, can_commit, is_copy, missing_shards, read, same_system, shard_names,
+    StandbyFacts, can_commit_alone, is_copy, missing_shards, read, same_system, shard_names,
 };
 use super::work::ClusterWork;
 use crate::error::StatementError;
@@ -74,7 +74,7 @@ pub fn replace(
     })?;
     let mut checks = vec![sign_of_life(dead, lives, options)];
     checks.extend(is_copy(&node, standby, &found, shards.len()));
-    checks.push(can_commit(standby, &found, options.alone));
+    checks.push(can_commit_alone(standby, &found, options.alone));
     if options.force && lives.is_some() {
         checks.push(same_system(coordinator, dead, standby, &found));
     }
@@ -82,7 +82,7 @@ pub fn replace(
     if was_done {
         work.note(format!("{standby} has taken the place of {dead} already"));
     }
-    if found.waits_for_none {
+    if found.facts.waits_for_none {
         work.step("alone", format!("{standby} does not wait for a standby of its own"), || {
             clear_sync_standbys(coordinator, standby)
         })?;

@@ -2,6 +2,7 @@
 //! and whether the standby can accept writes.
 
 use super::ClusterError;
+use super::checks::check_commits;
 use super::coordinator::Coordinator;
 use super::events::ClusterCheck;
 use super::facts::NodeFacts;
@@ -24,8 +25,6 @@ pub(crate) struct StandbyFacts {
     pub last_commit_s: Option<f64>,
     /// Shards of the worker that are missing on the standby.
     missing: Vec<String>,
-    /// Whether commits would wait for a standby of this standby, although there is none.
-    pub waits_for_none: bool,
 }
 
 /// Reads the state of a standby, and which of these shards it lacks.
@@ -36,14 +35,11 @@ pub(crate) fn read(
     let facts = NodeFacts::read(session)?;
     let rows = session.query_once(
         "SELECT (SELECT system_identifier FROM pg_control_system()), \
-                extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8, \
-                current_setting('synchronous_standby_names') <> '' \
-                AND NOT EXISTS (SELECT FROM pg_stat_replication)",
+                extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8",
         &[],
     )?;
-    let (system, last_commit_s, waits_for_none) = rows
-        .first()
-        .map_or((0, None, false), |row| (row.get(0), row.get::<_, Option<f64>>(1), row.get(2)));
+    let (system, last_commit_s) =
+        rows.first().map_or((0, None), |row| (row.get(0), row.get::<_, Option<f64>>(1)));
     let group = if facts.citus.is_some() {
         let rows = session.query_once("SELECT groupid FROM pg_dist_local_group", &[])?;
         rows.first().map(|row| row.get(0))
@@ -52,7 +48,7 @@ pub(crate) fn read(
     };
     let missing = missing_shards(session, shards)?;
     let last_commit_s = last_commit_s.filter(|_| facts.in_recovery);
-    Ok(StandbyFacts { facts, group, system, last_commit_s, missing, waits_for_none })
+    Ok(StandbyFacts { facts, group, system, last_commit_s, missing })
 }
 
 /// Checks whether the standby is a copy of the node: it must belong to the same group and have all
@@ -96,23 +92,17 @@ pub(crate) fn is_copy(
     ]
 }
 
-/// Checks that commits on the standby would not wait for a standby of its own, which
+/// Checks that commits on the promoted standby would not wait for a standby of its own, which
 /// `synchronous_standby_names` may require: `pg_basebackup` has copied this setting from the lost
 /// node.
-pub(crate) fn can_commit(standby: &NodeAddress, found: &StandbyFacts, alone: bool) -> ClusterCheck {
-    let words = if found.waits_for_none {
-        "names standbys, and none streams from this node"
-    } else {
-        "commits do not wait for a standby that is not there"
-    };
-    ClusterCheck::of(
-        Some(standby),
-        "synchronous_standby_names",
-        !found.waits_for_none || alone,
-        words,
-        "every write to it would wait for ever: give --alone to empty the setting there, or let a \
-         standby stream from it first",
-    )
+pub(crate) fn can_commit_alone(
+    standby: &NodeAddress,
+    found: &StandbyFacts,
+    alone: bool,
+) -> ClusterCheck {
+    let remedy = "every write to it would wait for ever: give --alone to empty the setting there, or \
+                  let a standby stream from it first";
+    check_commits(standby, &found.facts, alone, remedy)
 }
 
 /// Compares the system identifiers of the standby and of a worker that still accepts connections.
