@@ -99,6 +99,18 @@ impl Connector {
     /// Opens a session, or fails after `limit`. Without `limit`, a suspended server could block the
     /// caller: it accepts connections but does not answer.
     pub(crate) fn open_within(&self, limit: Duration) -> Result<DatabaseSession, StatementError> {
+        let late = || StatementError::Late(limit);
+        self.open_watched(limit, limit, &mut || true)?.ok_or_else(late)
+    }
+
+    /// Opens a session, or fails after `limit`. Calls `look` at intervals until then, and returns
+    /// `None` if `look` returns false.
+    pub(crate) fn open_watched(
+        &self,
+        limit: Duration,
+        every: Duration,
+        look: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<DatabaseSession>, StatementError> {
         let runtime = ConnectionRuntime::new()?;
         let started = Instant::now();
         let opening = async {
@@ -109,11 +121,12 @@ impl Connector {
             let mark = self.prepare(&client).await?;
             Ok::<_, StatementError>((client, mark))
         };
-        let opened = runtime.wait(async { tokio::time::timeout(limit, opening).await })?;
+        let timed = async { tokio::time::timeout(limit, opening).await };
+        let Some(opened) = runtime.watch(timed, every, look)? else { return Ok(None) };
         let (client, mark) = opened.map_err(|_| StatementError::Late(limit))??;
         self.note_opened(started);
         let times = Arc::clone(&self.statement_times);
-        Ok(DatabaseSession::new(client, mark, runtime, self.timeout, times))
+        Ok(Some(DatabaseSession::new(client, mark, runtime, self.timeout, times)))
     }
 
     /// Notes that a session was opened, whose opening began at `started`.

@@ -33,6 +33,9 @@ pub(crate) enum StatementError {
          pool_mode = session for its database, or name PostgreSQL itself"
     )]
     Shared,
+    /// The caller asked to stop. If the statement may still run, the text says where.
+    #[error("it was asked to stop")]
+    Stopped(Option<String>),
     /// The database refused the statement because a table does not exist.
     #[error("the database refused: {0}")]
     Missing(String),

@@ -302,6 +302,43 @@ impl DatabaseSession {
         self.wait(self.client.query(text, values))
     }
 
+    /// Executes a statement that does not stay prepared, and calls `look` at intervals until the
+    /// statement has ended. Returns `None` if `look` returns false: then the statement may still
+    /// run, and the caller must drop the session.
+    pub(crate) fn query_watched(
+        &mut self,
+        text: &str,
+        values: &[&(dyn ToSql + Sync)],
+        every: Duration,
+        look: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Vec<Row>>, StatementError> {
+        self.watch(self.client.query(text, values), every, look)
+    }
+
+    /// Executes statements without values, and calls `look` like [`Self::query_watched`].
+    pub(crate) fn batch_watched(
+        &mut self,
+        text: &str,
+        every: Duration,
+        look: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<()>, StatementError> {
+        self.watch(self.client.batch_execute(text), every, look)
+    }
+
+    fn watch<T: Send>(
+        &self,
+        answer: impl Future<Output = Result<T, tokio_postgres::Error>> + Send,
+        every: Duration,
+        look: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<T>, StatementError> {
+        let timed = async { tokio::time::timeout(self.timeout, answer).await };
+        match self.runtime.watch(timed, every, look)? {
+            Some(Ok(answer)) => answer.map(Some).map_err(|error| StatementError::new(&error)),
+            Some(Err(_)) => Err(StatementError::Away("no answer came".into())),
+            None => Ok(None),
+        }
+    }
+
     /// Runs `work`, which begins a transaction. If `work` fails or returns `None`, rolls the
     /// transaction back.
     pub(crate) fn whole<T>(

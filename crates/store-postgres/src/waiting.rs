@@ -8,6 +8,7 @@ use std::panic::resume_unwind;
 use std::pin::{Pin, pin};
 use std::sync::Once;
 use std::thread::{Builder, scope};
+use std::time::Duration;
 
 use hark_archive::blocking;
 use tokio::runtime::{Handle, Runtime};
@@ -33,6 +34,25 @@ impl ConnectionRuntime {
             drive(runtime, pin!(async { result = Some(work.await) }))?;
         }
         result.ok_or_else(|| StatementError::Away("the connection is closed".into()))
+    }
+
+    /// Waits for the result of `work`, and calls `look` at intervals while waiting. Returns `None`
+    /// if `look` returns false.
+    pub(crate) fn watch<T: Send>(
+        &self,
+        work: impl Future<Output = T> + Send,
+        every: Duration,
+        look: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<T>, StatementError> {
+        let mut work = pin!(work);
+        loop {
+            let slice = async { tokio::time::timeout(every, work.as_mut()).await };
+            match self.wait(slice)? {
+                Ok(done) => return Ok(Some(done)),
+                Err(_) if look() => {}
+                Err(_) => return Ok(None),
+            }
+        }
     }
 }
 

@@ -10,8 +10,9 @@ mod status;
 mod work;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use hark_store_postgres::cluster::{ClusterError, Coordinator};
+use hark_store_postgres::cluster::{ClusterError, Coordinator, StatementWatch};
 
 use crate::interrupt::INTERRUPTED;
 use crate::location::ArchiveLocation;
@@ -34,6 +35,11 @@ pub(crate) fn run(args: &ClusterArgs, location: &ArchiveLocation) -> anyhow::Res
         Err(ClusterError::NotCluster(words)) => return Err(WrongUse(words).into()),
         opened => opened?,
     };
+    // Commands that change the cluster set a watch of their own.
+    coordinator.watch(StatementWatch {
+        note: Arc::new(|words: &str| print::note!("hark: {words}")),
+        ..StatementWatch::default()
+    });
     let done = match &args.action {
         ClusterAction::Status(args) => status::run(args, &mut coordinator),
         ClusterAction::Standby(args) => standby::run(args, &mut coordinator),
@@ -43,7 +49,12 @@ pub(crate) fn run(args: &ClusterArgs, location: &ArchiveLocation) -> anyhow::Res
         ClusterAction::Replace(args) => work::replace(args, &mut coordinator),
     };
     match done {
-        Err(error) if matches!(error.downcast_ref(), Some(ClusterError::Interrupted)) => {
+        Err(error)
+            if matches!(
+                error.downcast_ref(),
+                Some(ClusterError::Interrupted | ClusterError::Stopped(_))
+            ) =>
+        {
             print::note!("hark: {error}");
             Ok(ExitCode::from(INTERRUPTED))
         }

@@ -114,10 +114,10 @@ impl ClusterReport {
     }
 
     /// Ends the output, and fails if some of it could not be printed.
-    pub(super) fn finish(mut self) -> anyhow::Result<()> {
+    pub(super) fn finish(&mut self) -> anyhow::Result<()> {
         self.show_met();
         self.pause();
-        self.failed.map_or(Ok(()), Err)
+        self.failed.take().map_or(Ok(()), Err)
     }
 }
 

@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use hark_store_postgres::cluster::{
     self, AddOptions, ClusterError, ClusterEvent, ClusterWork, Coordinator, MoveTotals,
-    ReplaceOptions,
+    ReplaceOptions, StatementWatch,
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::args::{
@@ -24,7 +25,7 @@ pub(super) fn add(
     coordinator: &mut Coordinator,
 ) -> anyhow::Result<ExitCode> {
     let options = AddOptions { rebalance: !args.no_rebalance, mode: args.moves.mode() };
-    run("add", args.work, |work| {
+    run("add", args.work, coordinator, |coordinator, work| {
         let done = cluster::add(coordinator, &args.node, options, work)?;
         let verb = if done.was_there { "is in the cluster" } else { "was added" };
         let text = format!("{} {verb}; {}", args.node, moved(done.totals));
@@ -39,7 +40,7 @@ pub(super) fn drain(
     args: &ClusterDrainArgs,
     coordinator: &mut Coordinator,
 ) -> anyhow::Result<ExitCode> {
-    run("drain", args.work, |work| {
+    run("drain", args.work, coordinator, |coordinator, work| {
         let done = cluster::drain(coordinator, &args.node, args.moves.mode(), work)?;
         let text = format!(
             "{} is empty and removed; {}. It can be shut down",
@@ -57,7 +58,7 @@ pub(super) fn rebalance(
     args: &ClusterRebalanceArgs,
     coordinator: &mut Coordinator,
 ) -> anyhow::Result<ExitCode> {
-    run("rebalance", args.work, |work| {
+    run("rebalance", args.work, coordinator, |coordinator, work| {
         let done = cluster::rebalance(coordinator, args.moves.mode(), work)?;
         Ok((format!("the shards are spread evenly; {}", moved(done)), totals(done)))
     })
@@ -67,7 +68,7 @@ pub(super) fn replace(
     args: &ClusterReplaceArgs,
     coordinator: &mut Coordinator,
 ) -> anyhow::Result<ExitCode> {
-    run("replace", args.work, |work| {
+    run("replace", args.work, coordinator, |coordinator, work| {
         let options = ReplaceOptions { force: args.force, alone: args.alone };
         let done = cluster::replace(coordinator, &args.dead, &args.standby, options, work)?;
         let mut text = format!(
@@ -99,17 +100,29 @@ pub(super) fn replace(
 fn run(
     name: &'static str,
     args: ClusterWorkArgs,
-    work: impl FnOnce(&mut ClusterWork<'_>) -> Result<(String, Value), ClusterError>,
+    coordinator: &mut Coordinator,
+    work: impl FnOnce(
+        &mut Coordinator,
+        &mut ClusterWork<'_>,
+    ) -> Result<(String, Value), ClusterError>,
 ) -> anyhow::Result<ExitCode> {
     let stop: Arc<AtomicBool> = interrupt::flag()?;
     let started = Instant::now();
-    let mut report = ClusterReport::new(args.json);
-    let done = work(&mut ClusterWork {
-        dry_run: args.dry_run,
-        stop: &stop,
-        report: &mut |event: &ClusterEvent| report.show(event),
+    let report = Arc::new(Mutex::new(ClusterReport::new(args.json)));
+    let notes = Arc::clone(&report);
+    coordinator.watch(StatementWatch {
+        stop: Arc::clone(&stop),
+        note: Arc::new(move |words: &str| notes.lock().show(&ClusterEvent::Note(words.into()))),
     });
-    report.finish()?;
+    let done = work(
+        coordinator,
+        &mut ClusterWork {
+            dry_run: args.dry_run,
+            stop: &stop,
+            report: &mut |event: &ClusterEvent| report.lock().show(event),
+        },
+    );
+    report.lock().finish()?;
     let (text, mut json) = done?;
     let seconds = started.elapsed().as_secs_f64();
     if args.json {

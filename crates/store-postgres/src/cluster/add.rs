@@ -14,9 +14,9 @@ use super::moves::{MOVE_MAX, MoveTotals};
 use super::nodes::{ClusterNode, NodeAddress, NodeRole};
 use super::plan::{TransferMode, may_have_shards};
 use super::rebalance::balance;
+use super::watched::NodeSession;
 use super::work::ClusterWork;
 use crate::error::StatementError;
-use crate::session::DatabaseSession;
 
 /// Maximum number of attempts to add a node if Citus refuses, and the pause between two attempts.
 const TRIES: usize = 3;
@@ -104,7 +104,7 @@ fn arrive(
     coordinator: &Coordinator,
     address: &NodeAddress,
     work: &mut ClusterWork<'_>,
-) -> Result<(Option<DatabaseSession>, NodeFacts), ClusterError> {
+) -> Result<(Option<NodeSession>, NodeFacts), ClusterError> {
     let unreachable = |fault: &StatementError| {
         ClusterCheck::of(
             Some(address),
@@ -137,7 +137,7 @@ fn arrive(
 /// Returns the settings and the state of the node if the database is missing there.
 fn find_missing_database(
     coordinator: &Coordinator,
-    session: &mut DatabaseSession,
+    session: &mut NodeSession,
 ) -> Result<Option<NodeFacts>, StatementError> {
     let there = session.query_once(
         "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)",
@@ -197,7 +197,7 @@ fn make_database(
     coordinator: &mut Coordinator,
     address: &NodeAddress,
     work: &mut ClusterWork<'_>,
-) -> Result<Option<DatabaseSession>, ClusterError> {
+) -> Result<Option<NodeSession>, ClusterError> {
     let rows = coordinator.query(
         "SELECT format('CREATE DATABASE %I TEMPLATE template0 ENCODING %L LC_COLLATE %L LC_CTYPE %L', \
                 datname, pg_encoding_to_char(encoding), datcollate, datctype) \
@@ -209,10 +209,12 @@ fn make_database(
     work.step("database", words, || {
         let made = coordinator.to_database(address, MAINTENANCE).open();
         made.and_then(|mut session| session.batch(&text)).map_err(|fault| {
-            ClusterError::Refused(format!(
-                "the database could not be made on {address}: {fault}. Make it there by hand \
-                 ({text}) and run the command again"
-            ))
+            ClusterError::refused(fault, |fault| {
+                format!(
+                    "the database could not be made on {address}: {fault}. Make it there by hand \
+                     ({text}) and run the command again"
+                )
+            })
         })?;
         Ok(coordinator.to_database(address, &coordinator.database()).open()?)
     })
@@ -221,12 +223,12 @@ fn make_database(
 /// Creates the extension if it is missing. In a dry run, returns `None` if the extension is
 /// missing.
 fn make_extension(
-    mut session: DatabaseSession,
+    mut session: NodeSession,
     address: &NodeAddress,
     facts: &NodeFacts,
     own: &NodeFacts,
     work: &mut ClusterWork<'_>,
-) -> Result<Option<DatabaseSession>, ClusterError> {
+) -> Result<Option<NodeSession>, ClusterError> {
     if facts.citus.is_some() {
         return Ok(Some(session));
     }
@@ -234,10 +236,12 @@ fn make_extension(
     let version = own.citus.as_deref().unwrap_or_default();
     let made = work.step("extension", format!("Citus {version} is made on {address}"), || {
         session.batch("CREATE EXTENSION IF NOT EXISTS citus").map_err(|fault| {
-            ClusterError::Refused(format!(
-                "the extension could not be made on {address}: {fault}. Have a superuser say CREATE \
-                 EXTENSION citus in its database and run the command again"
-            ))
+            ClusterError::refused(fault, |fault| {
+                format!(
+                    "the extension could not be made on {address}: {fault}. Have a superuser say \
+                     CREATE EXTENSION citus in its database and run the command again"
+                )
+            })
         })
     })?;
     Ok(made.map(|()| session))
@@ -247,7 +251,7 @@ fn make_extension(
 /// belongs to another cluster.
 fn connections(
     coordinator: &mut Coordinator,
-    session: &mut DatabaseSession,
+    session: &mut NodeSession,
     address: &NodeAddress,
     nodes: &[ClusterNode],
 ) -> Result<Vec<ClusterCheck>, ClusterError> {

@@ -3,6 +3,7 @@
 //! A node is reached at the host and port that the cluster knows. The user, password, database and
 //! TLS settings come from the coordinator's URL.
 
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,10 +12,10 @@ use tokio_postgres::{Config, Row};
 
 use super::ClusterError;
 use super::nodes::{ClusterNode, NodeAddress};
+use super::watched::{LOOK_EVERY, NodeSession, StatementWatch};
 use crate::address::DatabaseAddress;
 use crate::connector::Connector;
 use crate::error::StatementError;
-use crate::session::DatabaseSession;
 
 /// Time limit of a statement that moves no rows. The longest such statement adds a node: it writes
 /// all tables of the cluster to the node.
@@ -28,12 +29,13 @@ const NODES_AT_ONCE: usize = 16;
 const LOCK: i64 = 0x6861_726b_6d6f_7665;
 /// How long to wait for the lock. The connection of a killed process may be closed late.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// The name of the coordinator in reports.
+const NAME: &str = "the coordinator";
 
 /// A connection to the coordinator of a cluster.
 pub struct Coordinator {
     address: DatabaseAddress,
-    session: DatabaseSession,
+    session: NodeSession,
 }
 
 impl Coordinator {
@@ -41,7 +43,8 @@ impl Coordinator {
     pub fn open(url: &str) -> Result<Self, ClusterError> {
         let address = DatabaseAddress::read(url)?;
         let connector = Connector::to_node(address.clone(), STATEMENT_MAX);
-        let mut session = connector.open_within(NODE_ANSWERS)?;
+        let watch = StatementWatch::default();
+        let mut session = NodeSession::open(&connector, NAME, NODE_ANSWERS, &watch)?;
         let found = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')";
         if !session.query_once(found, &[])?.first().is_some_and(|row| row.get(0)) {
             return Err(ClusterError::NotCluster(format!(
@@ -68,6 +71,11 @@ impl Coordinator {
         Ok(found)
     }
 
+    /// Sets what happens while statements wait, on the coordinator and on the other nodes.
+    pub fn watch(&mut self, watch: StatementWatch) {
+        self.session.watch(watch);
+    }
+
     /// Executes a statement with values on the coordinator.
     pub(crate) fn query(
         &mut self,
@@ -83,9 +91,9 @@ impl Coordinator {
     }
 
     /// Opens another session with the coordinator, with `limit` as the time limit of a statement.
-    pub(crate) fn another(&self, limit: Duration) -> Result<DatabaseSession, ClusterError> {
+    pub(crate) fn another(&self, limit: Duration) -> Result<NodeSession, ClusterError> {
         let connector = Connector::to_node(self.address.clone(), limit);
-        Ok(connector.open_within(NODE_ANSWERS)?)
+        Ok(NodeSession::open(&connector, NAME, NODE_ANSWERS, self.session.watch_of())?)
     }
 
     /// The name of the database.
@@ -103,13 +111,23 @@ impl Coordinator {
 
     /// Returns a connector for a node.
     pub(crate) fn to_node(&self, node: &NodeAddress) -> NodeConnector {
-        NodeConnector(Connector::to_node(at(&self.address, node, None), NODE_ANSWERS))
+        self.connector(node, None, NODE_ANSWERS)
     }
 
     /// Returns a connector for another database of a node.
     pub(crate) fn to_database(&self, node: &NodeAddress, database: &str) -> NodeConnector {
-        let address = at(&self.address, node, Some(database));
-        NodeConnector(Connector::to_node(address, STATEMENT_MAX))
+        self.connector(node, Some(database), STATEMENT_MAX)
+    }
+
+    fn connector(
+        &self,
+        node: &NodeAddress,
+        database: Option<&str>,
+        limit: Duration,
+    ) -> NodeConnector {
+        let connector = Connector::to_node(at(&self.address, node, database), limit);
+        let watch = self.session.watch_of().clone();
+        NodeConnector { connector, node: node.to_string(), watch }
     }
 
     /// Returns all nodes, the coordinator first.
@@ -138,6 +156,9 @@ impl Coordinator {
             if taken.first().is_some_and(|row| row.get(0)) {
                 return Ok(());
             }
+            if self.session.watch_of().stop.load(Ordering::Relaxed) {
+                return Err(ClusterError::Interrupted);
+            }
             if Instant::now() > until {
                 return Err(ClusterError::Refused(
                     "another `hark cluster` changes this cluster; nothing was changed here. Run the \
@@ -152,12 +173,21 @@ impl Coordinator {
 
 /// Opens sessions on one node.
 #[derive(Clone)]
-pub(crate) struct NodeConnector(Connector);
+pub(crate) struct NodeConnector {
+    connector: Connector,
+    node: String,
+    watch: StatementWatch,
+}
 
 impl NodeConnector {
     /// Opens a session.
-    pub(crate) fn open(&self) -> Result<DatabaseSession, StatementError> {
-        self.0.open_within(NODE_ANSWERS)
+    pub(crate) fn open(&self) -> Result<NodeSession, StatementError> {
+        self.open_within(NODE_ANSWERS)
+    }
+
+    /// Opens a session, or fails after `limit`.
+    pub(crate) fn open_within(&self, limit: Duration) -> Result<NodeSession, StatementError> {
+        NodeSession::open(&self.connector, &self.node, limit, &self.watch)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The settings and the state of a node.
 
+use super::watched::NodeSession;
 use crate::error::StatementError;
-use crate::session::DatabaseSession;
 
 /// Settings and state of a node.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ const WAITS_FOR_NONE: &str = "\
 
 impl NodeFacts {
     /// Reads the settings and the state of a node.
-    pub(crate) fn read(session: &mut DatabaseSession) -> Result<Self, StatementError> {
+    pub(crate) fn read(session: &mut NodeSession) -> Result<Self, StatementError> {
         let text = format!(
             "SELECT current_setting('server_version'), \
                     current_setting('server_version_num')::int / 10000, \
@@ -105,7 +105,7 @@ fn tcp_user_timeout_ms(conninfo: &str) -> i64 {
 }
 
 /// Returns the free bytes of the file system that has a node's data. Citus reports this number.
-pub(crate) fn free_bytes(session: &mut DatabaseSession) -> Result<u64, StatementError> {
+pub(crate) fn free_bytes(session: &mut NodeSession) -> Result<u64, StatementError> {
     let rows = session
         .query_once("SELECT available_disk_size FROM citus_local_disk_space_stats()", &[])?;
     Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0)).max(0).unsigned_abs())

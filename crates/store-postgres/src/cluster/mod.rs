@@ -5,7 +5,7 @@
 //! command runs again: the command reads the state of the cluster and does the missing steps.
 //!
 //! Read `nodes` first (the nodes of a cluster), then `coordinator` (connections to nodes). `events`
-//! and `work` report the work and can stop it, `checks` and `facts` have the requirements, and
+//! and `work` report the work and can stop it between steps, `watched` within a step, `checks` and `facts` have the requirements, and
 //! `plan` and `moves` move shards. Every other file does one piece of work.
 
 use crate::address::AddressError;
@@ -23,6 +23,7 @@ pub use rebalance::rebalance;
 pub use replace::{ReplaceOptions, ReplaceResult, replace};
 pub use standby::{NodeStandbys, StandbySetup, StandbyState, WalSlot, standbys};
 pub use status::{ClusterStatus, FailedJob, NodeDetails, NodeStatus, RunningMove, status};
+pub use watched::StatementWatch;
 pub use work::ClusterWork;
 
 mod add;
@@ -39,6 +40,7 @@ mod replace;
 mod standby;
 mod status;
 mod successor;
+mod watched;
 mod work;
 
 /// Why work on a cluster was not done or not finished.
@@ -66,6 +68,22 @@ pub enum ClusterError {
     /// The caller asked to stop. All steps that were begun are complete.
     #[error("stopped between two steps; what is done is complete. Run the command again to go on")]
     Interrupted,
+    /// The caller asked to stop, and something of the work may go on without this process.
+    #[error("stopped; {0}. Run the command again to go on")]
+    Stopped(String),
+}
+
+impl ClusterError {
+    /// Refuses with `words`, unless the statement failed because the caller asked to stop.
+    pub(crate) fn refused(
+        fault: StatementError,
+        words: impl FnOnce(StatementError) -> String,
+    ) -> Self {
+        match fault {
+            fault @ StatementError::Stopped(_) => fault.into(),
+            fault => Self::Refused(words(fault)),
+        }
+    }
 }
 
 impl From<StatementError> for ClusterError {
@@ -73,6 +91,8 @@ impl From<StatementError> for ClusterError {
         match fault {
             StatementError::Away(why) => Self::Away(why),
             StatementError::Late(_) => Self::Away(fault.to_string()),
+            StatementError::Stopped(None) => Self::Interrupted,
+            StatementError::Stopped(Some(may_run)) => Self::Stopped(may_run),
             fault => Self::Database(fault.to_string()),
         }
     }

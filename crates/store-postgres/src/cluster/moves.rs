@@ -6,7 +6,6 @@
 //! copied shard and a replication slot are left behind. Citus records both in its tables, and
 //! `citus_cleanup_orphaned_resources` removes such remains.
 
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,14 +14,16 @@ use super::coordinator::Coordinator;
 use super::events::{ClusterEvent, MoveProgress, MoveState};
 use super::plan::{PlanGoal, ShardMove, TransferMode, plan};
 use super::status::running_moves;
+use super::watched::NodeSession;
 use super::work::ClusterWork;
 use crate::error::StatementError;
-use crate::session::DatabaseSession;
 
 /// Time limit for moving one group of shards.
 pub(crate) const MOVE_MAX: Duration = Duration::from_hours(7 * 24);
 /// Interval at which the progress of a move is read.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+/// How long a move may take to end after the caller asked to stop.
+const STOP_WAIT: Duration = Duration::from_secs(3);
 /// How many times a move is tried if the database refuses it, for example to end a deadlock.
 const TRIES: usize = 3;
 /// Maximum number of successive plans. A later plan has moves only if tables were created during
@@ -148,10 +149,11 @@ fn make(
     Ok(())
 }
 
-/// Makes a move on a thread of its own, and reports its progress.
+/// Makes a move, and reports its progress. If the caller asks to stop, and the move does not end
+/// soon, leaves the move to the coordinator.
 fn watch(
     coordinator: &mut Coordinator,
-    mover: &mut DatabaseSession,
+    mover: &mut NodeSession,
     one: &ShardMove,
     mode: TransferMode,
     work: &mut ClusterWork<'_>,
@@ -159,48 +161,54 @@ fn watch(
     started: Instant,
 ) -> Result<Result<(), StatementError>, ClusterError> {
     let began = Instant::now();
-    let mut told = false;
-    thread::scope(|scope| {
-        let (done, end) = sync_channel(1);
-        scope.spawn(move || {
-            let moved = mover.query_once(
-                "SELECT citus_move_shard_placement($1, $2, $3, $4, $5, \
-                        $6::text::citus.shard_transfer_mode)",
-                &[
-                    &one.shard,
-                    &one.from.host,
-                    &one.from.port(),
-                    &one.to.host,
-                    &one.to.port(),
-                    &mode.name(),
-                ],
-            );
-            // The send fails only if the thread that reports the progress has panicked.
-            let _ = done.send(moved.map(drop));
-        });
-        loop {
-            match end.recv_timeout(PROGRESS_EVERY) {
-                Ok(moved) => return Ok(moved),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(ClusterError::Away("the thread that moves has failed".into()));
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            if work.is_stopped() && !told {
-                told = true;
-                work.note("stopping once this shard has moved");
-            }
+    let mut stopped: Option<Instant> = None;
+    let mut seen = (0, String::new());
+    let moved = mover.query_with(
+        "SELECT citus_move_shard_placement($1, $2, $3, $4, $5, $6::text::citus.shard_transfer_mode)",
+        &[
+            &one.shard,
+            &one.from.host,
+            &one.from.port(),
+            &one.to.host,
+            &one.to.port(),
+            &mode.name(),
+        ],
+        PROGRESS_EVERY,
+        |wait| {
+            let looked = Instant::now();
             // The progress is only for information: if it cannot be read, the move goes on.
-            let Ok(running) = running_moves(coordinator) else { continue };
-            let Some(running) = running.first() else { continue };
-            let mut progress = progress.clone();
-            progress.state = MoveState::Running;
-            progress.bytes_arrived = running.bytes_arrived.min(one.bytes);
-            progress.total_arrived += progress.bytes_arrived;
-            progress.phase.clone_from(&running.phase);
-            progress.seconds = began.elapsed().as_secs_f64();
-            progress.expect(started);
-            work.report(&ClusterEvent::Move(progress));
-        }
-    })
+            let running = running_moves(coordinator).unwrap_or_default();
+            if let Some(running) = running.into_iter().next() {
+                let mut progress = progress.clone();
+                progress.state = MoveState::Running;
+                progress.bytes_arrived = running.bytes_arrived.min(one.bytes);
+                progress.total_arrived += progress.bytes_arrived;
+                progress.phase.clone_from(&running.phase);
+                progress.seconds = began.elapsed().as_secs_f64();
+                progress.expect(started);
+                work.report(&ClusterEvent::Move(progress));
+                let now = (running.bytes_arrived, running.phase);
+                if now != seen {
+                    seen = now;
+                    wait.is_moving();
+                }
+            }
+            if !work.is_stopped() {
+                wait.note_if_due();
+                return true;
+            }
+            if stopped.is_none() {
+                work.note("stopping; this move gets a moment to end");
+            }
+            stopped.get_or_insert(looked).elapsed() < STOP_WAIT
+        },
+    );
+    match moved {
+        Err(StatementError::Stopped(_)) => Err(ClusterError::Stopped(format!(
+            "the coordinator finishes the move of shard {} from {} to {} by itself, and `hark cluster \
+             status` shows this move until then",
+            one.shard, one.from, one.to
+        ))),
+        moved => Ok(moved.map(drop)),
+    }
 }

@@ -3,8 +3,8 @@
 use super::ClusterError;
 use super::coordinator::{Coordinator, each};
 use super::nodes::{ClusterNode, NodeAddress};
+use super::watched::NodeSession;
 use crate::error::StatementError;
-use crate::session::DatabaseSession;
 
 /// Longest recommended time in milliseconds that a standby waits before it tries again to stream. A
 /// standby notices its promotion only after such a wait.
@@ -117,7 +117,7 @@ pub fn standbys(
 
 /// Reads the standbys of a node. Returns `None` if this user lacks the permission.
 pub(crate) fn read_standbys(
-    session: &mut DatabaseSession,
+    session: &mut NodeSession,
 ) -> Result<Option<Vec<StandbyState>>, StatementError> {
     // Base backups and subscriptions (moves of shards) also stream the log, but are not standbys.
     let rows = session.query_once(
@@ -152,7 +152,7 @@ pub(crate) fn read_standbys(
     Ok(Some(standbys))
 }
 
-fn setup(session: &mut DatabaseSession) -> Result<Option<StandbySetup>, StatementError> {
+fn setup(session: &mut NodeSession) -> Result<Option<StandbySetup>, StatementError> {
     let Some(standbys) = read_standbys(session)? else { return Ok(None) };
     let slots = session.query_once(
         "SELECT slot_name::text, active, greatest(coalesce(pg_wal_lsn_diff( \

@@ -8,8 +8,8 @@ use super::facts::NodeFacts;
 use super::nodes::{ClusterNode, NodeAddress};
 use super::plan::{PlanGoal, plan};
 use super::standby::{StandbyState, read_standbys};
+use super::watched::NodeSession;
 use crate::error::StatementError;
-use crate::session::DatabaseSession;
 
 /// Maximum number of failed jobs that are shown; newer jobs come first.
 const JOBS_MAX: i64 = 10;
@@ -131,7 +131,7 @@ pub fn status(coordinator: &mut Coordinator) -> Result<ClusterStatus, ClusterErr
     Ok(ClusterStatus { nodes, moves, moves_needed, failed_jobs: failed_jobs(coordinator)? })
 }
 
-fn details(session: &mut DatabaseSession, started: Instant) -> Result<NodeDetails, StatementError> {
+fn details(session: &mut NodeSession, started: Instant) -> Result<NodeDetails, StatementError> {
     let facts = NodeFacts::read(session)?;
     let answer_ms = started.elapsed().as_secs_f64() * 1e3;
     let prepared = session.query_once(

@@ -7,8 +7,8 @@ use super::coordinator::Coordinator;
 use super::events::ClusterCheck;
 use super::facts::NodeFacts;
 use super::nodes::{ClusterNode, NodeAddress};
+use super::watched::NodeSession;
 use crate::error::StatementError;
-use crate::session::DatabaseSession;
 
 /// Maximum number of missing shards that a message names.
 const NAMED_MAX: usize = 5;
@@ -29,7 +29,7 @@ pub(crate) struct StandbyFacts {
 
 /// Reads the state of a standby, and which of these shards it lacks.
 pub(crate) fn read(
-    session: &mut DatabaseSession,
+    session: &mut NodeSession,
     shards: &[String],
 ) -> Result<StandbyFacts, StatementError> {
     let facts = NodeFacts::read(session)?;
@@ -145,7 +145,7 @@ pub(crate) fn shard_names(
 
 /// Returns the names in `shards` that are missing on a node.
 pub(crate) fn missing_shards(
-    session: &mut DatabaseSession,
+    session: &mut NodeSession,
     shards: &[String],
 ) -> Result<Vec<String>, StatementError> {
     let rows = session.query_once(

@@ -57,6 +57,8 @@ impl ClusterWork<'_> {
 
     /// Reports requirements, and fails if any of them is not met.
     pub(crate) fn require(&mut self, checks: Vec<ClusterCheck>) -> Result<(), ClusterError> {
+        // A node that was not asked because of the stop does not count as failed.
+        self.check_stop()?;
         let failed = checks.iter().filter(|one| one.verdict == CheckVerdict::Failed).count();
         for check in checks {
             self.report(&ClusterEvent::Check(check));
