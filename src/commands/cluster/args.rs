@@ -141,7 +141,8 @@ Examples:
   hark cluster replace db2 --with db2-standby:5432
 
 The command refuses to work while DEAD accepts connections: if two nodes accept writes for the same
-shards, some writes are lost. Make sure that DEAD cannot come back by itself. Later DEAD may become
+shards, some writes are lost. A frozen machine accepts connections, too, and may go on at any moment:
+stop this machine first. Make sure that DEAD cannot come back by itself. Later DEAD may become
 the standby of the new worker (pg_rewind). STANDBY must be a copy of DEAD with all of its shards.
 STANDBY is promoted if necessary, and the cluster then uses STANDBY under the number of DEAD.
 Transactions in doubt are ended.")]
@@ -152,9 +153,12 @@ pub(super) struct ClusterReplaceArgs {
     /// Its standby [default port: 5432]
     #[arg(long = "with", value_name = "STANDBY")]
     pub(super) standby: NodeAddress,
-    /// Replace the worker although it still accepts connections
+    /// Replace the worker although it still answers
     #[arg(long)]
     pub(super) force: bool,
+    /// Replace the worker although it accepts connections and may only be frozen
+    #[arg(long)]
+    pub(super) unfenced: bool,
     /// Empty the standby's synchronous_standby_names if writes would wait for a standby that does
     /// not exist
     #[arg(long)]

@@ -69,7 +69,8 @@ pub(super) fn replace(
     coordinator: &mut Coordinator,
 ) -> anyhow::Result<ExitCode> {
     run("replace", args.work, coordinator, |coordinator, work| {
-        let options = ReplaceOptions { force: args.force, alone: args.alone };
+        let options =
+            ReplaceOptions { force: args.force, unfenced: args.unfenced, alone: args.alone };
         let done = cluster::replace(coordinator, &args.dead, &args.standby, options, work)?;
         let mut text = format!(
             "{} has the place of {} after {:.1} s, with {} shards; {} transactions in doubt were \
@@ -101,10 +102,7 @@ fn run(
     name: &'static str,
     args: ClusterWorkArgs,
     coordinator: &mut Coordinator,
-    work: impl FnOnce(
-        &mut Coordinator,
-        &mut ClusterWork<'_>,
-    ) -> Result<(String, Value), ClusterError>,
+    work: impl FnOnce(&mut Coordinator, &mut ClusterWork<'_>) -> Result<(String, Value), ClusterError>,
 ) -> anyhow::Result<ExitCode> {
     let stop: Arc<AtomicBool> = interrupt::flag()?;
     let started = Instant::now();

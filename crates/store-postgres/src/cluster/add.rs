@@ -7,7 +7,7 @@ use tokio_postgres::types::ToSql;
 
 use super::ClusterError;
 use super::checks::{cluster_can_commit, cluster_for_moves, for_moves};
-use super::coordinator::{Coordinator, STATEMENT_MAX};
+use super::coordinator::{Coordinator, NODE_ANSWERS};
 use super::events::ClusterCheck;
 use super::facts::NodeFacts;
 use super::moves::{MOVE_MAX, MoveTotals};
@@ -62,7 +62,7 @@ pub fn add(
         )));
     }
     let (session, facts) = arrive(coordinator, address, work)?;
-    let own = NodeFacts::read(&mut coordinator.another(STATEMENT_MAX)?)?;
+    let own = NodeFacts::read(&mut coordinator.another(NODE_ANSWERS)?)?;
     let mut checks = same_programs(address, &facts, &own);
     checks.extend(for_moves(address, &facts, options.mode, 1));
     checks.extend(if options.rebalance {

@@ -35,6 +35,26 @@ pub(crate) fn check_commits(
     ClusterCheck::of(Some(node), "synchronous_standby_names", met, found, remedy)
 }
 
+/// Warns if a node notices late that the machine of another node has vanished. Returns `None` if the
+/// setting is unknown.
+pub(crate) fn notices_lost_nodes(node: &NodeAddress, facts: &NodeFacts) -> Option<ClusterCheck> {
+    let conninfo = facts.node_conninfo.as_ref()?;
+    let (on, subject) = (Some(node), "tcp_user_timeout");
+    Some(match facts.tcp_user_timeout_ms()? {
+        0 => ClusterCheck::warning(
+            on,
+            subject,
+            format!(
+                "missing in citus.node_conninfo, so commits may wait for a vanished machine for many \
+                 minutes; on this node: ALTER SYSTEM SET citus.node_conninfo = '{}', then SELECT \
+                 pg_reload_conf()",
+                format!("{conninfo} tcp_user_timeout=8000").trim_start().replace('\'', "''")
+            ),
+        ),
+        set => ClusterCheck::passed(on, subject, format!("{set} ms")),
+    })
+}
+
 /// Checks whether shards can move to and from a node. A move needs `slots` replication slots.
 pub(crate) fn for_moves(
     node: &NodeAddress,
@@ -54,6 +74,7 @@ pub(crate) fn for_moves(
              max_connections and restart the node",
         ),
     ];
+    checks.extend(notices_lost_nodes(node, facts));
     if mode == TransferMode::Blocking {
         return checks;
     }
@@ -115,7 +136,10 @@ pub(crate) fn cluster_can_commit(
     coordinator: &Coordinator,
     nodes: &[ClusterNode],
 ) -> Vec<ClusterCheck> {
-    each_node(coordinator, nodes, |node, facts| vec![can_commit(&node.address, facts)])
+    each_node(coordinator, nodes, |node, facts| {
+        let notices = notices_lost_nodes(&node.address, facts);
+        std::iter::once(can_commit(&node.address, facts)).chain(notices).collect()
+    })
 }
 
 /// Makes checks of the facts of every node except standbys, and checks that each of them answers.

@@ -33,9 +33,8 @@ pub struct NodeFacts {
     pub apply_workers_max: i64,
     /// Whether every commit on the node waits for standbys that do not stream.
     pub waits_for_none: bool,
-    /// The setting `tcp_user_timeout` of the connections to other nodes, in milliseconds. 0 if the
-    /// setting is missing, `None` if it is unknown.
-    pub tcp_user_timeout_ms: Option<i64>,
+    /// The setting `citus.node_conninfo`; `None` if this user may not see it.
+    pub node_conninfo: Option<String>,
 }
 
 /// Whether every commit on this node waits for standbys that do not stream. `ANY 2 (...)` and `2
@@ -85,13 +84,19 @@ impl NodeFacts {
             senders: (row.get(10), row.get(11)),
             apply_workers_max: row.get(12),
             waits_for_none: row.get(13),
-            tcp_user_timeout_ms: row.get::<_, Option<&str>>(14).map(tcp_user_timeout_ms),
+            node_conninfo: row.get(14),
         })
     }
 
     /// Version of PostgreSQL without the addition of the packager.
     pub fn short_version(&self) -> &str {
         self.version.split_whitespace().next().unwrap_or_default()
+    }
+
+    /// The time in milliseconds after which the node gives up a connection to another node that
+    /// does not acknowledge what was sent. 0 if the time is not set, and `None` if it is unknown.
+    pub fn tcp_user_timeout_ms(&self) -> Option<i64> {
+        self.node_conninfo.as_deref().map(tcp_user_timeout_ms)
     }
 }
 

@@ -5,7 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::ClusterError;
-use super::coordinator::{Coordinator, STATEMENT_MAX};
+use super::checks::notices_lost_nodes;
+use super::coordinator::{Coordinator, NODE_ANSWERS};
 use super::events::ClusterCheck;
 use super::facts::NodeFacts;
 use super::nodes::{ClusterNode, NodeAddress, NodeRole};
@@ -15,19 +16,36 @@ use super::successor::{
 use super::work::ClusterWork;
 use crate::error::StatementError;
 
-/// How long to wait for the lost worker to accept a connection.
+/// How long to wait for the lost worker to accept a connection, and then to answer.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+/// Time limit for the coordinator to give the worker's place to the standby. Citus ends the
+/// transactions that hold locks on the worker's shards, so this takes longer only if such a
+/// transaction cannot end.
+const UPDATE_MAX: Duration = Duration::from_mins(1);
 /// Time limit of a promotion, in seconds.
 const PROMOTION_S: i32 = 60;
 /// Time in milliseconds after which Citus ends transactions that hold locks on the lost worker's
 /// shards.
 const LOCK_COOLDOWN_MS: i32 = 1_000;
 
+/// Whether a worker that is to be replaced still lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SignOfLife {
+    /// The worker accepts no connections.
+    None,
+    /// The worker accepts connections, but does not answer: it may be frozen, and go on later.
+    Silent,
+    /// The worker answers. The text says whom.
+    Answers(&'static str),
+}
+
 /// Options for replacing a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplaceOptions {
     /// Whether to replace a worker even if it still answers.
     pub force: bool,
+    /// Whether to replace a worker even if it accepts connections without answering.
+    pub unfenced: bool,
     /// Whether to change the standby's settings so that its commits do not wait for a standby of
     /// its own.
     pub alone: bool,
@@ -51,8 +69,9 @@ pub struct ReplaceResult {
 
 /// Replaces the worker `dead` by `standby`. Promotes `standby` if it is not promoted yet.
 ///
-/// Refuses if `dead` still accepts connections, unless forced: if two nodes accepted writes, some
-/// writes would be lost. Also refuses if `standby` is a copy of a node other than `dead`.
+/// Refuses if `dead` still answers, unless forced: if two nodes accepted writes, some writes would
+/// be lost. Refuses a frozen worker, too, until it is fenced, that is, until it certainly does not
+/// come back: it may go on at any moment. Also refuses if `standby` is a copy of a node other than `dead`.
 pub fn replace(
     coordinator: &mut Coordinator,
     dead: &NodeAddress,
@@ -66,16 +85,19 @@ pub fn replace(
     let was_done = is_done(&nodes, dead, standby)?;
     let node = coordinator.node(if was_done { standby } else { dead })?;
     let shards = shard_names(coordinator, &node)?;
-    let (lives, found) = ask_both(coordinator, dead, standby, &shards)?;
+    let (life, found) = ask_both(coordinator, dead, standby, &shards)?;
     let found = found.map_err(|fault| {
-        ClusterError::Refused(format!(
-            "the standby {standby} does not answer: {fault}. Nothing was changed"
-        ))
+        ClusterError::refused(fault, |fault| {
+            format!("the standby {standby} does not answer: {fault}. Nothing was changed")
+        })
     })?;
-    let mut checks = vec![sign_of_life(dead, lives, options)];
+    let own = NodeFacts::read(&mut coordinator.another(NODE_ANSWERS)?)?;
+    let mut checks = vec![sign_of_life(dead, life, options)];
     checks.extend(is_copy(&node, standby, &found, shards.len()));
     checks.push(can_commit_alone(standby, &found, options.alone));
-    if options.force && lives.is_some() {
+    let name = nodes.iter().find(|node| node.role == NodeRole::Coordinator);
+    checks.extend(name.and_then(|name| notices_lost_nodes(&name.address, &own)));
+    if options.force && matches!(life, SignOfLife::Answers(_)) {
         checks.push(same_system(coordinator, dead, standby, &found));
     }
     work.require(checks)?;
@@ -98,10 +120,7 @@ pub fn replace(
             })?;
         }
         work.step("update", format!("{standby} takes the place of {dead}"), || {
-            coordinator.query(
-                "SELECT citus_update_node($1, $2, $3, force => true, lock_cooldown => $4)",
-                &[&node.id, &standby.host, &standby.port(), &LOCK_COOLDOWN_MS],
-            )
+            take_place(coordinator, &node, standby)
         })?;
     }
     let seconds = started.elapsed().as_secs_f64();
@@ -150,18 +169,58 @@ fn is_done(
     }
 }
 
+/// Gives the worker's place to the standby.
+fn take_place(
+    coordinator: &Coordinator,
+    node: &ClusterNode,
+    standby: &NodeAddress,
+) -> Result<(), ClusterError> {
+    let mut session = coordinator.another(UPDATE_MAX)?;
+    let started = Instant::now();
+    let updated = session.query_once(
+        "SELECT citus_update_node($1, $2, $3, force => true, lock_cooldown => $4)",
+        &[&node.id, &standby.host, &standby.port(), &LOCK_COOLDOWN_MS],
+    );
+    match updated {
+        Err(fault @ StatementError::Refused(_)) if started.elapsed() >= UPDATE_MAX => {
+            Err(ClusterError::Refused(format!(
+                "{standby} could not take the place of {} within {} s ({fault}), because a session of \
+                 the coordinator keeps locks on the worker's shards and does not end, as happens \
+                 while a worker is frozen. Stop the machine of {}, and run the command again",
+                node.address,
+                UPDATE_MAX.as_secs(),
+                node.address
+            )))
+        }
+        updated => Ok(updated.map(drop)?),
+    }
+}
+
 /// Queries the standby, and at the same time tries to reach the lost worker, from here and from the
-/// coordinator. Returns how the lost worker was reached, if at all, and the standby's state.
+/// coordinator. Returns whether the lost worker lives, and the standby's state.
 fn ask_both(
     coordinator: &Coordinator,
     dead: &NodeAddress,
     standby: &NodeAddress,
     shards: &[String],
-) -> Result<(Option<&'static str>, Result<StandbyFacts, StatementError>), ClusterError> {
-    let mut from_there = coordinator.another(STATEMENT_MAX)?;
+) -> Result<(SignOfLife, Result<StandbyFacts, StatementError>), ClusterError> {
+    let mut from_there = coordinator.another(NODE_ANSWERS)?;
     let standby = coordinator.to_node(standby);
+    let to_dead = coordinator.to_node(dead);
     let (here, there, found) = thread::scope(|scope| {
-        let here = scope.spawn(|| accepts(dead));
+        let here = scope.spawn(|| {
+            if !accepts(dead) {
+                return SignOfLife::None;
+            }
+            // A refusal is an answer, too. A frozen server lets the time pass.
+            let started = Instant::now();
+            let opened = to_dead.open_within(SIGN_OF_LIFE);
+            if opened.is_ok() || started.elapsed() < SIGN_OF_LIFE {
+                SignOfLife::Answers("answers here")
+            } else {
+                SignOfLife::Silent
+            }
+        });
         let there = scope.spawn(|| {
             from_there.batch(&format!(
                 "SET citus.node_connection_timeout TO {}",
@@ -174,22 +233,19 @@ fn ask_both(
             Ok::<_, StatementError>(rows.first().is_some_and(|row| row.get(0)))
         });
         let found = standby.open().and_then(|mut session| read(&mut session, shards));
-        (here.join().unwrap_or(true), there.join(), found)
+        (here.join().unwrap_or(SignOfLife::Silent), there.join(), found)
     });
     let there = match there {
+        // The coordinator had no answer from the worker in time.
+        Ok(Err(StatementError::Refused(_))) => false,
         Ok(there) => there?,
         Err(_) => return Err(ClusterError::Away("asking it has failed".into())),
     };
-    let lives = match (here, there) {
-        (_, true) => Some("answers the coordinator"),
-        (true, false) => Some("accepts connections from here"),
-        (false, false) => None,
-    };
-    Ok((lives, found))
+    Ok((if there { SignOfLife::Answers("answers the coordinator") } else { here }, found))
 }
 
 /// Returns whether a server accepts connections at this address. A suspended server accepts
-/// connections, too. It must count as alive, because it may write again after it is resumed.
+/// connections, too.
 fn accepts(node: &NodeAddress) -> bool {
     let addresses = (node.host.as_str(), node.port).to_socket_addrs();
     addresses
@@ -198,25 +254,34 @@ fn accepts(node: &NodeAddress) -> bool {
         .any(|one| TcpStream::connect_timeout(&one, SIGN_OF_LIFE).is_ok())
 }
 
-fn sign_of_life(
-    dead: &NodeAddress,
-    lives: Option<&'static str>,
-    options: ReplaceOptions,
-) -> ClusterCheck {
-    match lives {
-        None => ClusterCheck::passed(Some(dead), "lost", "it does not answer"),
-        Some(how) if options.force => ClusterCheck::warning(
-            Some(dead),
-            "lost",
-            format!("it {how}, and is replaced by --force"),
-        ),
-        Some(how) => ClusterCheck::of(
-            Some(dead),
+fn sign_of_life(dead: &NodeAddress, life: SignOfLife, options: ReplaceOptions) -> ClusterCheck {
+    let on = Some(dead);
+    match life {
+        SignOfLife::None => ClusterCheck::passed(on, "lost", "it does not answer"),
+        SignOfLife::Answers(how) if options.force => {
+            ClusterCheck::warning(on, "lost", format!("it {how}, and is replaced by --force"))
+        }
+        SignOfLife::Answers(how) => ClusterCheck::of(
+            on,
             "lost",
             false,
             format!("it {how}"),
             "a worker that runs must not be replaced, or writes go to two nodes and some are lost. \
              Stop it, so that it cannot come back, or give --force",
+        ),
+        SignOfLife::Silent if options.unfenced => ClusterCheck::warning(
+            on,
+            "lost",
+            "it accepts connections but does not answer, and is replaced by --unfenced",
+        ),
+        SignOfLife::Silent => ClusterCheck::of(
+            on,
+            "lost",
+            false,
+            "it accepts connections but does not answer, so it may be frozen and go on at any moment",
+            "until it is gone, sessions of the coordinator wait for it and keep locks, and what it \
+             then writes is lost. Fence it: power its machine off, or kill its PostgreSQL with -9, \
+             and run the command again. If that is impossible, give --unfenced",
         ),
     }
 }
