@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use hark_store_postgres::cluster::{
-    self, ClusterStatus, Coordinator, NodeDetails, NodeFacts, NodeStatus, RunningMove, StandbyState,
+    self, ClusterStatus, Coordinator, NodeDetails, NodeDisk, NodeFacts, NodeStatus, RunningMove,
+    StandbyState,
 };
 use serde_json::{Value, json};
 
@@ -36,9 +37,14 @@ fn share(one: &NodeStatus, total: u64) -> Option<f64> {
     Some(if total == 0 { 0.0 } else { bytes as f64 * 100.0 / total as f64 })
 }
 
+fn disk(one: &NodeStatus) -> Option<&NodeDisk> {
+    one.details.as_ref().ok()?.disk.as_ref()
+}
+
 fn show(status: &ClusterStatus) -> anyhow::Result<()> {
     let total = total(status);
-    let header = ["node", "role", "shards", "size", "share", "PostgreSQL", "Citus", "state"];
+    let header =
+        ["node", "role", "shards", "size", "share", "free", "PostgreSQL", "Citus", "state"];
     let mut rows = vec![header.map(str::to_owned)];
     for one in &status.nodes {
         let facts = one.details.as_ref().ok().map(|details| &details.facts);
@@ -49,6 +55,7 @@ fn show(status: &ClusterStatus) -> anyhow::Result<()> {
             print::number(one.shards),
             one.bytes.map_or_else(unknown, print::bytes),
             share(one, total).map_or_else(unknown, |share| format!("{share:.1} %")),
+            disk(one).map_or_else(unknown, |disk| print::bytes(disk.free)),
             facts.map_or_else(unknown, |facts| facts.short_version().into()),
             facts.and_then(|facts| facts.citus.clone()).unwrap_or_else(unknown),
             state(one),
@@ -67,7 +74,23 @@ fn show(status: &ClusterStatus) -> anyhow::Result<()> {
             ))?;
         }
     }
+    let late = |one: &&NodeStatus| {
+        let facts = one.details.as_ref().ok().map(|details| &details.facts);
+        facts.and_then(NodeFacts::tcp_user_timeout_ms) == Some(0)
+    };
+    let late: Vec<String> =
+        status.nodes.iter().filter(late).map(|one| one.node.address.to_string()).collect();
+    if !late.is_empty() {
+        print::line(&format!(
+            "citus.node_conninfo has no tcp_user_timeout on {}, so commits may wait for a vanished \
+             machine for many minutes",
+            late.join(", ")
+        ))?;
+    }
     print::line(&match &status.moves_needed {
+        Ok(_) if !status.has_workers() => {
+            "the cluster has no workers; add one with hark cluster add HOST".into()
+        }
         Ok(0) => "the shards are spread evenly".into(),
         Ok(1) => "1 group of shards would have to move for an even spread (hark cluster rebalance)"
             .into(),
@@ -101,6 +124,12 @@ fn state(one: &NodeStatus) -> String {
             if one.node.is_primary() && details.standbys.is_none() {
                 words.push("this user may not see its standbys".into());
             }
+            if details.facts.waits_for_none && one.node.is_primary() {
+                words.push("every commit waits for a standby that does not stream".into());
+            }
+            if disk(one).is_some_and(NodeDisk::is_full) {
+                words.push("its disk is full".into());
+            }
         }
     }
     if !one.node.is_active {
@@ -132,13 +161,13 @@ fn moving(one: &RunningMove) -> String {
 }
 
 /// Returns the rows as aligned columns of minimal width. The last column is not padded.
-fn columns(rows: &[[String; 8]]) -> String {
-    let widths: [usize; 8] =
+fn columns(rows: &[[String; 9]]) -> String {
+    let widths: [usize; 9] =
         std::array::from_fn(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0));
-    let line = |row: &[String; 8]| {
+    let line = |row: &[String; 9]| {
         let cells = row.iter().zip(widths).enumerate().map(|(at, (cell, width))| match at {
             // Numbers are flush right.
-            2..=4 => format!("{cell:>width$}"),
+            2..=5 => format!("{cell:>width$}"),
             _ => format!("{cell:<width$}"),
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
@@ -194,6 +223,10 @@ fn node_json(one: &NodeStatus, total: u64) -> Value {
         "wal_level": facts.map(|facts| &facts.wal_level),
         "prepared_transactions": details.map(|details| details.prepared),
         "prepared_oldest_seconds": details.map(|details| details.prepared_oldest_s),
+        "disk_free_bytes": disk(one).map(|disk| disk.free),
+        "disk_bytes": disk(one).map(|disk| disk.size),
+        "commits_wait_for_missing_standby": facts.map(|facts| facts.waits_for_none),
+        "tcp_user_timeout_ms": facts.and_then(NodeFacts::tcp_user_timeout_ms),
         "standbys": standbys.map(|all| all.iter().map(standby_json).collect::<Vec<Value>>()),
         "has_streaming_standby":
             standbys.map(|all| all.iter().any(StandbyState::is_streaming)),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::ClusterError;
 use super::coordinator::{Coordinator, each};
 use super::events::ClusterCheck;
-use super::facts::{NodeFacts, free_bytes};
+use super::facts::{NodeDisk, NodeFacts};
 use super::nodes::{ClusterNode, NodeAddress};
 use super::plan::{ShardMove, TransferMode};
 
@@ -234,17 +234,17 @@ pub(crate) fn space_for(coordinator: &Coordinator, moves: &[ShardMove]) -> Vec<C
     }
     let asked: Vec<_> =
         needed.into_iter().map(|(node, bytes)| (node, bytes, coordinator.to_node(node))).collect();
-    let free = each(&asked, |(_, _, connector)| free_bytes(&mut connector.open()?));
+    let free = each(&asked, |(_, _, connector)| NodeDisk::read(&mut connector.open()?));
     let megabytes = |bytes: u64| bytes.div_ceil(1 << 20);
     asked
         .iter()
         .zip(free)
         .map(|((node, bytes, _), free)| match free {
-            Some(Ok(free)) => ClusterCheck::of(
+            Some(Ok(disk)) => ClusterCheck::of(
                 Some(node),
                 "disk_space",
-                free > *bytes,
-                format!("{} MiB free, {} MiB come", megabytes(free), megabytes(*bytes)),
+                disk.free > *bytes,
+                format!("{} MiB free, {} MiB come", megabytes(disk.free), megabytes(*bytes)),
                 "make space there, or add another node first (hark cluster add)",
             ),
             Some(Err(fault)) => ClusterCheck::warning(

@@ -109,16 +109,36 @@ fn tcp_user_timeout_ms(conninfo: &str) -> i64 {
     value[..end].parse().unwrap_or(0)
 }
 
-/// Returns the free bytes of the file system that has a node's data. Citus reports this number.
-pub(crate) fn free_bytes(session: &mut NodeSession) -> Result<u64, StatementError> {
-    let rows = session
-        .query_once("SELECT available_disk_size FROM citus_local_disk_space_stats()", &[])?;
-    Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0)).max(0).unsigned_abs())
+/// The file system that has a node's data.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeDisk {
+    /// Free bytes.
+    pub free: u64,
+    /// All bytes.
+    pub size: u64,
+}
+
+impl NodeDisk {
+    /// Reads the numbers that Citus reports.
+    pub(crate) fn read(session: &mut NodeSession) -> Result<Self, StatementError> {
+        let rows = session.query_once(
+            "SELECT available_disk_size, total_disk_size FROM citus_local_disk_space_stats()",
+            &[],
+        )?;
+        let (free, size) = rows.first().map_or((0, 0), |row| (row.get(0), row.get(1)));
+        let bytes = |value: i64| value.max(0).unsigned_abs();
+        Ok(Self { free: bytes(free), size: bytes(size) })
+    }
+
+    /// Whether less than a hundredth is free.
+    pub fn is_full(&self) -> bool {
+        self.free < self.size / 100
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::tcp_user_timeout_ms;
+    use super::*;
 
     #[test]
     fn the_timeout_of_connections_between_nodes_is_read() {
@@ -131,6 +151,12 @@ mod tests {
             ("tcp_user_timeout=x", 0),
         ] {
             assert_eq!(tcp_user_timeout_ms(conninfo), expected, "{conninfo}");
+        }
+    }
+    #[test]
+    fn a_disk_is_full_when_a_hundredth_is_free() {
+        for (free, size, expected) in [(9, 1_000, true), (10, 1_000, false), (0, 0, false)] {
+            assert_eq!(NodeDisk { free, size }.is_full(), expected, "{free} of {size}");
         }
     }
 }

@@ -15,7 +15,7 @@ pub use add::{AddOptions, AddResult, add};
 pub use coordinator::Coordinator;
 pub use drain::{DrainResult, drain};
 pub use events::{CheckVerdict, ClusterCheck, ClusterEvent, ClusterStep, MoveProgress, MoveState};
-pub use facts::NodeFacts;
+pub use facts::{NodeDisk, NodeFacts};
 pub use moves::MoveTotals;
 pub use nodes::{ClusterNode, NodeAddress, NodeAddressError, NodeRole};
 pub use plan::TransferMode;

@@ -119,7 +119,8 @@ pub fn standbys(
 pub(crate) fn read_standbys(
     session: &mut NodeSession,
 ) -> Result<Option<Vec<StandbyState>>, StatementError> {
-    // Base backups and subscriptions (moves of shards) also stream the log, but are not standbys.
+    // Base backups also stream the log, but are not standbys. Neither are sessions for logical
+    // replication, by which shards move: unlike a standby, such a session belongs to a database.
     let rows = session.query_once(
         "WITH here AS (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
                                    ELSE pg_current_wal_lsn() END AS lsn) \
@@ -129,8 +130,7 @@ pub(crate) fn read_standbys(
                 extract(epoch FROM r.replay_lag)::float8 \
          FROM pg_stat_replication r CROSS JOIN here \
          WHERE r.state IS DISTINCT FROM 'backup' AND NOT EXISTS ( \
-               SELECT FROM pg_replication_slots s \
-               WHERE s.active_pid = r.pid AND s.slot_type = 'logical') \
+               SELECT FROM pg_stat_activity a WHERE a.pid = r.pid AND a.datid IS NOT NULL) \
          ORDER BY r.application_name, r.pid",
         &[],
     )?;

@@ -1,11 +1,13 @@
 //! The state of a cluster: nodes, moves of shards, and failed jobs.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use tokio_postgres::Row;
 
 use super::ClusterError;
-use super::coordinator::{Coordinator, each};
-use super::facts::NodeFacts;
-use super::nodes::{ClusterNode, NodeAddress};
+use super::coordinator::{Coordinator, NODE_ANSWERS, each};
+use super::facts::{NodeDisk, NodeFacts};
+use super::nodes::{ClusterNode, NodeAddress, NodeRole};
 use super::plan::{PlanGoal, plan};
 use super::standby::{StandbyState, read_standbys};
 use super::watched::NodeSession;
@@ -13,6 +15,9 @@ use crate::error::StatementError;
 
 /// Maximum number of failed jobs that are shown; newer jobs come first.
 const JOBS_MAX: i64 = 10;
+
+/// Time limit for the sizes of all shards, which the coordinator asks of all nodes.
+const SIZES_MAX: Duration = Duration::from_secs(10);
 
 /// The state of a cluster.
 #[derive(Clone, Debug)]
@@ -34,7 +39,8 @@ pub struct NodeStatus {
     pub node: ClusterNode,
     /// Number of shards on the node, including copies of reference tables.
     pub shards: u64,
-    /// Size of the shards with their indices; `None` if the node does not answer.
+    /// Size of the shards with their indices; `None` if it is unknown, because the node does not
+    /// answer or another node answers too late.
     pub bytes: Option<u64>,
     /// The details that the node reports, or why the node could not be queried.
     pub details: Result<NodeDetails, String>,
@@ -47,6 +53,8 @@ pub struct NodeDetails {
     pub facts: NodeFacts,
     /// Time that the node took to accept a connection and to answer, in milliseconds.
     pub answer_ms: f64,
+    /// The file system of the node's data; `None` if it is unknown.
+    pub disk: Option<NodeDisk>,
     /// The node's standbys; `None` if this user lacks the permission.
     pub standbys: Option<Vec<StandbyState>>,
     /// Number of prepared transactions. A prepared transaction older than a second or two is in
@@ -90,34 +98,43 @@ pub struct FailedJob {
     pub errors: Vec<String>,
 }
 
+impl ClusterStatus {
+    /// Whether any worker is in the cluster.
+    pub fn has_workers(&self) -> bool {
+        self.nodes.iter().any(|one| one.node.role == NodeRole::Worker)
+    }
+}
+
 /// Returns the state of a cluster. A node that does not answer is also listed, with the reason.
 pub fn status(coordinator: &mut Coordinator) -> Result<ClusterStatus, ClusterError> {
     let nodes = coordinator.nodes()?;
-    let sizes = coordinator.query(
-        "SELECT n.nodeid, count(*), sum(z.shard_size)::bigint, bool_or(z.shard_size IS NULL) \
-         FROM citus_shards z JOIN pg_dist_node n USING (nodename, nodeport) GROUP BY 1",
-        &[],
-    )?;
+    let counts =
+        coordinator.query("SELECT groupid, count(*) FROM pg_dist_placement GROUP BY 1", &[])?;
     let asked: Vec<_> = nodes.iter().map(|node| coordinator.to_node(&node.address)).collect();
     let details = each(&asked, |connector| {
         let started = Instant::now();
         let mut session = connector.open()?;
         details(&mut session, started)
     });
+    let sizes = sizes(coordinator);
     let nodes: Vec<NodeStatus> = nodes
         .into_iter()
         .zip(details)
         .map(|(node, details)| {
-            let size = sizes.iter().find(|row| row.get::<_, i32>(0) == node.id);
-            let shards = size.map_or(0, |row| row.get::<_, i64>(1)).max(0).unsigned_abs();
+            // A node and its standbys are one group.
+            let count = counts.iter().find(|row| row.get::<_, i32>(0) == node.group);
+            let shards = count.filter(|_| node.is_primary()).map_or(0, |row| row.get::<_, i64>(1));
             let details = match details {
                 Some(details) => details.map_err(|fault: StatementError| fault.to_string()),
                 None => Err("asking it failed".into()),
             };
-            let bytes = size.map_or(0, |row| row.get::<_, Option<i64>>(2).unwrap_or(0));
-            let is_known = size.is_none_or(|row| !row.get::<_, bool>(3)) && details.is_ok();
-            let bytes = is_known.then_some(bytes.max(0).unsigned_abs());
-            NodeStatus { node, shards, bytes, details }
+            let bytes = sizes.as_ref().ok().filter(|_| details.is_ok()).and_then(|sizes| {
+                let size = sizes.iter().find(|row| row.get::<_, i32>(0) == node.id);
+                let Some(size) = size else { return Some(0) };
+                size.get::<_, Option<i64>>(1).filter(|_| !size.get::<_, bool>(2))
+            });
+            let bytes = bytes.map(|bytes| bytes.max(0).unsigned_abs());
+            NodeStatus { node, shards: shards.max(0).unsigned_abs(), bytes, details }
         })
         .collect();
     let away = nodes.iter().find(|one| one.details.is_err());
@@ -141,13 +158,27 @@ fn details(session: &mut NodeSession, started: Instant) -> Result<NodeDetails, S
     )?;
     let prepared = prepared.first().map_or((0, 0.0), |row| (row.get::<_, i64>(0), row.get(1)));
     let standbys = read_standbys(session)?;
+    let disk = NodeDisk::read(session).ok().filter(|disk| disk.size > 0);
     Ok(NodeDetails {
         facts,
         answer_ms,
+        disk,
         standbys,
         prepared: prepared.0.max(0).unsigned_abs(),
         prepared_oldest_s: prepared.1,
     })
+}
+
+/// Returns the sizes of the shards of each node. Fails if a node answers too late.
+fn sizes(coordinator: &Coordinator) -> Result<Vec<Row>, ClusterError> {
+    let mut session = coordinator.another(SIZES_MAX)?;
+    let wait = NODE_ANSWERS.as_millis();
+    session.batch(&format!("SET citus.node_connection_timeout TO {wait}"))?;
+    Ok(session.query_once(
+        "SELECT n.nodeid, sum(z.shard_size)::bigint, bool_or(z.shard_size IS NULL) \
+         FROM citus_shards z JOIN pg_dist_node n USING (nodename, nodeport) GROUP BY 1",
+        &[],
+    )?)
 }
 
 /// Returns the moves that other sessions of the coordinator are making.
@@ -201,7 +232,7 @@ fn failed_jobs(coordinator: &mut Coordinator) -> Result<Vec<FailedJob>, ClusterE
          GROUP BY j.job_id ORDER BY j.job_id DESC LIMIT $1",
         &[&JOBS_MAX],
     )?;
-    let job = |row: &tokio_postgres::Row| FailedJob {
+    let job = |row: &Row| FailedJob {
         id: row.get(0),
         description: row.get(1),
         ended: row.get(2),
