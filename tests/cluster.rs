@@ -1,5 +1,6 @@
 //! `hark cluster` on real nodes: a coordinator and workers of Citus, while a client writes rows.
 
+mod frozen;
 mod lost;
 mod moved;
 mod refused;

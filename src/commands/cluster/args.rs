@@ -107,9 +107,9 @@ Examples:
   hark cluster drain db1 --blocking        if wal_level is not logical
 
 The shards of all colocated tables for one range of hashes form a group. The groups move one after
-the other, by citus_move_shard_placement. Ctrl-C stops after the current move. A second Ctrl-C ends
-the command at once, and the coordinator finishes the current move by itself. Run the command again
-to continue, or run `hark cluster add` to undo the drain.")]
+the other, by citus_move_shard_placement. Ctrl-C stops after the current move. If this move does not
+end within 3 s, the coordinator finishes the move by itself. Run the command again to continue, or
+run `hark cluster add` to undo the drain.")]
 pub(super) struct ClusterDrainArgs {
     /// The node to empty [default port: 5432]
     #[arg(value_name = "HOST[:PORT]")]

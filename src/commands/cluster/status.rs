@@ -88,7 +88,7 @@ fn show(status: &ClusterStatus) -> anyhow::Result<()> {
         ))?;
     }
     print::line(&match &status.moves_needed {
-        Ok(_) if !status.has_workers() => {
+        _ if !status.has_workers() => {
             "the cluster has no workers; add one with hark cluster add HOST".into()
         }
         Ok(0) => "the shards are spread evenly".into(),

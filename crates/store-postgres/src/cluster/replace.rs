@@ -22,6 +22,8 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 /// transactions that hold locks on the worker's shards, so this takes longer only if such a
 /// transaction cannot end.
 const UPDATE_MAX: Duration = Duration::from_mins(1);
+/// Time limit for ending transactions in doubt.
+const RECOVER_MAX: Duration = Duration::from_secs(30);
 /// Time limit of a promotion, in seconds.
 const PROMOTION_S: i32 = 60;
 /// Time in milliseconds after which Citus ends transactions that hold locks on the lost worker's
@@ -35,7 +37,7 @@ enum SignOfLife {
     None,
     /// The worker accepts connections, but does not answer: it may be frozen, and go on later.
     Silent,
-    /// The worker answers. The text says whom.
+    /// The worker answers. The text says where.
     Answers(&'static str),
 }
 
@@ -120,21 +122,25 @@ pub fn replace(
             })?;
         }
         work.step("update", format!("{standby} takes the place of {dead}"), || {
-            take_place(coordinator, &node, standby)
+            update_node(coordinator, &node, standby)
         })?;
     }
     let seconds = started.elapsed().as_secs_f64();
-    let recovered = work.step("recover", "transactions in doubt are ended", || {
-        let rows = coordinator.query("SELECT recover_prepared_transactions()", &[])?;
-        Ok(rows.first().map_or(0, |row| row.get(0)))
-    })?;
+    let recovered =
+        work.step("recover", "transactions in doubt are ended", || recover(coordinator))?;
+    if let Some(Err(fault)) = &recovered {
+        work.note(format!(
+            "transactions in doubt are not ended yet ({fault}); the coordinator tries this again \
+             every citus.recover_2pc_interval"
+        ));
+    }
     if !work.dry_run {
         work.require(vec![takes_writes(coordinator, standby, &shards)?])?;
     }
     Ok(ReplaceResult {
         was_done,
         shards: shards.len(),
-        recovered: recovered.unwrap_or(0),
+        recovered: recovered.and_then(Result::ok).unwrap_or(0),
         seconds,
         last_commit_s: found.last_commit_s,
     })
@@ -170,7 +176,7 @@ fn is_done(
 }
 
 /// Gives the worker's place to the standby.
-fn take_place(
+fn update_node(
     coordinator: &Coordinator,
     node: &ClusterNode,
     standby: &NodeAddress,
@@ -193,6 +199,17 @@ fn take_place(
             )))
         }
         updated => Ok(updated.map(drop)?),
+    }
+}
+
+/// Ends transactions in doubt, and returns their number. The coordinator also does this by itself. If
+/// it is just trying and waits for a frozen node, returns the error of the database.
+fn recover(coordinator: &Coordinator) -> Result<Result<i32, StatementError>, ClusterError> {
+    let mut session = coordinator.another(RECOVER_MAX)?;
+    match session.query_once("SELECT recover_prepared_transactions()", &[]) {
+        Ok(rows) => Ok(Ok(rows.first().map_or(0, |row| row.get(0)))),
+        Err(fault @ StatementError::Refused(_)) => Ok(Err(fault)),
+        Err(fault) => Err(fault.into()),
     }
 }
 
