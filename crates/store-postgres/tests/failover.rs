@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use hark_archive::live::{LiveIndex, NewRecord, SubscriptionHandle, SubscriptionSink};
 use hark_archive::writer::{CommitListener, Writer, WriterOptions as Batches};
@@ -68,10 +67,7 @@ struct Node {
 
 impl Node {
     fn new(url: &str, receives: bool) -> Self {
-        let options = PostgresOptions {
-            statement_timeout: Duration::from_secs(5),
-            ..PostgresOptions::default()
-        };
+        let options = PostgresOptions::default();
         let store = PostgresStore::open(url, "nostr", Box::new(NostrRules), &options);
         let store = Arc::new(store.expect("opens"));
         let (live, delivered) = (Arc::new(LiveIndex::default()), Arc::default());

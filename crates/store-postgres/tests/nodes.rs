@@ -49,10 +49,7 @@ impl CommitListener for Ear {
 
 impl Node {
     fn new(url: &str) -> Self {
-        let options = PostgresOptions {
-            statement_timeout: Duration::from_secs(5),
-            ..PostgresOptions::default()
-        };
+        let options = PostgresOptions::default();
         let store = PostgresStore::open(url, "nostr", Box::new(NostrRules), &options);
         let store = Arc::new(store.expect("opens"));
         let (sender, received) = channel();
@@ -271,7 +268,8 @@ fn what_was_acknowledged_outlives_the_database_and_service_goes_on_by_itself() {
         let before = refused;
         put(&node, &mut refused);
         assert!(refused > before, "clients get a reason");
-        assert!(node.store.search(&Query::default()).is_ok());
+        // The newest position is not known, so an answer might lack records of the other node.
+        assert!(node.try_ids().is_err());
         cluster.start();
         until("it goes on", || {
             let before = refused;

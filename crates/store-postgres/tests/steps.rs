@@ -122,7 +122,7 @@ fn an_erase_without_a_limit_comes_to_an_end_though_a_statement_may_not_take_long
 
 fn erases_in_steps(database: &Database<'_>) {
     let options =
-        PostgresOptions { statement_timeout: Duration::from_secs(2), ..PostgresOptions::default() };
+        PostgresOptions { statement_timeout: Duration::from_secs(4), ..PostgresOptions::default() };
     let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);
     let store = store.expect("opens");
     // Records with many labels are long, so a step deletes fewer records.
