@@ -54,7 +54,8 @@ fn a_database_that_stops_and_starts_shows_without_any_traffic() {
     assert!(body.contains("the database did not answer within 10 s"), "{body}");
     let closed = answer_to_question(&server);
     assert_eq!(closed[0], "CLOSED");
-    assert_eq!(closed[2], "error: the database did not answer within 10 s");
+    let late = |why: &str| why.starts_with("error: the database did not answer within ");
+    assert!(closed[2].as_str().is_some_and(late), "{closed}");
     cluster.resume();
     assert!(wait_for_health(&server.address, 200).starts_with("ok\n"));
     until("questions are answered", || answer_to_question(&server)[0] == "EOSE");

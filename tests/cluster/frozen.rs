@@ -12,7 +12,7 @@ use super::{
     wait_for,
 };
 
-/// A command that ends at a stop has five seconds for it. Machines that run tests are busy.
+/// A command that is stopped must end within five seconds. Machines that run tests are busy.
 const STOP_MAX: Duration = Duration::from_secs(8);
 
 fn signal(name: &str, process: i32) {
@@ -83,7 +83,7 @@ fn a_frozen_worker_is_replaced_once_it_is_gone_and_a_wait_can_be_ended() {
     assert_eq!(standby.sql("postgres", "SELECT pg_is_in_recovery()"), "t");
     worker.kill();
 
-    // A session of the coordinator has locks on the shards and is frozen, so Citus cannot end it.
+    // A session of the coordinator has locks on the shards and is frozen, so Citus cannot end the session.
     let mut psql = database.cluster.program("psql");
     psql.args(["-XqAt", "-d", &database.url]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut psql = psql.spawn().expect("psql runs");

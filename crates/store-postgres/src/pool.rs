@@ -7,8 +7,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::connector::Connector;
 use crate::deadline::Deadline;
 use crate::error::StatementError;
-use crate::gate::{Admission, Attempt, Gate};
 use crate::session::DatabaseSession;
+use crate::session_gate::{Admission, Attempt, SessionGate};
 
 /// Counters of a pool's sessions.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ pub(crate) struct Pool {
 struct PoolState {
     idle: Vec<DatabaseSession>,
     open: usize,
-    gate: Gate,
+    gate: SessionGate,
 }
 
 impl Pool {

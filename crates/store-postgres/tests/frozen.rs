@@ -301,7 +301,7 @@ fn a_commit_without_an_answer_is_not_acknowledged_and_is_stored_once_when_it_is_
     network.losses.answer.store(true, Ordering::SeqCst);
     in_doubt(2);
     assert_eq!(rows(2), "1");
-    // The record comes back like a record of another process, so that subscribers receive it.
+    // The record comes back like a record of another process, so that subscribers receive the record.
     assert_eq!(until_ok(|| kept(&store, 2)), Outcome::Duplicate);
     assert_eq!(found(&store).unwrap(), 2);
 

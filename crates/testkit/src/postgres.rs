@@ -287,6 +287,8 @@ impl Cluster {
         }
         // The server's user may have no access to the tests' working directory.
         command.env("LC_ALL", "C").env("HOME", &self.dir).current_dir(&self.dir);
+        // A test that fails while the server is suspended must end.
+        command.env("PGCONNECT_TIMEOUT", "60");
         command
     }
 

@@ -17,8 +17,7 @@ pub(super) struct WriteHealth {
     trouble: Option<String>,
     /// When the next probe is due.
     due: Option<Instant>,
-    /// The wait from a failure to the next probe. It doubles with each probe, and only a batch with
-    /// writes resets it. So if a store keeps probes but no writes, failures of writes soon follow
+    /// The wait from a failure to the next probe. It doubles with each probe, until a batch with writes is kept. So if a store keeps probes but no writes, failures of writes soon follow
     /// each other faster than probes, and the trouble stays reported.
     wait: Duration,
 }
@@ -41,7 +40,7 @@ impl WriteHealth {
     }
 
     /// Notes that a probe was kept.
-    pub(super) fn kept_probe(&mut self) {
+    pub(super) fn note_probe(&mut self) {
         (self.trouble, self.due) = (None, None);
     }
 
@@ -94,7 +93,7 @@ mod tests {
                 }
             } else if health.begin_probe(now) {
                 if keeps_probe(tenth) {
-                    health.kept_probe();
+                    health.note_probe();
                 } else {
                     health.failed("away".into(), now);
                 }

@@ -73,7 +73,7 @@ impl Drop for ExpectedWrites {
 /// The handle through which the doors submit writes to the writer's thread.
 pub struct Writer {
     jobs: SyncSender<WriterJob>,
-    /// Whether the store may have news. Set until the thread begins to deliver them.
+    /// Whether the store may have news. Set until the thread begins to deliver the news.
     news: Arc<AtomicBool>,
     /// `None` once the writer is closed.
     thread: Mutex<Option<JoinHandle<()>>>,

@@ -290,7 +290,7 @@ fn records_of_another_process_are_delivered_in_order_though_no_write_comes() {
     shared.has_delivered(u64::from(count));
     assert_eq!(shared.store.take_news_calls(), 3, "full pages are followed by further ones");
     assert_eq!(shared.store.take_commits(), []);
-    // Notices of what is delivered already cost one look each turn.
+    // Notices of records that are already delivered cost one look each turn.
     for _ in 0..100 {
         shared.writer.deliver_news();
     }
@@ -312,7 +312,7 @@ fn a_notice_that_comes_during_a_commit_is_heeded_after_it() {
     shared.work(Duration::ZERO);
     shared.has_delivered(2);
     assert_eq!(shared.store.take_news_calls(), 1);
-    // After a commit that fails, the records are read apart from it.
+    // After a commit that fails, the records are read by themselves.
     shared.store.fails.store(true, Ordering::Relaxed);
     shared.put_elsewhere(3);
     shared.submit(4);

@@ -217,7 +217,7 @@ impl WriterThread {
             }
         };
         if is_probe {
-            counters.health().kept_probe();
+            counters.health().note_probe();
         } else {
             counters.health().reset();
             counters.batches.note(started.elapsed());

@@ -33,12 +33,11 @@ pub struct NodeFacts {
     pub apply_workers_max: i64,
     /// Whether every commit on the node waits for standbys that do not stream.
     pub waits_for_none: bool,
-    /// The setting `citus.node_conninfo`; `None` if this user may not see it.
+    /// The setting `citus.node_conninfo`; `None` if this user may not see the setting.
     pub node_conninfo: Option<String>,
 }
 
-/// Whether every commit on this node waits for standbys that do not stream. `ANY 2 (...)` and `2
-/// (...)` need two standbys, a plain list needs one. The standbys of a node in recovery have no
+/// Whether every commit on this node waits for standbys that do not stream. `ANY 2 (...)` and `2 (...)` need two standbys, a plain list needs one standby. The standbys of a node in recovery have no
 /// rank yet. A user who may not see the standbys gets false.
 const WAITS_FOR_NONE: &str = "\
     current_setting('synchronous_standby_names') <> '' \

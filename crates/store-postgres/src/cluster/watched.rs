@@ -22,7 +22,7 @@ use crate::session::DatabaseSession;
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Time limit for the other session to connect, and again to answer.
 const ASIDE: Duration = Duration::from_secs(1);
-/// How long a statement may take to end after the server was asked to cancel it.
+/// Maximum time from the request to cancel a statement to the statement's end.
 const CANCEL_WAIT: Duration = Duration::from_secs(2);
 /// Time until the first report of a waiting statement. Each further report comes after twice the
 /// time, but at most `NOTE_MAX` after the report before.
@@ -31,7 +31,7 @@ const NOTE_MAX: Duration = Duration::from_mins(1);
 /// Number of characters of a statement that a report contains.
 const STATEMENT_CHARS: usize = 60;
 
-/// What happens while statements wait.
+/// The work while statements wait.
 #[derive(Clone)]
 pub struct StatementWatch {
     /// The caller sets this flag to stop the current statement.
@@ -172,8 +172,7 @@ pub(crate) struct StatementWait<'a> {
 }
 
 impl StatementWait<'_> {
-    /// Reports a long wait. If the caller asked to stop, has the statement cancelled. Returns false
-    /// if the statement does not end after that.
+    /// Reports a long wait. If the caller asked to stop, has the statement cancelled. Returns false if the statement does not end then.
     fn proceed(&mut self) -> bool {
         if !self.server.watch.stop.load(Ordering::Relaxed) {
             self.note_if_due();
@@ -188,7 +187,7 @@ impl StatementWait<'_> {
         true
     }
 
-    /// Reports the statement and what it waits for, if the next report is due.
+    /// Reports the statement and the reason for its wait, if the next report is due.
     pub(crate) fn note_if_due(&mut self) {
         let waited = self.started.elapsed();
         if waited < self.note_at {
@@ -210,7 +209,7 @@ impl StatementWait<'_> {
         (self.started, self.note_at) = (Instant::now(), NOTE_FIRST);
     }
 
-    /// Says that the statement may still run, and how to end it.
+    /// Says that the statement may still run, and how to end the statement.
     fn may_run(&self) -> String {
         let (node, process) = (&self.server.node, self.server.number);
         format!(

@@ -11,7 +11,7 @@ const RETRY_LAST: Duration = Duration::from_secs(1);
 
 /// The state of a database, as the last attempts to use it have shown.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct SessionGate {
     /// `None` while the database answers.
     trouble: Option<Trouble>,
 }
@@ -33,7 +33,7 @@ struct Trouble {
 /// Whether a thread may open a session.
 #[derive(Debug)]
 pub(crate) enum Admission {
-    /// The thread may open a session, and must report the result to [`Gate::ended`].
+    /// The thread may open a session, and must report the result to [`SessionGate::ended`].
     Attempt(Attempt),
     /// The thread waits until a session is free or an attempt has ended.
     Wait,
@@ -53,7 +53,7 @@ pub(crate) enum Attempt {
     Probe,
 }
 
-impl Gate {
+impl SessionGate {
     /// Decides whether a thread may open a session. `has_room` is false if the maximum number of
     /// sessions is open; one more session is opened as a probe. An attempt takes at most
     /// `attempt_max`.
@@ -141,7 +141,7 @@ mod tests {
         StatementError::Late(Duration::from_secs(10))
     }
 
-    fn attempt(gate: &mut Gate, has_room: bool) -> Option<Attempt> {
+    fn attempt(gate: &mut SessionGate, has_room: bool) -> Option<Attempt> {
         match gate.admit(has_room, LONG) {
             Admission::Attempt(attempt) => Some(attempt),
             Admission::Wait | Admission::Refused(_) => None,
@@ -149,13 +149,13 @@ mod tests {
     }
 
     /// Ends the pause between two attempts.
-    fn end_pause(gate: &mut Gate) {
+    fn end_pause(gate: &mut SessionGate) {
         gate.trouble.as_mut().unwrap().next = Instant::now();
     }
 
     #[test]
     fn one_thread_probes_a_late_database_and_all_others_are_refused_at_once() {
-        let mut gate = Gate::default();
+        let mut gate = SessionGate::default();
         assert_eq!(attempt(&mut gate, true), Some(Attempt::Usual));
         assert!(matches!(gate.admit(false, LONG), Admission::Wait));
         assert!(gate.suspect(&late()) && !gate.suspect(&late()) && !gate.is_late());
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_database_that_is_away_is_tried_by_one_thread_and_free_sessions_are_waited_for() {
-        let mut gate = Gate::default();
+        let mut gate = SessionGate::default();
         let away = StatementError::Away("refused".into());
         gate.ended(Attempt::Usual, Some(&away), true);
         gate.ended(Attempt::Usual, Some(&away), true);
