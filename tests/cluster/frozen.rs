@@ -83,7 +83,8 @@ fn a_frozen_worker_is_replaced_once_it_is_gone_and_a_wait_can_be_ended() {
     assert_eq!(standby.sql("postgres", "SELECT pg_is_in_recovery()"), "t");
     worker.kill();
 
-    // A session of the coordinator has locks on the shards and is frozen, so Citus cannot end the session.
+    // A session of the coordinator has locks on the shards and is frozen, so Citus cannot end the
+    // session.
     let mut psql = database.cluster.program("psql");
     psql.args(["-XqAt", "-d", &database.url]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut psql = psql.spawn().expect("psql runs");

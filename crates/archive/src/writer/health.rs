@@ -17,8 +17,9 @@ pub(super) struct WriteHealth {
     trouble: Option<String>,
     /// When the next probe is due.
     due: Option<Instant>,
-    /// The wait from a failure to the next probe. It doubles with each probe, until a batch with writes is kept. So if a store keeps probes but no writes, failures of writes soon follow
-    /// each other faster than probes, and the trouble stays reported.
+    /// The wait from a failure to the next probe. It doubles with each probe, until a batch with
+    /// writes is kept. So if a store keeps probes but no writes, failures of writes soon follow each
+    /// other faster than probes, and the trouble stays reported.
     wait: Duration,
 }
 

@@ -172,7 +172,8 @@ pub(crate) struct StatementWait<'a> {
 }
 
 impl StatementWait<'_> {
-    /// Reports a long wait. If the caller asked to stop, has the statement cancelled. Returns false if the statement does not end then.
+    /// Reports a long wait. If the caller asked to stop, has the statement cancelled. Returns false if
+    /// the statement does not end then.
     fn proceed(&mut self) -> bool {
         if !self.server.watch.stop.load(Ordering::Relaxed) {
             self.note_if_due();
