@@ -3,13 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::ScopedJoinHandle;
-use std::time::{Duration, Instant};
 
-use hark_archive::effects::{Effects, Rules};
 use hark_archive::writer::{CommitListener, Writer, WriterOptions as Batches};
 use hark_archive::{
     CommitError, Id, Outcome, Query, Record, RecordHeader, SearchError, Store, Write,
@@ -19,7 +16,6 @@ use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::citus::{CitusCluster, is_installed};
 use hark_testkit::postgres::{Cluster, Database};
-use hark_testkit::random::encode;
 use hark_testkit::wait::{PATIENCE, until, until_ok};
 
 mod numbered;
@@ -164,11 +160,8 @@ fn commits_of_one_node_make_no_batch_of_another_smaller() {
     let database = Cluster::shared().database("batches");
     let (node, other) = (Node::new(&database.url), Node::new(&database.url));
     let one = |number| record(number, 1, 1, 1_700_000_000 + u64::from(number));
-    // A record of the other node, whose notice has arrived here.
     let put_elsewhere = |number| {
-        let before = node.noticed.load(Ordering::Relaxed);
         other.writer.write(Write::Put(one(number))).unwrap();
-        until("it is noticed", || node.noticed.load(Ordering::Relaxed) > before);
     };
     // While a node writes nothing, it receives each record at once.
     (0..20).for_each(put_elsewhere);
@@ -178,7 +171,9 @@ fn commits_of_one_node_make_no_batch_of_another_smaller() {
     assert!(node.writer.between(Box::new(move |_| wait.recv().unwrap())).is_ok());
     let (done, outcomes) = channel();
     for round in 1..=20 {
+        let before = node.noticed.load(Ordering::Relaxed);
         put_elsewhere(1_000 * round);
+        until("it is noticed", || node.noticed.load(Ordering::Relaxed) > before);
         for number in 1..=50 {
             let done = done.clone();
             let write = Write::Put(one(1_000 * round + number));
