@@ -219,18 +219,13 @@ pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, Stateme
         // timeline.
         for _ in 0..3 {
             let position = inner.current.now();
-            let mut news = inner.layout.news(session, position.seen, most)?;
+            let news = inner.layout.news(session, position.seen, most)?;
             let Some((line, seq)) = news.at else { return Ok(Vec::new()) };
             if line != position.line || seq < position.seen {
                 if !failover::follow(inner, session)? {
                     failover::renew_line(inner, session)?;
                 }
             } else {
-                if inner.layout.facts().has_parts && seq > position.seen {
-                    // A statement may see the position that a commit has reached, and lack the part
-                    // that the same commit has made. A statement that begins later sees the part.
-                    news.puts = inner.layout.puts(session, position.seen, seq, most)?;
-                }
                 inner.note_news(position, &news.puts);
                 match news.puts.last() {
                     Some((last, _)) if news.puts.len() >= NEWS_STEP => {

@@ -98,7 +98,13 @@ impl Layout for PlainLayout {
         after: i64,
         limit: i64,
     ) -> Result<NewsPage, StatementError> {
-        read_news(session, after, i64::MAX, limit)
+        // A statement may see the number that a commit has reached, and lack the part that the same
+        // commit has made. A statement that begins later sees the part.
+        let mut news = read_news(session, after, i64::MAX, 0)?;
+        if let Some((_, seq)) = news.at.filter(|(_, seq)| *seq > after) {
+            news.puts = self.puts(session, after, seq, limit)?;
+        }
+        Ok(news)
     }
 
     fn puts(
