@@ -41,6 +41,22 @@ impl ValueTally {
         }
     }
 
+    /// Adds the values of a record that are in `numbers`, each with this number of records.
+    pub(crate) fn add_numbers(
+        &mut self,
+        record: &Record<'_>,
+        listed: &[u8],
+        terms: &DatabaseTermHasher,
+        numbers: &HashMap<i64, i64>,
+    ) {
+        for (name, value) in record.labels().filter(|(name, _)| listed.contains(name)) {
+            let Some(term) = terms.label(name, value, None) else { continue };
+            if let Some(records) = numbers.get(&term) {
+                self.values.insert(term, (name, value.to_vec(), *records));
+            }
+        }
+    }
+
     /// Adds the numbers to the table, and clears the tally.
     pub(crate) fn write(&mut self, session: &mut DatabaseSession) -> Result<(), StatementError> {
         let all: Vec<_> = self.values.drain().collect();
@@ -108,7 +124,8 @@ pub(crate) fn count_values(
     count_all(session, layout, terms, listed)
 }
 
-fn count_all(
+/// Counts the values of these labels in all records. Meanwhile, other processes cannot commit.
+pub(crate) fn count_all(
     session: &mut DatabaseSession,
     layout: &dyn Layout,
     terms: &DatabaseTermHasher,

@@ -25,10 +25,11 @@ pub(super) fn check(
         &mut |record| message(record).err().map(|fault| fault.to_string()),
         &mut |progress| steps(progress.done, progress.total, progress.what),
     )?;
-    Ok(of(&report, place))
+    Ok(archive_check(&report, place))
 }
 
-fn of(report: &DatabaseCheck, place: &ShelfPlace<'_>) -> ArchiveCheck {
+/// Returns the result of a check for commands.
+pub(super) fn archive_check(report: &DatabaseCheck, place: &ShelfPlace<'_>) -> ArchiveCheck {
     let counts: BTreeMap<&str, u64> =
         report.counts.iter().map(|(sort, count)| (sort.name(), *count)).collect();
     let fields = json!({
@@ -63,9 +64,10 @@ fn advice(remedy: Remedy) -> &'static str {
             "Records are damaged: restore the database from a backup, or bring all undamaged ones \
              into a new archive with `hark export` and `hark import`"
         }
-        Remedy::Copy => {
-            "Tables differ from the records: `hark copy` to a new database makes all tables again \
-             from the records"
+        Remedy::Rebuild => {
+            "Tables differ from the records: `hark rebuild` repairs the rows while the servers run. \
+             For faults that remain, and on a Citus cluster, `hark copy` to a new database makes all \
+             tables again"
         }
         Remedy::EndTransaction => {
             "Transactions were not ended: run `SELECT recover_prepared_transactions()` on the \

@@ -1,5 +1,5 @@
 //! The check of a shelf (`hark check`): compares each record with its message, and all other rows
-//! with the records. Nothing is written.
+//! with the records. Nothing is written, except in a rebuild.
 //!
 //! 1. [`run`] reads all records, some hundred at a time. [`record`] compares the columns of a
 //!    record with its bytes, and derives the other rows that the record must have.
@@ -9,13 +9,22 @@
 //! On one server, all of this happens in one snapshot, so commits go on meanwhile. A cluster has no
 //! snapshot of all nodes. There, rows that seem faulty are compared once more while no process can
 //! commit ([`steps::CheckSteps::is_snapshot`]).
+//!
+//! In a rebuild, [`repair`] repairs each fault at once, on a session of its own. The same function
+//! compares the suspected records once more while no process can commit, and calls a step of
+//! [`repair_steps`] for each sort of faults.
 
 pub(crate) use record::{ExpectedRecord, IndexedTexts, LabelRows, PageRows};
+pub(crate) use repair::Repairer;
+pub(crate) use repair_steps::{RepairSteps, WrongRows};
 pub use report::{DatabaseCheck, DatabaseFault, FaultSort, Remedy};
 pub use run::{CheckProgress, MessageCheck, check};
+pub(crate) use run::{CheckedShelf, STATEMENT_TIMEOUT, run};
 
 mod page;
 mod record;
+mod repair;
+mod repair_steps;
 mod report;
 mod run;
 pub(crate) mod steps;

@@ -18,6 +18,12 @@ pub(crate) struct ExpectedRecord {
     pub(crate) seq: i64,
     pub(crate) key: IndexKey,
     pub(crate) kind: i32,
+    pub(crate) expires: Option<i64>,
+    pub(crate) author: Option<Vec<u8>>,
+    /// The time and the id in the columns of the record's row.
+    pub(crate) stored: (i64, Vec<u8>),
+    /// Whether columns of the record's row differ from the record's bytes.
+    pub(crate) has_wrong_columns: bool,
     /// The author, or the id of a record without an author.
     pub(crate) place: Vec<u8>,
     pub(crate) terms: Vec<i64>,
@@ -123,11 +129,14 @@ impl RecordReader<'_> {
         ];
         let wrong: Vec<&str> =
             columns.iter().filter(|(_, is_same)| !is_same).map(|(name, _)| *name).collect();
-        if !wrong.is_empty() {
+        let has_wrong_columns = !wrong.is_empty();
+        if has_wrong_columns {
             let what = format!("differs from the record: {}", wrong.join(", "));
             faults.push(DatabaseFault::of(FaultSort::Column, &key.id, what));
         }
-        self.derive(&record, row.get(0), (key, terms))
+        let stored = (row.get(1), id.to_vec());
+        let expected = self.derive(&record, row.get(0), (key, terms));
+        ExpectedRecord { stored, has_wrong_columns, ..expected }
     }
 
     /// Derives the rows that an undamaged record must have.
@@ -170,6 +179,10 @@ impl RecordReader<'_> {
             seq,
             key,
             kind: record.kind().cast_signed(),
+            expires: record.expires().map(to_db),
+            author: record.author().map(|author| author.to_vec()),
+            stored: (key.time, key.id.to_vec()),
+            has_wrong_columns: false,
             place,
             terms,
             is_whole: true,
@@ -196,11 +209,16 @@ impl RecordReader<'_> {
 /// Returns a damaged record, with the values of its columns.
 fn damaged(row: &Row) -> ExpectedRecord {
     let id: &[u8] = row.get(4);
-    let place = row.get::<_, Option<&[u8]>>(5).unwrap_or(id).to_vec();
+    let author = row.get::<_, Option<&[u8]>>(5).map(<[u8]>::to_vec);
+    let place = author.clone().unwrap_or_else(|| id.to_vec());
     ExpectedRecord {
         seq: row.get(0),
         key: IndexKey { time: row.get(1), id: fetch::id(id) },
         kind: row.get(3),
+        expires: row.get(2),
+        author,
+        stored: (row.get(1), id.to_vec()),
+        has_wrong_columns: false,
         place,
         terms: row.try_get(6).unwrap_or_default(),
         is_whole: false,

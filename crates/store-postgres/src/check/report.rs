@@ -58,8 +58,8 @@ pub enum FaultSort {
 pub enum Remedy {
     /// Damaged records must come from a backup or from another archive.
     Restore,
-    /// The records are whole, and a copy of the archive has all other rows.
-    Copy,
+    /// The records are undamaged. A rebuild, or a copy of the archive, makes all other rows again.
+    Rebuild,
     /// A transaction must be ended on its node.
     EndTransaction,
 }
@@ -122,7 +122,7 @@ impl FaultSort {
         match self {
             Self::Unreadable | Self::Message => Remedy::Restore,
             Self::Prepared => Remedy::EndTransaction,
-            _ => Remedy::Copy,
+            _ => Remedy::Rebuild,
         }
     }
 }

@@ -14,15 +14,15 @@ use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 
 /// The columns of a page of records, in the order of
-/// [`RecordReader::read`](super::record::RecordReader::read). The columns of the layout come next. A
-/// long record is read alone, so that a page needs little memory.
+/// [`RecordReader::read`](super::record::RecordReader::read). The columns of the layout come next.
+/// A long record is read alone, so that a page needs little memory.
 pub(crate) const COLUMNS: &str = "r.seq, r.time, r.expires, r.kind, r.id, r.author, r.terms, \
      CASE WHEN octet_length(r.body) <= 65536 THEN r.body END";
 
 /// The steps of a check in which layouts differ. One check calls them in this order.
 pub(crate) trait CheckSteps: Send {
-    /// Whether all steps see the same snapshot. Without a snapshot, records that seem faulty are read
-    /// and compared again while no process can commit.
+    /// Whether all steps see the same snapshot. Without a snapshot, records that seem faulty are
+    /// read and compared again while no process can commit.
     fn is_snapshot(&self) -> bool;
 
     /// Begins the check. If there is a snapshot, it begins here.
@@ -59,8 +59,8 @@ pub(crate) trait CheckSteps: Send {
     /// Compares the columns of the layout with the record.
     fn location_fault(&self, row: &Row, record: &ExpectedRecord) -> Option<DatabaseFault>;
 
-    /// Returns the indices of those labels that do not have exactly one row, each with its number of
-    /// rows.
+    /// Returns the indices of those labels that do not have exactly one row, each with its number
+    /// of rows.
     fn label_counts(
         &mut self,
         session: &mut DatabaseSession,
@@ -81,12 +81,13 @@ pub(crate) trait CheckSteps: Send {
         keys: &[i64],
     ) -> Result<HashMap<i64, Vec<u8>>, StatementError>;
 
-    /// Returns the faults of those rows of records that only this layout has.
+    /// Returns the faults of those rows of records that only this layout has, each with the index
+    /// of its record.
     fn compare_more(
         &mut self,
         session: &mut DatabaseSession,
         records: &[ExpectedRecord],
-    ) -> Result<Vec<DatabaseFault>, StatementError>;
+    ) -> Result<Vec<(usize, DatabaseFault)>, StatementError>;
 
     /// Adds the rows that belong to no record. `found` are the rows of the records.
     fn orphans(
@@ -96,8 +97,8 @@ pub(crate) trait CheckSteps: Send {
         report: &mut DatabaseCheck,
     ) -> Result<(), StatementError>;
 
-    /// Returns the numbers of records of listed values, and the number of records, that the counters
-    /// contain in addition to the stored records.
+    /// Returns the numbers of records of listed values, and the number of records, that the
+    /// counters contain in addition to the stored records.
     fn counted_besides(
         &mut self,
         session: &mut DatabaseSession,

@@ -3,17 +3,25 @@
 
 use std::collections::HashMap;
 
+use hark_codec::record::Record;
+
 use super::record::ExpectedRecord;
+use super::repair::Repairer;
 use super::report::{DatabaseCheck, DatabaseFault, FaultSort};
 use crate::error::StatementError;
+use crate::label_values::{self, ValueTally};
+use crate::layout::lower_values;
+use crate::properties::ShelfProperties;
 use crate::session::DatabaseSession;
 
 /// Maximum number of listed values that are counted one by one, and maximum number of labels of
 /// damaged records. If there are more values, only the sum of all numbers is compared; if there are
 /// more labels of damaged records, the numbers are not compared.
 const VALUES_MAX: usize = 1 << 21;
-/// Number of values that one statement reads.
+/// Number of values that one statement reads or changes.
 const PAGE: usize = 10_000;
+/// Number of values whose rows one transaction inserts.
+const VALUES: usize = 500;
 
 /// The state of a shelf, from the table `state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,15 +86,15 @@ impl RecordTally {
         }
     }
 
-    /// Compares the numbers with those of the database. `besides` are the numbers that the counters
-    /// contain in addition.
+    /// Compares the numbers with those of the database, and returns the differences. `besides` are
+    /// the numbers that the counters contain in addition.
     pub(super) fn compare(
         mut self,
         session: &mut DatabaseSession,
         counters: ShelfCounters,
         besides: (HashMap<i64, i64>, i64),
         report: &mut DatabaseCheck,
-    ) -> Result<(), StatementError> {
+    ) -> Result<CounterDifferences, StatementError> {
         let (values, records) = besides;
         let expected = self.records + records;
         if counters.records != expected {
@@ -105,12 +113,16 @@ impl RecordTally {
             self.sum += records;
             *self.values.entry(term).or_default() += records;
         }
-        self.compare_values(session, report)
+        let records = expected - counters.records;
+        let mut differences = CounterDifferences { records, ..CounterDifferences::default() };
+        self.compare_values(session, &mut differences, report)?;
+        Ok(differences)
     }
 
     fn compare_values(
         mut self,
         session: &mut DatabaseSession,
+        differences: &mut CounterDifferences,
         report: &mut DatabaseCheck,
     ) -> Result<(), StatementError> {
         if self.has_too_many_damaged {
@@ -135,6 +147,7 @@ impl RecordTally {
                         "the value with the term {term} has {kept} records instead of {expected}"
                     );
                     report.add(DatabaseFault::general(FaultSort::Counter, what));
+                    differences.values.push((term, expected - kept));
                 }
             }
             if rows.len() < PAGE {
@@ -148,14 +161,69 @@ impl RecordTally {
                     self.sum
                 );
                 report.add(DatabaseFault::general(FaultSort::Counter, what));
+                differences.has_wrong_sum = true;
             }
             return Ok(());
         }
         let mut missing: Vec<(i64, i64)> = self.values.into_iter().collect();
         missing.sort_unstable();
-        for (term, expected) in missing {
+        for (term, expected) in &missing {
             let what = format!("the value with the term {term} is missing, for {expected} records");
             report.add(DatabaseFault::general(FaultSort::Counter, what));
+        }
+        differences.missing = missing;
+        Ok(())
+    }
+}
+
+/// The differences between the numbers of a check and the numbers that commits keep. While commits
+/// go on, the numbers change, and their differences stay the same.
+#[derive(Default)]
+pub(super) struct CounterDifferences {
+    records: i64,
+    /// Terms of listed values, each with the number of records that its row lacks.
+    values: Vec<(i64, i64)>,
+    /// Terms of listed values without a row, each with its number of records.
+    missing: Vec<(i64, i64)>,
+    /// Whether the sum of the numbers of too many values is wrong.
+    has_wrong_sum: bool,
+}
+
+impl CounterDifferences {
+    /// Adds the differences to the numbers that commits keep.
+    pub(super) fn repair(
+        self,
+        repairer: &mut Repairer<'_>,
+        shelf: &ShelfProperties,
+    ) -> Result<(), StatementError> {
+        if self.records != 0 {
+            repairer.locked(|_, _, state| {
+                state.records += self.records;
+                Ok(())
+            })?;
+        }
+        if self.has_wrong_sum {
+            let (layout, listed) = (repairer.layout, shelf.listed_labels);
+            return label_values::count_all(repairer.session, layout, &shelf.terms, listed);
+        }
+        for page in self.values.chunks(PAGE) {
+            let (terms, lost): (Vec<i64>, Vec<i64>) =
+                page.iter().map(|(term, records)| (*term, -records)).unzip();
+            repairer.locked(|_, session, _| {
+                session.query_once(&lower_values(), &[&terms, &lost]).map(drop)
+            })?;
+        }
+        for page in self.missing.chunks(VALUES) {
+            let expected: HashMap<i64, i64> = page.iter().copied().collect();
+            let terms: Vec<i64> = page.iter().map(|(term, _)| *term).collect();
+            repairer.locked(|steps, session, _| {
+                let mut values = ValueTally::default();
+                for body in steps.bodies_of_terms(session, &terms)? {
+                    let Ok(record) = Record::new(&body) else { continue };
+                    values.add_numbers(&record, shelf.listed_labels, &shelf.terms, &expected);
+                }
+                values.write(session)
+            })?;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use super::count::statements;
 use super::finder::CitusSteps;
 use super::statement::CitusStatement;
 use super::workers::set_planning;
+use crate::check::RepairSteps;
 use crate::check::steps::CheckSteps;
 use crate::commit::fetch::{FetchedState, RuleLookups};
 use crate::commit::{CommittedBatch, PreparedPut, ShelfAdvance};
@@ -138,6 +139,10 @@ impl Layout for CitusLayout {
 
     fn check_steps(&self) -> Box<dyn CheckSteps> {
         Box::new(CitusCheck::default())
+    }
+
+    fn repair_steps(&self) -> Option<Box<dyn RepairSteps>> {
+        None
     }
 
     fn prepare_committer(&self, session: &mut DatabaseSession) -> Result<(), StatementError> {

@@ -34,7 +34,7 @@ pub(crate) struct CommittedBatch {
 pub(crate) type CommitAttempt = Result<Option<CommittedBatch>, StatementError>;
 
 /// The state of a shelf after a batch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShelfAdvance {
     /// The number of the newest put.
     pub(crate) seq: i64,

@@ -180,6 +180,8 @@ SELECT v.n, c.count FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::bytea
 SELECT v.n, w.words FROM unnest($1::bigint[], $2::bigint[], $3::int[]) WITH ORDINALITY AS v(time, mark, kind, n) CROSS JOIN LATERAL (SELECT w.words FROM worded w WHERE w.time = v.time AND w.mark = v.mark AND w.kind = v.kind OFFSET 0) w
 -- WordCounts
 SELECT v.n, c.count FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY AS v(word, kind, time, mark, class, n) CROSS JOIN LATERAL (SELECT count(*) AS count, min(w.mark) AS mark FROM word w WHERE w.word = v.word AND w.kind = v.kind AND w.time = v.time AND w.mark >= v.mark AND w.mark <= v.mark + 3) c WHERE c.count <> 1 OR v.class >= 0 AND c.mark <> v.mark + v.class
+-- RepairColumns
+UPDATE record SET time = $3, expires = $4, kind = $5, id = $6, author = $7, terms = $8 WHERE time = $1 AND id = $2
 -- make_part 0
 CREATE TABLE record_19000 (LIKE record);
                      ALTER TABLE record_19000 SET (autovacuum_vacuum_insert_scale_factor = 0.05,

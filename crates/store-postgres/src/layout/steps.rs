@@ -1,6 +1,7 @@
 //! A layout of a shelf's tables: all steps in which layouts differ.
 
 use super::shared::MigrationText;
+use crate::check::RepairSteps;
 use crate::check::steps::CheckSteps;
 use crate::commit::fetch::{FetchedState, RuleLookups};
 use crate::commit::{CommittedBatch, PreparedPut, ShelfAdvance};
@@ -59,8 +60,8 @@ pub(crate) trait Layout: Send + Sync {
     /// process has acknowledged. `None` if the table `state` is empty.
     fn newest(&self, session: &mut DatabaseSession) -> Result<Option<(i64, i64)>, StatementError>;
 
-    /// Reads the position of the database, and at most `limit` puts up to this position with numbers
-    /// above `after`. Waits until all of these puts are committed.
+    /// Reads the position of the database, and at most `limit` puts up to this position with
+    /// numbers above `after`. Waits until all of these puts are committed.
     fn news(
         &self,
         session: &mut DatabaseSession,
@@ -95,6 +96,10 @@ pub(crate) trait Layout: Send + Sync {
 
     /// Returns the steps for a new check.
     fn check_steps(&self) -> Box<dyn CheckSteps>;
+
+    /// Returns the steps for the repairs of a check; `None` if faults in this layout are not
+    /// repaired.
+    fn repair_steps(&self) -> Option<Box<dyn RepairSteps>>;
 
     /// Prepares a session for commits.
     fn prepare_committer(&self, session: &mut DatabaseSession) -> Result<(), StatementError>;

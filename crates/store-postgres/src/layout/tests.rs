@@ -118,6 +118,7 @@ fn plain_statements() -> Vec<(String, StatementForm)> {
         named(PlainStatement::LabelCounts),
         named(PlainStatement::WordLists),
         named(PlainStatement::WordCounts),
+        named(PlainStatement::RepairColumns),
     ]);
     forms
 }

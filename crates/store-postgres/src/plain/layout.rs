@@ -3,11 +3,12 @@
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::check::PlainCheck;
+use super::check::{PlainCheck, PlainRepair};
 use super::commit;
 use super::count::statements;
 use super::finder::PlainSteps;
 use super::statement::PlainStatement;
+use crate::check::RepairSteps;
 use crate::check::steps::CheckSteps;
 use crate::commit::fetch::{FetchedState, RuleLookups};
 use crate::commit::{CommittedBatch, PreparedPut, ShelfAdvance};
@@ -136,6 +137,10 @@ impl Layout for PlainLayout {
 
     fn check_steps(&self) -> Box<dyn CheckSteps> {
         Box::new(PlainCheck::default())
+    }
+
+    fn repair_steps(&self) -> Option<Box<dyn RepairSteps>> {
+        Some(Box::new(PlainRepair::default()))
     }
 
     fn prepare_committer(&self, _: &mut DatabaseSession) -> Result<(), StatementError> {

@@ -15,14 +15,17 @@ pub(crate) const KEEP_SPARED_VALUES: &str = "UPDATE label_value v SET records = 
 /// Returns the statements that make the tables of a part, for times from `start` (inclusive) to
 /// `stop` (exclusive). A commit executes the statements in this order.
 pub(crate) fn make_part(number: u64, start: i64, stop: i64) -> Vec<String> {
-    let make = |table| {
-        let (filled, attached) = make_table(table, number, start, stop);
-        format!("CREATE TABLE {table}_{number} (LIKE {table});{filled};{attached}")
-    };
+    let make = |table| make_table(table, number, start, stop);
     let mut texts: Vec<String> = ["record", "tag"].map(make).into();
     texts.extend(make_word_tables(number, start, stop));
     texts.push(format!("INSERT INTO part VALUES ({number}, {start}, {stop})"));
     texts
+}
+
+/// Returns those statements of [`make_part`] that make a table of records or of labels.
+pub(crate) fn make_table(table: &str, number: u64, start: i64, stop: i64) -> String {
+    let (filled, attached) = table_texts(table, number, start, stop);
+    format!("CREATE TABLE {table}_{number} (LIKE {table});{filled};{attached}")
 }
 
 /// Returns those statements of [`make_part`] that make tables of words, for tables that do not
@@ -30,7 +33,7 @@ pub(crate) fn make_part(number: u64, start: i64, stop: i64) -> Vec<String> {
 /// words.
 pub(crate) fn make_word_tables(number: u64, start: i64, stop: i64) -> Vec<String> {
     let make = |table| {
-        let (filled, attached) = make_table(table, number, start, stop);
+        let (filled, attached) = table_texts(table, number, start, stop);
         format!(
             "CREATE TABLE IF NOT EXISTS {table}_{number} (LIKE {table});{filled};
                      DO $$ BEGIN
@@ -128,7 +131,7 @@ pub(crate) fn count_values(number: i64) -> String {
 
 /// Returns the statements that configure a part's table and move the rows of the part's times into
 /// the table from the table for times outside all parts, and the statement that attaches the table.
-fn make_table(table: &str, number: u64, start: i64, stop: i64) -> (String, String) {
+fn table_texts(table: &str, number: u64, start: i64, stop: i64) -> (String, String) {
     let filled = format!(
         "
                      ALTER TABLE {table}_{number} SET (autovacuum_vacuum_insert_scale_factor = 0.05,

@@ -38,7 +38,7 @@ pub(crate) fn make_parts(
 /// A search may lock the same tables in another order, which can end in a deadlock. PostgreSQL
 /// would end the deadlock with an error of the search. So each wait is shorter than the time after
 /// which PostgreSQL looks for deadlocks, and all locks are released before the next try.
-fn lock_outside(session: &mut DatabaseSession) -> Result<bool, StatementError> {
+pub(super) fn lock_outside(session: &mut DatabaseSession) -> Result<bool, StatementError> {
     for _ in 0..LOCK_TRIES {
         let locked = session.batch(&format!(
             "SAVEPOINT outside; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};

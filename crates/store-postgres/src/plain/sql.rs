@@ -176,5 +176,6 @@ pub(crate) fn text(statement: PlainStatement) -> String {
         PlainStatement::LabelCounts => check_sql::LABEL_COUNTS.into(),
         PlainStatement::WordLists => check_sql::WORD_LISTS.into(),
         PlainStatement::WordCounts => check_sql::WORD_COUNTS.into(),
+        PlainStatement::RepairColumns => check_sql::REPAIR_COLUMNS.into(),
     }
 }

@@ -109,6 +109,8 @@ pub(crate) enum PlainStatement {
     WordLists,
     /// Finds those words of records that do not have exactly one row, or have another class.
     WordCounts,
+    /// Writes the columns of a record's row again.
+    RepairColumns,
 }
 
 impl PlainStatement {
@@ -169,6 +171,7 @@ impl PlainStatement {
             Self::LabelCounts => "label_counts",
             Self::WordLists => "word_lists",
             Self::WordCounts => "word_counts",
+            Self::RepairColumns => "repair_columns",
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The steps of a check on a Citus cluster. The nodes have no common snapshot, so each statement sees
-//! the rows of its own moment.
+//! The steps of a check on a Citus cluster. The nodes have no common snapshot, so each statement
+//! sees the rows of its own moment.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -198,20 +198,20 @@ impl CheckSteps for CitusCheck {
         &mut self,
         session: &mut DatabaseSession,
         records: &[ExpectedRecord],
-    ) -> Result<Vec<DatabaseFault>, StatementError> {
+    ) -> Result<Vec<(usize, DatabaseFault)>, StatementError> {
         let ids: Vec<&[u8]> = records.iter().map(|record| &record.key.id[..]).collect();
         let rows = session.query(CitusStatement::Places(ValueCount::Many), &[&ids])?;
         let places: HashMap<&[u8], &[u8]> =
             rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-        let fault = |record: &ExpectedRecord| {
+        let fault = |(at, record): (usize, &ExpectedRecord)| {
             let what = match places.get(&record.key.id[..]) {
                 Some(place) if *place == record.place => return None,
                 Some(_) => "the row of the id leads to another place",
                 None => "the row of the id is missing",
             };
-            Some(DatabaseFault::of(FaultSort::PlaceMissing, &record.key.id, what))
+            Some((at, DatabaseFault::of(FaultSort::PlaceMissing, &record.key.id, what)))
         };
-        Ok(records.iter().filter_map(fault).collect())
+        Ok(records.iter().enumerate().filter_map(fault).collect())
     }
 
     fn orphans(

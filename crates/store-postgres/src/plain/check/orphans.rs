@@ -15,8 +15,28 @@ use crate::words::mark::ids_of;
 /// Maximum number of rows that are looked at for each sort.
 const ROWS_MAX: i64 = 100;
 
-/// Adds the rows that belong to no record. `found` and `words` are the numbers of the rows that belong
-/// to records.
+/// The rows of labels that belong to no record.
+pub(super) const LABELS: &str = "SELECT t.id, t.term, t.time, t.kind FROM tag t WHERE NOT EXISTS (SELECT \
+    FROM record r WHERE r.time = t.time AND r.id = t.id AND r.kind = t.kind \
+    AND t.term = ANY(r.terms))";
+/// The rows of forbidding records that belong to no record.
+pub(super) const FORBIDS: &str = "SELECT f.id, f.key FROM forbid f \
+    WHERE NOT EXISTS (SELECT FROM record r WHERE r.id = f.id)";
+/// The rows of words that are in no list of a record's words.
+pub(super) const WORDS: &str = "SELECT w.mark, w.word, w.time, w.kind FROM word w WHERE NOT EXISTS (SELECT \
+    FROM worded l WHERE l.time = w.time AND l.mark = w.mark - (w.mark & 3) AND l.kind = w.kind \
+    AND w.word = ANY(l.words))";
+
+/// Returns the text for the lists of words that belong to no record.
+pub(super) fn lists() -> String {
+    format!(
+        "SELECT w.mark, w.time, w.kind FROM worded w WHERE NOT EXISTS (SELECT FROM record r \
+         WHERE r.time = w.time AND r.kind = w.kind AND w.mark = {MARK})"
+    )
+}
+
+/// Adds the rows that belong to no record. `found` and `words` are the numbers of the rows that
+/// belong to records.
 pub(super) fn add(
     session: &mut DatabaseSession,
     found: PageRows,
@@ -32,29 +52,20 @@ pub(super) fn add(
     )?;
     let number = count_rows(session, "tag")?.saturating_sub(found.labels);
     labels(session, number, report)?;
-    let text = "SELECT f.id, f.key FROM forbid f \
-        WHERE NOT EXISTS (SELECT FROM record r WHERE r.id = f.id) LIMIT $1";
     let number = count_rows(session, "forbid")?.saturating_sub(found.forbids);
-    rows(session, (FaultSort::ForbidOrphan, number, text), report, &|row| {
+    rows(session, (FaultSort::ForbidOrphan, number, FORBIDS), report, &|row| {
         let what =
             format!("the row that forbids by the key {} has no record", row.get::<_, i64>(1));
         DatabaseFault::of(FaultSort::ForbidOrphan, row.get(0), what)
     })?;
-    let text = "SELECT w.mark, w.word FROM word w WHERE NOT EXISTS (SELECT FROM worded l \
-        WHERE l.time = w.time AND l.mark = w.mark - (w.mark & 3) AND l.kind = w.kind \
-        AND w.word = ANY(l.words)) LIMIT $1";
     let number = count_rows(session, "word")?.saturating_sub(word);
-    rows(session, (FaultSort::WordOrphan, number, text), report, &|row| {
+    rows(session, (FaultSort::WordOrphan, number, WORDS), report, &|row| {
         let word = String::from_utf8_lossy(row.get(1)).into_owned();
         let what = format!("the row of the word `{word}` has no record (the beginning of an id)");
         DatabaseFault::of(FaultSort::WordOrphan, &ids_of(row.get(0)).0[..8], what)
     })?;
-    let text = format!(
-        "SELECT w.mark FROM worded w WHERE NOT EXISTS (SELECT FROM record r \
-         WHERE r.time = w.time AND r.kind = w.kind AND w.mark = {MARK}) LIMIT $1"
-    );
     let number = count_rows(session, "worded")?.saturating_sub(worded);
-    rows(session, (FaultSort::WordOrphan, number, &text), report, &|row| {
+    rows(session, (FaultSort::WordOrphan, number, &lists()), report, &|row| {
         let what = "a list of words has no record (the beginning of an id)";
         DatabaseFault::of(FaultSort::WordOrphan, &ids_of(row.get(0)).0[..8], what)
     })?;
@@ -77,7 +88,7 @@ fn rows(
     if number == 0 {
         return Ok(());
     }
-    let found = session.query_once(text, &[&ROWS_MAX])?;
+    let found = session.query_once(&format!("{text} LIMIT $1"), &[&ROWS_MAX])?;
     report.add_counted(sort, number, found.iter().map(fault));
     Ok(())
 }
@@ -91,11 +102,8 @@ fn labels(
     if number == 0 {
         return Ok(());
     }
-    let text = "SELECT t.id, t.term, t.time, t.kind FROM tag t WHERE NOT EXISTS (SELECT \
-        FROM record r WHERE r.time = t.time AND r.id = t.id AND r.kind = t.kind \
-        AND t.term = ANY(r.terms)) LIMIT $1";
     let mut faults = Vec::new();
-    for row in session.query_once(text, &[&ROWS_MAX])? {
+    for row in session.query_once(&format!("{LABELS} LIMIT $1"), &[&ROWS_MAX])? {
         let (id, term): (&[u8], i64) = (row.get(0), row.get(1));
         let text = "SELECT body, $2 = ANY(terms) FROM record WHERE id = $1";
         let records = session.query_once(text, &[&id, &term])?;

@@ -6,7 +6,14 @@ use crate::check::{DatabaseCheck, DatabaseFault, FaultSort};
 use crate::error::StatementError;
 use crate::layout::SharedStatement;
 use crate::parts::Parts;
+use crate::plain::part_sql::make_table;
+use crate::plain::parts::lock_outside;
 use crate::session::DatabaseSession;
+
+/// The tables that are divided into parts.
+const PARENTS: [&str; 4] = ["record", "tag", "word", "worded"];
+/// The tables that each part has. A version of Hark without tables of words may have made a part.
+const NEEDED: [&str; 2] = ["record", "tag"];
 
 /// The tables of records, and the parts to which they belong.
 #[derive(Default)]
@@ -30,10 +37,9 @@ impl RecordTables {
             rows.iter().map(|row| (row.get(2), (row.get(0), row.get(1)))).collect();
         report.parts = listed.len() as u64;
         let mut numbers = HashMap::new();
-        for parent in ["record", "tag", "word", "worded"] {
+        for parent in PARENTS {
             let attached = attached(session, parent)?;
-            // A version of Hark without tables of words may have made a part.
-            let is_needed = ["record", "tag"].contains(&parent);
+            let is_needed = NEEDED.contains(&parent);
             for (number, bounds) in &listed {
                 let name = format!("{parent}_{number}");
                 let what = match attached.get(&name) {
@@ -63,14 +69,84 @@ impl RecordTables {
         Ok(Self { numbers, parts: Parts::of(&rows, 0) })
     }
 
-    /// Returns the fault of a record with this time in the table with this oid; `None` if the record
-    /// is in the table of its part.
+    /// Returns the fault of a record with this time in the table with this oid; `None` if the
+    /// record is in the table of its part.
     pub(super) fn fault(&self, oid: u32, time: i64) -> Option<String> {
         let (found, expected) = (self.numbers.get(&oid).copied()?, self.parts.of_time(time));
         let name = |number: Option<i64>| number.map_or("no part".into(), |at| format!("part {at}"));
         (found != expected)
             .then(|| format!("is in the table of {}, not of {}", name(found), name(expected)))
     }
+}
+
+/// Makes the list of parts the list of the attached tables, and makes missing tables of parts. A
+/// part stays as it is if its tables have different times, or if a table with the name of a missing
+/// table is not attached. A listed part without any table is removed from the list.
+pub(super) fn repair(session: &mut DatabaseSession) -> Result<(), StatementError> {
+    let rows = session.query(SharedStatement::Parts, &[])?;
+    let listed: BTreeMap<i64, (i64, i64)> =
+        rows.iter().map(|row| (row.get(2), (row.get(0), row.get(1)))).collect();
+    let mut tables: BTreeMap<i64, BTreeMap<&str, (i64, i64)>> =
+        listed.keys().map(|number| (*number, BTreeMap::new())).collect();
+    for parent in PARENTS {
+        for (name, (_, bounds)) in attached(session, parent)? {
+            let number = name.strip_prefix(parent).and_then(|rest| rest.strip_prefix('_'));
+            if let (Some(number), Some(bounds)) = (number.and_then(|it| it.parse().ok()), bounds) {
+                tables.entry(number).or_default().insert(parent, bounds);
+            }
+        }
+    }
+    let mut is_changed = false;
+    for (number, attached) in tables {
+        is_changed |= repair_part(session, number, listed.get(&number), &attached)?;
+    }
+    if is_changed {
+        session.batch(
+            "UPDATE state SET parts = parts + 1; SELECT pg_notify(current_schema(), \
+             seq || ' 1 ' || parts || ' ' || line) FROM state",
+        )?;
+    }
+    Ok(())
+}
+
+/// Repairs the entry of a part in the list, and the tables of the part. `attached` are the times of
+/// its attached tables. Returns whether something was changed.
+fn repair_part(
+    session: &mut DatabaseSession,
+    number: i64,
+    listed: Option<&(i64, i64)>,
+    attached: &BTreeMap<&str, (i64, i64)>,
+) -> Result<bool, StatementError> {
+    let missing: Vec<&str> =
+        NEEDED.into_iter().filter(|parent| !attached.contains_key(parent)).collect();
+    if attached.values().next() == listed && listed.is_some() && missing.is_empty() {
+        return Ok(false);
+    }
+    let names: Vec<String> = missing.iter().map(|parent| format!("{parent}_{number}")).collect();
+    let text = "SELECT FROM unnest($1::text[]) AS v(name) WHERE to_regclass(v.name) IS NOT NULL";
+    if !session.query_once(text, &[&names])?.is_empty() {
+        return Ok(false);
+    }
+    let mut times: Vec<(i64, i64)> = attached.values().copied().collect();
+    times.dedup();
+    match (&times[..], u64::try_from(number)) {
+        ([], _) => {
+            session.query_once("DELETE FROM part WHERE number = $1", &[&number])?;
+        }
+        (&[(start, stop)], Ok(number)) => {
+            if !missing.is_empty() && !lock_outside(session)? {
+                return Err(StatementError::Busy("the tables for times outside all parts".into()));
+            }
+            for parent in missing {
+                session.batch(&make_table(parent, number, start, stop))?;
+            }
+            let text = "INSERT INTO part (number, start, stop) VALUES ($1, $2, $3) \
+                ON CONFLICT (number) DO UPDATE SET start = excluded.start, stop = excluded.stop";
+            session.query_once(text, &[&number.cast_signed(), &start, &stop])?;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
 }
 
 /// Reads the tables that are attached to a table.

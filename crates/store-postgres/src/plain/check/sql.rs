@@ -18,3 +18,6 @@ pub(in crate::plain) const WORD_COUNTS: &str = "SELECT v.n, c.count FROM \
     (SELECT count(*) AS count, min(w.mark) AS mark FROM word w WHERE w.word = v.word \
     AND w.kind = v.kind AND w.time = v.time AND w.mark >= v.mark AND w.mark <= v.mark + 3) c \
     WHERE c.count <> 1 OR v.class >= 0 AND c.mark <> v.mark + v.class";
+/// The text of `RepairColumns`. The values $1 and $2 are the key that the row has now.
+pub(in crate::plain) const REPAIR_COLUMNS: &str = "UPDATE record SET time = $3, expires = $4, \
+    kind = $5, id = $6, author = $7, terms = $8 WHERE time = $1 AND id = $2";

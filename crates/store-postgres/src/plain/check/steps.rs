@@ -1,5 +1,5 @@
-//! The steps of a check on one server. All happen in one transaction that only reads, so all of them
-//! see the same snapshot. A cursor reads the records in the order of the disk.
+//! The steps of a check on one server. All happen in one transaction that only reads, so all of
+//! them see the same snapshot. A cursor reads the records in the order of the disk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ pub(crate) struct PlainCheck {
 }
 
 impl PlainCheck {
-    /// Locks the tables before the snapshot begins: a table that is emptied or detached later would be
-    /// empty in every snapshot.
+    /// Locks the tables before the snapshot begins: a table that is emptied or detached later would
+    /// be empty in every snapshot.
     fn try_begin(&mut self, session: &mut DatabaseSession) -> Result<(), StatementError> {
         session.batch(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
@@ -171,7 +171,7 @@ impl CheckSteps for PlainCheck {
         &mut self,
         session: &mut DatabaseSession,
         records: &[ExpectedRecord],
-    ) -> Result<Vec<DatabaseFault>, StatementError> {
+    ) -> Result<Vec<(usize, DatabaseFault)>, StatementError> {
         self.words.compare(session, records)
     }
 

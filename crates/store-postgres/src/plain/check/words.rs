@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 
 use crate::check::{DatabaseFault, ExpectedRecord, FaultSort};
+use crate::copy::CopyRows;
 use crate::error::StatementError;
 use crate::plain::statement::PlainStatement;
+use crate::plain::word_sql::DELETE_WORDS;
 use crate::session::DatabaseSession;
 use crate::words::mark::mark;
 
@@ -37,12 +39,12 @@ impl WordCheck {
         (self.word, self.worded)
     }
 
-    /// Returns the faults of the rows of these records.
+    /// Returns the faults of the rows of these records, each with the index of its record.
     pub(super) fn compare(
         &mut self,
         session: &mut DatabaseSession,
         records: &[ExpectedRecord],
-    ) -> Result<Vec<DatabaseFault>, StatementError> {
+    ) -> Result<Vec<(usize, DatabaseFault)>, StatementError> {
         let (mut faults, mut probes) = (Vec::new(), Vec::new());
         let mut lists = self.lists(session, records)?;
         for (at, record) in records.iter().enumerate() {
@@ -53,7 +55,7 @@ impl WordCheck {
                 } else {
                     FaultSort::WordMissing
                 };
-                faults.push(DatabaseFault::of(sort, &record.key.id, what));
+                faults.push((at, DatabaseFault::of(sort, &record.key.id, what)));
             }
             match &record.words {
                 Some(words) => probes.extend(words.iter().map(|(word, class)| WordProbe {
@@ -97,7 +99,7 @@ impl WordCheck {
         session: &mut DatabaseSession,
         records: &[ExpectedRecord],
         probes: &[WordProbe],
-        faults: &mut Vec<DatabaseFault>,
+        faults: &mut Vec<(usize, DatabaseFault)>,
     ) -> Result<(), StatementError> {
         let of = |probe: &WordProbe| &records[probe.at];
         let words: Vec<&[u8]> = probes.iter().map(|probe| &probe.word[..]).collect();
@@ -122,10 +124,76 @@ impl WordCheck {
                     (FaultSort::WordOrphan, format!("there are {count} rows of the word `{word}`"))
                 }
             };
-            faults.push(DatabaseFault::of(sort, &of(probe).key.id, what));
+            faults.push((probe.at, DatabaseFault::of(sort, &of(probe).key.id, what)));
         }
         Ok(())
     }
+}
+
+/// Writes the rows of the words of these records again. If the words of a record are unknown, its
+/// rows stay.
+pub(super) fn repair(
+    session: &mut DatabaseSession,
+    records: &[&ExpectedRecord],
+) -> Result<(), StatementError> {
+    let known: Vec<&ExpectedRecord> =
+        records.iter().copied().filter(|record| record.words.is_some()).collect();
+    if known.is_empty() {
+        return Ok(());
+    }
+    let times: Vec<i64> = known.iter().map(|record| record.key.time).collect();
+    let marks: Vec<i64> = known.iter().map(|record| mark(&record.key.id)).collect();
+    let kinds: Vec<i32> = known.iter().map(|record| record.kind).collect();
+    delete_of(session, &times, &marks, &kinds)?;
+    let (mut rows, mut lists) = (CopyRows::new(0), CopyRows::new(0));
+    let (mut words, mut word_kinds, mut word_times, mut word_marks) =
+        (vec![], vec![], vec![], vec![]);
+    for record in known {
+        let Some(found) = record.words.as_deref().filter(|found| !found.is_empty()) else {
+            continue;
+        };
+        let (time, mark, kind) = (record.key.time, mark(&record.key.id), record.kind);
+        lists.row(4);
+        lists.bigint(time);
+        lists.bigint(mark);
+        lists.int(kind);
+        lists.byte_strings(found.iter().map(|(word, _)| &word[..]));
+        for (word, class) in found {
+            rows.row(4);
+            rows.bigint(time);
+            rows.bigint(mark | i64::from(*class));
+            rows.int(kind);
+            rows.bytes(word);
+            words.push(&word[..]);
+            word_kinds.push(kind);
+            word_times.push(time);
+            word_marks.push(mark);
+        }
+    }
+    // Rows of these words that are in no list are deleted, too.
+    let text = "DELETE FROM word w USING \
+        unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint[]) AS v(word, kind, time, mark) \
+        WHERE w.word = v.word AND w.kind = v.kind AND w.time = v.time AND w.mark >= v.mark \
+        AND w.mark <= v.mark + 3";
+    session.query_once(text, &[&words, &word_kinds, &word_times, &word_marks])?;
+    lists.end();
+    rows.end();
+    session.copy(PlainStatement::CopyWorded, std::iter::once(lists.take(0)))?;
+    session.copy(PlainStatement::CopyWords, std::iter::once(rows.take(0))).map(drop)
+}
+
+/// Deletes the lists of words with these times, marks and kinds, and the rows of these words.
+pub(super) fn delete_of(
+    session: &mut DatabaseSession,
+    times: &[i64],
+    marks: &[i64],
+    kinds: &[i32],
+) -> Result<(), StatementError> {
+    let text = format!(
+        "WITH gone AS (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[]) \
+         AS v(time, mark, kind)), {DELETE_WORDS} SELECT 1"
+    );
+    session.query_once(&text, &[&times, &marks, &kinds]).map(drop)
 }
 
 /// Returns the fault of the lists of words that a record has; `None` if there is none.

@@ -1,0 +1,82 @@
+//! The steps of a rebuild in which layouts differ. Each step repairs the faults that a step of the
+//! check has found.
+
+use std::collections::BTreeMap;
+
+use tokio_postgres::Row;
+
+use super::record::{ExpectedRecord, LabelRows};
+use super::report::FaultSort;
+use crate::commit::ShelfAdvance;
+use crate::error::StatementError;
+use crate::session::DatabaseSession;
+
+/// Rows that belong to no record or have a wrong number.
+pub(crate) struct WrongRows {
+    /// The index of the sort of these rows in the layout's list of sorts.
+    pub(crate) sort: usize,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// The steps of a rebuild in which layouts differ. Except for [`RepairSteps::next_wrong_rows`],
+/// each step is part of a transaction that has locked the shelf.
+pub(crate) trait RepairSteps: Send {
+    /// Repairs the list of parts, and the tables of the parts.
+    fn repair_tables(&self, session: &mut DatabaseSession) -> Result<(), StatementError>;
+
+    /// Writes the columns of these records' rows again. If there is a row with the right columns
+    /// and the same bytes, deletes the row with the wrong columns. Returns the number of deleted
+    /// rows.
+    fn repair_columns(
+        &self,
+        session: &mut DatabaseSession,
+        records: &[&ExpectedRecord],
+    ) -> Result<i64, StatementError>;
+
+    /// Leaves exactly one row of each label with an index in `wrong`.
+    fn repair_labels(
+        &self,
+        session: &mut DatabaseSession,
+        labels: &LabelRows,
+        wrong: &[usize],
+    ) -> Result<(), StatementError>;
+
+    /// Writes the rows by which these records forbid other records again.
+    fn repair_forbids(
+        &self,
+        session: &mut DatabaseSession,
+        records: &[&ExpectedRecord],
+    ) -> Result<(), StatementError>;
+
+    /// Writes those rows of these records again that only this layout has.
+    fn repair_more(
+        &self,
+        session: &mut DatabaseSession,
+        records: &[&ExpectedRecord],
+    ) -> Result<(), StatementError>;
+
+    /// Reads the next rows that belong to no record or have a wrong number, at most `count`, in the
+    /// transaction of the check; `None` after the last. `counts` are the faults that the check has
+    /// found.
+    fn next_wrong_rows(
+        &mut self,
+        session: &mut DatabaseSession,
+        counts: &BTreeMap<FaultSort, u64>,
+        count: usize,
+    ) -> Result<Option<WrongRows>, StatementError>;
+
+    /// Repairs those of these rows that are still wrong.
+    fn repair_wrong_rows(
+        &self,
+        session: &mut DatabaseSession,
+        wrong: &WrongRows,
+        state: &mut ShelfAdvance,
+    ) -> Result<(), StatementError>;
+
+    /// Returns the bytes of one record for each of these terms that a record has.
+    fn bodies_of_terms(
+        &self,
+        session: &mut DatabaseSession,
+        terms: &[i64],
+    ) -> Result<Vec<Vec<u8>>, StatementError>;
+}
