@@ -46,8 +46,8 @@ Documentation: docs/README.md, or /usr/share/doc/hark/docs of a package";
 /// Keeps the messages of open messaging networks and returns any part of the history, fast.
 ///
 /// One binary manages one archive. Commands work beside a running server: they read the same files,
-/// and the server does their writes. Only for `rebuild`, `restore` and `salvage`, the server must
-/// be stopped.
+/// and the server does their writes. Only for `restore`, `salvage` and the `rebuild` of an archive
+/// in files, the server must be stopped.
 #[derive(Debug, Parser)]
 #[command(name = "hark", version = VERSION, after_help = AFTER, max_term_width = 100)]
 #[command(arg_required_else_help = true)]
@@ -82,9 +82,17 @@ const REBUILD: &str = "\
 Examples:
   hark rebuild
   hark --data /var/lib/hark rebuild --network waku
+  hark rebuild --store postgres://hark@localhost/hark
 
-Segments are made again from the logs, and so is MANIFEST if it is missing. A damaged log is not
-repaired: use `hark salvage`. The command works on one network, by default Nostr.";
+In an archive in files, segments are made again from the logs, and so is MANIFEST if it is missing.
+A damaged log is not repaired: use `hark salvage`.
+
+In an archive in PostgreSQL, the faults that `hark check` finds are repaired from the events, while
+the servers run. Damaged events are listed, and stay as they are. Citus clusters are not rebuilt.
+
+The command works on one network, by default Nostr.
+
+Exit codes: 0 done, 1 faults remain or the rebuild failed, 2 wrong flags.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -124,7 +132,7 @@ pub(crate) enum Command {
     /// Read the whole archive and compare every checksum and index with the records
     #[command(after_help = CHECK)]
     Check(StatsArgs),
-    /// Rebuild all indices from the log; the server must be stopped
+    /// Rebuild all indices; the server must be stopped, except on PostgreSQL
     #[command(after_help = REBUILD)]
     Rebuild(StatsArgs),
     /// Copy every whole event of a damaged archive to a new archive, and list the losses

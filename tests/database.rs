@@ -114,7 +114,7 @@ fn a_check_of_a_database_prints_a_table_of_faults_and_fails() {
     assert_eq!(lines.len(), 3 + 21 + 1, "{run:?}");
     assert_eq!(lines[24], "  and 10 more", "{run:?}");
     assert!(run.stdout.contains(": differs from the record: expires"), "{run:?}");
-    let says = run.stderr.contains("nothing was changed") && run.stderr.contains("`hark copy`");
+    let says = run.stderr.contains("nothing was changed") && run.stderr.contains("`hark rebuild`");
     assert!(says, "{run:?}");
     let run = hark(&["check", "--json"]);
     let report: Value = serde_json::from_str(&run.stdout).expect("JSON");
@@ -127,6 +127,45 @@ fn a_check_of_a_database_prints_a_table_of_faults_and_fails() {
     assert!(checked.trim_end().ends_with("30 rows of labels, 0 rows of words, 1 part: no faults"));
     let away = place.hark(&["check", "--store", "postgres://hark@127.0.0.1:1/hark"]);
     let says = away.stderr.contains("could not be checked") && away.stderr.contains("away");
+    assert!(away.code == 1 && says, "{away:?}");
+}
+
+#[test]
+fn a_rebuild_of_a_database_repairs_the_faults_beside_its_server() {
+    let database = Cluster::shared().database("rebuild command");
+    let place = Place::new("database-rebuild");
+    let store = ["--store", &database.url];
+    let hark = |args: &[&str]| place.hark(&[args, &store].concat());
+    let server = place.serve_with(&store);
+    for number in 1..=5 {
+        assert_eq!(publish_and_count(&server.address, number), json!(number));
+        std::thread::sleep(Duration::from_millis(1_010));
+    }
+    let run = hark(&["rebuild"]);
+    let nothing = "5 events, 5 rows of labels, 0 rows of words, 1 part: nothing to repair\n";
+    assert_eq!((run.code, run.stdout.as_str()), (0, nothing), "{run:?}");
+    let faults =
+        "DELETE FROM hark_nostr.tag; UPDATE hark_nostr.record SET expires = 7 WHERE seq = 1";
+    database.sql(faults);
+    let run = hark(&["rebuild"]);
+    let expected = "5 events, 5 rows of labels, 0 rows of words, 1 part: 6 faults repaired\n  \
+        columns that differ from the record  1\n  missing rows of labels               5\n";
+    assert_eq!((run.code, run.stdout.as_str()), (0, expected), "{run:?}");
+    let report = hark(&["check", "--json"]).json();
+    assert_eq!(report["faults"], json!([]), "{report}");
+    database.sql(faults);
+    database.sql("UPDATE hark_nostr.record SET body = substr(body, 1, 60) WHERE seq = 2");
+    let run = hark(&["rebuild", "--json"]);
+    let report: Value = serde_json::from_str(&run.stdout).expect("JSON");
+    assert_eq!(run.code, 1, "{run:?}");
+    assert_eq!(report["repaired"], json!({ "column": 1, "label_missing": 5 }), "{report}");
+    assert_eq!(report["counts"], json!({ "unreadable": 1 }), "{report}");
+    let run = hark(&["rebuild"]);
+    assert!(run.stdout.contains("1 fault left\n") && run.code == 1, "{run:?}");
+    assert!(run.stderr.contains("Records are damaged"), "{run:?}");
+    ends_clean(server);
+    let away = place.hark(&["rebuild", "--store", "postgres://hark@127.0.0.1:1/hark"]);
+    let says = away.stderr.contains("rebuilding ended early") && away.stderr.contains("away");
     assert!(away.code == 1 && says, "{away:?}");
 }
 

@@ -29,19 +29,8 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
             print::count(report.faults, "fault")
         };
         print::line(&format!("{}: {faults}", report.compared.join(", ")))?;
-        if !report.sorts.is_empty() {
-            let row =
-                |(sort, count): &(&'static str, u64)| (*sort, print::number(*count), String::new());
-            print::line(&print::table(&report.sorts.iter().map(row).collect::<Vec<_>>()))?;
-        }
-        let listed = report.listed.iter().take(FAULTS_SHOWN);
-        let more = report.faults - listed.len() as u64;
-        for fault in listed {
-            print::line(&format!("  {fault}"))?;
-        }
-        if more > 0 {
-            print::line(&format!("  and {} more", print::number(more)))?;
-        }
+        faults_table(&report.sorts)?;
+        listed_faults(&report.listed, report.faults)?;
     }
     for note in &report.notes {
         print::note!("hark: {note}");
@@ -51,4 +40,26 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
     }
     print::note!("hark: nothing was changed. {}", report.advice);
     Ok(ExitCode::FAILURE)
+}
+
+/// Prints a table of the numbers of faults, by their sorts.
+pub(super) fn faults_table(sorts: &[(&'static str, u64)]) -> anyhow::Result<()> {
+    if sorts.is_empty() {
+        return Ok(());
+    }
+    let row = |(sort, count): &(&'static str, u64)| (*sort, print::number(*count), String::new());
+    print::line(&print::table(&sorts.iter().map(row).collect::<Vec<_>>()))
+}
+
+/// Prints the first faults, and how many more there are. `faults` is the number of all faults.
+pub(super) fn listed_faults(listed: &[String], faults: u64) -> anyhow::Result<()> {
+    let listed = listed.iter().take(FAULTS_SHOWN);
+    let more = faults - listed.len() as u64;
+    for fault in listed {
+        print::line(&format!("  {fault}"))?;
+    }
+    if more > 0 {
+        print::line(&format!("  and {} more", print::number(more)))?;
+    }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! The interface between the commands and a kind of store. A command asks a store for its
 //! properties ([`StoreFacts`]), and does not know which store it uses. Commands for one kind of
-//! store alone, such as `hark rebuild`, ask the location for an archive of this kind.
+//! store alone, such as `hark compact`, ask the location for an archive of this kind.
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use hark_server::control::{Handover, Takeover, TakeoverLock};
 use hark_server::shelf::CompactFn;
 
 use super::address::AddressForm;
-use super::check::{ArchiveCheck, CheckMeter};
+use super::check::{ArchiveCheck, ArchiveRebuild, CheckMeter};
 use crate::config::{Config, ShelfConfig, shelf_config};
 
 /// A kind of store: an entry of the list of stores.
@@ -152,6 +152,11 @@ pub trait ArchiveStore: Any + Send + Sync {
     /// Checks a shelf, and changes nothing. A server may serve the shelf meanwhile.
     fn check(&self, _: &ShelfPlace<'_>, _: CheckMeter<'_>) -> anyhow::Result<ArchiveCheck> {
         bail!("{}", self.refuses("check"))
+    }
+
+    /// Builds everything in a shelf anew that follows from its records.
+    fn rebuild(&self, _: &ShelfPlace<'_>, _: CheckMeter<'_>) -> anyhow::Result<ArchiveRebuild> {
+        bail!("{}", self.refuses("rebuild"))
     }
 
     /// Whether an error from opening a shelf means that the store is temporarily unreachable.

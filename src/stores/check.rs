@@ -1,8 +1,8 @@
-//! The result of a check of a shelf, for every store.
+//! The results of a check and of a rebuild of a shelf, for every store.
 
 use serde_json::{Map, Value};
 
-/// Shows the progress of a check: the finished steps, all steps, and a short text.
+/// Shows the progress of a check or of a rebuild: the finished steps, all steps, and a short text.
 pub type CheckMeter<'a> = &'a mut dyn FnMut(u64, u64, &str);
 
 /// The result of a check of a shelf.
@@ -21,5 +21,26 @@ pub struct ArchiveCheck {
     /// Messages that are printed also without faults.
     pub notes: Vec<String>,
     /// Advice for the faults.
+    pub advice: String,
+}
+
+/// The result of a rebuild of a shelf.
+#[derive(Clone, Debug, Default)]
+pub struct ArchiveRebuild {
+    /// The result as a sentence.
+    pub summary: String,
+    /// The result for programs, by name.
+    pub fields: Map<String, Value>,
+    /// The number of repaired faults of each sort, if the store has sorts of faults.
+    pub repaired: Vec<(&'static str, u64)>,
+    /// The number of all faults that remain.
+    pub left: u64,
+    /// The number of faults of each sort that remain.
+    pub sorts: Vec<(&'static str, u64)>,
+    /// Descriptions of the first faults that remain.
+    pub listed: Vec<String>,
+    /// Messages that are printed also if no faults remain.
+    pub notes: Vec<String>,
+    /// Advice for the faults that remain.
     pub advice: String,
 }

@@ -15,7 +15,7 @@ pub use archive::{
     ArchiveStore, ServedShelf, ServedStore, ShelfOpener, ShelfPlace, StoreFacts, StoreLock,
     StoreSetup,
 };
-pub use check::{ArchiveCheck, CheckMeter};
+pub use check::{ArchiveCheck, ArchiveRebuild, CheckMeter};
 pub(crate) use held::ArchiveHeld;
 pub use list::STORES;
 pub(crate) use list::{address_forms, archive_in, distant_archive, named_archive, open_these};

@@ -13,13 +13,14 @@ use hark_store_embedded::{DirectoryLock, DiskReserve, LockError, permissions};
 use super::check::check;
 use super::full::disk_is_full;
 use super::making::{Making, RESTORE, SALVAGE};
+use super::rebuild::rebuild;
 use super::served;
 use super::shelf::FileShelf;
 use crate::config::setups;
 use crate::owner;
 use crate::stores::{
-    ArchiveCheck, ArchiveHeld, ArchiveStore, CheckMeter, ServedStore, ShelfPlace, StoreFacts,
-    StoreLock,
+    ArchiveCheck, ArchiveHeld, ArchiveRebuild, ArchiveStore, CheckMeter, ServedStore, ShelfPlace,
+    StoreFacts, StoreLock,
 };
 
 /// An archive in the files of a directory.
@@ -149,6 +150,15 @@ impl ArchiveStore for FileArchive {
     fn check(&self, shelf: &ShelfPlace<'_>, steps: CheckMeter<'_>) -> anyhow::Result<ArchiveCheck> {
         self.must_exist(shelf)?;
         check(&self.shelf(*shelf), steps)
+    }
+
+    fn rebuild(
+        &self,
+        shelf: &ShelfPlace<'_>,
+        steps: CheckMeter<'_>,
+    ) -> anyhow::Result<ArchiveRebuild> {
+        self.must_exist(shelf)?;
+        rebuild(&self.shelf(*shelf), self.directory_lock()?, steps)
     }
 
     fn serve(self: Arc<Self>, takeover: Option<&[&str]>) -> anyhow::Result<ServedStore> {

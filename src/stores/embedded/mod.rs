@@ -6,6 +6,7 @@ mod check;
 mod full;
 mod lock;
 mod making;
+mod rebuild;
 mod served;
 mod shelf;
 

@@ -8,9 +8,10 @@ use hark_server::StoreLocation;
 use hark_store_postgres::{DatabaseOpenError, PostgresOptions, PostgresStore, shown};
 
 use super::check::check;
+use super::rebuild::rebuild;
 use crate::stores::{
-    ArchiveCheck, ArchiveStore, CheckMeter, ServedShelf, ServedStore, ShelfPlace, StoreAddress,
-    StoreFacts,
+    ArchiveCheck, ArchiveRebuild, ArchiveStore, CheckMeter, ServedShelf, ServedStore, ShelfPlace,
+    StoreAddress, StoreFacts,
 };
 
 /// Advice in errors about a database that could not be reached.
@@ -113,15 +114,9 @@ impl ArchiveStore for DatabaseArchive {
                     of every node)"
                 .into();
         }
-        let advice = if command == "rebuild" {
-            ". `hark check` compares all tables with the records, and `hark copy` to a new database \
-             makes all tables again"
-        } else {
-            ""
-        };
         format!(
             "`hark {command}` is for archives in files; this one is in a database, which maintains \
-             its files itself{advice}"
+             its files itself"
         )
     }
 
@@ -140,6 +135,14 @@ impl ArchiveStore for DatabaseArchive {
                  {LOOK_AT_DATABASE}"
             )
         })
+    }
+
+    fn rebuild(
+        &self,
+        shelf: &ShelfPlace<'_>,
+        steps: CheckMeter<'_>,
+    ) -> anyhow::Result<ArchiveRebuild> {
+        rebuild(&self.url, shelf, &Self::options(shelf), steps)
     }
 
     fn serve(self: Arc<Self>, takeover: Option<&[&str]>) -> anyhow::Result<ServedStore> {

@@ -3,6 +3,7 @@
 mod address;
 mod archive;
 mod check;
+mod rebuild;
 
 use std::sync::Arc;
 
