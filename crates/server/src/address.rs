@@ -60,9 +60,8 @@ impl Proxies {
         ranges::contain(&self.trusted, ip)
     }
 
-    /// Returns the client behind a trusted proxy. Of the hops in the header, this is the last one
-    /// that is not a trusted proxy, because earlier hops may be forged. `None` if the header names
-    /// no address.
+    /// Returns the client behind a trusted proxy: the last hop in the header that is not a trusted
+    /// proxy. Earlier hops may be forged. `None` if the header names no address.
     pub(crate) fn client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let lists: Vec<&str> =
             headers.get_all(&self.header).iter().filter_map(|list| list.to_str().ok()).collect();

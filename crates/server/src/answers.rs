@@ -1,9 +1,9 @@
-//! Bounds the bytes of answers that clients have not read yet: the total of all doors that answer
-//! with whole pages, and the sum of each address over these doors. An answer above the bounds is
-//! refused, so a client that does not read delays only itself.
+//! Bounds the bytes of answers that clients have not read yet, in total and per address. The bounds
+//! cover all doors that answer with whole pages. An answer above the bounds is refused, so a client
+//! that does not read delays only itself.
 //!
-//! Messages to WebSockets are counted apart, with the outboxes: a page to a WebSocket waits instead
-//! of being refused, and live messages cannot wait. Both sums have the same bounds,
+//! Messages to WebSockets are counted separately, in the outboxes: a page to a WebSocket waits
+//! instead of being refused, and live messages cannot wait. Both counts have the same bounds,
 //! `outboxes_bytes_max` and `outboxes_per_address_bytes_max`.
 
 use axum::body::Bytes;
@@ -12,8 +12,7 @@ use crate::permits::{Share, Shares};
 use crate::rate::RateSource;
 use crate::settings::SharedSettings;
 
-/// Number of bytes that the doors may use even if the settings allow less. A page of the longest
-/// kind fits.
+/// Minimum of the total bound, even if the setting is lower. The longest page fits.
 const BYTES_MIN: usize = 8 << 20;
 
 /// Permits, in bytes, for answers in transmission. Cheap to clone.
@@ -36,26 +35,27 @@ pub(crate) struct PermittedBytes {
 }
 
 impl Answers {
-    /// The answers of a server with these settings. None waits yet.
+    /// Creates the permits of a server with these settings. No permit is in use yet.
     pub(crate) fn new(settings: SharedSettings) -> Self {
-        // Each reservation puts the bounds of its time in force.
+        // Each reservation first sets the bounds from the settings.
         Self { shares: Shares::new(0, 0), settings }
     }
 
-    /// Takes the permit for an answer of `bytes` bytes. `None` above the bounds.
+    /// Acquires the permit for an answer of `bytes` bytes. Returns `None` if a bound would be
+    /// exceeded.
     pub(crate) fn reserve(&self, of: RateSource, bytes: usize) -> Option<Share<RateSource>> {
         self.apply_bounds();
         self.shares.acquire(of, bytes)
     }
 
-    /// Takes the permit for an answer to a source that stands for many clients. The bound of an
+    /// Acquires the permit for an answer to a source that stands for many clients. The bound per
     /// address does not apply.
     pub(crate) fn reserve_any(&self, of: RateSource, bytes: usize) -> Option<Share<RateSource>> {
         self.apply_bounds();
         self.shares.acquire_any(of, bytes)
     }
 
-    /// Puts the settings in force, which can change while the server runs.
+    /// Sets the bounds from the settings, which can change while the server runs.
     fn apply_bounds(&self) {
         let settings = self.settings.load();
         let limits = &settings.limits;
@@ -65,7 +65,7 @@ impl Answers {
 }
 
 impl PermittedBytes {
-    /// Bytes for the body of an HTTP answer.
+    /// Returns the body of an HTTP answer. The body holds the permit `room` until it is sent.
     pub(crate) fn body(bytes: Vec<u8>, room: Share<RateSource>) -> Bytes {
         Bytes::from_owner(Self { bytes, _room: room })
     }

@@ -1,4 +1,4 @@
-//! Bounds the memory that the server uses for clients: the total, and the sum of each address.
+//! Bounds the memory that the server uses for clients, in total and per address.
 //!
 //! The memory of one connection has its own bounds. A budget bounds the sum over many connections.
 
@@ -12,7 +12,7 @@ use crate::address::ClientAddress;
 /// One address may hold at most the budget divided by this number.
 const OF_ADDRESS: usize = 4;
 
-/// The bytes in use: the total, and the sum of each address.
+/// The bytes in use, in total and per address.
 #[derive(Debug, Default)]
 pub(crate) struct Budget(Mutex<BudgetUse>);
 
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!((shares[0].bytes(), budget.bytes()), (0, 0));
         shares[..4].iter_mut().for_each(|share| assert!(share.resize(25, 100)));
         assert!(!shares[4].resize(1, 100), "there is nothing left");
-        assert!(shares[0].resize(20, 10), "to hold less is always possible");
+        assert!(shares[0].resize(20, 10), "shrinking is always possible");
         assert!(shares[4].resize(5, 100));
         drop(shares);
         assert_eq!(budget.bytes(), 0);

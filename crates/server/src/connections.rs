@@ -15,12 +15,14 @@ use crate::stream::ClientStream;
 
 /// Number of extra connections for programs on this machine. All local programs share the loopback
 /// address and its bound of connections; above this bound, they still reach `/healthz` and
-/// `/metrics` by the extra connections. An extra connection never becomes a WebSocket.
+/// `/metrics` through the extra connections. An extra connection never becomes a WebSocket.
 ///
-/// As many connections again are for operators alone: see [`Connections::enter_for_operators`].
+/// The same number of further connections is for operators alone: see
+/// [`Connections::enter_for_operators`].
 const NEAR_BEYOND: usize = 8;
 
-/// Maximum number of ended connections from which the server still reads.
+/// Maximum number of ended connections that the server still reads, so that their clients receive
+/// the reason for the end.
 const LINGERING_MAX: usize = 256;
 
 /// The connections of a door.
@@ -70,7 +72,7 @@ impl Connections {
     }
 
     /// Admits a connection, or returns the reason for refusal. At most `max` connections are open
-    /// in all, and at most `of_address_max` of one address.
+    /// in total, and at most `of_address_max` from one address.
     pub(crate) fn enter(
         &self,
         peer: IpAddr,
@@ -86,9 +88,10 @@ impl Connections {
         within
     }
 
-    /// Admits a connection from this machine that was refused for `why`, for `/healthz` and
-    /// `/metrics` alone: health is answered while the door is full, and while the lists of
-    /// addresses leave this machine out. Returns `why` for other peers, and above a small bound.
+    /// Admits a connection from this machine that was refused for the reason `why`. The connection
+    /// serves only `/healthz` and `/metrics`, so health can be checked while the door is full, or
+    /// while the address lists exclude this machine. Returns `why` for other peers, and if the door
+    /// already has a few such connections.
     pub(crate) fn enter_for_operators(
         &self,
         peer: IpAddr,
@@ -120,8 +123,8 @@ impl Connections {
         Ok(ConnectionPermit { _among_all: among_all, of_address, is_beyond, refused: None })
     }
 
-    /// Takes a permit for a connection of a client's address. `None` if connections per address are
-    /// not bounded.
+    /// Acquires a permit for a connection of a client's address. `None` if connections per address
+    /// are not bounded.
     pub(crate) fn enter_as(
         &self,
         client: IpAddr,
@@ -146,13 +149,13 @@ impl Connections {
         self.clients.named(headers)
     }
 
-    /// Takes a permit to read from an ended connection until its client has received the reason for
-    /// the end.
+    /// Acquires a permit to read from an ended connection until its client has received the reason
+    /// for the end.
     pub(crate) fn acquire_reading_permit(&self) -> Option<Permit<()>> {
         self.lingering.acquire((), LINGERING_MAX)
     }
 
-    /// Returns a number that no other connection has.
+    /// Returns a new number for a connection.
     pub(crate) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }

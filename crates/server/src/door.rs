@@ -1,4 +1,4 @@
-//! A door: the endpoint at which the clients of one network connect. The relay's WebSocket, REST
+//! A door: the endpoint to which the clients of one network connect. The relay's WebSocket, REST
 //! interfaces and the connections of peers are doors, or parts of a door.
 
 use std::net::SocketAddr;
@@ -45,8 +45,8 @@ pub trait Door: Send + Sync {
     }
 
     /// Sends a record to this node's peers. After a takeover, only the new process has connections
-    /// to peers, but a client may still publish at the previous process, which passes the record
-    /// on.
+    /// to peers, but a client may still publish at the previous process, which passes the record to
+    /// the new process.
     fn forward(&self, record: &Record<'_>) {
         let _ = record;
     }
@@ -62,7 +62,7 @@ pub trait Door: Send + Sync {
         (Map::new(), Vec::new())
     }
 
-    /// The names under which the operator lets clients reach this server.
+    /// The configured host names under which clients reach this server.
     fn host_names(&self) -> Vec<String> {
         Vec::new()
     }
@@ -72,7 +72,7 @@ pub trait Door: Send + Sync {
         Vec::new()
     }
 
-    /// Called every ten seconds. Logs a burst of events as one line instead of one line per event.
+    /// Logs a burst of events as one line instead of one line per event. Called every ten seconds.
     fn log_bursts(&self) {}
 
     /// Serves until `stop` is signalled and every connection has ended.
@@ -130,7 +130,7 @@ pub struct Host<'a> {
     pub clients: Clients,
     /// Bounds the answers that clients of these doors have not read yet.
     pub(crate) answers: Answers,
-    /// Rate limits are off, for tests and benches.
+    /// Whether rate limits are disabled, for tests and benchmarks.
     pub unlimited: bool,
     /// The TLS of the relay. `None` if the relay does not speak TLS.
     pub(crate) tls: Option<Arc<TlsEndpoint>>,
@@ -159,8 +159,8 @@ impl Host<'_> {
         Ok((self.listener(vec![socket]), addr))
     }
 
-    /// Listens on the configured Unix sockets, and on all addresses to which the other configured
-    /// addresses resolve, each of them once.
+    /// Listens on the configured Unix sockets, and on every address to which the other configured
+    /// addresses resolve, once per address.
     pub async fn listen_on(
         &mut self,
         addresses: &[ListenAddress],

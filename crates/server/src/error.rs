@@ -10,21 +10,21 @@ pub enum ServeError {
     /// The server cannot listen on an address.
     #[error("cannot listen on {addr}: {cause}; choose another with {setting}")]
     Listen {
-        /// The address, and the configured name of the address.
+        /// The address, with its configured name.
         addr: String,
         /// The setting that names the address.
         setting: &'static str,
         /// The error of the operating system.
         cause: std::io::Error,
     },
-    /// The running server listens on all addresses of a port with other sockets.
+    /// The running server listens on all addresses of the port, but with different sockets.
     #[error(
         "cannot take over the port of {addr}: `[::]` alone and `[::]` beside `0.0.0.0` need different \
-         sockets, and the running server has the others. Listen on the addresses of the running \
-         server, or stop it and start this one without a takeover"
+         sockets, and the running server uses the other kind. Listen on the addresses of the \
+         running server, or stop it and start this one without a takeover"
     )]
     OtherSockets {
-        /// The address, and the configured name of the address.
+        /// The address, with its configured name.
         addr: String,
     },
     /// A configured name cannot be resolved.
@@ -56,13 +56,13 @@ pub enum ServeError {
         /// The error of the operating system.
         cause: std::io::Error,
     },
-    /// A network can not be served.
+    /// A network cannot be served.
     #[error(transparent)]
     Door(Box<dyn std::error::Error + Send + Sync>),
-    /// A thread can not be started.
+    /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
-    /// The system gives no random bytes.
+    /// The system provides no random bytes.
     #[error("cannot make a secret: {0}")]
     Random(getrandom::Error),
     /// The certificate cannot be used.

@@ -2,7 +2,7 @@
 //!
 //! A stranger's web page can make its own name resolve to an address of this machine or network
 //! (DNS rebinding). The browser then lets the page read the answers from that address. The `Host`
-//! header still has the stranger's name.
+//! header still contains the stranger's name.
 
 use axum::http::HeaderMap;
 use axum::http::header::HOST;

@@ -38,7 +38,7 @@ pub(crate) struct ConnectionTimeouts {
     /// How long a connection may take to send the head of its next request. This time also bounds
     /// how long a connection may be idle.
     pub(crate) head_timeout: Duration,
-    /// How long a connection may last. `None`: without a bound.
+    /// How long a connection may last. `None` means no bound.
     pub(crate) connection_max: Option<Duration>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn serve<F, A>(
                     let client = named.map(|named| named.0.into()).or(of_connection);
                     held(answer, |bytes| match client {
                         Some(client) => answers.reserve(RateSource::Address(client), bytes),
-                        // An unnamed client may stand for many clients.
+                        // A proxy that names no client may stand for many clients.
                         None => answers.reserve_any(RateSource::Connection(0), bytes),
                     })
                 }
@@ -115,7 +115,7 @@ async fn connection<F, A>(
         }
     };
     tokio::select! {
-        // An error concerns only the client.
+        // An error affects only this client.
         _ = &mut connection => return,
         () = over => return,
         () = stop.serving() => connection.as_mut().graceful_shutdown(),
@@ -147,7 +147,7 @@ struct PermitBody<R> {
     room: Arc<R>,
 }
 
-/// A piece of such a body.
+/// A piece of a [`PermitBody`].
 struct PermitChunk<R> {
     bytes: Bytes,
     _room: Arc<R>,

@@ -8,8 +8,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 /// Maximum time to send the answer, and to wait until the client closes the connection.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
-/// Sends an answer without reading the request, and closes the connection. `headers` are whole
-/// lines.
+/// Sends an answer without reading the request, and closes the connection. `headers` consists of
+/// complete header lines.
 pub(crate) async fn send_last_answer(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     status: StatusCode,
@@ -30,6 +30,6 @@ pub(crate) async fn send_last_answer(
         while stream.read(&mut rest).await? > 0 {}
         std::io::Result::Ok(())
     };
-    // A failure concerns only the client.
+    // A failure affects only this client.
     let _ = tokio::time::timeout(ANSWER_MAX, answering).await;
 }

@@ -2,7 +2,7 @@
 //! async code is in this crate; the archive is not async.
 //!
 //! Suggested reading order: `server` (a server's life cycle), `shelf` (a network's part of the
-//! archive), `service` (the bounds and figures of every door), `door` (the traits that each network
+//! archive), `service` (the bounds and metrics of every door), `door` (the traits that each network
 //! implements), then a network's folder. Operators and programs on the same machine reach a running
 //! server through `admin`.
 
@@ -99,8 +99,8 @@ pub struct ServerConfig {
     pub spared: SparedClients,
     /// Questions slower than this are logged. Can change while the server runs.
     pub slow_question: Option<Duration>,
-    /// Time without progress after which `/healthz` reports a mirror. Can change while the server
-    /// runs.
+    /// Time without progress after which `/healthz` reports that the mirror is stuck. Can change
+    /// while the server runs.
     pub mirror_stuck_after: Option<Duration>,
     /// Disables the rate limits and the bound on connections per address, for tests and benchmarks.
     pub unlimited: bool,

@@ -13,14 +13,14 @@ pub struct Limits {
     /// Maximum number of connections at a time. One more connection is answered with HTTP status
     /// 503 and closed.
     pub connections_max: usize,
-    /// Maximum number of connections of one address (of IPv6, of its first 64 bits) at a time. One
-    /// more connection is answered with HTTP status 429 and closed.
+    /// Maximum number of connections from one address at a time. An IPv6 address counts by its
+    /// first 64 bits. One more connection is answered with HTTP status 429 and closed.
     pub connections_per_address_max: usize,
     /// How long a connection may take for its TLS handshake, and then to send its HTTP request
     /// head. After that, the connection is closed.
     pub handshake_timeout_ms: u64,
     /// Maximum size of one message from a client, in bytes. A longer message closes the connection
-    /// with code 1009. A question may have a bound of its own.
+    /// with code 1009. The bound of a question may be lower.
     pub message_bytes_max: usize,
     /// Silence after which the server pings.
     pub ping_after_s: u64,
@@ -32,13 +32,14 @@ pub struct Limits {
     /// Maximum number of subscriptions of one connection. One more REQ is answered with CLOSED
     /// `blocked:`.
     pub subscriptions_max: usize,
-    /// Total bytes of the REQs of one connection's subscriptions. The memory of a subscription
-    /// grows with the length of its REQ. A REQ above the bound is answered with CLOSED `blocked:`.
+    /// Maximum total size, in bytes, of the REQs of one connection's subscriptions. The memory of a
+    /// subscription grows with the length of its REQ. A REQ above the bound is answered with CLOSED
+    /// `blocked:`.
     pub subscription_bytes_max: usize,
-    /// Maximum number of bytes of memory that the REQs, COUNTs and comparison messages of all
-    /// connections take, from their arrival to their end, estimated from their length and their
-    /// filters. One address may use a quarter of the bound. Above the bound, these messages are
-    /// answered with CLOSED or NEG-ERR `rate-limited:`.
+    /// Maximum memory, in bytes, of the REQs, COUNTs and comparison messages of all connections,
+    /// from their arrival to their end. The memory is estimated from the length of the messages and
+    /// from their filters. One address may use a quarter of the bound. Above the bound, these
+    /// messages are answered with CLOSED or NEG-ERR `rate-limited:`.
     pub questions_bytes_max: usize,
     /// Maximum number of characters of a subscription's name. A longer name is answered with CLOSED
     /// or NOTICE `invalid:`.
@@ -52,14 +53,14 @@ pub struct Limits {
     /// Maximum number of events of a comparison. Above the bound, NEG-OPEN is answered with NEG-ERR
     /// `blocked:`, which names the bound.
     pub negentropy_events_max: usize,
-    /// Maximum memory of the comparisons of one connection, in bytes, about 40 for each event.
+    /// Maximum memory of the comparisons of one connection, in bytes (about 40 bytes per event).
     /// Above the bound, NEG-OPEN is answered with NEG-ERR `blocked:`.
     pub negentropy_connection_bytes_max: usize,
-    /// Maximum memory of the comparisons of all connections in bytes. One address may use a quarter
-    /// of the bound. Above the bound, NEG-OPEN is answered with NEG-ERR `rate-limited:`.
+    /// Maximum memory of the comparisons of all connections, in bytes. One address may use a
+    /// quarter of the bound. Above the bound, NEG-OPEN is answered with NEG-ERR `rate-limited:`.
     pub negentropy_bytes_max: usize,
-    /// Maximum size in bytes of a NEG-MSG that the server sends, or less while less memory is free
-    /// for questions. The rest is sent in the next message.
+    /// Maximum size, in bytes, of a NEG-MSG that the server sends. The message is shorter if less
+    /// memory is free for questions. The rest is sent in the next message.
     pub negentropy_message_bytes_max: usize,
     /// How long a client may take to continue a comparison. After that, the comparison is ended
     /// with NEG-ERR `closed:`.
@@ -82,15 +83,15 @@ pub struct Limits {
     pub slice_rows: u64,
     /// Maximum number of REQs, COUNTs and comparison messages of one connection that are being
     /// answered or wait for an answer. Above the bound, nothing more is read from the connection
-    /// until one of them is done.
+    /// until one of these messages is answered.
     pub searches_per_connection_max: usize,
 
     /// Maximum number of events of one connection that have no OK yet. Above the bound, nothing
-    /// more is read from the connection until one has an OK.
+    /// more is read from the connection until one of these events has an OK.
     pub events_per_connection_max: usize,
     /// Maximum total size in bytes of all events that have no OK yet, over all connections. Above
-    /// the bound, connections that publish are not read from until there is space, first come,
-    /// first served.
+    /// the bound, the server reads nothing from connections that publish until there is space; they
+    /// then continue in the order of their arrival.
     pub intake_bytes_max: usize,
 
     /// Maximum total size in bytes of all messages of more than 1 KiB that are incomplete or wait
@@ -106,13 +107,13 @@ pub struct Limits {
     /// Maximum number of unread bytes of all clients of one address. Above the bound, a search
     /// waits while its client has unread bytes, an HTTP request gets status 503, and a live event
     /// closes the connection if the connection has more than its share of the bound. The pages of
-    /// other doors count apart, with the same bound.
+    /// other doors are counted separately, with the same bound.
     pub outboxes_per_address_bytes_max: usize,
     /// Maximum number of unread bytes of all clients. Above half of the bound, a search waits while
     /// its client has unread bytes. Above the bound, every search waits, an HTTP request gets
     /// status 503, and a live event closes the connection if the connection has more than its share
-    /// of the bound. The pages of other doors count apart, with the same bound, and are refused
-    /// above the bound.
+    /// of the bound. The pages of other doors are counted separately, with the same bound, and are
+    /// refused above the bound.
     pub outboxes_bytes_max: usize,
     /// Maximum number of bytes of live messages that one subscription holds back until its stored
     /// messages are sent. Above the bound, the connection is too slow and is closed.
@@ -270,7 +271,8 @@ mod tests {
         let faults = wide.faults();
         assert!(faults[0].contains("above `limit_max`"), "{faults:?}");
         assert!(faults[1].contains("above `idle_timeout_s`"), "{faults:?}");
-        // A shorter message bounds its event as well.
+        // An event is also bounded by the size of a message, so this bound of messages may be below
+        // the bound of events.
         let short = Limits { message_bytes_max: 1 << 17, ..Limits::default() };
         assert_eq!(short.faults(), [""; 0]);
     }

@@ -1,4 +1,4 @@
-//! The addresses on which an operator lets a door listen.
+//! The configured addresses on which a door listens.
 
 use std::fmt;
 use std::io;
@@ -20,7 +20,7 @@ pub enum ListenAddress {
 /// The prefix of a Unix socket's address.
 const UNIX: &str = "unix:";
 
-/// A text that is no address to listen on.
+/// The error for a text that is not an address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be {}", ListenAddress::EXAMPLES)]
 pub struct ListenAddressFault;
@@ -30,7 +30,7 @@ impl ListenAddress {
     /// message.
     pub const OF_DOOR_MAX: usize = 8;
 
-    /// Examples, for messages.
+    /// Examples of addresses, for messages.
     pub const EXAMPLES: &str = "an address and port like 127.0.0.1:7777, [::]:7777 or \
          relay.example:7777, or a socket like unix:/run/hark/relay.sock";
 
@@ -106,7 +106,7 @@ impl fmt::Display for ListenAddress {
 }
 
 /// Whether a text has the form of a host name. The last label of a name has a letter, so that an
-/// incomplete IPv4 address is no name.
+/// incomplete IPv4 address is not a name.
 fn is_name(text: &str) -> bool {
     let is_label = |label: &str| {
         !label.is_empty()

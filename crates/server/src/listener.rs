@@ -65,7 +65,7 @@ impl RareLine {
 
 /// The listening sockets of a door, and the connections that they accept.
 pub struct Listener {
-    /// Empty once the sockets are served.
+    /// The sockets, until they are served.
     sockets: Mutex<Vec<BoundSocket>>,
     addresses: Vec<ListenAddress>,
     connections: Arc<Connections>,
@@ -75,7 +75,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Makes a listener of these sockets, whose connections have common bounds.
+    /// Creates a listener for these sockets, whose connections share their bounds.
     pub(crate) fn new(
         sockets: Vec<BoundSocket>,
         connections: Connections,
@@ -96,7 +96,8 @@ impl Listener {
         self.tls.is_some()
     }
 
-    /// The URLs at which clients reach the sockets. `scheme` is that without TLS: `ws` or `http`.
+    /// The URLs at which clients reach the sockets. `scheme` is the scheme without TLS: `ws` or
+    /// `http`.
     pub(crate) fn urls(&self, scheme: &'static str) -> impl Iterator<Item = String> {
         let scheme = format!("{scheme}{}", if self.speaks_tls() { "s" } else { "" });
         self.addresses.iter().map(move |address| address.url(&scheme))
@@ -207,8 +208,8 @@ pub(crate) async fn accept<T, F: Future<Output = ()> + Send + 'static>(
                 Ok(entered) => {
                     tokio::spawn(serve(accepted, peer, (entered, alive.clone())));
                 }
-                // A client would get the reason only after a handshake, whose work a refused client
-                // must not cause.
+                // A client would get the reason only after a TLS handshake. A refused client must
+                // not cause the work of a handshake.
                 Err(_) if accepted.tls.is_some() => {}
                 Err(why) => {
                     if let Ok(permit) = Arc::clone(&turning_away).try_acquire_owned() {

@@ -28,7 +28,8 @@ mod tests {
 
     #[test]
     fn a_thread_that_reads_nothing_does_not_wait() {
-        // The kernel may have taken pages of the program itself, so one call may find a fault.
+        // The kernel may have evicted pages of the program itself, so a single call may detect a
+        // fault.
         let has_read_nothing = (0..1_000).any(|_| !has_waited_for_disk());
         assert!(has_read_nothing || major_faults().is_none());
     }

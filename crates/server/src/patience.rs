@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A stream that fails a write after `max` without progress. Every written byte restarts the time.
+/// A stream whose write fails if it makes no progress for the time `max`. Every written byte
+/// restarts the time.
 pub(crate) struct TimedStream<S> {
     stream: S,
     max: Duration,

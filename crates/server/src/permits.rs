@@ -24,7 +24,7 @@ impl<K> Default for Permits<K> {
 }
 
 impl<K: Copy + Eq + Hash> Permits<K> {
-    /// Takes a permit, if `of` holds fewer than `max`.
+    /// Acquires a permit for the key `of`, if this key holds fewer than `max` permits.
     pub(crate) fn acquire(&self, of: K, max: usize) -> Option<Permit<K>> {
         let mut open = self.0.lock();
         let count = open.get(&of).copied().unwrap_or(0);
@@ -84,7 +84,7 @@ impl<K> Clone for Shares<K> {
 }
 
 impl<K: Copy + Eq + Hash> Shares<K> {
-    /// Allows `max` units in all, and `of_key_max` units for each key.
+    /// Allows `max` units in total, and `of_key_max` units for each key.
     pub(crate) fn new(max: usize, of_key_max: usize) -> Self {
         let by_key = HashMap::new();
         Self(Arc::new(Mutex::new(SharesHeld { max, of_key_max, held: 0, by_key })))

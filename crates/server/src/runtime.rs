@@ -17,7 +17,7 @@ impl DoorRuntime {
         Ok(Self(Some(runtime)))
     }
 
-    /// Runs `work` and returns its result. `None` if it panics.
+    /// Runs `work` and returns its result. `None` if `work` panics.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,

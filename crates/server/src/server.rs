@@ -40,8 +40,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Message to the operator of a server without a control socket.
 const NO_CONTROL: &str = "No command reaches this server: `hark import`, `delete`, `compact`, \
-    `reload`, `stats` and a takeover need that socket. File systems such as exFAT have no sockets; a \
-    data directory on another one has";
+    `reload`, `stats` and a takeover need that socket. File systems such as exFAT have no sockets; \
+    move the data directory to another file system";
 
 /// A server with its sockets open and its threads running.
 pub struct Server {
@@ -127,7 +127,7 @@ impl Server {
                 networks.iter().map(|network| network.shelf.movable()).collect();
             let movable = config.lock.zip(shelves);
             let giving = movable.clone().map(|(lock, shelves)| -> std::io::Result<_> {
-                // Another process requests the sockets in this order.
+                // A process that takes over requests the sockets in this order.
                 let mut listeners = Vec::new();
                 if let Some(listener) = operators.listener() {
                     listeners.extend(listener.sockets()?);
@@ -210,7 +210,7 @@ impl Server {
         }
     }
 
-    /// Serves until `shutdown`, then drains.
+    /// Serves until `shutdown` completes, then finishes the work in progress.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self {
             networks, settings, control, role, operators, keepers, desk, tls, phase, ..
@@ -248,7 +248,7 @@ impl Server {
             tokio::select! {
                 () = &mut shutdown => {}
                 () = tokio::time::sleep(over) => {
-                    tracing::info!("takeover_drain_s is over; connections that are left end now");
+                    tracing::info!("takeover_drain_s has passed; open connections are closed");
                 }
                 reason = async {
                     role.wait_for(|role| matches!(role, Role::Lost(_))).await.map(|role| role.clone())
@@ -277,8 +277,8 @@ impl Server {
                 network.shelf.writer().close();
             }
         };
-        // The doors close on a separate thread, because the runtime would wait without limit for
-        // one of its own threads.
+        // The doors close on a separate thread, because the runtime would wait for one of its own
+        // threads without a time limit.
         let (stopped, all_stopped) = oneshot::channel();
         let stop = move || {
             stop();
@@ -290,7 +290,7 @@ impl Server {
             .spawn(stop)
             .map_err(ServeError::Thread)?;
         if tokio::time::timeout(drain, all_stopped).await.is_err() {
-            tracing::warn!("some work did not end in time; it is dropped, and had got no answer");
+            tracing::warn!("some work did not end in time; it is dropped without an answer");
         }
         match lost {
             Some(Role::Lost(reason)) => Err(ServeError::Lost(reason)),
@@ -358,7 +358,7 @@ async fn become_writer(
         shelf.store.pause_maintenance(false);
     }
     if let Err(error) = lock.sign() {
-        tracing::warn!(%error, "LOCK does not name this process");
+        tracing::warn!(%error, "this process could not write its id to LOCK");
     }
     for (shelf, state) in states {
         if let Some(network) = networks.iter().find(|network| network.shelf.name() == shelf) {
@@ -366,7 +366,7 @@ async fn become_writer(
         }
     }
     if let Err(error) = control.publish() {
-        tracing::error!(%error, "control.sock is not there: commands do not find this server");
+        tracing::error!(%error, "control.sock is missing: commands cannot reach this server");
     }
     if let Err(error) = control.serve_follower(before, followed) {
         tracing::error!(%error, "the old server cannot follow, and closes its connections");

@@ -21,7 +21,8 @@ pub struct Settings {
     pub spared: Arc<SparedClients>,
     /// Questions slower than this are logged. `None` disables the log.
     pub slow_question: Option<Duration>,
-    /// Time without progress after which `/healthz` reports a mirror. `None` disables the report.
+    /// Time without progress after which `/healthz` reports that the mirror is stuck. `None`
+    /// disables the report.
     pub mirror_stuck_after: Option<Duration>,
 }
 

@@ -54,7 +54,7 @@ impl WantedSocket {
         }
     }
 
-    /// The port of an address that stands for all addresses.
+    /// The port, if the address stands for all addresses.
     fn every_address_port(&self) -> Option<u16> {
         match self {
             Self::Ip { addr, .. } if addr.ip().is_unspecified() => Some(addr.port()),

@@ -33,7 +33,7 @@ pub(crate) struct AcceptedStream {
 }
 
 impl AcceptedStream {
-    /// The server's IP address of the connection. `None` for a Unix socket.
+    /// The server's IP address on the connection. `None` for a Unix socket.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         match &self.stream {
             ClientStream::Tcp(stream) => stream.local_addr().ok(),

@@ -1,8 +1,8 @@
 //! Unix sockets on which a door listens, for proxies on the same machine.
 //!
 //! A socket has a file, by which other processes find the socket. The file outlives a process that
-//! is killed, so a start replaces a file whose socket has no process. No function here follows a
-//! symbolic link in the last component of a path.
+//! is killed, so a starting server replaces a file whose socket has no process. No function here
+//! follows a symbolic link in the last component of a path.
 
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -31,7 +31,7 @@ pub(crate) struct SocketFile {
 }
 
 impl SocketFile {
-    /// Finds the file of a socket. Fails if there is no file or another kind of file.
+    /// Finds the file of a socket. Fails if the file is missing, or is not a socket.
     pub(crate) fn find(path: &Path) -> io::Result<Self> {
         let found = rustix::fs::lstat(path)?;
         if !is_socket(&found) {

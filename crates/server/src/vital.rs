@@ -15,7 +15,7 @@ pub fn vital<T: 'static>(
 }
 
 /// Work of all types becomes one type of task, so that the runtime's code for tasks is compiled
-/// once for each type of result.
+/// only once per type of result.
 fn guarded<T: 'static>(
     name: &'static str,
     mut work: Pin<Box<dyn Future<Output = T> + Send>>,

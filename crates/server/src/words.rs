@@ -2,7 +2,7 @@
 
 use time::OffsetDateTime;
 
-/// 1234567 as `1,234,567`.
+/// Formats a number with separators: 1234567 as `1,234,567`.
 pub fn number(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -15,7 +15,7 @@ pub fn number(value: u64) -> String {
     out
 }
 
-/// 1536 as `1.5 KiB`.
+/// Formats a size in binary units: 1536 as `1.5 KiB`.
 pub fn bytes(value: u64) -> String {
     if value < 1024 {
         return format!("{value} B");
@@ -40,7 +40,7 @@ pub fn size_set(value: u64) -> String {
     fits.map_or_else(|| bytes(value), |(name, unit)| format!("{} {name}", number(value / unit)))
 }
 
-/// 5400 seconds as `90 minutes`: the largest unit that leaves no remainder.
+/// Formats a duration in the largest unit that leaves no remainder: 5400 seconds as `90 minutes`.
 pub fn age(seconds: u64) -> String {
     let units = [("year", 365 * 86_400), ("day", 86_400), ("hour", 3_600), ("minute", 60)];
     let fits =
@@ -50,12 +50,13 @@ pub fn age(seconds: u64) -> String {
     self::count(count, unit)
 }
 
-/// 1 and `log` as `1 log`, 1234 and `log` as `1,234 logs`. `noun` gets an s unless the value is 1.
+/// Formats a number and its noun: 1 and `log` as `1 log`, 1234 and `log` as `1,234 logs`. `noun`
+/// gets an s unless the value is 1.
 pub fn count(value: u64, noun: &str) -> String {
     format!("{} {noun}{}", number(value), if value == 1 { "" } else { "s" })
 }
 
-/// Seconds since 1970 as a date and a time (UTC), `2024-02-29 12:30:00`.
+/// Formats seconds since 1970 as a date and a time (UTC), such as `2024-02-29 12:30:00`.
 pub fn moment(seconds: u64) -> String {
     let time =
         i64::try_from(seconds).ok().and_then(|at| OffsetDateTime::from_unix_timestamp(at).ok());
@@ -68,7 +69,7 @@ pub fn moment(seconds: u64) -> String {
     )
 }
 
-/// Seconds since 1970 as a date (UTC), `2024-02-29`.
+/// Formats seconds since 1970 as a date (UTC), such as `2024-02-29`.
 pub fn date(seconds: u64) -> String {
     let time =
         i64::try_from(seconds).ok().and_then(|at| OffsetDateTime::from_unix_timestamp(at).ok());

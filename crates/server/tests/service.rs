@@ -1,4 +1,4 @@
-//! Tests a door that implements only a protocol: bounds, rates, history, live records and figures
+//! Tests a door that implements only a protocol: bounds, rates, history, live records and metrics
 //! come from the service.
 
 use std::net::SocketAddr;

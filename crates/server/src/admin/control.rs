@@ -22,8 +22,8 @@ use super::socket;
 pub use super::control_error::ControlError;
 pub use super::subscribed::{FedRecord, RecordStream};
 
-/// Maximum number of records that a client has sent and that have no answer yet. Their answers fit
-/// into the socket's buffer, so client and server cannot block each other.
+/// Maximum number of records that a client has sent but the server has not answered. Their answers
+/// fit into the socket's buffer, so client and server cannot block each other.
 const WINDOW: usize = 512;
 /// Maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -92,7 +92,7 @@ impl ControlClient {
         Ok(answers)
     }
 
-    /// Deletes the records with these ids. Returns how many were stored.
+    /// Deletes the records with these ids. Returns how many of these records existed.
     pub fn erase(&mut self, ids: &[Id]) -> Result<u64, ControlError> {
         let mut erased = 0;
         for ids in ids.chunks(IDS_MAX) {
@@ -112,7 +112,7 @@ impl ControlClient {
     /// [`hark_archive::store::StoreStats`].
     pub fn stats(&mut self) -> Result<Value, ControlError> {
         let answer = self.ask(STATS, b"", &mut |_| {})?;
-        serde_json::from_str(&answer).map_err(|_| broken("stats that are no JSON"))
+        serde_json::from_str(&answer).map_err(|_| broken("stats that are not JSON"))
     }
 
     /// Makes the server reload its configuration. Returns a description of the changes. Fails with
@@ -144,7 +144,7 @@ impl ControlClient {
                 PROGRESS => progress(&self.frame.text()),
                 TEXT => return Ok(self.frame.text().into_owned()),
                 FAILED => return Err(ControlError::Refused(self.frame.text().into_owned())),
-                _ => return Err(broken("an answer to something else")),
+                _ => return Err(broken("an answer of an unexpected type")),
             }
         }
     }
@@ -156,7 +156,7 @@ impl ControlClient {
                 .map(Ok)
                 .ok_or_else(|| broken("an outcome of an unknown form")),
             FAILED => Ok(Err(WriteRefusal(self.frame.text().into_owned()))),
-            _ => Err(broken("an answer to something else")),
+            _ => Err(broken("an answer of an unexpected type")),
         }
     }
 
@@ -164,7 +164,7 @@ impl ControlClient {
         if self.frame.read(&mut self.from, ANSWER_BYTES_MAX)? {
             return Ok(());
         }
-        Err(broken("the end, before an answer"))
+        Err(broken("no answer before the end of the connection"))
     }
 }
 

@@ -12,11 +12,11 @@ pub enum ControlError {
     #[error("the server refused: {0}")]
     Refused(String),
     /// The connection broke.
-    #[error("the server's control socket broke: {0}; look at its log")]
+    #[error("the server's control socket broke: {0}; see the server's log")]
     Broken(#[from] io::Error),
 }
 
 /// Returns the error for an answer that breaks the protocol.
 pub(super) fn broken(came: &str) -> ControlError {
-    io::Error::new(io::ErrorKind::InvalidData, format!("there came {came}")).into()
+    io::Error::new(io::ErrorKind::InvalidData, format!("the server sent {came}")).into()
 }

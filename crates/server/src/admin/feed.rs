@@ -32,8 +32,8 @@ impl FeedWriter {
         Self::following(stream, Vec::new())
     }
 
-    /// Creates the outgoing side to a process that follows these shelves, each from its position
-    /// on.
+    /// Creates the outgoing side of a connection to a process that follows these shelves, each from
+    /// the given position.
     pub(super) fn following(
         stream: UnixStream,
         followed: Vec<(MovableShelf, LogPosition)>,
@@ -125,8 +125,8 @@ pub(super) struct ShelfFeed {
 
 fn run(queued: &Receiver<FeedItem>, waiting: &FeedBacklog, outbox: &FeedWriter) {
     while let Ok(record) = queued.recv() {
-        // The flag is reset before the ends of the shelves are read, so that growth after the
-        // reading is queued again.
+        // The flag is reset before the ends of the shelves are read, so that any later growth
+        // queues another report.
         waiting.grown.store(false, Ordering::SeqCst);
         // If the connection is broken, the thread that reads from it notices.
         let _ = outbox.feed(record.as_ref());

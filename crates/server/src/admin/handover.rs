@@ -215,7 +215,7 @@ impl TakeoverSource {
         }
         match released.iter().try_for_each(|moved| moved.store.resume()) {
             Ok(()) => TakeoverOutcome::Kept(reason),
-            Err(why) => TakeoverOutcome::Lost(format!("{reason}; and a shelf cannot go on: {why}")),
+            Err(why) => TakeoverOutcome::Lost(format!("{reason}; a shelf cannot resume: {why}")),
         }
     }
 
@@ -238,7 +238,7 @@ impl TakeoverSource {
     /// Follows the new process until one of the two processes ends.
     fn follow(&self, from: &mut BufReader<UnixStream>, successors: &[Arc<Successor>]) {
         tracing::info!(
-            "another process has taken over; this one serves its connections to their end"
+            "another process has taken over; this process serves open connections until they end"
         );
         let failed = self.receive(from, successors).err();
         let reason = failed.map_or_else(|| "it is gone".into(), |error| error.to_string());
@@ -286,7 +286,7 @@ impl TakeoverSource {
     }
 }
 
-/// Why this process cannot be taken over by the process that asks.
+/// Why this process cannot be taken over by the requesting process.
 #[derive(Debug, thiserror::Error)]
 enum TakeoverMismatch {
     #[error("it takes over in another way; stop this server, then start the new one")]
@@ -311,12 +311,13 @@ enum SuccessorLost {
     Follow(#[from] HandoverError),
 }
 
-/// A takeover from the frame HANDED on, until the takeover succeeds or fails.
+/// The part of a takeover that begins with the frame HANDED and ends when the takeover succeeds or
+/// fails.
 struct TakeoverExchange<'a> {
     giving: &'a TakeoverSource,
     doors: &'a [OpenNetwork],
     from: &'a mut BufReader<UnixStream>,
-    /// The part of the next frame that has arrived.
+    /// The bytes of the next frame that have arrived so far.
     pieces: FrameReader,
     stream: &'a UnixStream,
     /// Whether this process is to end.

@@ -14,13 +14,13 @@ use crate::shelf::Shelf;
 /// Interval between two attempts to queue a job while the writer's queue is full.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// A change of the target of writes.
+/// A function that changes the target of writes.
 type TargetChange = Box<dyn FnOnce(&mut WriteTarget) + Send>;
 
 /// A writer that is held, or that refuses writes.
 pub(super) struct WriterHold {
     shelf: Arc<Shelf>,
-    /// Lets the writer's thread continue. `None` once the thread continues.
+    /// The channel that lets the writer's thread continue. `None` once the thread continues.
     held: Option<Sender<TargetChange>>,
     /// The writer's own commit function, kept here while writes are refused.
     refused: Arc<Mutex<Option<CommitFn>>>,
@@ -33,7 +33,7 @@ pub(super) struct WriterLate;
 
 impl WriterHold {
     /// Holds the writer between two batches. Writes wait until the writer is released. Fails if the
-    /// writer does not reach that point before `until`.
+    /// writer does not pause before `until`.
     pub(super) fn begin(shelf: &Arc<Shelf>, until: Instant) -> Result<Self, WriterLate> {
         let (held, decided) = channel::<TargetChange>();
         let (waits, waiting) = sync_channel(1);

@@ -103,8 +103,8 @@ impl OperatorsDoor {
         }
     }
 
-    /// Serves the operators' own address until the server shuts down. Returns at once without such
-    /// an address.
+    /// Serves the operators' own address until the server shuts down. Returns at once if the
+    /// configuration has no such address.
     pub(crate) async fn serve(self, operators: Operators) {
         let Some(sockets) = self.listener.and_then(|(listener, _)| listener.take()) else { return };
         let bounds = ConnectionTimeouts {
@@ -117,7 +117,8 @@ impl OperatorsDoor {
         let connections = Connections::new(Clients::default(), false);
         let enter = |peer| connections.enter(peer, CONNECTIONS_MAX, CONNECTIONS_MAX);
         let answer = move |peer, request| operators.clone().answer(peer, request);
-        // No bound of the clients counts these answers: the connections are few, the answers short.
+        // The clients' bounds do not count these answers: there are few connections, and the
+        // answers are short.
         http::serve(sockets, stop, bounds, enter, answer, None).await;
     }
 }
@@ -144,8 +145,8 @@ impl Operators {
     }
 
     /// Returns status 200 while records are accepted, stored and mirrored, else 503 with all
-    /// reasons, a line each. Further lines list open decisions of the operator, and advice. With
-    /// several shelves, each line about a shelf begins with the shelf's name.
+    /// reasons, one per line. Further lines list decisions that the operator has to make, and
+    /// advice. With several shelves, each line about a shelf begins with the shelf's name.
     pub fn health(&self) -> Response {
         let mut lines = String::new();
         if self.stop.is_down() {
@@ -192,7 +193,7 @@ impl Operators {
             lines.push_str(shelf.name());
             lines.push_str(": ");
         }
-        // The words may contain line breaks, such as those of a database error.
+        // The text may contain line breaks, such as those of a database error.
         lines.extend(words.lines().flat_map(|line| [line.trim(), " "]));
         lines.truncate(lines.trim_end().len());
         lines.push('\n');
@@ -201,11 +202,11 @@ impl Operators {
     /// Returns the page for Prometheus, or status 403 for an address that may not read the page.
     pub async fn metrics(&self, peer: IpAddr, headers: &HeaderMap) -> Response {
         if !ranges::contain(&self.allow, peer) {
-            let text = "not for this address; server.metrics_allow names those that may read it\n";
+            let text = "not for this address; server.metrics_allow lists those that may read it\n";
             return (StatusCode::FORBIDDEN, text).into_response();
         }
-        // A proxy on this machine connects from an address of this machine, wherever the proxy's
-        // client is.
+        // A proxy on this machine connects from an address of this machine, even if the proxy's
+        // client is remote.
         if is_passed_on(headers) {
             let text = "not through a proxy; ask this server itself\n";
             return (StatusCode::FORBIDDEN, text).into_response();
@@ -233,7 +234,8 @@ impl Operators {
         match request.uri().path() {
             "/healthz" => self.health(),
             "/metrics" => self.metrics(peer, request.headers()).await,
-            _ => (StatusCode::NOT_FOUND, "here are /metrics and /healthz\n").into_response(),
+            _ => (StatusCode::NOT_FOUND, "this address serves /metrics and /healthz\n")
+                .into_response(),
         }
     }
 }

@@ -32,8 +32,8 @@ pub(crate) struct ReloadDesk {
     requests: mpsc::Sender<ReloadRequest>,
 }
 
-/// A request to reload the configuration. Dropping the request answers that a reload is not
-/// possible.
+/// A request to reload the configuration. Dropping the request sends the answer that a reload is
+/// not possible.
 pub struct ReloadRequest(SyncSender<Result<String, ReloadError>>);
 
 /// Why a configuration is not in force.
@@ -57,7 +57,7 @@ impl ReloadRequest {
 }
 
 impl ReloadDesk {
-    /// Creates a desk at the start of a server, and the receiver of its requests.
+    /// Creates the desk of a starting server, and the receiver of the desk's requests.
     pub(crate) fn new() -> (Arc<Self>, mpsc::Receiver<ReloadRequest>) {
         let (requests, asked) = mpsc::channel(WAITING_MAX);
         let now_s = Clock::System.now_s();
@@ -80,7 +80,7 @@ impl ReloadDesk {
         })
     }
 
-    /// Notes that a configuration was read. `refusal` is the reason if the configuration was
+    /// Records that a configuration was read. `refusal` is the reason if the configuration was
     /// refused.
     pub(crate) fn note(&self, refusal: Option<String>) {
         let mut last = self.last.lock();

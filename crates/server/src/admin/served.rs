@@ -183,8 +183,8 @@ fn accept(listener: &UnixListener, streams: &OpenStreams, connection: &ControlCo
             if let Err(error) = outbox.and_then(|outbox| connection.run(&ours, outbox, &[])) {
                 tracing::warn!(%error, "a control connection broke");
             }
-            // The list holds another clone of the stream, so dropping this clone would close
-            // nothing.
+            // The list holds another clone of the stream, so dropping this clone would not close
+            // the connection.
             let _ = ours.shutdown(std::net::Shutdown::Both);
         });
         if let Ok(thread) = thread {
@@ -224,7 +224,8 @@ impl ControlConnection {
         let bytes_max = if siblings.is_empty() {
             self.settings.load().limits.control_frame_bytes_max
         } else {
-            // The other process has checked its records against its own settings.
+            // The other process has already checked its records against its own settings, so only
+            // the protocol's maximum applies.
             PEER_FRAME_BYTES_MAX
         };
         let result = loop {

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 /// zero.
 const ADDRESS_BYTES_MAX: usize = 107;
 
-/// A path of the socket that fits into an address. Valid while the folder is open.
+/// A path of the socket that is short enough for a socket address. Valid while the folder is open.
 struct SocketAddress {
     path: PathBuf,
     _folder: Option<OwnedFd>,

@@ -28,7 +28,7 @@ const TAKE_MAX: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(crate) struct RecordFeeds(RwLock<Vec<Arc<RecordFeed>>>);
 
-/// The feed to one of these processes.
+/// The feed to one such process.
 struct RecordFeed {
     queue: Sender<Box<[u8]>>,
     waiting: Arc<AtomicUsize>,
@@ -132,12 +132,12 @@ impl RecordStream {
     pub(super) fn new(mut from: BufReader<UnixStream>) -> Result<Self, ControlError> {
         let mut frame = ControlFrame::default();
         if !frame.read(&mut from, PEER_FRAME_BYTES_MAX)? {
-            return Err(broken("the end, before an answer"));
+            return Err(broken("no answer before the end of the connection"));
         }
         match frame.what {
             TEXT => Ok(Self { from }),
             FAILED => Err(ControlError::Refused(frame.text().into_owned())),
-            _ => Err(broken("an answer to something else")),
+            _ => Err(broken("an answer of an unexpected type")),
         }
     }
 
@@ -161,7 +161,7 @@ impl RecordStream {
             match (frame.what, Record::new(frame.body())) {
                 (LAGGED, _) => each(FedRecord::Lagged),
                 (RECORD, Ok(record)) => each(FedRecord::Record(record)),
-                _ => return Err(broken("something else than a record")),
+                _ => return Err(broken("an entry that is not a record")),
             }
         }
         Ok(())

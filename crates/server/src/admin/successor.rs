@@ -55,8 +55,8 @@ impl Successor {
     }
 
     /// Sends a batch to the successor, and waits until the batch is durable there. The successor
-    /// reports growth before it answers, so readers here see a record before its write is
-    /// acknowledged.
+    /// reports growth before it answers, so readers in this process see a record before its write
+    /// is acknowledged.
     pub(super) fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         let stopped = |reason: String| CommitError::Stopped(reason);
         let lost = |_| stopped("the process that took over is gone".into());

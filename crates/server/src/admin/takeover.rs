@@ -47,7 +47,7 @@ impl Takeover {
                 STATE => states.push((frame.shelf().to_owned(), frame.body().to_vec())),
                 FAILED => return Err(ControlError::Refused(frame.text().into_owned())),
                 HANDED => break,
-                _ => return Err(broken("an answer to something else")),
+                _ => return Err(broken("an answer of an unexpected type")),
             }
         }
         let turn = frame.body().try_into().map(u64::from_le_bytes);
@@ -88,8 +88,8 @@ impl Takeover {
     /// offers the right to write, claims this right, opens all shelves for writing, and sends
     /// STARTED. Returns the connection to the other server, which follows from now on. On failure
     /// nothing was written, and the end of this process releases the right to write. If the other
-    /// server has disconnected but not ended, this function waits until it ends, but not longer
-    /// than `patience`.
+    /// server has disconnected but not ended, this function waits until that server ends, for at
+    /// most `patience`.
     pub(crate) fn finish(
         mut self,
         lock: &dyn TakeoverLock,
@@ -163,7 +163,7 @@ impl Takeover {
         match receive(&mut self.stream, &mut frame).map(|()| frame.what) {
             Ok(GO) => (ExchangeEvent::Go, refused("the running server has cancelled the takeover")),
             Ok(FAILED) => (ExchangeEvent::Failed, refused(&frame.text())),
-            Ok(_) => (ExchangeEvent::Failed, broken("an answer to something else")),
+            Ok(_) => (ExchangeEvent::Failed, broken("an answer of an unexpected type")),
             Err(error) => (ExchangeEvent::Gone, error),
         }
     }
@@ -178,5 +178,5 @@ fn receive(stream: &mut UnixStream, frame: &mut ControlFrame) -> Result<(), Cont
     if frame.read(stream, PEER_FRAME_BYTES_MAX)? {
         return Ok(());
     }
-    Err(broken("the end, before an answer"))
+    Err(broken("no answer before the end of the connection"))
 }

@@ -77,7 +77,7 @@ pub trait Handover: Send + Sync {
 pub struct HandoverError(Box<dyn std::error::Error + Send + Sync>);
 
 impl HandoverError {
-    /// Makes the error of a step that failed for this reason.
+    /// Creates the error of a step that failed for this reason.
     pub fn new(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self(reason.into())
     }

@@ -54,7 +54,7 @@ labels! {
         Denied = "denied",
     }
 
-    /// The kind of condition by which the search of a query found candidates.
+    /// The kind of condition with which a search found its candidates.
     SearchDriver {
         /// Ids.
         Ids = "ids",

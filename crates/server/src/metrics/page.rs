@@ -37,19 +37,19 @@ impl MetricsPage {
         };
     }
 
-    /// Writes a number that goes up and down.
+    /// Writes a gauge: a number that may rise and fall.
     pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.head(name, "gauge", help);
         self.line(name, "", value);
     }
 
-    /// Writes a number that only goes up.
+    /// Writes a counter: a number that only rises.
     pub fn counter(&mut self, name: &str, help: &str, count: &Counter) {
         self.head(name, "counter", help);
         self.line(name, "", count.get());
     }
 
-    /// Writes numbers that only go up, one for each value of a label.
+    /// Writes counters, one for each value of a label.
     pub fn counters<L: MetricLabel>(
         &mut self,
         name: &str,
@@ -91,8 +91,9 @@ impl MetricsPage {
         self.buckets(name, labels, &BOUNDS_NS, &times.classes, times.sum_ns, 1e9);
     }
 
-    /// Writes the lines of a histogram. Bounds and sum are divided by `unit`. `classes` has one
-    /// entry more than `bounds`, for the values above the last bound.
+    /// Writes the lines of a histogram. The bounds and the sum are divided by `unit`. `classes`,
+    /// the counts of the buckets, has one more entry than `bounds`, for the values above the last
+    /// bound.
     pub fn buckets(
         &mut self,
         name: &str,

@@ -2,7 +2,7 @@
 //! publish.
 //!
 //! Every connection gets its own challenge when it opens. A signed answer proves a key. Several
-//! keys may be proven, one after the other, and each counts until the connection ends.
+//! keys may be proven, one after the other, and each stays proven until the connection ends.
 //!
 //! A client's answer names a relay, and only the operator's settings decide which names belong to
 //! this relay. The client's `Host` header proves nothing: another relay could forward an answer
@@ -26,7 +26,7 @@ use crate::limits::Limits;
 
 /// The state for checking the AUTH answers of all connections.
 pub(crate) struct AuthState {
-    /// A random secret of this process. A challenge is made from the secret and a number.
+    /// A random secret of this process. A challenge is derived from the secret and a number.
     secret: [u8; 32],
     challenges: AtomicU64,
     identity: SharedIdentity,
@@ -37,7 +37,7 @@ pub(crate) struct ClientIdentity {
     challenge: [u8; 64],
     /// Whether the challenge was sent again.
     is_repeated: AtomicBool,
-    /// The server's address of the connection. `None` behind a proxy, because the client does not
+    /// The server's address on this connection. `None` behind a proxy, because the client does not
     /// know this address.
     local: Option<SocketAddr>,
     state: Arc<AuthState>,
@@ -53,7 +53,7 @@ impl AuthState {
         Ok(Self { secret, challenges: AtomicU64::new(0), identity })
     }
 
-    /// Creates the identity of a new connection's client. `local` is the server's address of the
+    /// Creates the identity of a new connection's client. `local` is the server's address on the
     /// connection, or `None` behind a proxy.
     pub(crate) fn caller(self: &Arc<Self>, local: Option<SocketAddr>) -> ClientIdentity {
         let number = self.challenges.fetch_add(1, Ordering::Relaxed).to_le_bytes();
@@ -74,7 +74,7 @@ impl ClientIdentity {
         str::from_utf8(&self.challenge).unwrap_or_default()
     }
 
-    /// Returns the challenge for the first refusal that demands authentication, to be sent again.
+    /// Returns the challenge, to be sent again with the first refusal that demands authentication.
     /// Without the repetition, a client that starts to listen only after the connection is open
     /// could miss the challenge.
     pub(super) fn repeated_challenge(&self, refusal: &NostrRefusal) -> Option<&str> {
@@ -109,7 +109,7 @@ impl ClientIdentity {
     ) -> Option<NostrRefusal> {
         if event.kind() != AUTH {
             return Some(
-                NostrVerdict::Invalid.because(format!("AUTH takes an event of kind {AUTH}")),
+                NostrVerdict::Invalid.because(format!("AUTH requires an event of kind {AUTH}")),
             );
         }
         if event.first_value("challenge") != Some(self.challenge()) {
@@ -152,7 +152,8 @@ impl ClientIdentity {
             || self.local.is_some_and(|local| names(url, local))
     }
 
-    /// Adds a key that signed a valid answer. Fails with a reason if `keys_max` are proven already.
+    /// Adds a key that signed a valid answer. Fails with a reason if `keys_max` keys are proven
+    /// already.
     pub(super) fn prove(&self, key: &Key, keys_max: usize) -> Result<(), NostrRefusal> {
         let mut gate = self.gate.lock();
         self.follow(&mut gate);

@@ -1,4 +1,4 @@
-//! How a relay is served.
+//! The configuration of a relay.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ pub const DEFLATE_FROM_BYTES: usize = 1_024;
 
 /// A relay that is to be served.
 pub struct RelayService {
-    /// How the relay is served.
+    /// The configuration of the relay.
     pub config: RelayConfig,
-    /// The shelf of its events.
+    /// The shelf that stores the relay's events.
     pub shelf: shelf::ShelfOptions,
 }
 
-/// How a relay is served.
+/// The configuration of a relay.
 #[derive(Clone)]
 pub struct RelayConfig {
     /// The addresses to listen on.
@@ -35,9 +35,9 @@ pub struct RelayConfig {
     pub identity: SharedIdentity,
     /// Numbers of threads for work that must not run on the runtime's threads.
     pub threads: ThreadCounts,
-    /// Where the store does its work.
+    /// Where the store runs its queries.
     pub store_at: StoreLocation,
-    /// The texts that are searched (NIP-50). `None`: searches are refused.
+    /// The texts that are searched (NIP-50). `None` means that searches are refused.
     pub texts: Option<Arc<dyn TextSource>>,
 }
 

@@ -45,7 +45,7 @@ pub(super) struct QuestionCost {
     /// Number of rows visited.
     pub(super) visited: u64,
     readers: Arc<Readers>,
-    /// The search's share of the memory of questions.
+    /// The search's share of the memory for questions.
     memory: BudgetShare,
     memory_max: usize,
 }
@@ -76,8 +76,8 @@ impl QuestionCost {
         }
     }
 
-    /// Must be called at the beginning of every slice of time. The first call records how long the
-    /// question has waited; later calls do nothing.
+    /// Records at the first call how long the question has waited; later calls do nothing. Must be
+    /// called at the beginning of every time slice.
     pub(super) fn begin(&mut self) {
         if self.waited.is_none() {
             let waited = self.asked_at.elapsed();
@@ -103,7 +103,7 @@ impl QuestionCost {
         Ok(TimedSearch { search, counted: 0, spent, metrics })
     }
 
-    /// Runs [`Search::slice`]. Returns the progress and the rest of `work`, at least 1.
+    /// Runs [`Search::slice`]. Returns the progress, and the rest of `work` but at least 1.
     pub(super) fn slice(
         &mut self,
         search: &mut TimedSearch,
@@ -126,21 +126,21 @@ impl QuestionCost {
         Ok((progress?, work.saturating_sub(visited).max(1)))
     }
 
-    /// Charges `rows` that were visited outside a search.
+    /// Charges for `rows` rows that were visited outside a search.
     pub(super) fn read(&mut self, rows: u64) {
         self.visited += rows;
         self.metrics.rows_visited.add(rows);
         self.rated.visited(rows);
     }
 
-    /// Charges `records` that were sent.
+    /// Charges for `records` records that were sent.
     pub(super) fn sent(&self, records: u64) {
         self.rated.visited(records * SENT_ROWS);
     }
 
-    /// Runs a count of the store, and charges the rows that the store has visited. The result is
-    /// `None` if the query's budget of rows did not suffice. A count taken from the lengths of
-    /// lists costs only the lookup of the lists.
+    /// Lets the store count the matches of a query, and charges the rows that the store has
+    /// visited. The result is `None` if the query's budget of rows did not suffice. A count that
+    /// comes from the lengths of lists costs only the lookup of the lists.
     pub(super) fn count(
         &mut self,
         store: &dyn Store,

@@ -27,7 +27,7 @@ pub(super) struct CountJob {
     relay: Arc<Relay>,
     outbox: Arc<Outbox>,
     id: Box<str>,
-    /// Normalised and without limits.
+    /// The queries of the filters, normalised and without limits.
     queries: Vec<Query>,
     at: usize,
     search: Option<TimedSearch>,
@@ -100,7 +100,7 @@ impl CountJob {
         };
         let (before, count) = (&self.queries[..self.at], &mut self.count);
         let hll = &mut self.hll;
-        // Each record is compared with the earlier queries, including their search words.
+        // A record may be compared with all earlier queries, including their search words.
         let comparing = ComparisonCost::of(before);
         let (work, mut compared_rows) = (work.max(1), 0);
         let progress = self.cost.slice(&mut search, work, &mut |record: &Record<'_>| {

@@ -24,14 +24,14 @@ pub(crate) struct IntakeContext {
 /// The result of the checks.
 pub(super) enum PolicyVerdict {
     Pass,
-    /// The event is a request about its author's own data. The author may not publish, for the
-    /// given reason.
+    /// A request about its author's own data, from an author who may not publish, for the given
+    /// reason.
     PassRequest(NostrRefusal),
     Known,
     Refuse(NostrRefusal),
 }
 
-/// Checks everything but the signature.
+/// Makes all checks except that of the signature.
 pub(super) fn check(
     parts: &IntakeContext,
     event: &Event<'_>,
@@ -50,7 +50,8 @@ pub(super) fn check(
     let (refusal, unwelcome) = if known {
         // Only the author may learn that a protected event is stored.
         let refusal = admit::protected_refusal(event, proven);
-        // An import also stores requests that concern other relays.
+        // A vanish request may be known without having been carried out, because an import also
+        // stores requests to other relays.
         (refusal.or_else(|| vanish_refusal(parts, event)), None)
     } else {
         let refusal = admit::refusal(event, bytes, &settings.limits.events, now_s, proven, arena);
@@ -80,9 +81,10 @@ pub(super) fn check(
     }
 }
 
-/// Returns the reason to refuse a request to vanish that names specific relays. Either this relay
-/// does not know its own URL, or the request names another path of this relay's host. A stored
-/// request would delete nothing here, but its author would believe that everything is deleted.
+/// Returns the reason to refuse a request to vanish that names specific relays. The request is
+/// refused if this relay does not know its own URL, or if the request names another path of this
+/// relay's host. A stored request would delete nothing here, but its author would believe that
+/// everything is deleted.
 fn vanish_refusal(parts: &IntakeContext, event: &Event<'_>) -> Option<NostrRefusal> {
     if !admit::vanishes_from_some(event) {
         return None;

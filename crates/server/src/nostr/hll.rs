@@ -18,8 +18,8 @@ pub(super) struct HyperLogLog {
 }
 
 impl HyperLogLog {
-    /// The estimate for a question of one of [`SHAPES`]. `None` for other questions, for which the
-    /// NIP defines no estimate.
+    /// Creates the estimate for a question of one of the [`SHAPES`]. `None` for other questions,
+    /// for which the NIP defines no estimate.
     pub(super) fn of(filters: &[Filter]) -> Option<Self> {
         let [filter] = filters else { return None };
         let narrowed = filter.ids().is_some()

@@ -20,7 +20,7 @@ pub struct RelayInfo {
     pub pubkey: Option<String>,
     /// The relay's own key, hex. `None` if the relay has no key.
     pub self_key: Option<String>,
-    /// How else to reach the operator.
+    /// Another way to reach the operator.
     pub contact: Option<String>,
     /// URL of an icon.
     pub icon: Option<String>,

@@ -38,7 +38,8 @@ use crate::rate::RatedConnection;
 /// Maximum number of events that a thread takes from the queue at a time.
 const BATCH: usize = 64;
 /// Number of events that are parsed and looked up before sessions are woken, so that a client gets
-/// several answers in one write. A session with such answers sends nothing else until it is woken.
+/// several answers in one write. A session with waiting answers sends nothing else until it is
+/// woken.
 const ANSWERED_AT_ONCE: usize = 16;
 /// Size of the parts of a message outside its event, in bytes: `["EVENT",` and `]`.
 const FRAME_BYTES: usize = 10;
@@ -48,7 +49,7 @@ const UNWELCOME_BYTES_MAX: usize = 1 << 10;
 /// Number of parsed keys that a verifier caches.
 const KEYS_CACHED: usize = 4096;
 
-/// The queue in front of the threads.
+/// The queue of the verifying threads.
 pub(crate) struct Intake {
     room: Arc<Semaphore>,
     queue: Mutex<EventQueue>,
@@ -88,11 +89,11 @@ struct CheckedEvent {
     from: ReplyHandle,
 }
 
-/// The action for an event once it is verified. All actions but `Prove` hold the event's record.
+/// The action for an event after its verification. All actions but `Prove` hold the event's record.
 enum EventPurpose {
     Keep(Vec<u8>),
-    /// A request about its author's own data, such as a deletion. The author may not publish, for
-    /// the given reason.
+    /// A request about its author's own data, such as a deletion, from an author who may not
+    /// publish, for the given reason.
     KeepRequest(Vec<u8>, NostrRefusal),
     PassOn(Vec<u8>),
     Prove,
@@ -131,7 +132,7 @@ impl Intake {
         Arc::clone(&self.room).try_acquire_many_owned(bytes as u32).ok()
     }
 
-    /// Waits for a permit for `bytes`. None if the intake is closed.
+    /// Waits for a permit for `bytes`. Returns `None` if the intake is closed.
     pub(crate) fn enter(
         &self,
         bytes: usize,
@@ -234,8 +235,8 @@ impl<'a> VerifyWorker<'a> {
         }
     }
 
-    /// Checks everything but the signature. Returns None for a message that fails, or whose event
-    /// is known; such a message is answered here.
+    /// Makes all checks except that of the signature. Returns `None` for a message that fails or
+    /// whose event is known; this function then answers the message.
     fn stage(&mut self, arrival: QueuedEvent, now_s: u64) -> Option<CheckedEvent> {
         let QueuedEvent { text, refusal, from } = arrival;
         let event = match (ClientMessage::parse(&text, &mut self.inbox), refusal) {
@@ -408,7 +409,8 @@ impl CheckedEvent {
     }
 }
 
-/// Checks everything of an AUTH but the signature. An AUTH that fails is answered here.
+/// Makes all checks of an AUTH except that of its signature. If the AUTH fails, this function
+/// answers the AUTH.
 fn stage_proof(
     parts: &IntakeContext,
     event: &Event<'_>,

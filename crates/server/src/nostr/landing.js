@@ -1,4 +1,4 @@
-// Keeps the counts fresh while somebody looks, and copies the address.
+// Refreshes the counts while the page is visible, and copies the address.
 const find = (id) => document.getElementById(id);
 
 async function refresh() {
@@ -10,14 +10,14 @@ async function refresh() {
       if (find(id)) find(id).textContent = text;
     }
   } catch {
-    // The relay may be restarting; the next round asks again.
+    // The relay may be restarting; the next round tries again.
   }
 }
 
 setInterval(refresh, 5000);
 document.addEventListener("visibilitychange", refresh);
 
-// Browsers let only pages over https, and those of this machine, reach the clipboard.
+// Browsers give access to the clipboard only to pages over https and to pages of this machine.
 if (navigator.clipboard) {
   const copy = find("copy");
   copy.hidden = false;

@@ -34,7 +34,8 @@ pub(crate) struct LandingHtml {
 /// The source of the page, with its cached counts.
 pub(crate) struct LandingPage {
     relay: Arc<Relay>,
-    /// Locked while the archive is read, so that only one visitor at a time occupies a thread.
+    /// The cached counts. The lock is held while the archive is read, so that only one visitor at a
+    /// time occupies a thread.
     counted: Mutex<Option<(Instant, Arc<LandingCounts>)>>,
 }
 
@@ -175,11 +176,14 @@ fn image(class: &str, url: &str) -> String {
 fn describe_retention(policy: &RetentionPolicy, private_kinds: &[u32]) -> String {
     let mut items: Vec<String> = policy.rules.iter().map(describe_rule).collect();
     if let Some(bound) = policy.bytes_max {
-        items.push(format!("Above {} on disk the oldest go first.", size_set(bound)));
+        items.push(format!(
+            "Above {} on disk, the oldest events are deleted first.",
+            size_set(bound)
+        ));
     }
     let narrow = |rule: &RetentionRule| rule.kinds.is_some() || rule.authors.is_some();
     if items.is_empty() {
-        items.push("Everything stays, with no end in sight.".into());
+        items.push("All events stay, without a time limit.".into());
     } else if policy.bytes_max.is_none() && policy.rules.iter().all(narrow) {
         items.push("All others stay.".into());
     } else {
@@ -190,15 +194,15 @@ fn describe_retention(policy: &RetentionPolicy, private_kinds: &[u32]) -> String
             items.push(format!("{} stay.", kinds(&spared)));
         }
     }
-    items.push("An event with an expiration is removed at this time (NIP-40).".into());
+    items.push("An event with an expiration time is removed at that time (NIP-40).".into());
     items.push(
         "An event that its author deletes is removed and does not come back (NIP-09). So are all \
-         events of an author who asks to vanish (NIP-62)."
+         events of an author who has requested to vanish (NIP-62)."
             .into(),
     );
     if !private_kinds.is_empty() {
         items.push(format!(
-            "{} are given only to their authors and recipients (NIP-42).",
+            "{} are sent only to their authors and recipients (NIP-42).",
             kinds(private_kinds)
         ));
     }
@@ -210,7 +214,7 @@ fn describe_rule(rule: &RetentionRule) -> String {
     let of = match (&rule.kinds, rule.not_kinds.is_empty()) {
         (Some(some), _) => kinds(some),
         (None, true) => "Events".into(),
-        (None, false) => format!("Events of other kinds than {}", list(&rule.not_kinds)),
+        (None, false) => format!("Events of kinds other than {}", list(&rule.not_kinds)),
     };
     let by = match &rule.authors {
         Some(authors) => format!(" by {} named authors", authors.len()),
@@ -222,7 +226,7 @@ fn describe_rule(rule: &RetentionRule) -> String {
 fn kinds(kinds: &[u32]) -> String {
     match kinds {
         [one] => format!("Events of kind {one}"),
-        many => format!("Events of the kinds {}", list(many)),
+        many => format!("Events of kinds {}", list(many)),
     }
 }
 
@@ -245,8 +249,8 @@ fn bounds(limits: &Limits, policy: &policy::EventPolicy) -> String {
         ("Size of an event", size(limits.events.event_bytes_max.min(limits.message_bytes_max))),
         ("Tags of an event", count(limits.events.event_tags_max)),
         ("Tags of a list", count(limits.events.list_tags_max.max(limits.events.event_tags_max))),
-        ("Age of an event when it comes in", past),
-        ("How far its time may lie ahead", age(limits.events.created_at_ahead_s_max)),
+        ("Age of an event on arrival", past),
+        ("Time of an event in the future", age(limits.events.created_at_ahead_s_max)),
         ("Size of a message", size(limits.message_bytes_max)),
         ("Size of a question", size(question_bytes_max(limits))),
         ("Stored events for a filter", answer),
@@ -263,9 +267,8 @@ fn bounds(limits: &Limits, policy: &policy::EventPolicy) -> String {
             if policy.addressed_kinds.is_empty() { "" } else { ", and who writes to them" };
         ("Who may publish", format!("listed keys{addressed}"))
     });
-    let work = (policy.pow_bits_min > 0).then(|| {
-        ("Work that an event must show (NIP-13)", format!("{} bits", policy.pow_bits_min))
-    });
+    let work = (policy.pow_bits_min > 0)
+        .then(|| ("Proof of work of an event (NIP-13)", format!("{} bits", policy.pow_bits_min)));
     let rows = who.into_iter().chain(work).chain(rows);
     lines(rows.map(|(name, value)| format!("<dt>{name}</dt><dd>{value}</dd>\n")))
 }
@@ -285,7 +288,7 @@ fn link(text: &str) -> String {
     if is_link { format!("<a href=\"{shown}\" rel=\"nofollow\">{shown}</a>") } else { shown }
 }
 
-/// Escapes text for HTML. Braces are escaped too, so that no text is taken for a placeholder.
+/// Escapes text for HTML. Braces are escaped too, so that no text can act as a placeholder.
 fn escape(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
         match c {
@@ -329,10 +332,10 @@ mod tests {
         let said = describe_retention(&policy, &[4]);
         for item in [
             "Events of kind 7 stay for 90 days.",
-            "Events of other kinds than 0, 3 stay for 90 minutes.",
-            "Above 5.0 GiB on disk the oldest go first.",
-            "Events of the kinds 5, 62 stay.",
-            "Events of kind 4 are given only to their authors and recipients",
+            "Events of kinds other than 0, 3 stay for 90 minutes.",
+            "Above 5.0 GiB on disk, the oldest events are deleted first.",
+            "Events of kinds 5, 62 stay.",
+            "Events of kind 4 are sent only to their authors and recipients",
         ] {
             assert!(said.contains(&format!("<li>{item}")), "{item}: {said}");
         }
@@ -352,7 +355,7 @@ mod tests {
         let said = bounds(&limits, &policy);
         for row in [
             "<dt>Who may publish</dt><dd>listed keys</dd>",
-            "<dt>Work that an event must show (NIP-13)</dt><dd>20 bits</dd>",
+            "<dt>Proof of work of an event (NIP-13)</dt><dd>20 bits</dd>",
             "<dt>Filters in a question</dt><dd>3</dd>",
             "<dt>Events of a key</dt><dd>1,200 a minute</dd>",
         ] {

@@ -14,9 +14,8 @@ pub(super) fn question_bytes_max(limits: &Limits) -> usize {
         .min(limits.message_bytes_max)
 }
 
-/// The parser reads up to this many times the number of values that a filter may have. Clients may
-/// repeat values, and may put values of `&t` into `#t` as well (NIP-91). Only distinct values
-/// count.
+/// The parser reads at most this multiple of the values that a filter may have. Clients may repeat
+/// values, and may put values of `&t` into `#t` as well (NIP-91). Only distinct values count.
 const VALUES_READ: usize = 2;
 
 /// Maximum numbers of filters and values that are read from a message. The rest of a larger message
@@ -114,7 +113,7 @@ mod tests {
             assert_eq!(read(text), None, "{text}");
         }
         assert_eq!(read(&long(r#"["REQ","s""#)).map(|head| head.len()), Some(QUESTION_HEAD));
-        // The head may end inside a letter of two bytes. The rest of the head is still read.
+        // The head may end inside a two-byte character. The rest of the head is still read.
         let cut = read(&long(&format!(r#"["REQ", "{}"#, "é".repeat(QUESTION_HEAD)))).unwrap();
         assert_eq!(cut.len(), QUESTION_HEAD - 1);
     }

@@ -1,5 +1,5 @@
-//! Turns the messages of a client into requests. Nothing here waits: events and questions go to
-//! their threads, and refusals are sent at once. If the message has an id, a refusal is an OK or
+//! Turns the messages of a client into requests. Nothing here waits: other threads process events
+//! and questions, and refusals are sent at once. If the message has an id, a refusal is an OK or
 //! CLOSED for that id.
 
 use std::cell::RefCell;
@@ -393,7 +393,7 @@ impl MessageHandler {
         self.reserve(1024 + of_values + 512 * filters.len() + SEARCH_BYTES * searches)
     }
 
-    /// Reserves bytes of the memory of questions, or refuses the question.
+    /// Reserves bytes of the memory for questions, or refuses the question.
     fn reserve(&self, bytes: usize) -> Result<BudgetShare, NostrRefusal> {
         let mut memory = self.relay.questions.share(self.address);
         let max = self.relay.settings().limits.questions_bytes_max;

@@ -52,7 +52,7 @@ pub enum MessageResult {
     Done,
     /// Refused.
     Refused(NostrVerdict),
-    /// Refused without a verdict. No refusal lacks a verdict, so this result is never counted.
+    /// Refused without a verdict. Every refusal has a verdict, so this result is never counted.
     Other,
 }
 
@@ -87,7 +87,7 @@ impl MetricLabel for MessageResult {
 }
 
 /// Kinds that have their own counter, ascending. Other kinds are counted by class, so that no
-/// client can make the page longer.
+/// client can make the metrics page longer.
 pub const KINDS: [u16; 32] = [
     0, 1, 3, 4, 5, 6, 7, 9, 16, 20, 22, 62, 1059, 1063, 1111, 1311, 1984, 9734, 9735, 10_000,
     10_002, 10_050, 21_059, 23_194, 23_195, 24_133, 27_235, 30_000, 30_003, 30_023, 30_078, 30_311,
@@ -136,7 +136,7 @@ pub struct RelayMetrics {
     pub connections_open: Counter,
     /// Number of WebSockets that are open.
     pub websockets_open: Counter,
-    /// Number of connections that were refused at once.
+    /// Number of connections that were refused before their first message.
     pub turned_away: ByLabel<ConnectionRefusal>,
     /// Number of requests for a WebSocket that were refused.
     pub handshakes_refused: ByLabel<HandshakeFault>,

@@ -1,5 +1,5 @@
-//! The NIP-11 document: the relay's description of itself for programs. The document follows from
-//! the effective limits.
+//! The NIP-11 document: the relay's description of itself for programs. The document is derived
+//! from the limits in force.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use super::message_head::question_bytes_max;
 use super::policy::EventPolicy;
 use crate::limits::Limits;
 
-/// NIPs that are offered under every configuration. NIPs for clients alone are not listed.
+/// NIPs that are offered under every configuration. NIPs that concern only clients are not listed.
 const NIPS: [u16; 8] = [1, 9, 11, 40, 45, 67, 70, 91];
 /// NIPs that are offered if the given kind is both accepted and private. The readers of a private
 /// kind must prove their keys.
@@ -85,7 +85,7 @@ pub(crate) fn document(
     }
     put("version", json!(env!("CARGO_PKG_VERSION")));
     let mut limitation = json!({
-        // This length is allowed for every type of message. An event may be longer.
+        // Every type of message may have this length; an EVENT may be longer.
         "max_message_length": question_bytes_max(limits),
         "max_subscriptions": limits.subscriptions_max,
         "max_limit": limits.filters.limit_max,

@@ -1,4 +1,4 @@
-//! Opens the relay: its socket, its shelf, and the threads that check and search.
+//! Opens the relay: its socket, its shelf, and the threads that check events and run searches.
 
 use std::sync::Arc;
 
@@ -48,8 +48,8 @@ impl RelayService {
         let listener = listener.with_tls(host.tls.clone());
         let metrics = Arc::new(RelayMetrics::default());
         // If the store cannot report its sequence number now, the live index begins at 0. The only
-        // effect is that the first subscriptions remember for longer how far their stored answers
-        // reached.
+        // effect is that the first subscriptions keep the positions of their stored answers for
+        // longer.
         let nothing = Query { limit: 0, ..Query::default() };
         let seq = shelf.store.search(&nothing).map_or(0, |search| search.seq());
         let live = Arc::new(LiveIndex::since(seq));

@@ -4,7 +4,7 @@
 //! Bytes are counted until they are sent. Above `outbox_pause_bytes`, the searches for this client
 //! are parked here, and resumed once the client has read enough. Above `outbox_bytes_max`, the
 //! client is disconnected as too slow. The bytes that wait for all clients together are bounded as
-//! well: [`OutboxAccount`].
+//! well (see [`OutboxAccount`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -73,7 +73,7 @@ pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Wakes sessions. If this thread has entered the runtime, one task of the runtime wakes several
-/// sessions, because each wake from outside can cost a system call.
+/// sessions, because each wake from outside the runtime can cost a system call.
 fn wake_all(wakers: Vec<Waker>) {
     match Handle::try_current() {
         Ok(runtime) if wakers.len() > 1 => {
@@ -94,7 +94,7 @@ impl EndFlag {
     }
 }
 
-/// A permit of a request under way. The request is counted until its permit is dropped.
+/// A permit for a request under way. The request is counted until its permit is dropped.
 pub(crate) struct RequestPermit {
     outbox: Arc<Outbox>,
     what: RequestKind,
@@ -135,7 +135,7 @@ struct OutboxQueue {
     /// Weight of the queued items, and of the items that were taken from the queue and are not fed
     /// to the socket yet.
     weight: OutboxWeight,
-    /// Number of bytes that the socket holds and could not send yet.
+    /// Number of bytes that the socket has accepted but not sent yet.
     unsent: usize,
     parked: Vec<Box<dyn ReaderJob>>,
     slow: bool,
@@ -228,7 +228,7 @@ impl Outbox {
             self.account.add(added.own);
         }
         // The counters of the common bounds are contended, because every client writes these
-        // counters. So they are read only if memory was taken.
+        // counters. So they are read only if the item has added bytes.
         let is_above = added.own > 0 && self.account.is_above_share(had);
         queue.slow = queue.weight.size > self.bytes_max || is_above;
         queue.slow
@@ -374,7 +374,7 @@ impl Outbox {
     }
 }
 
-/// The session's end of the outbox.
+/// The functions for the session that owns the outbox.
 impl Outbox {
     /// Registers the task to wake when an item is put into the outbox or a permit is dropped.
     pub(crate) fn listen(&self, waker: &Waker) {
@@ -441,7 +441,7 @@ impl Outbox {
 
 #[cfg(test)]
 impl Outbox {
-    /// An outbox with accounts of its own.
+    /// Creates an outbox with an account that no other outbox shares.
     pub(crate) fn alone(limits: &Limits) -> Self {
         let metrics = Arc::<RelayMetrics>::default();
         let outboxes = Outboxes::new(Arc::clone(&metrics), Arc::default(), Arc::default());

@@ -19,7 +19,7 @@ pub(crate) enum OutboxItem {
 /// A live event, for one or more subscriptions of a client. All clients share the event's bytes.
 pub(crate) struct LiveDelivery {
     news: NewRecord,
-    /// For each subscription: a length in four bytes, and then `["EVENT","sub",` in as many bytes.
+    /// For each subscription: a length in four bytes, and then `["EVENT","sub",` with this length.
     opens: Vec<u8>,
     /// Number of messages that were not taken yet.
     count: u32,
@@ -90,7 +90,7 @@ impl OutboxItem {
 /// Bytes charged for items.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OutboxWeight {
-    /// Number of all bytes, counted for the client.
+    /// Number of all bytes, charged to the client.
     pub(super) size: usize,
     /// The bytes of `size` that are not shared with other clients.
     pub(super) own: usize,

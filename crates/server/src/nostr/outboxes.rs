@@ -1,5 +1,4 @@
-//! The bytes that clients have not read yet: the total of all connections, and the sum of each
-//! address.
+//! Counts the bytes that clients have not read yet, in total and per address.
 //!
 //! The [`Outbox`](super::outbox::Outbox) of a connection counts its bytes against its own bounds.
 //! The bytes count here as well, so that all connections together stay within a bound. At the
@@ -34,7 +33,7 @@ pub(crate) struct Outboxes {
     live: Arc<LiveIndex>,
     readers: Arc<Readers>,
     of: Mutex<HashMap<ClientAddress, Arc<AddressUse>>>,
-    /// Questions of clients that read. They wait while the total bound is exceeded.
+    /// Questions of clients that read their answers. They wait while the total bound is exceeded.
     waiting: Mutex<Vec<Box<dyn ReaderJob>>>,
     waiting_len: AtomicUsize,
 }
@@ -145,7 +144,7 @@ impl OutboxAccount {
         waiting.push(job);
         self.outboxes.waiting_len.store(waiting.len(), Ordering::SeqCst);
         drop(waiting);
-        // Bytes freed just before the push did not resume this question.
+        // Bytes may have been freed just before the push; they did not resume this question.
         self.resume_parked();
         None
     }
@@ -173,7 +172,8 @@ impl OutboxAccount {
         of.bytes.load(Ordering::Relaxed) > self.of_address_max
     }
 
-    /// Reserves the bytes of an HTTP answer until the result is dropped. None above a bound.
+    /// Reserves the bytes of an HTTP answer until the result is dropped. Returns `None` above a
+    /// bound.
     pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> Option<HeldBytes> {
         if self.is_above_of_address() || self.outboxes.bytes() > self.all_max {
             return None;
@@ -302,7 +302,7 @@ mod tests {
         assert!(house.0.bytes() == 0 && house.0.of.lock().is_empty());
     }
 
-    /// A client that reads its live events has next to nothing waiting.
+    /// A client that reads its live events has almost no waiting bytes.
     #[test]
     fn what_was_not_asked_for_ends_those_who_have_more_than_their_share() {
         let limits = Limits { outboxes_bytes_max: 1_000_000, ..Limits::default() };

@@ -1,7 +1,7 @@
 //! The answer to a REQ: stored events in pages, EOSE, then live events.
 //!
 //! A page is built from stored bytes straight into the buffer that is written to the connection: no
-//! parse, no second copy, one item in the outbox for many events.
+//! parsing, no second copy, and one item in the outbox for many events.
 //!
 //! EOSE reports whether further events exist (NIP-67). It never reports a complete answer if a
 //! damaged record may belong to the answer. If a bound of the relay ends an answer, the answer
@@ -38,7 +38,7 @@ pub(super) struct SessionSubscription {
     bytes: usize,
     /// The memory of the subscription, counted until the live index drops the subscription.
     memory: Arc<BudgetShare>,
-    /// `["EVENT","id",`
+    /// The beginning of each event message: `["EVENT","id",`.
     open: Arc<[u8]>,
     over: EndFlag,
     outbox: Arc<Outbox>,
@@ -190,8 +190,8 @@ pub(super) struct StoredAnswer {
     /// Whether a record that may belong to the answer could not be read.
     damaged: bool,
     cost: QuestionCost,
-    /// How far the answers to earlier queries reached. A record that was sent for an earlier query
-    /// is not sent again.
+    /// The position up to which each earlier query was answered. A record that was sent for an
+    /// earlier query is not sent again.
     reached: Vec<AnswerReach>,
     _permit: RequestPermit,
 }
@@ -205,7 +205,8 @@ struct OpenQuery {
 }
 
 impl OpenQuery {
-    /// How far the answer has reached. `more` is true if records exist beyond the query's limit.
+    /// Returns the position up to which the query is answered. `more` is true if records exist
+    /// beyond the query's limit.
     fn reach(&self, more: bool) -> AnswerReach {
         match (self.search.last_rank(), self.last) {
             _ if !more => AnswerReach::All,
@@ -292,7 +293,7 @@ impl StoredAnswer {
             let enough = self.enough.get(self.at).copied().unwrap_or_default();
             let OpenQuery { search, handed, last } = &mut open;
             let (reached, queries, mut ended) = (&self.reached, &self.queries, false);
-            // Each record is compared with the earlier queries, including their search words.
+            // A record may be compared with all earlier queries, including their search words.
             let comparing = ComparisonCost::of(&queries[..reached.len()]);
             let mut compared_rows = 0;
             let progress = self.cost.slice(search, work, &mut |record: &Record<'_>| {
@@ -420,8 +421,8 @@ impl<'a> EventPage<'a> {
         self.messages.add(self.sub.outbox.framing(), &[&eose]);
     }
 
-    /// Whether the page is full, by its bytes or by its uncompressed text. Compression takes time
-    /// even if the result is short.
+    /// Whether the page is full. Either its bytes or its uncompressed text can reach the limit,
+    /// because compression takes time even if the result is short.
     fn is_full(&self) -> bool {
         self.messages.len().max(self.messages.text_bytes() as usize) >= PAGE_BYTES
     }

@@ -26,7 +26,7 @@ use crate::service::StoreLocation;
 
 /// A question being answered.
 pub(crate) trait ReaderJob: Send {
-    /// Does a time slice of the work, of about `rows_max` rows at most.
+    /// Works for one time slice, in which it visits about `rows_max` rows at most.
     fn turn(&mut self, rows_max: u64) -> SliceResult;
 
     /// Answers the client with an error, after a time slice that panicked.
@@ -56,8 +56,8 @@ pub(crate) struct Readers {
     queue: Mutex<FairQueue>,
     /// Notified of each arrival. A notification costs no system call while no thread waits.
     work: Condvar,
-    /// Whether searches run in this process, so that a thread which searches does not wait for
-    /// another process.
+    /// Whether searches run in this process, so that a searching thread does not wait for another
+    /// process.
     is_local: bool,
     started: Instant,
     /// The disk is considered slow until this time, in ns since `started`. Until then all questions
@@ -69,7 +69,7 @@ pub(crate) struct Readers {
 struct FairQueue {
     /// Jobs by their start time in the fair queue (ns), then in order of arrival.
     waiting: BTreeMap<(u64, u64), Box<dyn ReaderJob>>,
-    /// The latest start time of a job taken so far.
+    /// The latest start time of all jobs taken so far.
     reached_ns: u64,
     came: u64,
     closed: bool,
@@ -108,8 +108,8 @@ impl FairQueue {
         Some(job)
     }
 
-    /// Returns false if a waiting question is ahead of a question of this connection. Otherwise
-    /// charges the connection for a slice.
+    /// Charges the connection for a slice and returns true, unless a waiting question of another
+    /// connection goes first.
     fn go_first(&mut self, outbox: &Outbox) -> bool {
         let starts_ns = self.starts_ns(outbox);
         if self.closed
@@ -167,8 +167,8 @@ impl Readers {
         }
     }
 
-    /// Works on a question for a time slice on this thread, or queues the question. The caller
-    /// polls the session of the question's client. Returns the duration of the slice, and the
+    /// Works on a question for a time slice on this thread, or queues the question. The caller must
+    /// be polling the session of the question's client. Returns the duration of the slice, and the
     /// question if it is not answered yet and this thread may continue.
     pub(crate) fn begin(&self, job: Box<dyn ReaderJob>) -> (Option<Box<dyn ReaderJob>>, Duration) {
         let begun = Instant::now();

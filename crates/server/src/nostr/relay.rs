@@ -36,11 +36,11 @@ pub(crate) struct Relay {
     pub(crate) identity: SharedIdentity,
     pub(crate) connections: Arc<Connections>,
     pub(crate) outboxes: Arc<Outboxes>,
-    /// Memory of questions.
+    /// The memory budget for questions.
     pub(crate) questions: Arc<Budget>,
-    /// Memory of the sets of comparisons.
+    /// The memory budget for the sets of comparisons.
     pub(crate) comparisons: Arc<Budget>,
-    /// Memory of messages that are incomplete, or wait for a permit of the intake.
+    /// The memory budget for messages that are incomplete, or wait for a permit of the intake.
     pub(crate) inbound: Arc<Budget>,
     pub(crate) deflate: DeflateOptions,
     /// The texts that are searched. `None`: searches are refused.

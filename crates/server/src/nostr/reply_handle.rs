@@ -16,7 +16,7 @@ use crate::rate::RatedConnection;
 pub(crate) type EventPermit = OwnedSemaphorePermit;
 
 /// The session to answer. Holds the permits for the request and for its bytes until the answer is
-/// given.
+/// sent.
 pub(super) struct ReplyHandle {
     request: RequestPermit,
     pub(super) caller: Arc<ClientIdentity>,
@@ -26,7 +26,7 @@ pub(super) struct ReplyHandle {
 }
 
 impl ReplyHandle {
-    /// Makes a handle for a request of `verb`.
+    /// Creates a handle for a request of `verb`.
     pub(super) fn new(
         verb: Verb,
         (request, bytes): (RequestPermit, EventPermit),

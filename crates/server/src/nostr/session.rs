@@ -89,14 +89,14 @@ struct OutgoingItems {
     parts: VecDeque<OutboxItem>,
 }
 
-/// Counts of the messages fed to the socket in one poll.
+/// Counts of the messages that one poll feeds to the socket.
 #[derive(Default)]
 struct SentCounts {
     messages: u64,
     /// Number of messages with a live event.
     live: u64,
     text_bytes: u64,
-    /// Weight of the items that were fed.
+    /// Weight of the items that were fed to the socket.
     done: OutboxWeight,
 }
 
@@ -199,7 +199,8 @@ impl RelaySession {
         };
         // A client that does not even read the close frame is disconnected.
         let closed: Result<io::Result<()>, _> = tokio::time::timeout(CLOSE_MAX, closing).await;
-        // A client whose connection is closed for a fault is usually still sending.
+        // After a fault, the client is usually still sending, so the server reads on for a short
+        // time.
         let is_fault = matches!(
             end,
             SessionEnd::Broken | SessionEnd::Close(CloseReason::Slow | CloseReason::Crowded)
@@ -308,7 +309,7 @@ impl RelaySession {
     fn count_inbound(&mut self) -> bool {
         let waiting = self.waiting.as_ref().map_or(0, |(_, brought)| brought.text.len());
         let bytes = self.socket.unfinished() + waiting;
-        // Most connections have no unprocessed bytes, or only the beginning of a short message.
+        // The few unprocessed bytes that most connections have are not counted.
         let bytes = if bytes <= INBOUND_FREE { 0 } else { bytes };
         if bytes == self.inbound.bytes() {
             return true;
@@ -391,7 +392,7 @@ impl RelaySession {
         Poll::Pending
     }
 
-    /// Moves the items of the outbox to the socket: many frames, few writes.
+    /// Moves the items of the outbox to the socket: many frames in few writes.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SessionEnd>> {
         let mut sent = SentCounts::default();
         let written = self.write(cx, &mut sent);

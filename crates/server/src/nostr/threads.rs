@@ -1,15 +1,15 @@
-//! The threads of a relay, until they are joined.
+//! The threads of a relay, which are joined when the relay closes.
 
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 
-/// The threads of a relay, until they are joined.
+/// The threads of a relay, which are joined when the relay closes.
 #[derive(Default)]
 pub(super) struct RelayThreads(Mutex<Vec<JoinHandle<()>>>);
 
 impl RelayThreads {
-    /// Makes the list of these threads.
+    /// Creates the list of these threads.
     pub(super) fn new(threads: Vec<JoinHandle<()>>) -> Self {
         Self(Mutex::new(threads))
     }

@@ -266,7 +266,7 @@ fn cors(status: StatusCode, content_type: &'static str, body: Bytes) -> Response
 /// Whether the warning about an untrusted proxy was logged.
 static SAID: Once = Once::new();
 
-/// The client's IP address, and a permit for a client that comes through a proxy.
+/// Returns the client's IP address, and a permit for a client that comes through a proxy.
 fn client(
     relay: &Relay,
     peer: IpAddr,

@@ -1,4 +1,4 @@
-//! The buckets of tokens.
+//! The token buckets of the rate limits.
 //!
 //! A bucket is one number: the time at which it will be full again. Taking a token moves that time
 //! forward. So the capacity of buckets can change while they are in use, and a full bucket equals a

@@ -59,7 +59,7 @@ impl RatedConnection {
         }
     }
 
-    /// Notes that the connection has proved a key.
+    /// Records that the connection has proved a key.
     pub(crate) fn proved(&self, key: &Key) {
         let mut spared = self.0.spared.lock();
         if !spared.keys.contains(key) {

@@ -26,7 +26,7 @@ labels! {
     }
 }
 
-/// A refusal, and how long to wait.
+/// The refusal of a message above a rate limit.
 pub(crate) struct RateExceeded {
     /// The reason in words for the client.
     pub(crate) words: String,
@@ -73,7 +73,7 @@ impl RateName {
     }
 }
 
-/// The buckets, with the settings that hold their rates.
+/// The buckets, and the settings with their rates.
 #[derive(Clone)]
 pub(crate) struct RateLimiter {
     pub(super) buckets: Arc<RateBuckets>,

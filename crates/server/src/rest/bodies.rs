@@ -14,7 +14,7 @@ use crate::rate::RateSource;
 /// Maximum size of the bodies of all clients, in bytes.
 const BYTES_MAX: usize = 128 << 20;
 
-/// Permits, in bytes, for bodies.
+/// Permits, in bytes, for the bodies of requests.
 #[derive(Clone)]
 pub(crate) struct BodyPermits(Shares<RateSource>);
 
@@ -25,8 +25,8 @@ impl Default for BodyPermits {
 }
 
 impl BodyPermits {
-    /// Takes the permit for a body of `bytes` bytes. Refuses the request if the memory for bodies
-    /// is used up.
+    /// Acquires the permit for a body of `bytes` bytes. Refuses the request if the memory for
+    /// bodies is used up.
     pub(crate) fn acquire(
         &self,
         request: &Request,
@@ -60,7 +60,7 @@ pub(crate) async fn bounded_body(
     if !headers.contains_key(CONTENT_LENGTH) && !headers.contains_key(TRANSFER_ENCODING) {
         return next.run(request).await;
     }
-    // A longer body is refused before its end.
+    // A longer body is refused before all of it has arrived.
     let bytes = body_length(&request).unwrap_or(bytes_max).min(bytes_max);
     match bodies.acquire(&request, bytes) {
         Ok(_room) => next.run(request).await,

@@ -65,7 +65,7 @@ impl RestAnswer {
 
     /// The answer to a request for a path that does not exist.
     pub(crate) fn nothing_here() -> Self {
-        let words = "nothing is here; /openapi.json says what there is\n";
+        let words = "nothing is here; /openapi.json lists the paths\n";
         Self::words(StatusCode::NOT_FOUND, words)
     }
 }
@@ -76,7 +76,7 @@ impl IntoResponse for RestAnswer {
     }
 }
 
-/// Serves until `stop`, and until the requests under way are answered.
+/// Serves until `stop` is signalled and the requests under way are answered.
 pub(crate) async fn serve(
     listener: Arc<Listener>,
     stop: StopSignal,
@@ -95,7 +95,7 @@ pub(crate) async fn serve(
                 Ok(Ok(answer)) => answer,
                 Ok(Err(never)) => match never {},
                 Err(_) => {
-                    let words = format!("it took more than {} s\n", REQUEST_MAX.as_secs());
+                    let words = format!("the request took more than {} s\n", REQUEST_MAX.as_secs());
                     (StatusCode::SERVICE_UNAVAILABLE, words).into_response()
                 }
             }

@@ -1,12 +1,12 @@
 //! The service behind the doors of a network: `intake` stores records, and `questions` finds pages
-//! of records. A door implements only its protocol. Bounds, rates, slow log and figures are the same
-//! for every door.
+//! of records. A door implements only its protocol. Bounds, rates, slow log and metrics are the
+//! same for every door.
 //!
 //! - `intake`: bounded writes. The total size of the records that are not durable yet is bounded,
 //!   and a new record waits until it fits. The record is durable before its sender gets an answer.
-//! - `questions`: each question counts towards the rates of its source. Its search first visits up
-//!   to a number of rows at once; if more rows are needed, it waits in a fair queue (`turns`). Slow
-//!   questions are logged (`slow`).
+//! - `questions`: each question counts towards the rates of its source. Its search may visit a
+//!   fixed number of rows at once; a search that needs more rows waits in a fair queue (`turns`).
+//!   Slow questions are logged (`slow`).
 //!
 //! `answers.rs` bounds the pages that clients have not read yet, for all services together.
 //!

@@ -20,11 +20,11 @@ pub struct Service {
     pub(crate) buckets: Arc<RateBuckets>,
     /// The settings of the server.
     pub(super) settings: SharedSettings,
-    /// The figures of a network that has no metrics of its own.
+    /// The common metrics, for a network that defines no metrics of its own.
     pub(super) figures: ServiceFigures,
     /// Stores records.
     pub(crate) intake: WriteIntake,
-    /// Searches pages.
+    /// Finds pages of records.
     pub(crate) questions: Questions,
     /// Bounds the memory of the unread pages of all services.
     pub(crate) answers: Answers,

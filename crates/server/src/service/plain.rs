@@ -25,7 +25,7 @@ const SLICE_ROWS: u64 = 4_096;
 /// Why a record or a question was refused. The texts are for clients.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceRefusal {
-    /// The client exceeds a rate.
+    /// The client exceeds a rate limit.
     #[error("rate limit exceeded")]
     TooMany,
     /// Too many answers wait to be read, or too many questions wait in the fair queue.
@@ -37,7 +37,7 @@ pub enum ServiceRefusal {
     /// The archive failed to commit the record.
     #[error("the record was not stored: {0}")]
     Archive(Arc<CommitError>),
-    /// The search has no result.
+    /// The search stopped before it had a result.
     #[error(transparent)]
     Search(#[from] SearchStop),
 }
@@ -133,7 +133,7 @@ impl Service {
         }
     }
 
-    /// Writes the figures of [`Service::store`] and [`Service::ask`]. `name` is the name of the
+    /// Writes the metrics of [`Service::store`] and [`Service::ask`]. `name` is the name of the
     /// network.
     pub fn write_metrics(&self, name: &str, page: &mut MetricsPage) {
         self.figures.write(name, page);

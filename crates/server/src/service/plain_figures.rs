@@ -1,4 +1,4 @@
-//! The figures of a service whose network has no metrics of its own.
+//! The common metrics, for a service whose network defines no metrics of its own.
 
 use crate::metrics::{Counter, Histogram, MetricsPage};
 
@@ -11,7 +11,7 @@ pub(super) struct ServiceFigures {
 }
 
 impl ServiceFigures {
-    /// Writes the figures. `name` is the name of the network.
+    /// Writes the metrics. `name` is the name of the network.
     pub(super) fn write(&self, name: &str, page: &mut MetricsPage) {
         page.histogram(
             &format!("{name}_insert_duration_seconds"),

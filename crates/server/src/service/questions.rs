@@ -26,7 +26,7 @@ pub(crate) struct Questions {
     at: StoreLocation,
     slots: QuestionSlots,
     slow: SlowLog,
-    /// The token buckets for the questions of each source. The network's own settings give the
+    /// The token buckets for the questions of each source. The network's own settings contain the
     /// rate.
     buckets: Arc<RateBuckets>,
     /// Bounds for the rows that the questions of an address visit.

@@ -31,7 +31,8 @@ pub(crate) struct SlowLog {
     /// The settings. They set the time above which a question is slow.
     settings: SharedSettings,
     window: Mutex<LogWindow>,
-    /// `None` if there is no thread, and once the log is closed.
+    /// The thread that logs explanations. `None` if the thread could not start, and once the log is
+    /// closed.
     aside: Mutex<Option<Explainer>>,
 }
 
@@ -134,7 +135,7 @@ impl SlowLog {
         if window.began.elapsed() >= WINDOW {
             let left_out = window.lines.saturating_sub(LINES_MAX);
             if left_out > 0 {
-                tracing::warn!(left_out, "more slow questions were not logged one by one");
+                tracing::warn!(left_out, "further slow questions were only counted");
             }
             *window = LogWindow { began: Instant::now(), lines: 0 };
         }

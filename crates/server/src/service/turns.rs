@@ -21,7 +21,7 @@ const WAITING_PER_SOURCE_MAX: usize = 128;
 /// Maximum number of waiting questions of all sources.
 const WAITING_MAX: usize = 8_192;
 
-/// Where the store does its work.
+/// Where the store runs its queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreLocation {
     /// In this process. Queries rarely wait for the store.
@@ -70,7 +70,7 @@ struct LineState {
     by_source: HashMap<RateSource, VecDeque<oneshot::Sender<FairTurn>>>,
 }
 
-/// The permission to run one query. On drop, it goes to the next waiting question.
+/// The permission to run one query. On drop, the permission goes to the next waiting question.
 #[derive(Debug)]
 struct FairTurn(Option<Arc<FairLine>>);
 
@@ -186,7 +186,7 @@ impl Drop for FairTurn {
 }
 
 pub(crate) struct QuestionSlots {
-    /// Turns of running queries.
+    /// The fair queue, which limits the running queries.
     all: Arc<FairLine>,
     /// Permits of queries that have run for less than [`QUICK`].
     quick: Semaphore,

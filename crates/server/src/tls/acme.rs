@@ -1,5 +1,6 @@
-//! A certificate that the server orders by ACME (RFC 8555) and renews after two thirds of its time.
-//! The authority checks each name by a connection to the relay itself (TLS-ALPN-01, RFC 8737).
+//! A certificate that the server orders by ACME (RFC 8555) and renews after two thirds of its
+//! lifetime. The authority checks each name by a connection to the relay itself (TLS-ALPN-01, RFC
+//! 8737).
 
 use std::io;
 use std::sync::Arc;
@@ -20,10 +21,10 @@ use super::{AcmeOptions, TlsError};
 use crate::stop::StopSignal;
 use crate::words::moment;
 
-/// Time without a step after which the steps begin anew while a certificate is in force, because
+/// While a certificate is in force, an order begins anew after this time without a step, because
 /// the library waits forever for an authority that does not answer.
 const STEP_MAX: Duration = Duration::from_hours(24);
-/// The same while no certificate is in force. The pause after failed orders is added.
+/// Like [`STEP_MAX`], while no certificate is in force. The pause after failed orders is added.
 const FIRST_STEP_MAX: Duration = Duration::from_hours(1);
 /// After this number of failed orders in a row, the pause of the library no longer grows: it is
 /// 2^16 s, or 18 hours.
@@ -37,9 +38,9 @@ pub(super) struct AcmeCertificate {
     client: Arc<ClientConfig>,
     folder: AcmeFolder,
     current: Arc<CurrentCertificate>,
-    /// The settings of the authority's connections.
+    /// The TLS settings of connections from the authority.
     pub(super) challenge: Arc<ServerConfig>,
-    /// The next steps. `None` once these steps are carried out.
+    /// The next steps of the order. `None` once [`Self::watch`] carries out these steps.
     state: Mutex<Option<AcmeState<io::Error>>>,
 }
 
@@ -59,7 +60,8 @@ impl AcmeCertificate {
     pub(super) async fn open(options: &AcmeOptions) -> Result<Self, TlsError> {
         let folder = AcmeFolder::new(options);
         folder.create()?;
-        // Otherwise each start would order a new certificate, up to the limit of the authority.
+        // Without this check, each start would order a new certificate, up to the limit of the
+        // authority.
         if let Err(error @ TlsError::Unreadable { .. }) = folder.issued() {
             return Err(error);
         }
@@ -108,7 +110,7 @@ impl AcmeCertificate {
     pub(super) async fn watch(&self, mut stop: StopSignal) {
         let Some(mut state) = self.state.lock().take() else { return };
         let domains = self.options.domains.join(", ");
-        // Orders that have failed in a row.
+        // Number of orders that have failed in a row.
         let mut failed = 0;
         loop {
             let event = tokio::select! {
@@ -202,7 +204,7 @@ fn log(domains: &str, folder: &AcmeFolder, event: &AcmeEvent) {
     }
 }
 
-/// The settings of connections to the authority, whose own certificate is verified.
+/// The TLS settings of connections to the authority. They verify the authority's certificate.
 fn client_config() -> Result<ClientConfig, TlsError> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();

@@ -1,5 +1,5 @@
 //! The folder with the account's key and the certificate that an authority has issued. A process
-//! that takes over, and the next start, continue with both.
+//! that takes over, or a restarted server, continues to use both.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
@@ -77,7 +77,7 @@ impl AcmeFolder {
         self.expires_s.load(Ordering::Relaxed)
     }
 
-    /// Notes that a certificate is in force.
+    /// Records that a certificate is in force.
     pub(super) fn put_in_force(&self, certificate: &PresentedCertificate) {
         self.expires_s.store(certificate.expires_s(), Ordering::Relaxed);
     }
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(files.load_account(&[], "").await.unwrap().unwrap(), b"two");
         assert_eq!(mode(&files.account), 0o600);
         assert!(files.issued().unwrap().is_none());
-        // A certificate whose file cannot be written is still there.
+        // A certificate whose file cannot be written is still available.
         fs::create_dir(&files.certificate).unwrap();
         assert!(files.store_cert(&[], "", b"a certificate").await.is_err());
         assert_eq!(files.load_cert(&[], "").await.unwrap().unwrap(), b"a certificate");

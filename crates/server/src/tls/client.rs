@@ -13,7 +13,7 @@ use super::acme_folder::AcmeFolder;
 use super::{CertificateSource, PresentedCertificate, TlsError, TlsOptions, certificate};
 
 /// Opens TLS on a connection to the server on this machine. The certificate is not verified, since
-/// the client only asks for the health of its own server, and reports the certificate.
+/// the client only requests the health of its own server, and reports the certificate.
 pub fn connect(
     stream: TcpStream,
     host: &str,
@@ -43,7 +43,7 @@ fn refused(error: io::Error) -> io::Error {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
     match cause {
         Some(rustls::Error::AlertReceived(alert)) => io::Error::other(format!(
-            "it refuses TLS ({alert:?}); it may have no certificate yet, as its log says"
+            "the server refuses TLS ({alert:?}); it may have no certificate yet: see its log"
         )),
         _ => error,
     }

@@ -20,7 +20,8 @@ labels! {
         Gone = "gone",
         /// The client sent HTTP without TLS.
         Http = "http",
-        /// The client and the server do not agree, or the client sent something else.
+        /// The client and the server do not agree on a version or another parameter of TLS, or the
+        /// client sent something other than TLS.
         Protocol = "protocol",
     }
 }

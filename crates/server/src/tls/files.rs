@@ -37,7 +37,7 @@ struct LastRead {
     fault: Option<String>,
 }
 
-/// The state of a file. After a change of the file, or of a link to it, the state differs.
+/// The state of a file. The state differs after a change of the file, or of a link to the file.
 #[derive(Debug, PartialEq, Eq)]
 struct FileStamp {
     modified: (i64, i64),

@@ -1,4 +1,4 @@
-//! The handshakes of clients.
+//! The TLS handshakes of clients.
 
 use std::io;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl TlsEndpoint {
         }
         match first[0] {
             HANDSHAKE_RECORD => {}
-            // A method of HTTP begins with such a letter.
+            // An HTTP method begins with a capital letter.
             b'A'..=b'Z' => {
                 send_last_answer(stream, StatusCode::BAD_REQUEST, "", WITHOUT_TLS).await;
                 return Err(TlsFailure::Http);
@@ -161,8 +161,8 @@ impl TlsEndpoint {
     }
 }
 
-/// Bounds the bytes that TLS buffers for a connection that accepts none, because no outbox counts
-/// these bytes.
+/// Bounds the bytes that TLS buffers for a connection that accepts no bytes, because no outbox
+/// counts these bytes.
 fn bound_buffer(connection: &mut ServerConnection) {
     connection.set_buffer_limit(Some(UNSENT_BYTES_MAX));
 }

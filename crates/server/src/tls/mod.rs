@@ -1,4 +1,4 @@
-//! TLS for doors of HTTP: the certificate, the handshakes, and the counters of both.
+//! TLS for HTTP doors: the certificate, the handshakes, and the counters of both.
 //!
 //! A build without the feature `tls` has the same types, but refuses to open an endpoint.
 

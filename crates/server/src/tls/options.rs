@@ -23,7 +23,7 @@ pub enum CertificateSource {
 /// The files of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificatePaths {
-    /// The certificate and the certificates between it and its authority, in PEM.
+    /// The certificate and its intermediate certificates, in PEM.
     pub certificate: PathBuf,
     /// The private key, in PEM.
     pub key: PathBuf,
@@ -34,7 +34,7 @@ pub struct CertificatePaths {
 pub struct AcmeOptions {
     /// The names of the certificate.
     pub domains: Vec<String>,
-    /// The URL of the operator for the authority, such as `mailto:me@relay.example`.
+    /// The URL at which the authority can contact the operator, such as `mailto:me@relay.example`.
     pub contact: Option<String>,
     /// The URL at which the authority describes its service.
     pub directory: String,

@@ -52,7 +52,7 @@ impl Default for NodeSettings {
 /// runs.
 pub type SharedNodeSettings = Arc<ArcSwap<NodeSettings>>;
 
-/// Makes a shared handle that holds these settings.
+/// Creates a shared handle to these settings.
 pub fn shared(settings: NodeSettings) -> SharedNodeSettings {
     Arc::new(ArcSwap::from_pointee(settings))
 }
@@ -83,7 +83,7 @@ pub struct NodeConfig {
     pub message_bytes_max: usize,
     /// The settings that can change while the node runs.
     pub settings: SharedNodeSettings,
-    /// Where the store does its work: in this process, or in a database.
+    /// Where the store runs its queries: in this process, or in a database.
     pub store_at: StoreLocation,
 }
 

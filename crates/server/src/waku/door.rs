@@ -47,7 +47,7 @@ pub(super) struct WakuDoor {
     pub(super) waku: Arc<WakuNode>,
     runtime: DoorRuntime,
     rest: Option<Arc<Listener>>,
-    /// `None` once the network is served.
+    /// The network task, until the network is served.
     #[cfg(feature = "libp2p")]
     network: Mutex<Option<p2p::NetworkTask>>,
 }

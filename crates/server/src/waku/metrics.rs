@@ -137,7 +137,7 @@ impl From<Status> for AnswerStatus {
 /// A histogram of numbers.
 #[derive(Debug)]
 pub struct ValueHistogram {
-    /// Upper bounds of the histogram's classes, ascending.
+    /// Upper bounds of the histogram's buckets, ascending.
     pub bounds: &'static [u64],
     /// A count for each bound, and a last count for numbers above all bounds.
     classes: Box<[Counter]>,
@@ -156,7 +156,7 @@ impl ValueHistogram {
         self.sum.add(number);
     }
 
-    /// Returns how many numbers were in each class.
+    /// Returns how many numbers were in each bucket.
     pub fn classes(&self) -> Vec<u64> {
         self.classes.iter().map(Counter::get).collect()
     }
@@ -167,14 +167,15 @@ impl ValueHistogram {
     }
 }
 
-/// Class bounds for the size of a message's payload, in bytes. All class bounds are those of nwaku.
+/// Bucket bounds for the size of a message's payload, in bytes. All bucket bounds are those of
+/// nwaku.
 const PAYLOAD_BYTES: [u64; 13] = [
     0, 1_000, 3_000, 5_000, 15_000, 50_000, 75_000, 100_000, 125_000, 150_000, 500_000, 700_000,
     1_000_000,
 ];
-/// Class bounds for the number of payloads received in a comparison.
+/// Bucket bounds for the number of payloads received in a comparison.
 const ROUND_TRIPS: [u64; 6] = [1, 2, 3, 5, 8, 13];
-/// Class bounds for the number of messages that only one of two stores has.
+/// Bucket bounds for the number of messages that only one of two stores has.
 const DIFFERENCES: [u64; 7] = [0, 10, 50, 100, 500, 1_000, 5_000];
 
 /// Metrics of the comparisons that this node or other stores began, and of the transfers that
@@ -212,7 +213,7 @@ pub struct NodeMetrics {
     last_query_ns: AtomicU64,
     /// Number of messages sent in answers.
     pub sent: Counter,
-    /// Number of answers that lack a damaged message.
+    /// Number of answers that omit a damaged message.
     pub damaged: Counter,
     /// Number of peers that are connected.
     pub peers: Counter,

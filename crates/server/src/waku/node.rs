@@ -19,8 +19,8 @@ use crate::service::{IntakeBounds, Service};
 
 /// Bounds for the messages that wait to be durable.
 pub(super) const INTAKE: IntakeBounds = IntakeBounds { records_max: 4_096 };
-/// Maximum number of concurrent requests to peers on behalf of REST clients: in all, and per client
-/// address. A peer's answer may have 16 MiB.
+/// Maximum number of concurrent requests to peers on behalf of REST clients, in total and per
+/// client address. A peer's answer may have 16 MiB.
 pub(super) const PEER_QUESTIONS_MAX: usize = 16;
 pub(super) const PEER_QUESTIONS_PER_ADDRESS_MAX: usize = 4;
 

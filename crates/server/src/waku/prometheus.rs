@@ -112,7 +112,7 @@ fn questions(page: &mut MetricsPage, metrics: &NodeMetrics) {
     page.counter("waku_store_messages_told_total", "Messages sent in answers.", &metrics.sent);
     page.counter(
         "waku_store_damaged_answers_total",
-        "Answers that lack a damaged message.",
+        "Answers that omit a damaged message.",
         &metrics.damaged,
     );
 }

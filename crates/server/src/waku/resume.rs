@@ -27,7 +27,7 @@ use crate::stop::StopSignal;
 
 /// Poll interval for connected peers.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Interval between two writes of the file, well within [`OVERLAP_NS`].
+/// Interval between two writes of the file; much shorter than [`OVERLAP_NS`].
 const NOTE_EVERY: Duration = Duration::from_secs(20);
 /// How long gossip may take to find the peers that relay messages.
 const GOSSIP_WAIT: Duration = Duration::from_secs(5);
@@ -80,7 +80,7 @@ enum FetchFault {
 }
 
 impl HistoryFetch {
-    /// Returns `None` if the configuration names no stores.
+    /// Creates the fetch of history. Returns `None` if the configuration names no stores.
     pub(super) fn new(waku: &WakuNode) -> Option<Self> {
         let config = waku.config.p2p.as_ref().filter(|config| !config.stores.is_empty())?;
         Some(Self {

@@ -29,15 +29,15 @@ pub struct DeflateOptions(Option<Arc<Compressors>>);
 /// Compressors and decompressors that all connections with compression share.
 #[derive(Debug)]
 pub struct Compressors {
-    /// Shorter messages are sent uncompressed.
+    /// Minimum size of a compressed message, in bytes. Shorter messages are sent uncompressed.
     pub(super) from_bytes: usize,
     out: Mutex<Vec<Compress>>,
     back: Mutex<Vec<Decompress>>,
 }
 
 impl DeflateOptions {
-    /// Compresses messages of `from_bytes` and more for clients that offer compression. 0 disables
-    /// compression.
+    /// Compresses messages of at least `from_bytes` bytes for clients that offer compression. 0
+    /// disables compression.
     pub fn new(from_bytes: usize) -> Self {
         let (out, back) = (Mutex::default(), Mutex::default());
         Self((from_bytes > 0).then(|| Arc::new(Compressors { from_bytes, out, back })))

@@ -98,7 +98,7 @@ pub(super) fn unmask(bytes: &mut [u8], mask: [u8; 4]) {
     }
 }
 
-/// The longest head of a server's frame.
+/// Maximum size of the head of a server's frame, in bytes.
 pub(super) const HEAD_BYTES_MAX: usize = 10;
 
 /// Writes the head of a server's frame, which is never masked or fragmented.

@@ -45,7 +45,7 @@ impl Default for MailSettings {
 /// server runs.
 pub type SharedMailSettings = Arc<ArcSwap<MailSettings>>;
 
-/// Makes a shared handle that holds these settings.
+/// Creates a shared handle to these settings.
 pub fn shared(settings: MailSettings) -> SharedMailSettings {
     Arc::new(ArcSwap::from_pointee(settings))
 }
@@ -62,7 +62,7 @@ pub struct MailConfig {
     pub peers: Option<PeersConfig>,
     /// The settings that can change while the mail server runs.
     pub settings: SharedMailSettings,
-    /// Where the store does its work: in this process, or in a database.
+    /// Where the store runs its queries: in this process, or in a database.
     pub store_at: StoreLocation,
     /// The name of the store in metrics: `embedded` or `postgres`.
     pub database: &'static str,

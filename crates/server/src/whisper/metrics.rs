@@ -117,7 +117,7 @@ pub struct MailMetrics {
     pub sent: ByLabel<MailSource>,
     /// Total size of the envelopes sent in answers, in bytes.
     pub sent_bytes: ByLabel<MailSource>,
-    /// Number of pages that lack a damaged envelope.
+    /// Number of pages that omit a damaged envelope.
     pub damaged: ByLabel<MailSource>,
     /// Number of connected peers.
     pub peers: Counter,

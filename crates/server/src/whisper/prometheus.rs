@@ -1,5 +1,5 @@
-//! The mail server's part of the page for Prometheus. Metrics that status-go also has use
-//! status-go's names. All others have names of Hark.
+//! The mail server's part of the page for Prometheus. A metric that status-go also has is written
+//! under status-go's name. All other metrics have names of Hark.
 
 use super::mail_server::MailServer;
 use super::metrics::{EnvelopeFate, RequestFate};
@@ -71,7 +71,7 @@ pub(crate) fn write(page: &mut MetricsPage, mail: &MailServer) {
     );
     page.counters(
         "hark_whisper_damaged_pages_total",
-        "Pages of answers that lack a damaged envelope.",
+        "Pages of answers that omit a damaged envelope.",
         "source",
         &metrics.damaged,
     );

@@ -15,7 +15,7 @@ const IN_DATABASE: Duration = Duration::from_mins(1);
 /// Removes the topics of deleted envelopes, until `stop`. Checks at most as often as retention
 /// runs.
 pub(super) async fn refresh(mail: Arc<MailServer>, mut stop: StopSignal) {
-    // How many envelopes were stored, and how many were ever added, at the last check.
+    // Number of stored envelopes, and number of envelopes ever added, at the last check.
     let (mut counted, mut seen) = (0, mail.topics.added());
     let mut pause = Duration::ZERO;
     loop {

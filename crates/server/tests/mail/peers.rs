@@ -1,4 +1,4 @@
-//! Envelopes come in and go out, by both sub-protocols.
+//! Peers send envelopes and request history, by both sub-protocols.
 
 use std::sync::Arc;
 use std::time::Duration;

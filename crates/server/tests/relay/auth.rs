@@ -101,7 +101,8 @@ async fn another_relay_reads_nothing_with_an_answer_that_was_meant_for_it() {
             let closed = client.receive().await;
             assert_eq!((&closed[0], &closed[1]), (&json!("CLOSED"), &json!("s")), "{closed}");
         }
-        // A user can read under the name that the operator has set, or by this server's address.
+        // A user who authenticates under the name that the operator has set, or by this server's
+        // address, can read.
         let mut client = relay.client().await;
         let name = url.unwrap_or(&relay.url);
         let tags: [&[&str]; 2] = [&["relay", name], &["challenge", &client.challenge]];

@@ -230,7 +230,7 @@ async fn long_messages_are_answered_within_the_bound() {
     let received = client.receive().await;
     let long = received.to_string().len();
     assert!(received[0] == "NEG-MSG" && long <= 20_000, "{long}: {received}");
-    // As many empty ranges as fit.
+    // As many empty ranges as fit into a message.
     for (opens, bytes) in [(true, 256 << 10), (false, Limits::default().message_bytes_max)] {
         let mut message = vec![0x61];
         message.extend([1, 0, 2, 0].iter().cycle().take((bytes / 2 - 100) / 4 * 4));

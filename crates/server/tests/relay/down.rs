@@ -70,8 +70,8 @@ async fn one_connection_too_many_is_closed_at_once() {
     relay.stop().await;
 }
 
-/// A client that sends half a frame, half a request or nothing at all does not stay connected for
-/// ever. A WebSocket is pinged first.
+/// A client that sends half a frame, half a request or nothing at all does not stay connected
+/// forever. A WebSocket is pinged first.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_says_nothing_is_closed() {
     let relay = Relay::start(|config| {

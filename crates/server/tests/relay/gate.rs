@@ -40,7 +40,7 @@ async fn strangers_are_answered_as_if_nothing_private_were_here() {
     let public = ["public, new", "public, old"];
     assert_eq!(contents(&stranger.ask("s", &[json!({})]).await), public);
     assert_eq!(contents(&stranger.ask("s", &[json!({"kinds": [1, 4, 1059]})]).await), public);
-    // Newer private events are hidden, and do not count for the limit.
+    // Newer private events are hidden, and do not count towards the limit.
     let two = [json!({"#p": [pubkey(2)], "limit": 1})];
     assert_eq!(contents(&stranger.ask("s", &two).await), ["public, old"]);
     let all = [json!({}), json!({"kinds": [1059, 1]})];

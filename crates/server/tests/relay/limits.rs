@@ -36,7 +36,7 @@ async fn req(client: &mut Client, sub: &str, filter: Value) -> Result<usize, Str
     }
 }
 
-/// Tests each field at its bound and one beyond.
+/// Tests each field at its bound, and at one above the bound.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_field_of_the_limitation_document_is_true() {
     let relay = Relay::start(|config| {
@@ -341,7 +341,7 @@ async fn a_spared_key_has_no_rates_once_it_is_proved() {
 }
 
 /// A client behind a trusted proxy is spared by the address that the proxy names. An address in a
-/// header that no trusted proxy has written spares nobody.
+/// header has no effect unless a trusted proxy has written the header.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spared_address_is_that_of_the_client_behind_a_proxy() {
     for (trusted, from, taken) in [

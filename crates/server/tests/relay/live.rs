@@ -1,4 +1,4 @@
-//! Live events, and how they join stored events.
+//! Live events, and the transition from stored events to live events.
 
 use std::collections::HashMap;
 

@@ -223,7 +223,8 @@ async fn health_tells_that_no_address_is_served() {
     }
 }
 
-/// A program on this machine learns the health of a server that refuses all clients there.
+/// A program on this machine learns the health of a server that refuses all clients from this
+/// machine.
 #[tokio::test(flavor = "multi_thread")]
 async fn health_answers_while_the_relay_is_full_and_where_loopback_is_not_allowed() {
     for (is_full, status, reason) in

@@ -73,7 +73,7 @@ async fn questions_of_many_who_never_read_hold_no_more_than_the_server_may() {
             sleep(Duration::from_millis(20)).await;
         }
         // Above the bound of an address, connections with nothing unread continue, so each may have
-        // one page more.
+        // one more page.
         let bound = bound + if by_address { silent.len() * ((64 << 10) + NOTE_BYTES) } else { 0 };
         assert!(
             most <= bound as f64,
@@ -120,7 +120,7 @@ async fn who_takes_no_answer_over_http_is_closed() {
         let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(100);
         while silent.write_all(&request).await.is_ok() {}
     });
-    // This connection, and the one that requests the metrics.
+    // This connection, and the connection that requests the metrics.
     until(&relay, "hark_connections_total", |made| made >= 2.0).await;
     until(&relay, "hark_connections", |open| open < 2.0).await;
     asking.await.unwrap();

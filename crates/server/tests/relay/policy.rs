@@ -258,7 +258,7 @@ async fn gift_wraps_are_taken_from_those_who_authenticate_where_that_is_set() {
     relay.stop().await;
 }
 
-/// NIP-59 dates gift wraps up to two days back.
+/// Clients may date gift wraps up to two days back (NIP-59).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gift_wrap_is_not_too_old_for_its_date() {
     let relay =

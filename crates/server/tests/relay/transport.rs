@@ -36,7 +36,7 @@ async fn an_address_has_a_bound_of_its_own() {
     })
     .await;
     let (_one, mut two) = (relay.client().await, relay.client().await);
-    // The header of a client that is no trusted proxy makes no difference.
+    // The header has no effect if the peer is not a trusted proxy.
     let (answer, stream) = upgrade(&relay, "X-Forwarded-For: 192.0.2.1\r\n").await;
     assert_eq!(status(&answer), 429);
     let answer = rest(answer, stream).await;

@@ -15,7 +15,7 @@ pub(super) enum ExchangeEvent {
     Go,
     /// The new process has the right to write, and writes from now on.
     Started,
-    /// The other process gives up, or sends a message that does not belong here.
+    /// The other process gives up, or sends an unexpected message.
     Failed,
     /// The connection has ended.
     Gone,

@@ -74,8 +74,8 @@ impl Comparisons {
     }
 
     /// Opens a comparison over the events that match `query`, and queues its first message for an
-    /// answer. `question` is the memory of the NEG-OPEN, and `of` is an empty share, which grows
-    /// with the set.
+    /// answer. `question` is the memory reserved for the NEG-OPEN, and `of` is an empty share,
+    /// which grows with the set.
     pub(super) fn open(
         &mut self,
         id: &str,

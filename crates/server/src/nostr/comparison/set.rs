@@ -34,8 +34,8 @@ pub(super) struct SetMemory {
 }
 
 impl SetMemory {
-    /// Creates an account with no reserved bytes. `of_connection` counts the bytes of the whole
-    /// connection.
+    /// Creates a set's memory, without reserved bytes. `of_connection` counts the bytes of the
+    /// whole connection.
     pub(super) fn new(
         share: BudgetShare,
         of_connection: Arc<AtomicUsize>,
@@ -45,7 +45,7 @@ impl SetMemory {
         Self { share, of_connection, connection_bytes_max, bytes_max: limits.negentropy_bytes_max }
     }
 
-    /// Reserves memory for one more chunk, or refuses.
+    /// Reserves memory for one more chunk, or returns a refusal.
     fn grow(&mut self) -> Result<(), NostrRefusal> {
         let max = self.connection_bytes_max;
         let before = self.of_connection.fetch_add(CHUNK_BYTES, Ordering::Relaxed);
@@ -173,8 +173,8 @@ impl NegentropySet for ComparedSet {
     }
 }
 
-/// Cost of computing one sum, in units of one compared or copied item. On average, a sum adds half
-/// of a chunk's ids at each end of its range.
+/// Cost of computing one sum; the unit is the cost of one compared or copied item. On average, a
+/// sum adds half of a chunk's ids at each end of its range.
 const SUM_ITEMS: u64 = 16;
 /// Number of items that are compared or copied in the time that a search takes for one row.
 const ITEMS_PER_ROW: u64 = 4;

@@ -46,7 +46,7 @@ pub(super) struct Comparison {
 
 #[derive(Default)]
 pub(super) struct ComparisonState {
-    /// `None` before the first answer, and after the end.
+    /// The set. `None` before the first answer, and after the end.
     pub(super) set: Option<Arc<ComparedSet>>,
     /// The query for the store's sums over ranges, if there is no set.
     pub(super) by_ranges: Option<Arc<Query>>,

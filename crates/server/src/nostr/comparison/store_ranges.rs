@@ -49,16 +49,18 @@ impl StoreRanges {
     }
 }
 
-/// A comparison that may be answered by ranges.
+/// A comparison that may be answered from the store's sums over ranges.
 pub(super) struct RangesCandidate {
     query: Arc<Query>,
-    /// The gate for the client of the comparison. The gate of `query` is for strangers.
+    /// The gate of the comparison's client. `query` itself has the gate of a client without a
+    /// proven key.
     gate: Option<Arc<Gate>>,
     ranges: StoreRanges,
 }
 
 impl RangesCandidate {
-    /// Returns the candidate if the filter has only `since` and `until`, and the store keeps sums.
+    /// Creates the candidate if the filter has only `since` and `until`, and if the store keeps
+    /// sums.
     pub(super) fn of(
         comparison: &Comparison,
         store: &dyn Store,

@@ -51,7 +51,7 @@ fn position(store: &dyn Store, hash: Id) -> Result<Option<Position>, HistoryErro
     Ok(found)
 }
 
-/// The refusal of a question that was not searched.
+/// Returns the error for a request whose search did not run.
 fn refusal_error(why: NotAsked) -> HistoryError {
     match why {
         NotAsked::Line => HistoryError::TooMany,
@@ -67,7 +67,8 @@ impl WakuNode {
         admitted.map_err(|TooManyQuestions| HistoryError::TooMany)
     }
 
-    /// Admits a request that a peer is to answer: the answer takes memory and time here as well.
+    /// Admits a request that a peer is to answer. The answer uses memory and time of this node as
+    /// well.
     pub(super) fn admit_peer_question(
         &self,
         from: RateSource,

@@ -1,6 +1,6 @@
-//! Positions of the messages that ended recent pages. The hash of such a message is the cursor of
-//! the next page. With a cached position, the archive need not look up the message, which may even
-//! have been deleted.
+//! Positions of the last messages of recent pages. The hash of such a message is the cursor of the
+//! next page. With a cached position, the archive need not look up the message, which may even have
+//! been deleted.
 
 use hark_archive::Position;
 use hark_codec::record::Id;

@@ -16,7 +16,7 @@ use hark_networks::waku::history::{DAMAGED, PAGE_BYTES_MAX, answer};
 const PUBSUB: [&str; 2] = ["/waku/2/rs/1/0", "/waku/2/rs/1/1"];
 const CONTENT: [&str; 3] = ["/app/1/chat/proto", "/app/1/a\u{e4}/proto", ""];
 
-/// A message that the test has put.
+/// A message that the test has stored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kept {
     time: u64,
@@ -76,7 +76,7 @@ impl World {
         self.kept.sort_unstable();
     }
 
-    /// Puts a message without a payload. Archives of earlier versions may have such messages.
+    /// Stores a message without a payload. Archives of earlier versions may have such messages.
     fn put_void(&mut self, time: u64, pubsub: &str, content: &str) -> Id {
         let meta = self.random.below(1 << 30).to_le_bytes();
         let message = Message {
@@ -156,7 +156,7 @@ fn request() -> StoreRequest<'static> {
 fn pages_leave_nothing_out_and_nothing_comes_twice() {
     for seed in 0..12 {
         let mut world = World::new(seed);
-        // Many messages share a time, or few do.
+        // Either many messages share a time, or few.
         world.times = [12, 400][seed as usize % 2];
         world.voids = seed % 4 > 1;
         world.put(150);

@@ -1,7 +1,7 @@
 //! Decides which connections with peers are admitted.
 //!
 //! A stranger is a peer that the configuration does not name. The connections with strangers are
-//! bounded in all and per address, and so are unfinished incoming handshakes. Peers that the
+//! bounded in total and per address, and so are unfinished incoming handshakes. Peers that the
 //! configuration names are not counted: this node can dial and accept these peers, whatever the
 //! number of strangers.
 
@@ -29,7 +29,7 @@ const CONNECTIONS_PER_PEER_MAX: usize = 4;
 /// Maximum number of unfinished incoming handshakes.
 const HALF_OPEN_MAX: usize = 1_024;
 /// Maximum number of unfinished incoming handshakes from one address. The more unfinished
-/// handshakes there are in all, the fewer an address may have.
+/// handshakes there are in total, the fewer are allowed from one address.
 const HALF_OPEN_PER_ADDRESS_MAX: usize = 32;
 
 /// Decides which connections are admitted; see the module.
@@ -129,7 +129,7 @@ impl PeerAdmission {
 
     /// Decides whether a connection is admitted, once its peer is known.
     fn enter(&mut self, connection: ConnectionId, peer: PeerId) -> Result<(), NotAdmitted> {
-        // This node's own connections have no entry in `knocking`.
+        // Connections that this node has dialled have no entry in `knocking`.
         let knocked = self.knocking.remove(&connection).unwrap_or_default();
         let of_peer =
             self.peers.acquire(peer, CONNECTIONS_PER_PEER_MAX).ok_or(NotAdmitted::Peer)?;

@@ -45,7 +45,7 @@ pub struct SyncPlan {
 }
 
 impl Default for SyncPlan {
-    /// The values of nwaku.
+    /// The default values of nwaku.
     fn default() -> Self {
         Self { every: Some(Duration::from_mins(5)), range_s: 3_600, jitter_s: 20 }
     }

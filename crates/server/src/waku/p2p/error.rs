@@ -53,7 +53,7 @@ pub(in crate::waku) enum AskFault {
     /// See [`ConnectFault`].
     #[error(transparent)]
     Connect(#[from] ConnectFault),
-    /// The peer opens no stream of the protocol.
+    /// No stream of the protocol could be opened to the peer.
     #[error(transparent)]
     Stream(#[from] OpenStreamError),
     /// The stream broke.

@@ -34,7 +34,7 @@ pub(super) struct StreamPeer {
     /// The source that the stream is charged to: the peer's address. Anyone can create peer ids at
     /// no cost, so the peer id is the source only if a proxy hides the address.
     pub(super) source: RateSource,
-    /// Closed together with the connection.
+    /// A channel that closes together with the connection.
     connection: watch::Receiver<()>,
 }
 
@@ -45,7 +45,7 @@ impl StreamPeer {
     }
 }
 
-/// Starts serving a stream of a peer.
+/// A function that starts to serve a stream of a peer.
 type StreamServer = Box<dyn Fn(StreamPeer, Stream, Permit<PeerId>) + Send + Sync>;
 
 /// A protocol, and the handler of its streams. The handler may be set later.

@@ -130,7 +130,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for SplitFrames<C> {
 }
 
 /// Splits the frames of data in the bytes of a connection. A frame is a header (the stream's number
-/// times 8, plus the type), a length, and as many bytes.
+/// times 8, plus the type), a length, and data of this length.
 #[derive(Debug, Default)]
 struct FrameSplitter {
     /// The varint that is being read: its value so far, and the number of bits so far.
@@ -376,7 +376,7 @@ mod tests {
         }
         assert_eq!(streams.len(), STREAMS);
         let held = read.load(Ordering::Relaxed);
-        // The headers of frames, and the bytes that the two readers have read ahead.
+        // Space for the headers of frames, and for the bytes that the two readers have read ahead.
         let slack = 64 << 10;
         assert!(held <= STREAMS * STREAM_UNREAD_MAX + slack, "{held} bytes are held");
         // The node reads from the connection again once the streams are read.

@@ -48,7 +48,7 @@ impl NetworkHandle {
             Err(_) if !may_dial => Err(NoPeerAnswer::Forbidden),
             Err(error) => {
                 let error = error.to_string();
-                tracing::debug!(%peer, error, "a peer that a client wants to ask is not reached");
+                tracing::debug!(%peer, error, "the peer of a client's request was not reached");
                 Err(NoPeerAnswer::Unreached)
             }
         }

@@ -101,7 +101,7 @@ fn index_of(own: &[MessagePosition], at: MessagePosition) -> usize {
 }
 
 /// Lists the messages of a range. If this store has no messages in the range, the other store lacks
-/// no message there, and need not list its own messages.
+/// none, so it is asked not to list its own messages.
 fn items(here: &[MessagePosition], end: MessagePosition, answer: &mut PayloadWriter) {
     answer.items(end, here, here.is_empty());
 }

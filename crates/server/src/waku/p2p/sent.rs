@@ -1,5 +1,6 @@
-//! Remembers the messages that were sent to a peer after comparisons. A store may report a message
-//! as missing again although it has the message. So no message is sent twice over a connection.
+//! Remembers the messages that were sent to a peer after comparisons, so that no message is sent
+//! twice over a connection. A store may report a message as missing again although it has received
+//! the message.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,8 +8,8 @@ use hark_codec::waku::sync::MessagePosition;
 use libp2p::PeerId;
 use parking_lot::Mutex;
 
-/// Maximum number of remembered messages in all, of some 60 bytes each. Messages beyond this number
-/// may be sent again.
+/// Maximum number of remembered messages in total, of some 60 bytes each. Messages beyond this
+/// number may be sent again.
 const SENT_MAX: usize = 200_000;
 /// Maximum number of remembered messages for one peer.
 const SENT_TO_PEER_MAX: usize = 50_000;
@@ -82,7 +83,7 @@ mod tests {
         sent.forget(peer, true);
         sent.note(peer, all.iter().copied());
         assert_eq!(lacked(peer, 0), 10);
-        // The number of messages is bounded, in all and for each peer.
+        // The number of messages is bounded, in total and for each peer.
         let many = |peer| sent.note(peer, (0..SENT_MAX as u64).map(|at| (at, [0; 32])));
         for peer in [(); 5].map(|()| PeerId::random()) {
             sent.begin(peer);

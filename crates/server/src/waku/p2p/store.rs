@@ -21,7 +21,7 @@ use crate::waku::node::WakuNode;
 const REQUEST_MAX: usize = 256 << 10;
 /// Maximum size of a short request, in bytes. The number of longer requests is bounded.
 const REQUEST_SHORT: usize = 4 << 10;
-/// Maximum number of concurrent long requests: in all, and per address. Further long requests are
+/// Maximum number of concurrent long requests, in total and per address. Further long requests are
 /// refused.
 const LONG_REQUESTS_MAX: usize = 256;
 const LONG_REQUESTS_PER_ADDRESS_MAX: usize = 32;

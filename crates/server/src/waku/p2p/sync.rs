@@ -179,7 +179,7 @@ async fn compare(
     // This node begins one session at a time, so the session's list does not count against
     // [`ITEMS_ALL_MAX`].
     let items = Arc::new(Semaphore::new(ITEMS_MAX + ITEMS_STEP));
-    // This node's own searches are not charged to any source: they come only once in minutes.
+    // This node's own searches are not charged to any source: they run only once every few minutes.
     let peer = SessionPeer { id: peer, source: OWN, payload_time: WAIT };
     let own = OwnMessages::load(waku, OWN, span(waku, start, stop), items).await?;
     let mut first = PayloadWriter::new(&topics(waku), start, PAYLOAD_MAX);

@@ -41,7 +41,7 @@ pub(super) enum SyncFault {
     /// The peer is not connected.
     #[error(transparent)]
     Connect(#[from] ConnectFault),
-    /// The peer opens no stream of the protocol.
+    /// No stream of the protocol could be opened to the peer.
     #[error(transparent)]
     Stream(#[from] OpenStreamError),
     /// The lists of all sessions together are too long.

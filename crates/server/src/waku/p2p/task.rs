@@ -247,7 +247,7 @@ impl NetworkTask {
                 self.peers.failed(peer, &error);
             }
             SwarmEvent::IncomingConnectionError { error, send_back_addr, .. } => {
-                tracing::debug!(%error, from = %send_back_addr, "a peer did not get in");
+                tracing::debug!(%error, from = %send_back_addr, "a peer was not admitted");
             }
             _ => {}
         }

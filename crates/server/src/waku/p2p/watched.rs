@@ -23,7 +23,7 @@ type GossipHandler = <Gossip as NetworkBehaviour>::ConnectionHandler;
 /// Number of streams in one direction after which gossipsub stops using a connection.
 const STREAMS_MAX: usize = 5;
 
-/// Gossip that closes a connection once gossip has ended there.
+/// The gossip protocol, extended to close a connection once gossip has ended on the connection.
 pub(super) struct WatchedGossip {
     gossip: Gossip,
     /// The connections to close after their peers have been reported.

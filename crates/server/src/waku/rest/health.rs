@@ -6,7 +6,7 @@ use crate::rest::RestAnswer;
 use crate::waku::node::WakuNode;
 use crate::waku::peer_status::PeerStatus;
 
-/// Protocols that this node lacks, and lists in nwaku's order: before the store, after the store,
+/// Protocols that this node lacks but lists, in nwaku's order: before the store, after the store,
 /// and after the store client.
 const BEFORE: [&str; 4] = ["Rln Relay", "Lightpush", "Legacy Lightpush", "Filter"];
 const BEHIND: [&str; 6] = [

@@ -32,7 +32,7 @@ mod store;
 /// The description of the interface for programs (OpenAPI 3).
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// Serves until `stop`, and until the requests in progress are answered.
+/// Serves until `stop` is signalled and the requests in progress are answered.
 pub(super) async fn serve(listener: Arc<Listener>, stop: StopSignal, waku: Arc<WakuNode>) {
     let answers = waku.service.answers.clone();
     rest::serve(listener, stop, routes(waku), answers).await;
@@ -101,8 +101,8 @@ async fn history(
     let status = page.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
     waku.metrics.queries.of(QuestionSource::Client).of(status.into()).add(1);
     match page {
-        // The connection takes a permit for the bytes of its own, until the client has read them
-        // all. So this page and its permit end here.
+        // The connection acquires its own permit for the answer's bytes, and holds this permit
+        // until the client has read the answer. So the page and its permit are dropped here.
         Ok(PermittedAnswer { page, room: _room }) => RestAnswer::json(store::json(&page)),
         Err(refusal) => store::refused(&refusal),
     }

@@ -17,7 +17,7 @@ use crate::waku::poll::PollTopic;
 pub(super) async fn publish(waku: &WakuNode, body: &[u8], topic: Option<String>) -> RestAnswer {
     let mut published = match read_message(body) {
         Ok(published) => published,
-        Err(error) => return RestAnswer::refused(format!("the body is no message: {error}")),
+        Err(error) => return RestAnswer::refused(format!("the body is not a message: {error}")),
     };
     // As in nwaku, 0 stands for no time.
     if published.timestamp.is_none_or(|time| time == 0) {
@@ -65,7 +65,7 @@ pub(super) fn poll(waku: &WakuNode, topic: PollTopic) -> RestAnswer {
         if out.len() > 1 {
             out.push(b',');
         }
-        // nwaku's messages always have a proof.
+        // In nwaku, messages always have a proof, so a missing proof is written as an empty proof.
         let proof = Some(message.proof.unwrap_or_default());
         put_message(&mut out, &Message { proof, ..message });
     }
@@ -76,8 +76,9 @@ pub(super) fn poll(waku: &WakuNode, topic: PollTopic) -> RestAnswer {
 /// Parses the topics in a body: a list of strings. Each string names a shard, or is a content topic
 /// of a shard.
 fn topics(waku: &WakuNode, body: &[u8], auto: bool) -> Result<Vec<(PollTopic, Shard)>, RestAnswer> {
-    let names: Vec<String> = serde_json::from_slice(body)
-        .map_err(|error| RestAnswer::refused(format!("the body is no list of topics: {error}")))?;
+    let names: Vec<String> = serde_json::from_slice(body).map_err(|error| {
+        RestAnswer::refused(format!("the body is not a list of topics: {error}"))
+    })?;
     let topic = |name: String| {
         let (cluster, shards) = (waku.config.cluster, waku.config.shards_in_cluster);
         let shard = if auto { Shard::of(&name, cluster, shards) } else { name.parse() };

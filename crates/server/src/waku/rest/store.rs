@@ -1,4 +1,5 @@
-//! `GET /store/v3/messages` as in nwaku: parses parameters to a request, and writes a page as JSON.
+//! `GET /store/v3/messages` as in nwaku: turns parameters into a request, and writes a page as
+//! JSON.
 
 use axum::http::StatusCode;
 use hark_archive::Record;

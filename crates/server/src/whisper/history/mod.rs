@@ -39,12 +39,12 @@ impl Default for PageBytes {
 }
 
 impl PageBytes {
-    /// Pages whose envelopes are sent in JSON.
+    /// Creates the bounds of pages whose envelopes are sent in JSON.
     pub(crate) fn of_json() -> Self {
         Self { expansion: JSON_EXPANSION, ..Self::default() }
     }
 
-    /// Allows a longer page.
+    /// Allows a longer next page.
     pub(crate) fn grow(&mut self) {
         self.envelopes = PAGE_BYTES_MAX.min(2 * self.envelopes);
     }
@@ -76,7 +76,7 @@ impl MailServer {
     }
 
     /// Returns the next page of a search. If the source's share of the memory for pages does not
-    /// suffice for a long page, the page is no longer than an answer's first page.
+    /// suffice for a long page, the page has at most the size of an answer's first page.
     pub(super) async fn page(
         &self,
         (from, source): (MailSource, RateSource),

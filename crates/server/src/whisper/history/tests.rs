@@ -37,7 +37,7 @@ fn page(
 }
 
 /// Returns a topic. Some topics set several bits in the same byte of the bloom filter. For these
-/// topics, the programs' filter differs from that of EIP-627.
+/// topics, the filters of existing programs differ from the filter of EIP-627.
 fn topic(number: usize) -> Topic {
     let near = [8, 9, 10, 200, 17, 16, 3];
     [near[number % 7], near[number / 7 % 7], near[number / 49 % 7], (number % 8) as u8]

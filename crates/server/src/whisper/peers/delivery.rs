@@ -57,7 +57,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
                 return end;
             }
         }
-        // The reading side ends first, and ends the session.
+        // The reading side ends the session, so this function need not return.
         std::future::pending().await
     }
 

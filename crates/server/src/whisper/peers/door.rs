@@ -28,8 +28,8 @@ use crate::whisper::metrics::HandshakeFate;
 use crate::whisper::rlpx::hello::Hello;
 use crate::whisper::rlpx::{ReadAllowance, RlpxError, RlpxStream};
 
-/// Minimum for the maximum size of a packet, in bytes. The maximum grows with the longest allowed
-/// envelope.
+/// Lower bound for the maximum size of a packet, in bytes. The maximum grows with the longest
+/// allowed envelope.
 const PACKET_BYTES_MIN: usize = 1 << 20;
 /// Number of bytes allowed in a packet in addition to the envelopes.
 const PACKET_FRAME_BYTES: usize = 1 << 10;
@@ -57,7 +57,7 @@ fn fill(out: &mut [u8]) {
     getrandom::fill(out).expect("random bytes of the operating system");
 }
 
-/// The interface before it is served.
+/// The devp2p interface, before it is served.
 pub(in crate::whisper) struct PeersDoor {
     listener: Listener,
     addr: SocketAddr,
@@ -95,7 +95,7 @@ impl PeersDoor {
         &self.listener
     }
 
-    /// Serves until `stop`, and until all connections have ended.
+    /// Serves until `stop` is signalled and all connections have ended.
     pub(in crate::whisper) async fn serve(&self, mail: Arc<MailServer>, stop: StopSignal) {
         let Some(sockets) = self.listener.take() else { return };
         let PeersConfig { rules, request_pause, trusted, times, .. } = self.config.clone();

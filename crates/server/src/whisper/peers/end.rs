@@ -19,7 +19,7 @@ pub(super) enum PeerSessionEnd {
     /// See [`StatusError`].
     #[error(transparent)]
     Status(#[from] StatusError),
-    /// The peer sent another packet in place of its status.
+    /// The peer sent another packet instead of its status.
     #[error("packet {0} came before the status")]
     NoStatus(u64),
     /// A packet is not RLP of the right items.

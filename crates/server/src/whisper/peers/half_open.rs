@@ -28,7 +28,7 @@ struct HalfOpenList {
 #[derive(Debug)]
 struct HalfOpen {
     of: ClientAddress,
-    /// Dropped to end the connection.
+    /// The sender that is dropped to end the connection.
     _keep: oneshot::Sender<()>,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct PeerSession<'a, W> {
     pub(super) address: ClientAddress,
     /// Whether the peer wants the outcomes of its envelopes.
     pub(super) confirms: AtomicBool,
-    /// Number of bits of the minimum proof of work that was last sent to the peer.
+    /// The minimum proof of work that was last sent to the peer, as the bits of a 64-bit float.
     pub(super) told_pow: AtomicU64,
     pub(super) writer: Mutex<RlpxWriter<W>>,
 }

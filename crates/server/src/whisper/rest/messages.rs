@@ -17,7 +17,7 @@ use crate::rest::{RestAnswer, source};
 use crate::whisper::mail_server::MailServer;
 use crate::whisper::metrics::{MailSource, RequestFate};
 
-/// The header of an answer whose first page lacks a damaged envelope.
+/// The header of an answer whose first page omits a damaged envelope.
 const DAMAGED: HeaderName = HeaderName::from_static("hark-damaged");
 
 /// Answers a request.

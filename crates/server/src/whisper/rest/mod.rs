@@ -23,7 +23,7 @@ mod stream;
 /// The description of the interface for programs (OpenAPI 3).
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// Serves until `stop`, and until the requests in progress are answered.
+/// Serves until `stop` is signalled and the requests in progress are answered.
 pub(super) async fn serve(listener: Arc<Listener>, stop: StopSignal, mail: Arc<MailServer>) {
     let answers = mail.service.answers.clone();
     rest::serve(listener, stop, routes(mail), answers).await;

@@ -49,7 +49,7 @@ pub(super) struct HistoryStream {
     page_bytes: PageBytes,
     /// Position of the last envelope.
     last: Option<HistoryCursor>,
-    /// Whether any page so far lacks a damaged envelope.
+    /// Whether any page so far omits a damaged envelope.
     damaged: bool,
     began: bool,
     ended: bool,
@@ -84,7 +84,7 @@ impl HistoryStream {
         }
     }
 
-    /// Whether any page so far lacks a damaged envelope.
+    /// Whether any page so far omits a damaged envelope.
     pub(super) fn has_met_damage(&self) -> bool {
         self.damaged
     }

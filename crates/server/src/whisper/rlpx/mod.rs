@@ -64,7 +64,7 @@ pub enum RlpxError {
     /// See [`HelloError`].
     #[error(transparent)]
     Hello(#[from] HelloError),
-    /// Another message came in place of the hello.
+    /// The peer sent another message instead of the hello.
     #[error("message {0} came before the hello")]
     NoHello(u64),
     /// The id in the hello differs from the id of the key exchange.

@@ -36,7 +36,7 @@ impl Exploration {
         let steps = world.steps(without);
         let kinds = |kind| steps.iter().filter(|(of, _)| *of == kind).count();
         if kinds(MoveKind::Normal) + kinds(MoveKind::Late) == 0 && !world.is_settled() {
-            self.fault = self.fault.or(Some("one waits for ever"));
+            self.fault = self.fault.or(Some("a process waits forever"));
         }
         self.note(world);
         self.ways.insert(world.clone(), None);
@@ -87,12 +87,12 @@ fn in_no_order_of_events_do_two_processes_write_and_none_waits_for_ever() {
 fn a_process_that_goes_on_without_the_right_to_write_would_be_found() {
     let mut walk = Exploration::default();
     walk.walk(&World::new(1, 1), Without::Claiming);
-    assert_eq!(walk.fault, Some("one writes that has no right to"));
+    assert_eq!(walk.fault, Some("a process writes without the right to write"));
 }
 
 #[test]
 fn a_process_that_comes_late_and_claims_what_is_not_its_own_would_be_found() {
     let mut walk = Exploration::default();
     walk.walk(&World::new(1, 1), Without::Turns);
-    assert_eq!(walk.fault, Some("one waits for ever"));
+    assert_eq!(walk.fault, Some("a process waits forever"));
 }

@@ -50,7 +50,7 @@ pub(super) struct MailRequest {
     is_bare: bool,
 }
 
-/// A request of a peer that waits for its answer.
+/// A peer's request that waits for an answer.
 #[derive(Debug)]
 pub(super) enum PeerQuestion {
     /// A request for history.

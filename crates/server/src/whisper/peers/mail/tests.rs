@@ -11,7 +11,7 @@ fn key(seed: u8) -> SecretKey {
     SecretKey::new([seed; 32]).unwrap()
 }
 
-/// Makes the packet of a signed or unsigned request.
+/// Creates the packet of a signed or unsigned request.
 fn packet(payload: &[u8], with: SealingKey<'_>, is_signed: bool) -> Vec<u8> {
     let (signer, mut data, mut rlp) = (key(9), Vec::new(), Vec::new());
     let mut random = |out: &mut [u8]| out.fill(3);

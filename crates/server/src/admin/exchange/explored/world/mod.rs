@@ -41,7 +41,7 @@ pub(super) enum ProcessRole {
     Following {
         whom: usize,
     },
-    /// Its sockets are closed, but its locks are not released yet.
+    /// The process has closed its sockets, but has not released its locks yet.
     Ending,
     Ended,
 }
@@ -50,9 +50,9 @@ pub(super) enum ProcessRole {
 #[allow(clippy::struct_excessive_bools)] // the flags are independent
 pub(super) struct ModelProcess {
     pub(super) part: ProcessRole,
-    /// Whether its store writes.
+    /// Whether the process's store writes.
     writes: bool,
-    /// The length of the log that the process knows.
+    /// The length of the log, as far as the process knows.
     sees: u8,
     /// Whether the process holds LOCK.
     holds: bool,
@@ -89,8 +89,8 @@ pub(super) struct World {
     log: u8,
     /// The process that owns `control.sock`.
     published: usize,
-    /// Number of batches not yet written, and number of faults (kills, requests to end and the
-    /// like) that have not happened yet.
+    /// Number of batches that are still to be written, and number of faults (kills, requests to end
+    /// and the like) that are still to happen.
     batches: u8,
     faults: u8,
 }
@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// A copy of this world with a change.
+    /// Returns a copy of this world, changed by `change`.
     fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
         let mut next = self.clone();
         change(&mut next);
@@ -172,7 +172,7 @@ impl World {
     }
 
     /// Lets process `at` claim the right to write. Fails if another process has the right, or if
-    /// the turn has passed `turn`.
+    /// the counter is past `turn`.
     fn claim(&mut self, at: usize, turn: u8) -> ExchangeEvent {
         if self.right.is_some_and(|has| has != at) {
             return ExchangeEvent::Held;
@@ -191,10 +191,10 @@ impl World {
             return Err("two processes write");
         }
         if writing().any(|at| self.right != Some(at)) {
-            return Err("one writes that has no right to");
+            return Err("a process writes without the right to write");
         }
         if writing().any(|at| self.processes[at].sees != self.log) {
-            return Err("one writes that does not know what was written");
+            return Err("a process writes without knowing the whole log");
         }
         Ok(())
     }

@@ -69,8 +69,8 @@ impl World {
             });
             steps.push((MoveKind::Outside, next));
         };
-        // The process is killed. This step also stands for a process that does not serve yet and is
-        // asked to end, or cannot open the archive.
+        // The process is killed. This step also stands for a process that is asked to end before it
+        // serves, or that cannot open the archive.
         fault(&|world| world.end(at));
         let process = &self.processes[at];
         if process.held_up {
@@ -151,7 +151,7 @@ impl World {
             let next = self.with(|world| {
                 assert_eq!(
                     world.processes[at].sees, world.log,
-                    "it writes over what another wrote"
+                    "a process overwrites the writes of another process"
                 );
                 world.batches -= 1;
                 world.log += 1;
@@ -165,8 +165,8 @@ impl World {
                 continue;
             }
             let (giver, next) = (OldProcess::Handed, OldProcessStep::Listen);
-            // The turn once the other process has claimed the right: one step for the offer, one
-            // for the claim.
+            // The turn after the other process has claimed the right: the offer and the claim each
+            // add 1.
             let turn = self.turn + 2;
             let mut next = self.set(at, ProcessRole::Giving { to, turn, giver, next, gone: false });
             next.processes[at].writes = false;
