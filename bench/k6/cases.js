@@ -1,8 +1,8 @@
-// The eight cases of `hark bench cases` by k6: a narrow and a wide area, the first page and everything,
-// by 1 and by 5 users at once. README.md says how it is installed and run.
+// The eight cases of `hark bench cases` by k6: a narrow or a wide area, the first page or all
+// events, and 1 or 5 users at once. README.md explains how to install and run k6.
 //
-// Questions are drawn from EVENTS, a file of `hark bench gen`, by a seed: the narrow ones ask for one
-// author and for one hashtag in turn, the wide ones for all events of some days.
+// Questions are drawn from EVENTS, a file of `hark bench gen`, by a seed. Narrow questions
+// alternate between one author and one hashtag. Wide questions cover all events of some days.
 
 import { check } from 'k6';
 import { SharedArray } from 'k6/data';
@@ -10,7 +10,7 @@ import exec from 'k6/execution';
 import { Counter, Rate, Trend } from 'k6/metrics';
 import { WebSocket } from 'k6/websockets';
 
-// Servers that are asked in turn; each has all events.
+// Servers that receive the questions in turn. Each has all events.
 const SERVERS = (__ENV.SERVERS || 'ws://127.0.0.1:7777').split(',');
 const EVENTS = __ENV.EVENTS || 'events.jsonl';
 const SEED = Number(__ENV.SEED || 7);
@@ -23,7 +23,7 @@ const QUESTIONS = 256;
 const DAY_S = 86400;
 // An answer that takes longer has failed.
 const ANSWER_MS = 60000;
-// Between two scenarios, so that none overlaps with the next.
+// The pause between two scenarios, so that they do not overlap.
 const PAUSE_S = 2;
 
 const FORMS = [
@@ -66,7 +66,7 @@ export const options = {
   summaryTrendStats: ['count', 'avg', 'min', 'med', 'max', 'p(90)', 'p(95)'],
 };
 
-// A small generator of numbers below `bound`: the same seed gives the same numbers (mulberry32).
+// A small random number generator (mulberry32). The same seed gives the same numbers.
 function random(seed) {
   let state = seed >>> 0;
   return (bound) => {
@@ -77,7 +77,7 @@ function random(seed) {
   };
 }
 
-// Reads the file once for all users, and keeps the questions only.
+// Reads the file once for all users, and keeps only the questions.
 const questions = new SharedArray('questions', () => {
   const authors = new Map();
   const hashtags = new Map();
@@ -94,11 +94,11 @@ const questions = new SharedArray('questions', () => {
     }
   }
   const ranked = (counts) => [...counts].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).map(([value]) => value);
-  // The busiest author is left out: nobody asks for a fifth of everything as one author.
+  // The busiest author is left out: no client requests an author with a fifth of all events.
   const [people, tags] = [ranked(authors).slice(1, 2000), ranked(hashtags).slice(0, 300)];
   if (people.length === 0 || tags.length === 0) throw new Error(`${EVENTS} has too few events to draw questions from`);
   const below = random(SEED);
-  // Low ranks far more often: each doubling of the range is as likely as the one before.
+  // Low ranks are drawn far more often: each doubling of the range is equally likely.
   const zipf = (list) => {
     const from = 2 ** below(Math.floor(Math.log2(list.length)) + 1);
     return list[Math.min(from + below(from), list.length) - 1];
@@ -116,7 +116,7 @@ const questions = new SharedArray('questions', () => {
   return drawn;
 });
 
-// Asks for one page and calls `done` with its events, or with nothing if the server refuses.
+// Requests one page and calls `done` with its events, or without arguments if the server refuses.
 function page(socket, filter, done) {
   const events = [];
   socket.onmessage = (message) => {
@@ -128,8 +128,8 @@ function page(socket, filter, done) {
   socket.send(JSON.stringify(['REQ', 'q', filter]));
 }
 
-// Reads an answer page by page: each begins at the oldest second of the one before, whose events come
-// again and are not counted twice.
+// Reads an answer page by page. Each page begins at the oldest second of the previous page. The
+// events of that second come again and are not counted twice.
 function read(socket, one, question, done) {
   const limit = one.everything ? PAGE : FIRST_PAGE;
   let [until, seen, count] = [question.until, new Set(), 0];
@@ -141,7 +141,7 @@ function read(socket, one, question, done) {
       count += fresh.length;
       if (!one.everything || events.length < limit) return done(true, count);
       const oldest = events.reduce((least, event) => Math.min(least, event.created_at), until);
-      // A second with more events than a page: the rest of it cannot be asked for.
+      // A second with more events than a page: its remaining events cannot be requested.
       until = fresh.length === 0 ? until - 1 : oldest;
       seen = new Set(events.filter((event) => event.created_at === until).map((event) => event.id));
       return next();
@@ -149,7 +149,7 @@ function read(socket, one, question, done) {
   next();
 }
 
-// Asks one question of the next server, on a connection of its own. The time to connect does not count.
+// Sends one question to the next server, on a new connection. The time to connect does not count.
 export function ask() {
   const one = CASES.find((found) => found.name === __ENV.CASE);
   const asked = exec.vu.iterationInScenario;
@@ -179,7 +179,7 @@ export function ask() {
   };
 }
 
-// Prints the table of the cases, and writes it as JSON if SUMMARY names a file.
+// Prints the table of the cases, and writes all metrics as JSON if SUMMARY names a file.
 export function handleSummary(data) {
   const heads = ['count', 'success', 'avg', 'min', 'med', 'max', 'p(90)', 'p(95)'];
   const value = (metric, key) => (data.metrics[metric] ? data.metrics[metric].values[key] : undefined);

@@ -255,7 +255,7 @@ fn hammer<'a>(
         [("questions", asked, args.rate), ("insertions", inserted, batches_per_s)]
     {
         if done.count == 0 {
-            report.fault(format!("{name}: none was done"));
+            report.fault(format!("{name}: none succeeded"));
         }
         if let Some(reason) = done.refused.first() {
             report.fault(format!("{name}: {} were {reason}", done.refused.len()));
@@ -263,7 +263,7 @@ fn hammer<'a>(
         // One request may be missing because its due time was just at the end.
         if (done.count as f64) < wanted * args.seconds * 0.95 - 1.0 {
             report.note(format!(
-                "{name}: {} of {:.0} were done: the target does not keep up, or the file has ended.",
+                "{name}: {} of {:.0} succeeded: the target does not keep up, or the file has ended.",
                 done.count,
                 wanted * args.seconds
             ));

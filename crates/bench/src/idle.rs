@@ -94,7 +94,8 @@ async fn open(
             let answer = tokio::time::timeout(Duration::from_mins(1), async {
                 loop {
                     match connection.next().await? {
-                        // Deflated answers cannot be distinguished, so the first answer suffices.
+                        // The client does not inflate messages, so any deflated answer counts as
+                        // the EOSE.
                         RelayMessage::Eose(_) | RelayMessage::Other => return anyhow::Ok(()),
                         RelayMessage::Closed(text) | RelayMessage::Notice(text) => {
                             bail!("the relay refuses: {}", String::from_utf8_lossy(text))

@@ -157,7 +157,8 @@ fn name(events: u64, bytes: u64) -> String {
     format!("n{events}x{bytes}")
 }
 
-/// Makes the frames that answer a question of this id: events of equal length, then EOSE.
+/// Makes the answer to a REQ with this subscription id, as frames: events of equal length, then
+/// EOSE.
 fn answer(sub: &[u8]) -> Vec<u8> {
     let sub = String::from_utf8_lossy(sub);
     let numbers = sub.strip_prefix('n').and_then(|rest| rest.split_once('x'));

@@ -38,9 +38,9 @@ impl Random {
         &from[self.below(from.len())]
     }
 
-    /// Returns a number below `bound` with a Zipf distribution: the number n has a probability of
-    /// about 1/(n + 1), so each doubling of the range is equally likely. Uses whole numbers only,
-    /// so the results are the same on every machine.
+    /// Returns a number below `bound` with a Zipf distribution: the probability of n is about
+    /// proportional to 1/(n + 1), so each doubling of the range is equally likely. Uses whole
+    /// numbers only, so the results are the same on every machine.
     pub(crate) fn zipf(&mut self, bound: usize) -> usize {
         let bound = bound.max(1);
         let doublings = bound.ilog2() as usize + 1;

@@ -140,7 +140,7 @@ fn planned(authors: u32, values: u32) -> Work {
     })
 }
 
-/// A sink that discards what it receives.
+/// A sink that discards all deliveries.
 struct Deaf;
 
 impl SubscriptionSink for Deaf {

@@ -7,8 +7,8 @@
 //! The first command compares the counts with `reference.txt` next to this file. It fails if a
 //! count is more than 3 % above its reference. The second command makes its counts the new
 //! reference, and the commit must justify the change. Counts depend on the compiler and on
-//! valgrind, so counts of other versions are not compared. The CPU that valgrind presents to
-//! programs has no instructions for SHA-256.
+//! valgrind, so counts of other versions are not compared. The CPU that valgrind emulates has no
+//! SHA-256 instructions, so hashes are computed in software here.
 
 mod cases;
 
@@ -172,7 +172,7 @@ fn compare(reference: &Reference, counts: &[(String, u64)]) -> anyhow::Result<Ex
             bad.push(name.as_str());
             "  TOO MANY"
         } else if change < -MORE_MAX {
-            "  fewer: --accept keeps it so"
+            "  fewer: --accept makes it the reference"
         } else {
             ""
         };
@@ -184,7 +184,7 @@ fn compare(reference: &Reference, counts: &[(String, u64)]) -> anyhow::Result<Ex
     let times = many as f64 / few as f64;
     println!("a match with 100,000 subscriptions takes {times:.2} times that with 1,000");
     if times > most {
-        println!("which is more than {most}: the index no longer finds who could be asking");
+        println!("more than {most}: the live index checks subscriptions that cannot match");
     }
     if !bad.is_empty() {
         println!(

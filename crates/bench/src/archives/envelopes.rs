@@ -15,7 +15,7 @@ use parking_lot::RwLock;
 use crate::openers::CONNECTIONS;
 use crate::whisper::{EnvelopeStore, StoreQuestion, WantedTopics};
 
-/// Interval between checks whether maintenance has finished.
+/// Interval between two checks for the end of maintenance.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Opens the store at an address.
@@ -62,7 +62,7 @@ impl ShelfOfEnvelopes {
         Query { labels: vec![LabelSet { name: TOPIC, values }], ..Self::query(question) }
     }
 
-    /// Passes the records of a query to `each`, until it returns false.
+    /// Passes the records of a query to `each`, until `each` returns false.
     fn search(
         &self,
         query: &Query,
@@ -78,7 +78,7 @@ impl ShelfOfEnvelopes {
                 SearchProgress::Done { .. } => return Ok(()),
                 _ if ended => return Ok(()),
                 SearchProgress::Paused => {}
-                SearchProgress::Exhausted => bail!("a question without a budget has spent it"),
+                SearchProgress::Exhausted => bail!("a search without a row limit has reached one"),
             }
         }
     }

@@ -18,11 +18,12 @@ use hark_networks::nostr::query;
 use crate::openers::CONNECTIONS;
 use crate::store::{BenchArchive, BenchQuestion, BenchStore};
 
-/// Maximum number of filters in a question, and of rows that a search visits in one time slice.
-/// Both are more than any benchmark needs.
+/// Maximum number of filters in a REQ, and of rows that a search visits in one time slice. Both are
+/// more than any benchmark needs.
 const FILTERS_MAX: usize = 64;
 const SLICE_ROWS: u64 = 1 << 20;
-/// Number of rows that a search visits in one time slice if its answer is counted.
+/// Number of rows that a search visits in one time slice if only the events of its answer are
+/// counted.
 const GATHER_ROWS: u64 = 4096;
 
 /// Opens the store of events at an address.

@@ -109,8 +109,8 @@ fn setting(text: &str) -> Result<String, String> {
     if is_named { Ok(text.into()) } else { Err("must be name=value".into()) }
 }
 
-/// Parses a share of a core. The minimum is 0.05, because the system cannot grant a smaller quota
-/// within a period.
+/// Parses a share of a core. The minimum is 0.05, because Linux grants at least 1 ms in each period
+/// of 20 ms.
 fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if (0.05..=64.0).contains(&share) => Ok(share),

@@ -16,8 +16,8 @@ pub const FRAME_BYTES: usize = 60_000;
 /// Number of ranges that the responder answers in a step.
 const RANGES: usize = 64;
 
-/// Divides the items of many events among the two sides of a comparison. Each side lacks one item
-/// of a hundred, which the other side has.
+/// Divides the items of many events between the two sides of a comparison. Each side lacks one item
+/// in a hundred, and the other side has this item.
 pub fn comparison_sides<T: Clone>(items: &[T]) -> (Vec<T>, Vec<T>) {
     let without = |lacking: usize| {
         let items = items.iter().enumerate().filter(|(at, _)| at % 100 != lacking);

@@ -23,7 +23,7 @@ pub(super) const LIBRARY: Library = Library {
     measure,
 };
 
-/// Number of keys that are parsed only once. The relay caches the same number of keys.
+/// Number of parsed keys in the verifier's cache. The relay's cache has the same size.
 const KEYS: usize = 4_096;
 
 fn measure(case: &CodecCase, meter: &mut CodecMeter) -> anyhow::Result<()> {

@@ -1,5 +1,6 @@
 //! `hark bench codec`: the cost of reading, writing, hashing, verifying and encoding one message,
-//! compared with other libraries in the same run. The messages are single ones, and a mix of events.
+//! compared with other libraries in the same run. The bench measures single messages, and a mix of
+//! events.
 //!
 //! The command measures Hark and serde_json. `cargo bench -p hark-bench --bench codec` also
 //! measures the `nostr` crate and counts allocations, with code that is not shipped.

@@ -18,7 +18,7 @@ pub(super) struct ShapeRequests {
     pub(super) name: String,
     pub(super) may_be_empty: bool,
     pub(super) requests: Vec<Arc<Vec<RequestFrames>>>,
-    /// Whether the connections must be authenticated as readers.
+    /// Whether the connections must be authenticated as the owners of inboxes.
     pub(super) as_reader: bool,
 }
 

@@ -182,7 +182,7 @@ impl<'a> MeasuredTarget<'a> {
             if let (Some(driver), Some(each)) = (spent.driver, each(1e3)) {
                 let own = figure(driver.as_secs_f64() * each);
                 self.report
-                    .note(format!("The driver itself took {own} ms of CPU a mixed request."));
+                    .note(format!("The driver itself took {own} ms of CPU per mixed request."));
             }
         }
         Ok(())
@@ -205,7 +205,7 @@ impl<'a> MeasuredTarget<'a> {
         if let (Some(first), Some(last)) = (p50(DEPTHS[0]), p50(DEPTHS[2])) {
             let notes = sample.authors.first().map_or(0, |(_, notes)| u64::from(*notes));
             self.report.note(format!(
-                "Of the busiest author, with {} notes, the last page takes {}x as long as the first.",
+                "The busiest author has {} notes, and the last page takes {}x as long as the first.",
                 number(notes),
                 figure(last / first)
             ));

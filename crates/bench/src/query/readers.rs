@@ -16,7 +16,7 @@ use crate::shapes;
 use crate::target::BenchTarget;
 use crate::websocket::{RelayConnection, RelayMessage, fields, put_text};
 
-/// Number of authors whose keys are derived in the search for readers.
+/// Number of authors whose keys are derived to find owners of inboxes.
 const READERS: usize = 2_000;
 
 /// The owner of an inbox.
@@ -26,7 +26,7 @@ pub(super) struct InboxOwner {
     pub(super) keys: KeyPair,
 }
 
-/// Returns the readers with derivable keys, in descending order of their inboxes' sizes.
+/// Returns the owners of inboxes whose keys can be derived, the largest inbox first.
 pub(super) fn readers(sample: &EventSample) -> anyhow::Result<Vec<InboxOwner>> {
     let known = people::all(READERS)?;
     let known: HashMap<Key, KeyPair> =
@@ -37,7 +37,7 @@ pub(super) fn readers(sample: &EventSample) -> anyhow::Result<Vec<InboxOwner>> {
     Ok(all.collect())
 }
 
-/// Returns the readers of one connection.
+/// Returns the owners as whom one connection authenticates.
 pub(super) fn own(
     readers: &[InboxOwner],
     connection: usize,
@@ -46,7 +46,7 @@ pub(super) fn own(
     readers.iter().skip(connection).step_by(args.connections).take(args.keys).cloned().collect()
 }
 
-/// Authenticates a connection as these readers, if the relay sends a challenge (NIP-42).
+/// Authenticates a connection as these owners, if the relay sends a challenge (NIP-42).
 pub(super) async fn prove(
     connection: &mut RelayConnection,
     target: &BenchTarget,

@@ -25,12 +25,12 @@ pub struct Column {
 }
 
 impl Column {
-    /// A figure that is not compared with other runs.
+    /// Creates a column whose figures are not compared with other runs.
     pub const fn plain(key: &'static str, head: &'static str, unit: &'static str) -> Self {
         Self { key, head, unit, compared: false }
     }
 
-    /// A figure that is compared with other runs.
+    /// Creates a column whose figures are compared with other runs.
     pub const fn compared(key: &'static str, head: &'static str, unit: &'static str) -> Self {
         Self { key, head, unit, compared: true }
     }

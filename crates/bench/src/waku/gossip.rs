@@ -98,7 +98,8 @@ impl GossipEndpoint {
         })
     }
 
-    /// Connects `count` peers. Each peer has received the node's subscription to the topic.
+    /// Connects `count` peers, and waits until each has received the node's subscription to the
+    /// topic.
     pub(super) fn open(&self, count: usize) -> anyhow::Result<Vec<GossipPublisher>> {
         let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?);
         let mut peers = Vec::with_capacity(count);
@@ -188,7 +189,7 @@ impl GossipPublisher {
                 }
                 Err(PublishFailure::Busy(reason) | PublishFailure::Gone(reason)) => reason,
             };
-            return Ok(Err(RestFailure { what: "no way by gossip".into(), reason }));
+            return Ok(Err(RestFailure { what: "not sent by gossip".into(), reason }));
         }
     }
 }

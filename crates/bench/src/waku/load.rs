@@ -104,7 +104,7 @@ pub(super) fn drive(
     Ok(driven)
 }
 
-/// Readers of one thread.
+/// The readers that one thread drives.
 pub(super) struct HistoryReaders {
     runtime: Runtime,
     connections: Vec<RestConnection>,

@@ -196,7 +196,7 @@ fn measure(
     figures[8] = target.memory().map(|memory| memory.rss as f64 * 1.024 / 1e3);
     report.row(name("all requests"), &figures);
     if let Some(driver) = spent.driver {
-        report.note(name(&format!("driver: {} ms of CPU a request.", figure(each_ms(driver)))));
+        report.note(name(&format!("driver: {} ms of CPU per request.", figure(each_ms(driver)))));
     }
     if publishes {
         let missing = missing(args, &mut client, &accepted, bytes)?;
@@ -222,7 +222,7 @@ fn row(
 ) {
     done.refusals.add_to(report, name);
     if done.count == 0 {
-        report.fault(format!("{name}: none was done"));
+        report.fault(format!("{name}: none succeeded"));
     }
     let count = done.count as f64;
     let figures = [
@@ -255,7 +255,7 @@ fn note_slow_rate(
         && per_s < rate * 0.95
     {
         report.note(format!(
-            "{name}: {} of {} a second were done: the node does not keep up.",
+            "{name}: {} of {} a second succeeded: the node does not keep up.",
             figure(per_s),
             figure(rate)
         ));

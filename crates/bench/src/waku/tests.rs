@@ -273,7 +273,7 @@ fn what_is_lost_or_refused_is_a_fault() {
     measure(&args, &[], &side, 10, &mut report).unwrap();
     assert_eq!(
         report.faults(),
-        ["publish: refused 1 times with status 404: what?", "publish: none was done"]
+        ["publish: refused 1 times with status 404: what?", "publish: none succeeded"]
     );
 
     let empty = Node::default().serve();

@@ -9,7 +9,7 @@ use crate::latency::Latencies;
 use crate::random::Random;
 use crate::target::Refusals;
 
-/// The pause after a refusal, so that refusals do not speed up the requests.
+/// The pause after a refusal, so that a node that refuses quickly does not get more requests.
 pub(super) const REST: Duration = Duration::from_millis(50);
 
 /// A message that a node has accepted.

@@ -46,7 +46,7 @@ struct AskingThread<'a> {
 }
 
 impl AskingThread<'_> {
-    /// Asks this number of times, unless the thread has failed before.
+    /// Asks the question this number of times, unless the thread has failed before.
     fn ask(&mut self, question: &StoreQuestion, times: u64) {
         for _ in 0..times {
             if self.result.is_ok() {

@@ -140,9 +140,9 @@ fn sets(ranked: &[Topic]) -> anyhow::Result<Vec<TopicSet>> {
     ])
 }
 
-/// Draws [`MANY`] topics: `first`, and others of `tail`. Takes all topics if there are fewer. Draws
-/// again, at most [`DRAWS_MAX`] times, while the bloom filter of the topics covers `not`: such a
-/// filter would match most envelopes.
+/// Draws [`MANY`] topics: `first`, and others from `tail`. Takes all topics if there are fewer.
+/// Draws again, at most [`DRAWS_MAX`] times, while the bloom filter of the topics covers `not`:
+/// such a filter would match most envelopes.
 fn drawn(tail: &[Topic], first: &[Topic], not: Topic) -> Vec<Topic> {
     let mut random = Random::new(SEED);
     let mut topics = Vec::new();

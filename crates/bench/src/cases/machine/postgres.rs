@@ -1,4 +1,4 @@
-//! A server of PostgreSQL with an empty cluster, on a free port of loopback.
+//! A server of PostgreSQL with a new, empty data directory, on a free port of loopback.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -88,7 +88,7 @@ impl InstalledPostgres {
         Path::new(folder.trim()).join("extension/citus.control").is_file()
     }
 
-    /// Starts a server with an empty cluster in the directory `name` of the run.
+    /// Starts a server with an empty data directory `name` in the directory of the run.
     pub(in crate::cases) fn start(
         &self,
         run: &RunDirectory,

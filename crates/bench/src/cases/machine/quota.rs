@@ -10,8 +10,8 @@ use anyhow::Context as _;
 use super::RunDirectory;
 use crate::process::ProcessTree;
 
-/// The period of a group's quota, in us. With a short period, a server never pauses for long. The
-/// shortest quota that Linux grants is 1 ms.
+/// The period of a group's quota, in us. A server that has used its quota pauses until the period
+/// ends, so a short period means short pauses. The shortest quota that Linux grants is 1 ms.
 const PERIOD_US: u64 = 20_000;
 const ROOT: &str = "/sys/fs/cgroup";
 

@@ -182,7 +182,7 @@ struct FrontendMessages {
 }
 
 impl FrontendMessages {
-    /// Returns the number of statements that begin to run with these bytes.
+    /// Returns the number of Query and Execute messages whose heads end within these bytes.
     fn read(&mut self, mut bytes: &[u8]) -> u64 {
         let mut statements = 0;
         loop {
