@@ -46,8 +46,8 @@ Documentation: docs/README.md, or /usr/share/doc/hark/docs of a package";
 /// Keeps the messages of open messaging networks and returns any part of the history, fast.
 ///
 /// One binary manages one archive. Commands work beside a running server: they read the same files,
-/// and the server does their writes. Only for `restore`, `salvage` and the `rebuild` of an archive
-/// in files, the server must be stopped.
+/// and the server does their writes. Stop the server only for `restore`, `salvage` and the
+/// `rebuild` of an archive in files.
 #[derive(Debug, Parser)]
 #[command(name = "hark", version = VERSION, after_help = AFTER, max_term_width = 100)]
 #[command(arg_required_else_help = true)]
@@ -216,19 +216,19 @@ impl Command {
                 Some("`hark serve` serves every network that the configuration names")
             }
             Self::Sync(_) | Self::Stream(_) | Self::Router(_) => {
-                Some("other relays have Nostr's events")
+                Some("other relays have only events of Nostr")
             }
-            Self::Adopt(_) => Some("`hark adopt` knows by its source what it brings in"),
+            Self::Adopt(_) => Some("the source of `hark adopt` determines the network"),
             #[cfg(feature = "devp2p")]
             Self::Whisper(_) => Some("`hark whisper` is about one network"),
             Self::Cluster(_) => Some("`hark cluster` is about the nodes, which have all networks"),
             Self::Reload(_) => Some("a server reads the settings of all its networks at once"),
-            Self::Healthz(_) => Some("a server's health is that of all its networks"),
+            Self::Healthz(_) => Some("`hark healthz` covers all networks of a server"),
             Self::Backup(_) | Self::Restore(_) => Some("a backup has all networks"),
             Self::Init(_) => Some("`hark init` names the networks to serve with --networks"),
             Self::Config(_) => Some("`hark config` is about the settings of all networks"),
             Self::Completions(_) | Self::Man(_) => Some("help is the same for all networks"),
-            Self::Bench(_) => Some("each of `hark bench`'s measurements is of one network"),
+            Self::Bench(_) => Some("each benchmark measures one network"),
             _ => None,
         }
     }

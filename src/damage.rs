@@ -21,7 +21,7 @@ pub(crate) fn report_count(damaged: u64, location: &ArchiveLocation, effect: &st
     }
     print::note!(
         "hark: {} could not be read: {}. {effect}. `hark check` names the files; restore them from \
-         a backup, or bring what is whole into a new archive with `hark salvage --from {} --to NEW`",
+         a backup, or copy all others into a new archive with `hark salvage --from {} --to NEW`",
         location.network.records(),
         print::number(damaged),
         location.data.display(),

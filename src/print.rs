@@ -40,7 +40,7 @@ impl io::Write for Output {
 }
 
 fn of_output(error: io::Error) -> io::Error {
-    // The kind of the error stays the same, because callers retry an interrupted write by its kind.
+    // The kind of the error stays the same, because callers retry a write that was interrupted.
     io::Error::new(error.kind(), OutputError(error))
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn read(
     Ok(queries)
 }
 
-/// Counts the records that match any of `queries`, ignoring their limits.
+/// Counts the records that match any of `queries`. The limits of the queries are ignored.
 pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64> {
     if let [query] = queries {
         match store.count(query) {

@@ -141,8 +141,8 @@ impl ConfigWatch {
                 tracing::info!("now {change}");
                 lines.push(format!("now {change}"));
             } else {
-                tracing::warn!("{change} holds after a restart");
-                lines.push(format!("{change} holds after a restart"));
+                tracing::warn!("{change} takes effect after a restart");
+                lines.push(format!("{change} takes effect after a restart"));
             }
         }
         self.config = config;

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
     Ok(ExitCode::FAILURE)
 }
 
-/// Prints a table of the numbers of faults, by their sorts.
+/// Prints a table with the number of faults of each kind.
 pub(super) fn faults_table(sorts: &[(&'static str, u64)]) -> anyhow::Result<()> {
     if sorts.is_empty() {
         return Ok(());

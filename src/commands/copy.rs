@@ -97,7 +97,7 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
             break;
         }
         if more < WALKS_MORE {
-            print::note!("hark: comparing again, for what was written meanwhile");
+            print::note!("hark: comparing again, for records that were written meanwhile");
         }
     }
     let complete = !stop.load(Ordering::Relaxed);
@@ -110,9 +110,9 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
     let effect = if sum.spared > 0 {
-        "The others were copied; nothing was deleted that may be one of them"
+        "All others were copied; nothing was deleted that may be one of them"
     } else {
-        "The others were copied"
+        "All others were copied"
     };
     Ok(damage::report_count(sum.damaged, &from, effect))
 }

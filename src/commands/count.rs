@@ -16,5 +16,5 @@ pub(crate) fn run(args: &QueryArgs, location: &ArchiveLocation) -> anyhow::Resul
         count.to_string()
     };
     print::line(&text)?;
-    Ok(damage::report(&*store, location, "The count is of the others"))
+    Ok(damage::report(&*store, location, "They are not counted"))
 }

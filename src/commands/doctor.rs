@@ -47,7 +47,7 @@ const RENEWAL_LATE: Duration = Duration::from_hours(14 * 24);
 const AHEAD_MAX: Duration = Duration::from_hours(1);
 /// How long the server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The places of the unit of systemd that serves an archive of [`SERVICES`].
+/// Paths at which systemd's unit for an archive of [`SERVICES`] may be installed.
 const UNITS: [&str; 3] = [
     "/etc/systemd/system/hark.service",
     "/usr/lib/systemd/system/hark.service",

@@ -73,7 +73,7 @@ pub(crate) fn run(args: &ExplainArgs, location: &ArchiveLocation) -> anyhow::Res
     if !args.run {
         return Ok(ExitCode::SUCCESS);
     }
-    Ok(damage::report(&*store, location, "The run was of the others"))
+    Ok(damage::report(&*store, location, "The run's figures are without them"))
 }
 
 fn ask(store: &dyn Store, queries: &[hark_archive::Query]) -> anyhow::Result<RunResult> {

@@ -117,7 +117,7 @@ fn index_words(
         }
     });
     meter.finish();
-    let Some(at) = done.context("not all words were indexed; run the command again to go on")?
+    let Some(at) = done.context("not all words were indexed; run the command again to continue")?
     else {
         bail!("words are indexed on one PostgreSQL server, and this database is a Citus cluster");
     };
@@ -137,7 +137,7 @@ fn index_words(
     }
     if !is_done {
         print::note!(
-            "hark: what is indexed stays so; run the command again, or a server, to go on"
+            "hark: words indexed so far stay indexed; to continue, run the command again, or a server"
         );
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
@@ -202,7 +202,7 @@ fn distribute(
         print::line(&format!("{state}{records}"))?;
     }
     if done == Distribution::Stopped {
-        print::note!("hark: what is divided stays so; run the command again to go on");
+        print::note!("hark: tables divided so far stay divided; run the command again to continue");
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
     Ok(ExitCode::SUCCESS)

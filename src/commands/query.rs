@@ -46,7 +46,7 @@ impl QueryArgs {
                 return Err(WrongUse(what).into());
             };
             if fields.insert("search".into(), words.as_str().into()).is_some() {
-                let what = format!("{filter} has a search of its own; leave --search out");
+                let what = format!("{filter} already has a search; leave --search out");
                 return Err(WrongUse(what).into());
             }
             Ok(Value::Object(fields).to_string())
@@ -65,5 +65,5 @@ pub(crate) fn run(args: &QueryArgs, location: &ArchiveLocation) -> anyhow::Resul
         out.write_all(b"\n")?;
     }
     out.flush()?;
-    Ok(damage::report(&*store, location, "They are missing above, if they match"))
+    Ok(damage::report(&*store, location, "If they match, they are missing above"))
 }

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &ReloadArgs, location: &ArchiveLocation) -> anyhow::Resu
     }
     if changes.is_empty() {
         print::line(
-            "  nothing has changed since the server last read it, which it does by itself",
+            "  nothing has changed since the server last read it; a server reads changed files by itself",
         )?;
     }
     Ok(ExitCode::SUCCESS)

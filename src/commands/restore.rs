@@ -184,7 +184,7 @@ fn move_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
     };
     moved().with_context(|| {
         format!(
-            "the archive in {} could not be moved to {}; run the command again to go on",
+            "the archive in {} could not be moved to {}; run the command again to continue",
             data.display(),
             before.display()
         )
@@ -216,7 +216,7 @@ fn make(
     let in_the_way = catalog.files.iter().find(|file| !args.move_aside && is_there(&file.name));
     if let Some(file) = in_the_way {
         bail!(
-            "{} is there already, and would be replaced by the one of the backup; move it away",
+            "{} is there already, and the file of the backup would replace it; move it away",
             location.data.join(&file.name).display()
         );
     }

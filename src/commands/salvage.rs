@@ -44,7 +44,7 @@ pub(crate) struct SalvageArgs {
     pub(crate) json: bool,
 }
 
-/// Maximum lost parts to print; further parts are only counted. JSON has more.
+/// Maximum number of lost parts to print; further parts are only counted. JSON has more.
 const PARTS_SHOWN: usize = 100;
 /// Maximum number of ids to print for one part.
 const IDS_SHOWN: usize = 20;
@@ -122,8 +122,8 @@ pub(crate) fn run(
             print_report(*network, report)?;
         }
     }
-    // The report is printed before the archive is moved to its final place, so that no archive
-    // there lacks a report.
+    // The report is printed before the archive is moved to its final place, so that every archive
+    // there had its report printed.
     SALVAGE.finish(&args.to)?;
     owner::report_to_root(&args.to, Some(&args.from));
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -134,7 +134,8 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
         .build()
         .context("the system does not let Hark start its threads")?;
     let serving = serve(args, location, networks, (served.lock.clone(), served.taking.take()), log);
-    // Without its type, the server is compiled once, and not in each loop of the runtime.
+    // The box hides the type of the future, so the compiler generates the server's code once, and
+    // not in each function of the runtime that polls a future.
     let serving: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(serving);
     // Other threads wait for the server, so a panic in it must end the process.
     let code = vital::run("the server", || runtime.block_on(serving))?;

@@ -19,8 +19,7 @@ use super::keys::public_key;
 use super::setting_type::{SettingType, quoted, wanted};
 use super::value::TypedValue;
 
-/// The entry that allows everything. Only a setting itself can have this entry; a file has only
-/// single entries.
+/// The entry that allows everything. The entry stands only in a setting itself, never in a file.
 const ALL: &str = "*";
 
 /// The value of a setting with a list: entries, and `@NAME` for each file with entries.

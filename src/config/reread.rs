@@ -93,9 +93,9 @@ impl Config {
         })
     }
 
-    /// Returns the reason why the files must not be used. Compared with its previous text, a file
-    /// has lost all its entries, or its end is certainly missing. Both happen if a file is
-    /// rewritten on a full disk.
+    /// Returns the reason why the files must not be used, if any: a file has lost all entries of
+    /// its previous text, or its end is certainly missing. Both happen if a file is rewritten on a
+    /// full disk.
     pub(crate) fn lost(&self, before: &Self) -> Option<String> {
         self.texts.iter().find_map(|(named, text)| {
             let (old, path) = (before.texts.get(named)?, named.display());

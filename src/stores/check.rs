@@ -14,11 +14,11 @@ pub struct ArchiveCheck {
     pub fields: Map<String, Value>,
     /// The number of all faults.
     pub faults: u64,
-    /// The number of faults of each sort, if the store has sorts of faults.
+    /// The number of faults of each kind, if the store distinguishes kinds of faults.
     pub sorts: Vec<(&'static str, u64)>,
     /// Descriptions of the first faults.
     pub listed: Vec<String>,
-    /// Messages that are printed also without faults.
+    /// Messages that are printed even if there are no faults.
     pub notes: Vec<String>,
     /// Advice for the faults.
     pub advice: String,
@@ -31,15 +31,15 @@ pub struct ArchiveRebuild {
     pub summary: String,
     /// The result for programs, by name.
     pub fields: Map<String, Value>,
-    /// The number of repaired faults of each sort, if the store has sorts of faults.
+    /// The number of repaired faults of each kind, if the store distinguishes kinds of faults.
     pub repaired: Vec<(&'static str, u64)>,
     /// The number of all faults that remain.
     pub left: u64,
-    /// The number of faults of each sort that remain.
+    /// The number of faults of each kind that remain.
     pub sorts: Vec<(&'static str, u64)>,
     /// Descriptions of the first faults that remain.
     pub listed: Vec<String>,
-    /// Messages that are printed also if no faults remain.
+    /// Messages that are printed even if no faults remain.
     pub notes: Vec<String>,
     /// Advice for the faults that remain.
     pub advice: String,

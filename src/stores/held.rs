@@ -27,7 +27,7 @@ impl std::fmt::Display for ArchiveHeld {
         if !socket.exists() {
             write!(
                 out,
-                ". If it is a server, no command reaches it, as {} is not there: its log says why",
+                ". If it is a server, no command reaches it, as {} is missing: see the server's log",
                 socket.display()
             )?;
         }

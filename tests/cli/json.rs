@@ -27,7 +27,7 @@ fn a_reload_lists_the_changes_or_the_faults() {
     for said in [
         "now info.name = \"two\"",
         "now info.description = ",
-        "server.read_threads = 3 holds after a restart",
+        "server.read_threads = 3 takes effect after a restart",
     ] {
         assert!(has(said), "{said}: {read}");
     }

@@ -132,7 +132,10 @@ fn every_command_works_on_every_shelf_beside_a_running_server_or_says_why_not() 
             (&["rebuild"], Refused(1, "holds the archive")),
             (&["migrate", "status"], Refused(1, "files need no migration")),
             (&["serve"], Refused(2, "serves every network")),
-            (&["adopt", "nostream", "postgres://x@localhost/x"], Refused(2, "knows by its source")),
+            (
+                &["adopt", "nostream", "postgres://x@localhost/x"],
+                Refused(2, "determines the network"),
+            ),
             (&["config"], Refused(2, "settings of all networks")),
             (&["bench", "codec"], Refused(2, "is of one network")),
         ];

@@ -57,7 +57,7 @@ fn a_running_server_takes_over_what_changes_in_its_files() {
     config(70, "pow_bits_min = 12\n\n[server]\nread_threads = 7\n");
     wait_for(&server, "max_limit", 70);
     wait_for(&server, "min_pow_difficulty", 12);
-    server.wait_for_log("server.read_threads = 7 holds after a restart");
+    server.wait_for_log("server.read_threads = 7 takes effect after a restart");
 
     // A list in a separate file.
     config(70, "pow_bits_min = 0\n");

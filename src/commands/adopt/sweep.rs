@@ -92,8 +92,8 @@ impl SourceSweep {
         (self.damaged, self.first_damage) = (damaged, first.into());
     }
 
-    /// Returns the number of the source's rows that are not records, or whose record does not match
-    /// the id.
+    /// Returns the number of rows of the source that have no valid record, or a record with another
+    /// id.
     fn faulty(&self) -> u64 {
         self.words.faulty.iter().map(|reason| self.why.count(*reason)).sum()
     }

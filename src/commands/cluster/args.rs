@@ -31,7 +31,7 @@ pub(super) enum ClusterAction {
     Drain(ClusterDrainArgs),
     /// Spread the shards evenly over the nodes
     Rebalance(ClusterRebalanceArgs),
-    /// Replace a lost worker by its standby
+    /// Replace a lost worker with its standby
     Replace(ClusterReplaceArgs),
     /// Show whether the workers have standbys that could take their places
     Standby(ClusterStandbyArgs),

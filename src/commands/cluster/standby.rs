@@ -60,7 +60,7 @@ fn show(one: &NodeStandbys) -> anyhow::Result<()> {
     let name = format!("{} ({})", one.node.address, one.node.role.name());
     let found = match &one.found {
         Ok(found) => found,
-        Err(why) => return print::line(&format!("{name}: could not be asked: {why}")),
+        Err(why) => return print::line(&format!("{name}: could not be queried: {why}")),
     };
     let summary = match (one.has_streaming(), found.synchronous_names.is_empty()) {
         (false, _) => "no standby streams".into(),

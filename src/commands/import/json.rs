@@ -1,4 +1,4 @@
-//! Reads records from JSON in other forms than one record per line. These forms are arrays of
+//! Reads records from JSON in forms other than one record per line. These forms are arrays of
 //! records, objects that contain such arrays, and records over several lines. A byte order mark
 //! before the text is skipped.
 
@@ -32,7 +32,7 @@ enum Form {
     Between,
     /// In a string between records.
     String { escaped: bool },
-    /// Behind a `[` between records, which begins an array of records or a message.
+    /// After a `[` between records, which begins an array of records or a message.
     Opened,
     /// In text that is no record. The text ends with the line; within an array, a comma or a `]`
     /// ends the text as well.

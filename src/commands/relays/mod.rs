@@ -112,7 +112,7 @@ pub(crate) fn key(path: &Path) -> anyhow::Result<KeyPair> {
 pub(crate) fn events(location: &ArchiveLocation) -> anyhow::Result<ArchiveLocation> {
     let nostr = setup("nostr");
     let nostr =
-        nostr.ok_or_else(|| WrongUse("this program does not keep Nostr's events".into()))?;
+        nostr.ok_or_else(|| WrongUse("this program does not store Nostr's events".into()))?;
     Ok(location.of(nostr.network))
 }
 

@@ -216,7 +216,7 @@ fn report(
             print::number(totals.taken),
             print::number(totals.refused_there.total()),
             print::count(status.connections(), "time"),
-            status.last_error().map(|error| format!(", at last: {error}")).unwrap_or_default()
+            status.last_error().map(|error| format!(", last error: {error}")).unwrap_or_default()
         ))?;
     }
     Ok(())

@@ -164,7 +164,7 @@ pub(crate) fn run(args: &SyncArgs, location: &ArchiveLocation) -> anyhow::Result
     } else if let Some(traffic) = traffic {
         print::line(&to_text(args, &totals, &end, traffic, spent))?;
     }
-    let left = "what is counted as stored or taken is safe; run it again to go on";
+    let left = "what is counted as stored or taken is safe; run it again to continue";
     if end.stopped {
         print::note!("hark: stopped; {left}");
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
@@ -207,8 +207,8 @@ fn options(args: &SyncArgs, location: &ArchiveLocation, query: Query) -> SyncOpt
     options
 }
 
-/// Returns the private kinds of a run with `--private` that brings events here: this archive sends
-/// its events of these kinds, but the relay may hide some of its own.
+/// Returns the private kinds of a run with `--private` that copies events into this archive: the
+/// archive sends its events of these kinds, but the relay may hide some of its own.
 fn kinds_hidden_there(args: &SyncArgs, location: &ArchiveLocation, queries: &[Query]) -> Vec<u32> {
     let direction = Direction::from(args.dir);
     if !args.relays.private || !direction.is_down() {
@@ -348,9 +348,17 @@ fn to_text(
     row("taken there", totals.taken, "");
     row("settled there", totals.settled, "had it, a newer version or its deletion");
     row("withheld", totals.withheld, "protected or of a private kind; --private sends them");
-    row("not sent", totals.not_sent, "the relay has them and does not show them, as private ones");
-    row("left out", totals.not_asked, "the relay had named too many that it did not send");
-    row("not asked for", totals.unasked, "the relay sent them all the same");
+    row(
+        "not sent",
+        totals.not_sent,
+        "the relay has them but withholds them, such as private events",
+    );
+    row(
+        "left out",
+        totals.not_asked,
+        "not requested: too many earlier listed events were not sent",
+    );
+    row("not asked for", totals.unasked, "the relay sent them unrequested");
     row("waits", totals.slowed, "waits for the relay's rate limit");
     row("seconds in part", totals.unreached, "of more events than the relay returns");
     let is_done = end.error.is_none() && !end.stopped;
@@ -377,7 +385,7 @@ fn to_text(
     text + &kept
 }
 
-/// The way to the private events of the relay.
+/// Explains how to get the private events of the relay.
 const SHOWN_TO_A_KEY: &str = "the relay shows a key's private events only to this key (--key-file)";
 
 /// Describes the private events that a synchronisation may not have transferred.
@@ -416,7 +424,7 @@ fn to_json(
 ) -> Value {
     json!({
         "relay": args.relay.as_str(),
-        // Events that the relay lists but does not send are missing in the archive.
+        // The archive lacks the events that the relay lists but does not send.
         "complete": end.error.is_none() && !end.stopped && !is_in_part(totals) && totals.not_sent == 0,
         "private_kinds_left": end.private_kinds,
         "interrupted": end.stopped,

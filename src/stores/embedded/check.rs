@@ -27,10 +27,10 @@ pub(super) fn check(shelf: &FileShelf<'_>, steps: CheckMeter<'_>) -> anyhow::Res
     let mut notes = Vec::new();
     if report.torn_bytes > 0 {
         notes.push(format!(
-            "the last log ends in {} that are no whole batch, which the next start cuts off. After a \
-             crash or a power cut, nothing in them was acknowledged. Otherwise the disk has damaged \
-             acknowledged {}: before the next start or `hark rebuild`, run `hark salvage`, which \
-             copies all whole ones",
+            "the last log ends in {} of an incomplete batch, which the next start cuts off. After a \
+             crash or a power cut, nothing in this batch was acknowledged. Otherwise the disk has \
+             damaged acknowledged {}: before the next start or `hark rebuild`, run `hark salvage`, \
+             which copies all records that are whole",
             print::bytes(report.torn_bytes),
             network.records()
         ));
@@ -42,7 +42,7 @@ pub(super) fn check(shelf: &FileShelf<'_>, steps: CheckMeter<'_>) -> anyhow::Res
         "The records are whole; `hark rebuild` rebuilds the rest, with the server stopped"
     } else {
         "Records are damaged: restore the archive from a backup with `hark restore --move-aside`, \
-         or bring all that is whole into a new archive with `hark salvage`"
+         or copy all whole records into a new archive with `hark salvage`"
     };
     Ok(ArchiveCheck {
         compared: vec![

@@ -35,7 +35,7 @@ pub(super) fn take_over(
                 .context("the running server was not taken over, and continues"));
         }
     };
-    let lock = taking.lock().context("the running server handed no lock over")?;
+    let lock = taking.lock().context("the running server did not pass its lock on")?;
     let lock = DirectoryLock::inherit(lock, data, taking.turn())
         .context("the running server was not taken over, and continues")?;
     Ok(Some((lock, taking)))

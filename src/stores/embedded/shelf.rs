@@ -50,7 +50,7 @@ impl FileShelf<'_> {
             self.not_opened(error, |shelf| {
                 format!(
                     "the archive in {shelf} could not be opened for reading; nothing was changed. \
-                     `hark check` says what is wrong with it"
+                     `hark check` lists its faults"
                 )
             })
         })
@@ -61,10 +61,10 @@ impl FileShelf<'_> {
         let rules = self.place.network.rules();
         EmbeddedStore::open(&self.dir(), rules, self.options()).map_err(|error| {
             let advice = if error.is_damaged_log() {
-                ". Restore the archive from a backup with `hark restore --move-aside`, or bring all that \
-                 is whole into a new archive with `hark salvage`"
+                ". Restore the archive from a backup with `hark restore --move-aside`, or copy all \
+                 whole records into a new archive with `hark salvage`"
             } else if error.is_unexplained() {
-                ". `hark check` says what is wrong with it, `hark rebuild` rebuilds its indices"
+                ". `hark check` lists its faults, and `hark rebuild` rebuilds its indices"
             } else {
                 ""
             };

@@ -46,7 +46,7 @@ pub(crate) fn run(
     }
     if !args.verify_signatures {
         print::note!(
-            "hark: ids are checked, signatures are not, since nostream did; --verify-signatures does"
+            "hark: ids are checked, signatures are not, since nostream checked them; --verify-signatures checks them again"
         );
     }
     let mut adoption = Adoption {

@@ -56,8 +56,8 @@ impl SweepTotals {
         }
     }
 
-    /// Returns the number of the source's rows that are no events, or whose event does not match
-    /// the id.
+    /// Returns the number of rows of the source that have no valid event, or an event with another
+    /// id.
     pub(super) fn faulty(&self) -> u64 {
         FAULTY.iter().map(|reason| self.why.count(*reason)).sum()
     }

@@ -44,7 +44,7 @@ pub(super) fn run(
     }
     if !args.verify_signatures {
         print::note!(
-            "hark: ids are checked, signatures are not, since {} did; --verify-signatures does",
+            "hark: ids are checked, signatures are not, since {} checked them; --verify-signatures checks them again",
             relay.name
         );
     }

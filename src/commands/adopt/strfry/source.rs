@@ -158,7 +158,7 @@ impl StrfrySource {
             Entry::Vacant(new) => new.insert(read_decompressor(&self.file, number)?),
         };
         let Some(decompressor) = decompressor else {
-            let words = format!("its dictionary {number} is not there, or damaged");
+            let words = format!("its dictionary {number} is missing or damaged");
             return Ok(Err((RefusalReason::Malformed, words)));
         };
         self.event.clear();

@@ -3,7 +3,7 @@
 /// Constant that is added to a checksum before the checksum is stored.
 const MASK: u32 = 0xa282_ead8;
 
-/// A reader that removes the bytes read from the front of a slice.
+/// Reads values from the front of a slice, which then begins after the read bytes.
 #[derive(Clone, Copy)]
 pub(super) struct ByteReader<'a>(pub(super) &'a [u8]);
 

@@ -64,7 +64,7 @@ impl DatabaseVersion {
     }
 
     fn apply_field(&mut self, fields: &mut ByteReader<'_>) -> anyhow::Result<()> {
-        const SHORT: &str = "a record of it is cut short";
+        const SHORT: &str = "one of its records is cut off";
         match fields.number().context(SHORT)? {
             1 => {
                 let order = fields.string().context(SHORT)?;

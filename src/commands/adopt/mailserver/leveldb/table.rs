@@ -3,17 +3,17 @@
 //! ```text
 //! blocks of entries
 //! blocks of other kinds, which are not needed here
-//! the index: a block with one entry per block of entries: a key not before the block's last key,
-//! and the block's handle
+//! the index: a block with one entry per block of entries: a key at or after the block's last
+//! key, and the block's handle
 //! the footer: handles of the metaindex block and of the index, zeros, and an 8-byte magic number
 //! ```
 //!
 //! A block consists of entries, the offsets of the restart points (4 bytes each; a restart point is
-//! an entry with a complete key), their number, a byte for the compression, and a checksum. An
-//! entry begins with three varints: the number of key bytes shared with the previous key, the
-//! number of other key bytes, and the length of the value. The other key bytes and the value
-//! follow. A handle is the offset and the length of a block without compression byte and checksum.
-//! See doc/table_format.md of LevelDB.
+//! an entry with a complete key), the number of restart points, a byte for the compression, and a
+//! checksum. An entry begins with three varints: the number of key bytes shared with the previous
+//! key, the number of other key bytes, and the length of the value. The other key bytes and the
+//! value follow. A handle is the offset and the length of a block without compression byte and
+//! checksum. See doc/table_format.md of LevelDB.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

@@ -196,7 +196,7 @@ impl TreePage {
 }
 
 /// Returns the file offset of a value of `len` bytes on overflow pages. Returns `None` unless
-/// `first` is the header of page `number` and begins enough overflow pages.
+/// `first` is the header of page `number` and states enough overflow pages.
 pub(super) fn overflow_value(
     first: &[u8; HEADER],
     number: u64,

@@ -15,7 +15,7 @@ use super::{LmdbFault, LmdbFile};
 
 /// Maximum depth of a tree, as in LMDB.
 const DEPTH_MAX: usize = 32;
-/// Maximum damaged pages to remember, so that each is counted once.
+/// Maximum number of damaged pages to remember, so that each page is counted once.
 const DAMAGED_MAX: usize = 10_000;
 
 /// A value, unless it is longer than the requested maximum.
@@ -157,7 +157,7 @@ impl<'a> LmdbSnapshot<'a> {
         walk: &mut TableWalk<'_>,
     ) -> Result<ControlFlow<()>, LmdbFault> {
         let page = match self.tree_page(at) {
-            _ if walk.pages_left == 0 => Err(damage("its pages name each other in a circle")),
+            _ if walk.pages_left == 0 => Err(damage("its pages form a cycle")),
             _ if depth == DEPTH_MAX => Err(damage("a tree is too deep")),
             page => page,
         };
@@ -306,5 +306,5 @@ fn damage(words: &str) -> LmdbFault {
 }
 
 fn no_node(page: u64) -> LmdbFault {
-    damage(&format!("page {page} has an entry that is not in it"))
+    damage(&format!("page {page} has an entry beyond its bounds"))
 }
