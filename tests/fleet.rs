@@ -142,7 +142,8 @@ fn received_elsewhere(nodes: &[Server], keys: &KeyPair) {
 /// A way to make a database unavailable and available again.
 type Trouble = fn(&Cluster, Duration, &dyn Fn());
 
-/// Returns after at least `time`, once clients have been refused.
+/// Stops the database for at least `time`, until clients have been refused, and starts the database
+/// again.
 fn stopped(cluster: &Cluster, time: Duration, until_refused: &dyn Fn()) {
     cluster.stop();
     std::thread::sleep(time);

@@ -282,7 +282,7 @@ fn files_that_cannot_be_used_are_refused_at_the_start_and_change_nothing_later()
     }
     let log = server.log();
     assert_eq!(log.matches("the new certificate cannot be used").count(), wrong.len(), "{log}");
-    // The right files are the certificate that is already in force.
+    // The correct files again have the certificate that is already in force.
     write(&certificate, &key);
     assert!(!place.command(&["reload"]).run_with(b"").text().contains("certificate"));
     server.stop();

@@ -1,8 +1,8 @@
-//! The commands as doors: each command runs beside the servers of a world, as from an operator's
-//! shell.
+//! The commands: each command runs beside the servers of a test archive (a `World`), as from an
+//! operator's shell.
 //!
-//! A command that does not apply to a store fails with an explanation. The command neither panics
-//! nor reports success.
+//! A command that does not apply to a store must fail with an explanation, and must not panic or
+//! report success.
 
 use hark_testkit::clock::now_s;
 use hark_testkit::digits::digits;
@@ -112,7 +112,7 @@ fn only_files(world: &World, args: &[&str]) -> Answer {
     Own
 }
 
-/// All shelves are without faults, on every store and beside the servers.
+/// Checks that `hark check` finds no fault in any shelf, beside the servers.
 fn check(world: &World) -> Answer {
     for (network, _) in OF_FIXTURE {
         let text = world.hark(&["check", "--network", network]).text();
@@ -124,8 +124,8 @@ fn check(world: &World) -> Answer {
     Own
 }
 
-/// Runs beside the servers on one database. Files are rebuilt without a server, and a cluster is
-/// copied.
+/// Checks that `hark rebuild` works beside the servers of a single database. The command is refused
+/// for files, because a server is running, and for a cluster.
 fn rebuild(world: &World) -> Answer {
     let done = world.hark(&["rebuild"]);
     if world.store.is_database() && world.store != StoreKind::Citus {
@@ -148,7 +148,7 @@ fn on_cluster(world: &World, args: &[&str], succeeds: bool) -> Answer {
     Own
 }
 
-/// The cluster of this world has no standby, which makes the command fail.
+/// Checks that `hark cluster standby` fails, because the cluster of this world has no standby.
 fn standbys(world: &World) -> Answer {
     let done = world.hark(&["cluster", "standby"]);
     if world.store == StoreKind::Citus {
@@ -160,7 +160,7 @@ fn standbys(world: &World) -> Answer {
     Own
 }
 
-/// Only one server at a time works on files, and several servers work on a database.
+/// Checks that a second server starts on a database, and is refused on files.
 fn serve(world: &World) -> Answer {
     let beside = world.command_at(9, &[]);
     if world.store.is_database() {
@@ -268,7 +268,7 @@ fn stats(world: &World) -> Answer {
     Own
 }
 
-/// The configuration printed by `hark init` names the archive of this world.
+/// Checks that the configuration printed by `hark init` names the archive of this world.
 fn init(world: &World) -> Answer {
     let printed = world.hark(&["init", "--networks", "waku,whisper", "--output", "-"]).text();
     let file = world.file("first.toml", &printed);
@@ -296,8 +296,8 @@ fn enode(world: &World) -> Answer {
     Own
 }
 
-/// Publishes an event with a unique topic to the helper. Returns the event's id and a filter that
-/// matches the event.
+/// Publishes an event with a unique topic to the helper, a second server. Returns the event's id
+/// and a filter that matches the event.
 fn elsewhere(world: &World) -> (String, String) {
     let topic = format!("elsewhere{}", number());
     let note = event_json(7, now_s(), 1, &[&["t", &topic]], "from elsewhere");

@@ -45,7 +45,8 @@ const PACKETS: [(&str, &str); 11] = [
     ("COMPLETE", "shh/6"),
     ("REQUEST", "shh/6"),
     ("DIRECT", "shh/6"),
-    // No cell: crates/server/tests/mail/peers.rs changes the announced values.
+    // No door of the table: crates/server/tests/mail/peers.rs tests changes of the announced
+    // values.
     ("POW", ""),
     ("STATUS_UPDATE", ""),
 ];

@@ -92,7 +92,7 @@ pub(crate) fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     std::panic::catch_unwind(AssertUnwindSafe(run)).map_err(|_| WHY.with_borrow(Clone::clone))
 }
 
-/// The number of worlds that run at a time. Worlds mostly wait.
+/// The number of worlds that run at a time: two per core, because a world mostly waits.
 pub(crate) fn workers() -> usize {
     std::thread::available_parallelism().map_or(4, |cores| cores.get() * 2).min(8)
 }

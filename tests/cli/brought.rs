@@ -70,8 +70,7 @@ fn a_clock_far_ahead_of_the_archives_history_deletes_nothing_until_a_person_deci
             format!("[retention]\nevery_s = 1\nrules = [{{ older_than = \"1y\" }}]\n{more}\n");
         place.file("hark.toml", text.as_bytes())
     };
-    // The archive's trusted time is ten years behind the clock, as if no rule had applied since
-    // then.
+    // The archive's trusted time is in 2016, long before the current time of the clock.
     place.hark_fed(&["import"], event_line(1, 1_600_000_000, 1, &[], "old").as_bytes()).text();
     std::fs::write(place.data().join("nostr/CLOCK_TRUSTED"), "1480000000\n").unwrap();
     let path = config("");

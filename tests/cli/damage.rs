@@ -77,7 +77,7 @@ fn commands_that_meet_a_damaged_record_give_the_others_and_fail() {
     assert_eq!(check.code, 1, "{check:?}");
     assert!(check.stdout.contains(log.to_str().unwrap()), "{}", check.stdout);
     assert!(check.stdout.starts_with("2,999 events"), "{}", check.stdout);
-    // A backup has no single file that could be restored.
+    // The advice names the whole archive, because a backup cannot restore a single file.
     assert!(check.stdout.contains("restore the archive from a backup"), "{}", check.stdout);
     assert!(check.stderr.contains("hark restore --move-aside"), "{}", check.stderr);
     // A copy with `--delete` keeps the record in a destination that already had the record.

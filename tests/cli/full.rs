@@ -62,8 +62,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // A file system that stays mounted after a failed test is in memory, and ends with the
-        // machine.
+        // If unmounting fails, the file system in memory stays until the machine restarts.
         let _ = Command::new("umount").arg("-l").arg(self.place.data()).status();
     }
 }

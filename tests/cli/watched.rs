@@ -109,8 +109,8 @@ fn a_process_that_has_taken_over_becomes_the_service() {
     assert!(rest.starts_with("READY=1\nSTATUS=listening on "), "{ready}");
     let new = main.strip_prefix("MAINPID=").unwrap().to_owned();
     assert_ne!(new, old.id().to_string());
-    // Only the parent of a process learns its exit status. systemd must watch the new process, and
-    // adopts each orphan.
+    // Only the parent of a process learns its exit status, so systemd must be the parent of the new
+    // process. systemd adopts orphans.
     let about = std::fs::read_to_string(format!("/proc/{new}/status")).unwrap();
     assert!(!about.contains(&format!("PPid:\t{}\n", old.id())), "{about}");
     // The same signal starts no further process while the new process runs.

@@ -12,7 +12,8 @@ use super::{
     wait_for,
 };
 
-/// A command that is stopped must end within five seconds. Machines that run tests are busy.
+/// A stopped command must end within five seconds. Three more seconds are allowed for a busy
+/// machine.
 const STOP_MAX: Duration = Duration::from_secs(8);
 
 fn signal(name: &str, process: i32) {

@@ -1,5 +1,5 @@
-//! The documents: files, tests, pages and headings that they name are there, and their figures are
-//! those of the program.
+//! Checks of the documents: the files, tests, pages and headings that they name exist, and their
+//! figures match the program.
 
 use std::collections::BTreeSet;
 use std::fs;

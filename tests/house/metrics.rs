@@ -1,5 +1,5 @@
-//! Dashboards, alerts and documents name only metrics that the program has, and the documents explain
-//! each metric and each alert.
+//! Checks that dashboards, alerts and documents name only metrics that the program has, and that
+//! the documents explain each metric and each alert.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +45,8 @@ const NOT_METRICS: [(&str, &str); 13] = [
     ("hark_whisper", "a schema of the database"),
     ("waku_service_network_bytes", "nwaku's, and said to be missing"),
 ];
-/// Beginnings of names that documents write with a star, with the reason.
+/// Beginnings that documents write with a star, but that begin no metric of this program, with the
+/// reason.
 const NOT_FAMILIES: [(&str, &str); 1] = [("waku_relay_", "nwaku's, and said to be missing")];
 
 fn is_name(word: &str) -> bool {

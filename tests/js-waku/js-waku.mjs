@@ -3,21 +3,26 @@
 //   node js-waku.mjs <ws multiaddr|-> <tcp multiaddr|-> <cluster> <shards|static> <messages.json>
 //
 // shards: the number of shards of an auto-sharded cluster (cluster 1 has 8), or "static".
-// messages.json: [{hash, contentTopic, pubsubTopic, timestamp, payloadHex, metaHex?}, …], the whole of
-// what the node holds, in (timestamp, hash) order; timestamp is a string of nanoseconds, not zero.
+// messages.json: [{hash, contentTopic, pubsubTopic, timestamp, payloadHex, metaHex?}, …]: all
+// messages of the node, ordered by timestamp and hash. A timestamp is a string of nanoseconds, and
+// not zero.
 //
-// Success: one JSON line {"ok":true,…} on stdout, exit 0. Otherwise what was wrong on stderr, exit 1.
+// Success: one JSON line {"ok":true,…} on stdout, and exit code 0. Failure: the reason on stderr,
+// and exit code 1.
 //
-// What js-waku does (@waku/core lib/store/store.js), and so what is demanded of the node here:
-// - It asks for page after page until a page is empty, and takes no notice of the response's cursor:
-//   the next cursor is the hash of the page's last message going forward, of its first going backward.
-// - A page is in ascending order both ways; going backward the pages come newest first.
-// - paginationForward false is a proto3 default, so it is not on the wire: an absent field 52 must
-//   mean backward (13/WAKU2-STORE), or a backward query never ends.
-// - Every stream is read to its end, so the node must close its side after the answer.
+// The behaviour of js-waku (@waku/core lib/store/store.js), and the requirements for the node that
+// follow:
+// - js-waku requests page after page until a page is empty, and ignores the cursor of the response.
+//   Its next cursor is the hash of the page's last message when going forward, and of the page's
+//   first message when going backward.
+// - A page is in ascending order in both directions. When going backward, the newest page comes
+//   first.
+// - `paginationForward: false` is a default value in proto3, so it is not sent. An absent field 52
+//   must mean backward (13/WAKU2-STORE); otherwise a backward query never ends.
+// - js-waku reads every stream to its end, so the node must close its side after the answer.
 import { readFileSync } from "node:fs";
 
-// js-waku 0.0.36 asks for Node 22; below it, only this is missing.
+// js-waku 0.0.36 requires Node 22. Older versions of Node lack only this function.
 Promise.withResolvers ??= function withResolvers() {
   let resolve, reject;
   const promise = new this((yes, no) => ((resolve = yes), (reject = no)));
@@ -27,7 +32,7 @@ Promise.withResolvers ??= function withResolvers() {
 const DEFAULT_PAGE = Number(process.env.WAKU_DEFAULT_PAGE ?? 20);
 const MAX_PAGE = Number(process.env.WAKU_MAX_PAGE ?? 100);
 const TIMEOUT_S = Number(process.env.WAKU_TIMEOUT_S ?? 300);
-const MAX_TOPICS = 10; // nwaku takes no more content topics with a cursor
+const MAX_TOPICS = 10; // nwaku's maximum number of content topics in a query with a cursor
 const DAY_NS = 86_400_000_000_000n;
 
 let where = "start";
@@ -102,7 +107,7 @@ function same(got, want, at) {
     ["payload", hex(got.payload), want.payload],
   ];
   if (want.meta !== undefined) parts.push(["meta", hex(got.meta), want.meta]);
-  // Say the field first: a wrong payload also gives another hash.
+  // The hash is compared last, since any wrong field also changes the hash.
   for (const [name, a, b] of [...parts.slice(1), parts[0]]) {
     must(a === b, `${at}: ${name} is ${a}, want ${b} (message ${want.hash})`);
   }
@@ -148,7 +153,7 @@ class Run {
       this.count.pages += 1;
       this.count.messages += page.length;
     }
-    // js-waku ends a query without a word where it cannot open a stream.
+    // If js-waku cannot open a stream, it ends the query without an error.
     must(
       n === want.length,
       () =>
@@ -175,7 +180,7 @@ class Run {
     const of = (some) => inShard.filter((m) => some.includes(m.contentTopic));
     const decoders = (some) => some.map((t) => this.decoder(t, pubsubTopic));
 
-    // Everything of the shard, ten content topics at a time, at every page size.
+    // All messages of the shard, ten content topics at a time, with every page size.
     for (const some of chunks(topics, MAX_TOPICS)) {
       for (const paginationLimit of [7, 20, 100, undefined, 1000]) {
         await this.bothWays(`${some.length} topics of ${pubsubTopic}`, decoders(some), of(some), {
@@ -194,7 +199,7 @@ class Run {
       await this.bothWays("2 of the topics", decoders([topics[0], topics.at(-1)]), of([topics[0], topics.at(-1)]));
     }
 
-    // A topic nothing was sent on (same application and version, so the same shard).
+    // A topic without messages. The application and the version are the same, so the shard is too.
     const parts = topics[0].split("/");
     parts[parts.length - 2] = `nothing-${process.pid}`;
     await this.bothWays("a topic without messages", decoders([parts.join("/")]), []);
@@ -227,7 +232,7 @@ class Run {
     for (const [a, b] of [[0.25, 0.75], [0, 0.5], [0.5, 1], [0.49, 0.51]]) {
       const from = this.dateOff(at(a), list);
       let to = this.dateOff(at(b) > wireNs(from) ? at(b) : wireNs(from), list);
-      // js-waku cuts a longer range in days and forgets the last piece.
+      // js-waku divides a longer range into days, and omits the last part.
       if (to.getTime() - from.getTime() > 86_400_000) to = this.dateOff(wireNs(from) + DAY_NS - 10_000_000n, list);
       must(to.getTime() - from.getTime() <= 86_400_000, "the test chose more than a day");
       const want = list.filter((m) => m.ns >= wireNs(from) && m.ns < wireNs(to));
@@ -247,13 +252,14 @@ class Run {
       timeEnd: new Date(first - day - 1),
     });
 
-    // The bounds themselves, where a message's time can be said with a Date at all.
+    // The bounds themselves, if a Date can express the time of a message exactly.
     const exact = list.find((m) => wireNs(new Date(msOf(m.ns))) === m.ns);
     if (!exact) return;
     const date = new Date(msOf(exact.ns));
     const from = list.filter((m) => m.ns >= exact.ns);
     await this.bothWays("timeStart at a message", ask, from, { timeStart: date, paginationLimit: 100 });
-    // nwaku has timeEnd inclusive, the specification and js-waku's own words have it exclusive.
+    // timeEnd is inclusive in nwaku, but exclusive in the specification and in the documentation of
+    // js-waku.
     where = `${this.transport}: timeEnd at a message`;
     const got = [];
     for await (const page of this.node.store.queryGenerator(ask, { timeEnd: date, paginationLimit: 100 })) {
@@ -267,13 +273,14 @@ class Run {
   }
 
   async hashes(pubsubTopic, inShard, ask) {
-    // js-waku sends the first decoder's pubsub topic with the hashes, so they are of one shard.
+    // js-waku sends the first decoder's pubsub topic with the hashes, so all hashes are from one
+    // shard.
     const bytes = (m) => Uint8Array.from(Buffer.from(m.hash, "hex"));
     for (const n of [1, 5, 20, 21, 100, 150]) {
       if (n > inShard.length) break;
       const step = inShard.length / n;
       const want = Array.from({ length: n }, (_, i) => inShard[Math.floor(i * step)]);
-      // Asked for in an order that is not theirs.
+      // The request has the hashes in another order than the answer.
       const messageHashes = want.map(bytes).sort((a, b) => Buffer.compare(b, a));
       await this.bothWays(`${n} message hashes`, ask, want, { messageHashes });
       await this.bothWays(`${n} message hashes`, ask, want, { messageHashes, paginationLimit: 7 });
@@ -287,7 +294,7 @@ class Run {
   async cursors(list, ask) {
     for (const part of [0, 0.3, 0.999]) {
       const i = Math.floor(list.length * part);
-      // Not store.createCursor(): it hashes the time cut to milliseconds.
+      // store.createCursor() is not used, because it cuts the time to milliseconds before hashing.
       const paginationCursor = Uint8Array.from(Buffer.from(list[i].hash, "hex"));
       const options = { paginationCursor, paginationLimit: 100 };
       await this.query(`from message ${i}`, ask, list.slice(i + 1), { ...options, paginationForward: true });
@@ -312,7 +319,7 @@ async function over(transport, address, all, networkConfig, auto) {
     networkConfig,
     defaultBootstrap: false,
     libp2p: {
-      hideWebSocketInfo: true, // it says so on stdout
+      hideWebSocketInfo: true, // would be printed on stdout
       transports: [transport === "ws" ? webSockets({ filter: anyWs }) : tcp()],
     },
   });

@@ -1,6 +1,6 @@
-// nostr-tools as its users use it, against the relay whose address is the first argument: show who one
-// is, send and read gift wraps (NIP-17, NIP-59), delete one, be refused those of others. Fails by exit
-// code; tests/nostr.rs runs it.
+// Uses nostr-tools as applications do, with the relay whose address is the first argument:
+// authenticates, sends, reads and deletes gift wraps (NIP-17, NIP-59), and is refused the gift
+// wraps of others. The exit code reports a failure. tests/nostr.rs runs this script.
 
 import assert from 'node:assert/strict'
 import { webcrypto } from 'node:crypto'
@@ -45,7 +45,7 @@ const wrap = wrapEvent({ kind: 14, content: 'only for bob', tags: [] }, alice, g
 await sender.publish(wrap)
 const wraps = [{ kinds: [1059], '#p': [getPublicKey(bob)] }]
 
-// Nobody, then somebody else.
+// A client without authentication, and then a stranger.
 assert.match((await ask(sender, wraps)).reason, /^auth-required: /)
 await assert.rejects(sender.count(wraps, {}), /auth-required: /)
 const stranger = await as(eve)
@@ -59,7 +59,7 @@ assert.deepEqual(events.map(event => event.id), [wrap.id])
 assert.equal(unwrapEvent(events[0], bob).content, 'only for bob')
 assert.equal(await recipient.count(wraps, {}), 1)
 
-// A stranger's deletion does nothing, the recipient's does.
+// A stranger's deletion has no effect. The recipient's deletion deletes the wrap.
 const deletion = secret => finalizeEvent(
   { kind: 5, created_at: now(), tags: [['e', wrap.id], ['k', '1059']], content: '' }, secret)
 await stranger.publish(deletion(eve))
@@ -68,13 +68,13 @@ await recipient.publish(deletion(bob))
 assert.equal(await recipient.count(wraps, {}), 0)
 await assert.rejects(sender.publish(wrap), /blocked: /)
 
-// Protected events come from their author only.
+// Protected events are accepted only from their author.
 const mine = finalizeEvent({ kind: 1, created_at: now(), tags: [['-']], content: 'mine' }, bob)
 await assert.rejects(sender.publish(mine), /auth-required: /)
 await assert.rejects(stranger.publish(mine), /restricted: /)
 assert.equal(await recipient.publish(mine), '')
 
-// With a HyperLogLog where NIP-45 has one.
+// The count has a HyperLogLog, as NIP-45 defines for this query.
 const like = finalizeEvent({ kind: 7, created_at: now(), tags: [['e', mine.id]], content: '+' }, eve)
 await stranger.publish(like)
 const counted = await sender.countWithHLL([{ kinds: [7], '#e': [mine.id] }], {})

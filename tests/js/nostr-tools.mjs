@@ -1,6 +1,6 @@
-// nostr-tools as its users use it, against the relay whose address is the first argument: publish,
-// subscribe to what is stored and to what comes later, count. Fails by exit code; tests/nostr.rs
-// runs it.
+// Uses nostr-tools as applications do, with the relay whose address is the first argument:
+// publishes, subscribes to stored and to later events, and counts. The exit code reports a failure.
+// tests/nostr.rs runs this script.
 
 import assert from 'node:assert/strict'
 import { webcrypto } from 'node:crypto'
@@ -22,11 +22,12 @@ const start = Math.floor(Date.now() / 1000) - 100
 const note = (n, content) =>
   finalizeEvent({ kind: 1, created_at: start + n, tags: [['t', 'hark'], ['n', `${n}`]], content }, secret)
 
-// What JSON.stringify makes of these decides the id, so they must come back the same.
+// The id depends on how JSON.stringify escapes these characters, so the relay must return them
+// unchanged.
 const odd = 'quotes " \\ / \n\r\t\b\f \u0000\u0001\u001f \u007f \u2028\u2029 é 🤙 \ufffe'
 const notes = [note(0, 'first'), note(1, odd), note(2, 'third')]
 
-/** What a subscription gets up to EOSE, then each later event as it comes. */
+/** Collects the events of a subscription up to EOSE, and then each later event. */
 function listen(relay, filters) {
   const stored = []
   const live = []
@@ -52,9 +53,9 @@ const plain = event => JSON.parse(JSON.stringify(event))
 
 const relay = await Relay.connect(url)
 for (const event of notes) assert.equal(await relay.publish(event), '')
-// Again: it is kept already, which NIP-01 calls a success.
+// Publishing a stored event again counts as a success (NIP-01).
 assert.match(await relay.publish(notes[0]), /^duplicate:/)
-// A changed content no longer fits its id.
+// The id does not match the changed content.
 await assert.rejects(relay.publish({ ...plain(note(9, 'mine')), content: 'forged' }), /invalid:/)
 
 const filter = { kinds: [1], authors: [author], '#t': ['hark'] }
@@ -76,7 +77,7 @@ assert.equal(await other.count([filter], {}), 4)
 assert.equal(await other.count([{ ...filter, until: start }, { ids: [late.id] }], {}), 2)
 assert.equal(await other.count([{ authors: ['00'.repeat(32)] }], {}), 0)
 
-// A deletion, and what it deletes is gone and stays away.
+// A deleted event is not returned, and cannot be published again.
 const deletion = finalizeEvent(
   { kind: 5, created_at: start + 4, tags: [['e', notes[1].id]], content: '' }, secret)
 await relay.publish(deletion)

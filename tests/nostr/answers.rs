@@ -73,7 +73,7 @@ async fn nip11_the_document_is_there_for_every_origin_and_says_what_holds() {
     assert_eq!(client.ask("s", &[json!({"limit": 1_000})]).await.len(), 70);
 }
 
-/// If no events are reserved for their parties, the relay does not claim this protection.
+/// If no kind is private, the relay does not claim to protect private events.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip11_does_not_claim_privacy_that_is_switched_off() {
     let relay = Relay::start("nip11-open", "[privacy]\nkinds = []\n");
@@ -204,13 +204,13 @@ async fn nip67_eose_says_finish_or_more_and_a_second_is_never_split_in_silence()
         (times, hint)
     };
     let (finish, more) = (Some(json!(["finish"])), Some(json!(["more"])));
-    // A page cut by the relay's limit has whole seconds.
+    // A page that the relay's limit cuts ends with all events of its last second.
     for (filter, count) in [(json!({}), 14), (json!({"limit": 100}), 20)] {
         let (times, hint) = page(filter).await;
         assert_eq!((times.len(), &hint), (count, &more));
     }
-    // A page cut by the client's limit has exactly the requested number, and the answer has the
-    // hint for more.
+    // A page that the client's limit cuts has exactly the requested number of events, and the hint
+    // that more events exist.
     assert_eq!(
         page(json!({"limit": 9})).await,
         ([vec![109; 7], vec![108; 2]].concat(), more.clone())

@@ -266,7 +266,7 @@ async fn ephemeral_events_are_passed_on_and_never_kept() {
         other.publish_new(&passing).await;
         assert_eq!(client.receive().await, json!(["EVENT", "s", passing]));
         assert_eq!(other.count(&[json!({"ids": [passing["id"]]})]).await, 0);
-        // The relay does not remember the event's id either, so each publication is sent.
+        // The relay does not remember the event's id either, so it delivers the event again.
         other.publish_new(&passing).await;
         assert_eq!(client.receive().await, json!(["EVENT", "s", passing]));
     }

@@ -104,7 +104,7 @@ fn a_relay_that_does_not_compare_is_read_by_pages() {
     assert_eq!(here.ids("{}"), there.ids("{}"));
 }
 
-/// Private events are not sent, deletions are, and refusals of the other side are counted and
+/// Private events are not sent, but deletions are. Refusals by the other side are counted and
 /// reported.
 #[test]
 fn private_events_stay_deletions_travel_and_refusals_are_told() {

@@ -85,7 +85,8 @@ fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_sent() {
     let sent = "total_transfer_messages_exchanged_total{direction=\"sent\"}";
     assert!(counted(&node, sent) <= 25, "{} were sent", counted(&node, sent));
 
-    // An export has all stored messages. An import of it reports why such lines are refused.
+    // An export has all stored messages. An import of the export reports why such lines are
+    // refused.
     let (mut node, other) = (node, folder("void-import"));
     node.stop();
     let output = hark(&node.data).args(["export", "--network", "waku"]).output().expect("runs");

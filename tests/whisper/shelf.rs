@@ -104,8 +104,8 @@ fn load(node: &MailNode, name: u8, count: usize) {
 }
 
 /// Serves from files with a mirror in `other`, then from `other` with the files as the mirror, and
-/// back again, always under load. Both exports are equal each time. `other_files` is the directory of
-/// `other`, unless this is a database.
+/// back again, always under load. Both exports are equal each time. `other_files` is the directory
+/// of `other`, unless `other` is a database.
 fn turn_and_turn_back(name: &str, other: &str, other_files: Option<&Folder>) {
     let files = folder(name);
     let first = files.to_str().expect("a path").to_owned();

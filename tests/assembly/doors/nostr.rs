@@ -186,7 +186,7 @@ pub(super) fn compares(world: &World) -> Answer {
     Same(format!("{have:?} {need:?}"))
 }
 
-/// Continues a comparison, also after its end.
+/// Continues a comparison, even after its end.
 pub(super) fn compares_on(world: &World) -> Answer {
     let mut socket = Socket::connect(&world.reads().relay);
     let nothing = "6100000200";
