@@ -64,7 +64,7 @@ fn listen() -> anyhow::Result<(Runtime, Signals)> {
     Ok((runtime, signals))
 }
 
-/// Both signals as one stream. It must be created and read within a runtime.
+/// Both signals as one stream, which must be created and read within a runtime.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,

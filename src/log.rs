@@ -1,6 +1,6 @@
-//! The server's log, on stderr, since other programs may read stdout. Its level and its format can
-//! change while the server runs. If stderr is connected to systemd's journal, each line begins with
-//! its priority (see sd-daemon(3)), so that `journalctl -p err` finds the errors.
+//! The server's log, on stderr, since other programs may read stdout. The level and the format of
+//! the log can change while the server runs. If stderr is connected to systemd's journal, each line
+//! begins with its priority (see sd-daemon(3)), so that `journalctl -p err` finds the errors.
 
 use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, Ordering};

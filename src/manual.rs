@@ -1,4 +1,4 @@
-//! The pages of the manual that are made from the program: docs/settings.md and docs/commands.md.
+//! Compares the generated pages docs/settings.md and docs/commands.md with the program.
 
 use std::fmt::Write as _;
 

@@ -20,7 +20,8 @@ impl std::fmt::Display for OutputError {
 
 impl std::error::Error for OutputError {}
 
-/// Stdout. Its errors can be distinguished from errors of other files; see [`is_closed_output`].
+/// Stdout, with errors that can be distinguished from errors of other files; see
+/// [`is_closed_output`].
 pub(crate) struct Output(io::StdoutLock<'static>);
 
 impl Output {

@@ -17,8 +17,8 @@ const TOTAL_ROWS: u64 = 1 << 20;
 /// Approximate maximum number of bytes of records that one search buffers.
 const READY_BYTES: usize = 256 << 10;
 
-/// The error for an invalid filter. Its type lets [`crate::run`] distinguish it from other
-/// failures.
+/// The error for an invalid filter. The separate type lets [`crate::run`] distinguish this error
+/// from other failures.
 #[derive(Debug)]
 pub(crate) struct FilterFault(pub(crate) String);
 

@@ -282,7 +282,7 @@ fn nostreams_tables_and_a_store_give_the_same_answers() {
         assert_eq!(name.contains('#'), is_positive(row, "event_tags_p99_ms"), "{row}");
         assert_eq!(name.contains("6,000"), is_positive(row, "growth") && !name.contains("3,000"));
     }
-    // The same with Hark's tables beside nostream's, on the same server.
+    // The same queries on Hark's tables and on nostream's tables, on one server.
     let args = ["--seconds", "0.1", "--connections", "2", "--json"];
     let sql = ["sql", &file, "--server", &server, "--events", "3000"];
     let report = bench(&[&sql[..], &args].concat()).json();

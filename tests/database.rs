@@ -110,7 +110,7 @@ fn a_check_of_a_database_prints_a_table_of_faults_and_fails() {
     assert_eq!(lines[0], first, "{run:?}");
     assert_eq!(lines[1], "  columns that differ from the record   1", "{run:?}");
     assert_eq!(lines[2], "  missing rows of labels               30", "{run:?}");
-    // The first 20 faults of a sort are listed.
+    // The first 20 faults of each kind are listed.
     assert_eq!(lines.len(), 3 + 21 + 1, "{run:?}");
     assert_eq!(lines[24], "  and 10 more", "{run:?}");
     assert!(run.stdout.contains(": differs from the record: expires"), "{run:?}");

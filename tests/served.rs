@@ -48,7 +48,7 @@ impl Place {
         Self::on(Folder::new(name), settings)
     }
 
-    /// Does the same in an existing directory.
+    /// Makes a place like [`Place::new`], in an existing directory.
     pub(crate) fn on(folder: Folder, settings: &str) -> Self {
         let place = Self { folder, settings: "hark.toml" };
         place.folder.file(place.settings, settings);

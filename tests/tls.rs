@@ -38,7 +38,7 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// Returns a certificate for a name, and its key. Both are PEM.
+    /// Returns a certificate for a name, and the certificate's key, both as PEM.
     fn sign(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([name.to_owned()]).unwrap();

@@ -117,8 +117,8 @@ fn reached(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// Returns the whole answer to a request for `/healthz`. If the address is a name, the first of its
-/// addresses that accepts a connection is asked. The certificate of a server is not verified.
+/// Returns the whole answer to a request for `/healthz`. If a name has several addresses, the first
+/// address that accepts a connection gets the request. The certificate of a server is not verified.
 pub(crate) fn ask(
     at: &ListenAddress,
     has_tls: bool,

@@ -213,8 +213,8 @@ async fn serve(
             anyhow::Error::new(error).context(told)
         }),
     }?;
-    // The watch ends with the runtime. It starts before the server reports that it is ready, since
-    // SIGHUP may be sent from then on.
+    // The watch ends with the runtime. The watch starts before the server reports that it is ready,
+    // since SIGHUP may be sent from then on.
     let watch = ConfigWatch::new(settings.clone(), server.reload_handle(), reloads, log)?;
     tokio::spawn(hark_server::vital("the reload of the configuration", watch.run()));
     // From here on SIGUSR2 does not end the process.

@@ -183,7 +183,7 @@ mod tests {
         watch.ask(start);
         assert!(watch.is_due(start));
         watch.was_read(vec![FileState::new(path.clone())]);
-        // The file changes at each of ten checks. It is read a second after the last change.
+        // The file changes at each of ten checks, and is read a second after the last change.
         for n in 1..=10 {
             write(&"aa\n".repeat(n + 1));
             assert!(!watch.is_due(start + LOOK_EVERY * n as u32));

@@ -10,7 +10,7 @@ pub type CheckMeter<'a> = &'a mut dyn FnMut(u64, u64, &str);
 pub struct ArchiveCheck {
     /// The compared things with their numbers, such as `12 events`.
     pub compared: Vec<String>,
-    /// The same for programs, by name.
+    /// The result of the check for programs, by name.
     pub fields: Map<String, Value>,
     /// The number of all faults.
     pub faults: u64,

@@ -27,7 +27,7 @@ pub(crate) enum Life {
     FailedOver,
     /// Another process has replaced the server process.
     TakenOver,
-    /// Its servers end during the requests.
+    /// The servers of the archive end during the requests.
     ShutDown,
 }
 

@@ -75,7 +75,7 @@ enum Servers {
     Citus(&'static CitusCluster),
 }
 
-/// A primary and its replica, shared by all worlds whose life leaves both running.
+/// A primary and its replica, shared by all worlds that do not kill database servers.
 fn pair() -> &'static (Cluster, Cluster) {
     static PAIR: LazyLock<(Cluster, Cluster)> = LazyLock::new(new_pair);
     &PAIR

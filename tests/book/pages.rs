@@ -17,7 +17,7 @@
 
 use super::shell;
 
-/// The comment of a page whose rest is made from the program.
+/// The comment after which a page is generated from the program.
 const MADE: &str = "The rest of this page is made from the program, and a test compares it.";
 
 /// A comment of a page that tells the test how to treat a block; see the table above.

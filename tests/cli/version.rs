@@ -8,7 +8,7 @@ use hark_testkit::skipped::skip;
 
 use super::support::{Place, hark};
 
-/// The build script. Its function `commit` reads the commit.
+/// The build script, whose function `commit` reads the commit.
 #[path = "../../build.rs"]
 #[allow(dead_code)]
 mod build;

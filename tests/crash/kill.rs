@@ -100,8 +100,8 @@ fn load_and_delete(
         WINDOW,
         || {
             let n = numbers.next()?;
-            // A note has its OK before its deletion is sent. Otherwise the deletion might arrive
-            // first.
+            // The deletion of a note is sent after the note's OK, since the deletion might
+            // otherwise arrive first.
             if n % 4 == 3 && notes.len() > WINDOW {
                 let target = notes.pop_front()?;
                 let target_hex = hex::encode_32(&target);

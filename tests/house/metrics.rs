@@ -12,7 +12,8 @@ const PAGES: [&str; 4] = [
     "crates/server/src/waku/prometheus.rs",
     "crates/server/src/whisper/prometheus.rs",
 ];
-/// The source of the router's page. Its table of metrics has the names without [`ROUTER`].
+/// The source of the router's page. The table of metrics in this source has the names without
+/// [`ROUTER`].
 const ROUTER_PAGE: &str = "src/commands/relays/router_metrics.rs";
 const ROUTER: &str = "hark_router_";
 

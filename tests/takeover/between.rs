@@ -108,7 +108,8 @@ impl Paused {
     }
 }
 
-/// Forwards all frames. When one end is closed, closes the other end in the same direction.
+/// Forwards all frames. When the sender closes its end, closes the receiver's end for the same
+/// direction.
 fn pass_all(from: &UnixStream, to: &UnixStream) {
     while let Ok(Some(frame)) = read(from) {
         if write(to, &frame).is_err() {

@@ -15,7 +15,7 @@ fn what_is_published_on_one_node_is_kept_by_its_peers() {
         first.publish(&message("gossip", "AA==", now_ns()));
         !third.hashes("").is_empty()
     });
-    // The same shard.
+    // A content topic of the same shard.
     let topic = "/gossip/1/talk/proto";
     let of = |payload: &str| {
         let mut message = message("gossip", payload, now_ns());

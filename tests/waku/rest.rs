@@ -161,8 +161,8 @@ fn a_client_that_asks_too_fast_is_refused() {
     let node = Node::start("rate", &[("queries", "[6, 2]")]);
     let status = || node.ask("GET", "/store/v3/messages", "").0;
     assert_eq!([status(), status(), status()], [200, 200, 429]);
-    // The limit applies to a node's own store. A queried node counts the queries of each address,
-    // and the client gets its refusal.
+    // Queries that a node forwards to another node count at the other node, by address. The client
+    // gets the refusal of the other node.
     let asked = Node::start("rate-asked", &[("queries", "[6, 2]")]);
     let other = Node::start("rate-other", &[("rest_any_peer", "true")]);
     let path = format!("/store/v3/messages?peerAddr={}", asked.peers[0]);

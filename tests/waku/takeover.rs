@@ -128,9 +128,9 @@ fn clients_notice_nothing_and_peers_reconnect() {
     until("the friend is a peer again", || connected(&new) == 1);
     friend.publish(&message("takeover", "BQ==", now_ns()));
     until("no message is missed", || history(&new.ask("GET", page, "")) == 5);
-    // The friend also gets messages published at the old process, which has no peers any more.
-    // Two nodes that have just connected may not know each other's shards yet, and gossip passes
-    // nothing on then. So messages are published until one arrives.
+    // The friend also gets messages published at the old process, which has no peers any more. Two
+    // nodes that have just connected may not know each other's shards yet, and gossip passes
+    // nothing on then. So the test publishes messages until one arrives.
     until("the friend has it", || {
         let late = message("takeover", "Bg==", now_ns()).to_string();
         assert_eq!(kept.ask("POST", publish, &late), (200, "OK".into()));

@@ -1,4 +1,5 @@
-//! The command line of `hark bench` as typed: the benches. Their flags and examples are in `args`.
+//! The command line of `hark bench`: the list of benches. The flags and examples of each bench are
+//! in `args`.
 
 use clap::{Parser, Subcommand};
 

@@ -55,7 +55,7 @@ pub(crate) struct UnsignedEvent {
     author: EventAuthor,
     created_at: u64,
     kind: u16,
-    /// The tags as JSON, in the codec's spelling. The content is in the same form.
+    /// The tags as JSON, in the codec's spelling. The content has this form as well.
     tags: Vec<u8>,
     content: Vec<u8>,
     /// The id. `None` for events of an author that signs only one event.

@@ -9,12 +9,12 @@ const STEPS: usize = 64;
 /// Number of doublings, which cover nanoseconds to more than an hour.
 const DOUBLINGS: usize = 42;
 
-/// A histogram of times. Its percentiles have an error of about 1 %.
+/// A histogram of times. The percentiles of the histogram have an error of about 1 %.
 #[derive(Clone)]
 pub(crate) struct Latencies {
     buckets: Vec<u64>,
     count: u64,
-    /// The sum of all times, the shortest time and the longest time. These are exact.
+    /// The exact sum of all times, and the exact shortest and longest time.
     sum: Duration,
     least: Duration,
     most: Duration,

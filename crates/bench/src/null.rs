@@ -1,8 +1,8 @@
-//! `hark bench null`: a relay that does nothing. It answers a REQ from memory: the subscription's
-//! id gives the number of events and bytes. It copies an EVENT to all subscriptions to the event's
-//! author. So the cost of this relay is the minimum on this machine for reading a question and
-//! writing the answer, or for delivering an event. `hark bench query` and `hark bench fanout` start
-//! such a relay and measure it beside the target.
+//! `hark bench null`: a relay that does nothing. The relay answers a REQ from memory: the
+//! subscription's id gives the number of events and bytes. The relay copies an EVENT to all
+//! subscriptions to the event's author. The cost of this relay is therefore the minimum on this
+//! machine for reading a question and writing the answer, or for delivering an event. `hark bench
+//! query` and `hark bench fanout` start such a relay and measure it beside the target.
 //!
 //! Each connection has a blocking thread. A question takes two system calls, and an event takes one
 //! for each receiving connection. A relay that serves many connections with few threads needs more

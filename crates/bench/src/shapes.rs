@@ -21,7 +21,7 @@ pub(crate) const PARAMETERS: usize = 256;
 
 /// One kind of query.
 pub(crate) struct QueryShape {
-    /// Its name, in tables and for `--shape`.
+    /// The shape's name, in tables and for `--shape`.
     pub(crate) name: &'static str,
     /// Whether answers without events are expected.
     pub(crate) may_be_empty: bool,

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &ClusterArgs, location: &ArchiveLocation) -> anyhow::Res
         Err(ClusterError::NotCluster(words)) => return Err(WrongUse(words).into()),
         opened => opened?,
     };
-    // Commands that change the cluster set a watch of their own.
+    // Commands that change the cluster replace this watch.
     coordinator.watch(StatementWatch {
         note: Arc::new(|words: &str| print::note!("hark: {words}")),
         ..StatementWatch::default()

@@ -51,7 +51,7 @@ struct RecordState {
     held: Option<usize>,
     in_string: bool,
     escaped: bool,
-    /// Number of line breaks in the record so far. They are written after the record.
+    /// Number of line breaks in the record so far. The line breaks are written after the record.
     breaks: usize,
     /// The last byte that was not white space.
     last: u8,

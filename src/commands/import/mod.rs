@@ -237,8 +237,8 @@ fn file(
     })
 }
 
-/// Runs the reader. It sends each chunk to the workers, and the receiver of the chunk's result to
-/// the writer, in the order of the chunks.
+/// Runs the reader, which sends each chunk to the workers, and the receiver of the chunk's result
+/// to the writer, in the order of the chunks.
 fn read(
     mut source: LineSource,
     jobs: &SyncSender<CheckJob>,

@@ -2,9 +2,9 @@
 //! the current state.
 //!
 //! If a server runs on the archive, the server writes and reports new events (control.sock). The
-//! server may be stopped, restarted or replaced; writes wait until a server runs again. Otherwise
-//! this process writes, and knows the new events itself. The choice is made once, at the start, so
-//! that a restarting server finds the archive unlocked.
+//! server may be stopped, restarted or replaced; writes wait until a server runs again. Without a
+//! server, this process writes, and knows the new events itself. The choice is made once, at the
+//! start, so that a restarting server finds the archive unlocked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

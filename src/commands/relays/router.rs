@@ -172,7 +172,7 @@ struct Router<'a> {
 }
 
 impl Router<'_> {
-    /// Runs until `stop` is set or the archive fails. Returns an error in the latter case.
+    /// Runs until `stop` is set or the archive fails. Returns an error if the archive fails.
     async fn run(
         mut self,
         (mut plan, mut files): (RouterPlan, Vec<FileState>),

@@ -5,10 +5,10 @@ use std::path::Path;
 use anyhow::Context as _;
 use hark_store_embedded::disk::{Disk as _, RealDisk};
 
-/// A command that creates a whole archive. It builds the archive in a separate directory within the
-/// archive's directory. Once all files are durable, the separate directory is renamed, which
-/// commits the result. Then its content is moved to its final place. While one of the two names
-/// exists, no other command opens the archive.
+/// A command that creates a whole archive. The command builds the archive in a separate directory
+/// within the archive's directory. Once all files are durable, the separate directory is renamed,
+/// which commits the result. Then the content of the separate directory is moved to the archive's
+/// directory. While one of the two names exists, no other command opens the archive.
 pub(crate) struct Making {
     pub(crate) command: &'static str,
     /// Name of the directory while the archive is incomplete.
@@ -74,7 +74,8 @@ mod tests {
             let refusal = format!("{:#}", RESTORE.finish(&data).unwrap_err());
             assert!(refusal.contains("it is no directory, but a link"), "{name}: {refusal}");
             assert!(elsewhere.join("file").exists() && !data.join("file").exists(), "{name}");
-            // In both cases the link has the name of the finished directory.
+            // `finish` has renamed the unfinished directory, so the link has the finished name in
+            // both rounds.
             std::fs::remove_file(&finished).unwrap();
         }
         std::fs::rename(&elsewhere, &finished).unwrap();

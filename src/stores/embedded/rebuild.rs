@@ -37,8 +37,8 @@ pub(super) fn rebuild(
         anyhow::Error::new(error).context(words)
     })?;
     drop(lock);
-    // The total includes the records of the last log, which a server continues. They are not in
-    // `rebuilt`, since this log has no index.
+    // The total includes the records of the last log, which a server continues. These records are
+    // not in `rebuilt`, since the last log has no index.
     let in_all = shelf.open_read_only()?.stats().records;
     let (records, segments, doubles) = (rebuilt.records, rebuilt.segments, rebuilt.doubles);
     let fields =

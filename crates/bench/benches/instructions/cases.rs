@@ -21,7 +21,7 @@ pub(crate) type Work = Box<dyn FnMut()>;
 /// A case to count.
 pub(crate) struct Case {
     pub(crate) name: String,
-    /// Prepares the case. This part is not counted.
+    /// Prepares the case. The instructions of the preparation are not counted.
     pub(crate) prepare: Box<dyn Fn() -> anyhow::Result<Work>>,
 }
 

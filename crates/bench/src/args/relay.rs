@@ -81,7 +81,7 @@ pub(crate) struct BenchQueryArgs {
     #[arg(long)]
     pub(crate) search: bool,
 
-    /// Leave out the comparison with a relay that does nothing, which is made if --pid is given
+    /// Skip the comparison with a relay that does nothing, which --pid otherwise includes
     #[arg(long)]
     pub(crate) without_null: bool,
 
@@ -207,7 +207,7 @@ pub(crate) struct FanoutArgs {
     #[arg(long)]
     pub(crate) ephemeral: bool,
 
-    /// Leave out the comparison with a relay that does nothing, which is made if --pid is given
+    /// Skip the comparison with a relay that does nothing, which --pid otherwise includes
     #[arg(long)]
     pub(crate) without_null: bool,
 

@@ -30,8 +30,8 @@ pub(super) struct CheckedForm {
     pub(super) per_s: f64,
     /// CPU of a question.
     pub(super) cpu: QuestionCpu,
-    /// The used share of the CPU bound, for the database or coordinator, and for the busiest
-    /// worker.
+    /// The share of its CPU bound that each of these servers used: the database or coordinator, and
+    /// the busiest worker.
     pub(super) database_used: f64,
     pub(super) busiest_used: f64,
 }

@@ -104,7 +104,7 @@ async fn count(
         let Some(costs) = costs.iter_mut().find(|costs| costs.form == form) else { continue };
         let urls = std::slice::from_ref(hark.url());
         let mut round = CaseRound::connect(urls, Case { form, at_once: 1 }, questions).await?;
-        // This first run opens the connections between the servers.
+        // A first run, which is not counted, opens the connections between the servers.
         round.ask_first(COUNTED).await?;
         let before: (TrafficCounts, TrafficCounts) = (counter.counts(), of_workers());
         let totals = round.ask_first(COUNTED).await?;

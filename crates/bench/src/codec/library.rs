@@ -6,9 +6,9 @@ use crate::report::Column;
 
 /// A library to measure.
 pub struct Library {
-    /// The column of its times.
+    /// The column of the library's times.
     pub ns: Column,
-    /// The column of its allocations.
+    /// The column of the library's allocations.
     pub allocations: Column,
     /// The column of the ratio of Hark's time to this library's.
     pub ratio: Column,

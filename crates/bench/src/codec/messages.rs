@@ -71,7 +71,7 @@ pub fn note() -> CodecSample {
     event("small note", 1, tags, text)
 }
 
-/// Makes a profile. Its content is JSON, so half of the event's quotes are escaped.
+/// Makes a profile. The content of a profile is JSON, so half of the event's quotes are escaped.
 fn profile() -> CodecSample {
     let content = r#"{"name":"hark","about":"listens now,\nharks back later","picture":"https://example.org/a.png","nip05":"_@example.org","lud16":"a@example.org","website":"https://example.org/"}"#;
     event("escaped profile", 0, &[], content)

@@ -34,9 +34,9 @@ use crate::report::{BenchReport, Column};
 pub mod operation {
     /// Parses JSON into the library's own type.
     pub const PARSE: &str = "parse";
-    /// Writes a message as JSON. The message was parsed from the same spelling.
+    /// Writes a message as JSON, in the spelling from which the message was parsed.
     pub const WRITE: &str = "JSON write";
-    /// Writes a message as JSON. The message was parsed from another spelling.
+    /// Writes a message as JSON, in another spelling than the parsed text.
     pub const REWRITE: &str = "JSON write, respelled";
     /// Writes the bytes whose hash is the id.
     pub const CANONICAL: &str = "canonical";

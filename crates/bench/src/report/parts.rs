@@ -25,7 +25,7 @@ pub struct BarChart {
 pub struct ChartBar {
     /// The name of the bar.
     pub name: String,
-    /// Its figure.
+    /// The figure that the bar shows.
     pub value: f64,
     /// Whether the figure is Hark's. Other figures are for comparison.
     pub is_own: bool,

@@ -14,11 +14,11 @@ use crate::words::figure;
 /// A column of a report: one kind of figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its name in JSON, the unit last: `p50_ms`.
+    /// The column's name in JSON, the unit last: `p50_ms`.
     pub key: &'static str,
-    /// Its name for people: `p50`.
+    /// The column's name for people: `p50`.
     pub head: &'static str,
-    /// Its unit for people: `ms`.
+    /// The column's unit for people: `ms`.
     pub unit: &'static str,
     /// Whether another run's figure and the ratio of the two get a column each.
     pub compared: bool,
@@ -55,11 +55,11 @@ struct Baseline {
 /// A further table below a report's main table, with different columns.
 #[derive(Clone, Debug)]
 pub struct ReportSection {
-    /// Its name in JSON.
+    /// The section's name in JSON.
     pub key: &'static str,
-    /// Its title for people.
+    /// The section's title for people.
     pub title: &'static str,
-    /// Its rows and notes. Settings, faults and charts belong to the report itself.
+    /// The section's rows and notes. Settings, faults and charts belong to the main report.
     pub report: BenchReport,
 }
 

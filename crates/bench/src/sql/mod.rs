@@ -27,8 +27,8 @@ use crate::words::number;
 /// The databases that this bench creates on the measured server.
 const NOSTREAM: &str = "hark_bench_nostream";
 const HARK: &str = "hark_bench_hark";
-/// Number of queries whose answers are compared before any time is measured. These queries also
-/// warm up the server.
+/// Number of queries whose answers are compared before any time is measured. The comparison also
+/// warms up the server.
 const COMPARED: usize = 8;
 
 const COLUMNS: [Column; 10] = [

@@ -1,5 +1,5 @@
 //! nostream's tables and indices, in the form that its migrations create. Names and columns are
-//! those of its documentation, and the rest is written for this bench. Indices are created after
+//! from nostream's documentation, and the rest is written for this bench. Indices are created after
 //! the rows are loaded, so they are smaller and faster than those of a relay that has been running
 //! for a long time.
 
@@ -100,7 +100,7 @@ pub(super) async fn event_tags(client: &Client) -> anyhow::Result<()> {
 /// Creates the indices, and updates the planner's statistics.
 pub(super) async fn indices(client: &Client, event_tags: bool) -> anyhow::Result<()> {
     let more = if event_tags { &TAG_INDICES[..] } else { &[] };
-    // This setting is for building the indices only.
+    // More memory than the default makes building the indices faster.
     client.batch_execute("SET maintenance_work_mem = '256MB'").await?;
     for (_, index) in INDICES.iter().chain(more) {
         client.batch_execute(&format!("CREATE {index}")).await?;

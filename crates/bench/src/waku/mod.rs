@@ -212,7 +212,7 @@ fn measure(
     Ok(())
 }
 
-/// Adds a row, and its refusals as faults.
+/// Adds a row to the report, and a fault for each reason of refused requests.
 fn row(
     report: &mut BenchReport,
     name: &str,

@@ -93,7 +93,7 @@ impl HistorySample {
 
 /// One kind of query.
 pub(crate) struct HistoryShape {
-    /// Its name, in tables and for `--shape`.
+    /// The shape's name, in tables and for `--shape`.
     pub(crate) name: &'static str,
     /// Whether answers without messages are expected.
     pub(crate) may_be_empty: bool,

@@ -41,8 +41,8 @@ pub(super) fn missing(
     bytes: usize,
 ) -> anyhow::Result<Vec<String>> {
     let until = Instant::now() + Duration::from_secs_f64(args.settle);
-    // All content topics belong to one application. If the node derives the pubsub topic from them,
-    // all messages therefore have the same pubsub topic.
+    // All content topics belong to one application. So if the node derives the pubsub topic from
+    // the content topic, all messages have the same pubsub topic.
     let chosen = match &args.pubsub_topic {
         Some(topic) => Some(topic.clone()),
         None => pubsub_topic(client, accepted, bytes, until)?,

@@ -1,6 +1,6 @@
 //! The table of Status' mail server in PostgreSQL, and its queries: by bloom filter and by topic.
-//! Names and columns are those of its migrations. The table's key has consisted of time, hash and
-//! topic since 2019.
+//! Names and columns are from the mail server's migrations. The table's key has consisted of time,
+//! hash and topic since 2019.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -81,7 +81,7 @@ pub(super) async fn fill(client: &Client, envelopes: &mut EnvelopeSource) -> any
     }
     meter.finish();
     let rows = writer.as_mut().finish().await?;
-    // This setting is for building the indices only.
+    // More memory than the default makes building the indices faster.
     client.batch_execute("SET maintenance_work_mem = '256MB'").await?;
     client.batch_execute(INDICES).await?;
     Ok(rows)
@@ -93,8 +93,9 @@ pub(super) struct TableAsker {
     pub(super) client: Client,
 }
 
-/// Returns the statement for a question. Its first two parameters are the lowest key and the key
-/// after the highest key. For questions by topic, the third parameter is the list of topics.
+/// Returns the statement for a question. The first two parameters of the statement are the lowest
+/// key and the key after the highest key. For questions by topic, the third parameter is the list
+/// of topics.
 fn statement(question: &StoreQuestion) -> String {
     let mut sql = String::from("SELECT id, data FROM envelopes WHERE id >= $1 AND id < $2 AND ");
     match &question.wanted {

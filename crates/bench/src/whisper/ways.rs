@@ -7,7 +7,7 @@ use super::answer::AnswerBuffer;
 use super::questions::QuestionForm;
 use super::store::{EnvelopeStore, StoreQuestion, WantedTopics};
 
-/// One thread's instance of a way of answering.
+/// An instance of a way of answering, for one thread.
 pub(super) trait EnvelopeAsker: Send {
     /// Asks a question and copies the whole answer.
     fn ask(&mut self, question: &StoreQuestion, answer: &mut AnswerBuffer) -> anyhow::Result<()>;

@@ -4,9 +4,9 @@
 //! No index finds these rows. `first_seen` has no index, and a replaceable event keeps the
 //! `first_seen` of the row that it replaces. But PostgreSQL records which transaction wrote a row
 //! (`xmin`). So this module reads the whole table again and again, and looks for rows of new
-//! transactions. It reads the table in pieces, each with a short statement. After each piece, it
-//! pauses [`REST`] times as long as the piece took. So it uses one core and one disk of nostream
-//! for at most a tenth of the time.
+//! transactions. The module reads the table in pieces, each with a short statement, and pauses
+//! after each piece for [`REST`] times as long as the piece took. So one core and one disk of
+//! nostream are busy for at most a tenth of the time.
 
 use std::time::{Duration, Instant};
 
