@@ -102,7 +102,7 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Export events as JSONL
     Export(ExportArgs),
-    /// Copy the new data of the archive to a backup, also while the server runs
+    /// Copy the new data of the archive to a backup, even while the server runs
     Backup(BackupArgs),
     /// Create an archive from a backup
     Restore(RestoreArgs),
@@ -126,7 +126,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Show the archive's size and state
     Stats(StatsArgs),
-    /// Merge segments and free the space of deleted events, also while the server runs
+    /// Merge segments and free the space of deleted events, even while the server runs
     #[command(after_help = COMPACT)]
     Compact(StatsArgs),
     /// Read the whole archive and compare every checksum and index with the records

@@ -288,8 +288,8 @@ impl ArchiveLocation {
         self.own().map(WriterHandle::Own)
     }
 
-    /// Whether the first write will create the archive. Fails, with advice, if no archive may be
-    /// created here, because the user probably means the archive of a service.
+    /// Whether the first write will create the archive. Fails, with advice, if a new archive is
+    /// probably a mistake: a service of this machine has an archive, and the user named no archive.
     pub(crate) fn is_yet_to_be_created(&self) -> anyhow::Result<bool> {
         if !self.facts().is_in_directory || self.is_created() || self.server()?.is_some() {
             return Ok(false);

@@ -1,5 +1,5 @@
-//! Lets a server wait until its database can be reached. Meanwhile its address answers every
-//! request with status 503 and the reason, and the log and systemd are notified.
+//! Lets a server wait until its database can be reached. Meanwhile the server's address answers
+//! every request with status 503 and the reason, and the log and systemd are notified.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Maximum number of bytes read of a request.
 const REQUEST_MAX: usize = 4 << 10;
 
-/// Calls `open` again after each error that `is_away` recognises, which means that the database
+/// Calls `open` again after each error for which `is_away` returns true, because the database
 /// cannot be reached. Returns any other error.
 pub(crate) fn for_database<T>(
     addresses: &[ListenAddress],

@@ -76,7 +76,7 @@ pub(crate) fn run(args: &ConfigArgs, location: &LocationArgs) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a line for each setting of a configuration that has no effect on its store.
+/// Returns a line for each setting that has no effect on the store of the configuration.
 fn unused(config: &Config) -> Vec<String> {
     let archive = named_archive(config.store.secret(), &config.data);
     let is_in_files = archive.is_ok_and(|archive| archive.facts().is_in_directory);

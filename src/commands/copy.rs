@@ -50,8 +50,8 @@ const BATCH_BYTES: usize = 4 << 20;
 /// Maximum number of ids deleted together.
 const BATCH_IDS: usize = 500;
 /// Number of walks after the first. Each walk copies the records written during the previous walk,
-/// and takes as long as reading both archives. If the source is written all the time, few records
-/// remain after the last walk.
+/// and takes as long as reading both archives. If the source is written all the time, the last walk
+/// leaves few records uncopied.
 const WALKS_MORE: usize = 2;
 
 /// The counts of a copy.

@@ -122,8 +122,8 @@ pub(crate) fn run(
             print_report(*network, report)?;
         }
     }
-    // The report is printed before the archive is moved to its final place, so that every archive
-    // there had its report printed.
+    // The report is printed before the archive is moved to its final place. So if an archive is
+    // there, its report has been printed.
     SALVAGE.finish(&args.to)?;
     owner::report_to_root(&args.to, Some(&args.from));
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -137,7 +137,7 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
     // The box hides the type of the future, so the compiler generates the server's code once, and
     // not in each function of the runtime that polls a future.
     let serving: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(serving);
-    // Other threads wait for the server, so a panic in it must end the process.
+    // Other threads wait for the server, so a panic of the server must end the process.
     let code = vital::run("the server", || runtime.block_on(serving))?;
     drop(runtime);
     drop(mirrors);
@@ -225,7 +225,7 @@ async fn serve(
     tracing::info!(at = at.join(", "), metrics, data = %location.data.display(), "serving");
     let printed = addresses.iter().try_for_each(|reached| print::line(&reached.to_string()));
     if let Err(error) = printed {
-        tracing::warn!(%error, "the addresses stand in this log alone");
+        tracing::warn!(%error, "only this log shows the addresses");
     }
     notify::ready(&at.join(", "), has_taken_over);
     tokio::spawn(successor::start_on_signal(successor_signal));

@@ -1,6 +1,6 @@
 //! The interface between the commands and a kind of store. A command asks a store for its
-//! properties ([`StoreFacts`]), and does not know which store it uses. Commands for one kind of
-//! store alone, such as `hark compact`, ask the location for an archive of this kind.
+//! properties ([`StoreFacts`]), and does not know which store it uses. Commands that support only
+//! one kind of store, such as `hark compact`, ask the location for an archive of this kind.
 
 use std::any::Any;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Imports and exports: every form of input, every reason for a refusal, and equal bytes.
+//! Imports and exports: every form of input, every reason for a refusal, and exports with the bytes
+//! of the import.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -85,7 +85,8 @@ fn flags_give_the_values_and_the_file_serves() {
     assert_eq!(chosen(&printed), expected, "{printed}");
     let file = place.file("printed.toml", printed.as_bytes());
     assert_eq!(hark(&["config", "--check", &file]).code, 0);
-    // The environment and the flags of all commands give values, too, and name the file.
+    // Values, and the name of the file, also come from the environment and from the flags of all
+    // commands.
     let data = place.data();
     let file = place.path("conf/hark.toml");
     let mut command = command(&["--config", &file, "init", "--name", "The \"Owl\""]);

@@ -49,7 +49,7 @@ fn a_server_whose_stdout_is_closed_serves() {
     command.stdout(Stdio::from(closed_pipe()));
     let mut server = Logging::start(&mut command);
     let address = server.address();
-    server.line("the addresses stand in this log alone");
+    server.line("only this log shows the addresses");
     assert_eq!(health(&address).0, 200);
     assert_eq!(server.terminate().0, Some(0));
 }

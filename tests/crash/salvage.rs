@@ -254,8 +254,8 @@ fn run(seed: u64) {
         puts().filter_map(|(frame, _)| Some((frame.id?, frame))).collect();
     let is_there =
         |id: &Id| last.get(id).is_some_and(|frame| is_whole(frame) && is_known(&frame.file));
-    // The network's rules may delete more records after a torn batch, or if a deleted deletion is
-    // back.
+    // The network's rules may delete more records after a torn batch, or if a deletion is back that
+    // had itself been deleted.
     if flavour == Flavour::Labels || (!deletes_lost && torn.is_empty()) {
         for id in expected.keys().filter(|id| is_there(id) && !torn.contains(*id)) {
             assert!(found.contains_key(id), "seed {seed}: a whole record is missing: {report:?}");

@@ -136,7 +136,7 @@ fn a_node_that_only_listens_keeps_what_it_receives_and_passes_nothing_on() {
     assert!(asked["messages"].as_array().expect("a list").len() > 20);
 }
 
-/// A message with a rate-limit proof of the right form and epoch, which is not valid.
+/// A message with an invalid rate-limit proof that has the right form and epoch.
 fn proved(app: &str, payload: &str) -> Value {
     let now = now_ns();
     with_proof(message(app, payload, now), now / 600_000_000_000, now)

@@ -83,7 +83,8 @@ fn wnode_posts_messages_and_gets_all_back_after_they_expired() {
     until("they have expired", || now_s() > sent + 4);
 
     let mut reader = Wnode::start(&program, &node, &["-mailclient"]);
-    // The reader's input for from, to and topic requests all messages up to the first.
+    // The answers to the reader's prompts for the start, the end and the topic. They request all
+    // messages up to the first.
     for line in [began.to_string(), first.to_string(), String::new()] {
         reader.type_line(&line);
     }

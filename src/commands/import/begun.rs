@@ -14,8 +14,8 @@ pub(super) struct LazyWriter<'a> {
 
 impl<'a> LazyWriter<'a> {
     /// Opens the writer if the archive exists. Otherwise the first record creates the archive.
-    /// Fails, with advice, if no archive may be created here, because the user probably means the
-    /// archive of a service.
+    /// Fails, with advice, if a new archive is probably a mistake: a service of this machine has an
+    /// archive, and the user named no archive.
     pub(super) fn new(location: &'a ArchiveLocation) -> anyhow::Result<Self> {
         let opened = if location.is_yet_to_be_created()? { None } else { Some(location.import()?) };
         Ok(Self { location, opened })

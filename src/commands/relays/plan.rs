@@ -87,7 +87,7 @@ pub(super) struct PlannedStream {
 }
 
 impl RouterPlan {
-    /// Reads the file. Adds the state of the file and of the key files that it names to `files`.
+    /// Reads the file. Adds to `files` the state of the file, and of the key files that it names.
     /// Each state is taken before the file is read.
     pub(super) fn read(path: &Path, files: &mut Vec<FileState>) -> anyhow::Result<Self> {
         let shown = path.display();

@@ -6,7 +6,7 @@
 //!
 //! The first command compares the counts with `reference.txt` next to this file. It fails if a
 //! count is more than 3 % above its reference. The second command makes its counts the new
-//! reference, and the commit must justify the change. Counts depend on the compiler and on
+//! reference, and the commit message must justify the change. Counts depend on the compiler and on
 //! valgrind, so counts of other versions are not compared. The CPU that valgrind emulates has no
 //! SHA-256 instructions, so hashes are computed in software here.
 
