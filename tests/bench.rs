@@ -328,7 +328,8 @@ fn eight_cases_are_asked_of_pairs_and_of_a_growing_cluster() {
     let has_citus = citus::is_installed();
     let (file, page) = (events(&place, "3000"), place.path("cases.html"));
     let small = ["--pairs", "2", "--workers", "2,3", "--seconds", "0.05"];
-    // A share of a whole core is no limit, so the check is as fast as the other measurements.
+    // A share of one whole core does not slow a server down, so the check is as fast as the other
+    // measurements.
     let check =
         ["--share", "1", "--coordinator-share", "1", "--at-once", "2", "--setting", "work_mem=5MB"];
     let more = ["--page", "40", "--html", &page, "--json"];

@@ -71,7 +71,7 @@ fn a_standby_takes_the_place_of_a_lost_worker() {
     let names: Vec<_> = steps.iter().map(|step| step["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["alone", "promote", "update", "recover"]);
     println!("the place was taken after {} s", replaced["gap_seconds"]);
-    // Writers reach the new worker before they stop.
+    // The writers insert further rows on the new cluster before the test stops the writers.
     let rows = || database.sql("SELECT count(*) FROM t").parse::<usize>().unwrap();
     let now = rows();
     while rows() < now + 50 {

@@ -154,7 +154,8 @@ impl Simulation {
     fn arm(&mut self) {
         let trouble =
             *self.random.pick(&[Trouble::Once, Trouble::Full, Trouble::NoFiles, Trouble::Power]);
-        // Sealing, merging and rewriting take dozens of operations. A commit takes two.
+        // Sealing, merging and rewriting take dozens of operations of the disk. A commit takes two
+        // operations.
         let far = *self.random.pick(&[20, 100, 300]);
         let after = self.random.below(far) as u64;
         self.note(format!("{trouble:?} in {after} operations"));

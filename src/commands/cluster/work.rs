@@ -81,7 +81,7 @@ pub(super) fn replace(
             // Writing to a string does not fail.
             let _ = write!(
                 text,
-                ". The last commit that it had received was {seconds:.1} s old when it was asked"
+                ". When the standby was queried, its last received commit was {seconds:.1} s old"
             );
         }
         let json = json!({

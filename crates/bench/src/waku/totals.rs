@@ -14,7 +14,7 @@ pub(super) const REST: Duration = Duration::from_millis(50);
 
 /// A message that a node has accepted.
 pub(super) struct AcceptedMessage {
-    /// The seed of its draft.
+    /// The seed of the message's draft.
     pub(super) seed: u64,
     pub(super) time_ns: i64,
 }

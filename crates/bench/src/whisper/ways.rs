@@ -19,7 +19,7 @@ type AskerOpener<'a> = Box<dyn Fn() -> anyhow::Result<Box<dyn EnvelopeAsker + 'a
 /// One of the measured ways to answer a question, such as Hark's.
 pub(super) struct AnswerWay<'a> {
     pub(super) name: &'static str,
-    /// The form of its questions.
+    /// The form of the questions that are asked in this way.
     pub(super) form: QuestionForm,
     /// Whether the way is Hark's. Other ways are for comparison.
     pub(super) is_own: bool,
