@@ -199,7 +199,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             // The records that one write deletes are collected in memory first.
             "batch_max" retention.batch_max [1, 65_536] live: "Maximum number of events that one write deletes.";
             "clock_ahead_max_s" retention.clock_ahead_max_s [0, SECONDS] live: "Seconds that the clock may be ahead of the time at which the archive was last in use. If the clock is further\nahead, nothing is deleted by age, because a wrong clock would delete all events that a rule names. 0: the clock\nis always trusted.";
-            "delete_brought" retention.delete_brought live: "Whether rules by age also delete records that were already older than the rules allow when an import, an\nadoption or a copy stored them. The setting applies to every network. While this setting is false, such records\nare kept, and the log and /healthz report the kept records.";
+            "delete_brought" retention.delete_brought live: "Whether rules by age also delete records that were already older than the rules allow on their arrival by an\nimport, an adoption or a copy. The setting applies to every network. While this setting is false, such records\nare kept, and the log and /healthz report the kept records.";
             "rules" retention.rules live: "Rules by which old events are deleted, e.g.\n  rules = [{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]\nkinds, not_kinds and authors (hex or npub1…) narrow a rule; older_than is an age in s, m, h, d, w or y.";
         },
     },
