@@ -29,7 +29,7 @@ impl CommitListener for Notified {
         for (number, record) in records {
             println!("durable: number {number}, time {}", record.time());
         }
-        // The writer answers the senders only after the records have reached all listeners.
+        // The records are delivered, so the writer may now answer their senders.
         answer();
     }
 }
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{:?}", writer.write(Write::Put(record(number, topic)))?);
     }
 
-    // The query asks for at most two records, newest first. A search may stop after any slice of
+    // The query returns at most two records, newest first. A search may stop after any slice of
     // rows and continue later.
     let query = Query { labels: vec![LabelSet::one(b't', b"even")], limit: 2, ..Query::default() };
     let mut found = Vec::new();

@@ -1,8 +1,9 @@
-//! Threads of an async runtime that may block.
+//! Marks work that may block its thread, although the thread belongs to an async runtime.
 //!
 //! A runtime polls many tasks on few threads, so none of these threads may wait for a disk or a
-//! database. A runtime also has threads that may block, but a store cannot tell the two kinds of
-//! threads apart. So code that starts work on a thread that may block calls [`may_block`].
+//! database. A runtime also has threads that may block, but a store cannot tell which kind of
+//! thread it runs on. So the code that starts work on such a thread wraps the work in
+//! [`may_block`].
 
 use std::cell::Cell;
 
@@ -10,8 +11,8 @@ thread_local! {
     static ALLOWED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Restores the previous permission when dropped, even after a panic, because the thread goes on to
-/// other work.
+/// Restores the previous permission when dropped, even after a panic, because the thread goes on
+/// with other work.
 struct Permission(bool);
 
 impl Drop for Permission {

@@ -1,8 +1,8 @@
 //! Compares two shelves: one ordered walk through both finds the records that only one shelf has.
 //!
-//! No state is kept between two walks: a walk finds each copied record on both sides. So a copy
-//! that was stopped can simply be started again, and a copy with nothing to do costs one read of
-//! both shelves.
+//! No state is kept between two walks, because a later walk finds the copied records in both
+//! shelves. So a copy that was stopped can simply be started again. A copy with nothing to do costs
+//! one read of both shelves.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -106,7 +106,7 @@ impl<'a, T> ComparedSide<'a, T> {
         Ok(Self { search: ResumedSearch::new(store, query)?, ready: VecDeque::new(), done: false })
     }
 
-    /// Reads until a record is ready or none is left. `keep` returns the part of a record to
+    /// Reads until a record is buffered or the shelf ends. `keep` returns the part of a record to
     /// buffer, and `size` returns how much of `ready_max` this part uses.
     fn fill(
         &mut self,

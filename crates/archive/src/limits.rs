@@ -6,8 +6,8 @@
 /// committed between the steps. A step takes some tens of milliseconds in a database.
 pub const ERASE_STEP: usize = 1_000;
 
-/// Maximum number of records of other processes that a store returns at once ([`Store::news`]).
-/// Further records follow after the next batch.
+/// Maximum number of records that one call of [`Store::news`] returns. Further records follow after
+/// the next batch.
 ///
 /// [`Store::news`]: crate::store::Store::news
 pub const NEWS_STEP: usize = 500;
@@ -15,7 +15,7 @@ pub const NEWS_STEP: usize = 500;
 /// Maximum number of rows that one write searches in one step of a commit. The searches find the
 /// records to replace or delete, and the records that forbid the write. A longer search continues
 /// in the write's next step, and other writes are committed between the steps. A step takes a tenth
-/// of a millisecond, or some hundred milliseconds if each row is read from a disk.
+/// of a millisecond, or a few hundred milliseconds if each row is read from a disk.
 pub const SEARCH_STEP: u64 = 4_096;
 
 /// Maximum number of rows that all writes of one step search together. At this bound the step ends,

@@ -1,10 +1,10 @@
-//! A search that goes on when a part of the archive cannot be read.
+//! A search that continues although parts of the archive cannot be read.
 //!
 //! A store notices an unreadable part of a file only when a search reads this part. The slice of
 //! that search fails, as its result cannot be trusted. From then on, searches leave out the records
-//! of this part and count them as damaged. To get all readable records, the caller begins a new
-//! search after the last record of the failed search. Without this, a process would fail at the
-//! same place in each run.
+//! of this part and count them as damaged. To get all readable records, a new search begins after
+//! the last record of the failed search. Otherwise a command that reads all records would fail at
+//! the same place in each run.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -25,7 +25,7 @@ pub struct ResumedSearch<'a> {
     query: Query,
     /// The rank of the last gathered record, if the query is ranked.
     last: Option<SearchRank>,
-    /// The rank after which the current search goes on.
+    /// The rank up to which the current search skips records.
     behind: Option<SearchRank>,
     search: Box<dyn Search>,
     resumes: u32,
@@ -44,10 +44,10 @@ impl<'a> ResumedSearch<'a> {
         Ok(Self { store, query, last, behind, search, resumes: 0, visited: 0, damaged: (0, 0) })
     }
 
-    /// Appends `keep`'s results for the next matching records to `ready`, each with the record's
-    /// position. Visits about `work` rows at most, and stops after the first record for which
-    /// `keep` breaks. If a part could not be read, nothing is appended, and the progress is
-    /// [`SearchProgress::Paused`].
+    /// Passes the next matching records to `keep`, and appends its results to `ready`, each with
+    /// the record's position. Visits about `work` rows at most, and stops after the first record
+    /// for which `keep` breaks. If a part could not be read, nothing is appended, and the progress
+    /// is [`SearchProgress::Paused`].
     pub fn gather<T>(
         &mut self,
         work: u64,

@@ -2,8 +2,8 @@
 //! may forbid the new record.
 //!
 //! A network expresses these effects as queries ([`Effects`]). Every store applies the same effects
-//! under its own lock or transaction. Effects follow from the record alone. So a record has the
-//! same effects if another process puts the record or an old log is replayed.
+//! under its own lock or transaction. Effects depend on the record alone. So a record has the same
+//! effects in another process, and when an old log is replayed.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::query::{LabelSet, Query};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The author (or recipient) of the new record has deleted the record. The deletion may have
-    /// come before the record.
+    /// arrived first.
     Deleted,
     /// The new record's author has asked that all of the author's records up to a time vanish.
     Vanished,
@@ -65,8 +65,9 @@ struct ProhibitionSpan {
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
     /// The record is refused if a stored record matches one of these prohibitions. Nearly every
-    /// record has prohibitions, but a stored record rarely matches a prohibition. So prohibitions
-    /// are not queries, which would need allocations. The values of the labels are in `bytes`.
+    /// record has prohibitions, but a stored record rarely matches a prohibition. A query would
+    /// need allocations, so a prohibition is not stored as a query. The values of the labels are in
+    /// `bytes`.
     refuse_if: Vec<ProhibitionSpan>,
     bytes: Vec<u8>,
     /// Of all records that match this query, only the newest is kept. If the new record is newer

@@ -19,9 +19,9 @@ use super::newest::NewestQueries;
 use super::subscription::{IndexProgress, Subscription};
 use crate::query::{ComparedRecord, LabelSet, Query, TextSource};
 
-/// A map with a fast hash. Clients do not know the seed of the hash. A client that opens its home
-/// feed asks for the notes of hundreds of authors. Each such question adds hundreds of entries to
-/// the map and removes them again.
+/// A map with a fast hash, because subscriptions change the maps often. A home feed asks for the
+/// notes of hundreds of authors; each such question adds hundreds of entries and later removes
+/// these entries. The seed of the hash is secret, so clients cannot cause collisions.
 type HashMap<K, V> = StdHashMap<K, V, foldhash::quality::RandomState>;
 
 #[derive(Default)]
@@ -40,7 +40,7 @@ pub(super) struct SubscriptionIndex {
     texts: Option<Arc<dyn TextSource>>,
 }
 
-/// The field that a query is indexed under.
+/// The field under which a query is indexed.
 enum IndexField<'a> {
     Ids(&'a [Id]),
     Authors(&'a [Key]),
@@ -51,7 +51,7 @@ enum IndexField<'a> {
 }
 
 impl<'a> IndexField<'a> {
-    /// Returns the field of a query. `None` if nothing can match.
+    /// Returns the field of a query. `None` if the query can match no record.
     fn of(query: &'a Query) -> Option<Self> {
         if query.is_void() {
             return None;
@@ -88,7 +88,7 @@ impl<'a> IndexField<'a> {
     }
 }
 
-/// Returns the number of lists that these queries belong to.
+/// Returns the number of lists that these queries belong to in total.
 pub(super) fn lists(queries: &[Query]) -> usize {
     queries.iter().filter_map(IndexField::of).map(|field| field.len()).sum()
 }
@@ -178,7 +178,7 @@ impl SubscriptionIndex {
 
     /// Appends the subscriptions that `record` matches; a subscription may be appended more than
     /// once. Returns how often the record was compared with a filter. A record with many labels is
-    /// compared with each filter only once, even if the lists of several labels contain the filter.
+    /// compared with each filter only once, even if several of its labels lead to the filter.
     pub(super) fn find(&self, record: &Record<'_>, found: &mut Vec<Arc<Subscription>>) -> usize {
         let (time, kind) = (record.time(), record.kind());
         let mut comparisons = 0;

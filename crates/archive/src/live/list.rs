@@ -5,8 +5,8 @@
 //! `from` to its `to`, and belongs to the node with a center between these two times. The level of
 //! the node is the highest bit in which the two times differ. A record's time lies in at most one
 //! node of each of 65 levels. Within a node, one comparison decides: a time before the center is
-//! before every `to`, so only `from` is compared; from the center on, only `to` is compared. So
-//! filters for other times cost nothing, however many there are.
+//! before every `to`, so only `from` is compared; from the center on, only `to` is compared. So the
+//! cost does not depend on the number of filters for other times.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl ListedQuery {
 pub(super) enum QueryList {
     #[default]
     Empty,
-    /// One entry. Most lists are of this form, because most authors have one follower here.
+    /// One entry. Most lists have one entry, because most authors have one follower on this relay.
     One(ListedQuery),
     /// Some entries, in no order.
     Few(Vec<ListedQuery>),
@@ -127,7 +127,7 @@ type TimeBound = (u64, u64, u32);
 /// Filters, sorted by `from` or by `to`, with the masks of their kinds.
 type TimeBounds = BTreeMap<TimeBound, (u64, ListedQuery)>;
 
-/// A long list.
+/// A long list, as an interval tree.
 #[derive(Default)]
 pub(super) struct TimeTree {
     /// The nodes, by level, then by the high bits that all times of the node share.

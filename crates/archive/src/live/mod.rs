@@ -92,14 +92,14 @@ struct Registration {
     subscription: Arc<Subscription>,
 }
 
-/// Maximum number of filters of the newest subscriptions. Each new record is compared with all of
-/// these filters. If there are more filters, the oldest of these subscriptions moves into the lists
-/// of the index.
+/// Maximum total number of filters of the newest subscriptions, with all of which each new record
+/// is compared. Above this number, the oldest of these subscriptions moves into the lists of the
+/// index.
 const NEWEST_MAX: usize = 32;
-/// Maximum number of filters of a subscription that may be one of the newest, and maximum number of
-/// values in these filters. A larger subscription goes directly into the lists, in steps for which
-/// only its own client waits. As one of the newest, a large subscription would push many small
-/// subscriptions into the lists.
+/// A subscription with at most this number of filters, and at most `SMALL_VALUES` values in them,
+/// is small: it begins as one of the newest. A larger subscription goes directly into the lists, in
+/// steps for which only its own client waits. Among the newest, a large subscription would push
+/// many small subscriptions into the lists.
 const SMALL_FILTERS: usize = 4;
 const SMALL_VALUES: usize = 256;
 
@@ -158,10 +158,10 @@ impl LiveIndex {
         Self { published: AtomicU64::new(seq), ..Self::default() }
     }
 
-    /// Subscribes to records that match any of `queries`. Limits, cursors and budgets are ignored.
-    /// A subscription to many values may be in only some of its lists on return: see
-    /// [`SubscriptionHandle::enter`]. Records are held back, up to `held_bytes_max`, until
-    /// [`SubscriptionHandle::release`].
+    /// Subscribes to records that match any of `queries`. The limits, cursors and budgets of the
+    /// queries are ignored. A subscription to many values may be in only some of its lists on
+    /// return: see [`SubscriptionHandle::enter`]. Records are held back, up to `held_bytes_max`,
+    /// until [`SubscriptionHandle::release`].
     pub fn subscribe(
         self: &Arc<Self>,
         mut queries: Vec<Query>,
@@ -193,8 +193,8 @@ impl LiveIndex {
         SubscriptionHandle(Arc::new(registration))
     }
 
-    /// Moves the oldest of the newest subscriptions into the lists if the newest have more than
-    /// `newest_max` filters. Returns whether the number of filters is within the bound.
+    /// If the newest subscriptions have more than `newest_max` filters, moves the oldest of them
+    /// into the lists. Returns whether the number of filters is within the bound.
     fn list_oldest(&self, newest_max: usize) -> bool {
         let oldest = {
             let index = self.index.read();
@@ -274,7 +274,7 @@ impl SubscriptionHandle {
         self.0.enter()
     }
 
-    /// Ends the subscription in steps, for callers that must not block for as long as a drop takes.
+    /// Ends the subscription in steps, for callers that must not block while a drop does all steps.
     /// Returns true once the subscription has ended. After that, no record is delivered.
     pub fn leave(&self) -> bool {
         self.0.leave()
@@ -288,16 +288,15 @@ impl SubscriptionHandle {
     }
 
     /// Delivers those held-back records that the stored answer did not contain, then each new
-    /// record as it comes. Must be called once all stored records are sent. `reached` has the
-    /// extent of the answer to each query. Only a subscription with several queries needs
-    /// `reached`.
+    /// record as it comes. Must be called once all stored records are sent. `reached` shows how far
+    /// the answer to each query went; a subscription with one query does not need `reached`.
     pub fn release(&self, mut reached: Vec<AnswerReach>) {
         let subscription = &self.0.subscription;
         let (mut must_wake, mut are_all) = (false, false);
         while !are_all {
             let mut seam = subscription.seam.lock();
-            // The number is read under the seam's lock: all records up to this number have been
-            // offered.
+            // The seam's lock is already held: a record up to this number has been offered before,
+            // and a later record waits for the lock.
             let published = self.0.live.published.load(Ordering::Acquire);
             let (taken, is_end) =
                 seam.release(&mut reached, published, &subscription.queries, |news| {

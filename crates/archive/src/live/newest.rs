@@ -1,6 +1,6 @@
 //! The filters of the newest subscriptions, each of which is compared with every record. Most
 //! subscriptions are closed as soon as the stored records are sent. Their filters never enter the
-//! index, in which a filter for hundreds of authors has hundreds of entries.
+//! index, where a filter for hundreds of authors would need hundreds of entries.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ pub(super) struct NewestQueries(VecDeque<NewestQuery>);
 /// time or author.
 struct NewestQuery {
     kinds: u64,
-    /// One bit per author or id, chosen by the first byte. Several keys may share a bit.
+    /// A mask: the first byte of each author chooses the bit to set. Several authors may share a
+    /// bit.
     authors: u64,
     ids: u64,
     from: u64,
@@ -69,7 +70,7 @@ impl NewestQueries {
         self.0.len()
     }
 
-    /// Passes the filters that could match a record to `each`.
+    /// Calls `each` for each filter that could match a record.
     pub(super) fn find(&self, record: &Record<'_>, each: &mut impl FnMut(&ListedQuery)) {
         let (time, kind) = (record.time(), bit(record.kind()));
         // A record without an author matches no filter that names authors.

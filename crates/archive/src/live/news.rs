@@ -15,8 +15,8 @@ pub struct NewRecord {
     wire: (u32, u32),
 }
 
-/// The bytes of a record, shared by all its recipients and counted in `held` until the last of them
-/// drops the record.
+/// The bytes of a record, shared by all its recipients and counted in `held` until the last
+/// recipient drops the record.
 #[derive(Debug)]
 struct SharedBytes {
     bytes: Box<[u8]>,
@@ -58,6 +58,6 @@ impl NewRecord {
     }
 }
 
-/// Number of bytes that a held-back record takes in a subscription's queue. The queue grows by
+/// Number of bytes that a held-back record uses in a subscription's queue. The queue grows by
 /// doubling, so half of it may be empty.
 pub(super) const HELD_BYTES: usize = 2 * size_of::<NewRecord>();

@@ -3,9 +3,9 @@
 //! The subscription is in the live index before its searches are opened, so nothing is missed. Each
 //! search reports the last sequence number that its snapshot sees, so a record's number shows
 //! whether the search saw the record. The searches of several queries have different snapshots. A
-//! record that matches a query is still to be sent if the query's search did not see the record,
-//! and no answer to another query has included the record. No list of sent records is needed: an
-//! answer goes through its matches in order, so the end of the answer ([`AnswerReach`]) shows which
+//! record that matches a query must still be sent if the query's search did not see the record and
+//! no answer to another query included the record. No list of sent records is needed: an answer
+//! goes through its matches in order, so the end of the answer ([`AnswerReach`]) shows which
 //! records were sent.
 
 use std::collections::VecDeque;
@@ -30,21 +30,20 @@ pub enum AnswerReach {
 }
 
 impl AnswerReach {
-    /// Returns whether the answer to one of these queries has passed `record`; `reached` has the
-    /// extent of each answer. If the result is true, the answer to a further query leaves the
-    /// record out.
+    /// Returns whether the answer to one of these queries has passed `record`; `reached` shows how
+    /// far each answer went. If so, the answer to a later query leaves the record out.
     pub fn any(reached: &[Self], queries: &[Query], record: &Record<'_>) -> bool {
         let record = ComparedRecord::new(*record);
         let mut all = reached.iter().zip(queries);
         all.any(|(reach, query)| reach.passed(query, &record))
     }
 
-    /// Returns whether the record matches the query and lies within the extent of the answer.
+    /// Returns whether the record matches the query and the answer went as far as the record.
     fn passed(self, query: &Query, record: &ComparedRecord<'_>) -> bool {
         self.covers(query, record) && record.matches(query)
     }
 
-    /// Returns whether the extent of the answer includes a record that is assumed to match.
+    /// Returns whether the answer went as far as this record, which is assumed to match.
     fn covers(self, query: &Query, compared: &ComparedRecord<'_>) -> bool {
         let record = compared.record();
         match self {
@@ -61,7 +60,7 @@ impl AnswerReach {
 }
 
 /// Number of records that are released under one acquisition of the seam's lock. So the writer
-/// never waits for the release of all records.
+/// never waits until all records are released.
 const RELEASED_AT_ONCE: usize = 16;
 
 pub(super) struct Seam {
@@ -184,7 +183,8 @@ fn last(snapshots: &[Option<u64>]) -> u64 {
     snapshots.iter().flatten().max().copied().unwrap_or(0)
 }
 
-/// Returns whether every search is open and saw the record: such a record need not be held back.
+/// Returns whether every search is open and saw the record, so that the record need not be held
+/// back.
 fn seen_by_all(snapshots: &[Option<u64>], news: &NewRecord) -> bool {
     news.seq.is_some_and(|seq| snapshots.iter().all(|snapshot| snapshot.is_some_and(|s| seq <= s)))
 }

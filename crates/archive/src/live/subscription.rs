@@ -9,12 +9,13 @@ use crate::query::Query;
 /// The receiving end of a subscription. A door implements this trait. Any thread may call the
 /// methods, including the writer's thread, so the methods must not block.
 pub trait SubscriptionSink: Send + Sync {
-    /// Delivers a record to the subscriber. Returns whether a call of `wake` must follow. No call
-    /// is needed if the record already waits for another subscription of the same client.
+    /// Delivers a record to the subscriber. Returns whether a call of `wake` must follow. The call
+    /// is not needed if the same record already waits for this client because of another
+    /// subscription.
     fn deliver(&self, news: &NewRecord) -> bool;
 
-    /// Announces that records were delivered to this sink, and to other sinks of the same client
-    /// that need no call of their own. So one call serves many subscriptions of a client.
+    /// Announces that records were delivered to this sink. One call also covers the other sinks of
+    /// the same client for which `deliver` returned false.
     fn wake(&self);
 
     /// Charges the subscriber `bytes` of memory for records that are held back until the stored

@@ -5,12 +5,12 @@
 //! a bounded queue. A thread commits the queued writes to the second store. If the queue is full,
 //! or the second store fails, the queue is discarded. The thread then walks through both stores
 //! (see [`crate::copy`]) until the second store has all records of the first. The thread also
-//! starts with such a walk, so nothing needs to be remembered about the second store.
+//! starts with such a walk, so no state of the second store needs to be stored.
 //!
-//! Records that only the second store has are counted, and stay there: the second store may be more
-//! than a mirror. So an erase is passed on as the ids of the records that the first store has
-//! erased: the erase's query could match further records in the second store. The effects of a
-//! stored record (replace, delete) follow from the same rules in both stores.
+//! Records that only the second store has are counted, and stay there, because the second store may
+//! be more than a mirror. An erase's query could match such records. So an erase is passed on as
+//! the list of the ids that the first store has erased. The effects of a stored record (replace,
+//! delete) follow from the same rules in both stores.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -40,7 +40,7 @@ pub struct MirroredStore {
 }
 
 impl MirroredStore {
-    /// Starts the thread that brings the second store in step with the first.
+    /// Starts the thread that keeps the second store in step with the first.
     pub fn start(
         first: Arc<dyn Store>,
         second: StoreOpener,
@@ -133,8 +133,8 @@ impl Store for MirroredStore {
         self.shared.first.explain_count(query)
     }
 
-    /// Always returns `None`, so the caller deletes the records one by one: the mirror needs their
-    /// ids.
+    /// Always returns `None`, so the caller deletes the records one by one, and the mirror gets
+    /// their ids.
     fn drop_part(&self, _: u64, _: &[u32]) -> Result<Option<u64>, SearchError> {
         Ok(None)
     }

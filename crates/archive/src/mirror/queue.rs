@@ -9,7 +9,7 @@ use crate::store::{NumberedRecord, Write};
 pub(super) struct MirrorQueue {
     pub(super) writes: VecDeque<QueuedWrite>,
     pub(super) bytes: usize,
-    /// Whether the second store still works on the batch that was removed from the queue last.
+    /// Whether the second store is still committing the last batch that was removed from the queue.
     pub(super) is_writing: bool,
     /// Whether writes are missing from the queue. Only a walk through both stores finds the missing
     /// writes.
@@ -18,7 +18,7 @@ pub(super) struct MirrorQueue {
     /// once a walk has copied these writes.
     pub(super) behind_since: Option<Instant>,
     pub(super) trouble: Option<String>,
-    /// The time at which the remaining writes are given up.
+    /// The time at which the remaining writes are discarded.
     pub(super) ends_at: Option<Instant>,
 }
 
@@ -30,8 +30,8 @@ pub(super) struct QueuedWrite {
     pub(super) deleted: usize,
 }
 
-/// Estimates the bytes that a write takes in the queue. For a query, the size of its lists is close
-/// enough for a bound.
+/// Estimates the bytes that a write uses in the queue. For an erase, the size of the query's lists
+/// is precise enough.
 pub(super) fn size(write: &Write) -> usize {
     match write {
         Write::Put(record) => record.len() + 64,
@@ -60,8 +60,8 @@ impl MirrorQueue {
 
     /// Queues the records that other processes have put into the first store.
     pub(super) fn push_news(&mut self, news: &[NumberedRecord]) {
-        // The number of records that the first store deleted because of these records is unknown.
-        // The mirror assumes the same number as in the second store.
+        // It is unknown how many records the first store deleted because of these records. The
+        // mirror assumes that the second store deletes the same number.
         for (_, record) in news {
             self.push(Write::Put(record.clone()), usize::MAX);
         }

@@ -15,12 +15,12 @@ use crate::store::{CommitResult, MirrorLag, Outcome, SearchError, SpaceBounds, S
 pub(super) struct MirrorState {
     pub(super) first: Arc<dyn Store>,
     options: MirrorOptions,
-    /// Held from a commit until the commit's writes are queued, so that a walk begins between two
-    /// commits.
+    /// Locked from the start of a commit until the commit's writes are queued, so that a walk
+    /// begins between two commits.
     pub(super) order: Mutex<()>,
     queue: Mutex<MirrorQueue>,
     second: Mutex<SecondStore>,
-    /// Signals that the queue has grown, or that the thread shall end.
+    /// Signals that the queue has grown, or that the thread must end.
     grown: Condvar,
     closing: AtomicBool,
     progress: LastProgress,
@@ -29,8 +29,8 @@ pub(super) struct MirrorState {
     refused: AtomicU64,
 }
 
-/// The last time at which the second store committed writes, or a comparison advanced. An update
-/// takes no lock.
+/// The last time at which the second store committed writes or a walk advanced. An update takes no
+/// lock.
 struct LastProgress {
     started: Instant,
     at_ms: AtomicU64,
@@ -54,8 +54,8 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The second store while it is open, and the bounds that were set after the start. The opener
-/// knows only the bounds that were set at the start.
+/// The second store while it is open, and the space bounds that were set after the start. The
+/// opener knows only the bounds that were set at the start.
 #[derive(Default)]
 struct SecondStore {
     store: Option<Weak<dyn Store>>,
@@ -122,7 +122,7 @@ impl MirrorState {
         self.second.lock().set_space(bounds);
     }
 
-    /// Lets the thread end once the queue is empty, or once the time to empty the queue is over.
+    /// Lets the thread end once the queue is empty, or after [`MirrorOptions::drain`].
     pub(super) fn close(&self) {
         self.queue.lock().ends_at = Some(Instant::now() + self.options.drain);
         self.closing.store(true, Ordering::Relaxed);
@@ -297,8 +297,8 @@ impl MirrorState {
 }
 
 /// Returns by how much this batch reduces the number of records that only the second store has.
-/// Either the first store now has such a record, too, or the rules have deleted the record in the
-/// second store alone.
+/// Such a record no longer counts if the first store has now stored it, too, or if the batch has
+/// deleted it in the second store.
 fn no_more_its_own(batch: &[QueuedWrite], done: &CommitResult) -> u64 {
     let mut deleted = vec![0_usize; batch.len()];
     for (at, _) in &done.erased {

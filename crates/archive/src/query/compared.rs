@@ -1,6 +1,6 @@
 //! A record that is compared with many queries. Its words are read only once, when the first query
-//! needs words. Many labels are also read only once. A hostile record may have thousands of labels,
-//! and thousands of filters may each ask for one of these labels.
+//! needs words. Many labels are sorted, also only once, because a hostile record may have thousands
+//! of labels, and thousands of filters may each ask for one label.
 
 use std::cell::OnceCell;
 
@@ -10,10 +10,10 @@ use super::Query;
 use super::labels::{LabelSet, carries};
 use super::words::{LazyWords, text_rows};
 
-/// The approximate number of labels up to which labels are compared without sorting.
+/// Labels of a record with about this number of labels or fewer are compared without sorting.
 const FEW_LABELS: usize = 16;
-/// If a record has more than this number of labels per value of a condition, each value is looked
-/// up in the labels by binary search.
+/// If a record has more labels than this number times the values of a condition, each value is
+/// looked up in the labels by binary search.
 const MANY_TIMES: usize = 8;
 
 /// The cost of comparing a record with some queries. Most comparisons take a few instructions,

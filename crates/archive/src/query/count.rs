@@ -12,8 +12,8 @@ use super::set::Set;
 use super::source::Source;
 use super::stream::{PostingSlice, find};
 
-/// Work that a count may always use in a source to look up posting lists, even with a smaller
-/// budget. These lookups are not divided into steps.
+/// Work that a count may always use to look up posting lists in a source, even if its budget is
+/// smaller, because these lookups are not divided into steps.
 const COUNT_WORK: u64 = 2_048;
 
 /// Counts the rows of `source` that match, ignoring cursor and limit. Returns `None` if `work` does
@@ -114,7 +114,7 @@ fn lengths_suffice(query: &Query, plan: &Plan) -> bool {
     let disjoint = match plan.driver {
         Set::Label(i) => query.labels[i].values.len() == 1,
         Set::Ids => false,
-        // Each record with the word is in the list of exactly one class.
+        // A word has one list for each class, and each record with the word is in exactly one list.
         Set::Authors | Set::Kinds | Set::Word(_) | Set::Time => true,
     };
     disjoint

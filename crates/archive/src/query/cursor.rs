@@ -52,10 +52,10 @@ pub(super) struct SourceWalk<S: Source> {
     visited: u64,
     /// Number of rows whose record could not be read.
     damaged: u64,
-    /// The number of rows that the driver has.
+    /// The number of rows of the driver.
     driver_rows: u64,
-    /// The number of posting lists that are walked or intersected; if the driver's rows are sorted,
-    /// the number of rows.
+    /// The number of posting lists that are walked or intersected. If the driver's rows are sorted,
+    /// each of its rows counts as one list.
     lists: usize,
 }
 
@@ -83,8 +83,8 @@ impl<S: Source> SourceWalk<S> {
             if !cuts.is_empty() && opened.plan.driver != Set::Time {
                 pair_by_kind(&*source, &mut driver, &mut cuts, query.driver.is_some());
             }
-            // If the caller has chosen the driver, most of the driver's rows are in none of the
-            // other sets, however large these sets are.
+            // If the caller has chosen the driver, usually most of its rows are not in the other
+            // sets.
             if query.driver.is_some() && !cuts.is_empty() && opened.plan.size.rows <= FEW_MAX {
                 Driver::Few(driver.into_iter().map(PostingStream::new).collect())
             } else {
@@ -335,8 +335,8 @@ fn has_words(
     words.matches(record, &LazyWords::default())
 }
 
-/// Returns whether a record comes after the cursor, in cases that [`Source::window`] does not
-/// decide.
+/// Returns whether a record comes after the cursor. For newest first, [`Source::window`] has
+/// already excluded the other records.
 fn is_behind(query: &Query, record: &Record<'_>) -> bool {
     query.order == Order::NewestFirst
         || query.after.is_none_or(|after| record.time() > after.time || *record.id() > after.id)

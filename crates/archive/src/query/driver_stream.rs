@@ -10,8 +10,8 @@ use super::Query;
 use super::source::Source;
 use super::stream::{PostingSlice, PostingStream};
 
-/// Maximum number of a driver's streams that are begun in one step. Beginning a stream reads its
-/// first row.
+/// Maximum number of a driver's streams that are begun in one step. To begin a stream, its first
+/// row is read.
 const BEGUN_MAX: usize = 64;
 
 /// The rows that drive a walk.
@@ -62,7 +62,7 @@ impl<S: Source> Driver<S> {
     ) -> Option<(u32, u32, Option<u32>)> {
         match self {
             Self::Keys(keys) => keys.next().map(|(key, value)| (source.row(key), value, None)),
-            // The rows are not prepared: the search has used up its work.
+            // The rows are not prepared, because the search has used up its work.
             Self::Few(_) | Self::Beginning { .. } => None,
             Self::One(stream) => {
                 let index = stream.step(source, query)?;
@@ -109,7 +109,7 @@ pub(super) fn drive<S: Source>(
     merged(streams, heads)
 }
 
-/// Steps these streams to their first rows.
+/// Advances these streams to their first rows.
 pub(super) fn begin<S: Source>(
     source: &S,
     streams: &mut [PostingStream<S::PostingList>],
@@ -144,7 +144,7 @@ pub(super) fn of_kind<R>(set: &[PostingSlice<R>], kind: Option<u32>) -> Range<us
 
 /// Sets the kinds of the posting lists. A row is only in lists of its own kind, so a list is
 /// dropped if another set has no list of the same kind. The lists of a `fixed` driver are not
-/// dropped, because the number of rows walked must not depend on the other sets. Sorts the lists of
+/// dropped, because the other sets must not change the number of walked rows. Sorts the lists of
 /// the other sets by kind; lists of one kind keep their order.
 pub(super) fn pair_by_kind<S: Source>(
     source: &S,

@@ -1,7 +1,7 @@
-//! Rows of excluded kinds. A walk over all rows skips these rows.
+//! Skips the rows of excluded kinds in a walk over all rows.
 //!
-//! Skipped rows do not count as visited, so no query is charged for rows that it excludes. Many
-//! such rows in succession are skipped at once ([`Source::alike`]).
+//! Skipped rows do not count as visited, so no query is charged for rows that it excludes. A long
+//! run of such rows is skipped at once ([`Source::alike`]).
 
 use super::source::Source;
 use super::stream::{PostingSlice, PostingStream};
@@ -43,7 +43,7 @@ impl<S: Source> ExcludedLists<S> {
     }
 
     /// Returns whether to skip the row of `key`, which was taken from `every`. If so, may also
-    /// advance `every` past directly following rows that must be skipped, too.
+    /// advance `every` past the following rows, as long as these must be skipped, too.
     pub(super) fn skip(
         &mut self,
         source: &S,

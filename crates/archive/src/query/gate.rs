@@ -1,7 +1,7 @@
 //! A gate: a condition that hides records from the readers of a query's answer.
 //!
-//! A gate is applied before the limit, and in the same way for pages, counts, ids and live
-//! messages. The cost of an answer must not depend on hidden records either: see
+//! A gate applies before the limit. It applies equally to pages, counts, ids and live messages. The
+//! cost of an answer must not depend on hidden records, either: see
 //! [`Query::opened`](super::Query::opened).
 
 use hark_codec::record::{Key, Record};
@@ -13,15 +13,15 @@ use super::labels::{LabelSet, carries};
 pub struct Gate {
     /// The hidden kinds, ascending.
     pub kinds: Vec<u32>,
-    /// The keys of the readers, ascending. A reader sees the records that this reader wrote.
+    /// The keys of the readers, ascending. A reader sees the hidden records that this reader wrote.
     pub readers: Vec<Key>,
     /// The labels that name the readers as recipients, with ascending values. A reader sees the
-    /// records that have such a label.
+    /// hidden records with a label that names this reader.
     pub addressed: LabelSet,
 }
 
 impl Gate {
-    /// Returns the same gate for readers who see no hidden record.
+    /// Returns a gate that hides the same kinds from readers who see no hidden record.
     #[must_use]
     pub fn to_strangers(&self) -> Self {
         Self { kinds: self.kinds.clone(), ..Self::default() }

@@ -1,4 +1,4 @@
-//! The condition that a record has one of some labels.
+//! The condition that a record has at least one of several labels.
 
 use hark_codec::record::Record;
 
@@ -34,10 +34,9 @@ pub(super) fn carries(record: &Record<'_>, set: &LabelSet) -> bool {
     }
 }
 
-/// Returns whether `sorted` contains `value`. Nearly all values differ in their first eight bytes.
-/// So the first bytes are compared first, and the whole values only if their first bytes are equal.
-/// A client may send thousands of values with the same first bytes, so a binary search compares
-/// these values.
+/// Returns whether `sorted` contains `value`. Nearly all values differ in their first eight bytes,
+/// so whole values are compared only if these bytes are equal. A client may send thousands of
+/// values with the same first bytes; these are searched by binary search.
 #[inline]
 fn among(sorted: &[Box<[u8]>], value: &[u8]) -> bool {
     fn first(value: &[u8]) -> u64 {

@@ -43,7 +43,7 @@ pub trait AnySource: Send + Sync {
         work: &mut u64,
         visited: &mut u64,
     ) -> Option<u64>;
-    /// If the data of the part cannot be trusted, returns the reason.
+    /// Returns the reason if the data of the part cannot be trusted.
     fn trouble(&self) -> Option<String>;
     /// Returns the plan for an explanation, and the expected number of matches.
     fn explain(&self, query: &PreparedQuery) -> Option<(SourcePlan, u64)>;
@@ -96,7 +96,7 @@ impl<S: Source> AnySource for S {
     }
 }
 
-/// The immutable parts of a snapshot in both orders. They are sorted once for all queries.
+/// The immutable parts of a snapshot, sorted once for all queries: newest first and oldest first.
 #[derive(Clone, Default)]
 pub struct SnapshotSources {
     newest_first: Arc<[OrderedSource]>,
@@ -124,7 +124,7 @@ impl OrderedSource {
 }
 
 impl SnapshotSources {
-    /// Sorts the parts in both orders.
+    /// Sorts the parts newest first and oldest first.
     pub fn new(parts: &[Arc<dyn AnySource>]) -> Self {
         let sorted = |order| {
             let mut placed: Vec<OrderedSource> =
@@ -140,7 +140,7 @@ impl SnapshotSources {
         self.newest_first.iter().any(|placed| placed.part.may_match(kinds, term))
     }
 
-    /// If a part that the query may need cannot be trusted, returns the reason.
+    /// Returns the reason if a part that the query may need cannot be trusted.
     pub fn trouble(&self, query: &Query) -> Option<String> {
         let mut needed = self.newest_first.iter().filter(|placed| placed.overlaps(query));
         needed.find_map(|placed| placed.part.trouble())
@@ -162,7 +162,7 @@ pub struct SnapshotSearch {
     order: Order,
     limit: usize,
     budget: u64,
-    /// The one part that still grows.
+    /// The head: the only part that still grows.
     head: Option<OrderedSource>,
     parts: Arc<[OrderedSource]>,
     /// Index in `parts` of the next part to open.
@@ -212,7 +212,7 @@ impl SnapshotSearch {
         }
     }
 
-    /// If a part that the search has opened cannot be trusted, returns the reason.
+    /// Returns the reason if a part that the search has opened cannot be trusted.
     pub fn trouble(&self) -> Option<String> {
         let opened = &self.parts[..self.next.min(self.parts.len())];
         let question = self.questions.first()?;
@@ -220,8 +220,8 @@ impl SnapshotSearch {
         needed.find_map(|placed| placed.part.trouble())
     }
 
-    /// Returns the time key from which the next part must be open (its `opens_at`), and whether the
-    /// next part is the head.
+    /// Returns the time key at which the next part must be open (its `opens_at`), and whether this
+    /// part is the head.
     fn unopened(&mut self) -> Option<(u64, bool)> {
         let first = self.questions.first()?;
         while self.parts.get(self.next).is_some_and(|placed| !placed.overlaps(first)) {

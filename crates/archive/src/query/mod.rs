@@ -92,8 +92,8 @@ pub struct Query {
     pub now: u64,
     /// The records that are hidden from the reader.
     pub gate: Option<Arc<Gate>>,
-    /// Number of rows that may be visited in all. At this number the query is given up as too
-    /// expensive.
+    /// Number of rows that may be visited in all. The query is given up as too expensive once it
+    /// has visited this number.
     pub budget: u64,
 }
 
@@ -192,8 +192,8 @@ impl Query {
     }
 
     /// Does the same as [`Query::matches_but_words`], for a record that was found in the posting
-    /// list of a `value` of `set`. This value is checked first. The other values of the set are
-    /// checked only if the record lacks this value, which is rare.
+    /// list of a `value` of `set`. This value is checked first; the other values of the set are
+    /// checked only in the rare case that the record lacks this value.
     fn matches_knowing(&self, record: &Record<'_>, set: Set, value: usize) -> bool {
         let known = match set {
             Set::Authors => {
@@ -210,8 +210,8 @@ impl Query {
         self.matches_beside(record, known, &|set| carries(record, set))
     }
 
-    /// Returns whether a record meets every condition except the condition on words and the
-    /// condition of the set `known`. `carries` returns whether the record has a label of a set.
+    /// Returns whether a record meets every condition except those on words and on the set `known`.
+    /// `carries` returns whether the record has a label of a set.
     fn matches_beside(
         &self,
         record: &Record<'_>,
@@ -237,9 +237,9 @@ impl Query {
     }
 }
 
-/// Returns whether `sorted` contains `key`. Keys are random, so the first eight bytes of nearly all
-/// keys differ. Nevertheless a client may send thousands of keys with the same first bytes, so a
-/// binary search compares these keys.
+/// Returns whether `sorted` contains `key`. Keys are random, so nearly all keys differ in their
+/// first eight bytes. A client may still send thousands of keys with the same first bytes; these
+/// are searched by binary search.
 fn holds(sorted: &[[u8; 32]], key: &[u8; 32]) -> bool {
     let first = |key: &[u8; 32]| key.first_chunk().map_or(0, |eight| u64::from_be_bytes(*eight));
     let wanted = first(key);

@@ -17,8 +17,8 @@ use super::source::Source;
 use super::stream::{PostingSlice, find};
 use super::words::WORD_LISTS;
 
-/// Maximum number of words that may complete the beginning of a word. If more words have this
-/// beginning, the condition is checked on the records instead.
+/// Maximum number of words that one word prefix may stand for. If more words have this prefix, the
+/// condition is checked on the records instead.
 const COMPLETED_MAX: usize = 64;
 /// Number of terms that are looked up in one step.
 const TERMS_AT_ONCE: usize = 32;
@@ -29,8 +29,8 @@ const PAIRS_OF_A_LIST: usize = 8;
 /// Maximum number of lists of a set that has several terms. A single term has about one list for
 /// each kind.
 const LISTS_MAX: usize = 1 << 15;
-/// If a value has at most this number of posting lists, a row found by id is looked up in these
-/// lists before its record is read.
+/// If a value has at most this number of posting lists, a row that was found by its id is looked up
+/// in these lists before its record is read.
 const FEW_LISTS: usize = 32;
 const IDS_MIN: usize = 8;
 /// Number of lookups and lists in one source that are not charged as visited rows. Most queries
@@ -68,8 +68,7 @@ impl<S: Source> OpenedPlan<S> {
     }
 }
 
-/// The index of a needed word that is only a beginning, and all words of one source with this
-/// beginning.
+/// The index of a needed word that is a prefix, and all words of one source with this prefix.
 type CompletedWord = (usize, Vec<Box<str>>);
 
 /// The conditions of a query for words, in one source.
@@ -114,14 +113,14 @@ pub(super) struct Opening<S: Source> {
 
 /// The results of the lookups so far.
 struct Lookups<S: Source> {
-    /// Made when the first list is found: preparing a window costs more than a lookup that finds no
-    /// list.
+    /// The time window. It is prepared when the first list is found, because this costs more than a
+    /// lookup that finds no list.
     window: OnceCell<S::Window>,
     found: Vec<FoundSet<S>>,
     excluded: Vec<PostingSlice<S::PostingList>>,
     rows: Vec<u32>,
-    /// For some conditions with a single value, the lists of this value. A row found by id matches
-    /// only if, for each of these conditions, one of the lists contains the row.
+    /// For each condition with a single value that has few lists, these lists. See
+    /// [`Lookups::few_lists`].
     few: Option<Vec<Vec<PostingSlice<S::PostingList>>>>,
     /// The set that is being looked up: its lists, clipped to the window; the number of its terms
     /// looked up; the number of its lists found.
@@ -268,7 +267,7 @@ impl<S: Source> Lookups<S> {
     ) -> Poll<bool> {
         let kinds = query.kinds.as_deref();
         let not_kinds = if kinds.is_none() { &query.not_kinds[..] } else { &[] };
-        // A given driver is never too large: the reader may see all its records, so it has few
+        // A given driver is never too large: it has only records of the readers, so it has few
         // lists.
         let is_bounded = terms.len() > 1 && query.driver.is_none_or(|driver| driver != set);
         let max = if is_bounded { LISTS_MAX } else { usize::MAX };
@@ -327,13 +326,14 @@ impl<S: Source> Lookups<S> {
 
     /// Returns the lists of each condition with a single value that has few lists. A row found by
     /// id matches only if, for each of these conditions, one of the lists contains the row. This
-    /// check costs less than reading the record.
+    /// check costs less than reading the record of the row.
     fn few_lists(
         &self,
         source: &S,
         query: &PreparedQuery,
     ) -> Vec<Vec<PostingSlice<S::PostingList>>> {
-        // With a gate, the visited rows must not depend on hidden records.
+        // With a gate, the check is left out: the lists may have hidden records, on which the
+        // visited rows must not depend.
         if query.id_hashes.len() < IDS_MIN || query.gate.is_some() || query.driver.is_some() {
             return Vec::new();
         }
@@ -404,7 +404,8 @@ fn clip<S: Source>(
 /// cost of the query would reveal that the record exists.
 fn shows<S: Source>(source: &S, query: &Query, row: u32) -> bool {
     let open = query.gate.is_none() && query.not_kinds.is_empty();
-    // The row of a damaged record is visited, so that the answer does not count as complete.
+    // The row of a damaged record is shown, so that the search visits the row and reports the
+    // damage.
     open || (!source.is_dead(row)
         && source.record(row).is_none_or(|record| {
             !query.not_kinds.contains(&record.kind())

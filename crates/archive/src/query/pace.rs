@@ -1,5 +1,5 @@
 //! Detects from the duration of reads whether records are in memory or on the disk. A system call
-//! that tells this would cost more than reading a record.
+//! for this purpose would cost more than reading a record.
 
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,8 @@ impl ReadPace {
     }
 
     fn judge(&mut self, each: Duration) {
-        // Records that are read from the disk in parallel take less time each than a single record.
-        // So the pace stays cold until reads are as fast as from memory.
+        // Parallel reads from the disk take less time per record than a single read. So the pace
+        // stays cold until reads are as fast as from memory.
         self.is_cold = each >= if self.is_cold { FROM_MEMORY } else { FROM_DISK };
     }
 

@@ -1,10 +1,10 @@
 //! The planner. It chooses the set to walk, the sets to intersect, and the conditions to check on
 //! the records.
 //!
-//! A plan is a pure function of the query and exact lengths. The planner requests lengths through a
-//! closure, since each length costs a lookup in the dictionary. It requests cheap lengths first,
-//! and only lengths that can change the choice. If a length is not available yet, planning starts
-//! over once the length is available.
+//! A plan is a pure function of the query and exact lengths. The planner requests the lengths from
+//! a closure, since each length costs a lookup in the dictionary. It requests cheap lengths first,
+//! and then only lengths that can change its choice. If a length is not available yet, planning
+//! starts over once the length is available.
 
 use std::task::{Poll, ready};
 
@@ -30,13 +30,14 @@ pub struct Plan {
     pub matches: u64,
 }
 
-/// A set with at most this many terms is always looked up: a lookup costs no more than a row.
+/// A set with at most this many terms is always looked up, since a lookup costs about as much as a
+/// row.
 const PROBES_FREE: u64 = 64;
 /// Maximum number of posting lists in which a row is looked up for one set. If the set has more
 /// lists, reading the record is cheaper.
 const CUT_LISTS_MAX: usize = 8;
-/// The same maximum for a word. This maximum is higher, because dividing a record's text into words
-/// costs far more than reading the record.
+/// The same maximum for a word. It is higher, because dividing a record's text into words costs far
+/// more than reading the record.
 const CUT_WORD_LISTS_MAX: usize = 64;
 /// Number of lookups that the planner assumes for a word prefix.
 const BEGINNING_PROBES: u64 = PROBES_FREE;
@@ -64,8 +65,8 @@ pub fn plan(
     let mut known: Vec<(Set, SetSize)> = Vec::new();
     let mut residual = Vec::new();
     for &(set, probes) in conditions {
-        // The posting lists of authors, labels and words are split by kind, so the kinds need no
-        // lookup.
+        // The best set so far has a posting list for each kind, so the kinds need no lookup of
+        // their own.
         if set == Set::Kinds && best.0 != Set::Time {
             continue;
         }
@@ -116,8 +117,7 @@ pub fn plan(
             continue;
         }
         share *= (here.rows as f64 / window_rows as f64).min(1.0);
-        // If the kind of a row is known, the row is looked up in only one posting list of each
-        // term.
+        // If the kind of a row is known, only one posting list of each term may contain the row.
         let looks = if driver == Set::Time { here.lists } else { here.terms };
         let is_worth_it = match set {
             Set::Word(_) => looks <= CUT_WORD_LISTS_MAX,
@@ -159,7 +159,7 @@ pub fn driven_by(
     if found.rows == 0 {
         return Poll::Ready(None);
     }
-    // The posting lists of the driver are split by kind, so the kinds need no lookup.
+    // The driver has a posting list for each kind, so the kinds need no lookup of their own.
     let others = conditions.iter().filter(|(set, _)| *set != driver && *set != Set::Kinds);
     let (mut cuts, mut residual) = (Vec::new(), Vec::new());
     for &(set, probes) in others {
@@ -189,8 +189,8 @@ pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
         sets.push((Set::Word(i), probes));
     }
     sets.sort_by_key(|(_, probes)| *probes);
-    // Kinds come first only if they may save looking up many terms of another condition; otherwise
-    // they come last.
+    // Kinds come first if another condition has many terms, whose lookup the kinds may save.
+    // Otherwise they come last.
     let at = if sets.iter().any(|(_, probes)| *probes > PROBES_FREE) { 0 } else { sets.len() };
     sets.splice(at..at, query.kinds.iter().map(|kinds| (Set::Kinds, kinds.len() as u64)));
     sets

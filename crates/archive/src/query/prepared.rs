@@ -30,7 +30,7 @@ pub struct PreparedQuery {
     pub authors: Vec<u64>,
     /// Terms of the values of each label condition.
     pub labels: Vec<Vec<u64>>,
-    /// For a ranked query, the bound below which records are no longer wanted.
+    /// For a ranked query, the score that a record must still reach.
     pub rank: Option<Arc<RankBound>>,
     /// The conditions that an index can evaluate, each with the number of terms to look up. The
     /// planner considers the conditions in this order.
@@ -48,7 +48,7 @@ impl PreparedQuery {
     }
 
     /// Prepares a normalised query. `labels` has the terms of the first label conditions, as far as
-    /// they are known.
+    /// the caller knows these terms.
     fn with_labels(query: Query, mut labels: Vec<Vec<u64>>, terms: &impl TermMap) -> Self {
         let id_hashes = query.ids.iter().flatten().map(|id| terms.id(id)).collect();
         let authors = query.authors.iter().flatten().map(|author| terms.author(author)).collect();
@@ -67,8 +67,8 @@ impl PreparedQuery {
         query.normalise();
         let mut all: Vec<Self> = Vec::new();
         for UngatedQuery { query, driver } in query.opened() {
-            // All queries have the original query's labels in the same order; some queries have one
-            // more label.
+            // All queries begin with the label conditions of the original query, in the same order.
+            // Some queries have one more label condition.
             let shared = all.first().map_or_else(Vec::new, |first| {
                 let labels = first.query.labels.iter().zip(&query.labels);
                 let same = labels.take_while(|(one, other)| one == other).count();
@@ -79,7 +79,7 @@ impl PreparedQuery {
         all
     }
 
-    /// Returns the same query, but only for matches that rank above `rank`.
+    /// Returns the same query, restricted to matches that rank above `rank`.
     #[must_use]
     pub fn with_rank(self, rank: &Arc<RankBound>) -> Self {
         Self { rank: Some(Arc::clone(rank)), ..self }

@@ -1,11 +1,11 @@
 //! Ranked searches: matches are ranked before the limit applies.
 //!
 //! A ranked search runs an ordinary search, newest first and without a limit, and ranks each match.
-//! Only the ids of the best matches are kept, at most as many as the limit. A score is the sum of
-//! the record's time and a bounded bonus. Once there are more matches than the limit, a row is read
-//! only if it can rank better than the worst of these best matches. The index knows enough for this
-//! decision: the row's time and the classes of the row's words. The walk ends at the first row that
-//! is so old that no bonus suffices. At the end, the best records are read by their ids.
+//! The search keeps only the ids of the best matches so far, at most as many as the limit. A score
+//! is the sum of the record's time and a bounded bonus. Once the limit is reached, a row is read
+//! only if it can rank better than the worst of these matches. The index decides this from the
+//! row's time and the classes of its words. The walk ends at the first row that is too old to reach
+//! the needed score with the highest bonus. Then the best records are read by their ids.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::ControlFlow;
@@ -22,10 +22,10 @@ use crate::store::{Search, SearchError, SearchProgress};
 
 /// Number of records that are read by their ids in one search.
 const CHUNK: usize = 32;
-/// Maximum number of buffered bytes of these records. A single record may exceed this maximum.
+/// Maximum number of bytes of these records in memory. A single record may exceed this maximum.
 const READY_BYTES_MAX: usize = 64 << 10;
 
-/// The score below which records are no longer wanted. A search and its walks share this bound.
+/// The score that a record must still reach. A search and its walks share this bound.
 #[derive(Debug)]
 pub struct RankBound {
     words: Arc<WordCondition>,
@@ -189,8 +189,8 @@ impl RankedSearch {
         let times = || chunk.iter().map(SearchRank::time);
         let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
         let mut search = (self.read)(chunk.iter().map(|rank| rank.id).collect(), first, last)?;
-        // The keys are indices into the chunk. The chunk is sorted worst first, as `sorted` is. If
-        // all records together are too large, the worst of them are read later.
+        // The keys are indices in the chunk, which is sorted worst first, as `sorted` is. If all
+        // records together are too large, the worst ones are read later.
         let mut found: BTreeMap<usize, Box<[u8]>> = BTreeMap::new();
         let (mut bytes, mut left) = (0, 0);
         let progress = search.slice(u64::MAX, &mut |record| {

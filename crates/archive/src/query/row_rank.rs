@@ -7,14 +7,13 @@ use hark_words::CLASS_MAX;
 use super::ranked::RankBound;
 use super::set::Set;
 
-/// The best rank that a row can have. It follows from the posting lists of words, which give the
-/// highest possible class of each word or phrase of the question. Each word of a phrase occurs in a
-/// record at least as often as the phrase. So the class of a phrase is at most the class of each of
-/// its words.
+/// The best rank that a row can have. The posting lists in which the row was found show the class
+/// of each word of the question. Each word of a phrase occurs at least as often as the phrase. So
+/// the class of a phrase is at most the class of each of its words.
 pub(super) struct RowRank {
     pub(super) bound: Arc<RankBound>,
     /// For each intersected set, and last for the driver: the index of the word or phrase whose
-    /// class the set's lists give.
+    /// class the set's lists show.
     pub(super) terms: Vec<Option<usize>>,
     classes: Vec<u8>,
 }
@@ -23,7 +22,7 @@ impl RowRank {
     pub(super) fn new(bound: &Arc<RankBound>, sets: impl Iterator<Item = Set>) -> Self {
         let needed = bound.words().needed();
         let term = |set| match set {
-            // The lists of a word prefix give no class.
+            // The lists of a word prefix show no class.
             Set::Word(i) => needed.get(i).filter(|one| !one.is_prefix).map(|one| one.term),
             _ => None,
         };

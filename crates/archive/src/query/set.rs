@@ -5,7 +5,7 @@
 pub enum Set {
     /// The rows that have one of the query's ids.
     Ids,
-    /// The rows of the authors. If the query names kinds, only rows of these kinds.
+    /// The rows of the authors. If the query names kinds, only their rows of these kinds.
     Authors,
     /// The rows that meet the condition `labels[i]`. If the query names kinds, only rows of these
     /// kinds.

@@ -27,7 +27,7 @@ pub trait Source: Send + Sync + 'static {
 
     /// Returns the name of this part in explanations.
     fn name(&self) -> String;
-    /// If the data of this source cannot be trusted, returns the reason. Queries that need the
+    /// Returns the reason if the data of this source cannot be trusted. Queries that need the
     /// source then fail.
     fn trouble(&self) -> Option<String> {
         None
@@ -47,15 +47,15 @@ pub trait Source: Send + Sync + 'static {
     }
     /// Returns whether a row of any of these kinds may exist. The check must be cheap.
     fn has_kinds(&self, kinds: &[u32]) -> bool;
-    /// Returns the kind that all rows of a posting list have. The lists of [`Source::every`] have
-    /// no single kind; for these the result has no meaning.
+    /// Returns the kind that all rows of a posting list have. For the lists of [`Source::every`],
+    /// which have rows of all kinds, the result has no meaning.
     fn list_kind(&self, list: &Self::PostingList) -> Option<u32>;
     /// Returns whether a row with the term may exist. If `kinds` is given, only rows of these kinds
     /// count. The check must be cheap.
     fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool;
     /// Looks up a few dozen terms, and passes each posting list to `each`, with the index of the
-    /// term, until `each` breaks. If `kinds` is given, only lists of these kinds are passed. Lists
-    /// of other kinds cost next to nothing.
+    /// term, until `each` breaks. If `kinds` is given, only lists of these kinds are passed.
+    /// Skipping lists of other kinds costs hardly any time.
     fn terms(
         &self,
         terms: &[u64],
@@ -80,7 +80,7 @@ pub trait Source: Send + Sync + 'static {
         None
     }
     /// Returns the row of an id. `hash` is the id's hash. A source that finds a row by the hash
-    /// compares the record's id.
+    /// must compare the id in the record.
     fn find(&self, id: &Id, hash: u64) -> Option<u32>;
 
     /// Prepares the query's time window and cursor. If the order is oldest first, the window
@@ -115,12 +115,13 @@ pub trait Source: Send + Sync + 'static {
     fn may_have(&self, _list: &Self::PostingList, _row: u32) -> bool {
         true
     }
-    /// Returns the first index in `range` whose row is `row` or follows `row`. The rows of a list are
-    /// newest first. The result is likely to be near the start of the range.
+    /// Returns the first index in `range` whose row is `row` or follows `row`; a list has its rows
+    /// newest first. Usually the result is near the start of the range.
     fn seek(&self, list: &Self::PostingList, range: Range<usize>, row: u32) -> usize;
 
-    /// Returns the number of leading rows that two ranges of posting lists have in common, as far
-    /// as the comparison is cheap. The first list must contain all rows of the second.
+    /// Returns the number of leading rows that two ranges of posting lists have in common. The
+    /// number may be too low if an exact comparison would be expensive. The first list must contain
+    /// all rows of the second.
     fn alike(
         &self,
         _: (&Self::PostingList, Range<usize>),
@@ -131,7 +132,7 @@ pub trait Source: Send + Sync + 'static {
 
     /// Returns whether a row is deleted, or newer than the snapshot.
     fn is_dead(&self, row: u32) -> bool;
-    /// Appends each dead row of the kind, or of all kinds, once. May append other rows as well.
+    /// Appends each dead row of the kind, or of all kinds, once. May also append other rows.
     fn dead_rows(&self, kind: Option<u32>, rows: &mut Vec<u32>);
     /// Counts the dead rows in a range of a posting list.
     fn count_dead(&self, list: &Self::PostingList, range: Range<usize>) -> u64 {

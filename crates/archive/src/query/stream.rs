@@ -11,7 +11,7 @@ pub(super) struct PostingSlice<R> {
     pub(super) range: Range<usize>,
     /// Index of the set's value to which the list belongs.
     pub(super) value: u32,
-    /// If only rows of one kind are looked up in the list, this kind.
+    /// The kind of the rows that are looked up in the list, if they all have one kind.
     pub(super) kind: Option<u32>,
 }
 
@@ -20,11 +20,11 @@ pub(super) struct PostingStream<R> {
     pub(super) list: R,
     /// The rows that are left, in the list's own order (newest first).
     pub(super) left: Range<usize>,
-    /// If the order is oldest first: the rows of one time that are being walked, by ascending id.
+    /// If the order is oldest first: the rows of the time that is being walked, by ascending id.
     group: Range<usize>,
     /// Index of the set's value to which the list belongs.
     pub(super) value: u32,
-    /// If the rows are looked up only in lists of one kind, this kind.
+    /// The kind of the stream's rows, if they are looked up only in lists of this kind.
     pub(super) kind: Option<u32>,
 }
 
@@ -49,8 +49,8 @@ impl<R> PostingStream<R> {
             let last = self.left.next_back()?;
             let time = source.list_time(&self.list, last);
             let is_of_group = |index: usize| source.list_time(&self.list, index) == time;
-            // Most groups have one row. A page may begin inside a long group, so the start of the
-            // group is found by doubling steps instead of row by row.
+            // Most groups have one row, but a page may begin inside a long group. So the start of
+            // the group is found by doubling steps instead of row by row.
             let (mut first, mut reach) = (last, 1);
             while first - self.left.start >= reach && is_of_group(first - reach) {
                 first -= reach;

@@ -1,9 +1,9 @@
 //! A query with a gate, split into queries without a gate.
 //!
-//! Visited rows are charged and take time, so hidden records must not be visited: the cost of an
-//! answer would reveal hidden records. So stores split a query with a gate into up to three queries
-//! without a gate ([`Query::opened`]). Each of these queries takes its records from posting lists
-//! without hidden records, and its plan depends on the lengths of such lists alone.
+//! Visited rows are charged and take time. So a visit to a hidden record would reveal the record by
+//! the cost of the answer. Stores therefore split a query with a gate into up to three queries
+//! without a gate ([`Query::opened`]). Each of these queries walks posting lists without hidden
+//! records, and only the lengths of such lists affect its plan.
 
 use hark_codec::record::Key;
 
@@ -15,8 +15,8 @@ use super::{Gate, LabelSet, Query};
 pub struct UngatedQuery {
     /// The query, normalised. It has a gate only if it names ids.
     pub query: Query,
-    /// The only set that may drive the query, if the lists of other conditions contain hidden
-    /// records.
+    /// The only set that may drive the query. It is given if the lists of other conditions may
+    /// contain hidden records.
     pub driver: Option<Set>,
 }
 
@@ -24,8 +24,8 @@ impl Query {
     /// Splits the query into queries that together find the same records, each record by exactly
     /// one query. The query must be normalised, and the results are normalised.
     ///
-    /// A query that names ids is returned unchanged. A client that knows an id learns nothing from
-    /// the cost of the lookup: the cost does not depend on the result.
+    /// A query that names ids is returned unchanged. The cost of looking up an id does not depend
+    /// on the result, so a client that knows an id learns nothing from the cost.
     pub fn opened(mut self) -> Vec<UngatedQuery> {
         let alone = |query| vec![UngatedQuery { query, driver: None }];
         if self.ids.is_some() {
@@ -53,7 +53,7 @@ impl Query {
     }
 
     /// Appends the queries for those hidden records that the gate's readers wrote or received. A
-    /// list of such records drives each query. The readers may see all records of the list.
+    /// list of such records drives each query, and the readers may see all records of this list.
     fn concerning(self, gate: &Gate, all: &mut Vec<UngatedQuery>) {
         let is_reader = |key: &Key| gate.readers.binary_search(key).is_ok();
         if self.authors.as_ref().is_some_and(|authors| authors.iter().all(is_reader)) {

@@ -31,8 +31,8 @@ pub trait TextSource: Send + Sync {
     }
     /// Returns a number that identifies this choice of texts, and stays the same after a restart.
     fn fingerprint(&self) -> u64;
-    /// Returns how much newer a record must be to rank as high with one class less, in the unit of
-    /// the records' time.
+    /// Returns how much newer a record must be, in the unit of the records' time, to rank as high
+    /// as a record with one class more.
     fn class_time(&self) -> u64;
 }
 

@@ -1,5 +1,5 @@
-//! Holds history from an import, an adoption or a copy, if rules by age would delete it at once.
-//! The history is held until a person allows the rules to delete these records.
+//! Holds records from an import, an adoption or a copy that rules by age would delete at once. The
+//! records are held until a person allows their deletion.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,11 +11,11 @@ use crate::clock::Clock;
 use crate::store::{CommitError, RetentionNote, SearchError, Store};
 
 /// The questions that retention leaves to a person, and the history that retention must not delete.
-/// The code that brings history, and the code that reports on the shelf, share this state.
+/// Imports and status reports share this state.
 #[derive(Debug, Default)]
 pub struct RetentionState {
-    /// The time up to which history is held; `None` if this process knows of no hold. The mutex is
-    /// locked while the time is written to the store.
+    /// The time up to which history is held; `None` if this process knows of no hold. The mutex
+    /// stays locked while the time is written to the store.
     held_until: Mutex<Option<u64>>,
     /// Locked while rules delete records that are not held. A new hold waits for this lock.
     sweeping: Mutex<()>,
@@ -26,12 +26,12 @@ pub struct RetentionState {
 }
 
 impl RetentionState {
-    /// Returns whether deletes by age wait because the clock is not trusted.
+    /// Returns whether rules delete no records by age because the clock is not trusted.
     pub fn is_clock_doubted(&self) -> bool {
         self.clock_doubted.load(Ordering::Relaxed)
     }
 
-    /// Returns whether any history is held, that is, records that rules would otherwise delete.
+    /// Returns whether any records are held that rules would otherwise delete.
     pub fn is_history_held(&self) -> bool {
         self.history_held.load(Ordering::Relaxed)
     }

@@ -21,8 +21,9 @@ pub struct RetentionPolicy {
     pub records_max: Option<u64>,
     /// Kinds that no rule and no bound deletes.
     pub spared_kinds: Vec<u32>,
-    /// Kinds with records that prevent deleted records from coming back ([`Rules::forbids`]).
-    /// Retention never deletes records of these kinds: no rule, no bound and no expiry applies.
+    /// Kinds of the records that prevent deleted records from being stored again
+    /// ([`Rules::forbids`]). Retention never deletes records of these kinds: no rule, no bound and
+    /// no expiry applies.
     ///
     /// [`Rules::forbids`]: crate::effects::Rules::forbids
     pub tombstone_kinds: Vec<u32>,
@@ -30,13 +31,13 @@ pub struct RetentionPolicy {
     pub batch_max: usize,
     /// Time between two rounds.
     pub every: Duration,
-    /// How many of the network's units of time make a second.
+    /// Number of the network's units of time in a second.
     pub units_per_s: u64,
-    /// Seconds by which the clock may be ahead of the expected time: the last trusted time plus the
-    /// time for which a server has run since. If the clock is further ahead, no record is deleted
-    /// by age. With `None`, every clock is trusted.
+    /// Seconds by which the clock may be ahead of the expected time, which is the last trusted time
+    /// plus the running time of the server since then. If the clock is further ahead, no record is
+    /// deleted by age. With `None`, every clock is trusted.
     pub clock_ahead_max_s: Option<u64>,
-    /// Whether rules also delete imported records that were already too old at their import.
+    /// Whether rules also delete imported records that were too old when they were imported.
     pub delete_brought: bool,
 }
 
@@ -95,7 +96,7 @@ impl RetentionPolicy {
         })
     }
 
-    /// Returns the time of the newest records that a rule deletes.
+    /// Returns the time up to which a rule deletes records.
     pub(super) fn last_due(&self, rule: &RetentionRule, now_s: u64) -> Option<u64> {
         let units = |seconds: u64| seconds.saturating_mul(self.units_per_s);
         units(now_s).checked_sub(units(rule.older_than_s))

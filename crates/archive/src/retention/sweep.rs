@@ -16,8 +16,8 @@ use crate::store::{
 use crate::writer::Writer;
 
 /// In a shelf without notes, a record may be this many seconds older than a rule allows, because
-/// the rule may not have been applied for a while. An even older record must have come with an
-/// import, an adoption or a copy.
+/// retention may not have run for a while. An even older record must come from an import, an
+/// adoption or a copy.
 const UNSWEPT_S: u64 = 30 * 86_400;
 
 /// Why a round ended early.
@@ -62,7 +62,8 @@ pub const CLOCK_IS_AHEAD: &str = "the clock is far ahead of the time at which th
 pub const HISTORY_IS_HELD: &str = "records that were brought are older than retention allows, and are kept until you decide: set \
      retention.delete_brought to true to delete them, or let retention allow their age to keep them";
 
-/// The result of a step: the numbers of deleted records, and why other records were kept.
+/// The result of a step: the numbers of deleted records, and the reasons why other records were
+/// kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SweepResult {
     /// Number of records that had expired.
@@ -73,9 +74,10 @@ pub struct SweepResult {
     pub crowded: u64,
     /// Whether records that are too old for a rule are kept because the clock is not trusted.
     pub clock_doubted: bool,
-    /// Whether rules spare records because these records are imported history.
+    /// Whether rules keep records because the records are imported history.
     pub history_held: bool,
-    /// Whether the bound of free bytes deletes nothing, because it is far out of reach.
+    /// Whether the bound of free bytes deletes nothing, because deleting records cannot meet the
+    /// bound.
     pub space_unmet: bool,
 }
 
@@ -155,8 +157,8 @@ impl RetentionPolicy {
             if erased > 0 || is_all {
                 return Ok(erased);
             }
-            // All records found are tombstones. The search stopped at its limit, so the store may
-            // have more expired records.
+            // All found records are tombstones, but the search stopped at its limit. So the store
+            // may have more expired records.
             wanted = wanted.saturating_mul(2);
         }
     }
@@ -248,14 +250,15 @@ impl RetentionPolicy {
         Ok(false)
     }
 
-    /// Returns whether a step deleted a full batch. If so, the next step follows at once. A busy
-    /// archive at its bound has a few records to delete in every step.
+    /// Returns whether a step deleted a full batch. If so, the next step follows at once. After a
+    /// smaller batch, the next step waits, because a busy archive at its bound always has a few
+    /// records to delete.
     pub(super) fn has_more(&self, swept: SweepResult) -> bool {
         swept.expired.max(swept.aged).max(swept.crowded) >= self.batch_max as u64
     }
 
     /// Estimates the number of records that must be deleted to meet the bounds. Also returns
-    /// whether the bound of free bytes is far out of reach.
+    /// whether deleting records cannot meet the bound of free bytes.
     fn excess_records(&self, store: &dyn Store) -> (u64, bool) {
         if (self.bytes_max, self.free_bytes_min, self.records_max) == (None, None, None) {
             return (0, false);
@@ -265,8 +268,8 @@ impl RetentionPolicy {
             return (0, false);
         }
         let above = stats.records.saturating_sub(self.records_max.unwrap_or(u64::MAX));
-        // Records that are deleted but cannot be freed yet count as kept, or the bound would never
-        // be met.
+        // Deleted records whose space cannot be freed yet count as kept. Otherwise the store could
+        // stay above its bound for good.
         let kept_bytes = stats.bytes.saturating_sub(stats.reclaimable_bytes);
         let excess = self.bytes_max.map_or(0, |bytes_max| kept_bytes.saturating_sub(bytes_max));
         let (lacking, unmet) = self.lacking_bytes(&stats, kept_bytes);
@@ -275,10 +278,10 @@ impl RetentionPolicy {
         (above.max((excess * records).div_ceil(u128::from(kept_bytes.max(1))) as u64), unmet)
     }
 
-    /// Returns how many of its `kept_bytes` a store must free for the bound of free bytes. Several
-    /// stores on a disk share the missing bytes. If more bytes are missing than half of all that
-    /// these stores keep, no store frees anything, and the second value is true. In this case,
-    /// other files fill the disk, or the configured bound is a mistake.
+    /// Returns how many of its `kept_bytes` a store must free to meet the bound of free bytes. The
+    /// stores on a disk share the missing bytes. If more than half of the bytes that these stores
+    /// keep are missing, no store frees anything, and the second value is true. In this case, other
+    /// files fill the disk, or the configured bound is a mistake.
     pub(super) fn lacking_bytes(&self, stats: &StoreStats, kept_bytes: u64) -> (u64, bool) {
         let Some((least, free)) = self.free_bytes_min.zip(stats.free_bytes) else {
             return (0, false);

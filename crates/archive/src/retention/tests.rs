@@ -187,8 +187,7 @@ fn a_clock_that_the_archive_does_not_bear_out_costs_nothing_but_what_there_is_no
     assert!(step(&policy, &clock).clock_doubted);
     let left = store.stats().records;
     assert_eq!(left, 6, "those of the last five days, and the one of far ahead");
-    // With this setting of the operator the clock is trusted, and stays trusted when the setting is
-    // reverted.
+    // With this setting the clock is trusted, and stays trusted when the setting is reverted.
     let sure = RetentionPolicy { clock_ahead_max_s: None, ..policy.clone() };
     assert!(!step(&sure, &clock).clock_doubted);
     clock.set(201 * DAY);
@@ -205,8 +204,8 @@ fn a_wrong_clock_is_not_trusted_however_many_records_are_dated_near_it() {
     let policy = RetentionPolicy { rules: vec![rule], ..RetentionPolicy::default() };
     let step = |clock: &Clock| policy.step(&*store, &writer, clock).unwrap();
     assert_eq!(step(&Clock::fake(101 * DAY)), SweepResult::default());
-    // The clock is ten years ahead, in this process and in later ones, and strangers' records have
-    // that time.
+    // The clock is ten years ahead, in this process and in later ones, and records of strangers
+    // have the time of this clock.
     let wrong = Clock::fake(3_751 * DAY);
     let doubted = SweepResult { clock_doubted: true, ..SweepResult::default() };
     assert_eq!(step(&wrong), doubted);
@@ -251,11 +250,12 @@ fn what_was_brought_is_held_until_a_person_lets_rules_delete_it() {
     let held = SweepResult { history_held: true, ..SweepResult::default() };
     let step = |policy: &RetentionPolicy| policy.step(&*store, &writer, &clock).unwrap();
     assert_eq!(step(&policy), held);
-    // An imported record that was young enough ages like any other record, and rules delete it as
-    // usual.
+    // An imported record that was young enough at its import ages like any other record, and rules
+    // delete it as usual.
     clock.set(1_002 * DAY);
     assert_eq!(step(&policy), SweepResult { aged: 1, ..held });
-    // With a longer age, the same records stay held; without a rule, no record is held.
+    // If the rule allows a higher age, the same records stay held; without a rule, no record is
+    // held.
     policy.rules = vec![rule(60)];
     assert_eq!(step(&policy), held);
     policy.rules.clear();

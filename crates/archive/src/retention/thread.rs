@@ -19,7 +19,7 @@ use crate::writer::Writer;
 /// Interval between two reports of the same question, for example that the clock is not trusted.
 const DOUBTS_EVERY: Duration = Duration::from_hours(1);
 
-/// When each open question was last reported.
+/// The time at which each open question was last reported.
 #[derive(Default)]
 struct RetentionReminders([Option<Instant>; 3]);
 
@@ -54,8 +54,8 @@ pub struct RetentionThread {
 
 impl RetentionThread {
     /// Starts the thread. `report` is called after every round that deleted records, and after
-    /// every failure. The thread then goes on with the next round. An untrusted clock and held
-    /// history are reported once an hour; `state` always shows both.
+    /// every failure; a failure does not end the thread. An untrusted clock and held history are
+    /// reported once an hour; `state` shows both at any time.
     pub fn start(
         mut policy: RetentionPolicy,
         store: Arc<dyn Store>,
@@ -70,7 +70,7 @@ impl RetentionThread {
             let (mut pause, mut round) = (policy.every, SweepResult::default());
             let (mut trust, mut deletes_follow) = (ClockTrust::default(), false);
             let mut asked = RetentionReminders::default();
-            // A short pause between the batches of a long round lets other writes pass.
+            // A short pause between the batches of a long round lets other writes through.
             let rest = Duration::from_millis(5);
             loop {
                 if woken.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {

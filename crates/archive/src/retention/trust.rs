@@ -2,7 +2,7 @@
 //!
 //! A clock is trusted only if it agrees with the archive's own history. The store keeps the latest
 //! time at which the clock was trusted. A monotonic clock, which nobody can set, measures the time
-//! since then. Strangers choose the times in records. So records are evidence only while the store
+//! since then. Strangers choose the times in records, so records are evidence only while the store
 //! has no trusted time yet.
 
 use std::ops::ControlFlow;
@@ -11,11 +11,11 @@ use std::time::Instant;
 use crate::query::Query;
 use crate::store::{RetentionNote, SearchError, SearchProgress, Store};
 
-/// A clock is trusted for the first time if this many of the newest records are all near its time.
-/// A single record may have a time far in the future, in any archive. If the store has fewer
-/// records, the newest record decides.
+/// A clock is trusted for the first time if the times of this many newest records are all near the
+/// clock's time. One record is not enough, because in any archive a single record may have a time
+/// far in the future. If the store has fewer records, the newest record decides.
 const WITNESSES: usize = 10;
-/// Seconds after which the trusted time is written to the store again.
+/// Interval in seconds at which the trusted time is written to the store.
 const NOTE_EVERY_S: u64 = 3_600;
 
 /// Whether a clock is trusted.
@@ -32,7 +32,8 @@ pub(super) enum ClockVerdict {
 /// The results of earlier checks of the clock.
 #[derive(Debug, Default)]
 pub(super) struct ClockTrust {
-    /// When the clock was last trusted, and the latest time that the clock had shown by then.
+    /// The moment at which the clock was last trusted, and the latest time that the clock had shown
+    /// by then.
     last: Option<(Instant, u64)>,
     /// The trusted time that was last written to the store.
     noted_s: Option<u64>,

@@ -55,9 +55,9 @@ pub struct CommitResult {
     ///
     /// [`Store::commit_some`]: super::Store::commit_some
     pub outcomes: Vec<Outcome>,
-    /// Whether the last outcome belongs to a write of which only one step was done. Later writes
-    /// were not begun. That outcome is the number of records that this step deleted, and may be 0.
-    /// If the write is a put, its record is not stored yet. See [`Store::commit_some`].
+    /// Whether only one step of the last write with an outcome was done. Later writes were not
+    /// begun. Its outcome is the number of records that this step deleted, and may be 0. If the
+    /// write is a put, its record is not stored yet. See [`Store::commit_some`].
     ///
     /// [`Store::commit_some`]: super::Store::commit_some
     pub unfinished: bool,
@@ -69,9 +69,8 @@ pub struct CommitResult {
     /// Number of rows visited to find the records that the writes replace or delete, and the
     /// records that forbid writes. Zero if the store does not count these rows.
     pub searched: u64,
-    /// Records that other processes have put and that this store reports now for the first time, in
-    /// order: all that were put before the commit began. Their sequence numbers are lower than those
-    /// of this batch.
+    /// The records that other processes put before this commit began and that were not reported
+    /// earlier, in order. Their sequence numbers are lower than the numbers of this batch.
     pub before: Vec<NumberedRecord>,
 }
 
@@ -104,7 +103,7 @@ pub enum CommitError {
     #[error("the archive is open for reading only")]
     ReadOnly,
     /// The bytes of a put are not a record.
-    #[error("write {index} of the batch is no record: {source}")]
+    #[error("write {index} of the batch is not a record: {source}")]
     Record {
         /// Index of the write in the batch.
         index: usize,
@@ -127,18 +126,18 @@ pub enum CommitError {
     /// Another process holds the right to write. The next batch may succeed.
     #[error("{0}")]
     Elsewhere(String),
-    /// The database cannot be reached or refused the batch, or the disk lacks space, or a part of
-    /// an index that is being rebuilt cannot be read. The next batch may succeed. If the connection
-    /// to a database was lost while the batch was being committed, it is unknown whether the batch
-    /// is stored. Committing the batch again does no harm.
+    /// The database cannot be reached or refused the batch, the disk lacks space, or a part of an
+    /// index cannot be read until it is rebuilt. The next batch may succeed. If the connection to a
+    /// database was lost while the batch was being committed, it is unknown whether the batch is
+    /// stored. Committing the batch again does no harm.
     #[error("{0}")]
     Unavailable(String),
 }
 
 impl CommitError {
-    /// The error for a store that did nothing and yet returned no error.
+    /// Returns the error for a store that carried out no write and yet returned no error.
     pub(crate) fn nothing_done() -> Self {
-        Self::Stopped("a store did nothing of a batch".into())
+        Self::Stopped("a store carried out no write of a batch".into())
     }
 }
 

@@ -3,7 +3,7 @@
 use hark_codec::record::Record;
 
 /// Returns each value of label `name` in these records, ascending, with the number of records that
-/// have the value. Takes 24 bytes of memory per label.
+/// have the value. Uses 24 bytes of memory per label.
 pub fn count<'a>(records: impl Iterator<Item = Record<'a>>, name: u8) -> Vec<(&'a [u8], u64)> {
     let mut all = Vec::new();
     for record in records {

@@ -1,4 +1,4 @@
-//! The model store: a sorted map, and a loop over this map. This store is slow, but easy to
+//! The model store: a sorted map that is searched by a loop. This store is slow, but easy to
 //! understand. Tests compare every other store with this model.
 
 use std::cell::Cell;
@@ -35,8 +35,8 @@ struct MemoryState {
     /// All records, by time, then id.
     records: RecordMap,
     times: HashMap<Id, u64>,
-    /// The only index for queries: the records of each author, which the rules query with every
-    /// put.
+    /// The only index for queries: the records of each author. Every put needs it, because the
+    /// rules query the author's records.
     authors: HashMap<Key, RecordMap>,
     notes: BTreeMap<RetentionNote, u64>,
     seq: u64,
@@ -109,7 +109,7 @@ impl MemoryState {
         removed.is_some()
     }
 
-    /// Deletes the records that match, as many as the step allows.
+    /// Deletes the records that match, up to the number that the step allows.
     fn erase(&mut self, query: &Query, step: &mut MemoryEraseStep) -> u64 {
         let found = self.find(query);
         let ids: Vec<Id> = found.iter().take(query.limit).map(|b| *view(b).id()).collect();

@@ -1,20 +1,21 @@
 //! The interface of a store, which keeps and searches one shelf (the records of one network).
 //!
-//! The trait speaks of records, queries and outcomes, never of rows, pages or SQL. Four choices
-//! explain its design.
+//! The trait knows records, queries and outcomes, but no rows, pages or SQL. Four choices explain
+//! its design.
 //!
-//! *Results are pushed in slices.* A search is bound to a snapshot. Each call of `slice` passes
-//! records to a sink until the work of the slice is spent. The next call continues there. So no
-//! lock and no transaction is held between two calls, a slow reader holds up only its own search,
-//! and records are read in place without a copy.
+//! *Results are pushed in slices.* A search reads one snapshot. Each call of `slice` passes records
+//! to a sink until the work of the slice is spent, and the next call continues there. No lock and
+//! no transaction stays open between two calls. So a slow reader delays only its own search, and
+//! records are read in place without a copy.
 //!
 //! *A commit is a batch with one outcome per write.* The shelf's [`Rules`](crate::effects::Rules)
 //! express the effects of a record as queries. These queries find the earlier records that the new
 //! record replaces or deletes, and the records that forbid the new record. A store applies these
 //! effects under its own lock or in its own transaction.
 //!
-//! *An id determines its record's time.* The id is a hash of the record's content, time included.
-//! So a store that knows a record's time looks for the id only among the records of that time.
+//! *The id of a record determines its time.* The id is a hash of the record's content, time
+//! included. So a store that knows a record's time looks for the id only among the records of that
+//! time.
 //!
 //! *Visibility is numbered.* Every put has a sequence number, and every search knows the last
 //! number that it sees. These numbers join stored and live messages without a gap or a duplicate.
@@ -46,8 +47,8 @@ pub use stats::{
 pub struct SpaceBounds {
     /// Size at which a log is full and its records are sealed, in bytes.
     pub log_bytes_max: u64,
-    /// Maximum number of bytes of deleted records that may stay indefinitely, spread thinly over
-    /// many files.
+    /// Maximum number of bytes of deleted records that may stay for good because they are spread
+    /// thinly over many files.
     pub dead_bytes_max: u64,
     /// Number of free bytes of the disk below which the space of all deleted records is freed at
     /// once.
@@ -57,7 +58,7 @@ pub struct SpaceBounds {
     pub erase_within: Option<Duration>,
 }
 
-/// The name of a number that a store remembers for retention; see [`Store::set_note`].
+/// The name of a number that a store keeps for retention; see [`Store::set_note`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RetentionNote {
     /// The latest time at which the clock was trusted, in seconds since 1970.
@@ -67,7 +68,7 @@ pub enum RetentionNote {
 }
 
 impl RetentionNote {
-    /// Returns the name under which a store remembers the number.
+    /// Returns the name under which a store keeps the number.
     pub fn name(self) -> &'static str {
         match self {
             Self::ClockTrusted => "clock_trusted",
@@ -92,10 +93,10 @@ pub trait Store: Send + Sync {
     /// searches.
     fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError>;
 
-    /// Carries out a batch, or only the first part of a batch, so that other writes wait less. A
+    /// Carries out a batch, or only a first part of the batch, so that other writes wait less. The
     /// part ends after one step of a write that deletes more than
     /// [`ERASE_STEP`](crate::limits::ERASE_STEP) records or searches more than
-    /// [`SEARCH_STEP`](crate::limits::SEARCH_STEP) rows. A part also ends once its writes have
+    /// [`SEARCH_STEP`](crate::limits::SEARCH_STEP) rows. The part also ends once its writes have
     /// searched [`SEARCH_BATCH`](crate::limits::SEARCH_BATCH) rows in total. The caller then
     /// commits the remaining part of that write ([`Write::remainder`]) and the later writes. From
     /// one step to the next, the store remembers the position of the search only for the last write
@@ -103,12 +104,12 @@ pub trait Store: Send + Sync {
     /// write alone, or as the last write of a batch.
     ///
     /// A record that deletes other records is stored last, together with the final step of its
-    /// deletes. So a stored record never coexists with a record that it deletes, even if the work
-    /// stops (a crash) or another process continues the work. A store needs no state for this: if
-    /// the record is put again, the deletes go on.
+    /// deletes. So the store never has a record together with a record that it deletes, even if the
+    /// process crashes or another process continues the work. A store needs no state for this: if
+    /// the record is put again, the remaining deletes follow.
     ///
-    /// An empty batch changes no record, and succeeds only if the store finds, as far as possible by
-    /// writing, that it would carry out a batch with writes now.
+    /// An empty batch tests whether the store would carry out a batch with writes now, if possible
+    /// by writing something. It changes no record.
     fn commit_some(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         self.commit(writes)
     }
@@ -122,8 +123,8 @@ pub trait Store: Send + Sync {
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError>;
 
     /// Counts the records that match, ignoring limit and cursor. Returns `None` if the budget did
-    /// not suffice, or if a record that may match could not be read. A search then gives the
-    /// details. Adds the rows that the count has visited to `visited`, and the lookups as rows.
+    /// not suffice, or if a record that may match could not be read. A search then shows which is
+    /// the case. Adds the rows that the count has visited to `visited`, and the lookups as rows.
     fn count_visiting(&self, query: &Query, visited: &mut u64) -> Result<Option<u64>, SearchError>;
 
     /// Does the same as [`Store::count_visiting`], for a caller that does not charge for rows.
@@ -131,8 +132,8 @@ pub trait Store: Send + Sync {
         self.count_visiting(query, &mut 0)
     }
 
-    /// Returns an object that counts and lists the matching records by ranges. `None` if the store
-    /// has no sums that answer the query, or if the sums are not available now; see
+    /// Returns an object that counts and lists the matching records by ranges. Returns `None` if
+    /// the store has no sums for this query, or if the sums are not available now; see
     /// [`Query::window_without`].
     fn ranges(&self, _: &Query) -> Result<Option<Box<dyn IdRanges>>, SearchError> {
         Ok(None)
@@ -164,8 +165,8 @@ pub trait Store: Send + Sync {
         (0, 0)
     }
 
-    /// In a store that is partitioned by time, drops the oldest part at once, except for records of
-    /// the `spared` kinds. The part must have no record newer than `to`. Returns the number of
+    /// Drops the oldest part of a store that is partitioned by time, except records of the `spared`
+    /// kinds. This is done only if the part has no record newer than `to`. Returns the number of
     /// dropped records; `None` if there is no such part.
     fn drop_part(&self, _to: u64, _spared: &[u32]) -> Result<Option<u64>, SearchError> {
         Ok(None)
@@ -182,8 +183,8 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
-    /// Announces whether further deletes follow at once. While they follow, a store need not free
-    /// the space of earlier deletes.
+    /// Announces whether further deletes follow at once. Until the last of them, a store need not
+    /// free the space of earlier deletes.
     fn deletes_follow(&self, _follow: bool) {}
 
     /// Applies new bounds to the store's files, if the store has files.
@@ -194,8 +195,8 @@ pub trait Store: Send + Sync {
         "the archive"
     }
 
-    /// If the store takes no puts at present, or cannot notify subscribers of all puts, returns the
-    /// reason.
+    /// Returns the reason if the store currently accepts no puts, or cannot notify subscribers of
+    /// all puts.
     fn trouble(&self) -> Option<String> {
         None
     }
@@ -208,8 +209,8 @@ pub trait Store: Send + Sync {
 
     /// Returns the next records that other processes have put, in order. Records that a
     /// [`CommitResult::before`] has reported are left out. The result has at most
-    /// [`NEWS_STEP`](crate::limits::NEWS_STEP) records; if it has fewer, all are reported. The thread
-    /// that commits calls this between two commits.
+    /// [`NEWS_STEP`](crate::limits::NEWS_STEP) records; if it has fewer, no others are waiting. The
+    /// committing thread calls this method between two commits.
     fn news(&self) -> Vec<NumberedRecord> {
         Vec::new()
     }

@@ -10,12 +10,12 @@ use super::SearchError;
 use crate::query::{Position, Query};
 
 /// The records of a store that match a query, by ascending time, then ascending id. Each call sees
-/// the records of that moment. So a record that is put or deleted between two calls may be in only
-/// one of the results.
+/// the records at the time of the call. So a record that is put or deleted between two calls may be
+/// in only one of the results.
 pub trait IdRanges: Send {
     /// Returns the number of records before a position, and the sum of their ids. The result may
-    /// include records before the query's window, but these records are the same at each position.
-    /// So only the difference between two results has a meaning.
+    /// also include records before the query's window. They are the same for each position, so only
+    /// the difference between two results has a meaning.
     fn before(&self, at: &Position) -> IdTally;
 
     /// Returns at most `max` records from position `from` on and before `to`, in order.
@@ -34,15 +34,14 @@ pub trait IdRanges: Send {
         divide(&|at| self.count(at), from, to, parts)
     }
 
-    /// Does a part of the preparation that the other methods need. Without these calls, the first
-    /// call of another method does the whole preparation. Returns whether more preparation is
-    /// needed.
+    /// Does a part of the preparation that the other methods need. Any other method first completes
+    /// the preparation. Returns whether more preparation is needed.
     fn prepare(&self) -> bool {
         false
     }
 
-    /// Returns the work done so far, as the number of rows that a search would visit in the same
-    /// time.
+    /// Returns the work done so far, measured as the number of rows that a search visits in the
+    /// same time.
     fn visited(&self) -> u64;
 
     /// Returns an error if results so far may be wrong.

@@ -69,8 +69,8 @@ pub trait Search: Send {
     /// Returns the number of rows visited so far.
     fn visited(&self) -> u64;
 
-    /// Returns the number of records that could not be read so far. They may match, but were not
-    /// delivered. A record may count more than once.
+    /// Returns the number of records that could not be read so far. Such records may match, but
+    /// were not delivered. A record may count more than once.
     fn damaged(&self) -> u64 {
         0
     }
@@ -96,7 +96,7 @@ pub enum SearchError {
     /// The disk or database failed.
     #[error("the archive could not be read: {0}")]
     Failed(String),
-    /// The database did not answer in time. The message has no introduction.
+    /// The database did not answer in time. The message is shown without a prefix.
     #[error("{0}")]
     Late(String),
     /// A part of a file could not be read. From now on the store leaves out the records of this
@@ -104,7 +104,7 @@ pub enum SearchError {
     /// [`ResumedSearch`](crate::resumed::ResumedSearch).
     #[error("the archive could not be read: {0}")]
     LeftOut(String),
-    /// The search was given up: it would use more memory than is now free for searches.
+    /// The search was ended, because it would need more memory than is now free for searches.
     #[error("the search takes more memory than there is now; ask for less, or try again later")]
     NoMemory,
 }

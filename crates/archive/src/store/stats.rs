@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::meter::HistogramSnapshot;
 
-/// The size and state of a store, for people and metrics. A figure is zero if the store does not
-/// have this figure.
+/// The size and state of a store, for people and metrics. A figure that a store does not have is
+/// zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
     /// Number of live records.
@@ -57,7 +57,7 @@ pub struct StoreStats {
     pub scrub: Option<ScrubStats>,
     /// Use of the database, if the store is in a database.
     pub database: Option<DatabaseStats>,
-    /// How far the mirror is behind, if the store has a mirror.
+    /// The lag of the mirror, if the store has a mirror.
     pub mirror: Option<MirrorLag>,
 }
 
@@ -70,7 +70,7 @@ pub struct DiskUse {
     pub reclaimable: u64,
 }
 
-/// The background maintenance of a store, which runs beside the readers and the writer.
+/// The background maintenance of a store, which runs in parallel to the readers and the writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MaintenanceStats {
     /// Makes segments from full heads.
@@ -139,21 +139,20 @@ pub struct MirrorLag {
     pub queued: u64,
     /// Total size of these writes, in bytes.
     pub queued_bytes: u64,
-    /// Age of the oldest of these writes; while the second store catches up or cannot be reached,
-    /// the duration of this state.
+    /// Age of the oldest of these writes. While the second store catches up or cannot be reached:
+    /// how long this has lasted.
     pub behind_ms: u64,
     /// Whether the second store has all records except the queued writes.
     pub in_step: bool,
     /// Number of records that were copied since the start.
     pub copied: u64,
-    /// Number of records that only the second store has, as counted by the last walk. Since then,
-    /// the number is reduced by records that the first store has put and by records that the rules
-    /// have deleted in the second store. Writes of other processes to the second store do not
-    /// change the number.
+    /// Number of records that only the second store has, as counted by the last walk. The number
+    /// falls when the first store stores such a record, or when the rules delete such a record in
+    /// the second store. Writes of other processes to the second store do not change the number.
     pub extra: u64,
     /// Number of records that the second store refused, as counted by the last walk.
     pub refused: u64,
-    /// Why the second store currently takes no writes.
+    /// Why the second store currently accepts no writes.
     pub trouble: Option<String>,
     /// How long the second store has made no progress although writes wait, in milliseconds.
     pub idle_ms: u64,

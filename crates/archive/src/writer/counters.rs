@@ -29,8 +29,8 @@ impl WriterCounters {
         since.map(|since| since.elapsed())
     }
 
-    /// Returns why the last batch failed, if the next batch may succeed. Only a write ends this
-    /// state: a batch that is kept, or an empty batch, which the writer commits from time to time.
+    /// Returns why the last batch failed, if the next batch may succeed. Only a successful commit
+    /// ends this state; the writer also commits an empty batch from time to time.
     pub fn unavailable(&self) -> Option<String> {
         self.health.lock().trouble().cloned()
     }

@@ -1,8 +1,8 @@
-//! Whether the store keeps batches, and when the writer tests this without a write.
+//! Whether the store commits batches, and when the writer tests this with an empty batch.
 //!
-//! After a failed batch, only a write shows that the next batch would be kept: a database may
-//! answer every question although it commits nothing. So the failure stays reported until a batch
-//! is kept. While no write comes, the writer commits an empty batch from time to time (a *probe*).
+//! After a failed batch, only a write shows that the next batch would succeed: a database may
+//! answer every query and yet commit nothing. So the failure stays reported until a batch succeeds.
+//! While no write comes, the writer commits an empty batch from time to time (a *probe*).
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 const WAIT_FIRST: Duration = Duration::from_secs(1);
 const WAIT_LAST: Duration = Duration::from_secs(5);
 
-/// Whether the store keeps batches. Callers pass the time, so that tests need not wait.
+/// Whether the store commits batches. Callers pass the time, so that tests need not wait.
 #[derive(Debug)]
 pub(super) struct WriteHealth {
-    /// Why the last batch failed; `None` once a batch or a probe was kept.
+    /// Why the last batch failed; `None` once a batch or a probe succeeds.
     trouble: Option<String>,
     /// When the next probe is due.
     due: Option<Instant>,
     /// The wait from a failure to the next probe. It doubles with each probe, until a batch with
-    /// writes is kept. So if a store keeps probes but no writes, failures of writes soon follow each
-    /// other faster than probes, and the trouble stays reported.
+    /// writes succeeds. Suppose that a store commits probes but no writes. Then failures of writes
+    /// soon follow each other faster than probes, so the trouble stays reported.
     wait: Duration,
 }
 
@@ -35,17 +35,18 @@ impl WriteHealth {
         self.trouble.as_ref()
     }
 
-    /// Forgets all failures: a batch with writes was kept, or the store has stopped for good.
+    /// Forgets all failures, because a batch with writes succeeded or the store has stopped for
+    /// good.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
 
-    /// Notes that a probe was kept.
+    /// Notes that a probe succeeded.
     pub(super) fn note_probe(&mut self) {
         (self.trouble, self.due) = (None, None);
     }
 
-    /// Notes that a batch or a probe failed, and that the next may succeed.
+    /// Notes that a batch or a probe failed, and that the next one may succeed.
     pub(super) fn failed(&mut self, why: String, now: Instant) {
         (self.trouble, self.due) = (Some(why), Some(now + self.wait));
     }
@@ -55,8 +56,8 @@ impl WriteHealth {
         self.due.map(|due| due.saturating_duration_since(now))
     }
 
-    /// Whether a probe is due. If so, the caller makes the probe at once, and the next probe is due
-    /// after a longer wait.
+    /// Returns whether a probe is due. If so, the caller must commit the probe at once; the next
+    /// probe is due after a longer wait.
     pub(super) fn begin_probe(&mut self, now: Instant) -> bool {
         if self.due.is_none_or(|due| due > now) {
             return false;
@@ -73,8 +74,9 @@ mod tests {
 
     const MOMENT: Duration = Duration::from_millis(100);
 
-    /// Runs `seconds` of a store that keeps probes and writes only as `keeps` says. A write comes
-    /// every `write_every`. Returns at which moments the health has changed, in tenths of a second.
+    /// Simulates `seconds` of a store that commits probes and writes only if `keeps` returns true.
+    /// A write comes every `write_every`. Returns the moments at which the health changed, in
+    /// tenths of a second.
     fn changes(
         seconds: u64,
         write_every: Option<u64>,
@@ -133,7 +135,7 @@ mod tests {
             let seen = changes(600, Some(write_every), |_| true, |_| false);
             assert!(seen.len() <= 7 && seen.last().is_some_and(|(_, well)| !well), "{seen:?}");
         }
-        // A write that is kept shows that all is well, and the next probe comes early again.
+        // A write that succeeds shows that all is well, and the next probe comes early again.
         let mut health = WriteHealth::default();
         let now = Instant::now();
         for _ in 0..5 {

@@ -40,9 +40,9 @@ pub type WriteCallback = Box<dyn FnOnce(Result<Outcome, Arc<CommitError>>) + Sen
 
 /// Receives records as soon as they are durable, on the writer's thread.
 pub trait CommitListener: Send {
-    /// Receives the records of a durable batch and their sequence numbers, in order. `answer`
-    /// answers the senders. The listener must call `answer` after all subscribers have been
-    /// notified.
+    /// Receives the records of a durable batch and their sequence numbers, in order. `answer` sends
+    /// the outcomes to the senders. The listener must call `answer` after it has notified all
+    /// subscribers.
     fn batch(
         &mut self,
         records: &mut dyn Iterator<Item = (u64, Record<'_>)>,
@@ -57,8 +57,8 @@ impl CommitListener for () {
     }
 }
 
-/// Makes a batch durable: with [`Store::commit_some`], or by another process that took over the
-/// archive. An empty batch tests whether batches are kept.
+/// Makes a batch durable: with [`Store::commit_some`], or by sending it to another process that has
+/// taken over the archive. An empty batch tests whether writes would succeed.
 ///
 /// [`Store::commit_some`]: crate::store::Store::commit_some
 pub type CommitFn = Box<dyn Fn(&[Write]) -> Result<CommitResult, CommitError> + Send>;
@@ -78,6 +78,6 @@ pub type BetweenBatchesJob = Box<dyn FnOnce(&mut WriteTarget) + Send>;
 pub(super) enum WriterJob {
     Write(Write, WriteCallback),
     Between(BetweenBatchesJob),
-    /// Wakes an idle thread, which then finds out what there is to do.
+    /// Wakes an idle thread, which then checks for news and for the end.
     Wake,
 }

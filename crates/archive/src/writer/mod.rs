@@ -1,14 +1,16 @@
-//! Group commit: one thread takes all queued writes and makes the batch durable with one sync.
+//! Group commit: one thread gathers all queued writes into a batch, and makes the batch durable
+//! with one sync.
 //!
 //! While one batch is being synced, the next batch gathers, so the size of batches grows with the
 //! load. A batch also waits up to two milliseconds if many further writes are announced
-//! ([`Writer::expect`]): a sync of many writes costs about as much as a sync of few. With
-//! [`WriterOptions::batch_wait`], a batch waits for all other writes, too, which adds latency.
-//! After the sync, the thread notifies the listener and then answers the senders.
+//! ([`Writer::expect`]). The wait pays off because a sync of many writes costs about as much as a
+//! sync of a few. With [`WriterOptions::batch_wait`], a batch also waits for writes that are not
+//! announced, which adds latency. After the sync, the thread notifies the listener and then answers
+//! the senders.
 //!
 //! Records that other processes have put ([`Store::news`]) never end a batch. A commit itself
-//! reports the records that were put before the commit ([`CommitResult::before`]). Only a turn
-//! without a commit asks the store for news, and only if there may be some.
+//! reports the records that were put before the commit ([`CommitResult::before`]). The thread reads
+//! news from the store only in a turn without a commit, and only if there may be news.
 //!
 //! [`CommitResult::before`]: crate::store::CommitResult::before
 //!
@@ -39,11 +41,11 @@ mod health;
 mod job;
 mod thread;
 
-/// The error if the queue is full or the writer has stopped. It returns the write to the caller.
+/// The error if the queue is full or the writer has stopped. It contains the write.
 #[derive(Debug)]
 pub struct WriterBusy(pub Write);
 
-/// Announces a number of writes that are about to be submitted. Dropping the value withdraws the
+/// An announcement of writes that are about to be submitted. Dropping the value withdraws the
 /// announcement. See [`Writer::expect`].
 #[derive(Debug)]
 pub struct ExpectedWrites {
@@ -52,8 +54,8 @@ pub struct ExpectedWrites {
 }
 
 impl ExpectedWrites {
-    /// Sets the number of announced writes that are still to come. The caller must call this before
-    /// submitting a write, so that the batch with the last write does not wait for further writes.
+    /// Sets the number of announced writes that are still to come. The caller must lower the number
+    /// before it submits a write, so that the batch with the last write does not wait for more.
     pub fn left(&mut self, count: usize) {
         if count > self.count {
             self.all.fetch_add(count - self.count, Ordering::Relaxed);
@@ -73,7 +75,8 @@ impl Drop for ExpectedWrites {
 /// The handle through which the doors submit writes to the writer's thread.
 pub struct Writer {
     jobs: SyncSender<WriterJob>,
-    /// Whether the store may have news. Set until the thread begins to deliver the news.
+    /// Whether the store may have news. The thread clears this flag when it begins to deliver the
+    /// news.
     news: Arc<AtomicBool>,
     /// `None` once the writer is closed.
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -149,14 +152,14 @@ impl Writer {
     }
 
     /// Runs `job` on the writer's thread, once all earlier writes are durable, delivered and
-    /// answered. Writes that are queued after the job wait until the job returns. They then go to
-    /// the new target, if the job has replaced the target. Further steps of unfinished writes wait
-    /// in the same way. Returns the job if the queue is full or the writer has stopped.
+    /// answered. Writes that are queued after the job, and further steps of unfinished writes, wait
+    /// until the job returns. If the job has replaced the target, they then go to the new target.
+    /// Returns the job if the queue is full or the writer has stopped.
     pub fn between(&self, job: BetweenBatchesJob) -> Result<(), BetweenBatchesJob> {
         self.jobs.try_send(WriterJob::Between(job)).map_err(|refused| match refused {
             TrySendError::Full(WriterJob::Between(job))
             | TrySendError::Disconnected(WriterJob::Between(job)) => job,
-            // Not reached: the error returns the job that was sent.
+            // Not reached, because the error contains the job that was sent.
             TrySendError::Full(_) | TrySendError::Disconnected(_) => {
                 Box::new(|_: &mut WriteTarget| {})
             }
@@ -167,7 +170,7 @@ impl Writer {
     /// next batch delivers these records, or the writer's thread does if no write comes.
     pub fn deliver_news(&self) {
         if !self.news.swap(true, Ordering::AcqRel) {
-            // If the queue is full, the thread is awake, and still has a turn to come.
+            // If the queue is full, the thread is awake and will take another turn.
             let _ = self.jobs.try_send(WriterJob::Wake);
         }
     }
@@ -190,8 +193,8 @@ impl Writer {
     }
 
     /// Makes all queued writes durable and ends the thread; later writes are refused. A write that
-    /// needs several steps is answered with an error after its current step. If it is sent again,
-    /// the remaining steps follow.
+    /// needs further steps is answered with an error after its current step. If the write is sent
+    /// again, the remaining steps follow.
     pub fn close(&self) {
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
@@ -213,7 +216,7 @@ impl Drop for Writer {
 fn busy(job: WriterJob) -> WriterBusy {
     match job {
         WriterJob::Write(write, _) => WriterBusy(write),
-        // Not reached: the error returns only the write that was sent.
+        // Not reached, because the error contains the write that was sent.
         WriterJob::Between(_) | WriterJob::Wake => WriterBusy(Write::Put(Box::default())),
     }
 }

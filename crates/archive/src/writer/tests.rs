@@ -86,8 +86,8 @@ fn a_write_that_deletes_much_lets_others_by_between_its_steps() {
     let all: Vec<_> = (0..4).map(|_| receiver.recv().unwrap()).collect();
     let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
     assert_eq!(names[..2], ["one", "another"]);
-    // The two erases together deleted each record once, and each erase reports the number of its
-    // own deletes.
+    // The two erases together deleted each record once, and each erase reports only its own
+    // deletes.
     let erased = all[2..].iter().map(|(_, outcome)| match outcome {
         Outcome::Erased(count) => *count,
         other => panic!("{other:?}"),
@@ -213,7 +213,8 @@ impl CommitListener for NumberListener {
     }
 }
 
-/// A writer on a [`SharedStore`]. The test takes the turns of its thread, and sets its clock.
+/// A writer on a [`SharedStore`]. The test runs the turns of the writer's thread itself, and sets
+/// its clock.
 struct Shared {
     store: Arc<SharedStore>,
     writer: Arc<Writer>,
@@ -253,7 +254,7 @@ impl Shared {
         self.writer.deliver_news();
     }
 
-    /// Takes all due turns, `after` later.
+    /// Runs all turns that are due after the clock has advanced by `after`.
     fn work(&mut self, after: Duration) {
         *self.now.lock() += after;
         self.thread.work();
@@ -290,7 +291,7 @@ fn records_of_another_process_are_delivered_in_order_though_no_write_comes() {
     shared.has_delivered(u64::from(count));
     assert_eq!(shared.store.take_news_calls(), 3, "full pages are followed by further ones");
     assert_eq!(shared.store.take_commits(), []);
-    // Notices of records that are already delivered cost one look each turn.
+    // After notices of records that are already delivered, each turn reads the news once.
     for _ in 0..100 {
         shared.writer.deliver_news();
     }
@@ -312,7 +313,7 @@ fn a_notice_that_comes_during_a_commit_is_heeded_after_it() {
     shared.work(Duration::ZERO);
     shared.has_delivered(2);
     assert_eq!(shared.store.take_news_calls(), 1);
-    // After a commit that fails, the records are read by themselves.
+    // After a failed commit, the turn reads the news itself.
     shared.store.fails.store(true, Ordering::Relaxed);
     shared.put_elsewhere(3);
     shared.submit(4);

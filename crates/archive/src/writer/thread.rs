@@ -34,7 +34,8 @@ struct PendingWrite {
     done: WriteCallback,
     /// Number of records that the steps of the write have deleted so far.
     erased: u64,
-    /// Whether this is the unfinished write whose steps run now. The turn ends with the last step.
+    /// Whether this is the unfinished write whose steps run now. It stays first in `unfinished`
+    /// until its last step.
     has_turn: bool,
 }
 
@@ -45,7 +46,8 @@ impl WriteBatch {
     }
 }
 
-/// Unfinished writes: some steps are done. The first write runs its next step first.
+/// Unfinished writes, of which only some steps are done. The next step is a step of the first
+/// write.
 type UnfinishedWrites = VecDeque<(Write, PendingWrite)>;
 
 /// The input of the writer's thread.
@@ -89,13 +91,13 @@ impl WriterThread {
             self.turn(first);
         }
         for (_, waiting) in self.unfinished {
-            let words = "it was stopped before all was deleted; send it again";
+            let words = "the write was stopped before its last step; send it again";
             (waiting.done)(Err(Arc::new(CommitError::Unavailable(words.into()))));
         }
     }
 
-    /// Returns the next job, and waits for a job unless there is other work. Returns `None` if other
-    /// work is due, and an error if no job can follow.
+    /// Returns the next job. Waits for one unless other work is due. Returns `None` if other work
+    /// is due, and an error if no job can follow.
     fn next_job(&self) -> Result<Option<WriterJob>, ()> {
         let WriteQueue { jobs, options, .. } = &self.queue;
         if self.queue.closing.load(Ordering::Acquire) {
@@ -134,7 +136,8 @@ impl WriterThread {
             waiting.has_turn = true;
             self.batch.push(write, waiting);
         }
-        // A notice that comes from now on may be about a record that no commit of this turn reports.
+        // The flag is cleared first: a notice that comes from now on may concern a record that no
+        // commit of this turn reports.
         let mut has_news = self.queue.news.swap(false, Ordering::AcqRel);
         if self.batch.writes.is_empty() && self.counters.health().begin_probe((self.now)()) {
             has_news &= !self.commit();
@@ -181,8 +184,8 @@ impl WriterThread {
 
     /// Makes the batch or its first writes durable, notifies the listener and then answers the
     /// senders. Writes that were not begun stay in the batch. A write of which only one step was
-    /// done moves to `unfinished`. An empty batch tests whether batches are kept. Returns whether
-    /// the batch was kept.
+    /// done moves to `unfinished`. An empty batch tests whether writes would succeed. Returns
+    /// whether the commit succeeded.
     fn commit(&mut self) -> bool {
         let Self { target, batch, unfinished, counters, now, .. } = self;
         let WriteBatch { writes, waiting } = batch;
@@ -200,8 +203,8 @@ impl WriterThread {
             Ok(committed) => committed,
             Err(error) => {
                 if let CommitError::Stopped(reason) = &error {
-                    // The reason is set once: the store never starts again by itself, so the first
-                    // reason counts.
+                    // Only the first reason is kept, because the store never starts again by
+                    // itself.
                     let _ = counters.stopped.set(reason.clone());
                     counters.health().reset();
                 }
@@ -260,8 +263,8 @@ impl WriterThread {
 }
 
 impl WriteQueue {
-    /// Takes queued writes until the batch is full or a job to run between batches comes. The job is
-    /// returned, to be run after the batch.
+    /// Receives queued writes until the batch is full or a job to run between batches comes. The
+    /// job is returned, to be run after the batch.
     fn gather(&self, first: WriterJob, batch: &mut WriteBatch) -> Option<BetweenBatchesJob> {
         let began = Instant::now();
         let mut bytes = 0;
@@ -287,8 +290,8 @@ impl WriteQueue {
         None
     }
 
-    /// Returns the next job of a batch that began at `began`. Returns `None` once the batch waits
-    /// no longer.
+    /// Returns the next job of a batch that began at `began`. Returns `None` if the batch should
+    /// wait no longer.
     fn next(&self, began: Instant) -> Option<WriterJob> {
         loop {
             if let Ok(job) = self.jobs.try_recv() {
