@@ -1,5 +1,6 @@
 //! Converts a Nostr event from JSON to a record and back, as a relay does. The event is parsed in
-//! place, its id and signature are checked, and it is stored as bytes that need no parsing.
+//! place, and its id and signature are checked. The record can later be sent and searched without
+//! parsing the JSON.
 //!
 //! ```text
 //! cargo run -p hark-codec --example event
@@ -21,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     draft.sign(&keys, &mut json);
 
-    // The event consists of views over the bytes; the arena's buffers are reused for each event.
+    // The event is a view over the bytes; the arena's buffers are reused for each event.
     let mut arena = EventArena::new();
     let event = Event::parse(&json, &mut arena)?;
     println!("kind {}, {:?}, tagged {:?}", event.kind(), event.content(), event.first_value("t"));

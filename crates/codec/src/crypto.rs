@@ -1,4 +1,4 @@
-//! SHA-256 and Keccak-256 ids, and BIP-340 Schnorr signatures, by libsecp256k1.
+//! SHA-256 and Keccak-256 hashes for ids, and BIP-340 Schnorr signatures with libsecp256k1.
 
 use secp256k1::{Keypair, XOnlyPublicKey, schnorr};
 use sha2::{Digest, Sha256};
@@ -14,8 +14,8 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Keccak-256 of `bytes`, the hash function of Ethereum's networks. SHA3-256 is a different
-/// function: it pads differently.
+/// Keccak-256 of `bytes`, the hash function of Ethereum's networks. SHA3-256 pads its input
+/// differently, so it is a different function.
 pub fn keccak256(bytes: &[u8]) -> [u8; 32] {
     Keccak256::digest(bytes).into()
 }
@@ -59,8 +59,9 @@ pub struct UnverifiedSignature<'a> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct SignatureVerifier {
-    /// A direct-mapped cache: each key has one slot, and each slot holds the key that used the slot
-    /// last. An attacker can choose keys that share a slot, but then only this saving is lost.
+    /// A direct-mapped cache: each key belongs to one slot, and a slot has the last of its keys
+    /// that was used. An attacker can choose keys that share a slot, but then only the saving is
+    /// lost.
     slots: Box<[Option<(Key, XOnlyPublicKey)>]>,
 }
 
@@ -78,9 +79,9 @@ impl SignatureVerifier {
         schnorr::verify(&signature, id, &key).map_err(|_| VerifyError::Signature)
     }
 
-    /// Verifies many signatures and writes one result for each to `results`, in order. libsecp256k1
-    /// has no batch verification, so each signature is verified separately. If libsecp256k1 gets
-    /// batch verification, the call belongs in this function.
+    /// Verifies many signatures and writes one result for each to `results`, in order. Each
+    /// signature is verified separately, because libsecp256k1 has no batch verification. A batch
+    /// verification in a later version could be used here.
     pub fn verify_many(
         &mut self,
         items: &[UnverifiedSignature<'_>],

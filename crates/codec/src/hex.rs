@@ -1,7 +1,8 @@
-//! Encodes and decodes lowercase hex. Uppercase is refused: NIP-01 has one spelling for an id.
+//! Encodes and decodes lowercase hex. Uppercase is refused, because an id has only one spelling in
+//! NIP-01.
 //!
-//! The unsafe code is sound because every load and store goes to an array whose size is part of its
-//! type.
+//! The unsafe code is sound because every load and store accesses an array whose size is part of
+//! its type.
 #![allow(unsafe_code)]
 // This file uses only unaligned loads and stores.
 #![allow(clippy::cast_ptr_alignment)]

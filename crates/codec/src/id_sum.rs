@@ -3,8 +3,8 @@
 use crate::record::Id;
 
 /// The sum of ids modulo 2^256. Each id counts as a little-endian number of 32 bytes. The sum of a
-/// range is the difference of two prefix sums. So if prefix sums are stored, the sum of any range
-/// is known.
+/// range is the difference of two prefix sums. So with stored prefix sums, the sum of any range is
+/// computed without reading its ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdSum([u64; 4]);
 
@@ -113,7 +113,7 @@ mod tests {
         ids.iter().fold(IdSum::default(), |sum, id| sum.plus(id.into()))
     }
 
-    /// A carry moves from limb to limb and is dropped after the last limb.
+    /// A carry moves from word to word and is dropped after the last word.
     #[test]
     fn sums_are_of_numbers_of_32_bytes() {
         let mut one = [0; 32];

@@ -17,17 +17,16 @@
 //!  .   .  extra: label values that are not verbatim in the wire, to the end
 //! ```
 //!
-//! A label's value is a slice of `wire ++ extra`; `gap` counts from the end of the previous label's
-//! value. So for most values, gap and length take two or three bytes together, however long the
-//! values are.
+//! A label's value is a slice of `wire ++ extra`; `gap` is the distance from the end of the
+//! previous label's value. So gap and length usually take two or three bytes together.
 
 /// The identity of a message: event id, message hash or envelope hash.
 pub type Id = [u8; 32];
 /// An author's public key.
 pub type Key = [u8; 32];
 
-/// The lowest label name that is public. Labels with lower names are private: admission rules
-/// create private labels, and clients cannot query private labels.
+/// The lowest label name that is public. Labels with lower names are private: only admission rules
+/// create such labels, and clients cannot query private labels.
 pub const PRIVATE_LABELS: u8 = 0x20;
 
 /// Number of bytes before the optional fields.
@@ -279,7 +278,7 @@ impl<'a> Record<'a> {
         &self.bytes[self.wire as usize..self.extra as usize]
     }
 
-    /// The labels, in the order written. A label may occur more than once.
+    /// The labels, in the order in which they were written. A label may occur more than once.
     pub fn labels(&self) -> Labels<'a> {
         Labels {
             codes: &self.bytes[self.labels as usize..self.wire as usize],
@@ -288,8 +287,8 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Upper bound for the number of labels, without reading the labels: each label takes at least
-    /// three bytes.
+    /// Upper bound for the number of labels. It is computed without reading the labels, since each
+    /// label takes at least three bytes.
     pub fn labels_max(&self) -> usize {
         (self.wire - self.labels) as usize / 3
     }

@@ -1,7 +1,7 @@
 //! Finds the next byte of a JSON string that needs attention: a quote, a backslash or a control
 //! character. All other bytes are skipped, 16 at a time.
 //!
-//! The unsafe code is sound because every load lies within the slice: its offset is checked first.
+//! The unsafe code is sound because every load lies within the slice; the offset is checked first.
 #![allow(unsafe_code)]
 // This file uses only unaligned loads.
 #![allow(clippy::cast_ptr_alignment)]
@@ -28,8 +28,8 @@ mod sse2 {
         _mm_set1_epi8,
     };
 
-    /// Returns a mask of the 16 bytes from `at`: one bit is set for each special byte.
-    /// `at + 16 <= bytes.len()` must hold.
+    /// Returns a mask of the 16 bytes from `at`, in which the bit of each special byte is set. `at
+    /// + 16 <= bytes.len()` must hold.
     #[inline]
     fn specials(bytes: &[u8], at: usize) -> u32 {
         debug_assert!(at + 16 <= bytes.len());
@@ -65,7 +65,7 @@ mod sse2 {
         tail(bytes, at)
     }
 
-    /// Searches the last bytes, fewer than 16.
+    /// Searches the last bytes, of which there are fewer than 16.
     #[inline]
     fn tail(bytes: &[u8], at: usize) -> usize {
         let len = bytes.len();

@@ -1,6 +1,5 @@
-//! Code that reuses buffers allocates nothing. The tests cover, for an event: parsing, id,
-//! signature check, JSON, record and filter; for an envelope: its proof of work, record and
-//! request.
+//! Tests that code with reused buffers allocates nothing. For an event, they cover parsing, id,
+//! signature check, JSON, record and filter; for an envelope, proof of work, record and request.
 
 use std::alloc::System;
 use std::fmt::Write;
@@ -22,7 +21,8 @@ use hark_testkit::allocations::{Counting, of_this_thread};
 #[global_allocator]
 static ALLOCATOR: Counting<System> = Counting(System);
 
-/// Number of allocations of the second of two equal runs. The first run makes the buffers grow.
+/// Returns the number of allocations of the second of two equal runs. The first run makes the
+/// buffers grow.
 fn allocations(mut run: impl FnMut()) -> usize {
     run();
     let before = of_this_thread();
@@ -164,7 +164,7 @@ fn nothing_on_the_way_of_an_envelope_and_its_request() {
     assert_eq!(count, 0);
 }
 
-/// An answer allocates one buffer, which grows by doubling, regardless of the number of items.
+/// However many items there are, an answer allocates only one buffer, which grows by doubling.
 #[test]
 fn a_comparison_allocates_nothing_for_an_item() {
     let id = |n: u64| {

@@ -8,7 +8,7 @@ use proptest::option;
 use proptest::prelude::*;
 use prost::Message as _;
 
-// Names are those of the specification.
+// The names are from the specification.
 #[allow(clippy::struct_field_names)]
 mod oracle {
     #[derive(Clone, PartialEq, prost::Message)]
@@ -121,7 +121,8 @@ fn owned_response(response: &StoreResponse<'_>) -> oracle::Response {
 }
 
 /// Asserts that both implementations read the same values from the bytes, or that both refuse the
-/// bytes. Groups, and numbers that are longer than their field, may be refused by ours alone.
+/// bytes. Only Hark's implementation may refuse groups, and numbers that are longer than their
+/// field.
 fn alike<T: PartialEq + std::fmt::Debug>(
     ours: Result<T, ProtobufError>,
     theirs: Result<T, prost::DecodeError>,
@@ -175,7 +176,7 @@ prop_compose! {
     }
 }
 
-/// Bytes of which some are changed, removed or inserted.
+/// Returns the bytes with some of them changed or removed, and others inserted.
 fn spoiled(mut bytes: Vec<u8>, faults: &[(prop::sample::Index, u8, u8)]) -> Vec<u8> {
     for (place, what, byte) in faults {
         if bytes.is_empty() {

@@ -80,8 +80,8 @@ fn said(request: &HistoryRequest<'_>) -> Said {
     (request.lower, request.upper, bloom, topics, request.limit, cursor, request.batch)
 }
 
-/// Both implementations read the same values from the bytes, or both refuse the bytes. Hark's
-/// implementation may refuse bytes that the other one reads, but not because of their RLP.
+/// Asserts that both implementations read the same values from the bytes, or both refuse the bytes.
+/// Hark may refuse a request that the other implementation reads, but not because of its RLP.
 fn all_alike(bytes: &[u8]) {
     match (Envelope::parse(bytes), their_envelope(bytes)) {
         (Ok(ours), Ok(theirs)) => {
@@ -100,7 +100,7 @@ fn all_alike(bytes: &[u8]) {
         match (HistoryRequest::parse(bytes), their_request(bytes)) {
             (Ok(ours), Ok(theirs)) => assert_eq!(said(&ours), theirs),
             (Err(RequestError::Rlp(fault)), Ok(theirs)) => panic!("{fault} and {theirs:?}"),
-            // A form that the other implementation does not know, or a request that only ours
+            // A form that the other implementation does not know, or a request that only Hark
             // refuses.
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! Encodes an event as the archive's record, and reads it back.
+//! Encodes an event as a record of the archive, and reads events from records.
 //!
 //! The record's wire bytes are the event's JSON in the canonical spelling of `json.rs`. The first
 //! value of a single-letter tag becomes a label named by the letter. If the value occurs verbatim
@@ -12,16 +12,16 @@ use super::span::Span;
 use super::tag::Tag;
 use crate::record::{Id, Key, Record, RecordHeader, RecordWriter};
 
-/// Longest value of a label, in bytes. Longer values stay in the event, but cannot be queried.
+/// Longest value of a label, in bytes. A longer value stays in the event, but cannot be queried.
 pub const LABEL_LEN_MAX: usize = 65_535;
 
-/// Encodes events. The reused buffers are for tags and content that were not received in canonical
-/// spelling.
+/// Encodes events. Tags and content that were not received in canonical spelling are written to
+/// reused buffers.
 #[derive(Debug, Default)]
 pub struct EventEncoder {
     tags: Vec<u8>,
     content: Vec<u8>,
-    /// For each label, the offset of its value in `tags`; `None` if the value is escaped there.
+    /// For each label, the offset of its value in `tags`; `None` if the value has escapes there.
     offsets: Vec<Option<usize>>,
 }
 
@@ -60,8 +60,8 @@ struct RecordParts<'a> {
 }
 
 impl RecordParts<'_> {
-    /// Appends the record to `out`. `offset_of` receives the number and the tag of a label, and
-    /// returns the offset of the label's value in the wire, or `None` if the value is escaped
+    /// Appends the record to `out`. `offset_of` receives the number and the tag of a label. It
+    /// returns the offset of the label's value in the wire, or `None` if the value has escapes
     /// there.
     #[inline]
     fn write(
@@ -87,14 +87,14 @@ impl RecordParts<'_> {
                 None => all_in_wire = false,
             }
         }
-        // Values that are escaped in the wire are stored unescaped after the wire, before the
-        // private values.
+        // Values with escapes in the wire are stored unescaped after the wire, before the private
+        // values.
         let escaped = || {
             let all = labels(event).enumerate();
             all.filter(|(n, (_, tag))| offset_of(*n, tag).is_none()).map(|(_, label)| label)
         };
         let mut at = wire_len;
-        // Usually no value is escaped, and then the labels are not read a second time.
+        // Usually no value has escapes. Then the labels are not read a second time.
         if !all_in_wire {
             for (letter, tag) in escaped() {
                 writer.label(letter, at, tag.value_span().len());
@@ -154,8 +154,7 @@ fn labels<'a>(event: &Event<'a>) -> impl Iterator<Item = (u8, Tag<'a>)> + Clone 
     event.tags().filter_map(|tag| Some((label(&tag)?, tag)))
 }
 
-/// A record that holds an event. Fields that are needed often are read directly from the record's
-/// bytes.
+/// A record that holds an event. Often used fields are read directly from the record's bytes.
 ///
 /// ```
 /// use hark_codec::crypto::KeyPair;

@@ -1,9 +1,9 @@
 //! The event id (NIP-01): SHA-256 of `[0,pubkey,created_at,kind,tags,content]` in canonical
 //! spelling.
 //!
-//! NIP-01 has seven escapes and demands "all other characters verbatim". But JSON does not allow an
-//! unescaped control character in a string. Clients hash the output of `JSON.stringify`, which
-//! writes such a character as `\u00xx`, in lowercase. The canonical spelling of `json.rs` does the
+//! NIP-01 has seven escapes and demands "all other characters verbatim". But JSON allows no
+//! unescaped control characters in strings. Clients hash the output of `JSON.stringify`, which
+//! writes such characters as `\u00xx`, in lowercase. The canonical spelling of `json.rs` does the
 //! same, so tags and content that were received in this spelling are hashed in place.
 
 use sha2::{Digest, Sha256};
@@ -20,7 +20,7 @@ impl ByteSink for Sha256 {
     }
 }
 
-/// A buffer for everything before the tags, so that these bytes are hashed in one call.
+/// A buffer for the bytes before the tags, so that they are hashed in one call.
 struct HashPrefix {
     bytes: [u8; 104],
     len: usize,

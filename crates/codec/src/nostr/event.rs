@@ -1,6 +1,6 @@
-//! An event as a view over the bytes from which it was read. One pass parses JSON and decodes the
-//! hex. A string without escapes stays in those bytes; a string with escapes is unescaped into a
-//! reused arena.
+//! An event as a view over the bytes from which it was read. One pass parses the JSON and decodes
+//! the hex. A string without escapes is a slice of these bytes; a string with escapes is unescaped
+//! into a reused arena.
 
 use super::json_error::{JsonError, NumberError};
 use super::read::JsonReader;
@@ -10,12 +10,13 @@ use crate::crypto::Signature;
 use crate::hex;
 use crate::record::{Id, Key};
 
-/// Largest `created_at`: the largest safe integer of JavaScript. For a larger number, clients in
-/// JavaScript would compute another id. This maximum also fits a signed 64-bit column.
+/// Largest `created_at`: the largest integer that JavaScript represents exactly. For a larger
+/// number, clients in JavaScript would compute another id. The maximum also fits a signed 64-bit
+/// column.
 pub const CREATED_AT_MAX: u64 = (1 << 53) - 1;
 
-/// Kinds with which people request the removal of their own data: deletions (NIP-09) and requests
-/// to vanish (NIP-62).
+/// Kinds of the events with which authors request the removal of their own data: deletions (NIP-09)
+/// and requests to vanish (NIP-62).
 pub const REQUESTS: [u16; 2] = [5, 62];
 
 /// Why bytes are not a valid event.
@@ -57,9 +58,9 @@ pub enum EventError {
     #[error("tags is not an array of arrays")]
     Tags,
     /// A tag without a name.
-    #[error("tag {0} is empty, it must have a name at least")]
+    #[error("tag {0} is empty; it must have at least a name")]
     EmptyTag(u32),
-    /// A tag with something other than strings.
+    /// A tag has a value that is not a string.
     #[error("tag {0} holds something other than strings")]
     TagValue(u32),
     /// `content` is not a string.
@@ -77,8 +78,8 @@ pub struct EventArena {
     created_at: u64,
     kind: u16,
     content: Span,
-    /// The JSON of the tags and that of the content, each `None` if not received in the canonical
-    /// spelling of `json.rs`.
+    /// The JSON of the tags and that of the content, `None` for a part that was not received in the
+    /// canonical spelling of `json.rs`.
     raw_tags: Option<Span>,
     raw_content: Option<Span>,
     /// The unescaped text of all strings that have escapes in the JSON.
@@ -116,8 +117,8 @@ const ALL: [(u8, &str); 7] = [
 ];
 
 /// Skips the next key and returns its field, if the key has no escapes and the colon follows
-/// directly. The key's first letter selects the fields to compare, so the key's end need not be
-/// searched.
+/// directly. The first letter of the key selects the fields to compare, so this is faster than
+/// searching the end of the key.
 #[inline]
 fn usual_field(reader: &mut JsonReader<'_>) -> Option<(u8, &'static str)> {
     let (found, field) = match reader.second() {
@@ -373,8 +374,8 @@ impl<'a> Event<'a> {
     }
 
     /// Time from which the event is no longer served (NIP-40). `None` unless the value of the first
-    /// `expiration` tag consists of digits. The [`REQUESTS`] do not expire, because the events that
-    /// they have removed could then come back.
+    /// `expiration` tag consists of digits. The [`REQUESTS`] do not expire: after their expiry, the
+    /// removed events could be stored again.
     pub fn expiration(&self) -> Option<u64> {
         if REQUESTS.contains(&self.kind()) {
             return None;

@@ -1,10 +1,10 @@
 //! Filters: which events a client wants (NIP-01, NIP-50, NIP-91), parsed into flat, reused buffers.
 //!
 //! An empty list matches nothing, except an empty list of `&t`, which has no effect. An absent list
-//! matches everything. Lists are sorted and deduplicated: equivalent filters look equal.
+//! matches everything. Lists are sorted and deduplicated, so equivalent filters compare as equal.
 //!
 //! An event must have at least one value of `#t`, and all values of `&t` (NIP-91). Values of `&t`
-//! are removed from `#t`, because clients put them into both lists for relays that know only `#t`.
+//! are removed from `#t`, since clients repeat them there for relays that know only `#t`.
 
 use super::event::Event;
 use super::filter_error::{Element, FilterError};
@@ -82,7 +82,7 @@ impl Filter {
         Ok(reader.end()?)
     }
 
-    /// Reads the object at the cursor. Its lists may have `values_max` values in all, repeats too.
+    /// Reads the object at the cursor. Its lists may have `values_max` values, repeats included.
     pub(crate) fn read(
         &mut self,
         reader: &mut JsonReader<'_>,
@@ -106,7 +106,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Removes the values of `&t` from `#t`. If no value is left, the condition `#t` is removed.
+    /// Removes the values of `&t` from `#t`. If `#t` then has no values, its condition is removed.
     fn remove_and_values(&mut self) {
         let mut at = 0;
         while let Some([one, all]) = self.groups.get(at..at + 2) {
@@ -221,7 +221,7 @@ impl Filter {
         self.values_of(false)
     }
 
-    /// The tags of which an event must have all values, by ascending letter (`&t` is `b't'`).
+    /// The tags for which an event must have all values, by ascending letter (`&t` is `b't'`).
     pub fn and_tags(&self) -> impl Iterator<Item = (u8, TagValues<'_>)> + Clone {
         self.values_of(true)
     }
@@ -255,7 +255,7 @@ impl Filter {
         self.limit
     }
 
-    /// Words to search for (NIP-50).
+    /// The search text (NIP-50).
     pub fn search(&self) -> Option<&str> {
         self.search.map(|span| span.get("", &self.text))
     }
@@ -305,7 +305,7 @@ impl Filter {
             && (!self.has_ids || self.ids.binary_search(id).is_ok())
     }
 
-    /// Appends the filter as JSON: elements in fixed order, values ascending, no white space.
+    /// Appends the filter as JSON: elements in a fixed order, values ascending, no white space.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         let mut comma: &[u8] = b"{";
         let mut open = |out: &mut Vec<u8>, name: &str| {
@@ -364,7 +364,7 @@ impl<'a> TagValues<'a> {
         self.spans.len()
     }
 
-    /// Whether there are no values, so that no event matches.
+    /// Whether there are no values. Then no event matches.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }

@@ -13,9 +13,9 @@ pub enum Element {
     Authors,
     /// `kinds`.
     Kinds,
-    /// A tag of which an event must have one value, by its letter: `#t`.
+    /// A tag for which an event must have one of the values, by its letter: `#t`.
     Tag(u8),
-    /// A tag of which an event must have all values, by its letter: `&t`.
+    /// A tag for which an event must have all values, by its letter: `&t`.
     AndTag(u8),
     /// `since`.
     Since,
@@ -80,10 +80,11 @@ pub enum FilterError {
     /// An element occurs twice.
     #[error("filter has more than one {0}")]
     Duplicate(Element),
-    /// More values than the reader accepts.
+    /// The filter has more values than the reader accepts.
     #[error("a filter has more than {0} values, including repeated values; split it")]
     TooManyValues(usize),
-    /// An element that the relay does not know: ignoring it would answer a different query.
+    /// An element that the relay does not know. The filter is refused, because without the element
+    /// it would mean something else.
     #[error("filter element {0:?}")]
     Unsupported(Box<str>),
 }

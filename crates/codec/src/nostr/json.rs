@@ -1,6 +1,6 @@
-//! Writes JSON: strings, numbers and whole events. There is one canonical spelling: no white space,
-//! the seven short escapes of NIP-01, `\u00xx` in lowercase for other control characters, and all
-//! other characters verbatim.
+//! Writes JSON: strings, numbers and whole events. All are written in one canonical spelling: no
+//! white space, the seven short escapes of NIP-01, `\u00xx` in lowercase for other control
+//! characters, and all other characters verbatim.
 
 use super::event::Event;
 use crate::{hex, scan};
@@ -57,7 +57,7 @@ pub fn write_event(out: &mut Vec<u8>, event: &Event<'_>) {
 /// The JSON between tags and content.
 pub(crate) const CONTENT_KEY: &[u8] = b",\"content\":";
 
-/// The JSON before the tags. Its length is known in advance.
+/// The JSON before the tags, in a buffer of fixed size.
 pub(crate) struct JsonPrefix<'a> {
     event: &'a Event<'a>,
     created_at: Decimal,

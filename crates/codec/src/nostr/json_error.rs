@@ -27,7 +27,7 @@ pub enum JsonError {
     /// A backslash that does not start a known escape.
     #[error("not valid JSON: unknown escape at byte {0}")]
     Escape(u32),
-    /// Half of a surrogate pair.
+    /// One half of a surrogate pair without the other half.
     #[error("not valid Unicode: half of a surrogate pair at byte {0}")]
     Surrogate(u32),
     /// Nested too deeply.

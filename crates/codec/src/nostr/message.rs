@@ -22,7 +22,7 @@ pub const SUB_LEN_MAX: usize = 64;
 /// let Ok(ClientMessage::Req { sub, filters }) = message else { panic!("this is a REQ") };
 /// assert_eq!((sub, filters[0].kinds()), ("home", Some(&[1][..])));
 ///
-/// // A refused message names the subject of the answer.
+/// // The error names the event or the subscription that the answer must name.
 /// let refused = ClientMessage::parse(br#"["REQ","home"]"#, &mut buffers).unwrap_err();
 /// assert_eq!(refused.about, RefusalSubject::Sub("home"));
 /// ```
@@ -74,10 +74,11 @@ pub enum ClientMessage<'a> {
     },
 }
 
-/// The subject of a refused message. It determines the type of the answer.
+/// The event, subscription or comparison of a refused message. It determines the type of the
+/// answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalSubject<'a> {
-    /// The subject is unknown: the answer is a NOTICE.
+    /// Unknown: the answer is a NOTICE.
     Nothing,
     /// The event with this id, from an EVENT or AUTH: the answer is an OK.
     Event(Id),
@@ -91,14 +92,14 @@ pub enum RefusalSubject<'a> {
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct MessageError<'a> {
-    /// The subject that the answer must name.
+    /// The event, subscription or comparison that the answer must name.
     pub about: RefusalSubject<'a>,
     /// The reason for the refusal.
     pub reason: MessageErrorKind,
 }
 
-/// Why a message cannot be parsed. The text is for people. It does not begin with a prefix of
-/// NIP-01, such as `invalid:`.
+/// Why a message cannot be parsed. The text is for people and has none of the prefixes of NIP-01,
+/// such as `invalid:`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageErrorKind {
     /// The message is not valid JSON.
@@ -141,15 +142,14 @@ pub enum MessageErrorKind {
 #[derive(Debug)]
 pub struct MessageBuffers {
     arena: EventArena,
-    /// The first `used` filters belong to the current message; all other filters are kept for
-    /// reuse.
+    /// The first `used` filters belong to the current message; the others are kept for reuse.
     filters: Vec<Filter>,
     used: usize,
     filters_max: usize,
     values_max: usize,
 }
 
-/// The parts of a message, as spans. The buffers are needed to get their text.
+/// The parts of a message, as spans that refer to the text and the buffers.
 enum MessageSpans {
     Event,
     Auth,
@@ -161,7 +161,7 @@ enum MessageSpans {
     NegClose(Span),
 }
 
-/// The subject of a refused message, as a span. The buffers are needed to get its text.
+/// A [`RefusalSubject`], as a span that refers to the text and the buffers.
 enum UnresolvedSubject {
     Nothing,
     Event(Id),
@@ -296,7 +296,7 @@ impl MessageBuffers {
         })
     }
 
-    /// Reads a subscription id, calls `rest`, and checks for the end of the message. A refusal
+    /// Reads a subscription id, calls `rest`, and checks that the message ends there. An error
     /// names the id.
     fn read_question(
         &mut self,

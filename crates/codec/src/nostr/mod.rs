@@ -1,6 +1,6 @@
 //! Nostr: events, filters and the messages between client and relay.
 //!
-//! `docs/protocols.md` describes how each of these is read, and why.
+//! `docs/protocols.md` describes how Hark reads each of these, and why.
 
 pub mod binary;
 pub mod canonical;

@@ -1,8 +1,8 @@
-//! Keys as people exchange them: `npub1…` and `nsec1…`, the Bech32 forms of NIP-19.
+//! Keys in the text forms that people exchange: `npub1…` and `nsec1…`, the Bech32 forms of NIP-19.
 
 use crate::record::Key;
 
-/// The characters of Bech32's data part, by value (BIP-173).
+/// The characters of Bech32's data part; the index of a character is its value (BIP-173).
 const CHARACTERS: &[u8; 32] = b"qpzry9x8gf2tvdw0s3jn54khce6mua7l";
 /// The prefixes of public keys (`PUBLIC`) and secret keys (`SECRET`), before the separator `1`.
 const PUBLIC: &[u8; 4] = b"npub";
@@ -27,7 +27,7 @@ pub fn decode(text: &str) -> Option<Key> {
     decode_as(text, *PUBLIC)
 }
 
-/// Returns the secret key of an `nsec1…` text, or `None` in the same cases as [`decode`].
+/// Returns the secret key of an `nsec1…` text. Returns `None` in the same cases as [`decode`].
 pub fn decode_secret(text: &str) -> Option<[u8; 32]> {
     decode_as(text, *SECRET)
 }
@@ -61,12 +61,12 @@ fn decode_as(text: &str, wanted: [u8; 4]) -> Option<[u8; 32]> {
             *next.next()? = (bits >> count & 0xff) as u8;
         }
     }
-    // 52 characters have four bits more than 32 bytes. These four bits must be zero.
+    // 52 characters encode 260 bits, four more than the key has. These four bits must be zero.
     (bits & ((1 << count) - 1) == 0).then_some(key)
 }
 
-/// Returns Bech32's polymod (BIP-173) of prefix, data and checksum. For a valid text, the result is
-/// 1.
+/// Computes the checksum function of Bech32 (`polymod` in BIP-173) over prefix, data and checksum.
+/// The result is 1 for a valid text.
 fn checksum(prefix: [u8; 4], values: &[u8]) -> u32 {
     const GENERATOR: [u32; 5] = [0x3b6a_57b2, 0x2650_8e6d, 0x1ea1_19fa, 0x3d42_33dd, 0x2a14_62b3];
     let high = prefix.iter().map(|byte| byte >> 5);

@@ -1,5 +1,5 @@
-//! A profile (kind 0). The event's content is a JSON object, of which only members with string
-//! values are read.
+//! A profile (kind 0). The event's content is a JSON object. Only its members with string values
+//! are read.
 
 use super::read::JsonReader;
 

@@ -17,9 +17,9 @@ pub(crate) struct JsonReader<'a> {
     text: &'a str,
     bytes: &'a [u8],
     pub(crate) at: usize,
-    /// Becomes false if the text is not in the canonical spelling of `json.rs`, because of white
-    /// space or an escape in another spelling. A caller that reads this flag must first set it to
-    /// true.
+    /// Becomes false once the reader finds text that is not in the canonical spelling of `json.rs`:
+    /// white space, or an escape in another spelling. A caller that uses this flag must first set
+    /// it to true.
     pub(crate) canonical: bool,
 }
 
@@ -100,7 +100,7 @@ impl<'a> JsonReader<'a> {
     /// is left, skips the closing bracket and returns false.
     #[inline]
     pub(crate) fn next_item(&mut self, first: &mut bool, close: u8) -> Result<bool, JsonError> {
-        // The usual case comes first: the next item of a list without white space.
+        // The most frequent case is checked first: the next item of a list without white space.
         if !*first && self.eat(b',') {
             self.skip_space();
             return Ok(true);
@@ -137,10 +137,10 @@ impl<'a> JsonReader<'a> {
         Ok(key)
     }
 
-    /// Reads consecutive arrays of strings, without escapes in the strings and without white space
-    /// around the strings. Stops before any other text, valid or not. Appends the strings to
-    /// `values`, and the end of each array's strings to `ends`. The cursor is in a local variable,
-    /// which makes the function 1.6 times as fast.
+    /// Reads consecutive arrays of strings without escapes and without white space in between.
+    /// Stops before any other text, valid or not. Appends the strings to `values`, and the end of
+    /// each array's strings to `ends`. The cursor is in a local variable, which makes the function
+    /// 1.6 times as fast.
     pub(crate) fn plain_arrays(&mut self, values: &mut Vec<Span>, ends: &mut Vec<u32>) {
         let bytes = self.bytes;
         let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
@@ -168,7 +168,7 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Checks that nothing but white space follows.
+    /// Checks that only white space follows.
     pub(crate) fn end(&mut self) -> Result<(), JsonError> {
         self.skip_space();
         if self.at == self.bytes.len() { Ok(()) } else { Err(JsonError::Trailing(self.at as u32)) }
@@ -187,7 +187,7 @@ impl<'a> JsonReader<'a> {
         self.escaped_string(scratch, to)
     }
 
-    /// Reads the rest of a string whose first special byte is at `to`.
+    /// Reads the remainder of a string whose first special byte is at `to`.
     fn escaped_string(&mut self, scratch: &mut String, mut to: usize) -> Result<Span, JsonError> {
         let start = scratch.len();
         let mut at = self.at;
@@ -233,7 +233,7 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Reads what follows `\u`, including the second half of a surrogate pair.
+    /// Reads the hex digits after `\u`, and the second half of a surrogate pair.
     fn unicode_escape(&mut self, at: u32) -> Result<char, JsonError> {
         let unit = self.four_digits().ok_or(JsonError::Escape(at))?;
         let short = matches!(unit, 8 | 9 | 10 | 12 | 13);

@@ -9,7 +9,7 @@ pub struct Tags<'a> {
     scratch: &'a str,
     values: &'a [Span],
     ends: &'a [u32],
-    /// Number of values in the tags that were already returned.
+    /// Number of values in the tags that the iterator has already returned.
     given: u32,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// The string at index `at`. Index 0 has the name.
+    /// The string at index `at`. Index 0 is the name.
     #[inline]
     pub fn get(&self, at: usize) -> Option<&'a str> {
         self.values.get(at).map(|span| span.get(self.text, self.scratch))

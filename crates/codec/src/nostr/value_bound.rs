@@ -2,7 +2,7 @@
 
 use super::filter_error::FilterError;
 
-/// The number of values that may still be read, of `max`.
+/// The number of values that may still be read, out of `max`.
 pub(super) struct ValueBound {
     left: usize,
     max: usize,

@@ -1,4 +1,4 @@
-//! Events that have been checked: only the check can make a value of this type.
+//! Events whose id and signature have been checked. Only the check can make a [`VerifiedEvent`].
 
 use std::ops::Deref;
 

@@ -26,7 +26,7 @@ pub mod topic {
 /// let mut bytes = Vec::new();
 /// message.write(&mut bytes);
 /// assert_eq!(Message::parse(&bytes)?, message);
-/// // The same message on another topic has another identity.
+/// // The same message on another pubsub topic has another hash.
 /// assert_ne!(message.hash("/waku/2/rs/1/3"), message.hash("/waku/2/rs/1/4"));
 /// # Ok::<(), ProtobufError>(())
 /// ```
@@ -42,7 +42,7 @@ pub struct Message<'a> {
     pub timestamp: Option<i64>,
     /// Data that the application adds, up to [`META_MAX`] bytes. Field 11.
     pub meta: Option<&'a [u8]>,
-    /// Proof that the sender keeps to a rate limit. Field 21.
+    /// Proof that the sender observes a rate limit. Field 21.
     pub proof: Option<&'a [u8]>,
     /// Whether the message must not be stored. Field 31.
     pub ephemeral: Option<bool>,
@@ -94,7 +94,8 @@ impl<'a> Message<'a> {
         topic - start
     }
 
-    /// The identity of the message on a pubsub topic (RFC 14, "Deterministic message hashing").
+    /// The hash that identifies the message on a pubsub topic (RFC 14, "Deterministic message
+    /// hashing").
     pub fn hash(&self, pubsub_topic: &str) -> Id {
         let mut hash = Sha256::new();
         hash.update(pubsub_topic);
@@ -113,8 +114,8 @@ pub struct MessageEncoder {
 }
 
 impl MessageEncoder {
-    /// Appends the record of `message`, whose hash is `hash`. Unknown fields are left out, and so
-    /// are fields that matter only while a message is relayed (`proof`, `ephemeral`). A time before
+    /// Appends the record of `message`, whose hash is `hash`. The record omits unknown fields, and
+    /// fields that matter only while a message is relayed (`proof`, `ephemeral`). A time before
     /// 1970 would become 0, so callers must refuse such messages.
     pub fn encode(
         &mut self,
@@ -157,10 +158,10 @@ impl<'a> MessageRecord<'a> {
         self.0.wire()
     }
 
-    /// Whether the message has a payload. Old archives can contain messages without a payload,
-    /// because earlier versions accepted such messages. Other nodes cannot read such messages.
+    /// Whether the message has a payload. Earlier versions of Hark accepted messages without a
+    /// payload, so old archives may contain some. Other nodes cannot read such messages.
     pub fn has_payload(&self) -> bool {
-        // Fields are in the order of their numbers, so the payload comes first.
+        // Fields are stored in the order of their numbers, so the payload comes first.
         let first = ProtobufFields::new(self.message()).next().and_then(Result::ok);
         first.is_some_and(|field| {
             field.number == 1 && field.bytes().is_ok_and(|payload| !payload.is_empty())

@@ -13,7 +13,7 @@ pub enum ProtobufError {
     /// A varint has more bits than its field.
     #[error("the message has a number that is too long")]
     Varint,
-    /// A field number is 0 or above 2^29 - 1.
+    /// The number of a field is 0 or above 2^29 - 1.
     #[error("the message has a field without a number")]
     Field,
     /// An unknown wire type, or a group.

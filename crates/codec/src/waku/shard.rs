@@ -15,13 +15,13 @@ pub struct Shard {
     pub index: u16,
 }
 
-/// The text is not the pubsub topic of a shard, or not a content topic that belongs to a shard.
+/// The error for a text that is not the pubsub topic of a shard, or not a content topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
-    /// See [`Shard`].
+    /// Not the pubsub topic of a [`Shard`].
     #[error("a pubsub topic is /waku/2/rs/<cluster>/<shard>")]
     Pubsub,
-    /// See [`Shard::of`].
+    /// Not a content topic that [`Shard::of`] accepts.
     #[error("a content topic is /<application>/<version>/<name>/<encoding>")]
     Content,
 }
@@ -38,8 +38,8 @@ impl FromStr for Shard {
     fn from_str(text: &str) -> Result<Self, TopicError> {
         let numbers = text.strip_prefix("/waku/2/rs/").and_then(|rest| rest.split_once('/'));
         let (cluster, index) = numbers.ok_or(TopicError::Pubsub)?;
-        // Only the spelling of `Display` is accepted, because another spelling would be another
-        // topic.
+        // Only the spelling that `Display` writes is accepted, because another spelling would be
+        // another topic.
         let is_plain = |text: &str| {
             text.bytes().all(|byte| byte.is_ascii_digit())
                 && (text == "0" || !text.starts_with('0'))
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// The tests of nwaku and js-waku use the same examples.
+    /// These examples are also in the tests of nwaku and js-waku.
     #[test]
     fn content_topics_belong_to_the_shards_of_other_nodes() {
         for (topic, index) in [

@@ -18,7 +18,7 @@ pub const WINDOW_NS: u64 = 300_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardKey(PublicKey);
 
-/// The text is not a [`ShardKey`] or not a [`ProtectedShard`].
+/// The error for a text that is not a [`ShardKey`] or not a [`ProtectedShard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a public key has 66 or 130 hex digits")]
 pub struct NotAKey;
@@ -95,7 +95,7 @@ fn signed(message: &Message<'_>, pubsub_topic: &str) -> secp256k1::Message {
 mod tests {
     use super::*;
 
-    /// The key that nwaku's tests sign with.
+    /// The key with which nwaku's tests sign.
     const SECRET: &str = "5526a8990317c9b7b58d07843d270f9cd1d9aaee129294c1c478abf7261dd9e6";
     const PUBLIC: &str = "029c5fac802da41e07e6cdf51c3b9a6351ad5e65921527f2df5b7d59fd9b56ab02";
     const TOPIC: &str = "/waku/2/rs/0/7";

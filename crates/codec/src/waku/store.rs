@@ -11,7 +11,7 @@ pub const PAGE_DEFAULT: usize = 20;
 /// Maximum number of messages in a response.
 pub const PAGE_MAX: usize = 100;
 
-/// A StoreQueryRequest, as a view over the bytes it was read from.
+/// A StoreQueryRequest, as a view over the bytes from which it was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreRequest<'a> {
     /// Id that the response repeats. Field 1.
@@ -58,14 +58,14 @@ impl<'a> StoreRequest<'a> {
         Ok(request)
     }
 
-    /// Content topics. A message must have one of them; without topics, any message is wanted.
+    /// Content topics. A message must have one of them; without topics, every message matches.
     /// Field 11.
     pub fn content_topics(&self) -> impl Iterator<Item = &'a str> + Clone + use<'a> {
         let fields = ProtobufFields::new(self.bytes).flatten().filter(|field| field.number == 11);
         fields.filter_map(|field| field.string().ok())
     }
 
-    /// Hashes of the wanted messages; without hashes, any message is wanted. Field 20.
+    /// Hashes of the wanted messages; without hashes, every message matches. Field 20.
     pub fn message_hashes(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         let fields = ProtobufFields::new(self.bytes).flatten().filter(|field| field.number == 20);
         fields.filter_map(|field| field.bytes().ok())
@@ -98,8 +98,7 @@ impl<'a> StoreRequest<'a> {
         if let Some(cursor) = self.cursor {
             put_bytes(out, 51, cursor);
         }
-        // The field is always written, because implementations disagree about what its absence
-        // means.
+        // The field is always written, because implementations disagree about the default value.
         put_number(out, 52, u64::from(self.forward));
         if let Some(limit) = self.limit {
             put_number(out, 53, limit);
@@ -135,8 +134,8 @@ impl Status {
     }
 }
 
-/// Appends a message to a response. `message` holds the message's bytes and its pubsub topic. With
-/// `None`, only the hash is appended.
+/// Appends a message to a response. `message` has the message's bytes and its pubsub topic. If it
+/// is `None`, only the hash is appended.
 pub fn put_message(out: &mut Vec<u8>, hash: &Id, message: Option<(&[u8], &[u8])>) {
     let data = message
         .map_or(0, |(message, topic)| bytes_len(2, message.len()) + bytes_len(3, topic.len()));
@@ -165,7 +164,7 @@ pub fn put_answer(
     }
 }
 
-/// A StoreQueryResponse, as a view over the bytes it was read from.
+/// A StoreQueryResponse, as a view over the bytes from which it was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreResponse<'a> {
     /// Id of the request. Field 1.

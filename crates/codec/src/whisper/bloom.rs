@@ -12,8 +12,8 @@ pub const BYTES: usize = 64;
 pub struct Bloom(pub [u8; BYTES]);
 
 /// The positions of a topic's bits in a filter. Each is below 512, and the same position may occur
-/// twice. For matching many topics, positions are better than filters: they take a tenth of the
-/// memory, and matching takes no longer.
+/// twice. To match many topics, positions are better than filters: they use a tenth of the memory,
+/// and matching is equally fast.
 pub type Bits = [u16; 3];
 
 impl Default for Bloom {
@@ -27,13 +27,13 @@ impl Bloom {
     /// The filter that covers all topics.
     pub const FULL: Self = Self([0xff; BYTES]);
 
-    /// Reads a filter. If the filter is missing, the result covers all topics. Returns `None` if
-    /// the length is neither 0 nor 64 bytes.
+    /// Reads a filter. An empty `bytes` stands for the filter that covers all topics. Returns
+    /// `None` if the length is neither 0 nor 64 bytes.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         if bytes.is_empty() { Some(Self::FULL) } else { bytes.try_into().ok().map(Self) }
     }
 
-    /// The bits of a topic, in the form that all programs compute. See [`bits`].
+    /// The bits of a topic, computed as in all programs. See [`bits`].
     pub fn of_topic(topic: Topic) -> Self {
         Self::of_bits(bits(topic))
     }
@@ -54,7 +54,7 @@ impl Bloom {
 
     /// Whether all bits of `other` are in this filter.
     pub fn covers(&self, other: &Self) -> bool {
-        // The loop has no early return, so that it compiles to a few vector instructions.
+        // The loop does not return early, so it compiles to a few vector instructions.
         let pairs = self.0.iter().zip(&other.0);
         pairs.fold(0, |missing, (own, wanted)| missing | (wanted & !own)) == 0
     }
@@ -79,12 +79,12 @@ impl Bloom {
     }
 }
 
-/// The positions of a topic's bits, in the form that all programs compute.
+/// The positions of a topic's bits, computed as in all programs.
 ///
-/// EIP-627 sets three bits. Programs instead assign the byte of each bit in turn. So if several
-/// bits are in the same byte, only the last of these bits remains. This affects 4 % of topics. The
-/// remaining bits are a subset of the bits of EIP-627. So a filter of either form covers its own
-/// topics if only the remaining bits are tested.
+/// EIP-627 sets three bits. But for each of these bits, programs overwrite the whole byte. So if
+/// several bits are in the same byte, only the last of them remains. This affects 4 % of topics.
+/// The remaining bits are a subset of the bits of EIP-627. So a test of the remaining bits finds
+/// the topic in filters of both forms.
 pub fn bits(topic: Topic) -> Bits {
     let [mut a, mut b, c] = indices(topic);
     if b / 8 == c / 8 {
@@ -98,8 +98,8 @@ pub fn bits(topic: Topic) -> Bits {
     [a, b, c]
 }
 
-/// The positions of a topic's bits according to EIP-627. Each of the first three bytes gives the
-/// low eight bits of a position, and a bit of the fourth byte gives the ninth bit.
+/// The positions of a topic's bits according to EIP-627. Each of the topic's first three bytes has
+/// the low eight bits of a position, and a bit of the fourth byte is the ninth bit.
 fn indices(topic: Topic) -> Bits {
     std::array::from_fn(|at| u16::from(topic[at]) | u16::from(topic[3] >> at & 1) << 8)
 }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn both_forms_of_a_topic_cover_it_and_the_ways_to_match_agree() {
         let mut other = Bloom::default();
-        // Neighbouring positions, so that bits share bytes in all possible ways.
+        // Positions near each other, so that bits share bytes in all possible ways.
         let near = [0, 1, 7, 8, 15, 16, 255];
         for number in 0..near.len().pow(3) {
             let [a, b, c] = [1, 7, 49].map(|base| near[number / base % 7]);

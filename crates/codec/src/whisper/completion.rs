@@ -7,8 +7,8 @@ use crate::record::Id;
 /// Prefix of the answer to a request that failed.
 const ERROR: &[u8] = b"ERROR=";
 
-/// The end of an answer. It is one RLP string. 8/WAKU-MAIL describes a list instead, but no client
-/// reads such a list.
+/// The end of an answer. It is one RLP string. 8/WAKU-MAIL describes a list instead, but clients do
+/// not read this form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion<'a> {
     /// All envelopes of the page have been sent.
@@ -33,7 +33,7 @@ pub enum Completion<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompletionError {
     /// The bytes are not an RLP string.
-    #[error("this is no end of an answer: {0}")]
+    #[error("this is not the end of an answer: {0}")]
     Rlp(#[from] RlpError),
     /// The string has neither the length of two hashes nor the length of two hashes and a cursor.
     #[error("the end of an answer has {0} bytes")]
@@ -47,7 +47,7 @@ impl<'a> Completion<'a> {
     /// Reads a packet.
     pub fn parse(packet: &'a [u8]) -> Result<Self, CompletionError> {
         let bytes = RlpItems::of_string(packet)?;
-        // A request's hash begins with these six bytes with probability 2^-48.
+        // A request's hash begins with these six bytes only with a probability of 2^-48.
         let failed = bytes.strip_prefix(ERROR).and_then(|rest| rest.split_first_chunk());
         if let Some((request, text)) = failed {
             let text = str::from_utf8(text).map_err(|_| CompletionError::Text)?;

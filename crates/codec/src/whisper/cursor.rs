@@ -2,9 +2,9 @@
 
 use crate::record::{Id, Record};
 
-/// The position of a page's last envelope, in the order in which a mail server sorts envelopes.
-/// Clients send a cursor back unchanged. According to 8/WAKU-MAIL, "What exactly is in the `Cursor`
-/// is up to the implementation", but the clients of status-go accept only cursors of this length.
+/// The position of a page's last envelope, in the order of the mail server's envelopes. Clients
+/// send a cursor back unchanged. According to 8/WAKU-MAIL, "What exactly is in the `Cursor` is up
+/// to the implementation", but the clients of status-go accept only cursors of this length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryCursor {
     /// Time at which the envelope was sent, in s since 1970.

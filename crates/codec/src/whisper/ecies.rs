@@ -8,9 +8,9 @@
 //! -32  the authentication code of everything from 65 on: HMAC-SHA-256
 //! ```
 //!
-//! The two keys are the halves of a SHA-256 hash. Its input is the number 1 in four bytes, followed
-//! by the shared secret. This is the concatenation KDF of NIST SP 800-56A. The second half is
-//! hashed once more. See the RLPx specification, and crypto/ecies of go-ethereum.
+//! The two keys are the halves of a SHA-256 hash over the number 1 in four bytes and the shared
+//! secret. This is the concatenation KDF of NIST SP 800-56A. The second half is hashed once more.
+//! See the RLPx specification, and crypto/ecies of go-ethereum.
 
 use aes::Aes128;
 use ctr::Ctr128BE;
@@ -59,9 +59,9 @@ impl MessageSecrets {
     }
 }
 
-/// Encrypts `plain` for a key and appends the message. Both sides must know `mac_data`, which is
-/// authenticated but not a part of the message. In RLPx (EIP-8) it is the length of the message; in
-/// Whisper it is empty. `random` fills a buffer with random bytes.
+/// Encrypts `plain` for a key and appends the message. `mac_data` is authenticated but not part of
+/// the message, so both sides must know this value. In RLPx (EIP-8) it is the length of the
+/// message; in Whisper it is empty. `random` fills a buffer with random bytes.
 pub fn encrypt(
     to: &PublicKey,
     plain: &[u8],
@@ -85,8 +85,8 @@ pub fn encrypt(
     out.extend_from_slice(&code);
 }
 
-/// Decrypts a message. Returns `None` if the message is for another key or malformed, or if the
-/// message or `mac_data` was changed. The result does not show which of these is the case.
+/// Decrypts a message. Returns `None` if the message is malformed or for another key, or if the
+/// message or `mac_data` was changed. The result does not show the reason.
 pub fn decrypt(key: &SecretKey, message: &[u8], mac_data: &[u8]) -> Option<Vec<u8>> {
     let (&point, rest) = message.split_first()?;
     let (other, rest) = rest.split_first_chunk()?;

@@ -8,15 +8,15 @@ use super::rlp::{
 };
 use crate::record::Id;
 
-/// [`Envelope::size`] is the length of the data plus this number of bytes, regardless of the
-/// encoded lengths of the other fields.
+/// The number of bytes that [`Envelope::size`] adds to the length of the data for all other fields,
+/// whatever their encoded lengths are.
 const OTHER_BYTES: usize = 20;
 
 /// Why bytes are not an envelope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvelopeError {
     /// The bytes are not RLP of five items of the right kinds.
-    #[error("this is no envelope: {0}")]
+    #[error("this is not an envelope: {0}")]
     Rlp(#[from] RlpError),
     /// According to its times, the envelope was sent before 1970.
     #[error("the envelope's ttl of {ttl} s is more than its expiry of {expiry}")]
@@ -30,8 +30,8 @@ pub enum EnvelopeError {
 
 /// An envelope: the public form of a message. It is the RLP list of these fields, in this order.
 ///
-/// EIP-627 gives the numbers a fixed width, but all programs write them as short as possible. So an
-/// envelope has only one encoding, which is equal to the bytes from which it was read.
+/// EIP-627 defines numbers of fixed width, but all programs write them as short as possible. So an
+/// envelope has only one encoding: the bytes from which it was read.
 ///
 /// ```
 /// use hark_codec::whisper::{Envelope, EnvelopeError};
@@ -48,7 +48,7 @@ pub enum EnvelopeError {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Envelope<'a> {
-    /// Time at which nodes forget the envelope, in s since 1970.
+    /// Time at which nodes discard the envelope, in s since 1970.
     pub expiry: u32,
     /// Time for which nodes forward the envelope, in s.
     pub ttl: u32,
@@ -61,9 +61,9 @@ pub struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// Reads an envelope. `rlp` must contain exactly one envelope. If `ttl` is above `expiry`, the
-    /// envelope is refused: go-ethereum subtracts without a check, gets a time in the far future,
-    /// and drops the envelope.
+    /// Reads an envelope. `rlp` must contain exactly one envelope. An envelope with a `ttl` above
+    /// its `expiry` is refused. go-ethereum drops such an envelope, too, because its unchecked
+    /// subtraction yields a time in the far future.
     pub fn parse(rlp: &'a [u8]) -> Result<Self, EnvelopeError> {
         let mut items = RlpItems::of_list(rlp)?;
         let envelope = Self {
@@ -90,7 +90,7 @@ impl<'a> Envelope<'a> {
         head_len(items) + items
     }
 
-    /// The length in bytes that is compared with limits: the length of the data plus 20, as in
+    /// The size that is compared with limits, in bytes: the length of the data plus 20, as in
     /// go-ethereum. It is at most 12 bytes below [`rlp_len`](Self::rlp_len) and at most 11 bytes
     /// above.
     pub fn size(&self) -> usize {
@@ -109,8 +109,8 @@ impl<'a> Envelope<'a> {
         hash.finalize().into()
     }
 
-    /// The envelope's proof of work: how many hashes its sender must have computed on average, per
-    /// byte and second. See [`pow_for`](Self::pow_for).
+    /// The envelope's proof of work: the number of hashes that the sender has computed on average,
+    /// per byte and second. See [`pow_for`](Self::pow_for).
     pub fn pow(&self) -> f64 {
         self.pow_for(self.ttl)
     }
@@ -121,8 +121,8 @@ impl<'a> Envelope<'a> {
     /// The proof is `2^zeros / (bytes * ttl_s)`. Here `bytes` is the length of the RLP of all
     /// fields except the nonce (EIP-627 includes the nonce, but no program does). `zeros` is the
     /// number of leading zero bits of Keccak-256 over this RLP and the nonce in eight bytes, big
-    /// endian. A `ttl_s` of 0 counts as 1. go-ethereum divides by zero in this case and gets an
-    /// infinite proof, which costs the sender nothing.
+    /// endian. A `ttl_s` of 0 counts as 1. go-ethereum divides by zero in this case, and the proof
+    /// is infinite although the sender did no work.
     pub fn pow_for(&self, ttl_s: u32) -> f64 {
         self.pow_of(self.hashed_fields(), ttl_s)
     }
@@ -135,7 +135,7 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// The state of the hash after all fields except the nonce, which the caller adds.
+    /// The state of the hash after all fields except the nonce. The caller then adds the nonce.
     fn hashed_fields(&self) -> Keccak256 {
         let mut hash = Keccak256::new();
         put_list(&mut hash, self.fields_len());

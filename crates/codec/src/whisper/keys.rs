@@ -1,5 +1,5 @@
-//! Keys of Ethereum's networks: points of the curve secp256k1, and signatures from which the
-//! signer's key is recovered. libsecp256k1 does the arithmetic.
+//! Keys of Ethereum's networks on the curve secp256k1, and signatures from which the signer's key
+//! can be recovered. libsecp256k1 does the arithmetic.
 
 use secp256k1::Message;
 use secp256k1::ecdsa::{self, RecoveryId};
@@ -7,7 +7,7 @@ use secp256k1::ecdsa::{self, RecoveryId};
 use crate::crypto::sha256;
 
 /// A signature from which the signer's key can be recovered: r and s in 32 bytes each, big-endian,
-/// and then a number from 0 to 3. The number, the recovery id, selects one of the possible points.
+/// and the recovery id. The recovery id, a number from 0 to 3, selects one of the possible keys.
 pub type RecoverableSignature = [u8; 65];
 
 /// A secret key: a number from 1 to the order of the curve, exclusive.
@@ -61,8 +61,8 @@ impl SecretKey {
     }
 
     /// The secret that two keys share: the x coordinate of the product of this secret key and the
-    /// other public key, in 32 bytes. Both sides compute the same secret. The secret is not hashed,
-    /// because each caller derives its own keys.
+    /// other side's public key, in 32 bytes. Both sides compute the same secret. The secret is not
+    /// hashed, because each caller derives its own keys.
     pub fn shared_secret(&self, other: &PublicKey) -> [u8; 32] {
         let point = secp256k1::ecdh::shared_secret_point(&other.0, &self.0);
         let mut x = [0; 32];
@@ -89,8 +89,7 @@ impl PublicKey {
         secp256k1::PublicKey::from_byte_array_uncompressed(uncompressed).ok().map(Self)
     }
 
-    /// Reads a compressed key: the byte 2 or 3, which tells whether the y coordinate is even, and
-    /// the x coordinate.
+    /// Reads a compressed key: the byte 2 (y is even) or 3 (y is odd), and the x coordinate.
     pub fn read_compressed(bytes: &[u8; 33]) -> Option<Self> {
         secp256k1::PublicKey::from_byte_array_compressed(*bytes).ok().map(Self)
     }

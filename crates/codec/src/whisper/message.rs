@@ -28,10 +28,10 @@ pub type SymmetricKey = [u8; 32];
 /// Maximum length of a payload in bytes: the highest number that three bytes can hold.
 pub const PAYLOAD_BYTES_MAX: usize = (1 << 24) - 1;
 
-/// Number of rounds of PBKDF2 when a password is turned into a key. The number looks like a mistake
-/// for 65,536, but all programs use the same number.
+/// Number of rounds of PBKDF2 when a password is turned into a key. The number looks like a
+/// misprint of 65,536, but all programs use this number.
 const PASSWORD_ROUNDS: u32 = 65_356;
-/// The flag bits with the size of the next field, the payload's length.
+/// The flag bits with the number of bytes of the next field, which is the payload's length.
 const LENGTH_FLAGS: u8 = 3;
 /// The flag of signed messages.
 const SIGNED_FLAG: u8 = 4;
@@ -41,7 +41,7 @@ const PADDED_TO: usize = 256;
 const TAG_BYTES: usize = 16;
 const NONCE_BYTES: usize = 12;
 
-/// Why data is not a message for this key, or why a payload cannot be sent.
+/// Why data cannot be opened with a key, or why a payload cannot be sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealedMessageError {
     /// The message is for another key, or was changed.
@@ -55,7 +55,7 @@ pub enum SealedMessageError {
     #[error("the message's signature is not valid")]
     Signature,
     /// See [`PAYLOAD_BYTES_MAX`].
-    #[error("the payload has {0} bytes, more than the {PAYLOAD_BYTES_MAX} that one may have")]
+    #[error("the payload has {0} bytes, more than the allowed {PAYLOAD_BYTES_MAX}")]
     Large(usize),
 }
 
@@ -97,8 +97,8 @@ impl OpenedMessage {
     }
 }
 
-/// The key that belongs to a password, as in wnode and status-go: PBKDF2 with SHA-256 and no salt.
-/// The derivation takes some 20 ms, so callers should do it only once.
+/// Derives the key of a password, as wnode and status-go do: PBKDF2 with SHA-256 and no salt. The
+/// derivation takes about 20 ms, so callers should do it only once.
 pub fn password_key(password: &[u8]) -> SymmetricKey {
     pbkdf2::pbkdf2_hmac_array::<Sha256, 32>(password, &[], PASSWORD_ROUNDS)
 }
@@ -129,7 +129,7 @@ fn read(plain: Vec<u8>) -> Result<OpenedMessage, SealedMessageError> {
         (&plain[..], None)
     } else {
         let split = plain.split_last_chunk::<SIGNATURE_BYTES>();
-        // go-ethereum refuses a signed message that has only flags.
+        // go-ethereum refuses a signed message that has only its flags.
         let (body, signature) = split.filter(|(body, _)| body.len() > 1).ok_or(short)?;
         let signer = PublicKey::recover(&keccak256(body), signature);
         (body, Some(signer.ok_or(SealedMessageError::Signature)?))
@@ -256,7 +256,7 @@ mod tests {
             ("symplain", b"a request", None, 256 + 28),
             ("asymsigned", b"a request", Some(sender), 256 + 113),
             ("asymempty", b"", None, 256 + 113),
-            // The sender has padded this message to a length that is not a multiple of 256.
+            // The sender padded this message to a length that is not a multiple of 256.
             ("symlong", &long, Some(sender), 1 + 2 + 300 + 3 + 65 + 28),
         ] {
             let message = opened(name);
@@ -296,7 +296,7 @@ mod tests {
                 *byte = next;
             }
         };
-        // With payloads of 254 and 189 bytes, the padding has its maximum of 256 bytes.
+        // With payloads of 254 and 189 bytes, the padding has its maximum length of 256 bytes.
         for len in [0, 1, 188, 189, 190, 253, 254, 255, 256, 65_535, 65_536] {
             let payload = vec![0x5c; len];
             for signer in [None, Some(&sender)] {

@@ -9,12 +9,12 @@
 //! | 8/WAKU-MAIL | RLP: lower, upper, bloom, limit, cursor and topics, which may be left out |
 //!
 //! In the bare form, numbers have four bytes, big-endian, and the request may end before each
-//! `then`. The bare form begins with a time, and until 2072 no time begins with a byte of 0xc0 or
-//! above. A list always begins with such a byte. The other forms are lists. The types of the fourth
+//! `then`. The other forms are lists, which always begin with a byte of 0xc0 or above. The bare
+//! form begins with a time, and until 2072 no time begins with such a byte. The types of the fourth
 //! and the sixth item show which form a list has.
 //!
-//! Clients of status-go can also send a request unencrypted. Such a request has an id where other
-//! requests have an envelope's hash: [`HistoryRequest::parse_open`].
+//! Clients of status-go can also send a request unencrypted. Such a request is identified by an id
+//! instead of an envelope's hash; see [`HistoryRequest::parse_open`].
 
 use super::rlp::{
     RlpError, RlpItems, bytes_len, head_len, number_len, put_bytes, put_list, put_number,
@@ -22,11 +22,11 @@ use super::rlp::{
 use super::{Bloom, HistoryCursor, Topic};
 use crate::record::Id;
 
-/// Maximum number of envelopes in an answer to a peer, whatever [`HistoryRequest::limit`] is.
+/// Maximum number of envelopes in an answer to a peer, even if [`HistoryRequest::limit`] is higher.
 /// Clients request the remaining envelopes with the cursor.
 pub const LIMIT_MAX: u32 = 1000;
-/// Maximum number of topics. 8/WAKU-MAIL allows 1,000, and clients from 2020 to 2022 add as many
-/// topics of zeros as they have real topics.
+/// Maximum number of topics. 8/WAKU-MAIL allows 1,000, and clients from 2020 to 2022 add a topic of
+/// zeros for each real topic.
 pub const TOPICS_MAX: usize = 10_000;
 
 /// Length of a topic in RLP.
@@ -44,7 +44,7 @@ pub enum RequestError {
     /// The length of the bloom filter is not 64 bytes.
     #[error("the bloom filter has {0} bytes instead of 64")]
     Bloom(usize),
-    /// The length of the cursor is not that of a mail server's cursor.
+    /// The cursor does not have the length of a mail server's cursor.
     #[error("the cursor has {0} bytes instead of 36")]
     HistoryCursor(usize),
     /// See [`TOPICS_MAX`].
@@ -70,15 +70,15 @@ pub struct HistoryRequest<'a> {
     pub lower: u32,
     /// Latest time, in s since 1970, inclusive. 0 stands for one minute from now.
     pub upper: u32,
-    /// A filter that covers the wanted topics. It is used only if `topics` is empty, and is never
-    /// `None` in that case. A bare request without a filter gets the filter that covers all topics.
+    /// A filter that covers the wanted topics. It is used only if `topics` is empty; then it is not
+    /// `None`. For a bare request without a filter, it is the filter that covers all topics.
     pub bloom: Option<Bloom>,
     /// The wanted topics.
     pub topics: RequestTopics<'a>,
     /// Maximum number of envelopes. 0 stands for the maximum of the server. Clients from 2019
     /// request more than [`LIMIT_MAX`] envelopes, and get a cursor.
     pub limit: u32,
-    /// The start of the page: the cursor that the server has sent at the end of the previous page.
+    /// The start of the page: the cursor that the server sent at the end of the previous page.
     pub cursor: Option<HistoryCursor>,
     /// Whether a packet of the answer may have more than one envelope.
     pub batch: bool,
@@ -181,7 +181,7 @@ impl<'a> HistoryRequest<'a> {
             lower: items.uint32()?,
             upper: items.uint32()?,
             bloom: bloom(items.bytes()?)?,
-            // For forms without this flag, servers put many envelopes into a packet.
+            // If a form lacks this flag, servers put many envelopes into a packet.
             batch: true,
             ..Self::default()
         };

@@ -1,17 +1,16 @@
 //! The part of RLP, the encoding of Ethereum's messages, that Whisper uses: byte strings, numbers
 //! and lists.
 //!
-//! There are crates for RLP, such as alloy-rlp. Hark has its own code because an envelope is stored
-//! as the bytes that were received, and is found by the hash of these bytes. So a value must have
-//! only one valid encoding, and reading must borrow from these bytes. The code is short, and the
-//! tests compare it with alloy-rlp.
+//! Crates for RLP exist, such as alloy-rlp. Hark has its own code for two reasons. An envelope is
+//! stored as received and found by the hash of its bytes, so the reader must accept only one
+//! encoding of a value. And the reader must borrow from the received bytes. The code is short, and
+//! the tests compare it with alloy-rlp.
 //!
-//! A byte below 0x80 stands for itself. Otherwise the first byte gives the kind and the length:
-//! `0x80 + n` begins a string of n bytes, and `0xc0 + n` begins a list of n bytes, where n is at
-//! most 55. For longer content, `0xb7 + m` begins a string and `0xf7 + m` begins a list; then the
-//! length follows in m bytes. Lengths and numbers are big-endian and as short as possible; the
-//! number 0 is the empty string. A reader does not read the content of a list by itself: the caller
-//! decides how deep to read.
+//! A byte below 0x80 stands for itself. Otherwise the first byte has the kind and the length: `0x80
+//! + n` begins a string of n bytes, and `0xc0 + n` begins a list of n bytes, where n is at most 55.
+//! For longer content, `0xb7 + m` begins a string and `0xf7 + m` begins a list; then the length
+//! follows in m bytes. Lengths and numbers are big-endian and as short as possible; the number 0 is
+//! the empty string. A reader does not read into nested lists by itself; the caller does.
 
 /// Maximum length of a string or list whose length is in its first byte.
 const SHORT_MAX: usize = 55;
@@ -30,7 +29,7 @@ pub enum RlpError {
     /// Bytes follow the last item that is expected.
     #[error("a list has too many items, or bytes follow it")]
     Excess,
-    /// A length has leading zeros, or would fit into the first byte, or is that of a single byte
+    /// A length has leading zeros, or would fit into the first byte, or belongs to a single byte
     /// below 0x80.
     #[error("an item's length is not as short as it can be")]
     Length,

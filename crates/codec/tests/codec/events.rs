@@ -193,15 +193,15 @@ proptest! {
         let event = Event::parse(json.as_bytes(), &mut arena).unwrap();
         assert_same(&event, &json);
 
-        // The oracle: serde_json writes as JSON.stringify does.
+        // The expected JSON comes from serde_json, which writes as JSON.stringify does.
         let expected = serde_json::to_string(&(0, format!("{:064}", 2), 1, 1, &tags, &content)).unwrap();
         let mut canonical_bytes = Vec::new();
         canonical::write_canonical(&mut canonical_bytes, &event);
         prop_assert_eq!(String::from_utf8(canonical_bytes).unwrap(), expected.clone());
         prop_assert_eq!(event.compute_id(), sha256(expected.as_bytes()));
 
-        // The written event is in canonical spelling: reading it takes the fast path, and writing
-        // it again gives the same bytes.
+        // The written event is in canonical spelling. So it is read on the fast path, and written
+        // again with the same bytes.
         let mut written = Vec::new();
         event.write_json(&mut written);
         let mut arena = EventArena::new();

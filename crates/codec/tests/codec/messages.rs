@@ -1,4 +1,4 @@
-//! Client messages, and the subjects that refusals name.
+//! Client messages, and the event, subscription or comparison that an error names.
 
 use hark_codec::nostr::{ClientMessage, MessageBuffers, RefusalSubject};
 use proptest::prelude::*;
@@ -108,7 +108,7 @@ fn every_message_and_every_refusal() {
     assert!(seen(b"[\"REQ\",\"\xff\"]", &mut inbox).contains("not valid UTF-8"));
 }
 
-/// The values after the bound are not read, so a fault among them is not found.
+/// Values beyond the bound are not read, so their faults are not found.
 #[test]
 fn a_filter_with_too_many_values_is_refused_before_the_others_are_read() {
     let mut inbox = MessageBuffers::new(3).with_values_max(4);

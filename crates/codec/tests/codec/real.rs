@@ -1,5 +1,5 @@
-//! Checks real events from a file with one JSON object a line, if the file exists. Its path is
-//! HARK_REAL_EVENTS or, relative to the workspace, `../shared/data/real-events.jsonl`.
+//! Checks real events from a file with one JSON object per line, if the file exists. Its path is
+//! the value of HARK_REAL_EVENTS or, relative to the workspace, `../shared/data/real-events.jsonl`.
 
 use std::path::PathBuf;
 

@@ -43,8 +43,8 @@ fn labels_lie_in_the_json_where_they_can() {
     let with_label = encoded(&json, &[(0, b"secret"), (31, b"")]);
     let wire = Record::new(&with_label).unwrap().wire().len();
     // The header has 54 + 40 bytes. Each of the event's 4 labels and the 2 private labels has 3
-    // bytes, or 4 if its `gap` is above 127. After the wire come only the values that the wire does
-    // not contain.
+    // bytes, or 4 if its `gap` is above 127. Only values that the wire does not contain follow the
+    // wire.
     let behind = "a\nb".len() + "secret".len();
     assert!(with_label.len() <= 94 + 6 * 4 + wire + behind, "{} bytes", with_label.len());
     let labels: Vec<_> = Record::new(&with_label).unwrap().labels().collect();

@@ -1,4 +1,4 @@
-//! Events and spellings for the other test files.
+//! Makes events, and spellings of strings, for the other test files.
 
 use std::fmt::Write;
 
@@ -43,7 +43,7 @@ pub(crate) fn signed(number: u8, draft: EventDraft<'_>) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Any characters, with a high share of characters that need escapes or special care.
+/// Any text, with a high share of characters that need escapes or special care.
 pub(crate) fn text() -> impl Strategy<Value = String> {
     let letter = prop_oneof![
         6 => prop::char::range(' ', '~'),
@@ -90,7 +90,7 @@ pub(crate) fn spell(text: &str, choices: &[u8]) -> String {
     out + "\""
 }
 
-/// Asserts that an event has the same fields as `serde_json` reads.
+/// Asserts that an event has the fields that `serde_json` reads.
 pub(crate) fn assert_same(event: &Event<'_>, json: &str) {
     let value: Value = serde_json::from_str(json).unwrap();
     assert_eq!(event.content(), value["content"].as_str().unwrap());

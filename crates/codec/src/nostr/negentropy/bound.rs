@@ -5,17 +5,18 @@ use crate::record::Id;
 /// An item of a set: the time and id of an event. Items are ordered by time and then by id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NegentropyItem {
-    /// Time of the event. `u64::MAX` stands for infinity, which no item has.
+    /// Time of the event. `u64::MAX` stands for infinity; no item has this time.
     pub time: u64,
     /// The event's id.
     pub id: Id,
 }
 
-/// The exclusive end of a range. The bytes of the id from index `len` on are 0.
+/// The exclusive end of a range. Only the first `len` bytes of the id are written; the others are
+/// 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RangeBound {
     pub(super) at: NegentropyItem,
-    /// Number of bytes of the id that are written, at most 32.
+    /// Number of written bytes of the id, at most 32.
     pub(super) len: u8,
 }
 

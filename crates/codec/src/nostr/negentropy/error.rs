@@ -6,14 +6,14 @@ pub enum NegentropyError {
     /// The bytes end too early.
     #[error("the comparison message is cut short")]
     Short,
-    /// A number is not written in as few digits as possible, or has more than 64 bits.
+    /// A number has leading zeros or more than 64 bits.
     #[error("the comparison message has a number that is too large or too long")]
     Number,
     /// The first byte is not a protocol version.
-    #[error("the comparison message begins with {0:#04x}, which is no protocol version")]
+    #[error("the comparison message begins with {0:#04x}, which is not a protocol version")]
     NoVersion(u8),
     /// The peer speaks only this version, and not the version of this code.
-    #[error("the other side of the comparison speaks version {0:#04x} only")]
+    #[error("the other side of the comparison speaks only version {0:#04x}")]
     Version(u8),
     /// A prefix of an id has more than 32 bytes.
     #[error("the comparison message has a bound of more than 32 bytes")]

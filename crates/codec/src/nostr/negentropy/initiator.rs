@@ -22,8 +22,8 @@ pub enum NegentropyDifference {
 pub struct NegentropyInitiator<'a, S> {
     set: &'a S,
     frame_bytes_max: usize,
-    /// The responder's ids in one range, sorted. For each of these ids, `shared` tells whether the
-    /// initiator has it, too.
+    /// The responder's ids in one range, sorted. For each of these ids, `shared` is true if the
+    /// initiator has the id, too.
     theirs: Vec<Id>,
     shared: Vec<bool>,
 }
@@ -38,15 +38,15 @@ impl<'a, S: NegentropySet> NegentropyInitiator<'a, S> {
     /// The first message.
     pub fn open(&self) -> Vec<u8> {
         let mut writer = MessageWriter::new(self.frame_bytes_max);
-        // The first range always fits.
+        // The first range always fits into a message.
         let _ = writer.split(self.set, 0..self.set.size(), RangeBound::INFINITE);
         writer.finish().0
     }
 
     /// Reads an answer, passes the differences to `found`, and returns the next message; `None`
     /// once the comparison is complete. The same difference may be found again in a later answer,
-    /// because the fingerprint at the end of a shortened answer also covers ranges that are already
-    /// compared.
+    /// because an answer that was cut short ends with a fingerprint that also covers ranges that
+    /// were already compared.
     pub fn answer(
         &mut self,
         message: &[u8],

@@ -1,9 +1,9 @@
 //! Negentropy, protocol version 1 (NIP-77, appendix). Two sides find out which events each of them
-//! lacks, and send hardly more than the ids that differ.
+//! lacks. They send little more than the ids of the events that differ.
 //!
 //! Each side has a set of items, sorted by time and id. A message divides all times and ids into
-//! consecutive ranges. A range is marked as settled (there is nothing more to compare), or has the
-//! fingerprint of the sender's items in the range, or has the ids of all these items:
+//! consecutive ranges. A range has one of three contents: a mark that the range is settled (fully
+//! compared), the fingerprint of the sender's items in the range, or the ids of these items:
 //!
 //! ```text
 //! message      0x61, ranges
@@ -14,18 +14,18 @@
 //! number       digits to the base 128, the most significant first; 0x80 is set in all but the last
 //! ```
 //!
-//! A range ends before its bound, and begins where the previous range ends. The time of a bound is
-//! written as 0 if it is infinite, and otherwise as the distance from the time of the previous
-//! bound, plus 1. Everything after the last range is settled.
+//! A range ends before its bound, and begins where the previous range ends. An infinite time is
+//! written as 0. Any other time is written as the difference from the time of the previous bound,
+//! plus 1. All items after the last range are settled.
 //!
 //! The initiator begins with its whole set. Then each side in turn answers the ranges in the
 //! message of the other side. If the fingerprints of a range are equal, the answer marks the range
 //! as settled. Otherwise the answer has the fingerprints of sixteen parts of the range or, if there
 //! are few items, their ids. Only the initiator learns the differences. Between two messages, the
-//! responder remembers nothing but its set. A set in memory must not change during a comparison
+//! responder keeps only its set. A set in memory must not change during a comparison
 //! ([`NegentropyResponder`]). If a set is too large for memory, each range is read only when it is
-//! answered ([`RangesResponder`]). Items that change in the meantime are found as differences, or
-//! by the next comparison.
+//! answered ([`RangesResponder`]). Items that are added or removed in the meantime are found as
+//! differences, or by the next comparison.
 //!
 //! ```
 //! use hark_codec::nostr::negentropy::{
@@ -40,7 +40,7 @@
 //! let mut initiator = NegentropyInitiator::new(&ours, 4096);
 //! let (mut next, mut found) = (Some(initiator.open()), Vec::new());
 //! while let Some(message) = next {
-//!     // On the other side.
+//!     // The responder, on the other side.
 //!     let mut responder = NegentropyResponder::new(message, 4096)?;
 //!     while responder.step(&theirs, 16) {}
 //!     let answer = responder.finish();
@@ -52,8 +52,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! An answer has a maximum length. If an answer reaches this length, it ends with one fingerprint
-//! of all remaining items. Then the initiator's next message continues with these items.
+//! An answer has a maximum length. An answer that would be longer ends early, with one fingerprint
+//! of all remaining items. The initiator's next message continues with these items.
 
 mod bound;
 mod error;

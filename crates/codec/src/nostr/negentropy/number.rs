@@ -1,6 +1,7 @@
-//! A number as digits to the base 128.
+//! Writes a number as digits to the base 128.
 
-/// Returns ten digits to the base 128, and how many of the last digits make up the number.
+/// Returns ten digits to the base 128 and the length of the number, which is at the end of these
+/// digits.
 #[inline]
 pub(super) fn number(mut value: u64) -> ([u8; 10], usize) {
     let (mut digits, mut len) = ([0; 10], 0);

@@ -1,4 +1,4 @@
-//! Answers a message, range by range.
+//! Answers a message for a set in memory, range by range.
 
 use std::ops::Range;
 

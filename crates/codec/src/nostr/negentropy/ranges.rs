@@ -11,15 +11,16 @@ use super::set::{NegentropySet as _, SortedItems};
 use super::write::{MessageFull, MessageWriter, PARTS};
 use crate::id_sum::IdTally;
 
-/// Maximum number of items in a range that is fetched and divided exactly. The set itself proposes
-/// positions at which a larger range is divided.
+/// Maximum number of items in a range that is fetched and divided exactly. A larger range is
+/// divided at positions that the set proposes.
 const FETCHED_MAX: u64 = 1024;
 
-/// A sorted set of items. It keeps sums and is queried by ranges. The set may change between two
-/// calls. Then the answer for each range is correct at some moment, but these moments may differ.
+/// A sorted set of items that keeps sums and is queried by ranges. The set may change between two
+/// calls. So the answer for each range is correct for some moment, but not all ranges for the same
+/// moment.
 pub trait NegentropyRanges {
-    /// The tally of the items before a position. The result may also count other items, if these
-    /// are the same for every position: only the difference between two results counts.
+    /// The tally of the items before a position. The result may include further items, if they are
+    /// the same for every position, because only the difference between two results is used.
     fn before(&self, at: &NegentropyItem) -> IdTally;
 
     /// The first items of a range, in order, at most `max`.
@@ -102,7 +103,7 @@ impl RangesResponder {
     }
 }
 
-/// Writes as many ids of a range as fit. Returns the first item that was left out.
+/// Writes as many ids of a range as fit into the message. Returns the first item that does not fit.
 fn write_ids(
     writer: &mut MessageWriter,
     set: &impl NegentropyRanges,

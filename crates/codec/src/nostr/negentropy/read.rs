@@ -6,7 +6,7 @@ use super::error::NegentropyError;
 use super::fingerprint::Fingerprint;
 use crate::record::Id;
 
-/// Content of a range in a message.
+/// The content of a range in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeWords<'a> {
     /// Nothing: the range is settled, so there is nothing more to compare.
@@ -25,8 +25,8 @@ pub(super) struct MessageReader {
     bound: NegentropyItem,
 }
 
-/// Returns whether a message has this version of the protocol. A message of another version is
-/// answered with this version's byte alone.
+/// Returns whether a message has this version of the protocol. The answer to a message of another
+/// version is only the byte of this version.
 pub(super) fn is_ours(message: &[u8]) -> Result<bool, NegentropyError> {
     match message.first() {
         None => Err(NegentropyError::Short),
@@ -37,7 +37,7 @@ pub(super) fn is_ours(message: &[u8]) -> Result<bool, NegentropyError> {
 }
 
 /// Checks a whole message, and returns whether it has this version. In a message of another
-/// version, nothing but the first byte is checked.
+/// version, only the first byte is checked.
 pub fn check_message(message: &[u8]) -> Result<bool, NegentropyError> {
     let is_ours = is_ours(message)?;
     let mut reader = MessageReader::new();
@@ -96,7 +96,7 @@ fn read_number(from: &mut &[u8]) -> Result<u64, NegentropyError> {
     let mut number = 0_u64;
     loop {
         let (&digit, rest) = from.split_first().ok_or(NegentropyError::Short)?;
-        // The number has a leading zero or too many digits.
+        // A leading zero, or too many digits.
         if digit == 0x80 && number == 0 || number >> 57 != 0 {
             return Err(NegentropyError::Number);
         }

@@ -14,8 +14,8 @@ pub struct NegentropyResponder {
 }
 
 impl NegentropyResponder {
-    /// Checks the whole `message` ([`check_message`]). A message of another version is answered
-    /// with this version's byte alone. The answer has at most `frame_bytes_max` bytes, or at most
+    /// Checks the whole `message` ([`check_message`]). The answer to a message of another version
+    /// is only the byte of this version. The answer has at most `frame_bytes_max` bytes, or at most
     /// [`FRAME_BYTES_MIN`](super::FRAME_BYTES_MIN) bytes if `frame_bytes_max` is lower.
     pub fn new(message: Vec<u8>, frame_bytes_max: usize) -> Result<Self, NegentropyError> {
         let is_ours = check_message(&message)?;

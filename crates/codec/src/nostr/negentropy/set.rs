@@ -8,8 +8,8 @@ use crate::id_sum::IdSum;
 
 /// A set of items in order, which must not change while it is compared.
 ///
-/// A comparison needs few single items, but many sums over ranges of items. So a set may keep sums,
-/// and then need not read all items.
+/// A comparison reads few single items, but many sums over ranges of items. A set that keeps sums
+/// need not read all items.
 pub trait NegentropySet {
     /// The number of items.
     fn size(&self) -> usize;
@@ -73,8 +73,8 @@ impl NegentropySet for SortedItems {
     }
 }
 
-/// A set with a stored sum for each group of 128 items. So a fingerprint reads few items, however
-/// large its range is.
+/// A set with a stored sum for each group of 128 items. So the fingerprint of any range reads only
+/// a few items.
 #[derive(Clone, Debug, Default)]
 pub struct SummedItems {
     items: Vec<NegentropyItem>,

@@ -32,12 +32,12 @@ pub(super) struct MessageWriter {
 struct WriterState {
     /// Time of the last written bound.
     time: u64,
-    /// The end of the skipped ranges that follow the last written range and are not written yet.
-    /// `None` if there are no such ranges.
+    /// The end of the skipped ranges after the last written range; they are not written yet. `None`
+    /// if there are no such ranges.
     skipped: Option<RangeBound>,
 }
 
-/// A range did not fit into the message. The message is then unchanged.
+/// The error if a range does not fit into the message. The message is then unchanged.
 pub(super) struct MessageFull;
 
 impl MessageWriter {
@@ -54,7 +54,7 @@ impl MessageWriter {
         (self.out, says)
     }
 
-    /// Skips the range up to `bound`.
+    /// Adds the range up to `bound` to the skipped ranges.
     pub(super) fn skip(&mut self, bound: RangeBound) {
         self.state.skipped = Some(bound);
     }
@@ -95,8 +95,8 @@ impl MessageWriter {
         self.unless_full(len, state)
     }
 
-    /// If no space is left for the end of the message, cuts the message back to `len` bytes and
-    /// restores `state`.
+    /// Checks that there is still space for the end of the message. If not, cuts the message back
+    /// to `len` bytes and restores `state`.
     fn unless_full(&mut self, len: usize, state: WriterState) -> Result<(), MessageFull> {
         if self.out.len() + END_BYTES > self.bytes_max {
             self.out.truncate(len);
@@ -106,7 +106,7 @@ impl MessageWriter {
         Ok(())
     }
 
-    /// The number of ids for which there is still space.
+    /// The number of ids that still fit.
     pub(super) fn ids_room(&self) -> Result<usize, MessageFull> {
         let taken = self.out.len() + 2 * RANGE_BYTES_MAX + END_BYTES;
         Ok(self.bytes_max.checked_sub(taken).ok_or(MessageFull)? / 32)
@@ -153,7 +153,7 @@ impl MessageWriter {
         self.out.extend_from_slice(fingerprint);
     }
 
-    /// Begins a range, and first writes the pending skipped ranges.
+    /// Writes the skipped ranges that are pending, and begins a range.
     fn open(&mut self, bound: RangeBound, mode: u64) {
         if let Some(skipped) = self.state.skipped.take() {
             self.bound(skipped);

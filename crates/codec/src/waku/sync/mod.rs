@@ -2,11 +2,12 @@
 //! `/vac/waku/reconciliation/1.0.0`, in the form that nwaku has used since version 0.37).
 //!
 //! Time and hash together identify a message, and messages are sorted by time and then by hash. A
-//! payload divides a span of time into consecutive ranges. For each range it has nothing, or a
-//! fingerprint of the sender's messages in the range, or the list of these messages.
+//! payload divides a span of time into consecutive ranges. For each range, the payload has a mark
+//! that the range is skipped, a fingerprint of the sender's messages in the range, or the list of
+//! these messages.
 //!
 //! A range may take only two bytes, so a payload can have millions of ranges. To save memory, the
-//! ranges are not copied: the payload is checked as a whole, and then read in place.
+//! ranges are not copied. The whole payload is checked first and then read in place.
 
 use super::protobuf;
 use crate::record::Id;
@@ -15,8 +16,8 @@ mod write;
 
 pub use write::PayloadWriter;
 
-/// Maximum number of topics in a payload, for each of the two sorts of topics. A cluster has at
-/// most this many shards.
+/// Maximum number of pubsub topics in a payload, and maximum number of content topics. A cluster
+/// has at most this many shards.
 pub const TOPICS_MAX: u64 = 1_024;
 
 /// A message's position in the order: time in ns, then hash.
@@ -25,16 +26,16 @@ pub type MessagePosition = (u64, Id);
 /// Content of a range in a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeContent<'a> {
-    /// Nothing: the range is not compared any further.
+    /// The range is not compared any further.
     Skip,
     /// The XOR of the hashes of all messages in the range.
     Fingerprint(Id),
-    /// All of the sender's messages in the range. The flag is false if the receiver must answer
+    /// All of the sender's messages in the range. If the flag is false, the receiver must answer
     /// with its own messages in the range.
     Items(SyncItems<'a>, bool),
 }
 
-/// A range from the end of the previous range up to, but not including, `end`.
+/// A range that begins at the end of the previous range and ends before `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncRange<'a> {
     /// End of the range.
@@ -46,9 +47,9 @@ pub struct SyncRange<'a> {
 /// A payload that is not empty, as a view over the bytes from which it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncPayload<'a> {
-    /// The pubsub topics that the sender compares; none means all topics.
+    /// The pubsub topics that the sender compares; an empty list means all topics.
     pub pubsub_topics: SyncTopics<'a>,
-    /// The content topics that the sender compares; none means all topics.
+    /// The content topics that the sender compares; an empty list means all topics.
     pub content_topics: SyncTopics<'a>,
     /// Time at which the first range begins.
     pub start: u64,
@@ -72,7 +73,7 @@ pub enum SyncError {
     /// See [`TOPICS_MAX`].
     #[error("the payload names more than {TOPICS_MAX} topics")]
     Topics,
-    /// An unknown kind of range, or an unknown flag.
+    /// A range has an unknown kind or an unknown flag.
     #[error("the payload has a range of an unknown kind")]
     Kind,
     /// Messages or ranges are not in order.
@@ -171,7 +172,7 @@ impl<'a> SyncItems<'a> {
     }
 }
 
-/// The ranges of a payload that are still to be read.
+/// The ranges of a payload that have not been read yet.
 struct SyncRanges<'a> {
     left: &'a [u8],
     end: MessagePosition,
@@ -251,7 +252,7 @@ fn topic<'a>(from: &mut &'a [u8]) -> Result<&'a str, SyncError> {
     simdutf8::basic::from_utf8(read_bytes(from, len)?).map_err(|_| SyncError::Topic)
 }
 
-/// Reads the time and the hash of a message. The time is encoded as its difference from the time of
+/// Reads the time and the hash of a message. The time is encoded as the difference from the time of
 /// the previous message.
 fn item(from: &mut &[u8], before: u64) -> Result<MessagePosition, SyncError> {
     let time = before.checked_add(number(from)?).ok_or(SyncError::Number)?;

@@ -87,7 +87,7 @@ fn ranges_that_are_skipped_one_after_the_other_become_one() {
     let mut writer = PayloadWriter::new(&[], T, 1 << 20);
     writer.fingerprint(range.end, &[0xaa; 32]);
     assert_eq!(writer.finish().0, same);
-    // Two skipped ranges are not merged if the range behind them ends with a hash.
+    // Two skipped ranges are not merged if the end of the next range includes a hash.
     let apart =
         hex(&format!("00 00 8080a8b1e39fe7cb17 05 00 00 01 07 00 01 01 {}", "aa".repeat(32)));
     let mut writer = PayloadWriter::new(&[], T, 1 << 20);
@@ -124,7 +124,7 @@ fn what_is_no_payload_is_refused_wherever_it_is_cut() {
     writer.items(end, &[(T, [1; 32]), (T + 1, [0; 32])], false);
     let mut bytes = writer.finish().0;
     for cut in 2..bytes.len() {
-        // A payload that is cut between two ranges would be valid, so this payload has only one
+        // A payload that is cut off between two ranges would be valid, so this payload has only one
         // range.
         let read = SyncPayload::parse(&bytes[..cut]);
         assert!(read.is_err() || read.unwrap().unwrap().ranges().count() == 0, "cut at {cut}");

@@ -10,7 +10,7 @@ pub struct PayloadWriter {
     bytes_max: usize,
     /// Time at which the last written range ends.
     time: u64,
-    /// End of the skipped ranges that follow the last written range and are not written yet.
+    /// End of the skipped ranges after the last written range; they are not written yet.
     skipped: Option<MessagePosition>,
     /// Whether a range that is not skipped has been written.
     has_content: bool,
@@ -37,15 +37,15 @@ impl PayloadWriter {
         self.skipped = Some(end);
     }
 
-    /// Writes the pending skipped range if the hash of `end` would otherwise be lost: a hash is
-    /// encoded only if the previous end in the payload has the same time.
+    /// Writes the pending skipped range if the hash of `end` would otherwise be lost. A hash is
+    /// encoded only after a range whose end has the same time.
     fn write_skipped_before(&mut self, end: MessagePosition) {
         if end.1 != [0; 32] && end.0 != self.time {
             self.write_skipped();
         }
     }
 
-    /// Writes the skipped range behind the last written range.
+    /// Writes the pending skipped range.
     fn write_skipped(&mut self) {
         if let Some(skipped) = self.skipped.take() {
             self.write_end(skipped);
@@ -81,8 +81,9 @@ impl PayloadWriter {
         });
     }
 
-    /// Writes the range up to `end`; `what` appends the content of the range. A range that exceeds
-    /// the payload's maximum length is skipped and left to the next comparison.
+    /// Writes the range up to `end`; `what` appends the content of the range. A range that does not
+    /// fit into the payload's maximum length is skipped; the next comparison will include this
+    /// range.
     fn write_range(&mut self, end: MessagePosition, what: impl FnOnce(&mut Vec<u8>)) {
         self.write_skipped_before(end);
         let (len, time) = (self.out.len(), self.time);

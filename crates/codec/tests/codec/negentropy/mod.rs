@@ -155,7 +155,7 @@ fn every_refusal_and_what_is_accepted() {
         // No range, or one skipped range.
         ("61", Ok("61")),
         ("61000000", Ok("61")),
-        // Infinity twice, as some implementations write when a message is full.
+        // Two infinite bounds, as some implementations write them when a message is full.
         ("610000000000020000", Err(NegentropyError::Short)),
         ("61000000000000", Ok("61")),
         ("6101", Err(NegentropyError::Short)),
@@ -198,7 +198,7 @@ fn every_refusal_and_what_is_accepted() {
     assert!(found.is_empty());
 }
 
-/// Answers are truncated at their maximum length, and the remaining items follow in the next round.
+/// Answers end at their maximum length, and the remaining items follow in the next round.
 #[test]
 fn large_differences_need_rounds_and_no_large_messages() {
     let all: Vec<u32> = (0..5_000).collect();
@@ -234,14 +234,15 @@ fn sets() -> impl Strategy<Value = (SortedItems, SortedItems)> {
     let time = prop_oneof![0..4_u64, 1_700_000_000..1_700_000_100_u64, Just(u64::MAX - 1)];
     let item = (time, id).prop_map(|(time, (shared, mut id))| {
         id[..shared].fill(0x5a);
-        // Sets are compared by sums of ids. Ids that differ in one byte could have equal sums by
-        // chance, such as 1 + 4 = 2 + 3. No two sets of distinct powers of two have the same sum.
+        // Sets are compared by sums of ids. If ids differ in one byte only, sums could be equal by
+        // chance, as in 1 + 4 = 2 + 3. So this byte is a power of two: no two sets of distinct
+        // powers of two have the same sum.
         if shared == 31 {
             id[31] = 1 << (id[31] % 8);
         }
         NegentropyItem { time, id }
     });
-    // Of every eight items, `apart` are in only one of the sets.
+    // `apart` of every eight items are in only one of the sets.
     let sizes = prop::sample::select(vec![0_usize, 1, 31, 32, 33, 400, 1_500]);
     (sizes, 0..=8_u8)
         .prop_flat_map(move |(size, apart)| {
