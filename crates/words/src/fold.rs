@@ -1,9 +1,9 @@
-//! Folding removes differences between spellings that no search should depend on. Letters become
-//! lower case, diacritics are dropped, and compatible forms, such as full-width letters and
-//! ligatures, become plain forms.
+//! Folding removes differences in spelling that should not affect a search. Letters become lower
+//! case, diacritics are dropped, and compatible forms, such as full-width letters and ligatures,
+//! become plain forms.
 //!
-//! Other marks stay: the marks of Thai and Devanagari are vowels, and the marks of kana make a
-//! different letter.
+//! Other marks stay, because the marks of Thai and Devanagari are vowels, and a mark of kana makes
+//! a different letter.
 
 use unicode_normalization::char::{compose, decompose_compatible, is_combining_mark};
 
@@ -43,7 +43,7 @@ pub(crate) fn continues(c: char) -> bool {
 }
 
 /// Whether a character forms one letter with the character before it: a mark of kana, or a part of
-/// a syllable.
+/// a Hangul syllable.
 fn joins(c: char) -> bool {
     matches!(c, '\u{3099}' | '\u{309a}' | '\u{1161}'..='\u{11ff}')
 }

@@ -1,5 +1,5 @@
-//! The meaning of `language:` for a record that declares no language: the record must contain a
-//! script in which the language is written. So two languages with the same script are not
+//! Decides whether a record that declares no language matches `language:`. Such a record must
+//! contain a script in which the language is written. So languages with the same script are not
 //! distinguished.
 
 /// A set of scripts.
@@ -35,7 +35,7 @@ impl Scripts {
                 0x3041..=0x30ff => KANA,
                 0x3400..=0x9fff | 0x20000..=0x323af => HAN,
                 0xac00..=0xd7a3 => HANGUL,
-                // Emoji count for no language.
+                // Emoji belong to no script.
                 0x2190..=0x2bff | 0x1f000..=0x1faff => 0,
                 _ => OTHER,
             },

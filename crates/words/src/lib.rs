@@ -1,6 +1,6 @@
 //! The text side of full-text search. [`token`] divides a text into words, [`SearchText`] parses
 //! the `search` of a client, and [`RecordWords`] determines whether and how well a record matches.
-//! Nothing here does I/O, and nothing knows a network or a store.
+//! The crate does no I/O, and knows no network and no store.
 #![doc = include_str!("../README.md")]
 
 mod fold;
@@ -13,6 +13,6 @@ pub mod token;
 pub use record::{CLASS_MAX, Part, RecordWords, TOKENS_MAX, WeighedWord, WeighedWords};
 pub use search_text::{NeededWord, SearchText, SearchTextError};
 
-/// The version of the rules that divide texts into words and give words their classes. If records
-/// were indexed with another version, their words must be indexed again.
+/// The version of the rules by which texts are divided into words and words get their classes. The
+/// words of records that were indexed with another version must be indexed again.
 pub const VERSION: u64 = 2;

@@ -1,10 +1,9 @@
-//! The words of a record, and how well a record answers a question.
+//! The words of a record, and how well a record matches a question.
 //!
 //! **The score.** A match has every word (or phrase) of the question. So the rarity of a word is
-//! the same for all matches and is not needed, and neither are statistics of the collection.
-//! Therefore records that are hidden from a reader cannot influence the order of other records.
-//! Matches differ in how much a record is about a word. This is the *class* of the word in the
-//! record:
+//! the same for all matches, and the score needs no statistics of the collection. Therefore hidden
+//! records cannot influence the order of the records that a reader sees. Matches differ in how much
+//! a record is about a word. This is the *class* of the word in the record:
 //!
 //! | class | the word is |
 //! |---|---|
@@ -14,10 +13,10 @@
 //! | 0 | elsewhere in the body |
 //!
 //! The score is the record's time plus a number of weeks. This number is the average class of the
-//! question's words. So if two matches are of the same day, the match with the higher classes comes
-//! first. If two matches have equal classes, the newer match comes first. (The order is the same as
-//! if relevance doubled with each class and halved with each week of age.) All values are whole
-//! numbers, so all stores compute the same order.
+//! question's words. So of two matches from the same day, the match with the higher classes comes
+//! first. Of two matches with equal classes, the newer match comes first. (The order is the same as
+//! if relevance doubled with each class and halved with each week of age.) All values are integers,
+//! so all stores compute the same order.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
@@ -31,7 +30,7 @@ use crate::token::Tokens;
 pub const CLASS_MAX: u8 = 3;
 /// Maximum number of words of a record that are read.
 pub const TOKENS_MAX: usize = 4_096;
-/// Number of questions about a record after which its words are sorted.
+/// Number of questions that are compared with a record before its words are sorted.
 const SORTED_AFTER: u32 = 8;
 /// A word has class 2 if a body has it at least once per [`OFTEN`] words, and class 1 if at least
 /// once per [`SELDOM`] words.
@@ -71,16 +70,15 @@ pub struct RecordWords {
     bodies: Tokens,
     languages: Vec<Box<str>>,
     scripts: OnceCell<Scripts>,
-    /// For each distinct word, its first place, and whether this place is in a body; sorted by
-    /// word.
+    /// The first place of each distinct word, and whether this place is in a body; sorted by word.
     sorted: OnceCell<Vec<(bool, u32)>>,
-    /// The places, sorted by the words that begin at each place.
+    /// The places, sorted by the words from each place on.
     order: OnceCell<WordOrder>,
     /// Number of questions with which the record was compared.
     compared: Cell<u32>,
 }
 
-/// A word of a record, in the form for an index.
+/// A word of a record, in the form that an index stores.
 #[derive(Clone, Copy, Debug)]
 pub struct WeighedWord {
     /// The word's hash.
@@ -97,8 +95,8 @@ pub struct WeighedWord {
 #[derive(Debug, Default)]
 pub struct WeighedWords {
     words: Vec<WeighedWord>,
-    /// A hash table. A slot has the number of a word plus one; 0 means a free slot. The slot of a
-    /// word is at the position of the word's hash, or behind this position.
+    /// A hash table. A slot has the number of a word plus one; 0 means a free slot. A word is in
+    /// the slot that its hash selects, or in a later slot.
     slots: Vec<u32>,
 }
 
@@ -152,15 +150,15 @@ impl RecordWords {
         }
     }
 
-    /// Sets `found` to the distinct words and their classes. `hash` should be keyed: an attacker
-    /// who can compute the hash can write a record that takes very long to weigh.
+    /// Sets `found` to the distinct words and their classes. `hash` should be keyed, because an
+    /// attacker who can compute the hash could write a record with many collisions.
     pub fn weigh(&self, hash: impl Fn(&str) -> u64, found: &mut WeighedWords) {
         let WeighedWords { words, slots } = found;
         words.clear();
         slots.clear();
         slots.resize((2 * (self.titles.len() + self.bodies.len())).next_power_of_two(), 0);
         let mask = slots.len() - 1;
-        // Titles come before bodies, so a word that is in both gets the class of a title.
+        // Titles are read before bodies, so a word that is in both gets the class of a title.
         for (in_body, tokens) in [(false, &self.titles), (true, &self.bodies)] {
             for (place, word) in (0..).zip(tokens.iter()).filter(|(_, word)| !word.is_empty()) {
                 let hash = hash(word);
@@ -210,15 +208,15 @@ impl RecordWords {
         })
     }
 
-    /// Returns the distinct words, ascending. The first call sorts the words. After that,
+    /// Returns the distinct words, ascending. The first call sorts the words. From then on,
     /// [`RecordWords::points`] needs only a few steps for a question with a word that the record
     /// lacks.
     pub fn distinct(&self) -> impl Iterator<Item = &str> {
         self.sorted().iter().map(|at| self.word_at(*at))
     }
 
-    /// Returns whether the record has a word. If the word is only a beginning, any word with this
-    /// beginning counts.
+    /// Returns whether the record has a word. A prefix matches any word that begins with the
+    /// prefix.
     fn has(&self, sorted: &[(bool, u32)], needed: &NeededWord) -> bool {
         let at = sorted.partition_point(|at| self.word_at(*at) < &*needed.word);
         sorted.get(at).is_some_and(|at| {
@@ -228,8 +226,8 @@ impl RecordWords {
     }
 
     /// Returns whether the record has all words and phrases of a question and is in one of its
-    /// languages. If many questions are compared with one record, each question takes only a few
-    /// steps for each of its own words.
+    /// languages. If many questions are compared with the record, each question takes only a few
+    /// steps per word of the question.
     pub fn matches(&self, asked: &SearchText) -> bool {
         self.compared.set(self.compared.get().saturating_add(1));
         if self.compared.get() > SORTED_AFTER {
@@ -458,8 +456,8 @@ mod tests {
         }
     }
 
-    /// These questions are for words that the record has, and for sequences of these words that the
-    /// record lacks.
+    /// These questions have words of the record, and sequences of these words that the record
+    /// lacks.
     #[test]
     fn of_many_questions_about_a_record_each_takes_few_steps_for_each_of_its_words() {
         let text: Vec<String> = (0..TOKENS_MAX).map(|n| format!("x{}", n % 60)).collect();
@@ -473,7 +471,7 @@ mod tests {
             let (mut steps, words) = (0, asked.terms()[0].words().len());
             let is_match = long.matches_in(&asked, &mut || steps += 1);
             assert_eq!(is_match, long.points(&asked).is_some(), "{asked:?}");
-            // Each step is a binary search, in 60 words or in 4,096 places.
+            // Each word takes a binary search in 60 words and in 4,096 places.
             assert!(steps <= 16 * words + 26 * words, "{steps} comparisons for {asked:?}");
         }
     }

@@ -1,24 +1,24 @@
-//! The text of a filter's `search` field (NIP-50).
+//! Parses the text of a filter's `search` field (NIP-50).
 //!
 //! Words are separated by white space, and a match must have all words. `"quoted words"` must
-//! follow each other directly. A word that ends with `*` is the beginning of a word. `key:value` is
-//! an extension: `language:` is supported, and any other extension has no effect. A text that has
-//! only extensions imposes no condition. A text that has other characters, but no word and no
-//! extension, matches nothing.
+//! follow each other directly. A word that ends with `*` is a prefix of a word. `key:value` is an
+//! extension: `language:` is supported, and any other extension has no effect. A text that has only
+//! extensions imposes no condition. A text that has characters, but no word and no extension,
+//! matches nothing.
 
 use crate::token::Tokens;
 
 /// Maximum number of bytes of a search text.
 const BYTES_MAX: usize = 1_024;
-/// Maximum number of words and phrases; maximum number of words in all of them; and maximum number
-/// of languages.
+/// Bounds of a search text: the number of words and phrases, the number of words including the
+/// words of phrases, and the number of languages.
 const TERMS_MAX: usize = 16;
 const WORDS_MAX: usize = 64;
 const LANGUAGES_MAX: usize = 8;
-/// Maximum number of bytes of an extension's value. If the value is longer, the text counts as an
-/// address and not as an extension.
+/// Maximum number of bytes of an extension's value. Text with a longer value is read as an address
+/// instead of an extension.
 const VALUE_BYTES_MAX: usize = 40;
-/// Maximum number of words that are looked up in an index. All other words are checked on the
+/// Maximum number of words that are looked up in an index. Further words are checked on the
 /// records.
 const NEEDED_MAX: usize = 16;
 
@@ -29,7 +29,7 @@ const NEEDED_MAX: usize = 16;
 ///
 /// let asked = SearchText::parse("bread \"sour dough\" bak*")?;
 /// assert!(asked.is_some_and(|asked| asked.term_count() == 3 && !asked.is_void()));
-/// // An extension without a meaning here is no condition, and a text without a word finds nothing.
+/// // An unsupported extension imposes no condition, and a text without words finds nothing.
 /// assert_eq!(SearchText::parse("include:spam")?, None);
 /// assert!(SearchText::parse("!?")?.is_some_and(|asked| asked.is_void()));
 /// assert_eq!(SearchText::parse(&"x".repeat(2_000)), Err(SearchTextError::TooLong(1_024)));
@@ -47,20 +47,20 @@ pub struct SearchText {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SearchTerm {
     words: Vec<Box<str>>,
-    /// Whether the last word is only the beginning of a word.
+    /// Whether the last word is a prefix.
     is_prefix: bool,
     /// The table of the Knuth-Morris-Pratt search: for each complete word of the phrase, the length
-    /// of the longest shorter start of the phrase that ends with this word. So a place in a text
-    /// need not be compared with every word of the phrase.
+    /// of the longest shorter start of the phrase that ends with this word. So the search need not
+    /// start again at each place in the text.
     borders: Vec<u16>,
 }
 
 /// A word that every match must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeededWord {
-    /// The word, or its beginning.
+    /// The word or the prefix.
     pub word: Box<str>,
-    /// Whether `word` is only the beginning of a word.
+    /// Whether `word` is a prefix.
     pub is_prefix: bool,
     /// The index of the word or phrase of the question to which this word belongs.
     pub term: usize,
@@ -113,7 +113,7 @@ impl SearchTerm {
         &self.words
     }
 
-    /// Whether the last word is only the beginning of a word.
+    /// Whether the last word is a prefix.
     pub(crate) fn is_prefix(&self) -> bool {
         self.is_prefix
     }
@@ -124,8 +124,8 @@ impl SearchTerm {
     }
 
     /// Does the same as [`Self::count_in`], and calls `step` for each comparison of two words. A
-    /// phrase takes at most three comparisons for each place (Knuth, Morris and Pratt), however
-    /// often its words are repeated in the phrase and in the text.
+    /// phrase takes at most three comparisons per place (Knuth, Morris and Pratt), even if words
+    /// repeat in the phrase and in the text.
     #[inline]
     fn count(&self, tokens: &Tokens, max: usize, step: &mut impl FnMut()) -> usize {
         let whole = self.borders.len();
@@ -138,7 +138,7 @@ impl SearchTerm {
             if matched == whole
                 && let Some(beginning) = beginning
             {
-                // Up to here, all words before the beginning of a word have matched.
+                // Up to here, all words before the prefix have matched.
                 step();
                 count += usize::from(token.starts_with(&**beginning));
             }
@@ -258,7 +258,8 @@ impl SearchText {
         &self.text
     }
 
-    /// Returns whether nothing can match, because the text asks for something but has no word.
+    /// Returns whether nothing can match, because the text has characters but no word and no
+    /// extension.
     pub fn is_void(&self) -> bool {
         self.terms.is_empty() && self.languages.is_empty()
     }
@@ -282,7 +283,7 @@ impl SearchText {
         &self.needed
     }
 
-    /// Whether every record that has all needed words is a match.
+    /// Whether every record with all needed words matches.
     pub fn is_needed_enough(&self) -> bool {
         self.languages.is_empty()
             && self.needed.len() == self.terms.len()

@@ -2,18 +2,19 @@
 //!
 //! A word is an uninterrupted sequence (a run) of letters and digits, folded. Some scripts put no
 //! space between words: Han, kana, Thai and others. Their runs are divided into pairs of
-//! neighbouring characters. Runs of Hangul are divided, too, because Korean words have endings. The
-//! last character of such a run is also a word by itself. So a question with a run becomes a
-//! sequence of pairs. A question with a single character becomes the beginning of a pair, or of the
-//! last word of a run. An emoji is a word, and the two letters of a flag are one word together.
+//! neighbouring characters. Runs of Hangul are divided in the same way, because Korean words have
+//! endings. The last character of such a run is also a word by itself. A question with a run
+//! becomes a sequence of pairs. A question with a single character becomes a prefix, which matches
+//! a pair or the last character of a run. An emoji is a word, and the two letters of a flag
+//! together are one word.
 
 use crate::fold;
 
-/// Maximum number of characters of a word. If a word is longer, the rest is cut off, in texts and
-/// in questions alike.
+/// Maximum number of characters of a word. A longer word is cut off at this length, in texts and in
+/// questions.
 pub const WORD_CHARS_MAX: usize = 40;
 
-/// Number of bytes of text for which memory is kept for the next record.
+/// Maximum size of a buffer that is kept for the next record, in bytes of text.
 const KEPT: usize = 1 << 16;
 
 /// The words of texts, in order.
@@ -28,7 +29,7 @@ const KEPT: usize = 1 << 16;
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     /// The texts, with ASCII letters in lower case. Each text is followed by the folded forms of
-    /// its non-ASCII words.
+    /// its words with other letters.
     text: String,
     /// The range of each word in `text`; an empty range is a boundary between texts.
     places: Vec<(u32, u32)>,
@@ -52,7 +53,7 @@ enum CharClass {
 
 fn class(c: char) -> CharClass {
     match c {
-        // The most common characters are checked first, without a lookup in tables.
+        // The most frequent characters are checked first, without a table lookup.
         'a'..='z'
         | 'A'..='Z'
         | '0'..='9'
@@ -136,8 +137,8 @@ impl Tokens {
     }
 
     /// Appends the words of a question. If a run without spaces ends the question, the run may
-    /// continue in a matching text. Returns whether the last word is only the beginning of a word,
-    /// which is the case if the last run is a single character.
+    /// continue in a matching text. Returns whether the last word is a prefix, which is the case if
+    /// the last run is a single character.
     pub fn read_question(&mut self, text: &str) -> bool {
         self.read_run(text, usize::MAX, true)
     }
@@ -238,7 +239,7 @@ impl Tokens {
     }
 
     /// Reads a run of a script without spaces, until there are `max` words in total. Returns the
-    /// length of the run, and whether its last character was read as the beginning of a word.
+    /// length of the run, and whether its last character was read as a prefix.
     fn read_dense(&mut self, text: &str, asked: bool, max: usize) -> (usize, bool) {
         let mut run = std::mem::take(&mut self.run);
         run.clear();
@@ -305,7 +306,7 @@ mod tests {
             ("👍🏽❤️", &["👍", "❤"]),
             ("🇩🇪🇯🇵", &["🇩🇪", "🇯🇵"]),
             ("привет, МИР", &["привет", "мир"]),
-            // The half-width vowel is a word by itself and changes no other word.
+            // The half-width vowel is a word by itself, and joins with no other letter.
             ("ｶﾞ ￂ ᄀ", &["ガ", "\u{1161}", "ᄀ"]),
             ("مرحبا بالعالم", &["مرحبا", "بالعالم"]),
             ("שלום עולם", &["שלום", "עולם"]),
