@@ -76,7 +76,7 @@ fn what_is_no_message_is_refused_and_says_why() {
     for (body, status, said) in [
         ("{".to_owned(), 400, "no message"),
         (json!(["AA==", "/a/1/b/c", 0, now, null, null, null]).to_string(), 400, "no message"),
-        (with("payload", json!("?")), 400, "no base64"),
+        (with("payload", json!("?")), 400, "not base64"),
         (with("payload", Value::Null), 400, "no message"),
         (with("contentTopic", json!("toychat")), 400, "content topic"),
         (with("timestamp", json!(now - 21_000_000_000)), 400, "back"),

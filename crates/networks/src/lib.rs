@@ -1,7 +1,7 @@
 //! The networks of an archive.
 //!
-//! A new network is a folder with an implementation of [`Network`]. Each program chooses the
-//! networks that it knows.
+//! Each network is a folder with an implementation of [`Network`]. A program chooses the networks
+//! that it supports.
 #![doc = include_str!("../README.md")]
 
 use hark_archive::effects::Rules;
@@ -24,7 +24,7 @@ pub trait Network: Send + Sync {
     /// The name of the network's shelf, as used for folders, tables, `--network` and labels of
     /// metrics.
     fn name(&self) -> &'static str;
-    /// The plural noun for the network's records in messages to people, such as `events`.
+    /// The plural noun for the network's records in texts for people, such as `events`.
     fn records(&self) -> &'static str;
     /// The singular noun for a record, such as `event`: the plural without its final s.
     fn record(&self) -> &'static str {
@@ -42,7 +42,7 @@ pub trait Network: Send + Sync {
     fn rules(&self) -> Box<dyn Rules>;
     /// The network's records as lines of text, for import and export.
     fn lines(&self) -> &dyn LineFormat;
-    /// The network's filters, for the commands that take filters.
+    /// The text format of the network's filters.
     fn filters(&self) -> &dyn Filters;
 }
 
@@ -53,7 +53,7 @@ pub struct RecordProperties {
     pub units_per_s: u64,
     /// Whether all records are of one kind.
     pub one_kind: bool,
-    /// Names of labels with few values, so that each value is on many records.
+    /// Names of labels with only a few values, each of which many records have.
     pub common_labels: &'static [u8],
     /// Names of labels for which a store can list all values, because some filters, such as
     /// Whisper's bloom filters, are matched against all values.
@@ -69,11 +69,11 @@ pub trait LineFormat: Send + Sync {
     fn are_signed(&self) -> bool {
         false
     }
-    /// Makes a reader of lines. A reader has its own buffers, so each thread needs its own reader.
+    /// Makes a reader of lines. A reader reuses its buffers, so each thread needs its own reader.
     fn reader(&self, options: &ReadOptions) -> Box<dyn LineReader>;
-    /// Makes a check of stored records. The check fails if the bytes of a record are no message of
-    /// this network, if the record's id is not the hash of the message, or if the record has another
-    /// time, kind or author than the message. Signatures are not checked.
+    /// Makes a check of stored records. The check fails if the bytes of a record are not a message
+    /// of this network, if the record's id is not the hash of the message, or if the record has
+    /// another time, kind or author than the message. Signatures are not checked.
     fn record_check(&self) -> RecordCheck<'_> {
         let record_bytes_max = u32::MAX as usize;
         let options = ReadOptions { record_bytes_max, ..ReadOptions::default() };
@@ -100,24 +100,29 @@ fn must_have_fields(record: &Record<'_>, message: &RecordHeader) -> Result<(), L
     }
     let is_same =
         (found.time, found.kind, found.author) == (message.time, message.kind, message.author);
-    if is_same { Ok(()) } else { Err(malformed("its time, kind or author is not the message's")) }
+    if is_same {
+        Ok(())
+    } else {
+        Err(malformed("its time, kind or author differs from the message's"))
+    }
 }
 
 fn malformed(text: &str) -> LineFault {
     LineFault::Malformed(text.into())
 }
 
-/// How lines are read. The default checks every line. Expired records are refused if `now_s` is set.
+/// Options for reading lines. By default, every line is checked. Expired records are refused only
+/// if `now_s` is set.
 #[derive(Clone, Debug)]
 pub struct ReadOptions {
-    /// Maximum length of a record as its network sends it, in bytes. The default is 1,088 KiB, as
-    /// for events at the relay.
+    /// Maximum length of a record as its network sends it, in bytes. The default is 1,088 KiB, like
+    /// the relay's limit for events.
     pub record_bytes_max: usize,
     /// Whether ids and signatures are trusted.
     pub trusted: bool,
     /// Records that have expired at this time, in seconds since 1970, are refused.
     pub now_s: u64,
-    /// URLs of this server, which records may name.
+    /// The URLs of this server, which some records name.
     pub own_urls: Vec<String>,
 }
 
@@ -130,7 +135,8 @@ impl Default for ReadOptions {
 /// Reads lines.
 pub trait LineReader {
     /// Reads a line into `record`, which is cleared first. Before the expensive checks, calls
-    /// `is_kept` with the record's id; `is_kept` returns whether a record with this id is stored.
+    /// `is_kept` with the record's id. `is_kept` returns whether a record with this id is already
+    /// stored.
     fn read(
         &mut self,
         line: &[u8],
@@ -139,7 +145,7 @@ pub trait LineReader {
     ) -> Result<(), LineFault>;
 }
 
-/// Why a line yields no record. The texts give details beyond the variant, or are empty.
+/// Why a line contains no acceptable record. The texts have further details, or are empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineFault {
     /// The line is not a record of this network.
@@ -171,7 +177,7 @@ fn detail(text: &str) -> String {
 }
 
 /// A function that returns all values of a label in an archive, or `None` if the archive cannot be
-/// read. The caller that passes the function reports the reason of a failure.
+/// read. In that case, the function's owner reports the reason.
 pub type LabelValues<'a> = &'a mut dyn FnMut(u8) -> Option<Vec<Box<[u8]>>>;
 
 /// Why the text of a filter cannot be mapped to a query.
@@ -186,7 +192,7 @@ pub enum FilterTextError {
 }
 
 impl FilterTextError {
-    /// Makes the error of a filter that cannot be used for this reason.
+    /// Makes the error for a filter that cannot be used for this reason.
     pub fn new(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Filter(reason.into())
     }
@@ -197,9 +203,10 @@ pub type SearchedTexts<'a> = Option<&'a Arc<dyn TextSource>>;
 
 /// The text format of a network's filters.
 pub trait Filters: Send + Sync {
-    /// Returns the query of a filter, with `now` set to 0 (1970) and no `budget` of rows. Returns
-    /// `None` if nothing can match the filter. `values` looks up the values of a label in an
-    /// archive, for filters that are matched against these values. Most filters need no lookup.
+    /// Returns the query of a filter. The caller sets `now`, which is 0 (1970), and `budget`, which
+    /// is unlimited. Returns `None` if nothing can match the filter. `values` looks up the values
+    /// of a label in an archive. Only filters that are matched against these values need the
+    /// lookup.
     fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, FilterTextError>;
     /// Returns the same as [`Filters::query`], for an archive in which the words of `texts` can be
     /// searched.

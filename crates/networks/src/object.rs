@@ -1,6 +1,6 @@
 //! Reads structs from JSON objects only. A derived `Deserialize` also accepts an array of the
-//! fields' values. In such an array, an added or missing value changes the meaning of all later
-//! values.
+//! fields' values. In such an array, an added or missing value would shift all later values to
+//! other fields.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,5 +1,5 @@
-//! Searches for a page of a network's history. A search runs in slices, visits a bounded number of
-//! rows, and stops if nobody waits for the answer any more.
+//! Runs the searches for a page of a network's history. They run in slices, visit a bounded number
+//! of rows, and stop if no client waits for the answer any more.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -16,7 +16,7 @@ pub struct AnswerWaiter {
 }
 
 impl AnswerWaiter {
-    /// Signals the search that nobody waits for the answer.
+    /// Signals to the search that nobody waits for the answer any more.
     pub fn leave(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }
@@ -77,7 +77,7 @@ impl<'a> BoundedSearch<'a> {
         }
     }
 
-    /// The store, for look-ups that do not count as rows.
+    /// The store, for lookups that do not count as rows.
     pub fn store(&self) -> &'a dyn Store {
         self.store
     }
@@ -87,17 +87,17 @@ impl<'a> BoundedSearch<'a> {
         self.visited
     }
 
-    /// The kind of condition by which the last search found its candidates.
+    /// The set that drove the last search.
     pub fn driver(&self) -> Option<Set> {
         self.driver
     }
 
-    /// Whether a result may lack a record, because that record is damaged.
+    /// Whether a result may lack a damaged record.
     pub fn is_damaged(&self) -> bool {
         self.is_damaged
     }
 
-    /// Whether a search has ended because it would visit too many rows.
+    /// Whether a search ended because it would have visited too many rows.
     pub fn has_run_out(&self) -> bool {
         self.has_run_out
     }

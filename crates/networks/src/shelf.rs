@@ -1,5 +1,5 @@
-//! A network's records in a store, for programs that embed an archive: lines go in, and a filter
-//! gets lines back.
+//! A network's records in a store, for programs that embed an archive. The program puts lines, and
+//! gets lines that match a filter.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -12,15 +12,15 @@ use hark_archive::{
 
 use crate::{FilterTextError, LineFault, Network, ReadOptions};
 
-/// Number of rows that a search visits before its lines are passed on.
+/// Number of rows that a search visits before it passes lines on.
 const SLICE_ROWS: u64 = 4_096;
 /// Number of bytes of lines at which a slice of a search ends.
 const READY_BYTES: usize = 256 << 10;
 
 /// A network and the store of its records. Every [`Store`] is suitable.
 ///
-/// The methods block until the store has answered, and any number of threads may call the methods
-/// at once. Programs that need subscriptions, cursors or a bound on the work use the store itself.
+/// The methods block until the store has answered. Any number of threads may call them at once. A
+/// program that needs subscriptions, cursors or a bound on the work uses the store directly.
 #[derive(Clone)]
 pub struct NetworkShelf {
     network: &'static dyn Network,
@@ -60,7 +60,7 @@ impl NetworkShelf {
     }
 
     /// Checks lines, and stores their records as one batch: all records are durable on return.
-    /// Hundreds of lines in one call cost about as many syncs as a single line. The result has an
+    /// Hundreds of lines in one call need about as many syncs as a single line. The result has an
     /// entry for each line, in order. [`Outcome::Duplicate`] means that a record with this id is
     /// already stored; such a line is not checked again. A line with a fault does not affect the
     /// other lines. After an error, some of the lines may have been stored; calling `put` again
@@ -86,7 +86,7 @@ impl NetworkShelf {
             Some(LineFault::Kept) => Ok(Ok(Outcome::Duplicate)),
             Some(fault) => Ok(Err(fault)),
             None => outcomes.next().map(Ok).ok_or_else(|| {
-                CommitError::Stopped("the store gave no outcome for a write".into())
+                CommitError::Stopped("the store returned no outcome for a write".into())
             }),
         };
         faults.into_iter().map(result).collect()
@@ -94,8 +94,8 @@ impl NetworkShelf {
 
     /// Passes the line of each record that matches a filter to `each`, in the order of the filter:
     /// newest first, or the best first in a search for words. Records that have expired at `now_s`,
-    /// in seconds since 1970, are left out. Returns the number of records that may match and could
-    /// not be read, since their bytes on the disk are damaged. A record may count more than once.
+    /// in seconds since 1970, are left out. Returns the number of damaged records that may match
+    /// but could not be read. A record may count more than once.
     pub fn find(
         &self,
         filter: &str,
@@ -126,7 +126,8 @@ impl NetworkShelf {
 
     /// Returns the query of a filter. `None` if nothing can match.
     fn query(&self, filter: &str, now_s: u64) -> Result<Option<Query>, FindError> {
-        // A failure to read the store is not a fault of the filter.
+        // The filter's parser reports only faults of the filter, so a failure of the store is kept
+        // here.
         let mut unread = None;
         let mut values = |name| {
             let mut values = Vec::new();

@@ -14,7 +14,8 @@ use super::rules::{
     deletes_too_many_kinds, wraps_for_too_many,
 };
 
-/// Kind of the answer to an AUTH challenge: never stored, never forwarded (NIP-42).
+/// Kind of the answer to an AUTH challenge (NIP-42). Events of this kind are never stored or
+/// forwarded.
 pub const AUTH: u16 = 22_242;
 /// Kind of a request to vanish (NIP-62).
 const VANISH_KIND: u16 = 62;
@@ -23,20 +24,20 @@ const VANISH_KIND: u16 = 62;
 const REPOSTS: [u16; 2] = [6, 16];
 
 /// Kinds of gift wraps (NIP-59). The time of a gift wrap is up to [`WRAP_AGE_S`] before its
-/// creation, so that the time reveals nothing about the message inside.
+/// creation, so that it does not reveal when the inner message was written.
 const WRAPS: [u16; 2] = [1059, 21_059];
-/// Maximum number of seconds by which clients date a gift wrap back.
+/// Maximum number of seconds by which clients backdate a gift wrap.
 const WRAP_AGE_S: u64 = 2 * 86_400;
 
-/// Lowest limits for a request about a person's own data: its bytes, its tags, and the seconds by
-/// which its time may lie in the future. If the relay's own limits are lower, they apply only to
-/// other events.
+/// Minimum limits for requests about a person's own data: number of bytes, number of tags, and the
+/// seconds by which the time may lie in the future. Lower limits of the relay apply only to other
+/// events.
 const REQUEST_BYTES: usize = 64 << 10;
 const REQUEST_TAGS: usize = 2_500;
 const REQUEST_AHEAD_S: u64 = 900;
 
-/// The URLs of this relay, normalised by [`plain`], for requests to vanish (NIP-62) and for AUTH
-/// (NIP-42).
+/// The URLs of this relay, normalised by [`plain`]. Requests to vanish (NIP-62) and AUTH (NIP-42)
+/// must name one of these URLs.
 #[derive(Clone, Debug, Default)]
 pub struct OwnUrls(Vec<String>);
 
@@ -71,8 +72,8 @@ impl OwnUrls {
             || event.kind() == VANISH_KIND && self.are_named_by(event)
     }
 
-    /// Whether a request to vanish names neither this relay nor all relays, but something else on
-    /// this relay's host: another path, another port, or only the name of the host.
+    /// Whether a request to vanish misses this relay, because it names only another path or port of
+    /// this relay's host, or the host's name without a port.
     pub fn are_missed_by(&self, event: &Event<'_>) -> bool {
         let is_host = |url: &str| {
             let asked = host_name(url);
@@ -95,15 +96,15 @@ fn relays<'a>(event: &Event<'a>) -> impl Iterator<Item = &'a str> {
     event.tags().filter(|tag| tag.name() == "relay").filter_map(|tag| tag.get(1))
 }
 
-/// Whether an event is a request to vanish from particular relays, not from all relays.
+/// Whether an event is a request to vanish that names particular relays instead of all relays.
 pub fn vanishes_from_some(event: &Event<'_>) -> bool {
     event.kind() == VANISH_KIND && relays(event).all(|url| url != ALL_RELAYS)
 }
 
-/// Normalises a URL, so that two spellings of the same relay are equal. Converts a URL to lower
-/// case. Removes scheme, default port, trailing dot of the host name, trailing slashes, query and
-/// fragment of a WebSocket URL. The scheme is removed because TLS usually ends at a proxy in front
-/// of the relay.
+/// Normalises a URL, so that two spellings of the same relay are equal. Converts the URL to lower
+/// case. Removes the scheme, the default port, the trailing dot of the host name, trailing slashes,
+/// query and fragment of a WebSocket URL. The scheme is removed because TLS usually ends at a proxy
+/// in front of the relay.
 pub fn plain(url: &str) -> String {
     let url = url.trim().to_ascii_lowercase();
     let (rest, port) = match url.split_once("://") {
@@ -127,7 +128,7 @@ pub fn authority(url: &str) -> Option<String> {
     host.filter(|_| ["ws", "wss"].contains(&scheme.as_str())).map(str::to_owned)
 }
 
-/// Returns the name of the host in a URL with any scheme or none. The name is in lower case,
+/// Returns the name of the host in a URL, with or without a scheme. The name is in lower case,
 /// without user, port and path.
 pub fn host_name(url: &str) -> String {
     let url = url.trim();
@@ -135,15 +136,15 @@ pub fn host_name(url: &str) -> String {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit('@').next().unwrap_or_default();
     let name = match host.rsplit_once(':') {
-        // An IPv6 address has colons too, but stands in brackets.
+        // An IPv6 address also has colons, but is in brackets.
         Some((name, port)) if !port.contains(']') => name,
         _ => host,
     };
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// The labels of an event's record that are not tags of the event: private labels, and an empty `d`
-/// if an addressable event has no `d` tag or the first `d` tag has no value.
+/// The labels that an event's record has in addition to the event's tags: private labels, and an
+/// empty `d` for an addressable event whose first `d` tag is missing or has no value.
 #[derive(Clone, Copy, Debug)]
 pub struct PrivateLabels<'a> {
     labels: [(u8, &'a [u8]); 2],
@@ -191,8 +192,8 @@ fn event_bytes_max(kind: u16, max: usize) -> usize {
 }
 
 /// Returns the reason for refusing a protected event (NIP-70), which only its author may publish.
-/// `None` if the event is not protected, or if its author is among the keys `proven` on the
-/// connection.
+/// `None` if the event is not protected, or if its author is among `proven`, the authenticated keys
+/// of the connection.
 pub fn protected_refusal(event: &Event<'_>, proven: &[Key]) -> Option<NostrRefusal> {
     (event.is_protected() && !proven.contains(event.pubkey())).then(|| {
         let is_stranger = proven.is_empty();
@@ -223,11 +224,11 @@ pub fn larger_than(event: &Event<'_>, event_bytes: usize, max: usize) -> Option<
     (event_bytes > max && stored_bytes(event) > max).then_some(max)
 }
 
-/// Checks everything but the id and the signature of an event. Returns the reason for refusing the
-/// event, or `None`. `event_bytes` is the received length; the bound applies to the stored length,
-/// which may be lower. Cheap checks come first. `proven` are the authenticated keys of the event's
+/// Checks an event, except its id and signature. Returns the reason for refusing the event, or
+/// `None`. `event_bytes` is the received length; the bound applies to the stored length, which may
+/// be lower. Cheap checks come first. `proven` are the authenticated keys of the event's
 /// connection, and `arena` is memory for parsing the inner event of a repost. Requests about a
-/// person's own data ([`REQUESTS`]) are subject only to limits that no honest request exceeds.
+/// person's own data ([`REQUESTS`]) are subject only to limits that no legitimate request exceeds.
 ///
 /// ```
 /// use hark_codec::crypto::KeyPair;
@@ -275,7 +276,7 @@ pub fn refusal(
         return Some(Invalid.because(format!("event has more than {tags_max} tags")));
     }
     if event.kind() == AUTH {
-        return Some(Invalid.because("kind 22242 answers a challenge and belongs into AUTH"));
+        return Some(Invalid.because("kind 22242 answers a challenge and belongs in AUTH"));
     }
     if let Some(reason) = time_refusal(event, limits, now_s) {
         return Some(reason);
@@ -334,9 +335,9 @@ pub fn answer(kind: u16, outcome: Outcome) -> Result<(), NostrRefusal> {
         Outcome::Refused(Refusal::Vanished) if kind == VANISH_KIND => {
             (Duplicate, "its author has asked to vanish already")
         }
-        // The event is not stored, so a client must not conclude that, for example, its profile was
-        // saved. NIP-01 has no prefix for this case, and its `duplicate` would mean that the event
-        // is stored.
+        // The answer must show that the event is not stored. Otherwise a client could report, for
+        // example, that its profile was saved. NIP-01 has no prefix for this case, and its
+        // `duplicate` would mean that the event is stored.
         Outcome::Superseded => {
             (Replaced, "have a newer version, or one of the same time with a lower id")
         }

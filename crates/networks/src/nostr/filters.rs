@@ -48,8 +48,7 @@ impl Filters for EventFilters {
             if is_alone || label.values.len() != 1 {
                 fields.push(tag('#', label.name, &label.values));
             } else if !query.labels[..at].iter().filter(same).any(|other| other.values.len() == 1) {
-                // If several conditions have one value each, a record must have all these values
-                // (NIP-91).
+                // Several conditions with one value each are written as one `&` condition (NIP-91).
                 let wanted = query.labels.iter().filter(same).filter(|set| set.values.len() == 1);
                 fields.push(tag('&', label.name, wanted.flat_map(|set| &set.values)));
             }
@@ -74,7 +73,7 @@ impl Filters for EventFilters {
     }
 }
 
-/// Why a text is not a filter of events, or cannot be answered.
+/// Why a text is not a filter of events, or is a filter that cannot be answered.
 #[derive(Debug, thiserror::Error)]
 enum EventFilterError {
     #[error(transparent)]
@@ -109,7 +108,7 @@ fn with_hex_keys(text: &str) -> Result<Cow<'_, str>, EventFilterError> {
     if !text.to_ascii_lowercase().contains("\"npub1") {
         return Ok(text.into());
     }
-    // Other faults of the filter are reported when the filter is parsed.
+    // The parser of filters reports text that is not JSON.
     let Ok(mut filter) = serde_json::from_str::<Value>(text) else { return Ok(text.into()) };
     for name in ["authors", "#p", "#P", "&p", "&P"] {
         let Some(values) = filter.get_mut(name).and_then(Value::as_array_mut) else { continue };

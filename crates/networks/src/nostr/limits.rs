@@ -1,4 +1,4 @@
-//! Bounds of events and of filters from clients, with the effect of reaching each bound.
+//! Bounds of clients' events and filters. Each comment describes the effect of exceeding the bound.
 //!
 //! The bounds are plain numbers, which the binary fills in from its settings. Names end with their
 //! unit; `_max` means "up to and including".
@@ -17,21 +17,22 @@ pub struct EventLimits {
     pub event_tags_max: usize,
     /// Maximum number of tags of a list: an event of kind 3, or of a kind from 10000 to 39999. A
     /// list with more tags is answered with OK false `invalid:`. If `event_tags_max` is higher, it
-    /// also applies to lists.
+    /// applies to lists, too.
     pub list_tags_max: usize,
     /// How far an event's time may lie in the future. An event further ahead is answered with OK
     /// false `invalid:`.
     pub created_at_ahead_s_max: u64,
-    /// How old an event may be on arrival. `None` is no bound. An older event is answered with OK
-    /// false `invalid:`.
+    /// How old an event may be on arrival. With `None`, there is no bound. An older event is
+    /// answered with OK false `invalid:`.
     pub created_at_behind_s_max: Option<u64>,
 }
 
 impl Default for EventLimits {
     fn default() -> Self {
         Self {
-            // The largest event that fits into a message. A list of 10,000 keys with relays has
-            // about 1 MB. A private message of 64 KiB (NIP-44), wrapped twice (NIP-59), has 154 KB.
+            // The size of the largest event that fits into a message. A list of 10,000 keys with
+            // relays has about 1 MB. A private message of 64 KiB (NIP-44) that is wrapped twice
+            // (NIP-59) has 154 KB.
             event_bytes_max: 1_088 << 10,
             content_chars_max: 160_000,
             event_tags_max: 2_500,
@@ -51,12 +52,13 @@ pub struct FilterLimits {
     /// Maximum number of values in one filter (ids, authors, kinds and tag values together). A
     /// filter with more values is answered with CLOSED `blocked:`.
     pub filter_values_max: usize,
-    /// Number of stored records sent for a filter that names no limit.
+    /// Maximum number of stored records that are sent for a filter without a limit.
     pub limit_default: usize,
-    /// Maximum number of stored records sent for a filter; the bound replaces a higher limit.
+    /// Maximum number of stored records that are sent for a filter. It replaces a higher limit of
+    /// the filter.
     pub limit_max: usize,
     /// Maximum number of rows that the searches of one REQ or COUNT may visit in all. In each part
-    /// of the archive, each lookup of a value or list after the first 64 also counts as a row.
+    /// of the archive, each lookup of a value or list also counts as a row, except the first 64.
     /// Above the bound, the answer ends with CLOSED `error:`.
     pub query_rows_max: u64,
 }

@@ -8,7 +8,8 @@ use super::admit::{OwnUrls, PrivateLabels, larger_than};
 use super::rules::{KindClass, class};
 use crate::{LineFault, LineFormat, LineReader, ReadOptions, RecordCheck, must_have_fields};
 
-/// Number of parsed keys that a reader caches: events of one author often follow each other.
+/// Number of parsed keys that a reader caches, because events of the same author often come in a
+/// row.
 const KEY_SLOTS: usize = 4096;
 
 /// Lines of events.
@@ -98,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// A record whose bytes were changed is not a message of its id. Its signature is not compared.
+    /// A record with changed bytes does not match its id. The signature is not checked.
     #[test]
     fn a_record_is_compared_with_its_message() {
         let keys = KeyPair::from_secret([7; 32]).unwrap();
@@ -123,8 +124,8 @@ mod tests {
         assert!(matches!(check(&changed), Err(LineFault::Malformed(_))));
     }
 
-    /// The white space and the escapes of a line do not count towards the maximum size, as for an
-    /// event that a client sends.
+    /// White space and escapes of a line do not count towards the maximum size, just as for events
+    /// from clients.
     #[test]
     fn of_a_line_the_bytes_count_that_are_stored() {
         let keys = KeyPair::from_secret([7; 32]).unwrap();

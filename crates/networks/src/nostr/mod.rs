@@ -1,4 +1,4 @@
-//! Nostr (NIP-01): events that replace and delete each other.
+//! Nostr (NIP-01), in which events may replace and delete earlier events.
 
 use hark_archive::effects::Rules;
 

@@ -13,7 +13,7 @@ use crate::SearchedTexts;
 /// Why a filter's search is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SearchRefusal {
-    /// No texts can be searched for words.
+    /// The archive does not index words.
     #[error("search is not offered")]
     NotOffered,
     /// The search text exceeds a bound.
@@ -114,8 +114,8 @@ fn is_private(query: &Query, gate: &Gate) -> bool {
 
 /// Restricts a query to the records that its reader may see. A client that is not authenticated
 /// sees no records of the restricted kinds, so these kinds are removed from the query. Even a query
-/// that names only unrestricted kinds gets the gate, because its best plan may depend on the number
-/// of records of all kinds.
+/// for unrestricted kinds gets the gate. Otherwise its plan could depend on the number of hidden
+/// records.
 fn apply(gate: &Arc<Gate>, query: &mut Query) {
     if gate.readers.is_empty()
         && let Some(kinds) = &mut query.kinds
@@ -125,8 +125,8 @@ fn apply(gate: &Arc<Gate>, query: &mut Query) {
     query.gate = (!gate.kinds.is_empty()).then(|| Arc::clone(gate));
 }
 
-/// Maximum number of values of `&` tags in a filter. Every record that may match is checked for
-/// each of these values.
+/// Maximum number of values of `&` tags in a filter. The number is bounded because each record that
+/// may match is checked for each of these values.
 pub const AND_VALUES_MAX: usize = 32;
 
 /// Returns the number of values of `&` tags, each of which a record must have.
@@ -134,10 +134,10 @@ pub fn and_values(filter: &Filter) -> usize {
     filter.and_tags().map(|(_, values)| values.len()).sum()
 }
 
-/// Returns the maximum number of stored records beyond the default limit that may be sent for
-/// `filter`, so that an answer does not end in the middle of a second. The default limit and these
-/// records together are at most `limit_max`. Returns 0 if the client names a limit, and for a
-/// search, because its results are not ordered by time.
+/// Returns the number of stored records that may be sent for `filter` beyond the default limit, so
+/// that an answer does not end within a second. In total, at most `limit_max` records are sent.
+/// Returns 0 for a filter with a limit, and for a search, because its results are not ordered by
+/// time.
 pub fn room(filter: &Filter, limits: &FilterLimits) -> usize {
     if filter.search().is_some() || filter.limit().is_some() {
         return 0;
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(refused.unwrap_err(), SearchRefusal::NotOffered);
     }
 
-    /// The gate of this reader, or of a client that is not authenticated.
+    /// The gate for this reader, or for a client that is not authenticated.
     fn gate(reader: Option<[u8; 32]>) -> Arc<Gate> {
         let readers: Vec<[u8; 32]> = reader.into_iter().collect();
         let values = readers.iter().map(|key| hark_codec::hex::encode_32(key)[..].into()).collect();

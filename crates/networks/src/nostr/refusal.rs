@@ -1,5 +1,5 @@
 //! Refusals in the form of NIP-01: a machine-readable prefix, and words for people. A rule returns
-//! a verdict. This module adds the prefix when it writes the message to the client.
+//! a verdict, and this module writes the verdict's prefix into the message to the client.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,10 +10,10 @@ use hark_codec::nostr::negentropy::NegentropyError;
 use hark_codec::nostr::{CheckError, EventError, FilterError, MessageErrorKind, reply};
 use hark_codec::record::Id;
 
-/// The verdict on a message that is not simply accepted.
+/// Why a message gets an answer other than plain success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NostrVerdict {
-    /// Nothing to do: the event is already stored.
+    /// The event is already stored, so nothing is done.
     Duplicate,
     /// Refused: a version that supersedes the event is stored.
     Replaced,
@@ -25,7 +25,7 @@ pub enum NostrVerdict {
     RateLimited,
     /// Refused: the message, event or filter is malformed.
     Invalid,
-    /// Refused to this reader or writer.
+    /// Refused, because this reader or writer has no permission.
     Restricted,
     /// The relay failed to carry out the request.
     Error,
@@ -38,10 +38,10 @@ pub enum NostrVerdict {
 }
 
 impl NostrVerdict {
-    /// The prefix of the verdict in messages, without the colon. Most prefixes are those of
-    /// NIP-01. NIP-42 has `auth-required`, NIP-77 has `closed`, and other relays also send
-    /// `replaced` and `unsupported`. The prefix `mute` of NIP-01 would reveal who is online, so
-    /// there is no such verdict.
+    /// The prefix of the verdict in messages, without the colon. Most prefixes are from NIP-01;
+    /// `auth-required` is from NIP-42, and `closed` from NIP-77. Other relays send `replaced` and
+    /// `unsupported`, too. There is no verdict for the prefix `mute` of NIP-01, because it would
+    /// reveal who is online.
     pub const fn prefix(self) -> &'static str {
         match self {
             Self::Duplicate => "duplicate",
@@ -63,7 +63,7 @@ impl NostrVerdict {
         self == Self::Duplicate
     }
 
-    /// Makes a refusal with this verdict. `words` give the reason.
+    /// Makes a refusal with this verdict. `words` has the reason.
     pub fn because(self, words: impl Into<Cow<'static, str>>) -> NostrRefusal {
         NostrRefusal { verdict: self, words: words.into() }
     }
@@ -72,7 +72,7 @@ impl NostrVerdict {
 /// A verdict, with the reason in words for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct NostrRefusal {
-    /// The verdict, which programs understand.
+    /// The verdict, for programs.
     pub verdict: NostrVerdict,
     /// The reason, without a prefix.
     pub words: Cow<'static, str>,

@@ -1,9 +1,9 @@
 //! Nostr's rules: replaceable and addressable events (NIP-01), deletion (NIP-09), gift wraps and
 //! their recipients (NIP-59), vanishing (NIP-62).
 //!
-//! A stored deletion (kind 5) is itself the tombstone: an event that its author has deleted is
-//! refused, even if the deletion arrives first. A deletion cannot delete other deletions or
-//! requests to vanish. A request to vanish also deletes its author's deletions and the author's
+//! A stored deletion (kind 5) serves as the tombstone: the events that it deletes are refused
+//! later, even if the deletion arrived before these events. A deletion cannot delete other
+//! deletions or requests to vanish. A request to vanish also deletes its author's deletions and
 //! earlier requests to vanish.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,8 @@ use hark_codec::hex::{decode_32 as unhex, encode_32 as hex};
 use hark_codec::record::{Id, Key, Record};
 
 /// Private label of an addressable event: the value of its first `d` tag, or an empty value. The
-/// label `d` cannot serve here, because `#d` must find only events that have a `d` tag.
+/// label `d` cannot be used for this purpose, because `#d` must find only events that have a `d`
+/// tag.
 pub const SLOT: u8 = 0;
 /// Private label of a request to vanish that is meant for this relay.
 pub const VANISH: u8 = 1;
@@ -109,13 +110,15 @@ impl Rules for NostrRules {
     }
 }
 
-/// Matches a request of the author to vanish, if the request covers events up to `time` or later.
+/// Returns a prohibition that matches the author's request to vanish, if it covers events up to
+/// `time` or later.
 fn vanish(author: &Key, time: u64) -> Prohibition<'_> {
     let label = (VANISH, &b""[..]);
     Prohibition { author, kind: VANISH_KIND, label, from: time, refusal: Refusal::Vanished }
 }
 
-/// Matches a deletion by the author, with this label and a time of `from` or later.
+/// Returns a prohibition that matches the author's deletions with this label and a time of `from`
+/// or later.
 fn deletion<'a>(author: &'a Key, label: (u8, &'a [u8]), from: u64) -> Prohibition<'a> {
     Prohibition { author, kind: DELETION, label, from, refusal: Refusal::Deleted }
 }
@@ -130,8 +133,8 @@ fn refuse_address(author: &Key, kind: u32, d: &[u8], time: u64, effects: &mut Ef
     effects.refuse_if(deletion(author, (b'a', &address), time));
 }
 
-/// Refuses a gift wrap that a recipient has deleted, or whose recipient has vanished. The recipient
-/// counts, not the signer: the signer is a key that is used only once.
+/// Refuses a gift wrap that a recipient has deleted, or whose recipient has vanished. The signer
+/// does not matter, because it is a key that is used only once.
 fn refuse_wrap(record: &Record<'_>, id_hex: &[u8], effects: &mut Effects) {
     let recipients = record.labels().filter(|(name, _)| *name == b'p');
     let recipients: BTreeSet<Key> = recipients.filter_map(|(_, p)| unhex(p)).collect();
@@ -158,8 +161,8 @@ fn erase_deleted(record: &Record<'_>, author: &Key, effects: &mut Effects) {
             ..Query::default()
         });
     }
-    // A deletion may name thousands of addresses, so one search covers all addresses of a kind. The
-    // search first looks up the author's events of that kind, and ends if there are none.
+    // A deletion may name thousands of addresses, so one search covers all addresses of a kind. If
+    // the author has no events of the kind, the search ends at once.
     let (mut replaceable, mut addressable) = (Vec::new(), BTreeMap::<u32, Vec<Box<[u8]>>>::new());
     let addresses = record.labels().filter(|(name, _)| *name == b'a');
     for (kind, d) in addresses.filter_map(|(_, address)| own_address(address, author)) {
@@ -198,8 +201,8 @@ pub fn wraps_for_too_many(kind: u32, mut recipients: impl Iterator) -> bool {
 /// Each kind takes a search of its own, on the writer's thread.
 pub const DELETED_KINDS_MAX: usize = 64;
 
-/// Whether an event of this author and kind is a deletion of too many kinds: its `a` tags,
-/// `addresses`, name the author's own addresses of more than [`DELETED_KINDS_MAX`] kinds.
+/// Whether an event of this author and kind is a deletion whose `a` tags, `addresses`, name the
+/// author's own addresses of more than [`DELETED_KINDS_MAX`] kinds.
 pub fn deletes_too_many_kinds<'a>(
     kind: u32,
     author: &Key,

@@ -20,11 +20,11 @@ pub const KINDS: [u32; 18] = [
     31_923, 34_235, 34_550,
 ];
 
-/// One week, in seconds. In search results, an event that is one week newer ranks as high as an
-/// older event of the next better class.
+/// One week, in seconds. In search results, an event ranks as high as an event of the next higher
+/// class that is one week older.
 const CLASS_S: u64 = 7 * 86_400;
 /// The version of the rules in this file. Like the version of [`hark_words`], it is part of the
-/// fingerprint, so all events are indexed anew after a change of the version.
+/// fingerprint, so a change of the version causes all events to be indexed again.
 const VERSION: u64 = 1;
 
 /// The choice of the texts that are searched.
@@ -72,7 +72,7 @@ impl Default for TextChoice {
 
 impl TextChoice {
     /// Makes the source of these texts. Events of `private` kinds, which only some readers may see,
-    /// have no texts.
+    /// are not searched.
     pub fn source(mut self, private: &[u32]) -> Arc<dyn TextSource> {
         let profiles = self.parts.contains(&TextPart::Profiles);
         self.kinds.retain(|kind| !private.contains(kind) && (profiles || *kind != 0));
@@ -94,7 +94,7 @@ impl TextSource for EventTexts {
             return;
         }
         ARENA.with_borrow_mut(|arena| {
-            // Stored events are valid. Damage is detected where the record is read.
+            // Stored events are valid. Damage is detected earlier, when the record is read.
             if let Ok(event) = Event::parse(record.wire(), arena) {
                 self.of_event(&event, each);
             }
@@ -131,7 +131,7 @@ impl EventTexts {
         let mut says_language = false;
         let has = |part| self.0.parts.contains(&part);
         let (titles, hashtags) = (has(TextPart::Titles), has(TextPart::Hashtags));
-        // Titles come first, because only the first words of an event are read, up to a bound.
+        // Titles come first, because only a bounded number of words of an event is read.
         for tag in event.tags() {
             let Some(value) = tag.value() else { continue };
             match tag.name() {
@@ -158,8 +158,8 @@ impl EventTexts {
 }
 
 fn of_profile(content: &str, each: &mut dyn FnMut(Part, &str)) {
-    // Names come first, wherever they are in the profile, because only the first words of an event
-    // are read, up to a bound.
+    // Names come first, wherever they are in the profile, because only a bounded number of words of
+    // an event is read.
     profile::strings(content, |name, value| {
         if matches!(name, "name" | "display_name" | "nip05") {
             each(Part::Title, value);

@@ -1,5 +1,5 @@
-//! The conditions on which messages are accepted: the requirements of RFC 14/WAKU2-MESSAGE and this
-//! node's bounds.
+//! The conditions under which messages are accepted: the requirements of RFC 14/WAKU2-MESSAGE and
+//! this node's bounds.
 
 use hark_codec::waku::message::META_MAX;
 use hark_codec::waku::{Message, RateLimitProof};
@@ -35,7 +35,7 @@ pub enum MessageRefusal {
     /// The client wants this node to relay the message, but this node does not relay messages.
     #[error(
         "Failed to publish: this node keeps messages and passes none on ([waku] `forward`); publish \
-         through a node that makes the proofs or signatures that its network asks for"
+         through a node that makes the proofs or signatures that its network requires"
     )]
     Listener,
     /// The message lacks a valid signature for its protected shard, so other nodes refuse the
@@ -52,37 +52,36 @@ pub enum MessageRefusal {
     #[error("the message has no content topic")]
     Topic,
     /// See [`MessageBounds::message_bytes_max`].
-    #[error("the message has {0} bytes, more than the {1} that one may have")]
+    #[error("the message has {0} bytes, more than the allowed {1}")]
     Size(usize, usize),
     /// See [`META_MAX`].
     #[error("the message's meta has {0} bytes, more than {META_MAX}")]
     Meta(usize),
     /// See [`MessageBounds::epoch_ns`].
-    #[error("the message has no well-formed rate-limit proof (RLN), which its network asks for")]
+    #[error("the message has no well-formed rate-limit proof (RLN), which its network requires")]
     Proof,
     /// See [`MessageBounds::epoch_ns`].
-    #[error("the epoch of the message's rate-limit proof is not that of its timestamp")]
+    #[error("the epoch of the message's rate-limit proof does not match its timestamp")]
     Epoch,
-    /// A sender within the rate limit uses each nullifier for only one message.
+    /// The sender exceeds the rate limit. Within the limit, each message has a new nullifier.
     #[error("another message has the nullifier of this message's rate-limit proof")]
     Nullifier,
     /// The archive cannot store a time before 1970.
-    #[error("the message's timestamp lies before 1970")]
+    #[error("the message's timestamp is before 1970")]
     Negative,
-    /// A stored message needs a time that the archive can hold.
+    /// The message has no time, which the archive needs.
     #[error("the message has no timestamp")]
     NoTime,
     /// See [`MessageBounds::window_ns`].
-    #[error("the message's timestamp lies more than {0} s back")]
+    #[error("the message's timestamp is more than {0} s in the past")]
     TooOld(u64),
     /// See [`MessageBounds::window_ns`].
-    #[error("the message's timestamp lies more than {0} s ahead")]
+    #[error("the message's timestamp is more than {0} s in the future")]
     TooFar(u64),
 }
 
 impl MessageBounds {
-    /// Checks whether a message that has just been published is accepted. `bytes` is the message's
-    /// length.
+    /// Checks whether a newly published message is accepted. `bytes` is the message's length.
     pub fn admit(
         &self,
         message: &Message<'_>,
@@ -106,7 +105,8 @@ impl MessageBounds {
         }
     }
 
-    /// Like [`MessageBounds::admit`], for a message of any age. Returns the message's time.
+    /// Does the same as [`MessageBounds::admit`], for a message of any age. Returns the message's
+    /// time.
     pub fn admit_old(&self, message: &Message<'_>, bytes: usize) -> Result<u64, MessageRefusal> {
         if message.payload.is_empty() {
             return Err(MessageRefusal::Payload);

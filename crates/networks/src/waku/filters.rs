@@ -11,7 +11,7 @@ use crate::{FilterTextError, Filters, LabelValues, object};
 /// Filters of messages.
 pub(super) struct MessageFilters;
 
-/// A filter in its text form. An omitted field matches all messages; times are nanoseconds since
+/// A filter in its text form. An omitted field imposes no condition. Times are nanoseconds since
 /// 1970.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
@@ -31,7 +31,7 @@ struct RawFilter {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is no hash: it has 64 hex digits")]
+#[error("{0:?} is not a hash of 64 hex digits")]
 struct NoHash(String);
 
 impl Filters for MessageFilters {
@@ -56,8 +56,8 @@ impl Filters for MessageFilters {
             query.ids = Some(hashes.map_err(FilterTextError::new)?);
         }
         query.normalise();
-        // The limit is ignored here: a filter with a limit of 0 can match, although its answer is
-        // empty.
+        // The limit is ignored here, because a filter with a limit of 0 is valid although its
+        // answer is empty.
         let limit = query.limit.max(1);
         let is_void = Query { limit, ..query.clone() }.is_void();
         Ok((!is_void).then_some(query))
@@ -114,7 +114,7 @@ mod tests {
         let nothing =
             [r#"{"contentTopics":[]}"#, r#"{"hashes":[]}"#, r#"{"startTime":2,"endTime":1}"#];
         assert!(nothing.iter().all(|text| query(text).unwrap().is_none()));
-        assert!(query(r#"{"hashes":["xy"]}"#).unwrap_err().to_string().contains("is no hash"));
+        assert!(query(r#"{"hashes":["xy"]}"#).unwrap_err().to_string().contains("is not a hash"));
         assert!(query(r#"{"kinds":[1]}"#).unwrap_err().to_string().contains("unknown field"));
     }
 }

@@ -47,11 +47,11 @@ impl<'d> Deserialize<'d> for Base64 {
         // As in nwaku, the padding may be left out.
         let text = String::deserialize(from)?;
         let bytes = base64_simd::STANDARD_NO_PAD.decode_to_vec(text.trim_end_matches('='));
-        bytes.map(Self).map_err(|error| D::Error::custom(format!("no base64: {error}")))
+        bytes.map(Self).map_err(|error| D::Error::custom(format!("not base64: {error}")))
     }
 }
 
-/// A message with its hash and its pubsub topic: an element of a response, or a line of an export.
+/// A message with its hash and its pubsub topic: as in a response, or in a line of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredMessage {
@@ -106,7 +106,7 @@ pub fn put_stored(out: &mut Vec<u8>, record: &MessageRecord<'_>, include_data: b
     put_element(out, record.hash(), include_data.then_some((record.message(), &*topic)));
 }
 
-/// Like [`put_stored`], for a message that is stored elsewhere.
+/// Appends a message of another store in the same form as [`put_stored`].
 pub fn put_element(out: &mut Vec<u8>, hash: &Id, data: Option<(&[u8], &str)>) {
     out.extend_from_slice(b"{\"messageHash\":");
     put_hash(out, hash);
@@ -218,6 +218,6 @@ mod tests {
             assert!(message.is_err() && stored.is_err(), "{array}");
         }
         let wrong = serde_json::from_str::<OwnedMessage>("{\"payload\":\"?\"}").unwrap_err();
-        assert!(wrong.to_string().contains("no base64"), "{wrong}");
+        assert!(wrong.to_string().contains("not base64"), "{wrong}");
     }
 }

@@ -1,10 +1,10 @@
-//! Retention in the notation of nwaku's operators: `time:2592000;size:10GB;capacity:1000000`.
+//! Retention in the notation that nwaku's operators use: `time:2592000;size:10GB;capacity:1000000`.
 
 use hark_archive::retention::{RetentionPolicy, RetentionRule};
 
 use super::NS_PER_S;
 
-/// A policy and the text that it was read from.
+/// A policy, and the text from which it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retention {
     text: String,
@@ -31,16 +31,16 @@ impl std::fmt::Display for Retention {
     }
 }
 
-/// The part of a text that is not a retention rule.
+/// The error for a part of a text that is not a retention rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is none of time:SECONDS, size:10GB and capacity:MESSAGES")]
+#[error("{0:?} is not one of time:SECONDS, size:10GB and capacity:MESSAGES")]
 pub struct RetentionTextError(String);
 
 impl std::str::FromStr for Retention {
     type Err = RetentionTextError;
 
-    /// Reads policies separated by `;`, all of which apply. An empty text or `none` keeps all
-    /// messages.
+    /// Reads policies that are separated by `;`. All of them apply. An empty text or `none` keeps
+    /// all messages.
     fn from_str(text: &str) -> Result<Self, RetentionTextError> {
         let mut policy = for_ever();
         for part in text.split(';').map(str::trim).filter(|part| !["", "none"].contains(part)) {

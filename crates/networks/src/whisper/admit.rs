@@ -1,4 +1,4 @@
-//! The conditions on which envelopes are accepted from peers: the checks of go-ethereum
+//! The conditions under which envelopes are accepted from peers: the checks of go-ethereum
 //! (`Whisper.add`).
 
 use hark_codec::whisper::Envelope;
@@ -19,7 +19,7 @@ pub struct EnvelopeBounds {
 
 impl Default for EnvelopeBounds {
     /// The bounds of status-go's nodes since July 2020. Clients of status-go seal messages above 50
-    /// KB with a proof of work of only this minimum. The minimum of go-ethereum is 0.2.
+    /// KB with a proof of work of only this minimum. go-ethereum's minimum is 0.2.
     fn default() -> Self {
         Self { envelope_bytes_max: 1 << 20, pow_min: 0.000_002 }
     }
@@ -32,16 +32,17 @@ pub enum EnvelopeRefusal {
     #[error("the envelope's ttl of {0} s is more than its expiry of {1}")]
     Ttl(u32, u32),
     /// See [`AHEAD_MAX_S`].
-    #[error("the envelope was sent {0} s from now, and may be {AHEAD_MAX_S} s ahead")]
+    #[error("the envelope was sent {0} s in the future, more than the allowed {AHEAD_MAX_S} s")]
     Ahead(u64),
-    /// The envelope expired at most [`EXPIRED_MAX_S`] ago, on its way.
+    /// The envelope expired on its way, at most [`EXPIRED_MAX_S`] seconds ago.
     #[error("the envelope expired {0} s ago")]
     Expired(u64),
-    /// The envelope expired longer ago. Its sender should not have sent the envelope any more.
+    /// The envelope expired more than [`EXPIRED_MAX_S`] seconds ago, so no node should still send
+    /// this envelope.
     #[error("the envelope expired {0} s ago, more than {EXPIRED_MAX_S} s")]
     Old(u64),
     /// See [`EnvelopeBounds::envelope_bytes_max`].
-    #[error("the envelope has {0} bytes, more than the {1} that one may have")]
+    #[error("the envelope has {0} bytes, more than the allowed {1}")]
     Size(usize, usize),
     /// See [`EnvelopeBounds::pow_min`].
     #[error("the envelope's proof of work is {0}, less than the minimum of {1}")]
@@ -61,15 +62,15 @@ impl EnvelopeBounds {
             expired if expired <= EXPIRED_MAX_S => return Err(EnvelopeRefusal::Expired(expired)),
             expired => return Err(EnvelopeRefusal::Old(expired)),
         }
-        // An envelope from the future is forwarded for longer: until its expiry, plus a second of
-        // transit.
+        // An envelope from the future is forwarded for longer, until its expiry. One more second is
+        // added for the transit.
         let longer = if ahead > 0 { ahead as u32 + 1 } else { 0 };
         let pow = envelope.pow_for(envelope.ttl.saturating_add(longer));
         if pow < self.pow_min { Err(EnvelopeRefusal::Pow(pow, self.pow_min)) } else { Ok(()) }
     }
 
-    /// Like [`EnvelopeBounds::admit`], for an envelope that another server has accepted before. Its
-    /// age and its proof of work are not checked.
+    /// Does the same as [`EnvelopeBounds::admit`], without checking age and proof of work, for an
+    /// envelope that another server has accepted before.
     pub fn admit_old(&self, envelope: &Envelope<'_>) -> Result<(), EnvelopeRefusal> {
         if envelope.ttl > envelope.expiry {
             return Err(EnvelopeRefusal::Ttl(envelope.ttl, envelope.expiry));

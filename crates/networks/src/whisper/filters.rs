@@ -13,8 +13,8 @@ use crate::{FilterTextError, Filters, LabelValues, object};
 /// Filters of envelopes.
 pub(super) struct EnvelopeFilters;
 
-/// A filter in its text form, with values that are not checked yet. An omitted key matches all
-/// envelopes; times are seconds since 1970, inclusive.
+/// A filter in its text form, with values that are not checked yet. An omitted key imposes no
+/// condition. Times are seconds since 1970, inclusive.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TypedEnvelopeFilter {
@@ -46,13 +46,13 @@ struct WrittenEnvelopeFilter {
 enum EnvelopeFilterError {
     #[error(transparent)]
     Form(#[from] serde_json::Error),
-    #[error("`{0}` is a whole number, which {1} is not")]
+    #[error("`{0}` must be a whole number, not {1}")]
     Number(&'static str, Value),
-    #[error("`{0}` is a list, which {1} is not")]
+    #[error("`{0}` must be a list, not {1}")]
     List(&'static str, Value),
     #[error("`{key}` has {item}, which is not {bytes} bytes in hex digits")]
     Item { key: &'static str, item: Value, bytes: usize },
-    #[error("`bloom` is {bytes} bytes in hex digits, which {0} is not", bytes = bloom::BYTES)]
+    #[error("`bloom` must be {bytes} bytes in hex digits, not {0}", bytes = bloom::BYTES)]
     Bloom(Value),
     #[error("`topics` and `bloom` exclude each other")]
     Both,
@@ -126,8 +126,8 @@ impl Filters for EnvelopeFilters {
             query.labels.push(LabelSet { name: TOPIC, values });
         }
         query.normalise();
-        // The limit is ignored here: a filter with a limit of 0 can match, although its answer is
-        // empty.
+        // The limit is ignored here, because a filter with a limit of 0 is valid although its
+        // answer is empty.
         let is_void = Query { limit: query.limit.max(1), ..query.clone() }.is_void();
         Ok((!is_void).then_some(query))
     }
@@ -206,13 +206,13 @@ mod tests {
         for (text, word) in [
             (r#"{"kinds":[1]}"#, "unknown field `kinds`"),
             (r#"{"from":1,"from":2}"#, "duplicate field `from`"),
-            (r#"{"bloom":"0xff"}"#, "`bloom` is 64 bytes in hex digits, which \"0xff\" is not"),
+            (r#"{"bloom":"0xff"}"#, "`bloom` must be 64 bytes in hex digits, not \"0xff\""),
             (r#"{"bloom":7}"#, "`bloom` is 64 bytes"),
             (&both, "exclude each other"),
-            (r#"{"from":"1"}"#, "`from` is a whole number, which \"1\" is not"),
-            (r#"{"to":-1}"#, "`to` is a whole number, which -1 is not"),
-            (r#"{"limit":1.5}"#, "`limit` is a whole number, which 1.5 is not"),
-            (r#"{"topics":"0x5c6c9b56"}"#, "`topics` is a list"),
+            (r#"{"from":"1"}"#, "`from` must be a whole number, not \"1\""),
+            (r#"{"to":-1}"#, "`to` must be a whole number, not -1"),
+            (r#"{"limit":1.5}"#, "`limit` must be a whole number, not 1.5"),
+            (r#"{"topics":"0x5c6c9b56"}"#, "`topics` must be a list"),
             (r#"{"topics":["0x5c6c9b"]}"#, "`topics` has \"0x5c6c9b\", which is not 4 bytes"),
             (r#"{"topics":[7]}"#, "`topics` has 7, which is not 4 bytes"),
             (r#"{"hashes":["xy"]}"#, "`hashes` has \"xy\", which is not 32 bytes"),

@@ -18,7 +18,7 @@ pub(super) struct EnvelopeLines;
 impl LineFormat for EnvelopeLines {
     fn write(&self, record: &Record<'_>, line: &mut Vec<u8>) {
         let record = EnvelopeRecord::new(*record);
-        // The record was made from an envelope, so parsing succeeds.
+        // The record was made from an envelope, so reading it succeeds.
         write_envelope(&record.envelope().unwrap_or_default(), record.hash(), line);
     }
 
@@ -45,7 +45,7 @@ pub fn write_envelope(envelope: &Envelope<'_>, hash: &Id, line: &mut Vec<u8>) {
     line.push(b'}');
 }
 
-/// The keys of a line that are read. Other keys are ignored.
+/// The keys that are read from a line. Other keys are ignored.
 #[derive(Deserialize)]
 struct EnvelopeLine<'a> {
     #[serde(borrow)]
@@ -155,7 +155,7 @@ mod tests {
             assert_eq!(read(line, false), read(LINE, false), "{line}");
         }
         let large = LINE.replace("0x7f", &format!("0x{}", "7f".repeat(101)));
-        let said = "the envelope has 121 bytes, more than the 120 that one may have";
+        let said = "the envelope has 121 bytes, more than the allowed 120";
         assert_eq!(read(&large, false), Err(LineFault::TooLarge(said.into())));
         for (from, to, word) in [
             ("\"ttl\":4294967295", "\"ttl\":4294967296", "u32"),

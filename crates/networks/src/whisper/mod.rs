@@ -1,4 +1,4 @@
-//! Whisper (EIP-627, 8/WAKU-MAIL): no envelope replaces another envelope, and clients find
+//! Whisper (EIP-627, 8/WAKU-MAIL). No envelope replaces another envelope, and clients find
 //! envelopes by topic.
 
 use hark_archive::effects::{KeepAll, Rules};
@@ -40,7 +40,8 @@ impl Network for Whisper {
     }
 
     fn nature(&self) -> RecordProperties {
-        // A bloom filter is matched against all topics of the archive.
+        // The topics can be listed, because a bloom filter is matched against all topics of the
+        // archive.
         RecordProperties {
             units_per_s: 1,
             one_kind: true,

@@ -45,9 +45,9 @@ impl KnownTopics {
         self.known.is_empty()
     }
 
-    /// Returns the topics that a filter covers, in no particular order. Checks only topics whose
-    /// first bit is in the filter, at a few ns each. A filter of few topics has few bits, so few
-    /// topics are checked.
+    /// Returns the topics that a filter covers, in no particular order. Only topics whose first bit
+    /// is in the filter are checked, which takes a few ns each. A filter of few topics has few
+    /// bits, so few topics are checked.
     pub fn matching(&self, filter: &Bloom) -> Vec<Topic> {
         let with_bit = (0..).zip(&self.by_bit).filter(|(bit, _)| filter.has([*bit; 3]));
         let covered = with_bit.flat_map(|(_, topics)| topics).filter(|(_, bits)| filter.has(*bits));
@@ -80,7 +80,7 @@ mod tests {
         topics.extend(all.iter().copied());
         assert!(!topics.add(all[0]) && topics.len() == 5000 && !topics.is_empty());
         for count in [0, 1, 3, 100] {
-            // A client makes its filter in either way.
+            // Clients make filters in both ways.
             for of in [Bloom::of_topic, Bloom::of_topic_or] {
                 let mut filter = Bloom::default();
                 all[..count].iter().for_each(|topic| filter.add(&of(*topic)));

@@ -177,7 +177,7 @@ async fn answers_to_a_challenge_are_neither_stored_nor_sent() {
     assert!(listener.ask("s", &[json!({}), json!({"kinds": [22_242]})]).await.is_empty());
     client.auth(1).await;
     let proof = client.proof(1);
-    let reason = "invalid: kind 22242 answers a challenge and belongs into AUTH";
+    let reason = "invalid: kind 22242 answers a challenge and belongs in AUTH";
     assert_eq!(client.publish(&proof).await, plain(false, reason));
     assert_eq!(client.count(&[json!({"authors": [pubkey(1)]})]).await, 0);
     let last = note(1, NOW_S, "the only one");

@@ -50,7 +50,7 @@ async fn ok_says_what_became_of_an_event() {
         ),
         (
             event(1, NOW_S, 22_242, &[], ""),
-            "invalid: kind 22242 answers a challenge and belongs into AUTH",
+            "invalid: kind 22242 answers a challenge and belongs in AUTH",
         ),
         (event(1, NOW_S, 1, &[&["expiration", "1800000000"]], ""), "invalid: event has expired"),
         (

@@ -18,7 +18,7 @@ pub enum HistoryError {
     /// The request id is empty or too long.
     #[error("BAD_REQUEST: request_id must have 1 to {REQUEST_ID_MAX} bytes")]
     RequestId,
-    /// The memory for answers in transmission is used up.
+    /// The memory for answers that are being sent is used up.
     #[error("too many answers are being sent; try again")]
     Busy,
     /// The request is too long.

@@ -11,7 +11,7 @@ use super::error::HistoryError;
 pub const PAGE_BYTES_MAX: usize = 4 << 20;
 
 /// The description of a page that lacks a damaged message. The protocol has no status for this
-/// case: with any status but 200, clients would drop the messages of the page.
+/// case, and with any status other than 200, clients would drop the messages of the page.
 pub const DAMAGED: &str = "OK, but a message that may belong here is damaged and left out";
 
 /// Records, as bytes.
@@ -22,15 +22,15 @@ pub(super) type RecordBytes = Vec<Box<[u8]>>;
 pub struct HistoryPage {
     /// Id of the request.
     pub request_id: String,
-    /// Whether the answer has the messages, not only their hashes.
+    /// Whether the answer has the messages or only their hashes.
     pub include_data: bool,
     /// The records. If the answer does not include the data, each record has only its id and time.
     pub records: RecordBytes,
     /// The message after which the next page begins. `None` on the last page.
     pub end: Option<Position>,
-    /// Total size of the records in bytes if the answer includes their data, else 0.
+    /// Total size of the records in bytes; 0 if the answer has only hashes.
     pub bytes: usize,
-    /// Whether the page may lack a message, because that message is damaged.
+    /// Whether the page may lack a damaged message.
     pub damaged: bool,
 }
 
@@ -45,7 +45,7 @@ impl HistoryPage {
         self.end.map(|end| end.id)
     }
 
-    /// Maximum size of the page's answer, in bytes: in JSON, base64 takes four bytes for three.
+    /// Maximum size of the page's answer, in bytes. In JSON, base64 needs four bytes for three.
     pub fn answer_bytes(&self) -> usize {
         self.bytes / 3 * 4 + 400 * (self.records.len() + 1)
     }
@@ -57,7 +57,7 @@ pub fn answer(page: Result<&HistoryPage, &HistoryError>) -> Vec<u8> {
         Ok(page) => page,
         Err(refusal) => {
             let mut out = Vec::new();
-            // As in nwaku, which does not parse a request above the rate limit.
+            // nwaku does the same, because it does not parse requests above the rate limit.
             let id = if matches!(refusal, HistoryError::TooMany) { "N/A" } else { "" };
             store::put_answer(&mut out, id, refusal.status(), &refusal.to_string(), None);
             return out;

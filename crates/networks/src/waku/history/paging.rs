@@ -19,14 +19,14 @@ const SLICE_ROWS: u64 = 4_096;
 #[derive(Clone, Debug)]
 pub struct HistoryQuery {
     request_id: String,
-    /// The query for the messages of all pages, without a direction.
+    /// The query for the messages of all pages. The direction is added later.
     query: Query,
     /// The hash of the message after which the page begins.
     cursor: Option<Id>,
     is_forward: bool,
     /// Maximum number of messages on the page.
     limit: usize,
-    /// Whether the answer includes the messages themselves, and not only their hashes.
+    /// Whether the answer has the messages or only their hashes.
     include_data: bool,
 }
 
@@ -117,7 +117,7 @@ impl HistoryQuery {
                 records.truncate(limit);
                 return Ok((records, more));
             }
-            // Messages without a payload were skipped, and more messages follow.
+            // The search skipped messages without a payload, and more messages follow.
             query.after = last;
         }
     }
@@ -132,7 +132,7 @@ impl HistoryQuery {
         before: Option<Position>,
     ) -> Result<(RecordBytes, bool), HistoryError> {
         let include_data = self.include_data;
-        // An extra message beyond the page shows whether more messages follow.
+        // One message beyond the page shows whether more messages follow.
         let wanted = self.limit + 1;
         let (order, limit) = (Order::NewestFirst, wanted + usize::from(before.is_some()));
         let mut query = Query { order, limit, ..self.query.clone() };
@@ -159,14 +159,13 @@ impl HistoryQuery {
             if !more {
                 records.extend(same.into_iter().rev());
             }
-            // If no more messages follow or the page is full, the page is complete: the order of
-            // the messages after the page does not matter.
+            // The page is complete if no more messages follow or if it is full.
             let Some(time) = last.filter(|_| more && records.len() < self.limit) else {
                 let more = more || records.len() > self.limit;
                 records.truncate(self.limit);
                 return Ok((records, more));
             };
-            // More messages of the last nanosecond may follow, with higher hashes.
+            // Messages of the last nanosecond with higher hashes may be missing.
             let below = before.filter(|before| before.time == time).map(|before| before.id);
             let rest = wanted - records.len();
             records.extend(self.nanosecond(search, time, below, rest)?);
@@ -184,10 +183,10 @@ impl HistoryQuery {
     /// Returns at most `wanted` messages of one nanosecond, highest hash first. If `below` is
     /// given, all hashes are lower.
     ///
-    /// The search reads ranges of hashes, the highest range first. A range should hold a few times
-    /// as many messages as are wanted. A range with more messages is narrowed to at most a quarter
-    /// of its width. So the number of visited rows is bounded even if a sender has chosen the
-    /// hashes of its messages.
+    /// The search reads ranges of hashes, the highest range first. A range should have a few times
+    /// as many messages as are wanted. If it has more, its width is reduced to at most a quarter.
+    /// So the number of visited rows is bounded even if a sender has chosen the hashes of its
+    /// messages.
     fn nanosecond(
         &self,
         search: &mut BoundedSearch<'_>,
@@ -226,8 +225,8 @@ impl HistoryQuery {
                 ControlFlow::Continue(())
             })?;
             if more && !has_passed {
-                // The new range is half as wide as the part read so far. With evenly spread hashes,
-                // the new range holds half as many rows.
+                // The new range is half as wide as the part that was read. If hashes are evenly
+                // distributed, the new range has half as many rows.
                 width = ((last - start) / 2).min(width / 4).max(1);
                 continue;
             }
@@ -247,7 +246,7 @@ fn half(hash: &Id) -> u128 {
     u128::from_be_bytes(half.try_into().unwrap_or_default())
 }
 
-/// Returns the hash with this first half. Each byte of the second half is `rest`.
+/// Returns the hash with this first half; each byte of its second half is `rest`.
 fn whole(half: u128, rest: u8) -> Id {
     let mut hash = [rest; 32];
     hash[..16].copy_from_slice(&half.to_be_bytes());
@@ -266,8 +265,8 @@ fn copy(record: &Record<'_>, include_data: bool) -> Box<[u8]> {
     out.into()
 }
 
-/// Whether an answer may contain a message. Other nodes cannot parse an answer that contains a
-/// message without a payload.
+/// Whether an answer may contain a message. Messages without a payload are left out, because other
+/// nodes cannot parse an answer with such a message.
 fn may_be_sent(record: &Record<'_>) -> bool {
     MessageRecord::new(*record).has_payload()
 }

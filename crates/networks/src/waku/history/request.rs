@@ -13,9 +13,9 @@ pub const VALUES_MAX: usize = 1_000;
 /// A request for a page of messages. Times are nanoseconds since 1970, inclusive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageRequest {
-    /// Id that a peer's answer repeats.
+    /// Id that the answer to a peer repeats.
     pub id: String,
-    /// Whether the answer has the messages, not only their hashes.
+    /// Whether the answer has the messages or only their hashes.
     pub include_data: bool,
     /// The wanted pubsub topic. `None` stands for all.
     pub pubsub_topic: Option<String>,
@@ -44,7 +44,8 @@ impl MessageRequest {
             return Err(HistoryError::RequestId);
         }
         let (topics, hashes) = (wire.content_topics(), wire.message_hashes());
-        // The lists are counted first, because each entry takes more memory than its bytes.
+        // The lists are counted before they are read, because entries in memory are larger than in
+        // the request.
         check_count(topics.clone().count(), "content topics")?;
         check_count(hashes.clone().count(), "message hashes")?;
         let hashes: Result<Vec<Id>, _> = hashes.map(Id::try_from).collect();
@@ -64,7 +65,7 @@ impl MessageRequest {
         })
     }
 
-    /// Appends the request in the form for a peer.
+    /// Appends the request in the form that peers send.
     pub fn write(&self, out: &mut Vec<u8>) {
         let wire = StoreRequest {
             request_id: &self.id,
@@ -112,7 +113,8 @@ impl MessageRequest {
         Ok(query)
     }
 
-    /// The hash in the cursor, if any. Fails for a hash of zeros, which no message has.
+    /// The hash in the cursor, if the request has a cursor. Fails for a hash of zeros, which no
+    /// message has.
     pub(super) fn cursor(&self) -> Result<Option<Id>, HistoryError> {
         if self.cursor == Some([0; 32]) { Err(no_cursor()) } else { Ok(self.cursor) }
     }

@@ -8,7 +8,7 @@ use super::request::{EnvelopeRequest, TopicChoice};
 use crate::object;
 use crate::whisper::digits;
 
-/// A request in JSON. Omitted keys match all envelopes. Times are seconds since 1970, inclusive.
+/// A request in JSON. An omitted key imposes no condition. Times are seconds since 1970, inclusive.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonHistoryRequest {
@@ -56,7 +56,7 @@ impl EnvelopeRequest {
         Ok(Self {
             topics: wanted(json.topics, json.bloom)?,
             from: json.from.unwrap_or(0),
-            // 0 means no bound, as in peers' requests.
+            // 0 means no bound.
             to: Some(json.to.filter(|to| *to > 0).unwrap_or(u64::MAX)),
             limit: json.limit.filter(|limit| *limit > 0),
             after,

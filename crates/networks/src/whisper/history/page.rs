@@ -7,7 +7,8 @@ use hark_codec::whisper::HistoryCursor;
 pub struct PageBounds {
     /// Maximum number of envelopes.
     pub envelopes: usize,
-    /// Maximum size of the envelopes, in bytes. A page has at least one envelope.
+    /// Maximum size of the envelopes, in bytes. The first envelope is included whatever its size
+    /// is.
     pub bytes: usize,
 }
 
@@ -22,7 +23,7 @@ pub struct EnvelopePage {
     pub last: Option<HistoryCursor>,
     /// Whether more envelopes match.
     pub more: bool,
-    /// Whether the page may lack an envelope, because that envelope is damaged.
+    /// Whether the page may lack a damaged envelope.
     pub damaged: bool,
 }
 

@@ -13,26 +13,27 @@ use crate::search::BoundedSearch;
 
 /// Number of rows after which a search checks again whether the client still waits.
 const SLICE_ROWS: u64 = 1 << 16;
-/// How far into the future a request without an upper bound reaches, in s, as in status-go.
+/// Number of seconds by which a request without an upper bound reaches into the future, as in
+/// status-go.
 const AHEAD_S: u64 = 60;
 
-/// How to find the envelopes that match a filter.
+/// How the envelopes that match a bloom filter are found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopicCondition {
     /// The filter covers all possible topics.
     All,
     /// Search by these topics.
     Topics(Vec<Topic>),
-    /// Test the filter on each envelope.
+    /// Compare the filter with the topic of each envelope.
     Filter,
 }
 
 /// The search for a request: a query, and a condition that a query cannot express.
 #[derive(Clone, Debug)]
 pub struct EnvelopeQuestion {
-    /// The query. Its limit is the number of envelopes that the request still allows.
+    /// The query. Its limit is the number of envelopes that are still to be sent.
     pub query: Query,
-    /// The filter for each envelope's topic. Used if the query does not name the topics.
+    /// The filter for each envelope's topic. It is set if the query does not name the topics.
     pub filter: Option<Bloom>,
 }
 
@@ -99,7 +100,7 @@ impl EnvelopeQuestion {
         bounds: &PageBounds,
     ) -> Result<EnvelopePage, MailError> {
         let wanted = self.query.limit.min(bounds.envelopes);
-        // An extra envelope beyond the page shows whether more envelopes follow.
+        // One envelope beyond the page shows whether more envelopes follow.
         let limit = if self.filter.is_some() { usize::MAX } else { wanted.saturating_add(1) };
         let query = Query { limit, ..self.query.clone() };
         let mut page = EnvelopePage::default();

@@ -1,4 +1,4 @@
-//! A request for envelopes, independent of its form: RLP of a peer, JSON of a client.
+//! A request for envelopes, whether it came as RLP from a peer or as JSON from a client.
 
 use hark_codec::whisper::{Bloom, HistoryCursor, HistoryRequest, Topic};
 
@@ -30,7 +30,8 @@ pub enum TopicChoice {
     Covered(Bloom),
 }
 
-/// The request of a peer. Oldest envelopes come first, as in mail servers with a LevelDB.
+/// Converts the request of a peer. The oldest envelopes come first, as in mail servers with
+/// LevelDB.
 impl From<&HistoryRequest<'_>> for EnvelopeRequest {
     fn from(wire: &HistoryRequest<'_>) -> Self {
         let topics = match wire.bloom {
