@@ -20,8 +20,8 @@ pub fn bytes_of_this_thread() -> isize {
     BYTES.with(Cell::get)
 }
 
-/// Runs `work`. Returns its result and this thread's peak memory during the call, in bytes above
-/// the memory before the call.
+/// Runs `work`. Returns its result, and by how many bytes this thread's memory rose at most during
+/// the call.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = bytes_of_this_thread();
     PEAK.with(|peak| peak.set(before));
@@ -29,7 +29,8 @@ pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (done, usize::try_from(PEAK.with(Cell::get) - before).unwrap_or(0))
 }
 
-/// Counts calls and forwards them to another allocator. It is used as `#[global_allocator]`.
+/// An allocator that counts the calls and forwards them to another allocator. Tests use it as
+/// `#[global_allocator]`.
 pub struct Counting<A>(pub A);
 
 fn count(bytes: isize) {

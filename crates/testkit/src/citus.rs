@@ -1,8 +1,8 @@
 //! A Citus cluster for tests: a coordinator and workers, each of which is a separate [`Cluster`] on
 //! loopback.
 //!
-//! Debian has no package of Citus. If PostgreSQL's folders do not contain Citus, tests that need
-//! Citus are skipped.
+//! Debian has no package of Citus. If Citus is not installed in PostgreSQL's directories, the tests
+//! that need Citus are skipped.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::postgres::{Cluster, Database};
 use crate::skipped::skip;
 
-/// Settings of every node. They load Citus, and let shards move while writes go on.
+/// Settings of every node. They load Citus, and allow shards to move while writes continue.
 const SETTINGS: [&str; 8] = [
     "shared_preload_libraries=citus",
     // Without this setting, Citus would create a self-signed certificate, which no client can
@@ -25,7 +25,8 @@ const SETTINGS: [&str; 8] = [
     "wal_retrieve_retry_interval=200ms",
 ];
 
-/// Returns whether Citus is in PostgreSQL's folders. If not, the running test counts as skipped.
+/// Returns whether Citus is installed in PostgreSQL's directories. If not, the running test counts
+/// as skipped.
 pub fn is_installed() -> bool {
     let found = Cluster::has_extension("citus");
     if !found {
@@ -36,7 +37,7 @@ pub fn is_installed() -> bool {
 
 /// A coordinator and its workers.
 pub struct CitusCluster {
-    /// The node that Hark connects to.
+    /// The node to which Hark connects.
     pub coordinator: Cluster,
     /// The nodes that have the shards.
     pub workers: Vec<Cluster>,
@@ -70,20 +71,21 @@ impl CitusCluster {
     /// Creates a database for a test on all nodes, and joins the nodes to a cluster in this
     /// database.
     pub fn database(&self, test: &str) -> Database<'_> {
-        // Adding nodes to two databases at the same time would change the same rows.
+        // The lock prevents conflicts: adding nodes to two databases at the same time would change
+        // the same rows.
         let _alone = self.making.lock();
         let database = self.coordinator.database(test);
         self.join(&database);
         database
     }
 
-    /// Creates a database on the coordinator's server only. In this database, the server is not a
-    /// coordinator yet.
+    /// Creates a database on the coordinator's server only. In this database, the server is not yet
+    /// a coordinator.
     pub fn alone(&self, test: &str) -> Database<'_> {
         self.coordinator.database(test)
     }
 
-    /// Joins all nodes to a cluster in a database that [`CitusCluster::alone`] has created.
+    /// Joins all nodes to a cluster in a database that [`CitusCluster::alone`] created.
     pub fn unite(&self, database: &Database<'_>) {
         let _alone = self.making.lock();
         self.join(database);
@@ -100,7 +102,7 @@ impl CitusCluster {
         }
     }
 
-    /// Creates a database on a node, so that the node can be added to a cluster in this database.
+    /// Creates a database on a node. The node can then be added to a cluster in this database.
     pub fn prepare(node: &Cluster, database: &str) {
         node.sql("postgres", &format!("CREATE DATABASE {database}"));
         node.sql(database, "CREATE EXTENSION citus");

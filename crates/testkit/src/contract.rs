@@ -1,5 +1,5 @@
-//! The contract of a store: for random data and queries, it must give the same answers as the model
-//! store.
+//! The contract of a store: for random data and queries, the store must give the same answers as
+//! the model store.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -39,7 +39,8 @@ pub struct Size {
 }
 
 impl Size {
-    /// The same size in a long run. Otherwise, a part of it, which still seals and merges often.
+    /// Returns this size for a long run. For a short run, returns a fraction of it, with which a
+    /// store still seals and merges often.
     #[must_use]
     pub fn of_this_run(self) -> Self {
         if is_long() {
@@ -63,7 +64,7 @@ pub struct Compared {
     pub ranges: usize,
 }
 
-/// Returns the rules that belong to a flavour.
+/// Returns the rules of a flavour's network.
 pub fn rules(flavour: Flavour) -> Box<dyn Rules> {
     match flavour {
         Flavour::Nostr => Box::new(NostrRules),
@@ -71,7 +72,7 @@ pub fn rules(flavour: Flavour) -> Box<dyn Rules> {
     }
 }
 
-/// The labels whose values a store must list, for a flavour.
+/// Returns the labels of a flavour whose values a store must list.
 pub fn listed(flavour: Flavour) -> &'static [u8] {
     match flavour {
         Flavour::Nostr => b"pt",
@@ -79,8 +80,8 @@ pub fn listed(flavour: Flavour) -> &'static [u8] {
     }
 }
 
-/// Runs the same writes and queries on a store and on the model. If they differ, panics with the
-/// seed in the message.
+/// Runs the same writes and queries on a store and on the model. If the answers differ, panics with
+/// the seed in the message.
 pub fn run(subject: &mut dyn Subject, flavour: Flavour, seed: u64, size: Size) -> Compared {
     run_in(World::new(seed, flavour), subject, flavour, seed, size)
 }
@@ -92,8 +93,8 @@ pub fn run_with_words(subject: &mut dyn Subject, seed: u64, size: Size) -> Compa
 }
 
 /// Fills an empty store with records of very different sizes, and searches for their words. The
-/// records found and their order must equal those of the model. No slice may read more text than
-/// the bound of a slice.
+/// store must find the same records as the model, in the same order. No slice may read more text
+/// than the bound of a slice.
 pub fn large_records_are_ranked(store: &dyn Store) {
     let model = MemoryStore::new(NostrRules);
     for id in 0..90_u8 {
@@ -142,7 +143,7 @@ pub fn large_records_are_ranked(store: &dyn Store) {
     assert_eq!(answer(store, u64::MAX).0, expected);
     let (found, slices) = answer(store, 2_000);
     assert_eq!(found, expected);
-    // The texts have 2.6 MB in total, and 32 bytes of text count as a row.
+    // The texts have 2.6 MB in total, and each 32 bytes of text count as a row.
     assert!(slices > 30, "{slices} slices");
 }
 
@@ -202,7 +203,7 @@ pub fn compare_values(store: &dyn Store, model: &MemoryStore, listed: &[u8], con
     }
 }
 
-/// Compares ranges of ids of a random window with those of the model. Returns the number of
+/// Compares the ranges of ids in a random time window with the model's. Returns the number of
 /// compared ranges; 0 if the store has no sums. Panics with `context` if the ranges differ.
 pub fn compare_ranges(
     store: &dyn Store,
@@ -211,7 +212,8 @@ pub fn compare_ranges(
     context: &str,
 ) -> usize {
     let Query { from, to, now, mut not_kinds, gate, .. } = world.query();
-    // Stores have no sums for readers that see some hidden records, so no such sums are requested.
+    // Stores have no sums for readers who see some hidden records, so the query is for readers who
+    // see none.
     not_kinds.extend(gate.iter().flat_map(|gate| gate.kinds.clone()));
     let query = Query { from, to, now, not_kinds, ..Query::default() };
     let Some(ranges) = store.ranges(&query).expect("the store has ranges") else { return 0 };
@@ -275,7 +277,7 @@ pub fn compare_outcomes(theirs: &[Outcome], ours: &[Outcome], seed: u64, made: u
     assert_eq!(theirs, ours, "outcomes differ, seed {seed}, after {made} records");
 }
 
-/// Reads an answer: its ids in order, and whether there are more.
+/// Reads an answer. Returns its ids in order, and whether more records match.
 fn answer(search: &mut dyn Search, random: &mut Random, context: &str) -> (Vec<Id>, bool) {
     let mut ids = Vec::new();
     // The search is run in small slices with pauses, or in a single slice.

@@ -1,11 +1,11 @@
 //! Compresses messages as clients do (permessage-deflate, RFC 7692), with the algorithm of zlib and
-//! all its settings. Also makes the contents of such messages.
+//! any of its settings. Also makes contents for such messages.
 
 use zlib_rs::{Deflate, DeflateFlush, Inflate, InflateFlush};
 
 use crate::random::Random;
 
-/// Levels of compression, from none at all to the best.
+/// Levels of compression, from no compression to the best.
 pub const LEVELS: std::ops::RangeInclusive<i32> = 0..=9;
 /// Sizes of the window, as powers of two.
 pub const WINDOW_BITS: std::ops::RangeInclusive<u8> = 9..=15;
@@ -35,7 +35,8 @@ pub fn inflate(payload: &[u8], len_max: usize) -> Vec<u8> {
     out
 }
 
-/// The content of a message. The first is the easiest to compress, the last cannot be compressed.
+/// The content of a message. The variants are ordered by compressibility: the first is compressed
+/// best, the last not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// One letter, again and again.

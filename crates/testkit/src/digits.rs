@@ -2,7 +2,7 @@
 
 use hark_codec::hex;
 
-/// The digits of these bytes, in lower case.
+/// Returns the hexadecimal digits of these bytes, in lower case.
 pub fn digits(bytes: &[u8]) -> String {
     let mut out = Vec::new();
     hex::encode_into(bytes, &mut out);

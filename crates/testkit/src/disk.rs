@@ -1,10 +1,10 @@
 //! A disk that loses unsynced changes and fails on demand.
 //!
-//! Operations work on real files, so that memory maps work. For each file, the disk remembers the
-//! bytes that were written since the file's last sync. For each directory, it remembers the names
-//! that were changed since the directory's last sync. [`FaultyDisk::crash`] makes a disk in a state
-//! that a power cut may leave: all synced changes are there, and any part of the other changes,
-//! torn and in any order.
+//! Operations use real files, so that memory maps work. For each file, the disk records the bytes
+//! that were written since the file's last sync. For each directory, it records the names that were
+//! changed since the directory's last sync. [`FaultyDisk::crash`] makes a disk in a state that a
+//! power cut may leave: it has all synced changes, and any of the other changes, torn and in any
+//! order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -25,23 +25,23 @@ const EMFILE: i32 = 24;
 /// The ways in which the disk fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// One operation fails, perhaps half done. Later operations work. If the operation is a sync,
-    /// its changes never become durable, even if later syncs succeed.
+    /// One operation fails, perhaps after a part of its work. Later operations succeed. If the
+    /// operation is a sync, its changes never become durable, even if later syncs succeed.
     Once,
     /// The disk is full: nothing can be created or written. Syncs, renames and removals still work.
     Full,
-    /// Too many files are open: none can be created or opened. Writes, syncs and renames work.
+    /// Too many files are open: no file can be created or opened. Other operations work.
     NoFiles,
     /// The power fails: every operation from then on fails.
     Power,
 }
 
-/// Whether a change will be durable.
+/// Whether a change can still become durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// The change is not synced: a crash may keep or lose the change.
+    /// The change is not synced: it may survive a crash or be lost.
     Open,
-    /// The sync has failed: a crash may keep or lose the change, and no later sync makes it
+    /// The sync has failed: the change may survive a crash or be lost, and no later sync makes it
     /// durable.
     Suspect,
     Durable,
@@ -59,7 +59,7 @@ enum Node {
     Dir,
 }
 
-/// The names that one operation has added to a directory or removed from a directory.
+/// The names that one operation added to, or removed from, a directory.
 struct Naming {
     names: Vec<(PathBuf, Option<Node>)>,
     fate: Fate,
@@ -83,7 +83,8 @@ struct State {
     armed: Option<(Trouble, u64)>,
     struck: bool,
     operations: u64,
-    /// Maximum number of bytes of all files together. `None` if only the machine's disk is a limit.
+    /// Maximum number of bytes of all files together. With `None`, only the machine's disk is a
+    /// limit.
     room: Option<u64>,
 }
 
@@ -99,7 +100,7 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Files left behind in the temporary directory do no harm.
+        // A failure is ignored: files that remain in the temporary directory do no harm.
         let _ = fs::remove_dir_all(&self.root);
     }
 }
@@ -143,12 +144,12 @@ impl FaultyDisk {
         self.0.state.lock().used(self.root())
     }
 
-    /// Ends the trouble.
+    /// Ends the trouble that [`FaultyDisk::arm`] has set.
     pub fn end_faults(&self) {
         self.0.state.lock().armed = None;
     }
 
-    /// Whether the trouble has happened.
+    /// Returns whether the trouble has happened.
     pub fn struck(&self) -> bool {
         self.0.state.lock().struck
     }
@@ -162,8 +163,8 @@ impl FaultyDisk {
     pub fn crash(&self, random: &mut Random) -> io::Result<Self> {
         let fresh = Self::new(random.bits())?;
         let state = self.0.state.lock();
-        // With probability 1/5, no unsynced change is kept. With probability 1/5, all are kept,
-        // which is the most common case in practice.
+        // With probability 1/5, no unsynced change is kept. With probability 1/5, all of them are
+        // kept, which is the most frequent case in practice.
         let keep = [0, 4, 1, 2, 3][random.below(5)];
         let kept = |random: &mut Random| random.below(4) < keep;
         let mut names: BTreeMap<&Path, Node> = BTreeMap::new();
@@ -260,7 +261,7 @@ fn put(bytes: &mut Vec<u8>, at: usize, new: &[u8]) {
 }
 
 impl State {
-    /// Counts an operation, and returns the error if it must fail.
+    /// Counts an operation. Returns the error if the operation must fail.
     fn strike(&mut self, operation: Operation) -> Option<io::Error> {
         self.operations += 1;
         let (trouble, left) = self.armed.as_mut()?;
@@ -287,7 +288,7 @@ impl State {
         Some(error)
     }
 
-    /// If no file can be opened now, returns the error. Does not count as an operation.
+    /// Returns the error if no file can be opened now. Does not count as an operation.
     fn lacks_files(&mut self) -> Option<io::Error> {
         let lacks = matches!(self.armed, Some((Trouble::NoFiles, 0)));
         self.struck |= lacks;
@@ -369,15 +370,15 @@ impl FaultyDisk {
         if let Some(error) = &failed
             && error.raw_os_error() == Some(EMFILE)
         {
-            // No sync has begun, so a later sync can still succeed.
+            // The sync has not begun, so a later sync can still make the changes durable.
             return Err(io::Error::from_raw_os_error(EMFILE));
         }
         let fate = if failed.is_some() { Fate::Suspect } else { Fate::Durable };
         let dir = self.relative(path);
         for naming in &mut state.namings {
             let here = naming.names.iter().any(|(name, _)| name.parent() == Some(&dir));
-            // A directory cannot be created again. So the change of its name stays unsynced and
-            // waits for the next sync.
+            // The program cannot create a directory again. So the new name of a directory stays
+            // unsynced, and the next sync can make it durable.
             let folder = naming.names.iter().any(|(_, node)| *node == Some(Node::Dir));
             if here && naming.fate == Fate::Open && !(folder && failed.is_some()) {
                 naming.fate = fate;
@@ -446,7 +447,7 @@ impl Disk for FaultyDisk {
     }
 
     fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
-        // The real disk opens the directory first. So if no file can be opened, nothing has
+        // A real file system opens the directory first. So if no file can be opened, nothing has
         // changed.
         if let Some(error) = self.0.state.lock().lacks_files() {
             return Err(error);

@@ -1,4 +1,4 @@
-//! Makes many Nostr events that look like those of a public relay: a mix of kinds, few busy and
+//! Makes many Nostr events that look like those of a public relay: a mix of kinds, a few busy and
 //! many quiet authors, threads, hashtags, follow lists, gift wraps. The same seed gives the same
 //! events. Ids and signatures are random bytes, which archives do not check.
 
@@ -14,9 +14,9 @@ use crate::generator::Random;
 const AUTHORS: usize = 50_000;
 /// Number of events per day.
 const PER_DAY: u64 = 22_000;
-/// Number of hashtags; the first are the most common.
+/// Number of hashtags; the first ones are the most frequent.
 const TAGS: usize = 3_000;
-/// The rare kind of benches (NIP-56 reports).
+/// The kind that benchmarks use as a rare kind (reports, NIP-56).
 pub const RARE_KIND: u32 = 1984;
 /// The time of the first event.
 pub const START: u64 = 1_750_000_000;
@@ -66,7 +66,7 @@ impl Events {
         }
     }
 
-    /// The authors, busy authors first. The first author writes every fiftieth event.
+    /// The authors, busy authors first. One event in 50 is by the first author.
     pub fn authors(&self) -> &[Key] {
         &self.authors
     }
@@ -76,8 +76,8 @@ impl Events {
         START + self.made * 86_400 / PER_DAY
     }
 
-    /// A number below `bound`. Its logarithm is evenly distributed, so low numbers are far more
-    /// frequent than high numbers.
+    /// Returns a number below `bound`. Its logarithm is evenly distributed, so low numbers are far
+    /// more frequent than high numbers.
     pub fn zipf(random: &mut Random, bound: usize) -> usize {
         let share = (random.bits() >> 11) as f64 / (1u64 << 53) as f64;
         ((bound as f64 + 1.0).powf(share) as usize - 1).min(bound - 1)

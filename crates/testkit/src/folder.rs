@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Debug)]
 pub struct Folder(Arc<Removed>);
 
-/// A path that is removed when this value is dropped.
+/// A directory that is removed when this value is dropped.
 #[derive(Debug)]
 struct Removed(PathBuf);
 
@@ -33,8 +33,8 @@ impl Folder {
         Self::at(scratch(name))
     }
 
-    /// Makes an empty directory on a disk. If the files were in memory, they would count as memory
-    /// of the writing program.
+    /// Makes an empty directory on a disk. Files in memory would count as memory of the writing
+    /// program.
     pub fn on_disk(name: &str) -> Self {
         Self::at(unused(&std::env::temp_dir(), name))
     }
@@ -47,7 +47,7 @@ impl Folder {
         Self(Arc::new(Removed(path)))
     }
 
-    /// Returns a path at which the test itself makes a directory.
+    /// Returns the path of a directory that the test itself will make.
     pub fn to_be_made(name: &str) -> Self {
         Self(Arc::new(Removed(scratch(name))))
     }
@@ -76,7 +76,7 @@ impl AsRef<Path> for Folder {
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        // Files that remain in the temporary directory do no harm.
+        // A failure is ignored: files that remain in the temporary directory do no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -18,7 +18,7 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`, each with the same probability.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.bits() % bound.max(1) as u64) as usize
     }
@@ -28,7 +28,7 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// Picks one of these items. Panics if there are none.
+    /// Picks one of these items. Panics if `from` is empty.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }

@@ -1,5 +1,5 @@
-//! Checks that the cost of a query does not reveal how many records are hidden from its reader. Of
-//! two stores, only one has hidden records. Both must give the same answers, counts and charges.
+//! Checks that the cost of a query does not reveal how many records are hidden from its reader.
+//! Only one of two stores has hidden records. Both must give the same answers, counts and charges.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ const PUBLIC: [u32; 6] = [1, 1, 1, 7, 1_000, 9_735];
 const READERS: u8 = 3;
 const OTHERS: u8 = 3;
 
-/// Number of records of a stage that both stores get.
+/// Number of records that both stores get in a stage.
 pub const SEEN: usize = 200;
-/// Number of further records of a stage that only one store gets.
+/// Number of further records that only one store gets in a stage.
 pub const HIDDEN: usize = 300;
 
 /// Makes the records and the queries.
@@ -73,7 +73,7 @@ impl Secrets {
     }
 
     /// Makes the next writes for each store. The writes of the second store include the hidden
-    /// records. The records with the first and the last time are records that both stores get.
+    /// records. Both stores get the records with the first and the last time.
     pub fn stage(&mut self) -> [Vec<Write>; 2] {
         let start = 1_000_000 + self.stage * 100;
         self.stage += 1;
@@ -84,7 +84,7 @@ impl Secrets {
             let time = [start, start + 150].get(at).copied().unwrap_or(inner);
             both.push((hidden, self.record(time, hidden)));
         }
-        // Half of the records are swapped, so that hidden records are among the others.
+        // Half of the records swap places, so that hidden records are among the others.
         for at in (1..both.len()).rev() {
             if self.random.once_in(2) {
                 both.swap(at, self.random.below(at + 1));
@@ -95,7 +95,7 @@ impl Secrets {
         [seen, both.iter().map(put).collect()]
     }
 
-    /// Makes a query by some of the readers or by a stranger. Many queries are for hidden records.
+    /// Makes a query of some of the readers or of a stranger. Many queries ask for hidden records.
     pub fn question(&mut self) -> Query {
         let mut readers: Vec<Key> = Vec::new();
         if !self.random.once_in(3) {
@@ -153,8 +153,8 @@ pub fn put(store: &dyn Store, writes: &[Write]) {
     assert!(committed.outcomes.iter().all(|outcome| matches!(outcome, Outcome::Stored { .. })));
 }
 
-/// Everything that a reader can observe of a query: for each slice its ids, its progress and the
-/// rows visited so far; and the result of a count.
+/// Everything that a reader can observe of a query: the ids, the progress and the rows visited so
+/// far after each slice, and the result of a count.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Seen {
     slices: Vec<(Vec<Id>, u64, SearchProgress)>,
@@ -182,7 +182,7 @@ impl Seen {
         Self { slices, count }
     }
 
-    /// Returns the number of rows visited in all.
+    /// Returns the total number of visited rows.
     pub fn rows(&self) -> u64 {
         self.slices.last().map_or(0, |(_, rows, _)| *rows)
     }

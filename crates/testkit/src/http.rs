@@ -1,4 +1,4 @@
-//! An HTTP client: one request on its own connection.
+//! An HTTP client that sends each request on its own connection.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
@@ -58,7 +58,7 @@ impl<'a> HttpRequest<'a> {
         }
     }
 
-    /// Sets the name of the server in the request. Without this call, the name is the address.
+    /// Sets the name of the server in the request. By default, the name is the address.
     #[must_use]
     pub fn host(mut self, host: &'a str) -> Self {
         self.host = Some(host);
@@ -92,8 +92,8 @@ impl<'a> HttpRequest<'a> {
         self.header("Content-Type", "application/json").body(body)
     }
 
-    /// Announces the length of the body, but does not send the body. A server that refuses a body
-    /// because of its length may reset the connection while the body is being sent.
+    /// Sends the length of the body, but not the body. Otherwise a server that refuses a body
+    /// because of its length could reset the connection while the client is still sending.
     #[must_use]
     pub fn without_body(mut self) -> Self {
         self.sends_body = false;

@@ -1,10 +1,10 @@
-//! Tools for tests and benches only: random records and queries, the contract of every store, and a
-//! disk that loses unsynced changes. Also a PostgreSQL and a Citus cluster for tests, and an
-//! allocator that counts.
+//! Tools for tests and benchmarks only: random records and queries, the contract of every store,
+//! and a disk that loses unsynced changes. Also a PostgreSQL server and a Citus cluster for tests,
+//! and an allocator that counts allocations.
 //!
 //! Tests of the binary share one harness: [`program`] runs Hark's binary and fails on panics in the
-//! log, [`server`] starts the binary as a server, [`folder`] has temporary directories, [`http`] and
-//! [`websocket`] are clients, [`nostr`] makes events, and [`wait`] waits.
+//! log, [`server`] starts the binary as a server, [`folder`] makes temporary directories, [`http`]
+//! and [`websocket`] are clients, [`nostr`] makes events, and [`wait`] waits for conditions.
 
 pub mod allocations;
 pub mod citus;
@@ -33,7 +33,7 @@ pub mod server;
 pub mod skipped;
 pub mod tombstones;
 #[cfg(feature = "toy")]
-#[allow(missing_docs)] // the file is to show how short a network can be
+#[allow(missing_docs)] // the file shows how short a network can be
 pub mod toy;
 pub mod wait;
 pub mod websocket;

@@ -1,4 +1,5 @@
-//! A client of mail servers, like the clients of go-ethereum (`shh/6`) and status-go (`waku/1`).
+//! A client of mail servers that speaks like the clients of go-ethereum (`shh/6`) and status-go
+//! (`waku/1`).
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::SocketAddr;
@@ -15,7 +16,7 @@ use tokio::net::TcpSocket;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// The longest time to wait. No step of a test takes this long.
+/// The longest time to wait. A step of a test takes much less.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Number of bytes that the operating system buffers for a client that does not read.
@@ -72,7 +73,7 @@ pub fn envelope(sent: u32, ttl: u32, topic: Topic, data: &[u8], pow: f64) -> Vec
     rlp
 }
 
-/// The packet of a request with this payload.
+/// Makes the packet of a request with this payload.
 pub fn request(payload: &[u8], password: &str, signer: Option<&SecretKey>, now_s: u32) -> Vec<u8> {
     let (key, mut data) = (password_key(password.as_bytes()), Vec::new());
     seal(payload, signer, SealingKey::Symmetric(&key), &mut random, &mut data).unwrap();
@@ -103,7 +104,8 @@ pub fn string(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The status that a client sends: it demands no proof of work, and its filter covers all topics.
+/// Makes the status message of a client that demands no proof of work and whose filter covers all
+/// topics.
 pub fn status(protocol: SubProtocol) -> Vec<u8> {
     let bloom = string(&Bloom::FULL.0);
     if protocol == SHH {
@@ -113,7 +115,7 @@ pub fn status(protocol: SubProtocol) -> Vec<u8> {
     let pair = |key, value: &[u8]| list(&[&number(key), value]);
     let pow = number(f64::to_bits(0.001));
     let (no, yes) = (number(0), number(1));
-    // The order is that of status-go, with an unknown key.
+    // The pairs are in the order of status-go; the last key is unknown.
     let pairs = [(0, &pow), (1, &bloom), (2, &no), (3, &yes), (4, &limits), (6, &limits), (9, &no)];
     let pairs: Vec<_> = pairs.iter().map(|(key, value)| pair(*key, value)).collect();
     list(&pairs.iter().map(|pair| &pair[..]).collect::<Vec<_>>())
@@ -155,7 +157,7 @@ impl MailClient {
     ) -> Result<Self, RlpxError> {
         let (id, at) = node(enode);
         let socket = if at.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        // Some systems would buffer tens of megabytes of unread data.
+        // Without this limit, some systems would buffer tens of megabytes of unread data.
         socket.set_recv_buffer_size(RECEIVED_BYTES_MAX)?;
         let (read, write) = socket.connect(at).await?.into_split();
         let stream = RlpxStream { read, write, message_bytes_max: 2 << 20, allowance: () };

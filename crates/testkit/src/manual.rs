@@ -1,5 +1,5 @@
-//! Compares pages of the manual that are made from a program. A page begins with text that is
-//! written by hand, up to `MARK`.
+//! Compares pages of the manual with the program from which they are generated. A page begins with
+//! text that is written by hand, up to `MARK`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,8 +9,8 @@ use std::path::Path;
 const MARK: &str =
     "<!-- The rest of this page is made from the program, and a test compares it. -->";
 
-/// Compares a page of `docs/` with the text that the program makes. If they differ, writes the
-/// right page to a file, which can be copied over the page.
+/// Compares a page of `docs/` with the text that the program generates. If they differ, writes the
+/// correct page to a file, which can be copied over the page.
 #[track_caller]
 pub fn compare(name: &str, made: &str) {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
@@ -20,12 +20,12 @@ pub fn compare(name: &str, made: &str) {
     if page != right {
         let path = std::env::temp_dir().join(name);
         fs::write(&path, right).expect("is written");
-        panic!("{name} differs from the program; as it should be, it is in {}", path.display());
+        panic!("{name} differs from the program; the correct page is in {}", path.display());
     }
 }
 
-/// Returns the help of a command and of all its subcommands. `name` is used for a command that does
-/// not know the name under which it is run.
+/// Returns the help of a command and of all its subcommands. `name` is the name under which the
+/// command is run.
 pub fn commands(command: clap::Command, name: &str) -> String {
     let (mut made, mut command) = (String::new(), command.term_width(100));
     command.build();
@@ -35,7 +35,7 @@ pub fn commands(command: clap::Command, name: &str) -> String {
 
 fn describe(command: &mut clap::Command, name: &str, is_first: bool, made: &mut String) {
     let name = command.get_bin_name().unwrap_or(name).to_owned();
-    // Flags that all commands share are described only once, with the first command.
+    // Flags that all commands share are described only for the first command.
     let mut alone = command.clone().mut_args(|arg| {
         let is_hidden = arg.is_hide_set() || (arg.is_global_set() && !is_first);
         arg.hide_env_values(true).hide(is_hidden)

@@ -10,8 +10,8 @@ use std::process::{Child, Command, Stdio};
 use crate::server::free_port;
 use crate::wait::until_ok;
 
-/// A PgBouncer in front of a cluster. PgBouncer ends when this value is dropped, or when the
-/// process that has started it ends.
+/// A PgBouncer in front of a cluster. PgBouncer ends when this value is dropped, or when this
+/// process ends.
 #[derive(Debug)]
 pub struct Pooler {
     port: u16,
@@ -37,8 +37,8 @@ impl Pooler {
         folders.any(|folder| folder.join("pgbouncer").is_file())
     }
 
-    /// Starts a PgBouncer in front of the server on this port, in a new directory below `dir`.
-    /// PgBouncer runs as this user and group. Each setting is a line `name=value`.
+    /// Starts a PgBouncer in front of the server on `port`, in a new directory below `dir`.
+    /// PgBouncer runs as the given user and group. Each setting is a line `name=value`.
     pub(crate) fn start(
         dir: &Path,
         server_port: u16,

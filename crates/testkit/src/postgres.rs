@@ -1,10 +1,10 @@
 //! A PostgreSQL for tests: a cluster in a temporary directory, on a free loopback port, with a
 //! separate database for each test. The cluster can be stopped, killed and started again.
 //!
-//! The cluster ends together with the process that has started it, even after a panic or a `kill
-//! -9`. For this, a shell reads from a pipe that only this process has open. When the pipe ends,
-//! the shell ends the server and removes the directory. So nothing is left behind, although the
-//! cluster that all tests share is never dropped.
+//! The cluster ends with the process that started it, even after a panic or a `kill -9`. To achieve
+//! this, a shell reads from a pipe that only this process holds open. When the process ends, the
+//! pipe closes, and the shell stops the server and removes the directory. So nothing is left
+//! behind, although the cluster that all tests share is never dropped.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -21,14 +21,14 @@ use crate::pooler::Pooler;
 use crate::server::free_port;
 use crate::skipped::skip;
 
-/// The oldest version that Hark works with.
+/// The oldest version that Hark supports.
 const VERSION_MIN: u32 = 15;
-/// How long a start may take. Machines that run tests are busy.
+/// How long a start may take. The time is long, because machines that run tests are busy.
 const START: Duration = Duration::from_mins(3);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The shell script that waits for the end of its input, and then ends the server. The input ends
-/// when the process that has started the script ends. Process ids are used again, so the script
-/// first checks that the process is the server of this directory.
+/// The shell script that waits for the end of its input, and then stops the server. The input ends
+/// when the process that started the script ends. Process ids are reused, so the script first
+/// checks that the process is the server of this directory.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
 read -r _
@@ -48,8 +48,8 @@ pub struct Cluster {
     programs: PathBuf,
     dir: PathBuf,
     port: u16,
-    /// User and group of the server. They are set if this process is root, because the server
-    /// refuses to run as root.
+    /// User and group of the server; set if this process runs as root, because the server refuses
+    /// to run as root.
     user: Option<(u32, u32)>,
     settings: Vec<String>,
     server: Mutex<Option<Child>>,
@@ -69,13 +69,13 @@ pub struct Database<'a> {
 
 impl Cluster {
     /// Returns the cluster that all tests of this process share. The cluster keeps running. It does
-    /// not sync to disk, which matters only after a power cut.
+    /// not sync to disk, since its data need not survive a power cut.
     pub fn shared() -> &'static Self {
         static SHARED: LazyLock<Cluster> = LazyLock::new(Cluster::new);
         &SHARED
     }
 
-    /// Starts a cluster of its own, for a test that stops or changes the cluster.
+    /// Starts a separate cluster, for a test that stops or changes the cluster.
     pub fn new() -> Self {
         Self::with(&["fsync=off"])
     }
@@ -110,7 +110,7 @@ impl Cluster {
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
         let name = format!("hark-postgres-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(name);
-        // An earlier process with the same id may have left a directory.
+        // An earlier process with the same id may have left a directory behind.
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir(&dir).expect("a directory for a cluster");
         let guard = Command::new("sh")
@@ -140,7 +140,7 @@ impl Cluster {
         }
     }
 
-    /// Runs the command that makes the cluster's files, and starts the server.
+    /// Runs the command that creates the cluster's files, and starts the server.
     fn make(&self, command: &mut Command) {
         let made = command.output().expect("PostgreSQL's programs run");
         let said = String::from_utf8_lossy(&made.stderr);
@@ -173,7 +173,7 @@ impl Cluster {
                 if self.is_ready(child.id()) {
                     break true;
                 }
-                // After a kill, the server starts only when all its old processes are gone.
+                // After a kill, the server starts only once all its old processes are gone.
                 if child.try_wait().expect("is ours").is_some() {
                     break false;
                 }
@@ -199,7 +199,7 @@ impl Cluster {
     /// Kills the server and all of its processes with -9.
     pub fn kill(&self) {
         if let Some(mut server) = self.server.lock().take() {
-            // The main process is killed first, because it would start the others again.
+            // The main process is killed first, because it would restart the other processes.
             let others = children(server.id());
             signal("KILL", &[server.id()]);
             server.wait().expect("is ours");
@@ -207,7 +207,8 @@ impl Cluster {
         }
     }
 
-    /// Suspends all server processes (SIGSTOP), so that nothing answers and no connection ends.
+    /// Suspends all server processes (SIGSTOP), so that the server does not answer, but its
+    /// connections stay open.
     pub fn pause(&self) {
         self.signal_all("STOP");
     }
@@ -262,8 +263,8 @@ impl Cluster {
         Database { url: self.url(&name), name, cluster: self }
     }
 
-    /// Writes a file to the data directory of the server, readable only for the server, and reloads
-    /// the server's settings.
+    /// Writes a file that only the server can read to the server's data directory, and reloads the
+    /// server's settings.
     pub fn file(&self, name: &str, text: &str) {
         let file = self.data().join(name);
         fs::write(&file, text).expect("a file of the server's");
@@ -287,7 +288,7 @@ impl Cluster {
         }
         // The server's user may have no access to the tests' working directory.
         command.env("LC_ALL", "C").env("HOME", &self.dir).current_dir(&self.dir);
-        // A test that fails while the server is suspended must end.
+        // With a timeout, a test that fails while the server is suspended still ends.
         command.env("PGCONNECT_TIMEOUT", "60");
         command
     }
@@ -310,7 +311,7 @@ impl Cluster {
         Ok(String::from_utf8(output.stdout).expect("is text").trim_end().to_owned())
     }
 
-    /// Runs SQL in a database. Returns lines, in which `|` separates the values.
+    /// Runs SQL in a database. Returns the rows as lines, with `|` between the values.
     pub fn sql(&self, database: &str, sql: &str) -> String {
         self.try_sql(database, sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
@@ -329,7 +330,8 @@ impl Cluster {
         self.dir.join("log")
     }
 
-    /// Whether a server with this process id accepts connections, according to `postmaster.pid`.
+    /// Returns whether the server with this process id accepts connections, according to
+    /// `postmaster.pid`.
     fn is_ready(&self, process: u32) -> bool {
         let text = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
         let mut lines = text.lines();
@@ -354,7 +356,7 @@ impl Drop for Cluster {
 }
 
 impl Database<'_> {
-    /// Runs SQL. Returns lines, in which `|` separates the values.
+    /// Runs SQL. Returns the rows as lines, with `|` between the values.
     pub fn sql(&self, sql: &str) -> String {
         self.cluster.sql(&self.name, sql)
     }
@@ -362,13 +364,13 @@ impl Database<'_> {
 
 impl Drop for Database<'_> {
     fn drop(&mut self) {
-        // If the server does not run, it will soon be removed with its whole cluster.
+        // A failure is ignored: if the server does not run, its whole cluster is soon removed.
         let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
         let _ = self.cluster.try_sql("postgres", &sql);
     }
 }
 
-/// Returns the directory with the programs of the newest version found.
+/// Returns the directory with the programs of the newest installed version.
 fn programs() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let packaged = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -393,7 +395,7 @@ fn version(folder: &Path) -> Option<u32> {
     text.split_whitespace().nth(2)?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// If this process is root, and so owns `ours`, returns an unprivileged user and its group.
+/// Returns an unprivileged user and its group if this process runs as root, which then owns `ours`.
 fn unprivileged(ours: &Path) -> Option<(u32, u32)> {
     if fs::metadata(ours).expect("was made").uid() != 0 {
         return None;

@@ -1,7 +1,7 @@
-//! Runs Hark's binary in tests. The log is kept, and a panic in the log fails every test, whatever
-//! the test checks.
+//! Runs Hark's binary in tests and captures its log. A panic in the log fails any test, whatever it
+//! checks.
 //!
-//! Otherwise nobody would notice the panic of a detached task: the task ends, the client gets an
+//! Otherwise the panic of a detached task could go unnoticed: the task ends, the client gets an
 //! empty answer, and a test that checks something else passes.
 
 use std::ffi::OsStr;
@@ -30,15 +30,15 @@ pub fn assert_no_panic(log: &str) {
     let around: Vec<&str> = log.lines().skip(at.saturating_sub(2)).take(SHOWN).collect();
     let around = around.join("\n");
     if std::thread::panicking() {
-        // If this is already a panic, a second panic would hide the first.
+        // If this thread is already panicking, a second panic would hide the first.
         eprintln!("a panic is in the log:\n{around}");
     } else {
         panic!("a panic is in the log:\n{around}");
     }
 }
 
-/// A command that runs the binary with empty input, and without the environment variables and the
-/// configuration of a Hark on this machine.
+/// A command that runs the binary with empty input, without the environment variables and the
+/// configuration of another Hark on this machine.
 #[derive(Debug)]
 pub struct Program {
     command: Command,
@@ -116,15 +116,14 @@ impl Program {
         self
     }
 
-    /// Appends the log to this file, which a test can read.
+    /// Appends the log to this file, which the test can read.
     pub fn log_to(&mut self, path: &Path) -> &mut Self {
         let file = File::options().create(true).append(true).read(true).open(path);
         self.log = Some(file.expect("a log"));
         self
     }
 
-    /// Sends the log to `to`, for a test in which nobody reads the log. Panics are then not
-    /// detected.
+    /// Sends the log to `to`, for a test that does not check the log. Panics are then not detected.
     pub fn lose_log(&mut self, to: impl Into<Stdio>) -> &mut Self {
         self.command.stderr(to);
         self.is_deaf = true;
@@ -216,7 +215,7 @@ impl Finished {
     }
 }
 
-/// Creates a file without a name for a log. It is gone when its last handle is closed.
+/// Creates an unnamed file for a log. The file is gone when its last handle is closed.
 fn nameless() -> std::io::Result<File> {
     static LOGS: AtomicU32 = AtomicU32::new(0);
     let number = LOGS.fetch_add(1, Ordering::Relaxed);
@@ -236,7 +235,7 @@ pub struct Process {
     log: File,
     /// The position in the file at which the log of this process begins.
     from: u64,
-    /// The bytes of the log that [`Process::wait_for_log`] has already searched.
+    /// Number of bytes of the log that [`Process::wait_for_log`] has already searched.
     passed: usize,
 }
 
@@ -258,8 +257,8 @@ impl Process {
     /// Returns this line.
     pub fn wait_for_log(&mut self, said: &str) -> String {
         wait::until_ok(|| {
-            // The state of the process is read before the log, so that the last lines of an ended
-            // process are not missed.
+            // The state of the process is checked before the log is read, so that the last lines of
+            // an ended process are not missed.
             let has_ended = self.child.try_wait().expect("is ours").is_some();
             let log = self.remaining_log();
             let Some(at) = log.find(said) else {

@@ -1,5 +1,5 @@
-//! Random records and queries from a seed, with many hard cases: ties, odd strings, replaced and
-//! deleted records, expiries, extreme times.
+//! Random records and queries from a seed, with many hard cases: equal times, odd strings, replaced
+//! and deleted records, expiries, extreme times.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::digits::digits;
 pub use crate::generator::Random;
 use crate::sentences::{SENTENCE, SENTENCES, question, sentence};
 
-/// The sort of network for which a [`World`] makes data.
+/// The kind of network for which a [`World`] makes data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
     /// As in Nostr: authors, kinds, labels, Nostr's rules, times in seconds.
@@ -26,7 +26,8 @@ pub enum Flavour {
 const KINDS: [u32; 14] = [1, 1, 1, 1, 0, 3, 5, 7, 7, 62, 1059, 10_002, 30_023, 30_000];
 const ODD: [&str; 10] = ["", "a", "\"", "\\", "nostr", "\u{7f}", "\u{2028}", "é", "🦀🦀", "a b:c"];
 
-/// Makes records with few different authors and values, so that queries find matches.
+/// Makes records and queries. Records have few different authors and values, so that queries find
+/// matches.
 pub struct World {
     /// The source of randomness.
     pub random: Random,
@@ -214,8 +215,8 @@ impl World {
         query
     }
 
-    /// Lets a query search for words. Most such queries are ranked and have no other conditions on
-    /// records.
+    /// Adds a search for words to a query. Most of these queries are ranked and have no other
+    /// conditions on records.
     fn words(&mut self, query: &mut Query) {
         let asked = SearchText::parse(&question(&mut self.random)).expect("not too much");
         query.words = asked.map(|asked| WordCondition::new(asked, Arc::new(SENTENCES)).into());
@@ -248,8 +249,8 @@ impl World {
         }
     }
 
-    /// Makes a gate for up to three readers. Also changes some queries so that they match the
-    /// readers' own records, records to the readers, or private kinds.
+    /// Makes a gate for up to three readers. Also changes some queries so that they match records
+    /// by the readers, records to the readers, or private kinds.
     fn gate(&mut self, query: &mut Query) -> Gate {
         let mut readers: Vec<Key> = (0..self.random.below(4)).map(|_| self.author()).collect();
         readers.sort_unstable();
@@ -266,7 +267,7 @@ impl World {
     }
 }
 
-/// Encodes a record. Some values of labels are a part of the wire bytes; the others are stored
+/// Encodes a record. Some values of labels are part of the wire bytes, and the others are stored
 /// separately.
 pub fn encode(head: &RecordHeader, labels: &[(u8, Vec<u8>)]) -> Box<[u8]> {
     let mut wire = format!("wire of {} ", head.time).into_bytes();

@@ -1,6 +1,6 @@
-//! The environment variables that choose the length and the seed of a run.
+//! Reads the environment variables that set the length and the seed of a test run.
 
-/// Whether this is a long run (`scripts/test --long`).
+/// Returns whether this is a long run (`scripts/test --long`).
 pub fn is_long() -> bool {
     std::env::var_os("HARK_LONG").is_some()
 }
@@ -11,7 +11,7 @@ pub fn seed() -> Option<u64> {
     Some(seed.parse().expect("HARK_SEED is a number"))
 }
 
-/// The seed in `HARK_SEED`; without this variable, `usual`.
+/// Returns the seed in `HARK_SEED`. Without this variable, returns `usual`.
 pub fn seed_or(usual: u64) -> u64 {
     seed().unwrap_or(usual)
 }

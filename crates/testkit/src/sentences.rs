@@ -53,19 +53,19 @@ const WORDS: [&str; 40] = [
     "\"quoted\"",
 ];
 
-/// Makes a sentence: most are short, a few are long.
+/// Makes a sentence. Most sentences are short, and a few are long.
 pub fn sentence(random: &mut Random) -> String {
     let count = if random.once_in(12) { random.below(150) } else { random.below(14) };
     let mut out = String::new();
     for _ in 0..count {
-        // The first words are the most common, as in any text.
+        // The first words are the most frequent ones, as in any language a few words are.
         out.push_str(WORDS[random.skewed(WORDS.len())]);
         out.push_str(random.pick::<&str>(&[" ", " ", " ", ", ", ".\n", ""]));
     }
     out
 }
 
-/// Makes a search text from words, phrases, beginnings of words, and extensions.
+/// Makes a search text from words, phrases, prefixes and extensions.
 pub fn question(random: &mut Random) -> String {
     let mut out = String::new();
     for _ in 0..=random.below(3) {

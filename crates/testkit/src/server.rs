@@ -7,7 +7,7 @@ use std::process::{ChildStdout, Stdio};
 
 use crate::program::{Process, Program};
 
-/// The addresses that a server prints at its start, without that of the relay.
+/// The addresses that a server prints at its start, except the relay's address.
 #[derive(Clone, Debug, Default)]
 pub struct Doors {
     /// Host and port of the REST interface of the Waku node.
@@ -29,10 +29,10 @@ pub struct Server {
     pub process: Process,
     /// Host and port of the relay.
     pub address: String,
-    /// The other doors that the server has named at the start.
+    /// The addresses of the other doors.
     pub doors: Doors,
-    /// The pipe of the server's output. If the pipe were closed, the server would fail when it
-    /// prints.
+    /// The pipe of the server's output. It stays open, because otherwise the server would fail when
+    /// it prints.
     stdout: Lines<BufReader<ChildStdout>>,
 }
 
@@ -55,7 +55,8 @@ impl Server {
         Self::start_with_doors(program, |_| true)
     }
 
-    /// Starts a program, and returns when its relay listens and `are_open` accepts the other doors.
+    /// Starts a program. Returns once its relay listens and `are_open` returns true for the other
+    /// doors.
     #[track_caller]
     pub fn start_with_doors(program: &mut Program, are_open: impl Fn(&Doors) -> bool) -> Self {
         Self::try_start(program, are_open).unwrap_or_else(|process| {
@@ -63,8 +64,8 @@ impl Server {
         })
     }
 
-    /// Like [`Server::start_with_doors`], but does not panic: if the process ends before the server
-    /// is ready, the `Err` has the ended process.
+    /// Does the same as [`Server::start_with_doors`], but does not panic. If the process ends
+    /// before the server is ready, the error has the ended process.
     pub fn try_start(
         program: &mut Program,
         are_open: impl Fn(&Doors) -> bool,
@@ -83,7 +84,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Notes the address in a line that the server prints at its start.
+    /// Stores the address in a line that the server prints at its start.
     fn listens(&mut self, line: &str) {
         let doors = &mut self.doors;
         // A process that takes over prints the same addresses again.
@@ -129,7 +130,7 @@ impl Server {
         let _ = self.process.wait();
     }
 
-    /// Stops the server as an operator does.
+    /// Stops the server in the way that an operator does.
     #[track_caller]
     pub fn stop(&mut self) {
         self.process.signal("TERM");

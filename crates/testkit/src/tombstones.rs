@@ -1,4 +1,4 @@
-//! Tests that deletions and requests to vanish stay in force over days of retention.
+//! Tests that deletions and requests to vanish stay in force during days of retention.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ fn text(digits: [u8; 64]) -> String {
 }
 
 /// Asserts that a store of Nostr events refuses deleted events and events of vanished authors for
-/// 30 days. Each request has an expiry, and without protection every retention rule would delete
-/// the request. `reopen` is called each day and returns the store.
+/// 30 days. Each request has an expiry, and matches a retention rule that would delete it without
+/// protection. `reopen` is called each day and returns the store.
 pub fn hold_for_thirty_days(mut reopen: impl FnMut() -> Arc<dyn Store>) {
     let key = |who: u8| text(encode_32(KeyPair::from_secret([who; 32]).expect("a key").public()));
     let soon = (START_S + 10).to_string();
@@ -67,7 +67,7 @@ pub fn hold_for_thirty_days(mut reopen: impl FnMut() -> Arc<dyn Store>) {
         let now = START_S + day * DAY_S;
         clock.set(now);
         let store = reopen();
-        // An expiring event that is no request, so that the rules have an event to delete.
+        // An expiring event that is not a request, so that retention has something to delete.
         let (note, _) = put(3, now - 5, 1, &[expires]);
         store.commit(&[note]).expect("is stored");
         let writer = Writer::start(Arc::clone(&store), WriterOptions::default(), Box::new(()));
@@ -77,7 +77,7 @@ pub fn hold_for_thirty_days(mut reopen: impl FnMut() -> Arc<dyn Store>) {
             assert_eq!(outcome, Outcome::Refused(*refusal), "day {day}");
         }
         writer.close();
-        // Other relays may read the requests, so that they delete the same events.
+        // Other relays can still read the requests, and so delete the same events.
         let mut kinds = Vec::new();
         let all = Query { now, ..Query::default() };
         let mut search = store.search(&all).expect("works");

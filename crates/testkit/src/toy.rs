@@ -99,9 +99,9 @@ impl Filters for Toy {
     }
 }
 
-/// The door: stores each received line and answers with the outcome. The answer to `?topic` is the
-/// lines of the topic, and then an empty line. After `+topic`, new lines are sent as they come,
-/// until the connection ends.
+/// The door: stores each received line and answers with the outcome. `?topic` is answered with the
+/// lines of the topic and an empty line. After `+topic`, new lines are sent as they come, until the
+/// connection ends.
 pub struct Serving {
     pub listen: SocketAddr,
     pub shelf: shelf::ShelfOptions,

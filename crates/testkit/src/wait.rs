@@ -1,10 +1,10 @@
-//! Waits for events that must come. A test waits until something has happened, never for a length
-//! of time.
+//! Waits for events that must come. A test waits until something has happened, never for a fixed
+//! time.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// The longest time to wait. No step of a test takes this long, even on a loaded machine.
+/// The longest time to wait. Even on a loaded machine, a step of a test takes much less.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 /// The pause after the first attempt. Each further pause is twice as long, up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_micros(200);
@@ -29,7 +29,7 @@ impl Wait {
     }
 }
 
-/// Waits until `holds` returns true. Panics with `what` after [`PATIENCE`].
+/// Waits until `holds` returns true. Panics with `what` in the message after [`PATIENCE`].
 #[track_caller]
 pub fn until(what: &str, holds: impl FnMut() -> bool) {
     assert!(holds_within(PATIENCE, holds), "not within {PATIENCE:?}: {what}");
@@ -60,8 +60,8 @@ pub fn until_ok<T, E: Display>(mut attempt: impl FnMut() -> Result<T, E>) -> T {
     }
 }
 
-/// Waits until `holds` returns true, for tests on an async runtime. Panics with `what` after
-/// [`PATIENCE`].
+/// Waits until `holds` returns true, for tests on an async runtime. Panics with `what` in the
+/// message after [`PATIENCE`].
 #[cfg(feature = "client")]
 pub async fn until_async(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let mut wait = Wait::new(PATIENCE);

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use crate::wait::PATIENCE;
 
-/// The first bytes of frames that are a whole message.
+/// The first byte of a frame that is a whole message.
 pub mod first {
     /// A message of text.
     pub const TEXT: u8 = 0x81;
@@ -14,7 +14,7 @@ pub mod first {
     pub const PONG: u8 = 0x8a;
 }
 
-/// Clients must mask their bytes with four bytes. Any four bytes will do.
+/// Clients must mask their payload with four bytes, which may have any value.
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
 /// The request that opens a WebSocket. Each additional header must end with a line break.
@@ -67,7 +67,7 @@ pub fn read_frame(from: &mut impl Read) -> io::Result<(u8, Vec<u8>)> {
 }
 
 /// Requests a WebSocket. Each additional header must end with a line break. Returns the status and
-/// the connection. The connection buffers few bytes, since a test may have thousands of
+/// the connection. The buffer of a connection is small, since a test may have thousands of
 /// connections.
 pub fn upgrade(address: &str, headers: &str) -> io::Result<(u16, BufReader<TcpStream>)> {
     upgrade_with(address, headers, 256)
@@ -100,7 +100,7 @@ pub struct Socket {
     to: SocketWriter,
 }
 
-/// The sending end of a connection.
+/// The sending side of a connection.
 #[derive(Debug)]
 pub struct SocketWriter(TcpStream);
 
@@ -121,7 +121,7 @@ impl Socket {
         Ok(Self { from, to })
     }
 
-    /// Returns another handle of the same connection, for a thread that only sends.
+    /// Returns a second handle of the connection, for a thread that only sends.
     pub fn writer(&self) -> SocketWriter {
         SocketWriter(self.to.0.try_clone().expect("is cloned"))
     }

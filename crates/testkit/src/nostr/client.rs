@@ -1,4 +1,4 @@
-//! A client of a relay. The client returns every message, and uses another WebSocket library than
+//! A client of a relay. The client returns every message. Its WebSocket library is not the one of
 //! Hark.
 
 use futures_util::{SinkExt, StreamExt};
@@ -19,7 +19,7 @@ pub struct Client {
     url: String,
     /// The time that the client writes into its answers to challenges.
     now_s: u64,
-    /// The relay's challenge. An AUTH must sign this challenge.
+    /// The relay's challenge, which an AUTH must sign.
     pub challenge: String,
     /// How many times the relay has sent the challenge again.
     pub challenged_again: usize,
@@ -109,7 +109,7 @@ impl Client {
         (ok[2].as_bool().unwrap(), ok[3].as_str().unwrap().to_owned())
     }
 
-    /// An answer to the relay's challenge, signed with the keys of `who`.
+    /// Returns an answer to the relay's challenge, signed with the key of `who`.
     pub fn proof(&self, who: u8) -> Value {
         let tags: [&[&str]; 2] = [&["relay", &self.url], &["challenge", &self.challenge]];
         event(who, self.now_s, 22_242, &tags, "")
@@ -154,7 +154,7 @@ impl Client {
         self.page(sub).await.0
     }
 
-    /// Receives events up to EOSE, and the hint of EOSE about further events.
+    /// Receives events up to EOSE. Returns them with the hint of EOSE about further events.
     pub async fn page(&mut self, sub: &str) -> (Vec<Value>, Option<Value>) {
         let mut events = Vec::new();
         loop {

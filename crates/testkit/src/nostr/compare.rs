@@ -27,7 +27,7 @@ pub fn id(event: &Value) -> String {
     event["id"].as_str().unwrap().to_owned()
 }
 
-/// The set of items of a client that has these events.
+/// Returns the set of items of a client that has these events.
 pub fn held<'a>(events: impl IntoIterator<Item = &'a Value>) -> SortedItems {
     let item = |event: &Value| NegentropyItem {
         time: event["created_at"].as_u64().unwrap(),
@@ -40,8 +40,8 @@ pub fn held<'a>(events: impl IntoIterator<Item = &'a Value>) -> SortedItems {
 pub const NOTHING: &str = "6100000200";
 
 /// Compares a client's events with the relay's events that match, and ends the comparison. Messages
-/// of the client have at most `frame_bytes_max` bytes. If the relay refuses, the error is its
-/// refusal.
+/// of the client have at most `frame_bytes_max` bytes. If the relay refuses, returns its refusal as
+/// the error.
 pub async fn compare(
     client: &mut Client,
     filter: &Value,

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::digits::digits;
 
-/// The keys of a person. Zero stands for nobody.
+/// Returns the keys of a person. `who` must not be zero.
 pub fn keys(who: u8) -> KeyPair {
     KeyPair::from_secret([who; 32]).expect("a key")
 }
@@ -24,7 +24,7 @@ pub fn event_json(who: u8, at: u64, kind: u16, tags: &[&[&str]], content: &str) 
     String::from_utf8(json).expect("is text")
 }
 
-/// A signed event and its line break.
+/// A signed event as text, with a line break.
 pub fn event_line(who: u8, at: u64, kind: u16, tags: &[&[&str]], content: &str) -> String {
     event_json(who, at, kind, tags, content) + "\n"
 }

@@ -7,8 +7,9 @@ use hark_codec::hex;
 
 use crate::websocket::Socket;
 
-/// Publishes messages, with at most `window` of them unacknowledged, until `next` returns `None` or
-/// the connection ends. `answered` gets the id in each OK, and the rest of the message.
+/// Publishes messages until `next` returns `None` or the connection ends. At most `window` messages
+/// are unacknowledged at a time. For each OK, `answered` gets the id and the remainder of the
+/// message.
 pub fn publish(
     mut socket: Socket,
     window: usize,
@@ -19,7 +20,7 @@ pub fn publish(
     let (sent, unanswered) = mpsc::sync_channel::<()>(window);
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // The channel has one entry for each message that is not answered yet.
+            // The channel has one entry for each message without an answer.
             while unanswered.recv().is_ok() {
                 let Some(text) = socket.receive() else { return };
                 let reply = text.strip_prefix(b"[\"OK\",\"").unwrap_or_else(|| {
