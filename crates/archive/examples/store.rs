@@ -1,5 +1,5 @@
-//! Shows how the server uses a store. The writer makes records durable and notifies its listener; a
-//! query finds the records again.
+//! Shows how the server uses a store. The writer makes records durable and notifies its listener. A
+//! query then finds the records.
 //!
 //! The store here is the model in memory. Any other store implements `Store` and passes the tests
 //! of `hark_testkit::contract`.

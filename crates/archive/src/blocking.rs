@@ -21,7 +21,7 @@ impl Drop for Permission {
     }
 }
 
-/// Runs `work` on this thread. The work may block, although the thread belongs to an async runtime.
+/// Runs `work` on this thread. [`is_allowed`] returns true during the work, so the work may block.
 pub fn may_block<T>(work: impl FnOnce() -> T) -> T {
     let _before = Permission(ALLOWED.replace(true));
     work()

@@ -15,17 +15,17 @@ use crate::store::{SearchError, SearchProgress, Store};
 
 /// Number of rows that a search visits in one slice.
 const SLICE_ROWS: u64 = 4_096;
-/// Number of bytes of the source's records that a walk buffers.
+/// Maximum number of bytes of the source's records in the buffer of a walk.
 const READY_BYTES: usize = 1 << 20;
-/// Number of ids of the target's records that a walk buffers.
+/// Maximum number of ids of the target's records in the buffer of a walk.
 const READY_IDS: usize = 8_192;
 
 /// A record that only one of two shelves has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// The source has this record; the target lacks the record.
+    /// Only the source has this record.
     Missing(Box<[u8]>),
-    /// The target has a record with this id; the source lacks the record.
+    /// Only the target has a record with this id.
     Extra(Id),
 }
 
@@ -43,7 +43,7 @@ struct ComparedSide<'a, T> {
 }
 
 impl<'a> ComparisonWalk<'a> {
-    /// Starts a walk over the current records of both shelves, at the oldest record.
+    /// Starts a walk over the current records of both shelves, beginning with the oldest record.
     pub fn new(source: &'a dyn Store, target: &'a dyn Store) -> Result<Self, SearchError> {
         Ok(Self {
             source: ComparedSide::new(source)?,
@@ -63,7 +63,7 @@ impl<'a> ComparisonWalk<'a> {
         self.source.search.damaged()
     }
 
-    /// Returns the next difference. Returns `None` at the end of both shelves.
+    /// Returns the next difference, or `None` at the end of both shelves.
     pub fn next_difference(&mut self) -> Result<Option<Difference>, SearchError> {
         self.next_difference_with(|| {})
     }
@@ -107,7 +107,7 @@ impl<'a, T> ComparedSide<'a, T> {
     }
 
     /// Reads until a record is buffered or the shelf ends. `keep` returns the part of a record to
-    /// buffer, and `size` returns how much of `ready_max` this part uses.
+    /// buffer. `size` returns the size of this part, which counts towards `ready_max`.
     fn fill(
         &mut self,
         ready_max: usize,

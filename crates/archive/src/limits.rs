@@ -1,9 +1,9 @@
 //! The bounds of one step of a commit. All stores observe these bounds, so no write delays other
 //! writes for long.
 
-/// Maximum number of records that one commit deletes. A write that deletes more records (a request
-/// to vanish, an erase without a limit) takes several steps of this size. Other writes are
-/// committed between the steps. A step takes some tens of milliseconds in a database.
+/// Maximum number of records that one step of a commit deletes. A write that deletes more records
+/// (a request to vanish, an erase without a limit) takes several steps of this size. Other writes
+/// are committed between the steps. A step takes some tens of milliseconds in a database.
 pub const ERASE_STEP: usize = 1_000;
 
 /// Maximum number of records that one call of [`Store::news`] returns. Further records follow after
@@ -18,6 +18,6 @@ pub const NEWS_STEP: usize = 500;
 /// of a millisecond, or a few hundred milliseconds if each row is read from a disk.
 pub const SEARCH_STEP: u64 = 4_096;
 
-/// Maximum number of rows that all writes of one step search together. At this bound the step ends,
+/// Maximum total number of rows that the writes of one step search. At this bound the step ends,
 /// and the remaining writes wait for the next step.
 pub const SEARCH_BATCH: u64 = 4 * SEARCH_STEP;

@@ -14,11 +14,10 @@ use hark_codec::record::Record;
 use crate::query::{Position, Query, SearchRank};
 use crate::store::{Search, SearchError, SearchProgress, Store};
 
-/// Maximum number of times that a search is begun again, each time because one more part could not
-/// be read.
+/// Maximum number of times that a search is restarted because a further part could not be read.
 const RESUMES_MAX: u32 = 10_000;
 
-/// A search that is begun again whenever the store leaves out another part.
+/// A search that is restarted whenever the store leaves out a further part.
 pub struct ResumedSearch<'a> {
     store: &'a dyn Store,
     /// The query for the records that are still to be found.
@@ -98,8 +97,8 @@ impl<'a> ResumedSearch<'a> {
         self.visited + self.search.visited()
     }
 
-    /// Returns the number of records that could not be read so far. A record may count more than
-    /// once.
+    /// Returns the number of records that could not be read so far. A record may be counted more
+    /// than once.
     pub fn damaged(&self) -> u64 {
         self.damaged.0 + self.damaged.1
     }
@@ -119,7 +118,8 @@ mod tests {
     use crate::store::memory::MemoryStore;
     use crate::store::{CommitError, CommitResult, StoreStats, Write};
 
-    /// A store in which the third slice of each search fails, until `left` slices have failed.
+    /// A store in which the third slice of each search fails, until a number of slices (`left`)
+    /// have failed.
     struct Gaps {
         store: MemoryStore,
         left: Arc<AtomicU32>,
@@ -202,8 +202,8 @@ mod tests {
         }
     }
 
-    /// Returns the records that a search finds in slices of at most two records, and how many
-    /// failures are left.
+    /// Searches in slices of at most two records. Returns the records found, and how many failures
+    /// are left.
     fn found(failures: u32, limit: usize) -> (Result<Vec<u8>, String>, u32) {
         let record = |n: u8| {
             let id = [n; 32];

@@ -14,23 +14,23 @@ use crate::query::{LabelSet, Query};
 /// Why a stored record forbids a new record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The author (or recipient) of the new record has deleted the record. The deletion may have
-    /// arrived first.
+    /// The author (or recipient) of the new record has already deleted it, perhaps before the
+    /// record arrived.
     Deleted,
     /// The new record's author has asked that all of the author's records up to a time vanish.
     Vanished,
 }
 
-/// Describes stored records that forbid a new record.
+/// Describes the stored records that forbid a new record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prohibition<'a> {
-    /// The author of the forbidding record.
+    /// The author of a forbidding record.
     pub author: &'a Key,
-    /// The kind of the forbidding record.
+    /// The kind of a forbidding record.
     pub kind: u32,
-    /// A label that the forbidding record has: name and value.
+    /// A label of a forbidding record: name and value.
     pub label: (u8, &'a [u8]),
-    /// The forbidding record has this time or a later time.
+    /// A forbidding record has this time or a later time.
     pub from: u64,
     /// The reason for the refusal.
     pub refusal: Refusal,
@@ -65,9 +65,9 @@ struct ProhibitionSpan {
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
     /// The record is refused if a stored record matches one of these prohibitions. Nearly every
-    /// record has prohibitions, but a stored record rarely matches a prohibition. A query would
-    /// need allocations, so a prohibition is not stored as a query. The values of the labels are in
-    /// `bytes`.
+    /// record has prohibitions, and a stored record rarely matches one of its prohibitions. So a
+    /// prohibition is not stored as a query, which would need allocations. The values of the labels
+    /// are in `bytes`.
     refuse_if: Vec<ProhibitionSpan>,
     bytes: Vec<u8>,
     /// Of all records that match this query, only the newest is kept. If the new record is newer
@@ -109,7 +109,7 @@ impl Effects {
         })
     }
 
-    /// Normalises every query, as [`Query::matches`] requires.
+    /// Normalises every query, because [`Query::matches`] requires normalised queries.
     pub fn normalise(&mut self) {
         self.slot.iter_mut().for_each(Query::normalise);
         self.erases.iter_mut().for_each(Query::normalise);

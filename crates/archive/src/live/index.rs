@@ -1,9 +1,9 @@
 //! An index of the filters of subscriptions. Each filter is indexed under the first of these fields
-//! that the filter has: ids, authors, a whole word of a search, the label with the fewest values,
-//! the beginning of a word, kinds. A filter without these fields is in a list of its own. Filters
-//! under the same value are indexed once more by their times and kinds ([`super::list`]), so a new
-//! record is compared with few filters that do not match. The newest subscriptions are in
-//! [`super::newest`] instead.
+//! that the filter has: ids, authors, a whole word of a search, the label with the fewest values, a
+//! word prefix, kinds. A filter without these fields is in a list of its own. Filters under the
+//! same value are indexed once more by their times and kinds ([`super::list`]), so that a new
+//! record is compared with few filters that do not match the record. The newest subscriptions are
+//! in [`super::newest`] instead.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap as StdHashMap, HashSet};
@@ -20,7 +20,7 @@ use super::subscription::{IndexProgress, Subscription};
 use crate::query::{ComparedRecord, LabelSet, Query, TextSource};
 
 /// A map with a fast hash, because subscriptions change the maps often. A home feed asks for the
-/// notes of hundreds of authors; each such question adds hundreds of entries and later removes
+/// notes of hundreds of authors; each such subscription adds hundreds of entries and later removes
 /// these entries. The seed of the hash is secret, so clients cannot cause collisions.
 type HashMap<K, V> = StdHashMap<K, V, foldhash::quality::RandomState>;
 
@@ -32,7 +32,7 @@ pub(super) struct SubscriptionIndex {
     authors: HashMap<Key, QueryList>,
     labels: HashMap<u8, HashMap<Box<[u8]>, QueryList>>,
     words: HashMap<Box<str>, QueryList>,
-    /// Filters that are indexed under the beginning of a word.
+    /// Filters that are indexed under a word prefix.
     beginnings: HashMap<Box<str>, QueryList>,
     kinds: HashMap<u32, QueryList>,
     all: QueryList,
@@ -57,7 +57,7 @@ impl<'a> IndexField<'a> {
             return None;
         }
         // The first needed word is the longest whole word or, without whole words, the longest
-        // beginning.
+        // prefix.
         let word = query.words.as_ref().and_then(|words| words.needed().first());
         Some(if let Some(ids) = &query.ids {
             Self::Ids(ids)
@@ -146,8 +146,8 @@ impl SubscriptionIndex {
         true
     }
 
-    /// Passes the lists of some values of `field` to `change`. A list that is empty afterwards is
-    /// removed.
+    /// Calls `change` for the lists of some values of `field`. Removes lists that are empty
+    /// afterwards.
     fn visit(
         &mut self,
         field: &IndexField<'_>,
@@ -194,7 +194,7 @@ impl SubscriptionIndex {
             }
             comparisons += 1;
             let is_match = filter.query().is_some_and(|query| {
-                // A filter of [`super::newest`] may ask for words although this kind of record has
+                // A filter in [`super::newest`] may ask for words although this kind of record has
                 // no texts.
                 let asked = query.words.as_ref();
                 asked.is_none_or(|asked| asked.texts().has_texts(kind)) && compared.matches(query)
@@ -229,7 +229,7 @@ impl SubscriptionIndex {
             for word in compared.words.get(record, &**texts).distinct() {
                 add(self.words.get(word));
                 if !self.beginnings.is_empty() {
-                    // The beginnings that this word shares with the previous word have already been
+                    // The prefixes that this word shares with the previous word have already been
                     // looked up.
                     let shared = word.bytes().zip(before.bytes()).take_while(|(a, b)| a == b);
                     let shared = shared.count();
@@ -278,7 +278,7 @@ impl SubscriptionIndex {
         self.authors.len()
     }
 
-    /// Returns whether the index is empty.
+    /// Returns whether the index has no entries.
     pub(super) fn is_bare(&self) -> bool {
         self.newest.len() == 0
             && self.ids.is_empty()

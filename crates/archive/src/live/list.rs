@@ -1,12 +1,12 @@
-//! A list of filters that share a value. The list finds the filters that include the time of a
-//! record.
+//! A list of filters that share a value. The list finds the filters whose time range includes the
+//! time of a record.
 //!
 //! A short list is scanned. A long list is an interval tree. A filter covers the times from its
 //! `from` to its `to`, and belongs to the node with a center between these two times. The level of
-//! the node is the highest bit in which the two times differ. A record's time lies in at most one
-//! node of each of 65 levels. Within a node, one comparison decides: a time before the center is
-//! before every `to`, so only `from` is compared; from the center on, only `to` is compared. So the
-//! cost does not depend on the number of filters for other times.
+//! the node is the highest bit in which the two times differ. A record's time can lie in at most
+//! one node of each of the 65 levels. Within a node, one comparison per filter suffices: a time
+//! before the center is before every `to`, so only `from` is compared; from the center on, only
+//! `to` is compared. So the cost does not depend on the number of filters for other times.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl QueryList {
         }
     }
 
-    /// Passes the entries that could match a record of this time and kind to `each`.
+    /// Calls `each` for each entry that could match a record of this time and kind.
     pub(super) fn find(&self, time: u64, kind: u32, each: &mut impl FnMut(&ListedQuery)) {
         match self {
             Self::Empty => {}

@@ -1,11 +1,12 @@
-//! Live subscriptions: finds the subscriptions that a new record matches, and delivers the record.
+//! Live subscriptions. The live index finds the subscriptions that a new record matches, and
+//! delivers the record.
 //!
 //! A record is compared with the filters of the newest subscriptions, and with the filters that the
-//! index lists under the record's id, author, kind, labels and words. Filters without such a
-//! condition are in a list of their own, for all records. In a long list, filters for other times
-//! or kinds are skipped. All subscriptions that match share the same bytes. The writer's thread
-//! publishes stored records in the order of their sequence numbers. Ephemeral records, which are
-//! never stored, come from any thread and have no number.
+//! index lists under the record's id, author, kind, labels and words. Filters without such
+//! conditions are in one list that is searched for every record. In a long list, filters for other
+//! times or kinds are skipped. All subscriptions that match share the same bytes. The writer's
+//! thread publishes stored records in the order of their sequence numbers. Ephemeral records, which
+//! are never stored, come from any thread and have no number.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -83,7 +84,8 @@ pub struct LiveIndex {
     held: Arc<Counter>,
 }
 
-/// The handle of a subscription, which ends when the last clone is dropped. Cheap to clone.
+/// The handle of a subscription. The subscription ends when the last clone of the handle is
+/// dropped. Cheap to clone.
 #[derive(Clone)]
 pub struct SubscriptionHandle(Arc<Registration>);
 
@@ -92,9 +94,9 @@ struct Registration {
     subscription: Arc<Subscription>,
 }
 
-/// Maximum total number of filters of the newest subscriptions, with all of which each new record
-/// is compared. Above this number, the oldest of these subscriptions moves into the lists of the
-/// index.
+/// Maximum total number of filters of the newest subscriptions. Each new record is compared with
+/// all of these filters. Above this number, the oldest of these subscriptions moves into the lists
+/// of the index.
 const NEWEST_MAX: usize = 32;
 /// A subscription with at most this number of filters, and at most `SMALL_VALUES` values in them,
 /// is small: it begins as one of the newest. A larger subscription goes directly into the lists, in
@@ -193,8 +195,8 @@ impl LiveIndex {
         SubscriptionHandle(Arc::new(registration))
     }
 
-    /// If the newest subscriptions have more than `newest_max` filters, moves the oldest of them
-    /// into the lists. Returns whether the number of filters is within the bound.
+    /// If the newest subscriptions have more than `newest_max` filters, moves the oldest of these
+    /// subscriptions into the lists. Returns whether the number of filters is within the bound.
     fn list_oldest(&self, newest_max: usize) -> bool {
         let oldest = {
             let index = self.index.read();
@@ -226,7 +228,7 @@ impl LiveIndex {
         if !found.is_empty() {
             let news = NewRecord::new(seq, record, &self.held);
             // A subscription is woken only after the record was offered to the next subscription.
-            // By then most other subscriptions of the same client have the record, too.
+            // By then the record often waits for other subscriptions of the same client, too.
             let mut to_wake: Option<Arc<Subscription>> = None;
             for subscription in found {
                 if subscription.offer(&news)

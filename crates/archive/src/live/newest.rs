@@ -1,6 +1,6 @@
-//! The filters of the newest subscriptions, each of which is compared with every record. Most
-//! subscriptions are closed as soon as the stored records are sent. Their filters never enter the
-//! index, where a filter for hundreds of authors would need hundreds of entries.
+//! The filters of the newest subscriptions. Every record is compared with each of these filters.
+//! Most subscriptions are closed as soon as the stored records are sent. Their filters never enter
+//! the index, where a filter for hundreds of authors would need hundreds of entries.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::subscription::Subscription;
 #[derive(Default)]
 pub(super) struct NewestQueries(VecDeque<NewestQuery>);
 
-/// A filter, and the fields that are compared first: most filters differ from a record in kind,
+/// A filter, and the fields that are compared first. Most filters differ from a record in kind,
 /// time or author.
 struct NewestQuery {
     kinds: u64,

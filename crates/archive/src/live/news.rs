@@ -15,7 +15,7 @@ pub struct NewRecord {
     wire: (u32, u32),
 }
 
-/// The bytes of a record, shared by all its recipients and counted in `held` until the last
+/// The bytes of a record. All recipients share the bytes, and `held` counts them until the last
 /// recipient drops the record.
 #[derive(Debug)]
 struct SharedBytes {
@@ -48,7 +48,7 @@ impl NewRecord {
         self.shared.bytes.len()
     }
 
-    /// Returns whether both values come from the same publication of the same record.
+    /// Returns whether both values come from the same call of `publish`.
     pub fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }

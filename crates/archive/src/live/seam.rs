@@ -43,7 +43,7 @@ impl AnswerReach {
         self.covers(query, record) && record.matches(query)
     }
 
-    /// Returns whether the answer went as far as this record, which is assumed to match.
+    /// Returns whether the answer went as far as this record. The record must match the query.
     fn covers(self, query: &Query, compared: &ComparedRecord<'_>) -> bool {
         let record = compared.record();
         match self {
@@ -82,7 +82,7 @@ enum DeliveryStage {
     Over,
 }
 
-/// The action for an offered record.
+/// The result of offering a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DeliveryAction {
     Deliver,
@@ -133,8 +133,8 @@ impl Seam {
         }
     }
 
-    /// Removes some of the held-back records, and delivers those that were not sent yet. The
-    /// subscription goes live once no record is held back. `published` is the number up to which
+    /// Removes some of the held-back records, and delivers those of them that were not sent yet.
+    /// The subscription is live once no record is held back. `published` is the number up to which
     /// all records have been offered. Returns the number of removed records, and whether no
     /// held-back record remains.
     pub(super) fn release(

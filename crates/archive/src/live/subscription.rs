@@ -1,4 +1,4 @@
-//! A subscription: its queries, its sink, and its progress into or out of the index.
+//! A subscription: its queries, its sink, and its state in the index.
 
 use parking_lot::Mutex;
 
@@ -45,8 +45,8 @@ pub(super) struct Subscription {
     pub(super) state: Mutex<IndexingState>,
 }
 
-/// How far a subscription has been inserted into the index or removed from the index. The lock of
-/// this state is taken before the lock of the index.
+/// How far a subscription has been inserted into the index, or removed from the index. The lock of
+/// this state is acquired before the lock of the index.
 #[derive(Clone, Copy)]
 pub(super) enum IndexingState {
     /// The subscription is one of the newest, and is in no list.
@@ -57,7 +57,7 @@ pub(super) enum IndexingState {
     Left,
 }
 
-/// How many of its lists a subscription has been inserted into, or removed from.
+/// The number of lists into which a subscription was inserted, or from which it was removed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IndexProgress {
     pub(super) query: usize,

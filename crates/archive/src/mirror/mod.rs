@@ -1,5 +1,5 @@
-//! A second store that receives all writes that the first store accepts. An operator can thus move
-//! from one store to the other, and back, while the server runs.
+//! Copies all writes that one store accepts to a second store. So an operator can move an archive
+//! to another store, and back, while the server runs.
 //!
 //! The first store never waits for the second. Writes that the first store has made durable go into
 //! a bounded queue. A thread commits the queued writes to the second store. If the queue is full,

@@ -12,8 +12,8 @@ pub struct MirrorOptions {
     pub queue_bytes_max: usize,
     /// Maximum number of writes in one batch to the second store.
     pub batch_writes_max: usize,
-    /// Time after which a failed second store is tried again. With each further failure the time
-    /// doubles, up to 32 times this value.
+    /// Time after which a failed second store is tried again. The time doubles with each further
+    /// failure, up to 32 times this value.
     pub retry: Duration,
     /// How long a shutdown waits until the queued writes are in the second store.
     pub drain: Duration,

@@ -116,8 +116,7 @@ impl MirrorState {
         }
     }
 
-    /// Passes the space bounds on to the second store, or stores the bounds until the second store
-    /// is open.
+    /// Passes the space bounds on to the second store, as soon as it is open.
     pub(super) fn set_space(&self, bounds: &SpaceBounds) {
         self.second.lock().set_space(bounds);
     }
@@ -166,8 +165,8 @@ impl MirrorState {
                 report(&format!("the mirror takes nothing and is tried again: {reason}"));
             }
             queue.trouble = Some(reason);
-            // Only a shutdown may shorten the wait: new writes also wake the thread, which then
-            // waits on.
+            // Only a shutdown ends the wait early. New writes also wake the thread, but the loop
+            // continues the wait.
             let until = Instant::now() + wait;
             while !self.is_closing() && Instant::now() < until {
                 let left = until.saturating_duration_since(Instant::now());
@@ -203,8 +202,8 @@ impl MirrorState {
         }
     }
 
-    /// Waits for the next writes and removes them from the queue. The result is empty if the queue
-    /// was discarded, and `None` at a shutdown.
+    /// Waits for the next writes and removes them from the queue. Returns an empty list if the
+    /// queue was discarded, and `None` at a shutdown.
     fn next(&self) -> Option<Vec<QueuedWrite>> {
         let mut queue = self.queue.lock();
         while queue.writes.is_empty() && !queue.gap {
@@ -223,13 +222,13 @@ impl MirrorState {
         Some(batch)
     }
 
-    /// Walks through both stores and copies the records that are missing in the second. Writes that
+    /// Walks through both stores and copies the records that the second store lacks. Writes that
     /// come meanwhile gather in the queue; if the queue overflows, another walk follows.
     fn catch_up(&self, second: &dyn Store, report: &MirrorReporter) -> Result<(), String> {
         let failed = |error: SearchError| error.to_string();
         let started = Instant::now();
-        // The walk sees the effects of all writes queued so far, so these writes are dropped: a
-        // second erase could erase more records.
+        // The walk sees the effects of all writes in the queue, so these writes are dropped. If an
+        // erase in the queue were repeated, it could delete more records.
         let order = self.order.lock();
         {
             let mut queue = self.queue.lock();

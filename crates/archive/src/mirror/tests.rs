@@ -167,8 +167,8 @@ fn the_mirror_ends_the_same_though_it_fails_and_the_queue_overflows() {
     second.fails.store(false, Ordering::Relaxed);
     let lag = wait_until(&mirrored, |lag| lag.in_step && lag.queued == 0);
     assert_eq!((lag.extra, lag.refused, lag.trouble), (1, 0, None));
-    // A mirror that is in step passes erases on, too. At its end, the mirror passes all queued
-    // writes on.
+    // A mirror that is in step passes erases on, too. When the mirror ends, it first passes on all
+    // queued writes.
     mirrored.commit(&[Write::Erase(Box::new(kinds)), put(4_000)]).unwrap();
     drop(mirrored);
     let mut expected = ids(&*first);

@@ -46,7 +46,7 @@ impl ComparisonCost {
 /// A label's name and value.
 type Label<'r> = (u8, &'r [u8]);
 
-/// A record that is compared with many queries.
+/// A record that is compared with many queries, with cached words and labels.
 pub struct ComparedRecord<'r> {
     record: Record<'r>,
     pub(crate) words: LazyWords,

@@ -37,7 +37,7 @@ pub(super) fn count<S: Source>(
     counted
 }
 
-/// Counts as [`count`] does, with a plan that is already opened.
+/// Does the same as [`count`], with a plan that is already opened.
 fn count_opened<S: Source>(
     source: &Arc<S>,
     query: &Arc<PreparedQuery>,
@@ -77,7 +77,8 @@ fn alive_in<S: Source>(
     let (mut count, mut dead, mut dead_kind) = (0, Vec::new(), None);
     let kind = |cut: &PostingSlice<_>| source.list_kind(&cut.list).filter(|_| by_kind);
     let mut cuts: Vec<_> = cuts.iter().map(|cut| (kind(cut), cut)).collect();
-    // The dead rows of a kind are looked up once.
+    // Sorting brings lists of one kind together, so the dead rows of a kind are looked up only
+    // once.
     cuts.sort_by_key(|(kind, _)| *kind);
     for (kind, cut) in cuts {
         count += cut.range.len() as u64;
@@ -99,7 +100,7 @@ fn dead_of<S: Source>(
     work: &mut u64,
 ) -> Option<u64> {
     *work = work.checked_sub(dead.len().min(cut.range.len()) as u64)?;
-    // Looking up one row costs about as much as checking 16 rows.
+    // To look up a dead row in the list costs about as much as to check 16 rows of the list.
     if dead.len() * 16 > cut.range.len() {
         return Some(source.count_dead(&cut.list, cut.range.clone()));
     }

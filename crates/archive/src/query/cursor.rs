@@ -23,7 +23,7 @@ use super::{Order, Query};
 const BLOCK_MAX: usize = 32;
 /// Number of records that are prefetched ahead of the record being read.
 const AHEAD: usize = 8;
-/// Number of comparisons of a label with a condition that are charged as one row.
+/// Number of comparisons (of a label with a condition) that are charged as one row.
 const LABELS_OF_A_ROW: usize = 64;
 /// If a driver has at most this number of rows, its rows are intersected first and sorted
 /// afterwards.
@@ -35,13 +35,13 @@ pub(super) struct SourceWalk<S: Source> {
     query: Arc<PreparedQuery>,
     driven_by: Set,
     driver: Driver<S>,
-    /// The driver's rows that are skipped.
+    /// The rows that are skipped, because their kinds are excluded.
     excluded: ExcludedLists<S>,
     cuts: Vec<Vec<PostingSlice<S::PostingList>>>,
     /// The upper bound of a row's rank, if the query is ranked.
     rank: Option<RowRank>,
     last: Option<u32>,
-    /// Rows to check next: the row, the location of its record, and the value under which its
+    /// The rows to check next. Each has the location of its record, and the value under which its
     /// posting list was found. `next` is the index of the first row that is still in the block.
     block: Vec<(u32, S::RecordLocation, u32)>,
     next: usize,
@@ -138,14 +138,13 @@ impl<S: Source> SourceWalk<S> {
         WalkStep::Found
     }
 
-    /// Returns whether the work is spent while the block still has rows. Then the walk pauses
-    /// before the rest of the block, because reading the texts of these rows would cost far more
-    /// than finding the rows did.
+    /// Returns whether the work is spent while the block still has rows. Then the walk pauses,
+    /// because reading the texts of these rows would cost far more than finding the rows.
     fn is_out_of_work(&self, work: u64) -> bool {
         work == 0 && self.query.words.is_some() && self.next < self.block.len()
     }
 
-    /// Takes the next row of the block, and prefetches the record of a later row.
+    /// Pops the next row of the block, and prefetches the record of a later row.
     #[inline]
     fn next_of_block(&mut self) -> Option<(u32, S::RecordLocation, u32)> {
         let next = *self.block.get(self.next)?;
@@ -180,7 +179,8 @@ impl<S: Source> SourceWalk<S> {
                     return WalkStep::End;
                 }
             }
-            // The posting lists are checked before the record, because they are denser in memory.
+            // The posting lists are checked before the record, because lookups in them need less
+            // memory access.
             if self.cut(row, kind)
                 && self.rank.as_ref().is_none_or(|rank| rank.admits(self.source.time_of(row)))
                 && let Some(location) = self.source.locate_alive(row)
@@ -214,7 +214,7 @@ impl<S: Source> SourceWalk<S> {
     }
 
     /// Looks up all rows of a [`Driver::Few`] in the other sets at once, and sorts the rows that
-    /// are in all these sets. Usually hardly any row is in all sets, so sorting all rows first
+    /// are in all these sets. Usually only a few rows are in all sets, so sorting all rows first
     /// would cost many times as much.
     fn cut_all(&mut self, work: &mut u64) {
         let Driver::Few(streams) = &self.driver else { return };
@@ -238,7 +238,7 @@ impl<S: Source> SourceWalk<S> {
             }
         }
         kept.sort_unstable();
-        // Rows that are in all sets count as visited once the walk reaches these rows.
+        // The kept rows count as visited only when the walk reaches them later.
         let passed = (rows - kept.len()) as u64;
         self.visited += passed;
         *work = work.saturating_sub(passed);
@@ -263,7 +263,7 @@ impl<S: Source> SourceWalk<S> {
         }
     }
 
-    /// Returns whether the row is in every set to intersect.
+    /// Returns whether the row is in every intersected set.
     fn cut(&mut self, row: u32, kind: Option<u32>) -> bool {
         let (source, forward) = (&*self.source, self.query.order == Order::NewestFirst);
         let rank = &mut self.rank;
@@ -284,7 +284,7 @@ impl<S: Source> SourceWalk<S> {
         })
     }
 
-    /// Takes the driver's next row that is not excluded.
+    /// Pops the driver's next row that is not excluded.
     #[inline]
     fn next_row(&mut self) -> Option<(u32, u32, Option<u32>)> {
         loop {
@@ -452,7 +452,7 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
     }
 
     fn bytes(&self) -> usize {
-        // Each list of a driver takes a stream and an entry in the heap.
+        // Each list of a driver needs a stream and an entry in the heap.
         let of_list = size_of::<PostingStream<S::PostingList>>() + size_of::<(S::Key, u32)>();
         size_of::<Self>() + self.lists * of_list
     }

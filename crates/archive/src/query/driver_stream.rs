@@ -1,5 +1,5 @@
 //! The rows that drive a walk: posting lists that are merged lazily, or sorted rows. The planner
-//! (`plan.rs`) has chosen the set of these rows.
+//! (`plan.rs`) has chosen this set of rows.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,7 +14,7 @@ use super::stream::{PostingSlice, PostingStream};
 /// row is read.
 const BEGUN_MAX: usize = 64;
 
-/// The rows that drive a walk.
+/// The rows that drive a walk, in the state that the walk has reached.
 pub(super) enum Driver<S: Source> {
     /// Sorted rows, each with the value under which its posting list was found.
     Keys(std::vec::IntoIter<(S::Key, u32)>),
@@ -29,8 +29,8 @@ pub(super) enum Driver<S: Source> {
         begun: usize,
         heads: Vec<Reverse<(S::Key, u32)>>,
     },
-    /// One stream is followed while its next key comes before the next keys of all other streams.
-    /// The other streams are in the heap, by their next keys.
+    /// The walk follows one stream while its next key comes before the next keys of all other
+    /// streams. The other streams are in the heap, sorted by their next keys.
     Many {
         streams: Vec<PostingStream<S::PostingList>>,
         now: Option<(S::Key, u32)>,
@@ -52,8 +52,8 @@ impl<S: Source> Driver<S> {
         }
     }
 
-    /// Takes the next row, with the value and the kind of its posting list. A row that is in
-    /// several lists is returned once for each list, in succession.
+    /// Pops the next row, with the value and the kind of its posting list. A row that is in several
+    /// lists is returned once for each list, in succession.
     #[inline]
     pub(super) fn next_row(
         &mut self,
@@ -134,18 +134,18 @@ pub(super) fn merged<S: Source>(
     Driver::Many { streams, now, heap }
 }
 
-/// Returns the indices in `set` of the posting lists of `kind`. The lists of the set ascend by
-/// kind.
+/// Returns the indices in `set` of the posting lists of `kind`. The lists of the set must be sorted
+/// by kind.
 #[inline]
 pub(super) fn of_kind<R>(set: &[PostingSlice<R>], kind: Option<u32>) -> Range<usize> {
     let start = set.partition_point(|cut| cut.kind < kind);
     start..start + set[start..].partition_point(|cut| cut.kind == kind)
 }
 
-/// Sets the kinds of the posting lists. A row is only in lists of its own kind, so a list is
-/// dropped if another set has no list of the same kind. The lists of a `fixed` driver are not
-/// dropped, because the other sets must not change the number of walked rows. Sorts the lists of
-/// the other sets by kind; lists of one kind keep their order.
+/// Sets the kinds of the posting lists (`PostingSlice::kind`). A row is only in lists of its own
+/// kind, so a list is dropped if another set has no list of the same kind. The lists of a `fixed`
+/// driver are not dropped, because the other sets must not change the number of walked rows. Sorts
+/// the lists of the other sets by kind; lists of one kind keep their order.
 pub(super) fn pair_by_kind<S: Source>(
     source: &S,
     driver: &mut Vec<PostingSlice<S::PostingList>>,

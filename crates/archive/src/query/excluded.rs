@@ -1,7 +1,7 @@
 //! Skips the rows of excluded kinds in a walk over all rows.
 //!
-//! Skipped rows do not count as visited, so no query is charged for rows that it excludes. A long
-//! run of such rows is skipped at once ([`Source::alike`]).
+//! Skipped rows do not count as visited, so a query is not charged for rows that it excludes. A
+//! long run of such rows is skipped at once ([`Source::alike`]).
 
 use super::source::Source;
 use super::stream::{PostingSlice, PostingStream};

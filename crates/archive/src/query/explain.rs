@@ -1,4 +1,4 @@
-//! A plan in words and numbers, for the output of `hark explain`.
+//! A plan as text, for the output of `hark explain`.
 
 use std::fmt;
 

@@ -22,7 +22,7 @@ use crate::store::{Search, SearchError, SearchProgress};
 pub trait AnySource: Send + Sync {
     /// Returns the oldest and the newest time in the part.
     fn span(&self) -> Option<(u64, u64)>;
-    /// Returns false only if it is certain that nothing matches. The call must be as cheap as
+    /// Returns whether a row of these kinds with this term may exist. The call must be as cheap as
     /// possible.
     fn may_match(&self, kinds: Option<&[u32]>, term: Option<u64>) -> bool;
     /// Begins a walk, and looks up its lists as far as `work` allows. Returns `None` if nothing can
@@ -35,8 +35,8 @@ pub trait AnySource: Send + Sync {
         visited: &mut u64,
     ) -> Option<Box<dyn AnyWalk>>;
     /// Counts the matches, ignoring cursor and limit. Returns `None` if `work` does not suffice, or
-    /// if a record that may match could not be read. Adds the visited rows to `visited`, and the
-    /// lookups as rows.
+    /// if a record that may match could not be read. Adds the number of visited rows, including
+    /// lookups, to `visited`.
     fn count(
         self: Arc<Self>,
         query: &Arc<PreparedQuery>,
@@ -135,7 +135,7 @@ impl SnapshotSources {
         Self { newest_first: sorted(Order::NewestFirst), oldest_first: sorted(Order::OldestFirst) }
     }
 
-    /// Returns false only if it is certain that no part has a row of these kinds with this term.
+    /// Returns whether a part may have a row of these kinds with this term.
     pub fn may_match(&self, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
         self.newest_first.iter().any(|placed| placed.part.may_match(kinds, term))
     }
@@ -167,14 +167,14 @@ pub struct SnapshotSearch {
     parts: Arc<[OrderedSource]>,
     /// Index in `parts` of the next part to open.
     next: usize,
-    /// Open walks that are at a match; the walk with the earliest match in the order is last.
+    /// Open walks that are at a match; the walk whose match comes first in the order is at the end.
     ready: Vec<Box<dyn AnyWalk>>,
     /// Open walks that are not yet at their next match.
     moving: Vec<Box<dyn AnyWalk>>,
     delivered: usize,
     visited: u64,
     damaged: u64,
-    /// The largest driver of the opened parts, with its number of rows.
+    /// The driver with the most rows in the opened parts, and the number of its rows.
     driver: Option<(u64, Set)>,
     seq: u64,
 }
@@ -235,8 +235,8 @@ impl SnapshotSearch {
         }
     }
 
-    /// Advances the walks of `moving` to their next matches, then opens each part that could have
-    /// an earlier match. Returns false if the work runs out first.
+    /// Advances the walks of `moving` to their next matches, and opens each part that could have an
+    /// earlier match. Returns false if the work runs out first.
     fn advance_walks(&mut self, work: &mut u64) -> bool {
         loop {
             while let Some(mut walk) = self.moving.pop() {

@@ -1,4 +1,4 @@
-//! Queries to an archive, in terms that every network and every store shares.
+//! Queries to an archive, in terms that all networks and stores share.
 
 use std::sync::Arc;
 
@@ -75,8 +75,8 @@ pub struct Query {
     pub labels: Vec<LabelSet>,
     /// The words that a record's text must have.
     pub words: Option<Arc<WordCondition>>,
-    /// Whether the records come in the order of their [`SearchRank`], best first, instead of
-    /// `order`. Without `words` the flag has no effect. A ranked query has no cursor.
+    /// Whether the records are sorted by their [`SearchRank`], best first, instead of `order`.
+    /// Without `words` the flag has no effect. A ranked query has no cursor.
     pub ranked: bool,
     /// The earliest time, inclusive.
     pub from: u64,
@@ -92,8 +92,8 @@ pub struct Query {
     pub now: u64,
     /// The records that are hidden from the reader.
     pub gate: Option<Arc<Gate>>,
-    /// Number of rows that may be visited in all. The query is given up as too expensive once it
-    /// has visited this number.
+    /// Maximum total number of rows to visit. The query is given up as too expensive once it has
+    /// visited this number.
     pub budget: u64,
 }
 

@@ -1,9 +1,9 @@
 //! Opens a query on one source: looks up the posting lists that the planner needs.
 //!
-//! A question may name thousands of values, and a value may have a list for each of thousands of
-//! kinds. So the lookups are made in steps, which count as work. A set with too many lists is not
-//! walked; its condition is checked on the records instead. Lists of excluded kinds are dropped and
-//! not charged.
+//! A query may name thousands of values, and a value may have a list for each of thousands of
+//! kinds. So the lookups are made in steps, and are charged as work. A set with too many lists is
+//! not walked; its condition is checked on the records instead. Lists of excluded kinds are dropped
+//! without a charge.
 
 use std::cell::OnceCell;
 use std::ops::ControlFlow;
@@ -24,7 +24,7 @@ const COMPLETED_MAX: usize = 64;
 const TERMS_AT_ONCE: usize = 32;
 /// The work that is charged for looking up a term or an id.
 const LOOKUP_WORK: u64 = 4;
-/// Number of pairs (term, kind) that are charged like one found list.
+/// Number of (term, kind) pairs that are charged as much as one found list.
 const PAIRS_OF_A_LIST: usize = 8;
 /// Maximum number of lists of a set that has several terms. A single term has about one list for
 /// each kind.
@@ -33,8 +33,8 @@ const LISTS_MAX: usize = 1 << 15;
 /// in these lists before its record is read.
 const FEW_LISTS: usize = 32;
 const IDS_MIN: usize = 8;
-/// Number of lookups and lists in one source that are not charged as visited rows. Most queries
-/// need fewer.
+/// Number of lookups and lists per source that are not charged as visited rows. Most queries need
+/// fewer.
 const LOOKUPS_FREE: u64 = 64;
 
 /// A plan, with the posting lists and rows that the lookups found.
@@ -113,8 +113,8 @@ pub(super) struct Opening<S: Source> {
 
 /// The results of the lookups so far.
 struct Lookups<S: Source> {
-    /// The time window. It is prepared when the first list is found, because this costs more than a
-    /// lookup that finds no list.
+    /// The time window. It is prepared only when the first list is found, because the preparation
+    /// costs more than a lookup without a result.
     window: OnceCell<S::Window>,
     found: Vec<FoundSet<S>>,
     excluded: Vec<PostingSlice<S::PostingList>>,
@@ -122,8 +122,8 @@ struct Lookups<S: Source> {
     /// For each condition with a single value that has few lists, these lists. See
     /// [`Lookups::few_lists`].
     few: Option<Vec<Vec<PostingSlice<S::PostingList>>>>,
-    /// The set that is being looked up: its lists, clipped to the window; the number of its terms
-    /// looked up; the number of its lists found.
+    /// The lists of the current set, clipped to the window. `next` is the number of its terms that
+    /// were looked up, and `seen` the number of lists that were found.
     lists: Vec<PostingSlice<S::PostingList>>,
     next: usize,
     seen: usize,
@@ -160,8 +160,8 @@ impl<S: Source> Opening<S> {
         lists * size_of::<PostingSlice<S::PostingList>>()
     }
 
-    /// Looks up as much as `work` allows. Ready once the plan is known; the plan is `None` if
-    /// nothing in the source can match.
+    /// Looks up as much as `work` allows. The result is ready once the plan is known. It is `None`
+    /// if nothing in the source can match.
     pub(super) fn look_up(
         &mut self,
         source: &S,
@@ -227,8 +227,7 @@ impl<S: Source> Lookups<S> {
                 self.count(query, set, self.lists.len(), work);
                 true
             }
-            // A question has few words, and few kinds of records have words, so there are few
-            // lists.
+            // A query has few words, and few kinds of records have words, so there are few lists.
             Set::Word(i) => {
                 self.words(source, query, (i, completed));
                 self.count(query, set, self.lists.len(), work);
@@ -267,7 +266,7 @@ impl<S: Source> Lookups<S> {
     ) -> Poll<bool> {
         let kinds = query.kinds.as_deref();
         let not_kinds = if kinds.is_none() { &query.not_kinds[..] } else { &[] };
-        // A given driver is never too large: it has only records of the readers, so it has few
+        // A given driver is never too large: its records belong to the readers, so it has few
         // lists.
         let is_bounded = terms.len() > 1 && query.driver.is_none_or(|driver| driver != set);
         let max = if is_bounded { LISTS_MAX } else { usize::MAX };
@@ -400,12 +399,12 @@ fn clip<S: Source>(
     }
 }
 
-/// Returns whether the reader may see the row of an id. Only such rows are visited. Otherwise the
-/// cost of the query would reveal that the record exists.
+/// Returns whether the reader may see the row of an id. Other rows are not visited, because the
+/// cost of the query would reveal that their records exist.
 fn shows<S: Source>(source: &S, query: &Query, row: u32) -> bool {
     let open = query.gate.is_none() && query.not_kinds.is_empty();
-    // The row of a damaged record is shown, so that the search visits the row and reports the
-    // damage.
+    // The row of a damaged record counts as visible, so that the search visits the row and reports
+    // the damage.
     open || (!source.is_dead(row)
         && source.record(row).is_none_or(|record| {
             !query.not_kinds.contains(&record.kind())

@@ -42,8 +42,8 @@ const CUT_WORD_LISTS_MAX: usize = 64;
 /// Number of lookups that the planner assumes for a word prefix.
 const BEGINNING_PROBES: u64 = PROBES_FREE;
 
-/// Returns the size of a set, or `None` if it has too many posting lists to be walked or
-/// intersected.
+/// Returns the size of a set. The size is `None` if the set has too many posting lists to be walked
+/// or intersected.
 pub type SizeOf<'a> = dyn FnMut(Set) -> Poll<Option<SetSize>> + 'a;
 
 /// Plans a query for a source that has `rows` rows. Returns `None` if nothing in the source can
@@ -65,8 +65,8 @@ pub fn plan(
     let mut known: Vec<(Set, SetSize)> = Vec::new();
     let mut residual = Vec::new();
     for &(set, probes) in conditions {
-        // The best set so far has a posting list for each kind, so the kinds need no lookup of
-        // their own.
+        // The best set so far has separate posting lists for each kind, so the kinds need no
+        // lookup.
         if set == Set::Kinds && best.0 != Set::Time {
             continue;
         }
@@ -159,7 +159,7 @@ pub fn driven_by(
     if found.rows == 0 {
         return Poll::Ready(None);
     }
-    // The driver has a posting list for each kind, so the kinds need no lookup of their own.
+    // The driver has separate posting lists for each kind, so the kinds need no lookup.
     let others = conditions.iter().filter(|(set, _)| *set != driver && *set != Set::Kinds);
     let (mut cuts, mut residual) = (Vec::new(), Vec::new());
     for &(set, probes) in others {
@@ -189,8 +189,8 @@ pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
         sets.push((Set::Word(i), probes));
     }
     sets.sort_by_key(|(_, probes)| *probes);
-    // Kinds come first if another condition has many terms, whose lookup the kinds may save.
-    // Otherwise they come last.
+    // Kinds come first if another condition has many terms, because the kinds may make its lookup
+    // unnecessary. Otherwise they come last.
     let at = if sets.iter().any(|(_, probes)| *probes > PROBES_FREE) { 0 } else { sets.len() };
     sets.splice(at..at, query.kinds.iter().map(|kinds| (Set::Kinds, kinds.len() as u64)));
     sets
@@ -208,7 +208,7 @@ fn by_ids(query: &Query, conditions: &[(Set, u64)], size: &mut SizeOf<'_>) -> Po
     }))
 }
 
-/// Describes a set in words, for explanations.
+/// Describes a set as text, for explanations.
 pub fn describe(set: Set, query: &Query) -> String {
     let kinds = query.kinds.as_ref().map_or(String::new(), |kinds| match kinds.as_slice() {
         [kind] => format!(" of kind {kind}"),

@@ -20,7 +20,7 @@ use super::words::{SearchRank, WordCondition};
 use super::{Order, Query};
 use crate::store::{Search, SearchError, SearchProgress};
 
-/// Number of records that are read by their ids in one search.
+/// Maximum number of records that one search reads by their ids.
 const CHUNK: usize = 32;
 /// Maximum number of bytes of these records in memory. A single record may exceed this maximum.
 const READY_BYTES_MAX: usize = 64 << 10;
@@ -43,8 +43,8 @@ impl RankBound {
         &self.words
     }
 
-    /// Returns whether a record of this time can still rank high enough, if the sum of its words'
-    /// classes is at most `points`.
+    /// Returns whether a record of this time can still rank high enough. `points` is an upper bound
+    /// of the sum of its words' classes ([`hark_words::RecordWords::points`]).
     #[inline]
     pub fn admits(&self, time: u64, points: u32) -> bool {
         let least = self.least.load(Ordering::Relaxed);
@@ -76,7 +76,7 @@ pub struct RankedSearch {
     /// Whether there are more matches than the limit.
     more: bool,
     read: ReadById,
-    /// Records that were read but not delivered yet; the last is delivered next.
+    /// Records that were read but not delivered yet. The last one is delivered next.
     ready: Vec<(SearchRank, Box<[u8]>)>,
     /// Number of records to read next.
     chunk: usize,

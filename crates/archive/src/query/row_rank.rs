@@ -1,4 +1,4 @@
-//! The upper bound of a row's rank, by which a ranked search skips rows.
+//! An upper bound for the rank of a row. A ranked search uses the bound to skip rows.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use super::ranked::RankBound;
 use super::set::Set;
 
 /// The best rank that a row can have. The posting lists in which the row was found show the class
-/// of each word of the question. Each word of a phrase occurs at least as often as the phrase. So
-/// the class of a phrase is at most the class of each of its words.
+/// of each word of the query. Each word of a phrase occurs at least as often as the phrase. So the
+/// class of a phrase is at most the class of each of its words.
 pub(super) struct RowRank {
     pub(super) bound: Arc<RankBound>,
     /// For each intersected set, and last for the driver: the index of the word or phrase whose

@@ -4,9 +4,9 @@
 //! To a source, authors and labels are *terms*: numbers that the shelf assigns
 //! ([`super::prepared`]). Words are passed as text, since some sources index words as text. A
 //! source is an immutable part of a shelf (a segment) or a snapshot of a growing part (a head). For
-//! a term and a kind, a source finds the posting list ([`Source::PostingList`]): the rows that have
-//! both, newest first. Everything else (planning, merging, intersecting, counting) is implemented
-//! once for all sources, in [`super`].
+//! a term and a kind, a source finds the posting list ([`Source::PostingList`]) of the rows that
+//! have both, newest first. Everything else (planning, merging, intersecting, counting) is
+//! implemented once for all sources, in [`super`].
 
 use std::ops::{ControlFlow, Range};
 
@@ -32,7 +32,7 @@ pub trait Source: Send + Sync + 'static {
     fn trouble(&self) -> Option<String> {
         None
     }
-    /// Returns the number of rows, including dead ones.
+    /// Returns the number of rows, including dead rows.
     fn rows(&self) -> u64;
     /// Returns the oldest and the newest time; `None` if the source is empty.
     fn span(&self) -> Option<(u64, u64)>;
@@ -66,8 +66,9 @@ pub trait Source: Send + Sync + 'static {
     fn has_words(&self) -> bool {
         false
     }
-    /// Passes the posting lists of a word to `each`, with the class that the word has in the rows
-    /// of the list. If `kinds` is given, only lists of these kinds are passed.
+    /// Calls `each` for each posting list of a word, with the class (see `hark_words::WeighedWord`)
+    /// that the word has in the records of the list. If `kinds` is given, only lists of these kinds
+    /// are passed.
     fn word(
         &self,
         _word: &str,
@@ -84,8 +85,8 @@ pub trait Source: Send + Sync + 'static {
     fn find(&self, id: &Id, hash: u64) -> Option<u32>;
 
     /// Prepares the query's time window and cursor. If the order is oldest first, the window
-    /// includes all rows of the cursor's own time. Ids ascend in both orders, so the rows of that
-    /// time after the cursor and the newer rows do not form one range.
+    /// includes all rows of the cursor's own time. (Ids ascend in both orders. So the rows of that
+    /// time after the cursor are not next to the newer rows in a posting list.)
     fn window(&self, query: &Query) -> Self::Window;
     /// Returns the range of a posting list that lies in the window.
     fn clip(&self, list: &Self::PostingList, window: &Self::Window) -> Range<usize>;
@@ -119,9 +120,9 @@ pub trait Source: Send + Sync + 'static {
     /// newest first. Usually the result is near the start of the range.
     fn seek(&self, list: &Self::PostingList, range: Range<usize>, row: u32) -> usize;
 
-    /// Returns the number of leading rows that two ranges of posting lists have in common. The
-    /// number may be too low if an exact comparison would be expensive. The first list must contain
-    /// all rows of the second.
+    /// Returns the length of the common start of two ranges of posting lists. The number may be too
+    /// low if an exact comparison would be expensive. The first list must contain all rows of the
+    /// second.
     fn alike(
         &self,
         _: (&Self::PostingList, Range<usize>),
@@ -130,7 +131,7 @@ pub trait Source: Send + Sync + 'static {
         0
     }
 
-    /// Returns whether a row is deleted, or newer than the snapshot.
+    /// Returns whether a row is dead, that is, deleted or newer than the snapshot.
     fn is_dead(&self, row: u32) -> bool;
     /// Appends each dead row of the kind, or of all kinds, once. May also append other rows.
     fn dead_rows(&self, kind: Option<u32>, rows: &mut Vec<u32>);
@@ -145,7 +146,7 @@ pub trait Source: Send + Sync + 'static {
         (!self.is_dead(row)).then(|| self.locate(row))
     }
     /// Starts to load a record into the processor's cache and returns at once. Many such loads run
-    /// in parallel, whereas plain reads would wait one after another.
+    /// in parallel, whereas ordinary reads would wait for one another.
     fn prefetch(&self, location: Self::RecordLocation);
     /// Starts to read a record from the disk and returns at once. Each call costs a system call.
     fn read_ahead(&self, location: Self::RecordLocation);

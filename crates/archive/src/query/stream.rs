@@ -11,7 +11,7 @@ pub(super) struct PostingSlice<R> {
     pub(super) range: Range<usize>,
     /// Index of the set's value to which the list belongs.
     pub(super) value: u32,
-    /// The kind of the rows that are looked up in the list, if they all have one kind.
+    /// The kind of the rows that are looked up in the list, if all have the same kind.
     pub(super) kind: Option<u32>,
 }
 
@@ -34,7 +34,7 @@ impl<R> PostingStream<R> {
         Self { list, left, group: 0..0, value, kind }
     }
 
-    /// Takes the next row and returns its index.
+    /// Advances to the next row and returns its index.
     #[inline]
     pub(super) fn step<S: Source<PostingList = R>>(
         &mut self,
@@ -90,8 +90,8 @@ impl<R> PostingStream<R> {
     }
 }
 
-/// Searches a posting list for a row. Returns the row's index, or the index at which the row would
-/// be, and whether the list contains the row.
+/// Searches a posting list for a row. Returns the index at which the row is or would be, and
+/// whether the list contains the row.
 #[inline]
 pub(super) fn find<S: Source>(
     source: &S,

@@ -1,9 +1,9 @@
 //! A query with a gate, split into queries without a gate.
 //!
-//! Visited rows are charged and take time. So a visit to a hidden record would reveal the record by
-//! the cost of the answer. Stores therefore split a query with a gate into up to three queries
-//! without a gate ([`Query::opened`]). Each of these queries walks posting lists without hidden
-//! records, and only the lengths of such lists affect its plan.
+//! Visited rows are charged and take time. So if hidden records were visited, the cost of the
+//! answer would reveal these records. Stores therefore split a query with a gate into up to three
+//! queries without a gate ([`Query::opened`]). Each of these queries walks posting lists without
+//! hidden records, and only the lengths of such lists affect its plan.
 
 use hark_codec::record::Key;
 

@@ -35,7 +35,8 @@ pub enum WalkEnd {
 
 /// A walk over a source of any type.
 pub trait AnyWalk: Send {
-    /// Advances to the next match. Visits at most `work` rows, and reduces `work` by their number.
+    /// Advances to the next match. Visits at most `work` rows, and reduces `work` by the number of
+    /// visited rows.
     fn advance(&mut self, work: &mut u64) -> WalkStep;
     /// Passes the record at the walk's position to `sink`, and then the following matches while
     /// their time key is below `bound`. Reduces `wanted`, which must not be 0, by the number of

@@ -1,4 +1,4 @@
-//! The condition that a record's text has some words, and the ranks of the records that match.
+//! The condition that a record's text has certain words, and the ranks of the records that match.
 //! `hark_words` defines words and scores; the record's network defines the searched texts of a
 //! record.
 
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use hark_codec::record::{Id, Record};
 use hark_words::{CLASS_MAX, Part, RecordWords, SearchText};
 
-/// The number of posting lists of a word within one kind: one for each class.
+/// The number of posting lists of a word within one kind: one for each class of the word (see
+/// `hark_words::WeighedWord`).
 pub const WORD_LISTS: usize = CLASS_MAX as usize + 1;
 
 /// Returns the cost of dividing a record's text into words, as a number of visited rows.
@@ -56,7 +57,7 @@ pub struct SearchRank {
     /// The complement of the score, so that higher scores come first.
     score: u64,
     time: u64,
-    /// The record's id. Orders records that have the same score and time.
+    /// The record's id. It decides the order of records with the same score and time.
     pub id: Id,
 }
 
@@ -72,7 +73,7 @@ impl SearchRank {
     }
 }
 
-/// The condition that a record's text has the words of a question.
+/// The condition that a record's text has the words of a search text.
 #[derive(Clone)]
 pub struct WordCondition {
     asked: SearchText,
@@ -112,7 +113,7 @@ impl WordCondition {
         &self.texts
     }
 
-    /// Returns the cost of comparing a record's words with the question, as a number of visited
+    /// Returns the cost of comparing a record's words with the search text, as a number of visited
     /// rows.
     pub fn cost(&self, record: &Record<'_>) -> u64 {
         if self.texts.has_texts(record.kind()) { text_rows(record) } else { 0 }
@@ -158,18 +159,19 @@ impl WordCondition {
         self.rank_with(record, &LazyWords::default())
     }
 
-    /// Does the same as [`WordCondition::rank`], with `words`, which several queries share.
+    /// Does the same as [`WordCondition::rank`], with the record's `words`, which several queries
+    /// share.
     pub(crate) fn rank_with(&self, record: &Record<'_>, words: &LazyWords) -> Option<SearchRank> {
         Some(self.rank_of(record, self.points(record, words)?))
     }
 
-    /// Returns the score of a record that has this time and this sum of its words' classes.
+    /// Returns the score of a record with this time and this sum of its words' classes.
     pub(super) fn score(&self, time: u64, points: u32) -> u64 {
         let terms = self.asked.term_count().max(1) as u64;
         time.saturating_add(self.texts.class_time().saturating_mul(points.into()) / terms)
     }
 
-    /// Returns the highest possible sum of classes.
+    /// Returns the highest possible sum of the words' classes.
     pub(super) fn points_max(&self) -> u32 {
         self.asked.term_count() as u32 * u32::from(CLASS_MAX)
     }

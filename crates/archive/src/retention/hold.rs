@@ -42,7 +42,7 @@ impl RetentionState {
     }
 
     /// Must be called before an imported record is put. If rules would delete the record at once,
-    /// extends the hold to all records that these rules would delete now. Returns whether the
+    /// extends the hold to all records that these rules would currently delete. Returns whether the
     /// record is held.
     pub fn prepare_import(
         &self,
@@ -55,7 +55,8 @@ impl RetentionState {
             let is_new =
                 store.note(RetentionNote::ClockTrusted)?.is_none() && store.stats().records == 0;
             if is_new {
-                // The history of a new archive begins now, however old the imported records are.
+                // A new archive has not been in use before now, even if the imported records are
+                // older.
                 store.set_note(RetentionNote::ClockTrusted, Some(clock.now_s()))?;
             }
             self.has_begun.store(true, Ordering::Relaxed);
@@ -72,8 +73,8 @@ impl RetentionState {
         Ok(true)
     }
 
-    /// Makes new holds wait until the guard is dropped. Meanwhile, rules delete records that are
-    /// not held.
+    /// Makes new holds wait until the guard is dropped. In the meantime, the caller deletes records
+    /// that are not held.
     pub(super) fn sweep(&self) -> MutexGuard<'_, ()> {
         self.sweeping.lock()
     }

@@ -9,7 +9,7 @@ use crate::query::{Order, Query};
 /// The rules and bounds by which records are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// The rules by age, each independent of the others.
+    /// The rules by age. Each rule applies independently of the others.
     pub rules: Vec<RetentionRule>,
     /// Number of bytes on disk above which the oldest records are deleted. Bytes of deleted records
     /// that will soon be freed do not count, so a slow compaction causes no further deletes.
@@ -17,7 +17,7 @@ pub struct RetentionPolicy {
     /// Number of free bytes of the disk below which the oldest records are deleted. Applies only to
     /// a store on a disk. Bytes of deleted records that will soon be freed count as free.
     pub free_bytes_min: Option<u64>,
-    /// Number of records above which the oldest are deleted.
+    /// Number of records above which the oldest records are deleted.
     pub records_max: Option<u64>,
     /// Kinds that no rule and no bound deletes.
     pub spared_kinds: Vec<u32>,
@@ -73,7 +73,7 @@ pub struct RetentionRule {
 }
 
 impl RetentionRule {
-    /// Returns whether the rule has no condition but age.
+    /// Returns whether age is the only condition of the rule.
     pub(super) fn takes_all(&self) -> bool {
         self.kinds.is_none() && self.authors.is_none() && self.not_kinds.is_empty()
     }
@@ -102,8 +102,8 @@ impl RetentionPolicy {
         units(now_s).checked_sub(units(rule.older_than_s))
     }
 
-    /// Returns the time up to which the rules that match `record` delete records now. Returns
-    /// `None` if these rules do not delete `record` now.
+    /// If rules would delete `record` now, returns the time up to which these rules delete records.
+    /// Otherwise returns `None`.
     pub fn would_delete(&self, record: &Record<'_>, now_s: u64) -> Option<u64> {
         let matching = self.rules.iter().filter(|rule| {
             rule.kinds.as_ref().is_none_or(|kinds| kinds.contains(&record.kind()))

@@ -47,7 +47,7 @@ pub enum RetentionError {
 }
 
 impl RetentionError {
-    /// Returns whether this is a question that a person must decide, and not a failure.
+    /// Returns whether this is a question for a person, and not a failure.
     pub fn is_question(&self) -> bool {
         matches!(self, Self::Clock | Self::History)
     }
@@ -66,11 +66,11 @@ pub const HISTORY_IS_HELD: &str = "records that were brought are older than rete
 /// kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SweepResult {
-    /// Number of records that had expired.
+    /// Number of deleted records that had expired.
     pub expired: u64,
-    /// Number of records that a rule by age deleted.
+    /// Number of records that rules by age deleted.
     pub aged: u64,
-    /// Number of records that exceeded a bound.
+    /// Number of records that were deleted because of a bound.
     pub crowded: u64,
     /// Whether records that are too old for a rule are kept because the clock is not trusted.
     pub clock_doubted: bool,
@@ -96,7 +96,7 @@ impl SweepResult {
 
 impl RetentionPolicy {
     /// Deletes at most one batch for each reason: expiry, each rule, and the bounds. If the step
-    /// deletes nothing, no work is left.
+    /// deletes nothing, there is nothing left to delete.
     pub fn step(
         &self,
         store: &dyn Store,
@@ -135,8 +135,8 @@ impl RetentionPolicy {
         Ok(swept)
     }
 
-    /// Deletes up to a batch of expired records. Expired tombstones stay. Only earlier versions of
-    /// Hark stored tombstones with an expiry.
+    /// Deletes at most one batch of expired records. Expired tombstones stay. (Only earlier
+    /// versions of Hark stored tombstones with an expiry.)
     fn delete_expired(
         &self,
         store: &dyn Store,
@@ -163,7 +163,7 @@ impl RetentionPolicy {
         }
     }
 
-    /// Deletes by age: a batch of expired records, and a batch for each rule.
+    /// Deletes by age: at most one batch of expired records, and one batch for each rule.
     fn delete_aged(
         &self,
         store: &dyn Store,
@@ -199,7 +199,7 @@ impl RetentionPolicy {
         Ok(())
     }
 
-    /// Returns the time up to which rules delete nothing, so that imported history is kept.
+    /// Returns the time up to which history is held, so that rules delete only newer records.
     fn held_until(
         &self,
         store: &dyn Store,
@@ -237,7 +237,7 @@ impl RetentionPolicy {
         Ok(())
     }
 
-    /// Returns whether any record would be deleted by age.
+    /// Returns whether expiry or a rule by age would delete any record.
     fn is_anything_due(&self, store: &dyn Store, now_s: u64) -> Result<bool, RetentionError> {
         if !store.expired(now_s.saturating_mul(self.units_per_s), 1)?.is_empty() {
             return Ok(true);
@@ -278,10 +278,11 @@ impl RetentionPolicy {
         (above.max((excess * records).div_ceil(u128::from(kept_bytes.max(1))) as u64), unmet)
     }
 
-    /// Returns how many of its `kept_bytes` a store must free to meet the bound of free bytes. The
-    /// stores on a disk share the missing bytes. If more than half of the bytes that these stores
-    /// keep are missing, no store frees anything, and the second value is true. In this case, other
-    /// files fill the disk, or the configured bound is a mistake.
+    /// Returns how many of its `kept_bytes` a store must free to meet the bound of free bytes. If
+    /// several stores are on the disk, each frees its share of the missing bytes. If the missing
+    /// bytes are more than half of the bytes that these stores keep, no store frees anything, and
+    /// the second value is true. In this case, other files fill the disk, or the configured bound
+    /// is a mistake.
     pub(super) fn lacking_bytes(&self, stats: &StoreStats, kept_bytes: u64) -> (u64, bool) {
         let Some((least, free)) = self.free_bytes_min.zip(stats.free_bytes) else {
             return (0, false);

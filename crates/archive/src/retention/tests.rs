@@ -52,7 +52,7 @@ fn each_store_gives_its_part_of_what_the_disk_lacks_or_none() {
         disk: Some(DiskUse { kept, reclaimable }),
         ..StoreStats::default()
     };
-    // All stores together keep 800 bytes, this store keeps 100.
+    // All stores together keep 800 bytes, and this store keeps 100.
     assert_eq!(policy.lacking_bytes(&stats(1_000, 800, 0), 100), (0, false));
     assert_eq!(policy.lacking_bytes(&stats(840, 800, 0), 100), (20, false));
     assert_eq!(policy.lacking_bytes(&stats(840, 800, 159), 100), (1, false));
@@ -178,7 +178,7 @@ fn a_clock_that_the_archive_does_not_bear_out_costs_nothing_but_what_there_is_no
     assert_eq!(step(&policy, &ahead), doubted);
     let full = RetentionPolicy { records_max: Some(12), ..policy.clone() };
     assert_eq!(step(&full, &ahead), SweepResult { crowded: 1, ..doubted });
-    // A clock that was trusted stays trusted without new records, but not if it leaps ahead.
+    // A clock that was trusted stays trusted without new records, but not if it jumps ahead.
     let clock = Clock::fake(110 * DAY);
     assert!(!step(&policy, &clock).clock_doubted);
     clock.set(110 * DAY + 30);

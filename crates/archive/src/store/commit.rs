@@ -16,7 +16,7 @@ pub enum Write {
 }
 
 impl Write {
-    /// Returns the part of the write that remains after a step that deleted `erased` records.
+    /// Returns the remainder of the write after a step that deleted `erased` records.
     #[must_use]
     pub fn remainder(mut self, erased: u64) -> Self {
         if let Self::Erase(query) = &mut self {
@@ -40,7 +40,7 @@ pub enum Outcome {
     Superseded,
     /// A stored record forbids this record (see [`Refusal`]).
     Refused(Refusal),
-    /// The number of records that were deleted.
+    /// The write deleted this number of records.
     Erased(u64),
 }
 
@@ -61,13 +61,13 @@ pub struct CommitResult {
     ///
     /// [`Store::commit_some`]: super::Store::commit_some
     pub unfinished: bool,
-    /// The ids of deleted records, each with the index of the write that deleted the record. The
-    /// indices ascend.
+    /// The ids of the deleted records. Each id comes with the index of the write that deleted the
+    /// record. The indices ascend.
     pub erased: Vec<(usize, Id)>,
     /// Number of bytes written to the disk or the database for the batch.
     pub bytes: u64,
     /// Number of rows visited to find the records that the writes replace or delete, and the
-    /// records that forbid writes. Zero if the store does not count these rows.
+    /// records that forbid writes. The number is zero if the store does not count these rows.
     pub searched: u64,
     /// The records that other processes put before this commit began and that were not reported
     /// earlier, in order. Their sequence numbers are lower than the numbers of this batch.
@@ -93,7 +93,7 @@ impl CommitResult {
 }
 
 /// Why a batch was not stored. If [`Store::commit_some`] returns an error, no write of its batch
-/// has taken effect. If the store fails after the first writes are stored, the call returns the
+/// has taken effect. If the store fails after it has stored the first writes, the call returns the
 /// outcomes of these writes, and the next call fails.
 ///
 /// [`Store::commit_some`]: super::Store::commit_some
@@ -123,7 +123,7 @@ pub enum CommitError {
     /// is unknown.
     #[error("the archive takes no more writes: {0}")]
     Stopped(String),
-    /// Another process holds the right to write. The next batch may succeed.
+    /// Another process has the right to write. The next batch may succeed.
     #[error("{0}")]
     Elsewhere(String),
     /// The database cannot be reached or refused the batch, the disk lacks space, or a part of an
@@ -141,7 +141,7 @@ impl CommitError {
     }
 }
 
-/// Carries out a whole batch by calls of [`Store::commit_some`], until no write remains.
+/// Carries out a whole batch with repeated calls of [`Store::commit_some`].
 ///
 /// [`Store::commit_some`]: super::Store::commit_some
 pub fn commit_whole(
@@ -149,8 +149,8 @@ pub fn commit_whole(
     some: impl Fn(&[Write]) -> Result<CommitResult, CommitError>,
 ) -> Result<CommitResult, CommitError> {
     let mut all = CommitResult::default();
-    // The remaining part of the current write, and the number of records that its steps have
-    // deleted.
+    // The remainder of the current write, and the number of records that its steps have deleted so
+    // far.
     let (mut left, mut erased): (Option<Write>, u64) = (None, 0);
     loop {
         let at = all.outcomes.len();

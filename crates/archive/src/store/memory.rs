@@ -20,7 +20,7 @@ use crate::query::explain::{Explanation, SourcePlan};
 use crate::query::plan::Set;
 use crate::query::{Order, Position, Query, SearchRank, WordCondition};
 
-/// A store that keeps everything in memory. Its only indices are ids and authors.
+/// A store that keeps everything in memory. It has an index only for ids and for authors.
 pub struct MemoryStore {
     rules: Box<dyn Rules>,
     state: Mutex<MemoryState>,
@@ -225,7 +225,7 @@ impl Store for MemoryStore {
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
         let query = normal(query);
         let state = self.state.lock();
-        // With limit 0, a query does not report whether more records match.
+        // A query with limit 0 need not report whether more records match.
         let enough = if query.limit == 0 { 0 } else { query.limit.saturating_add(1) };
         let mut found = state.find(&query);
         if let Some(words) = query.ranking() {

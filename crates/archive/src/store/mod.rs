@@ -14,8 +14,8 @@
 //! effects under its own lock or in its own transaction.
 //!
 //! *The id of a record determines its time.* The id is a hash of the record's content, time
-//! included. So a store that knows a record's time looks for the id only among the records of that
-//! time.
+//! included. So if a record's time is known, a store looks for its id only among the records of
+//! that time.
 //!
 //! *Visibility is numbered.* Every put has a sequence number, and every search knows the last
 //! number that it sees. These numbers join stored and live messages without a gap or a duplicate.
@@ -41,7 +41,7 @@ pub use stats::{
     DatabaseStats, DiskUse, JobTotals, MaintenanceStats, MirrorLag, ScrubStats, StoreStats,
 };
 
-/// Bounds of a store's files, and of the deleted records in these files. The bounds can change
+/// Bounds for a store's files, and for deleted records in these files. The bounds can be changed
 /// while the store is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceBounds {
@@ -99,8 +99,8 @@ pub trait Store: Send + Sync {
     /// [`SEARCH_STEP`](crate::limits::SEARCH_STEP) rows. The part also ends once its writes have
     /// searched [`SEARCH_BATCH`](crate::limits::SEARCH_BATCH) rows in total. The caller then
     /// commits the remaining part of that write ([`Write::remainder`]) and the later writes. From
-    /// one step to the next, the store remembers the position of the search only for the last write
-    /// of a batch. Any other write begins its search again. So the caller commits an unfinished
+    /// one step to the next, the store keeps the search position of only one write: the last write
+    /// of a batch. Any other write must begin its search again. So the caller commits an unfinished
     /// write alone, or as the last write of a batch.
     ///
     /// A record that deletes other records is stored last, together with the final step of its
@@ -114,9 +114,9 @@ pub trait Store: Send + Sync {
         self.commit(writes)
     }
 
-    /// Returns whether `id` is known to be stored. The caller uses this cheap check before it
-    /// verifies the signature. A store without a cheap check may return false; the commit finds
-    /// duplicates anyway.
+    /// Returns true if a record with this id is known to be stored. Callers use this cheap check
+    /// before they verify a signature. A store without a cheap check may return false; the commit
+    /// finds duplicates anyway.
     fn knows(&self, id: &Id) -> Result<bool, SearchError>;
 
     /// Starts a search for `query` over the current state.
@@ -124,7 +124,7 @@ pub trait Store: Send + Sync {
 
     /// Counts the records that match, ignoring limit and cursor. Returns `None` if the budget did
     /// not suffice, or if a record that may match could not be read. A search then shows which is
-    /// the case. Adds the rows that the count has visited to `visited`, and the lookups as rows.
+    /// the case. Adds the number of visited rows, including lookups, to `visited`.
     fn count_visiting(&self, query: &Query, visited: &mut u64) -> Result<Option<u64>, SearchError>;
 
     /// Does the same as [`Store::count_visiting`], for a caller that does not charge for rows.
@@ -139,10 +139,9 @@ pub trait Store: Send + Sync {
         Ok(None)
     }
 
-    /// Passes each value of a label to `each`, with the number of stored records that have the
-    /// value. Each value is passed once, in no particular order. A store needs to count only the
-    /// labels that its options list. For any other label it may return an error. After an error,
-    /// the values passed so far are incomplete.
+    /// Calls `each` once for each value of a label, in no particular order, with the number of
+    /// stored records that have the value. A store needs to count only the labels that its options
+    /// list. For any other label it may return an error. After an error, the values are incomplete.
     fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError>;
 
     /// Returns the ids of up to `limit` stored records that have expired by `now`.
@@ -190,7 +189,7 @@ pub trait Store: Send + Sync {
     /// Applies new bounds to the store's files, if the store has files.
     fn set_space(&self, _bounds: &SpaceBounds) {}
 
-    /// Returns a name of the medium to which the store writes, as in "the disk has not finished".
+    /// Returns a name for the medium to which the store writes, as in "the disk has not finished".
     fn medium(&self) -> &'static str {
         "the archive"
     }
@@ -201,14 +200,13 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// Returns how far this store's mirror is behind, if the store has a mirror. The call must be
-    /// cheap.
+    /// If the store has a mirror, returns how far the mirror is behind. The call must be cheap.
     fn mirror(&self) -> Option<MirrorLag> {
         None
     }
 
-    /// Returns the next records that other processes have put, in order. Records that a
-    /// [`CommitResult::before`] has reported are left out. The result has at most
+    /// Returns the next records that other processes have put, in order. Records that were reported
+    /// in a [`CommitResult::before`] are left out. The result has at most
     /// [`NEWS_STEP`](crate::limits::NEWS_STEP) records; if it has fewer, no others are waiting. The
     /// committing thread calls this method between two commits.
     fn news(&self) -> Vec<NumberedRecord> {

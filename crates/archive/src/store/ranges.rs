@@ -1,8 +1,6 @@
-//! Ranges of the records that match a query, each with a count, the sum of the ids, and the list.
-//! Two stores compare such ranges to find the records that one of them lacks.
-//!
-//! A store that keeps sums of ids knows the count and the sum of a range without a visit to its
-//! records.
+//! Ranges of the records that match a query. Each range has a count, a sum of ids, and a list of
+//! the records. Two stores compare such ranges to find the records that one of them lacks. A store
+//! that keeps sums of ids knows the count and the sum of a range without visiting its records.
 
 use hark_codec::id_sum::IdTally;
 
@@ -28,7 +26,7 @@ pub trait IdRanges: Send {
     }
 
     /// Returns ascending positions that divide the range into at most `parts` parts with about the
-    /// same number of records. The positions depend on the numbers of matching records alone, so
+    /// same number of records. The positions depend only on the numbers of matching records, so
     /// they reveal nothing about other records.
     fn divide(&self, from: &Position, to: &Position, parts: usize) -> Vec<Position> {
         divide(&|at| self.count(at), from, to, parts)
@@ -100,8 +98,8 @@ fn divide(
     cuts
 }
 
-/// Returns a position of the time `time` before which there are about `wanted` records, plus or
-/// minus `some`.
+/// Returns a position at `time` such that about `wanted` records come before the position, give or
+/// take `some`.
 fn within(count: &dyn Fn(&Position) -> u64, time: u64, wanted: u64, some: u64) -> Position {
     let of = |prefix: u64| {
         let mut position = at(time);
@@ -125,8 +123,8 @@ fn within(count: &dyn Fn(&Position) -> u64, time: u64, wanted: u64, some: u64) -
 }
 
 impl Query {
-    /// If the query asks for all records of a time window except hidden kinds, returns these kinds.
-    /// Sums can answer only such a query. Returns `None` for any other query.
+    /// Returns the hidden kinds if the query asks for all other records of a time window. Sums can
+    /// answer only such a query, so `None` is returned for any other query.
     pub fn window_without(&self) -> Option<Vec<u32>> {
         let Self {
             ids,

@@ -10,7 +10,7 @@ use crate::query::plan::Set;
 /// The state of a search after a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchProgress {
-    /// The work of the slice is spent, or the sink asked to pause. The caller shall call again.
+    /// The work of the slice is spent, or the sink asked to pause. The caller may call again.
     Paused,
     /// All matching records were delivered, up to the limit.
     Done {
@@ -75,8 +75,8 @@ pub trait Search: Send {
         0
     }
 
-    /// Returns the set that drives the search in the largest of the opened parts. `None` if nothing
-    /// in the opened parts can match.
+    /// Returns the set that drives the search in the opened part with the largest driver (see
+    /// [`Plan`](crate::query::plan::Plan)). `None` if nothing in the opened parts can match.
     fn driver(&self) -> Option<Set>;
 
     /// Returns the approximate bytes of memory that the search uses between two slices.
@@ -99,7 +99,7 @@ pub enum SearchError {
     /// The database did not answer in time. The message is shown without a prefix.
     #[error("{0}")]
     Late(String),
-    /// A part of a file could not be read. From now on the store leaves out the records of this
+    /// A part of a file could not be read. From then on, the store leaves out the records of this
     /// part and counts them as damaged. A repeated query succeeds without these records: see
     /// [`ResumedSearch`](crate::resumed::ResumedSearch).
     #[error("the archive could not be read: {0}")]
@@ -110,7 +110,8 @@ pub enum SearchError {
 }
 
 impl SearchError {
-    /// The error of [`Store::label_values`] for a label that the store does not list.
+    /// Returns the error of [`Store::label_values`] for a label whose values the store does not
+    /// list.
     ///
     /// [`Store::label_values`]: super::Store::label_values
     #[must_use]

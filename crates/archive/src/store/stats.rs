@@ -14,15 +14,15 @@ pub struct StoreStats {
     pub dead: u64,
     /// Number of bytes on disk.
     pub bytes: u64,
-    /// The bytes of records (the log), as a part of `bytes`.
+    /// The part of `bytes` that records use (the log).
     pub log_bytes: u64,
-    /// The bytes of indices (the segments), as a part of `bytes`.
+    /// The part of `bytes` that indices use (the segments).
     pub index_bytes: u64,
     /// Number of bytes of deleted records that will be freed or reused. The number is an estimate
     /// if the store knows only the number of these records.
     pub dead_bytes: u64,
-    /// The part of `dead_bytes` that the store frees or reuses without another delete. The
-    /// remaining bytes are spread over too many files to be worth freeing yet.
+    /// The part of `dead_bytes` that the store will free or reuse even without another delete. The
+    /// remaining bytes are spread over so many files that freeing them is not worthwhile yet.
     pub reclaimable_bytes: u64,
     /// Number of records that are not sealed into a segment yet.
     pub head_records: u64,
@@ -64,9 +64,9 @@ pub struct StoreStats {
 /// The space that several stores use on a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUse {
-    /// Number of bytes on disk, without the bytes that a rewrite would free.
+    /// Number of bytes on disk, except the bytes that a rewrite would free.
     pub kept: u64,
-    /// Number of bytes of deleted records that are freed without another delete.
+    /// Number of bytes of deleted records that will be freed even without another delete.
     pub reclaimable: u64,
 }
 
@@ -77,7 +77,7 @@ pub struct MaintenanceStats {
     pub sealing: JobTotals,
     /// Makes one segment from several.
     pub merging: JobTotals,
-    /// Rewrites logs without their deleted records.
+    /// Rewriting logs without their deleted records.
     pub rewriting: JobTotals,
 }
 
@@ -92,8 +92,8 @@ pub struct JobTotals {
     pub cpu: Duration,
 }
 
-/// The slow check of a store. It reads the whole store again and again, beside the readers and the
-/// writer.
+/// The slow check of a store. It reads the whole store again and again, in parallel to the readers
+/// and the writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStats {
     /// Number of bytes read since the start.
@@ -121,12 +121,12 @@ pub struct DatabaseStats {
     pub connections: u64,
     /// Number of connections that are in use, as a part of `connections`.
     pub connections_used: u64,
-    /// How often a query had to wait for a connection, since the start.
+    /// Number of times since the start that a query had to wait for a connection.
     pub waits: u64,
-    /// If there is a replica: how many queries were sent to the replica, and how many could not be
-    /// sent.
+    /// The number of queries that were sent to the replica, and the number that could not be sent.
+    /// `None` without a replica.
     pub replica: Option<(u64, u64)>,
-    /// Number of puts, by any process, that subscribers have not been notified of yet.
+    /// Number of puts, by any process, about which subscribers have not been notified yet.
     pub news_behind: u64,
     /// Durations of statements since the start, by the name of the statement.
     pub statements: Vec<(&'static str, HistogramSnapshot)>,
@@ -139,8 +139,8 @@ pub struct MirrorLag {
     pub queued: u64,
     /// Total size of these writes, in bytes.
     pub queued_bytes: u64,
-    /// Age of the oldest of these writes. While the second store catches up or cannot be reached:
-    /// how long this has lasted.
+    /// Age of the oldest of these writes, in milliseconds. While the second store catches up or
+    /// cannot be reached, the duration of this state.
     pub behind_ms: u64,
     /// Whether the second store has all records except the queued writes.
     pub in_step: bool,
@@ -154,7 +154,7 @@ pub struct MirrorLag {
     pub refused: u64,
     /// Why the second store currently accepts no writes.
     pub trouble: Option<String>,
-    /// How long the second store has made no progress although writes wait, in milliseconds.
+    /// Time for which the second store has made no progress although writes wait, in milliseconds.
     pub idle_ms: u64,
 }
 

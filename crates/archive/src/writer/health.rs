@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Shortest and longest wait from a failure to the next probe.
+/// The shortest and the longest wait between a failure and the next probe.
 const WAIT_FIRST: Duration = Duration::from_secs(1);
 const WAIT_LAST: Duration = Duration::from_secs(5);
 

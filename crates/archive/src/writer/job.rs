@@ -40,8 +40,8 @@ pub type WriteCallback = Box<dyn FnOnce(Result<Outcome, Arc<CommitError>>) + Sen
 
 /// Receives records as soon as they are durable, on the writer's thread.
 pub trait CommitListener: Send {
-    /// Receives the records of a durable batch and their sequence numbers, in order. `answer` sends
-    /// the outcomes to the senders. The listener must call `answer` after it has notified all
+    /// Receives the records of a durable batch with their sequence numbers, in order. `answer`
+    /// sends the outcomes to the senders. The listener must call `answer` after it has notified all
     /// subscribers.
     fn batch(
         &mut self,

@@ -1,12 +1,12 @@
 //! Group commit: one thread gathers all queued writes into a batch, and makes the batch durable
 //! with one sync.
 //!
-//! While one batch is being synced, the next batch gathers, so the size of batches grows with the
-//! load. A batch also waits up to two milliseconds if many further writes are announced
-//! ([`Writer::expect`]). The wait pays off because a sync of many writes costs about as much as a
-//! sync of a few. With [`WriterOptions::batch_wait`], a batch also waits for writes that are not
-//! announced, which adds latency. After the sync, the thread notifies the listener and then answers
-//! the senders.
+//! While one batch is being synced, the next writes gather in the queue, so the size of batches
+//! grows with the load. A batch also waits up to two milliseconds if many further writes are
+//! announced ([`Writer::expect`]). The wait pays off because a sync of many writes costs about as
+//! much as a sync of a few. With [`WriterOptions::batch_wait`], a batch also waits for writes that
+//! are not announced, which adds latency. After the sync, the thread notifies the listener and then
+//! answers the senders.
 //!
 //! Records that other processes have put ([`Store::news`]) never end a batch. A commit itself
 //! reports the records that were put before the commit ([`CommitResult::before`]). The thread reads

@@ -24,7 +24,7 @@ fn put(n: u16) -> Write {
     Write::Put(out.into())
 }
 
-/// Sends the number of records in each batch.
+/// A listener that sends the number of records in each batch.
 struct CountingListener(std::sync::mpsc::Sender<usize>);
 
 impl CommitListener for CountingListener {
@@ -53,7 +53,7 @@ fn a_batch_waits_for_many_expected_writes_but_not_for_ever() {
     while came < 20 {
         came += batches.recv().unwrap();
     }
-    // Announced writes that never come do not hold up other writes.
+    // Announced writes that never come do not delay other writes.
     expected.left(1_000);
     writer.write(put(20)).unwrap();
     assert_eq!(batches.recv().unwrap(), 1);
@@ -199,7 +199,7 @@ impl Store for SharedStore {
     }
 }
 
-/// Notes the numbers of all records.
+/// A listener that notes the sequence numbers of all records.
 struct NumberListener(Arc<Mutex<Vec<u64>>>);
 
 impl CommitListener for NumberListener {
@@ -332,7 +332,7 @@ fn the_trouble_of_a_failed_batch_ends_with_a_write_alone() {
     shared.work(Duration::ZERO);
     assert!(trouble(&shared).is_some_and(|why| why.contains("the database")));
     assert_eq!(shared.store.take_commits(), [1]);
-    // The database answers questions, and other processes write.
+    // The database answers queries, and other processes write.
     for n in 10..18 {
         shared.put_elsewhere(n);
         shared.work(second / 10);

@@ -96,8 +96,8 @@ impl WriterThread {
         }
     }
 
-    /// Returns the next job. Waits for one unless other work is due. Returns `None` if other work
-    /// is due, and an error if no job can follow.
+    /// Returns the next job, or `None` if other work is due. If neither is the case, waits for a
+    /// job. Returns an error if no job can follow.
     fn next_job(&self) -> Result<Option<WriterJob>, ()> {
         let WriteQueue { jobs, options, .. } = &self.queue;
         if self.queue.closing.load(Ordering::Acquire) {
@@ -130,8 +130,8 @@ impl WriterThread {
     pub(super) fn turn(&mut self, first: Option<WriterJob>) {
         let between = first.and_then(|first| self.queue.gather(first, &mut self.batch));
         // Each round runs one step of one unfinished write, so new writes wait for only one step.
-        // The same write runs in each round until it is done, because a store remembers the
-        // position of a search for only one write.
+        // The same write runs in each round until it is done, because a store keeps the search
+        // position of only one write.
         if let Some((write, mut waiting)) = self.unfinished.pop_front() {
             waiting.has_turn = true;
             self.batch.push(write, waiting);
@@ -153,7 +153,7 @@ impl WriterThread {
         }
     }
 
-    /// Takes turns until there is nothing to do, without waiting.
+    /// Runs turns until there is nothing to do, without waiting.
     #[cfg(test)]
     pub(super) fn work(&mut self) {
         loop {
@@ -169,7 +169,7 @@ impl WriterThread {
         }
     }
 
-    /// Passes some of the records that other processes have put to the listener.
+    /// Passes to the listener some of the records that other processes have put.
     fn deliver_news(&mut self) {
         let news = self.store.news();
         if news.len() >= NEWS_STEP {
@@ -263,8 +263,8 @@ impl WriterThread {
 }
 
 impl WriteQueue {
-    /// Receives queued writes until the batch is full or a job to run between batches comes. The
-    /// job is returned, to be run after the batch.
+    /// Receives queued writes until the batch is full or the next job is not a write. Such a job is
+    /// returned, and the caller runs it after the batch.
     fn gather(&self, first: WriterJob, batch: &mut WriteBatch) -> Option<BetweenBatchesJob> {
         let began = Instant::now();
         let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! Compares the index with a check of every subscription, and tests the seam with different orders
+//! Compares the index with a loop over all subscriptions, and tests the seam with different orders
 //! of publication.
 
 use std::sync::atomic::AtomicUsize;
@@ -121,7 +121,7 @@ fn ask_in_each_way(is_listed: bool) {
     assert!(live.index.read().is_bare());
 }
 
-/// Short questions are answered and closed without an entry in a list.
+/// Subscriptions that are closed soon get no entry in a list.
 #[test]
 fn the_newest_subscriptions_are_in_no_list_and_miss_nothing() {
     let live = Arc::new(LiveIndex::default());
@@ -155,8 +155,8 @@ fn the_newest_subscriptions_are_in_no_list_and_miss_nothing() {
     assert!(live.is_empty() && live.index.read().is_bare());
 }
 
-/// Two subscriptions that share many values enter and leave in overlapping steps, and a third comes
-/// and goes in between.
+/// Two subscriptions that share many values enter and leave in overlapping steps, and a third one
+/// begins and ends in between.
 #[test]
 fn what_asks_for_much_is_entered_and_left_bit_by_bit() {
     let live = Arc::new(LiveIndex::default());

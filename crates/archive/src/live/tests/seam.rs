@@ -19,8 +19,8 @@ fn what_the_snapshot_saw_is_not_sent_again_and_what_it_did_not_see_follows() {
     assert_eq!(sink.received(), [4]);
 }
 
-/// The store shows a record before the writer's thread publishes it: in between, a search can be
-/// opened, its answer sent, and the subscription released.
+/// Searches see a record before the writer's thread publishes the record. In between, a search can
+/// be opened, its answer sent, and the subscription released.
 #[test]
 fn a_record_published_after_it_was_sent_is_not_sent_again() {
     let live = Arc::new(LiveIndex::default());
@@ -118,7 +118,7 @@ fn what_one_query_sent_no_other_sends_and_no_event_falls_between_them() {
     }
 }
 
-/// A store's numbers include the records put before the process began.
+/// Sequence numbers also count records that were put before the process began.
 #[test]
 fn a_subscription_is_live_at_once_where_nothing_was_published_since_the_start() {
     let live = Arc::new(LiveIndex::since(100));
