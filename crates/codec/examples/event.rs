@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A `VerifiedEvent` exists only after the check.
     let verified = VerifiedEvent::check(event, &mut SignatureVerifier::new(16))?;
 
-    // The record holds the event's JSON and also the fields and labels that filters query.
+    // The record has the event's JSON, and also the fields and labels that filters query.
     let mut bytes = Vec::new();
     EventEncoder::default().encode(&verified.event(), &[], &mut bytes);
     let record = Record::new(&bytes)?;

@@ -14,8 +14,8 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Keccak-256 of `bytes`, the hash function of Ethereum's networks. SHA3-256 pads its input
-/// differently, so it is a different function.
+/// Keccak-256 of `bytes`. Keccak-256 is the hash function of Ethereum's networks. SHA3-256 pads its
+/// input differently, so it is a different function.
 pub fn keccak256(bytes: &[u8]) -> [u8; 32] {
     Keccak256::digest(bytes).into()
 }
@@ -59,7 +59,7 @@ pub struct UnverifiedSignature<'a> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct SignatureVerifier {
-    /// A direct-mapped cache: each key belongs to one slot, and a slot has the last of its keys
+    /// A direct-mapped cache: each key has a fixed slot, and a slot stores one key, the last one
     /// that was used. An attacker can choose keys that share a slot, but then only the saving is
     /// lost.
     slots: Box<[Option<(Key, XOnlyPublicKey)>]>,
@@ -106,7 +106,7 @@ impl SignatureVerifier {
     }
 }
 
-/// A secret key and its public half.
+/// A secret key and its public key.
 #[derive(Clone)]
 pub struct KeyPair {
     pair: Keypair,

@@ -120,7 +120,7 @@ fn encode_block(bytes: &[u8; 16], out: &mut [u8; 32]) {
         __m128i, _mm_add_epi8, _mm_and_si128, _mm_cmpgt_epi8, _mm_loadu_si128, _mm_set1_epi8,
         _mm_srli_epi16, _mm_storeu_si128, _mm_unpackhi_epi8, _mm_unpacklo_epi8,
     };
-    // SAFETY: SSE2 is part of x86-64; the loads and stores are as long as the arrays.
+    // SAFETY: SSE2 is part of x86-64; the loads and stores do not exceed the arrays.
     unsafe {
         let low_bits = _mm_set1_epi8(15);
         let all = _mm_loadu_si128(bytes.as_ptr().cast::<__m128i>());
@@ -145,7 +145,7 @@ fn decode_block(hex: &[u8; 32], out: &mut [u8; 16]) -> bool {
         _mm_or_si128, _mm_packus_epi16, _mm_set1_epi8, _mm_set1_epi16, _mm_slli_epi16,
         _mm_srli_epi16, _mm_storeu_si128, _mm_sub_epi8,
     };
-    // SAFETY: SSE2 is part of x86-64; the loads and stores are as long as the arrays.
+    // SAFETY: SSE2 is part of x86-64; the loads and stores do not exceed the arrays.
     unsafe {
         // The values of 16 digits, and a mask that shows which bytes are digits.
         let nibbles = |digits| {

@@ -45,8 +45,7 @@ impl IdSum {
         Self(sum)
     }
 
-    /// Subtracts `other` and returns the sum of the remaining ids. All ids of `other` must be
-    /// included in `self`.
+    /// Returns the sum without the ids of `other`, all of which must be included in `self`.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         let (mut rest, mut borrow) = ([0; 4], false);

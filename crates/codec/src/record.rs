@@ -34,7 +34,7 @@ const HEADER: usize = 54;
 const FLAG_AUTHOR: u16 = 1;
 const FLAG_EXPIRES: u16 = 2;
 
-/// Why bytes are not a valid record.
+/// Why bytes are not a valid record of this format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The record is shorter than the lengths in its header require.
@@ -74,7 +74,7 @@ pub enum LabelPosition<'a> {
         /// Length in bytes.
         len: u32,
     },
-    /// The value is not in the wire bytes; it is stored after the wire.
+    /// The value is not in the wire bytes, so it is stored after the wire bytes.
     Bytes(&'a [u8]),
 }
 

@@ -28,12 +28,13 @@ mod sse2 {
         _mm_set1_epi8,
     };
 
-    /// Returns a mask of the 16 bytes from `at`, in which the bit of each special byte is set. `at
-    /// + 16 <= bytes.len()` must hold.
+    /// Returns a mask of the 16 bytes from `at`, with a bit for each byte, which is set for special
+    /// bytes. `at + 16 <= bytes.len()` must hold.
     #[inline]
     fn specials(bytes: &[u8], at: usize) -> u32 {
         debug_assert!(at + 16 <= bytes.len());
-        // SAFETY: SSE2 is part of x86-64, and the caller has checked that 16 bytes start at `at`.
+        // SAFETY: SSE2 is part of x86-64, and the caller has checked that `bytes` has 16 bytes from
+        // `at` on.
         unsafe {
             let block = _mm_loadu_si128(bytes.as_ptr().add(at).cast::<__m128i>());
             let control = _mm_cmpeq_epi8(_mm_min_epu8(block, _mm_set1_epi8(0x1f)), block);

@@ -30,7 +30,7 @@ fn allocations(mut run: impl FnMut()) -> usize {
     of_this_thread() - before
 }
 
-/// A note, a note in a spelling that must be rewritten, and a contact list.
+/// Returns a note, a note in a spelling that is not canonical, and a contact list.
 fn events() -> Vec<(&'static str, Vec<u8>)> {
     let keys = KeyPair::from_secret([7; 32]).unwrap();
     let signed = |kind, tags: &[&[&str]], content: &str| {
@@ -121,7 +121,8 @@ fn nothing_on_the_way_of_a_question() {
     assert_eq!(allocations(|| filter.parse(b"{\"kinds\":[1]}").unwrap()), 0);
 }
 
-/// A payload of another store may have two million ranges and four million topics.
+/// A payload of another store may have two million ranges and four million topics, but reading it
+/// must not allocate.
 #[test]
 fn nothing_of_a_payload_of_another_store() {
     use hark_codec::waku::sync::{SyncError, SyncPayload};

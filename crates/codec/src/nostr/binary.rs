@@ -143,7 +143,7 @@ fn write_tags(event: &Event<'_>, tags: &mut Vec<u8>, offsets: &mut Vec<Option<us
     tags.put(if open == b"[[\"" { b"[]" } else { b"\"]]" });
 }
 
-/// Returns the tag's letter if the tag becomes a label.
+/// Returns the tag's letter, if the tag becomes a label.
 #[inline]
 fn label(tag: &Tag<'_>) -> Option<u8> {
     tag.letter().filter(|_| tag.len() > 1 && tag.value_span().len() <= LABEL_LEN_MAX)
@@ -154,7 +154,7 @@ fn labels<'a>(event: &Event<'a>) -> impl Iterator<Item = (u8, Tag<'a>)> + Clone 
     event.tags().filter_map(|tag| Some((label(&tag)?, tag)))
 }
 
-/// A record that holds an event. Often used fields are read directly from the record's bytes.
+/// A record that contains an event. Often used fields are read directly from the record's bytes.
 ///
 /// ```
 /// use hark_codec::crypto::KeyPair;

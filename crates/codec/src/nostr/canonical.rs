@@ -4,7 +4,7 @@
 //! NIP-01 has seven escapes and demands "all other characters verbatim". But JSON allows no
 //! unescaped control characters in strings. Clients hash the output of `JSON.stringify`, which
 //! writes such characters as `\u00xx`, in lowercase. The canonical spelling of `json.rs` does the
-//! same, so tags and content that were received in this spelling are hashed in place.
+//! same, so tags and content that were received in this spelling are hashed without a copy.
 
 use sha2::{Digest, Sha256};
 

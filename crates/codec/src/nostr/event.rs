@@ -34,7 +34,7 @@ pub enum EventError {
     /// A field occurs twice.
     #[error("event has more than one {0}")]
     Duplicate(&'static str),
-    /// A field is not hex, not lowercase or not of the right length.
+    /// A field is not lowercase hex, or does not have the right length.
     #[error("{field} is not {digits} lowercase hex digits")]
     Hex {
         /// Name of the field.
@@ -84,7 +84,7 @@ pub struct EventArena {
     raw_content: Option<Span>,
     /// The unescaped text of all strings that have escapes in the JSON.
     pub(crate) scratch: String,
-    /// All values of all tags, and for each tag the end of its values.
+    /// All values of all tags, and the index at which the values of each tag end.
     values: Vec<Span>,
     ends: Vec<u32>,
 }
@@ -98,7 +98,7 @@ impl Default for SignatureBytes {
     }
 }
 
-// One bit for each field seen.
+// One bit for each field that was read.
 const ID: u8 = 1;
 const PUBKEY: u8 = 2;
 const CREATED_AT: u8 = 4;
@@ -117,8 +117,8 @@ const ALL: [(u8, &str); 7] = [
 ];
 
 /// Skips the next key and returns its field, if the key has no escapes and the colon follows
-/// directly. The first letter of the key selects the fields to compare, so this is faster than
-/// searching the end of the key.
+/// directly. The first letter of the key selects the fields with which the key is compared. This is
+/// faster than searching for the end of the key.
 #[inline]
 fn usual_field(reader: &mut JsonReader<'_>) -> Option<(u8, &'static str)> {
     let (found, field) = match reader.second() {
@@ -311,7 +311,7 @@ pub struct Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// Reads `bytes`, which must be one event and nothing else.
+    /// Reads `bytes`, which must be exactly one event.
     pub fn parse(bytes: &'a [u8], arena: &'a mut EventArena) -> Result<Self, EventError> {
         let mut reader = JsonReader::new(bytes)?;
         reader.skip_space();
@@ -384,7 +384,8 @@ impl<'a> Event<'a> {
         value.bytes().all(|byte| byte.is_ascii_digit()).then(|| value.parse().ok())?
     }
 
-    /// Whether only the author may publish the event (NIP-70): it has the tag `["-"]`.
+    /// Whether the event has the tag `["-"]`, so that only its author may publish the event
+    /// (NIP-70).
     pub fn is_protected(&self) -> bool {
         self.tags().any(|tag| tag.is("-"))
     }

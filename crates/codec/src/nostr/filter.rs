@@ -34,8 +34,8 @@ pub struct Filter {
     authors: Vec<Key>,
     has_kinds: bool,
     kinds: Vec<u16>,
-    /// Tag conditions by ascending letter, each with its range of `values`. For the same letter,
-    /// the condition `#` comes before the condition `&`.
+    /// Tag conditions, sorted by letter, each with its range of `values`. For the same letter, the
+    /// condition `#` comes before the condition `&`.
     groups: Vec<Group>,
     values: Vec<Span>,
     /// All strings, one after the other.
@@ -74,7 +74,7 @@ impl Filter {
         (self.since, self.until, self.limit, self.search) = (None, None, None, None);
     }
 
-    /// Reads `bytes`, which must be one filter and nothing else.
+    /// Reads `bytes`, which must be exactly one filter.
     pub fn parse(&mut self, bytes: &[u8]) -> Result<(), FilterError> {
         let mut reader = JsonReader::new(bytes)?;
         reader.skip_space();
@@ -427,7 +427,7 @@ fn read_keys(
         Ok(())
     })?;
     if !keys.is_sorted_by(|a, b| a < b) {
-        // The keys are compared in place as big-endian numbers, in the order of their bytes.
+        // As big-endian numbers, the keys are compared in place and in the order of their bytes.
         let number = |key: &[u8; 32]| {
             let (high, low) = key.split_at(16);
             [high, low].map(|half| half.try_into().map_or(0, u128::from_be_bytes))

@@ -54,7 +54,7 @@ pub fn write_event(out: &mut Vec<u8>, event: &Event<'_>) {
     put_back(out, event);
 }
 
-/// The JSON between tags and content.
+/// The JSON between the tags and the content.
 pub(crate) const CONTENT_KEY: &[u8] = b",\"content\":";
 
 /// The JSON before the tags, in a buffer of fixed size.
@@ -98,7 +98,7 @@ pub(crate) fn put_back(out: &mut Vec<u8>, event: &Event<'_>) {
     out.put(b"\"}");
 }
 
-/// Number of bytes that [`put_back`] appends.
+/// Number of bytes that [`put_back`] appends, which is always the same.
 pub(crate) const BACK_LEN: usize = 138;
 
 /// Appends the tags as JSON. Tags that were received in canonical spelling are copied as a whole.

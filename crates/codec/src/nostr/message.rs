@@ -30,7 +30,7 @@ pub const SUB_LEN_MAX: usize = 64;
 pub enum ClientMessage<'a> {
     /// Publishes an event. Only the event's form has been checked.
     Event(Event<'a>),
-    /// Requests the events, stored and future, that match any of the filters.
+    /// Requests the stored and future events that match any of the filters.
     Req {
         /// Subscription id.
         sub: &'a str,
@@ -108,7 +108,7 @@ pub enum MessageErrorKind {
     /// Not an array that begins with a string.
     #[error("message is not an array that begins with its type")]
     NoMessage,
-    /// A type that the relay does not know.
+    /// The relay does not know the message's type.
     #[error("message type {0:?}")]
     Type(Box<str>),
     /// The subscription id is missing or not a string.
@@ -192,7 +192,7 @@ impl MessageBuffers {
 }
 
 impl<'a> ClientMessage<'a> {
-    /// Reads `bytes`, which must be one message and nothing else.
+    /// Reads `bytes`, which must be exactly one message.
     pub fn parse(bytes: &'a [u8], inbox: &'a mut MessageBuffers) -> Result<Self, MessageError<'a>> {
         let mut reader = JsonReader::new(bytes).map_err(|error| MessageError {
             about: RefusalSubject::Nothing,

@@ -3,8 +3,8 @@
 
 use super::read::JsonReader;
 
-/// Passes the key and the value, both unescaped, of each string member of a JSON object to `each`.
-/// Stops at the first invalid JSON. Returns whether the whole object is valid.
+/// Calls `each` with the unescaped key and value of each member of a JSON object whose value is a
+/// string. Stops at the first invalid JSON. Returns whether the whole object is valid.
 pub fn strings(object: &str, mut each: impl FnMut(&str, &str)) -> bool {
     let mut read = || {
         let mut reader = JsonReader::new(object.as_bytes()).ok()?;

@@ -139,8 +139,8 @@ impl<'a> JsonReader<'a> {
 
     /// Reads consecutive arrays of strings without escapes and without white space in between.
     /// Stops before any other text, valid or not. Appends the strings to `values`, and the end of
-    /// each array's strings to `ends`. The cursor is in a local variable, which makes the function
-    /// 1.6 times as fast.
+    /// each array's strings to `ends`. The cursor is kept in a local variable, which makes the
+    /// function 1.6 times as fast.
     pub(crate) fn plain_arrays(&mut self, values: &mut Vec<Span>, ends: &mut Vec<u32>) {
         let bytes = self.bytes;
         let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
@@ -193,7 +193,7 @@ impl<'a> JsonReader<'a> {
         let mut at = self.at;
         loop {
             scratch.push_str(self.text.get(at..to).unwrap_or_default());
-            // Short escapes are read with a local cursor.
+            // Short escapes are read with a local cursor, which is faster.
             if let Some(&[b'\\', letter]) = self.bytes.get(to..).and_then(<[u8]>::first_chunk)
                 && let Some(plain) = short_escape(letter)
             {
@@ -217,7 +217,7 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Reads one escape that is not short, backslash included.
+    /// Reads one escape that is not a short escape, including the backslash.
     #[inline]
     fn escape(&mut self) -> Result<char, JsonError> {
         let at = self.at as u32;

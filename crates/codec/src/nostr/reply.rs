@@ -22,7 +22,7 @@ use crate::record::Id;
 pub enum EoseHint {
     /// All matching events have been sent.
     Finish,
-    /// More events match than have been sent.
+    /// Not all matching events have been sent.
     More,
 }
 

@@ -35,7 +35,7 @@ impl Span {
         source.as_bytes().get(from..from + self.len as usize).unwrap_or_default()
     }
 
-    /// The string's offset in the text; `None` if the string has escapes there.
+    /// The string's offset in the text; `None` if the string has escapes in the text.
     #[inline]
     pub(crate) fn text_at(self) -> Option<usize> {
         (!self.is_scratch()).then_some(self.at as usize)

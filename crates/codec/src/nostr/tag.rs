@@ -67,7 +67,7 @@ impl<'a> Tag<'a> {
         self.get(1)
     }
 
-    /// The tag's name, if the name is a single letter.
+    /// The letter that is the tag's name; `None` if the name is not a single letter.
     #[inline]
     pub fn letter(&self) -> Option<u8> {
         let span = self.values.first().filter(|span| span.len() == 1)?;

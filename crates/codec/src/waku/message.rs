@@ -36,7 +36,7 @@ pub struct Message<'a> {
     pub payload: &'a [u8],
     /// The topic, which the application chooses. Field 2.
     pub content_topic: &'a str,
-    /// How the payload is encrypted. Field 3.
+    /// A number that shows how the payload is encrypted. Field 3.
     pub version: Option<u32>,
     /// Time at which the message was made, in ns since 1970. Field 10.
     pub timestamp: Option<i64>,
@@ -44,7 +44,7 @@ pub struct Message<'a> {
     pub meta: Option<&'a [u8]>,
     /// Proof that the sender observes a rate limit. Field 21.
     pub proof: Option<&'a [u8]>,
-    /// Whether the message must not be stored. Field 31.
+    /// Whether the message is ephemeral, that is, must not be stored. Field 31.
     pub ephemeral: Option<bool>,
 }
 

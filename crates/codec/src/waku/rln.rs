@@ -8,7 +8,7 @@ use super::protobuf::ProtobufFields;
 pub struct RateLimitProof<'a> {
     /// The number of the time span in which the message was sent.
     pub epoch: u64,
-    /// A value that is unique to the message as long as its sender observes the rate limit.
+    /// A value that differs for each message, unless the sender exceeds the rate limit.
     pub nullifier: &'a [u8; 32],
 }
 

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Message;
 
-/// Maximum distance between a signed message's time and now, in ns.
+/// Maximum difference between the time of a signed message and the current time, in ns.
 pub const WINDOW_NS: u64 = 300_000_000_000;
 
 /// The public key of a protected shard, on the curve secp256k1. Its text form is the hex of 33 or
@@ -72,8 +72,8 @@ impl ShardKey {
     }
 }
 
-/// Returns the signature of a message. With this signature as its `meta`, the message is valid on a
-/// protected shard. Returns `None` if `secret` is not a valid key.
+/// Returns the signature of a message. The message is valid on a protected shard if its `meta` is
+/// this signature. Returns `None` if `secret` is not a valid key.
 pub fn sign(secret: [u8; 32], message: &Message<'_>, pubsub_topic: &str) -> Option<[u8; 64]> {
     let secret = SecretKey::from_secret_bytes(secret).ok()?;
     Some(ecdsa::sign(signed(message, pubsub_topic), &secret).serialize_compact())

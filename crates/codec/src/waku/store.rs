@@ -16,7 +16,7 @@ pub const PAGE_MAX: usize = 100;
 pub struct StoreRequest<'a> {
     /// Id that the response repeats. Field 1.
     pub request_id: &'a str,
-    /// Whether the response has the messages, or only their hashes. Field 2.
+    /// Whether the response has the messages (otherwise only their hashes). Field 2.
     pub include_data: bool,
     /// Field 10.
     pub pubsub_topic: Option<&'a str>,
@@ -26,7 +26,8 @@ pub struct StoreRequest<'a> {
     pub time_end: Option<i64>,
     /// Hash of the message after which the response continues. Field 51.
     pub cursor: Option<&'a [u8]>,
-    /// Whether pages go forward from the oldest message, or back from the newest message. Field 52.
+    /// Whether pages go forward from the oldest message (otherwise back from the newest message).
+    /// Field 52.
     pub forward: bool,
     /// Field 53.
     pub limit: Option<u64>,

@@ -59,8 +59,8 @@ impl Bloom {
         pairs.fold(0, |missing, (own, wanted)| missing | (wanted & !own)) == 0
     }
 
-    /// Whether all bits of a topic are in this filter. Like [`covers`](Self::covers), but takes the
-    /// positions of the bits instead of a filter.
+    /// Whether all bits of a topic are in this filter. This is the same test as
+    /// [`covers`](Self::covers), but with the positions of the bits.
     pub fn has(&self, bits: Bits) -> bool {
         let [a, b, c] = bits.map(|bit| self.0[usize::from(bit / 8) % BYTES] >> (bit % 8));
         a & b & c & 1 == 1
@@ -73,7 +73,7 @@ impl Bloom {
         }
     }
 
-    /// Whether the filter covers all topics.
+    /// Whether the filter covers all topics, that is, has all bits.
     pub fn is_full(&self) -> bool {
         *self == Self::FULL
     }

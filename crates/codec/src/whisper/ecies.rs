@@ -33,7 +33,7 @@ const CODE_BYTES: usize = 32;
 /// The two keys of a message.
 struct MessageSecrets {
     encryption: [u8; 16],
-    /// The key of the authentication code, padded with zeros to a block of SHA-256.
+    /// The key of the authentication code, padded with zeros to the length of a SHA-256 block.
     authentication: [u8; 64],
 }
 
@@ -94,7 +94,7 @@ pub fn decrypt(key: &SecretKey, message: &[u8], mac_data: &[u8]) -> Option<Vec<u
     let (encrypted, code) = rest.split_last_chunk::<CODE_BYTES>()?;
     let (vector, text) = encrypted.split_first_chunk()?;
     let secrets = MessageSecrets::derive(&key.shared_secret(&other));
-    // The comparison always takes the same time, whichever bytes differ.
+    // The comparison takes the same time whichever bytes differ.
     secrets.code(encrypted, mac_data).verify(code.into()).ok()?;
     let mut plain = text.to_vec();
     secrets.apply(vector, &mut plain);

@@ -18,7 +18,7 @@ pub enum EnvelopeError {
     /// The bytes are not RLP of five items of the right kinds.
     #[error("this is not an envelope: {0}")]
     Rlp(#[from] RlpError),
-    /// According to its times, the envelope was sent before 1970.
+    /// The envelope's times mean that it was sent before 1970.
     #[error("the envelope's ttl of {ttl} s is more than its expiry of {expiry}")]
     Ttl {
         /// See [`Envelope::ttl`].
@@ -56,7 +56,7 @@ pub struct Envelope<'a> {
     pub topic: Topic,
     /// The message, encrypted and padded.
     pub data: &'a [u8],
-    /// A number for which the sender has searched as a proof of work.
+    /// The number that the sender has found as a proof of work.
     pub nonce: u64,
 }
 

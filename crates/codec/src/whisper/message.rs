@@ -44,7 +44,7 @@ const NONCE_BYTES: usize = 12;
 /// Why data cannot be opened with a key, or why a payload cannot be sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealedMessageError {
-    /// The message is for another key, or was changed.
+    /// The message is for another key, or was changed after encryption.
     #[error("the message is not for this key, or it was changed")]
     Key,
     /// The message ends before the end of its signature, of its payload's length, or of its

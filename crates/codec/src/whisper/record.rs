@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_record_has_the_envelope_and_finds_its_topic_in_it() {
-        // Numbers and data of many lengths, so that the topic's offset varies.
+        // The numbers and the data have many lengths, so that the topic's offset varies.
         for (expiry, ttl, data, nonce) in [
             (0, 0, 0, 0),
             (127, 127, 1, 128),

@@ -1,5 +1,5 @@
 //! A request for history: the decrypted payload of an envelope (packet 126), in all forms that
-//! clients have sent.
+//! clients have used.
 //!
 //! | form | content |
 //! |---|---|
@@ -125,7 +125,7 @@ impl std::fmt::Debug for RequestTopics<'_> {
 }
 
 impl<'a> HistoryRequest<'a> {
-    /// Reads a request in any form, and refuses requests that no server answers.
+    /// Reads a request in any of the forms, and refuses requests that no mail server answers.
     pub fn parse(payload: &'a [u8]) -> Result<Self, RequestError> {
         let is_rlp = payload.first().is_some_and(|first| *first >= 0xc0);
         let request = if is_rlp { Self::listed(payload)? } else { Self::bare(payload)? };

@@ -1,6 +1,6 @@
 //! Errors of negentropy messages.
 
-/// Why bytes are not a negentropy message that can be answered.
+/// Why bytes are not a negentropy message, or cannot be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NegentropyError {
     /// The bytes end too early.
@@ -12,7 +12,7 @@ pub enum NegentropyError {
     /// The first byte is not a protocol version.
     #[error("the comparison message begins with {0:#04x}, which is not a protocol version")]
     NoVersion(u8),
-    /// The peer speaks only this version, and not the version of this code.
+    /// The peer supports only this version, which is not the version of this code.
     #[error("the other side of the comparison speaks only version {0:#04x}")]
     Version(u8),
     /// A prefix of an id has more than 32 bytes.

@@ -22,8 +22,8 @@ pub enum NegentropyDifference {
 pub struct NegentropyInitiator<'a, S> {
     set: &'a S,
     frame_bytes_max: usize,
-    /// The responder's ids in one range, sorted. For each of these ids, `shared` is true if the
-    /// initiator has the id, too.
+    /// The responder's ids in one range, sorted. `shared` has a flag for each of these ids: whether
+    /// the initiator has the id, too.
     theirs: Vec<Id>,
     shared: Vec<bool>,
 }
@@ -43,10 +43,10 @@ impl<'a, S: NegentropySet> NegentropyInitiator<'a, S> {
         writer.finish().0
     }
 
-    /// Reads an answer, passes the differences to `found`, and returns the next message; `None`
-    /// once the comparison is complete. The same difference may be found again in a later answer,
-    /// because an answer that was cut short ends with a fingerprint that also covers ranges that
-    /// were already compared.
+    /// Reads an answer, passes the differences to `found`, and returns the next message. Returns
+    /// `None` once the comparison is complete. The same difference may be found again in a later
+    /// answer, because an answer that was cut short ends with a fingerprint that also covers ranges
+    /// that were already compared.
     pub fn answer(
         &mut self,
         message: &[u8],

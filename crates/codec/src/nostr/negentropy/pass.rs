@@ -26,8 +26,8 @@ impl<M: AsRef<[u8]>> AnswerPass<M> {
         Self { message, reader, writer, start: 0 }
     }
 
-    /// Answers the next range. `answer_ids` answers a range of ids, and returns the index of the
-    /// first item that still has to be answered. Returns false at the end of the message, or when
+    /// Answers the next range. `answer_ids` answers a range that has ids, and returns the index of
+    /// the first item that is not answered yet. Returns false at the end of the message, or when
     /// the answer is full.
     pub(super) fn step<S: NegentropySet>(
         &mut self,

@@ -25,8 +25,8 @@ pub(super) struct MessageReader {
     bound: NegentropyItem,
 }
 
-/// Returns whether a message has this version of the protocol. The answer to a message of another
-/// version is only the byte of this version.
+/// Returns whether a message has this version of the protocol. If not, the answer is only the byte
+/// of this version.
 pub(super) fn is_ours(message: &[u8]) -> Result<bool, NegentropyError> {
     match message.first() {
         None => Err(NegentropyError::Short),

@@ -15,8 +15,8 @@ pub struct NegentropyResponder {
 
 impl NegentropyResponder {
     /// Checks the whole `message` ([`check_message`]). The answer to a message of another version
-    /// is only the byte of this version. The answer has at most `frame_bytes_max` bytes, or at most
-    /// [`FRAME_BYTES_MIN`](super::FRAME_BYTES_MIN) bytes if `frame_bytes_max` is lower.
+    /// is only the byte of this version. Otherwise the answer has at most `frame_bytes_max` bytes,
+    /// or at most [`FRAME_BYTES_MIN`](super::FRAME_BYTES_MIN) bytes if `frame_bytes_max` is lower.
     pub fn new(message: Vec<u8>, frame_bytes_max: usize) -> Result<Self, NegentropyError> {
         let is_ours = check_message(&message)?;
         Ok(Self { pass: is_ours.then(|| AnswerPass::new(message, frame_bytes_max)) })

@@ -27,7 +27,7 @@ pub(super) struct MessageWriter {
     state: WriterState,
 }
 
-/// The state of a writer, to be restored if a range does not fit.
+/// The state of a writer, which is restored if a range does not fit.
 #[derive(Clone, Copy, Debug)]
 struct WriterState {
     /// Time of the last written bound.
@@ -112,7 +112,7 @@ impl MessageWriter {
         Ok(self.bytes_max.checked_sub(taken).ok_or(MessageFull)? / 32)
     }
 
-    /// Writes the ids of the first items in `range`, as many as fit. `range` ends at `bound`.
+    /// Writes the ids of as many of the first items in `range` as fit. `range` ends at `bound`.
     /// Returns the index after the last written item.
     pub(super) fn ids_that_fit(
         &mut self,
@@ -178,7 +178,8 @@ impl MessageWriter {
     }
 }
 
-/// The shortest bound that comes directly before the item at `index`.
+/// Returns the shortest bound between the item at `index` and the item before this item. Returns
+/// the infinite bound if one of the two items is missing.
 fn between(set: &impl NegentropySet, index: usize) -> RangeBound {
     match (index.checked_sub(1).and_then(|before| set.item(before)), set.item(index)) {
         (Some(before), Some(next)) => RangeBound::between(before, next),

@@ -82,7 +82,7 @@ pub enum SyncError {
 }
 
 impl<'a> SyncPayload<'a> {
-    /// Reads a payload; `None` if it is empty, which means that nothing is left to compare.
+    /// Reads a payload. Returns `None` if it is empty, which means that nothing is left to compare.
     pub fn parse(mut bytes: &'a [u8]) -> Result<Option<Self>, SyncError> {
         if bytes.len() <= 1 {
             return Ok(None);
@@ -196,7 +196,8 @@ impl<'a> SyncRanges<'a> {
             known.copy_from_slice(read_bytes(from, len)?);
         }
         let end = (self.end.0.checked_add(step).ok_or(SyncError::Number)?, hash);
-        // If ranges overlapped, the same message could be requested many times.
+        // This must be an error: if ranges overlapped, the same message could be requested many
+        // times.
         if end < self.end {
             return Err(SyncError::Order);
         }

@@ -31,7 +31,7 @@ impl PayloadWriter {
         Self { out, bytes_max, time: start, skipped: None, has_content: false }
     }
 
-    /// Skips the range up to `end`.
+    /// Adds the range up to `end` to the skipped ranges.
     pub fn skip(&mut self, end: MessagePosition) {
         self.write_skipped_before(end);
         self.skipped = Some(end);

@@ -82,7 +82,7 @@ fn compare(
     compare_with(ours, frames, |message| answer(message, theirs, frames[1]))
 }
 
-/// Like [`compare`], with the given responder.
+/// Does the same as [`compare`], with the given responder.
 fn compare_with(
     ours: &SortedItems,
     frames: [usize; 2],
@@ -198,7 +198,7 @@ fn every_refusal_and_what_is_accepted() {
     assert!(found.is_empty());
 }
 
-/// Answers end at their maximum length, and the remaining items follow in the next round.
+/// An answer ends at its maximum length, and the remaining items follow in the next round.
 #[test]
 fn large_differences_need_rounds_and_no_large_messages() {
     let all: Vec<u32> = (0..5_000).collect();
