@@ -51,9 +51,10 @@ pub trait Network: Send + Sync {
 pub struct RecordProperties {
     /// Number of units of a record's time in one second.
     pub units_per_s: u64,
-    /// Whether all records are of one kind.
+    /// Whether all records have the same kind.
     pub one_kind: bool,
-    /// Names of labels with only a few values, each of which many records have.
+    /// Names of labels that have only a few different values, so that each value occurs in many
+    /// records.
     pub common_labels: &'static [u8],
     /// Names of labels for which a store can list all values, because some filters, such as
     /// Whisper's bloom filters, are matched against all values.
@@ -92,7 +93,7 @@ pub trait LineFormat: Send + Sync {
 /// Checks a stored record; see [`LineFormat::record_check`].
 pub type RecordCheck<'a> = Box<dyn FnMut(&Record<'_>) -> Result<(), LineFault> + 'a>;
 
-/// Fails if a record has another id, time, kind or author than its message.
+/// Returns an error if a record has another id, time, kind or author than its message.
 fn must_have_fields(record: &Record<'_>, message: &RecordHeader) -> Result<(), LineFault> {
     let found = record.head();
     if found.id != message.id {
@@ -118,7 +119,7 @@ pub struct ReadOptions {
     /// Maximum length of a record as its network sends it, in bytes. The default is 1,088 KiB, like
     /// the relay's limit for events.
     pub record_bytes_max: usize,
-    /// Whether ids and signatures are trusted.
+    /// Whether ids and signatures are trusted, and so not checked.
     pub trusted: bool,
     /// Records that have expired at this time, in seconds since 1970, are refused.
     pub now_s: u64,
@@ -154,7 +155,7 @@ pub enum LineFault {
     /// The record is longer than allowed.
     #[error("the record is longer than allowed{}", detail(.0))]
     TooLarge(String),
-    /// The record's id is not the hash of the rest of the record.
+    /// The record's id is not the hash of its other fields.
     #[error("the record's id is not its hash")]
     Id,
     /// The record is not signed by its author.
@@ -171,7 +172,7 @@ pub enum LineFault {
     Kept,
 }
 
-/// The details of a fault, after a colon if there are any.
+/// Returns the details of a fault after a colon. Returns an empty text if there are no details.
 fn detail(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(": {text}") }
 }
@@ -203,9 +204,9 @@ pub type SearchedTexts<'a> = Option<&'a Arc<dyn TextSource>>;
 
 /// The text format of a network's filters.
 pub trait Filters: Send + Sync {
-    /// Returns the query of a filter. The caller sets `now`, which is 0 (1970), and `budget`, which
-    /// is unlimited. Returns `None` if nothing can match the filter. `values` looks up the values
-    /// of a label in an archive. Only filters that are matched against these values need the
+    /// Returns the query of a filter. In the result, `now` is 0 and `budget` is unlimited; the
+    /// caller sets both. Returns `None` if nothing can match the filter. `values` looks up the
+    /// values of a label in an archive. Only filters that are matched against these values need the
     /// lookup.
     fn query(&self, text: &str, values: LabelValues<'_>) -> Result<Option<Query>, FilterTextError>;
     /// Returns the same as [`Filters::query`], for an archive in which the words of `texts` can be
@@ -218,7 +219,7 @@ pub trait Filters: Send + Sync {
     ) -> Result<Option<Query>, FilterTextError> {
         self.query(text, values)
     }
-    /// Returns the filter of a query, on one line.
+    /// Returns the text of a filter that means the same as a query, on one line.
     fn text(&self, query: &Query) -> String;
     /// An example of a filter.
     fn example(&self) -> &'static str;

@@ -51,7 +51,7 @@ pub enum SearchStop {
     Archive(#[from] SearchError),
 }
 
-/// The searches of one question, which together visit a bounded number of rows.
+/// The searches for one request. Together they visit a bounded number of rows.
 pub struct BoundedSearch<'a> {
     store: &'a dyn Store,
     waiter: &'a AnswerWaiter,
@@ -77,7 +77,7 @@ impl<'a> BoundedSearch<'a> {
         }
     }
 
-    /// The store, for lookups that do not count as rows.
+    /// The store, for lookups that are not charged as rows.
     pub fn store(&self) -> &'a dyn Store {
         self.store
     }
@@ -92,7 +92,7 @@ impl<'a> BoundedSearch<'a> {
         self.driver
     }
 
-    /// Whether a result may lack a damaged record.
+    /// Whether a damaged record may be missing in a result.
     pub fn is_damaged(&self) -> bool {
         self.is_damaged
     }

@@ -1,5 +1,5 @@
-//! A network's records in a store, for programs that embed an archive. The program puts lines, and
-//! gets lines that match a filter.
+//! A network's records in a store, for programs that embed an archive. A program stores lines, and
+//! finds lines with a filter.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -31,7 +31,7 @@ pub struct NetworkShelf {
 /// Why a filter was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    /// The text is not a filter of the network, or this shelf cannot answer the filter.
+    /// The text is not a filter of the network, or this shelf cannot answer such a filter.
     #[error("the filter cannot be answered: {0}")]
     Filter(FilterTextError),
     /// The search of the store has failed. The lines that were passed on before the failure are
@@ -62,9 +62,9 @@ impl NetworkShelf {
     /// Checks lines, and stores their records as one batch: all records are durable on return.
     /// Hundreds of lines in one call need about as many syncs as a single line. The result has an
     /// entry for each line, in order. [`Outcome::Duplicate`] means that a record with this id is
-    /// already stored; such a line is not checked again. A line with a fault does not affect the
-    /// other lines. After an error, some of the lines may have been stored; calling `put` again
-    /// with all lines is safe.
+    /// already stored; such a line is not checked. A line with a fault does not affect the other
+    /// lines. After an error, some of the lines may have been stored; calling `put` again with all
+    /// lines is safe.
     pub fn put(
         &self,
         lines: impl IntoIterator<Item = impl AsRef<[u8]>>,
@@ -92,7 +92,7 @@ impl NetworkShelf {
         faults.into_iter().map(result).collect()
     }
 
-    /// Passes the line of each record that matches a filter to `each`, in the order of the filter:
+    /// Calls `each` for the line of each record that matches a filter, in the order of the filter:
     /// newest first, or the best first in a search for words. Records that have expired at `now_s`,
     /// in seconds since 1970, are left out. Returns the number of damaged records that may match
     /// but could not be read. A record may count more than once.

@@ -1,4 +1,4 @@
-//! The conditions on which an event is accepted, and the private labels of its record.
+//! The conditions under which an event is accepted, and the private labels of its record.
 
 use hark_archive::effects::Refusal;
 use hark_archive::{Key, Outcome, Record};
@@ -216,9 +216,9 @@ fn stored_bytes(event: &Event<'_>) -> usize {
     Record::new(&record).map_or(usize::MAX, |record| record.wire().len())
 }
 
-/// Returns the bound that the event exceeds, or `None`. `max` is the bound of ordinary events, in
-/// bytes. `event_bytes` is the received length; the bound applies to the stored length, which may
-/// be lower.
+/// If an event is larger than its bound, returns the bound. `max` is the bound of ordinary events,
+/// in bytes. `event_bytes` is the received length; the bound applies to the stored length, which
+/// may be lower.
 pub fn larger_than(event: &Event<'_>, event_bytes: usize, max: usize) -> Option<usize> {
     let max = event_bytes_max(event.kind(), max);
     (event_bytes > max && stored_bytes(event) > max).then_some(max)
@@ -226,7 +226,7 @@ pub fn larger_than(event: &Event<'_>, event_bytes: usize, max: usize) -> Option<
 
 /// Checks an event, except its id and signature. Returns the reason for refusing the event, or
 /// `None`. `event_bytes` is the received length; the bound applies to the stored length, which may
-/// be lower. Cheap checks come first. `proven` are the authenticated keys of the event's
+/// be lower. Cheap checks come first. `proven` has the authenticated keys of the event's
 /// connection, and `arena` is memory for parsing the inner event of a repost. Requests about a
 /// person's own data ([`REQUESTS`]) are subject only to limits that no legitimate request exceeds.
 ///
@@ -311,7 +311,7 @@ pub fn refusal(
     None
 }
 
-/// Returns the reason if an event is refused for its time.
+/// Returns the reason if an event is refused because of its time.
 fn time_refusal(event: &Event<'_>, limits: &EventLimits, now_s: u64) -> Option<NostrRefusal> {
     let (kind, time) = (event.kind(), event.created_at());
     let is_request = REQUESTS.contains(&kind);

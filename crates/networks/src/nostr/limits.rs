@@ -57,7 +57,7 @@ pub struct FilterLimits {
     /// Maximum number of stored records that are sent for a filter. It replaces a higher limit of
     /// the filter.
     pub limit_max: usize,
-    /// Maximum number of rows that the searches of one REQ or COUNT may visit in all. In each part
+    /// Maximum total number of rows that the searches of one REQ or COUNT may visit. In each part
     /// of the archive, each lookup of a value or list also counts as a row, except the first 64.
     /// Above the bound, the answer ends with CLOSED `error:`.
     pub query_rows_max: u64,

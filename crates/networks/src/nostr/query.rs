@@ -13,7 +13,7 @@ use crate::SearchedTexts;
 /// Why a filter's search is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SearchRefusal {
-    /// The archive does not index words.
+    /// Searching for words is not enabled.
     #[error("search is not offered")]
     NotOffered,
     /// The search text exceeds a bound.
@@ -79,9 +79,9 @@ pub fn of(filter: &Filter, texts: SearchedTexts<'_>) -> Result<Query, SearchRefu
     Ok(query)
 }
 
-/// Maps a client's filters to queries, restricted to the records that the client may see and
-/// bounded by the limits. Fails if a search cannot be carried out, or if the client is not
-/// authenticated and the filters name only restricted kinds.
+/// Maps a client's filters to queries that find only records that the client may see, and that obey
+/// the limits. Fails if a search cannot be carried out, or if the client is not authenticated and
+/// the filters name only restricted kinds.
 pub fn at_door(
     filters: &[Filter],
     limits: &FilterLimits,
@@ -106,7 +106,7 @@ pub fn at_door(
     Ok(queries)
 }
 
-/// Whether a query has a list of kinds, all of them restricted by the gate.
+/// Whether a query names kinds, and the gate restricts all of these kinds.
 fn is_private(query: &Query, gate: &Gate) -> bool {
     let private = |kind| gate.kinds.binary_search(kind).is_ok();
     query.kinds.as_ref().is_some_and(|kinds| !kinds.is_empty() && kinds.iter().all(private))
@@ -135,9 +135,9 @@ pub fn and_values(filter: &Filter) -> usize {
 }
 
 /// Returns the number of stored records that may be sent for `filter` beyond the default limit, so
-/// that an answer does not end within a second. In total, at most `limit_max` records are sent.
-/// Returns 0 for a filter with a limit, and for a search, because its results are not ordered by
-/// time.
+/// that the answer does not separate events of the same second. In total, at most `limit_max`
+/// records are sent. Returns 0 for a filter with a limit, and for a search, because its results are
+/// not ordered by time.
 pub fn room(filter: &Filter, limits: &FilterLimits) -> usize {
     if filter.search().is_some() || filter.limit().is_some() {
         return 0;

@@ -21,7 +21,7 @@ pub enum NostrVerdict {
     Pow,
     /// Refused by the relay's bounds or rules.
     Blocked,
-    /// Refused: the rate limit or the limit of concurrent work is reached.
+    /// Refused: a rate limit or a limit of concurrent work is reached.
     RateLimited,
     /// Refused: the message, event or filter is malformed.
     Invalid,
@@ -69,7 +69,7 @@ impl NostrVerdict {
     }
 }
 
-/// A verdict, with the reason in words for people.
+/// A verdict, with the reason as text for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct NostrRefusal {
     /// The verdict, for programs.

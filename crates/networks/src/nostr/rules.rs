@@ -123,8 +123,8 @@ fn deletion<'a>(author: &'a Key, label: (u8, &'a [u8]), from: u64) -> Prohibitio
     Prohibition { author, kind: DELETION, label, from, refusal: Refusal::Deleted }
 }
 
-/// Refuses an event at an address (`kind:pubkey:d`) if its author deleted the address at `time` or
-/// later.
+/// Adds the refusal of an event at an address (`kind:pubkey:d`) whose author deleted the address at
+/// `time` or later.
 fn refuse_address(author: &Key, kind: u32, d: &[u8], time: u64, effects: &mut Effects) {
     let mut address = format!("{kind}:").into_bytes();
     address.extend_from_slice(&hex(author));
@@ -133,8 +133,8 @@ fn refuse_address(author: &Key, kind: u32, d: &[u8], time: u64, effects: &mut Ef
     effects.refuse_if(deletion(author, (b'a', &address), time));
 }
 
-/// Refuses a gift wrap that a recipient has deleted, or whose recipient has vanished. The signer
-/// does not matter, because it is a key that is used only once.
+/// Adds the refusals of a gift wrap that a recipient has deleted, or whose recipient has vanished.
+/// The signer does not matter, because it is a key that is used only once.
 fn refuse_wrap(record: &Record<'_>, id_hex: &[u8], effects: &mut Effects) {
     let recipients = record.labels().filter(|(name, _)| *name == b'p');
     let recipients: BTreeSet<Key> = recipients.filter_map(|(_, p)| unhex(p)).collect();
@@ -187,8 +187,8 @@ fn erase_deleted(record: &Record<'_>, author: &Key, effects: &mut Effects) {
     }
 }
 
-/// Maximum number of recipients of a gift wrap. NIP-59 has a single recipient, and each recipient
-/// takes two searches on the writer's thread.
+/// Maximum number of recipients of a gift wrap. NIP-59 has a single recipient. The number is
+/// bounded because each recipient needs two searches on the writer's thread.
 pub const WRAP_RECIPIENTS_MAX: usize = 16;
 
 /// Whether an event of this kind is a gift wrap with more than [`WRAP_RECIPIENTS_MAX`] `recipients`
@@ -198,7 +198,7 @@ pub fn wraps_for_too_many(kind: u32, mut recipients: impl Iterator) -> bool {
 }
 
 /// Maximum number of kinds in the addresses that one deletion names ([`deletes_too_many_kinds`]).
-/// Each kind takes a search of its own, on the writer's thread.
+/// The number is bounded because each kind needs a separate search on the writer's thread.
 pub const DELETED_KINDS_MAX: usize = 64;
 
 /// Whether an event of this author and kind is a deletion whose `a` tags, `addresses`, name the

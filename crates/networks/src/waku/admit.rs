@@ -11,8 +11,8 @@ use super::NS_PER_S;
 pub struct MessageBounds {
     /// Maximum length of a message, in bytes.
     pub message_bytes_max: usize,
-    /// How far a message's time may lie before or after now, in ns; `None` for no bound. Messages
-    /// from other stores may be of any age.
+    /// Maximum difference between a message's time and the current time, in ns. `None` means no
+    /// bound. Messages from other stores may be of any age.
     pub window_ns: Option<u64>,
     /// Length of an epoch of rate-limit proofs, in ns. `None` if messages need no proofs. Messages
     /// from other stores never need proofs, because stores do not keep proofs.
@@ -45,10 +45,10 @@ pub enum MessageRefusal {
          and its timestamp within 5 minutes from now"
     )]
     Unsigned,
-    /// Other nodes cannot read a message without a payload.
+    /// The message has no payload, so other nodes cannot read it at all.
     #[error("the message has no payload")]
     Payload,
-    /// No client could query a message without a content topic.
+    /// The message has no content topic, so no client could query it there.
     #[error("the message has no content topic")]
     Topic,
     /// See [`MessageBounds::message_bytes_max`].
@@ -66,7 +66,7 @@ pub enum MessageRefusal {
     /// The sender exceeds the rate limit. Within the limit, each message has a new nullifier.
     #[error("another message has the nullifier of this message's rate-limit proof")]
     Nullifier,
-    /// The archive cannot store a time before 1970.
+    /// The message's time is before 1970, which the archive cannot store.
     #[error("the message's timestamp is before 1970")]
     Negative,
     /// The message has no time, which the archive needs.

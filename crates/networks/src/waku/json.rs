@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::object;
 
-/// A message that was read, with its base64 decoded.
+/// A message that was read from JSON, with decoded base64.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OwnedMessage {
@@ -64,7 +64,7 @@ pub struct StoredMessage {
 }
 
 impl StoredMessage {
-    /// Computes the message's hash. The flag is false if the JSON states a different hash.
+    /// Computes the message's hash. The flag is false if the JSON has a different hash.
     pub fn hash(&self) -> (Id, bool) {
         let hash = self.message.message().hash(&self.pubsub_topic);
         let said = self.message_hash.as_deref().map(read_hash);

@@ -40,7 +40,7 @@ impl Network for Waku {
     }
 
     fn nature(&self) -> RecordProperties {
-        // There are few shards, so few pubsub topics.
+        // A network has few shards, and so few pubsub topics.
         RecordProperties {
             units_per_s: NS_PER_S,
             one_kind: true,

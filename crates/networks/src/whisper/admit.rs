@@ -3,9 +3,11 @@
 
 use hark_codec::whisper::Envelope;
 
-/// How far an envelope's time of sending may lie in the future, in s, because clocks differ.
+/// Number of seconds by which an envelope's time of sending may lie in the future, because clocks
+/// differ.
 pub const AHEAD_MAX_S: u64 = 10;
-/// How long ago an envelope may have expired without its sender being at fault, in s.
+/// Number of seconds after its expiry for which an envelope may still arrive without a fault of its
+/// sender.
 pub const EXPIRED_MAX_S: u64 = 20;
 
 /// The bounds of envelopes that are accepted.
@@ -119,7 +121,7 @@ mod tests {
         let good = envelope();
         let bounds = EnvelopeBounds { pow_min: good.pow(), ..EnvelopeBounds::default() };
         assert_eq!((bounds.admit(&good, SENT), bounds.admit(&good, SENT + 50)), (Ok(()), Ok(())));
-        // The envelope is four seconds ahead, plus one second that counts for its transit.
+        // The envelope is four seconds ahead, and one second is added for its transit.
         let less = good.pow() * 50.0 / 55.0;
         match bounds.admit(&good, SENT - 4).unwrap_err() {
             EnvelopeRefusal::Pow(pow, minimum) => {

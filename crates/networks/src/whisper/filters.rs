@@ -1,4 +1,5 @@
-//! Filters of envelopes: by topics or a bloom filter of topics, hashes and the time of sending.
+//! Filters of envelopes: by topics (or a bloom filter of topics), by hashes, and by the time of
+//! sending.
 
 use hark_archive::{LabelSet, Query};
 use hark_codec::whisper::record::TOPIC;

@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(read(&LINE.replace("0x888e", "0x888f"), false), Err(LineFault::Id));
         assert_eq!(read(&LINE.replace("0x888e", "0x88"), false), Err(LineFault::Id));
         assert_eq!(read(&LINE.replace("0x7f", "0x7e"), false), Err(LineFault::Id));
-        // Other spellings of the same; a line without a hash; keys that are not known.
+        // Other spellings of the same line, a line without a hash, and a line with unknown keys.
         let bare = LINE.replace("0xff", "0xFF").replace("0x7f", "7F").replace("0x888e", "888E");
         let short = LINE.replace("\"hash\"", "\"was\"");
         for line in [&bare, &short, &LINE.replace("\"ttl\"", "\"sent\":[1], \"ttl\"")] {

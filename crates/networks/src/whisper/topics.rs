@@ -1,5 +1,5 @@
-//! The topics of an archive. A request with a bloom filter selects the envelopes of all topics that
-//! the filter covers.
+//! The topics of an archive. A request with a bloom filter asks for the envelopes of all topics
+//! that the filter covers.
 
 use std::collections::HashSet;
 

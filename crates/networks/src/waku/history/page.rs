@@ -10,8 +10,8 @@ use super::error::HistoryError;
 /// Maximum size of a page's messages, in bytes. A page of long messages has fewer messages.
 pub const PAGE_BYTES_MAX: usize = 4 << 20;
 
-/// The description of a page that lacks a damaged message. The protocol has no status for this
-/// case, and with any status other than 200, clients would drop the messages of the page.
+/// The description of a page on which a damaged message may be missing. The protocol has no status
+/// for this case, and with any status other than 200, clients would drop the messages of the page.
 pub const DAMAGED: &str = "OK, but a message that may belong here is damaged and left out";
 
 /// Records, as bytes.
@@ -22,7 +22,7 @@ pub(super) type RecordBytes = Vec<Box<[u8]>>;
 pub struct HistoryPage {
     /// Id of the request.
     pub request_id: String,
-    /// Whether the answer has the messages or only their hashes.
+    /// Whether the answer has the messages (otherwise only their hashes).
     pub include_data: bool,
     /// The records. If the answer does not include the data, each record has only its id and time.
     pub records: RecordBytes,
@@ -30,7 +30,7 @@ pub struct HistoryPage {
     pub end: Option<Position>,
     /// Total size of the records in bytes; 0 if the answer has only hashes.
     pub bytes: usize,
-    /// Whether the page may lack a damaged message.
+    /// Whether a damaged message may be missing on the page.
     pub damaged: bool,
 }
 

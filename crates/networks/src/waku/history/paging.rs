@@ -26,12 +26,12 @@ pub struct HistoryQuery {
     is_forward: bool,
     /// Maximum number of messages on the page.
     limit: usize,
-    /// Whether the answer has the messages or only their hashes.
+    /// Whether the answer has the messages (otherwise only their hashes).
     include_data: bool,
 }
 
 impl HistoryQuery {
-    /// Returns the query of a request, or the reason why the request is invalid.
+    /// Makes the query of a request. Returns the reason if the request is invalid.
     pub fn new(request: MessageRequest) -> Result<Self, HistoryError> {
         Ok(Self {
             query: request.query()?,
@@ -48,7 +48,7 @@ impl HistoryQuery {
         self.cursor
     }
 
-    /// The query for the messages of a page.
+    /// The query for the messages of one page.
     pub fn query(&self) -> Query {
         Query { limit: self.limit, ..self.query.clone() }
     }
@@ -137,7 +137,8 @@ impl HistoryQuery {
         let (order, limit) = (Order::NewestFirst, wanted + usize::from(before.is_some()));
         let mut query = Query { order, limit, ..self.query.clone() };
         if let Some(before) = before {
-            // The query also returns the message at the cursor.
+            // The range includes the time of the cursor, so the query also finds the message at the
+            // cursor.
             query.to = query.to.min(before.time);
         }
         let mut records = RecordBytes::new();
@@ -181,7 +182,7 @@ impl HistoryQuery {
     }
 
     /// Returns at most `wanted` messages of one nanosecond, highest hash first. If `below` is
-    /// given, all hashes are lower.
+    /// given, only messages with lower hashes are returned.
     ///
     /// The search reads ranges of hashes, the highest range first. A range should have a few times
     /// as many messages as are wanted. If it has more, its width is reduced to at most a quarter.
@@ -253,7 +254,7 @@ fn whole(half: u128, rest: u8) -> Id {
     hash
 }
 
-/// Copies the part of a record that an answer needs: the whole record, or its id and time alone.
+/// Copies the part of a record that an answer needs: the whole record, or only its id and time.
 fn copy(record: &Record<'_>, include_data: bool) -> Box<[u8]> {
     if include_data {
         return record.bytes().into();

@@ -1,4 +1,5 @@
-//! A request for messages, from a client or for a peer, and its form in the Store protocol.
+//! A request for messages that comes from a client or a peer, or goes to a peer, and its form in
+//! the Store protocol.
 
 use hark_archive::{LabelSet, Query};
 use hark_codec::record::Id;
@@ -7,7 +8,7 @@ use hark_codec::waku::{StoreRequest, topic};
 
 use super::error::{HistoryError, REQUEST_ID_MAX};
 
-/// Maximum number of content topics, and of hashes, in a request.
+/// Maximum number of content topics in a request, and maximum number of hashes.
 pub const VALUES_MAX: usize = 1_000;
 
 /// A request for a page of messages. Times are nanoseconds since 1970, inclusive.
@@ -15,7 +16,7 @@ pub const VALUES_MAX: usize = 1_000;
 pub struct MessageRequest {
     /// Id that the answer to a peer repeats.
     pub id: String,
-    /// Whether the answer has the messages or only their hashes.
+    /// Whether the answer has the messages (otherwise only their hashes).
     pub include_data: bool,
     /// The wanted pubsub topic. `None` stands for all.
     pub pubsub_topic: Option<String>,
@@ -44,8 +45,8 @@ impl MessageRequest {
             return Err(HistoryError::RequestId);
         }
         let (topics, hashes) = (wire.content_topics(), wire.message_hashes());
-        // The lists are counted before they are read, because entries in memory are larger than in
-        // the request.
+        // The lists are counted before they are read, because an entry needs more memory than it
+        // has bytes in the request.
         check_count(topics.clone().count(), "content topics")?;
         check_count(hashes.clone().count(), "message hashes")?;
         let hashes: Result<Vec<Id>, _> = hashes.map(Id::try_from).collect();

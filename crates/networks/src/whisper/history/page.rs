@@ -19,11 +19,11 @@ pub struct EnvelopePage {
     pub(super) rlp: Vec<u8>,
     /// The end of each envelope in `rlp`.
     pub(super) ends: Vec<usize>,
-    /// The position of the last envelope.
+    /// The position of the last envelope; `None` if the page has no envelopes.
     pub last: Option<HistoryCursor>,
     /// Whether more envelopes match.
     pub more: bool,
-    /// Whether the page may lack a damaged envelope.
+    /// Whether a damaged envelope may be missing on the page.
     pub damaged: bool,
 }
 

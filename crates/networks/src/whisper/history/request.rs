@@ -2,7 +2,8 @@
 
 use hark_codec::whisper::{Bloom, HistoryCursor, HistoryRequest, Topic};
 
-/// A request for the envelopes of a range of time. Times are seconds since 1970, inclusive.
+/// A request for the envelopes that were sent in a range of time. Times are seconds since 1970,
+/// inclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvelopeRequest {
     /// The topics of the wanted envelopes.
