@@ -7,7 +7,7 @@
 
 use unicode_normalization::char::{compose, decompose_compatible, is_combining_mark};
 
-/// Whether a character is invisible by itself: a joiner, a direction, a variation selector.
+/// Whether a character is invisible by itself: a joiner, a direction mark or a variation selector.
 pub(crate) fn is_invisible(c: char) -> bool {
     matches!(
         c,
@@ -83,7 +83,8 @@ pub(crate) fn push(c: char, out: &mut String, start: usize) {
     }
 }
 
-/// Appends a lower-case letter. A letter that few keyboards have is replaced by a common letter.
+/// Appends a lower-case letter. A letter that is missing on most keyboards is replaced by a common
+/// letter.
 fn push_plain(c: char, out: &mut String) {
     match c {
         'ß' => out.push_str("ss"),

@@ -1,6 +1,6 @@
 //! Decides whether a record that declares no language matches `language:`. Such a record must
-//! contain a script in which the language is written. So languages with the same script are not
-//! distinguished.
+//! contain a script in which the language is written. So the check cannot distinguish languages
+//! with the same script.
 
 /// A set of scripts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Scripts {
             "hi" | "mr" | "ne" | "sa" => has(DEVANAGARI),
             "el" => has(GREEK),
             "ru" | "uk" | "bg" | "be" | "mk" | "kk" | "ky" | "mn" | "tg" => has(CYRILLIC),
-            // These languages are written in both scripts.
+            // These languages are written in two scripts.
             "sr" | "uz" => has(CYRILLIC | LATIN),
             "am" | "bn" | "bo" | "gu" | "hy" | "ka" | "km" | "kn" | "lo" | "ml" | "my" | "or"
             | "pa" | "si" | "ta" | "te" => has(OTHER),

@@ -1,10 +1,10 @@
-//! The places (positions) of a record's words, sorted by the words that follow from each place on.
-//! So a phrase is found in a few steps per word of the phrase, even if the record repeats these
-//! words often.
+//! The places (positions) of a record's words. They are sorted by the sequence of words that begins
+//! at each place. So a phrase is found in a few steps per word of the phrase, even if the record
+//! repeats these words often.
 
 use std::ops::Range;
 
-/// Maximum number of words in a phrase: the maximum number of words in a whole question.
+/// Maximum number of words in a phrase: the maximum number of words in a whole search text.
 const PHRASE_MAX: usize = 64;
 
 /// The words of a record as numbers, and their places in sorted order.
@@ -12,7 +12,7 @@ const PHRASE_MAX: usize = 64;
 pub(crate) struct WordOrder {
     /// For each place, the number of its word plus one; 0 for a boundary between texts.
     words: Vec<u32>,
-    /// The places, sorted by the [`PHRASE_MAX`] words from each place on.
+    /// The places, sorted by the [`PHRASE_MAX`] words that begin at each place.
     places: Vec<u32>,
 }
 
@@ -22,7 +22,7 @@ impl WordOrder {
     pub(crate) fn new(numbers: impl Iterator<Item = Option<u32>>) -> Self {
         let words: Vec<u32> = numbers.map(|number| number.map_or(0, |number| number + 1)).collect();
         let mut places: Vec<u32> = (0..words.len() as u32).collect();
-        // The rank of each place by one word, then by two words, four words, and so on.
+        // The rank of each place, compared by one word, then by two words, four words, and so on.
         let mut ranks = words.clone();
         let mut len = 1;
         loop {

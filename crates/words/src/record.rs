@@ -1,6 +1,6 @@
-//! The words of a record, and how well a record matches a question.
+//! The words of a record, and how well a record matches a search text.
 //!
-//! **The score.** A match has every word (or phrase) of the question. So the rarity of a word is
+//! **The score.** A match has every word (or phrase) of the search text. So the rarity of a word is
 //! the same for all matches, and the score needs no statistics of the collection. Therefore hidden
 //! records cannot influence the order of the records that a reader sees. Matches differ in how much
 //! a record is about a word. This is the *class* of the word in the record:
@@ -13,10 +13,10 @@
 //! | 0 | elsewhere in the body |
 //!
 //! The score is the record's time plus a number of weeks. This number is the average class of the
-//! question's words. So of two matches from the same day, the match with the higher classes comes
-//! first. Of two matches with equal classes, the newer match comes first. (The order is the same as
-//! if relevance doubled with each class and halved with each week of age.) All values are integers,
-//! so all stores compute the same order.
+//! search text's words. So of two matches from the same day, the match with the higher classes
+//! comes first. Of two matches with equal classes, the newer match comes first. (The order is the
+//! same as if relevance doubled with each class and halved with each week of age.) All values are
+//! integers, so all stores compute the same order.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
@@ -30,10 +30,10 @@ use crate::token::Tokens;
 pub const CLASS_MAX: u8 = 3;
 /// Maximum number of words of a record that are read.
 pub const TOKENS_MAX: usize = 4_096;
-/// Number of questions that are compared with a record before its words are sorted.
+/// Number of search texts that are compared with a record before its words are sorted.
 const SORTED_AFTER: u32 = 8;
-/// A word has class 2 if a body has it at least once per [`OFTEN`] words, and class 1 if at least
-/// once per [`SELDOM`] words.
+/// A word has class 2 if it occurs at least once per [`OFTEN`] words of a body, and class 1 if it
+/// occurs at least once per [`SELDOM`] words.
 const OFTEN: usize = 16;
 const SELDOM: usize = 64;
 
@@ -72,9 +72,9 @@ pub struct RecordWords {
     scripts: OnceCell<Scripts>,
     /// The first place of each distinct word, and whether this place is in a body; sorted by word.
     sorted: OnceCell<Vec<(bool, u32)>>,
-    /// The places, sorted by the words from each place on.
+    /// The places of all words, in sorted order.
     order: OnceCell<WordOrder>,
-    /// Number of questions with which the record was compared.
+    /// Number of search texts with which the record was compared.
     compared: Cell<u32>,
 }
 
@@ -91,7 +91,8 @@ pub struct WeighedWord {
     count: u32,
 }
 
-/// The distinct words of a record, in the order of their first places. The memory is reused.
+/// The distinct words of a record, in the order of their first places. The memory is reused for the
+/// next record.
 #[derive(Debug, Default)]
 pub struct WeighedWords {
     words: Vec<WeighedWord>,
@@ -209,7 +210,7 @@ impl RecordWords {
     }
 
     /// Returns the distinct words, ascending. The first call sorts the words. From then on,
-    /// [`RecordWords::points`] needs only a few steps for a question with a word that the record
+    /// [`RecordWords::points`] needs only a few steps for a search text with a word that the record
     /// lacks.
     pub fn distinct(&self) -> impl Iterator<Item = &str> {
         self.sorted().iter().map(|at| self.word_at(*at))
@@ -225,9 +226,9 @@ impl RecordWords {
         })
     }
 
-    /// Returns whether the record has all words and phrases of a question and is in one of its
-    /// languages. If many questions are compared with the record, each question takes only a few
-    /// steps per word of the question.
+    /// Returns whether the record has all words and phrases of a search text and is in one of its
+    /// languages. If many search texts are compared with the record, each search text takes only a
+    /// few steps per word of the search text.
     pub fn matches(&self, asked: &SearchText) -> bool {
         self.compared.set(self.compared.get().saturating_add(1));
         if self.compared.get() > SORTED_AFTER {
@@ -245,7 +246,7 @@ impl RecordWords {
         asked.terms().iter().all(is_there) && self.is_in(asked.languages())
     }
 
-    /// Returns the range of the sorted words that are `word` or, if `is_prefix`, that begin with
+    /// Returns the range of the sorted words that equal `word` or, if `is_prefix`, begin with
     /// `word`.
     fn range(
         &self,
@@ -291,8 +292,8 @@ impl RecordWords {
         order.has(&phrase, last.start as u32..last.end as u32, step)
     }
 
-    /// Returns the sum of the classes of a question's words and phrases. Returns `None` if a word
-    /// or phrase is not in the record, or if the record is in another language.
+    /// Returns the sum of the classes of a search text's words and phrases. Returns `None` if a
+    /// word or phrase is not in the record, or if the record is in another language.
     pub fn points(&self, asked: &SearchText) -> Option<u32> {
         if let Some(sorted) = self.sorted.get()
             && !asked.needed().iter().all(|needed| self.has(sorted, needed))
@@ -456,7 +457,7 @@ mod tests {
         }
     }
 
-    /// These questions have words of the record, and sequences of these words that the record
+    /// These search texts have words of the record, and sequences of these words that the record
     /// lacks.
     #[test]
     fn of_many_questions_about_a_record_each_takes_few_steps_for_each_of_its_words() {

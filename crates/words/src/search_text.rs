@@ -62,7 +62,7 @@ pub struct NeededWord {
     pub word: Box<str>,
     /// Whether `word` is a prefix.
     pub is_prefix: bool,
-    /// The index of the word or phrase of the question to which this word belongs.
+    /// The index of the word or phrase of the search text to which this word belongs.
     pub term: usize,
 }
 
@@ -94,7 +94,7 @@ impl std::fmt::Display for SearchTextError {
 }
 
 impl SearchTerm {
-    /// Makes a term of words. `words` must not be empty.
+    /// Makes a term from `words`, which must not be empty.
     fn new(words: Vec<Box<str>>, is_prefix: bool) -> Self {
         let whole = if is_prefix { &words[..words.len() - 1] } else { &words[..] };
         let mut borders: Vec<u16> = Vec::with_capacity(whole.len());
@@ -118,7 +118,7 @@ impl SearchTerm {
         self.is_prefix
     }
 
-    /// Counts the places at which these words follow each other, up to `max`.
+    /// Counts the places at which these words follow each other. Stops at `max`.
     pub(crate) fn count_in(&self, tokens: &Tokens, max: usize) -> usize {
         self.count(tokens, max, &mut || {})
     }
@@ -277,8 +277,8 @@ impl SearchText {
         self.terms.len()
     }
 
-    /// Words that every match must have, each once. A record that has all these words may still not
-    /// match, for example if a phrase is not in order.
+    /// The words that every match must have, without duplicates. A record with all these words may
+    /// still not match, for example if the words of a phrase are in another order.
     pub fn needed(&self) -> &[NeededWord] {
         &self.needed
     }
@@ -302,7 +302,7 @@ fn needed(terms: &[SearchTerm]) -> Vec<NeededWord> {
             }
         }
     }
-    // The longest words are probably the rarest, so they come first.
+    // The longest words come first, because they are probably the rarest.
     needed.sort_by_key(|one| (one.is_prefix, std::cmp::Reverse(one.word.len())));
     needed.truncate(NEEDED_MAX);
     needed

@@ -3,15 +3,15 @@
 //! A word is an uninterrupted sequence (a run) of letters and digits, folded. Some scripts put no
 //! space between words: Han, kana, Thai and others. Their runs are divided into pairs of
 //! neighbouring characters. Runs of Hangul are divided in the same way, because Korean words have
-//! endings. The last character of such a run is also a word by itself. A question with a run
-//! becomes a sequence of pairs. A question with a single character becomes a prefix, which matches
-//! a pair or the last character of a run. An emoji is a word, and the two letters of a flag
+//! endings. The last character of such a run is also a word by itself. A search text with a run
+//! becomes a sequence of pairs. A search text with a single character becomes a prefix, which
+//! matches a pair or the last character of a run. An emoji is a word, and the two letters of a flag
 //! together are one word.
 
 use crate::fold;
 
 /// Maximum number of characters of a word. A longer word is cut off at this length, in texts and in
-/// questions.
+/// search texts.
 pub const WORD_CHARS_MAX: usize = 40;
 
 /// Maximum size of a buffer that is kept for the next record, in bytes of text.
@@ -39,7 +39,7 @@ pub struct Tokens {
     run: String,
 }
 
-/// The class of a character, which decides how it is read.
+/// The class of a character. It decides how the character is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CharClass {
     Letter,
@@ -136,8 +136,8 @@ impl Tokens {
         self.read_run(text, max, false);
     }
 
-    /// Appends the words of a question. If a run without spaces ends the question, the run may
-    /// continue in a matching text. Returns whether the last word is a prefix, which is the case if
+    /// Appends the words of a search text. If a run without spaces ends the search text, a matching
+    /// text may continue the run. Returns whether the last word is a prefix, which is the case if
     /// the last run is a single character.
     pub fn read_question(&mut self, text: &str) -> bool {
         self.read_run(text, usize::MAX, true)
