@@ -18,7 +18,7 @@ use crate::random::{Flavour, Random, World};
 use crate::runs::is_long;
 use crate::sentences::{SENTENCE, SENTENCES};
 
-/// A store under test, and the disturbances that it must survive.
+/// A store under test. The test can also disturb the store.
 pub trait Subject {
     /// The store under test.
     fn store(&self) -> &dyn Store;
@@ -94,7 +94,7 @@ pub fn run_with_words(subject: &mut dyn Subject, seed: u64, size: Size) -> Compa
 
 /// Fills an empty store with records of very different sizes, and searches for their words. The
 /// store must find the same records as the model, in the same order. No slice may read more text
-/// than the bound of a slice.
+/// than the bound for a slice.
 pub fn large_records_are_ranked(store: &dyn Store) {
     let model = MemoryStore::new(NostrRules);
     for id in 0..90_u8 {

@@ -35,8 +35,8 @@ pub fn inflate(payload: &[u8], len_max: usize) -> Vec<u8> {
     out
 }
 
-/// The content of a message. The variants are ordered by compressibility: the first is compressed
-/// best, the last not at all.
+/// The content of a message. The variants are ordered by compressibility, from the best to none at
+/// all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// One letter, again and again.

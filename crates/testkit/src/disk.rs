@@ -78,7 +78,7 @@ struct State {
     random: Random,
     files: Vec<Vec<(Change, Fate)>>,
     namings: Vec<Naming>,
-    /// The files in the view of the running process.
+    /// The current files, from the view of the running process.
     now: HashMap<PathBuf, usize>,
     armed: Option<(Trouble, u64)>,
     struck: bool,
@@ -344,7 +344,7 @@ impl DiskFile for FaultyFile {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Does nothing: reserving space has no visible effect.
+    /// Does nothing, because reserving space has no visible effect.
     fn reserve(&mut self, _: u64, _: u64) -> io::Result<()> {
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Makes many Nostr events that look like those of a public relay: a mix of kinds, a few busy and
 //! many quiet authors, threads, hashtags, follow lists, gift wraps. The same seed gives the same
-//! events. Ids and signatures are random bytes, which archives do not check.
+//! events. Ids and signatures are random bytes, because archives do not check them again.
 
 use std::fmt::Write as _;
 

@@ -72,8 +72,8 @@ impl Secrets {
         encode(&RecordHeader { id, time, author: Some(key(author)), kind, expires: None }, &labels)
     }
 
-    /// Makes the next writes for each store. The writes of the second store include the hidden
-    /// records. Both stores get the records with the first and the last time.
+    /// Makes the next writes for each store. Only the second store also gets the hidden records.
+    /// Both stores get the records with the first and the last time.
     pub fn stage(&mut self) -> [Vec<Write>; 2] {
         let start = 1_000_000 + self.stage * 100;
         self.stage += 1;
@@ -162,7 +162,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Runs a query in slices of at most `work`, and counts its matches.
+    /// Runs a query in slices of at most `work` rows, and counts its matches.
     pub fn of(store: &dyn Store, query: &Query, work: u64) -> Self {
         let mut search = store.search(query).expect("the store searches");
         let mut slices = Vec::new();

@@ -16,7 +16,7 @@ use tokio::net::TcpSocket;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// The longest time to wait. A step of a test takes much less.
+/// The longest time to wait. Each step of a test needs much less time.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Number of bytes that the operating system buffers for a client that does not read.
@@ -204,7 +204,7 @@ impl MailClient {
         }
     }
 
-    /// Sends envelopes, all in one packet.
+    /// Sends these envelopes in one packet.
     pub async fn publish(&mut self, envelopes: &[Vec<u8>]) {
         let envelopes: Vec<_> = envelopes.iter().map(|envelope| &envelope[..]).collect();
         self.send(packet::MESSAGES, &list(&envelopes)).await;

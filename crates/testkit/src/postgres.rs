@@ -110,7 +110,7 @@ impl Cluster {
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
         let name = format!("hark-postgres-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(name);
-        // An earlier process with the same id may have left a directory behind.
+        // An earlier process with the same id may have left its directory behind.
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir(&dir).expect("a directory for a cluster");
         let guard = Command::new("sh")

@@ -1,5 +1,5 @@
-//! Runs Hark's binary in tests and captures its log. A panic in the log fails any test, whatever it
-//! checks.
+//! Runs Hark's binary in tests and captures its log. If the log contains a panic, the test fails,
+//! whatever it checks.
 //!
 //! Otherwise the panic of a detached task could go unnoticed: the task ends, the client gets an
 //! empty answer, and a test that checks something else passes.

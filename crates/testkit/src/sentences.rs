@@ -1,4 +1,4 @@
-//! Sentences in several scripts, and questions for their words.
+//! Sentences in several scripts, and search texts for their words.
 
 use hark_archive::{Record, TextSource};
 use hark_words::Part;
@@ -58,7 +58,8 @@ pub fn sentence(random: &mut Random) -> String {
     let count = if random.once_in(12) { random.below(150) } else { random.below(14) };
     let mut out = String::new();
     for _ in 0..count {
-        // The first words are the most frequent ones, as in any language a few words are.
+        // The first words are the most frequent, because in real texts, too, a few words are
+        // frequent.
         out.push_str(WORDS[random.skewed(WORDS.len())]);
         out.push_str(random.pick::<&str>(&[" ", " ", " ", ", ", ".\n", ""]));
     }
@@ -130,7 +131,8 @@ impl TextSource for Sentences {
     }
 
     fn class_time(&self) -> u64 {
-        // A class is worth only a few units of time, so that both time and class decide the order.
+        // One class is worth only a few units of time, so that time and class both affect the
+        // order.
         4
     }
 }

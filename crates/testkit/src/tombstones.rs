@@ -1,4 +1,4 @@
-//! Tests that deletions and requests to vanish stay in force during days of retention.
+//! Tests that deletions and requests to vanish stay in force while retention runs for 30 days.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

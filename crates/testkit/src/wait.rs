@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// The longest time to wait. Even on a loaded machine, a step of a test takes much less.
+/// The longest time to wait. Even on a loaded machine, each step of a test needs much less time.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 /// The pause after the first attempt. Each further pause is twice as long, up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_micros(200);

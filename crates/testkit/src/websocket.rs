@@ -44,7 +44,7 @@ pub fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Reads a frame of a server, and returns its first byte and its payload.
+/// Reads a frame from a server, and returns its first byte and its payload.
 pub fn read_frame(from: &mut impl Read) -> io::Result<(u8, Vec<u8>)> {
     let mut head = [0; 2];
     from.read_exact(&mut head)?;
@@ -100,7 +100,7 @@ pub struct Socket {
     to: SocketWriter,
 }
 
-/// The sending side of a connection.
+/// The sending side of a WebSocket connection.
 #[derive(Debug)]
 pub struct SocketWriter(TcpStream);
 

@@ -1,5 +1,5 @@
-//! A client of a relay. The client returns every message. Its WebSocket library is not the one of
-//! Hark.
+//! A client of a relay. The client returns every message. It uses a different WebSocket library
+//! from Hark's.
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -101,7 +101,7 @@ impl Client {
         None
     }
 
-    /// Publishes an event, and returns the verdict and the reason of the OK.
+    /// Publishes an event, and returns the flag and the reason of the OK.
     pub async fn publish(&mut self, event: &Value) -> (bool, String) {
         self.send_text(json!(["EVENT", event])).await;
         let ok = self.receive().await;
@@ -115,7 +115,7 @@ impl Client {
         event(who, self.now_s, 22_242, &tags, "")
     }
 
-    /// Sends an AUTH with an event, and returns the verdict and the reason of the OK.
+    /// Sends an AUTH with an event, and returns the flag and the reason of the OK.
     pub async fn auth_with(&mut self, event: &Value) -> (bool, String) {
         self.send_text(json!(["AUTH", event])).await;
         let ok = self.receive().await;

@@ -1,4 +1,4 @@
-//! Signed events of a few people, who are named by numbers.
+//! Signed events of a few people. Each person is identified by a number.
 
 use hark_archive::Id;
 use hark_codec::crypto::KeyPair;

@@ -8,7 +8,7 @@ use hark_codec::hex;
 use crate::websocket::Socket;
 
 /// Publishes messages until `next` returns `None` or the connection ends. At most `window` messages
-/// are unacknowledged at a time. For each OK, `answered` gets the id and the remainder of the
+/// are unacknowledged at a time. For each OK, `answered` gets the id and the remaining text of the
 /// message.
 pub fn publish(
     mut socket: Socket,
