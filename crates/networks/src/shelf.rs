@@ -14,7 +14,7 @@ use crate::{FilterTextError, LineFault, Network, ReadOptions};
 
 /// Number of rows that a search visits before it passes lines on.
 const SLICE_ROWS: u64 = 4_096;
-/// Number of bytes of lines at which a slice of a search ends.
+/// Number of bytes of found lines at which a slice of a search ends.
 const READY_BYTES: usize = 256 << 10;
 
 /// A network and the store of its records. Every [`Store`] is suitable.

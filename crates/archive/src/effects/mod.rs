@@ -17,7 +17,8 @@ pub enum Refusal {
     /// The author (or recipient) of the new record has already deleted it, perhaps before the
     /// record arrived.
     Deleted,
-    /// The new record's author has asked that all of the author's records up to a time vanish.
+    /// The new record's author has requested the deletion of all the author's records up to a time
+    /// that is not before the new record's time.
     Vanished,
 }
 

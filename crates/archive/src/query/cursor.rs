@@ -83,8 +83,8 @@ impl<S: Source> SourceWalk<S> {
             if !cuts.is_empty() && opened.plan.driver != Set::Time {
                 pair_by_kind(&*source, &mut driver, &mut cuts, query.driver.is_some());
             }
-            // If the caller has chosen the driver, usually most of its rows are not in the other
-            // sets.
+            // If the caller has chosen the driver, usually most of the driver's rows are not in the
+            // other sets.
             if query.driver.is_some() && !cuts.is_empty() && opened.plan.size.rows <= FEW_MAX {
                 Driver::Few(driver.into_iter().map(PostingStream::new).collect())
             } else {

@@ -21,13 +21,13 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Returns a gate that hides the same kinds from readers who see no hidden record.
+    /// Returns a gate that hides the same kinds from all readers.
     #[must_use]
     pub fn to_strangers(&self) -> Self {
         Self { kinds: self.kinds.clone(), ..Self::default() }
     }
 
-    /// Returns whether the gate's readers see no hidden record at all.
+    /// Returns whether the gate hides all records of its kinds from its readers.
     pub fn is_to_strangers(&self) -> bool {
         self.readers.is_empty() && self.addressed.values.is_empty()
     }

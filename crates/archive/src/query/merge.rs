@@ -167,7 +167,8 @@ pub struct SnapshotSearch {
     parts: Arc<[OrderedSource]>,
     /// Index in `parts` of the next part to open.
     next: usize,
-    /// Open walks that are at a match; the walk whose match comes first in the order is at the end.
+    /// Open walks that are at a match, sorted so that the walk with the search's next match is
+    /// last.
     ready: Vec<Box<dyn AnyWalk>>,
     /// Open walks that are not yet at their next match.
     moving: Vec<Box<dyn AnyWalk>>,

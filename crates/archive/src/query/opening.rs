@@ -119,7 +119,7 @@ struct Lookups<S: Source> {
     found: Vec<FoundSet<S>>,
     excluded: Vec<PostingSlice<S::PostingList>>,
     rows: Vec<u32>,
-    /// For each condition with a single value that has few lists, these lists. See
+    /// The lists of each condition that has a single value with few lists; see
     /// [`Lookups::few_lists`].
     few: Option<Vec<Vec<PostingSlice<S::PostingList>>>>,
     /// The lists of the current set, clipped to the window. `next` is the number of its terms that
@@ -323,7 +323,7 @@ impl<S: Source> Lookups<S> {
         }
     }
 
-    /// Returns the lists of each condition with a single value that has few lists. A row found by
+    /// Returns the lists of each condition that has a single value with few lists. A row found by
     /// id matches only if, for each of these conditions, one of the lists contains the row. This
     /// check costs less than reading the record of the row.
     fn few_lists(

@@ -3,9 +3,10 @@
 //! A ranked search runs an ordinary search, newest first and without a limit, and ranks each match.
 //! The search keeps only the ids of the best matches so far, at most as many as the limit. A score
 //! is the sum of the record's time and a bounded bonus. Once the limit is reached, a row is read
-//! only if it can rank better than the worst of these matches. The index decides this from the
-//! row's time and the classes of its words. The walk ends at the first row that is too old to reach
-//! the needed score with the highest bonus. Then the best records are read by their ids.
+//! only if it can rank better than the worst of these matches. The index can decide this: it has
+//! the row's time and the class of each of its words (how much the record is about the word). The
+//! walk ends at the first row that is too old to reach the needed score with the highest bonus.
+//! Then the best records are read by their ids.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::ControlFlow;

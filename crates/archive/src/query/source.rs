@@ -93,8 +93,8 @@ pub trait Source: Send + Sync + 'static {
     /// Returns whether a row lies in the window.
     fn within(&self, row: u32, window: &Self::Window) -> bool;
 
-    /// Returns whether the id of a row is at most `id`, as far as the source can tell without
-    /// reading the record.
+    /// Returns true if the source knows, without reading the record, that the id of a row is at
+    /// most `id`.
     fn is_up_to(&self, _row: u32, _id: &Id) -> bool {
         false
     }
@@ -111,8 +111,8 @@ pub trait Source: Send + Sync + 'static {
     fn row(&self, key: Self::Key) -> u32;
     /// Returns the time of a posting list's row at `index`.
     fn list_time(&self, list: &Self::PostingList, index: usize) -> u64;
-    /// Returns whether a posting list may contain a row, as far as a source can tell without a
-    /// search.
+    /// Returns false if the source knows, without a search, that a posting list does not contain a
+    /// row.
     fn may_have(&self, _list: &Self::PostingList, _row: u32) -> bool {
         true
     }

@@ -76,8 +76,8 @@ pub struct SweepResult {
     pub clock_doubted: bool,
     /// Whether rules keep records because the records are imported history.
     pub history_held: bool,
-    /// Whether the bound of free bytes deletes nothing, because deleting records cannot meet the
-    /// bound.
+    /// Whether no records are deleted although too few bytes are free, because deleting records
+    /// could not free enough bytes.
     pub space_unmet: bool,
 }
 
@@ -257,8 +257,8 @@ impl RetentionPolicy {
         swept.expired.max(swept.aged).max(swept.crowded) >= self.batch_max as u64
     }
 
-    /// Estimates the number of records that must be deleted to meet the bounds. Also returns
-    /// whether deleting records cannot meet the bound of free bytes.
+    /// Estimates the number of records that must be deleted to meet the bounds. Also returns true
+    /// if deleting records cannot meet the bound of free bytes.
     fn excess_records(&self, store: &dyn Store) -> (u64, bool) {
         if (self.bytes_max, self.free_bytes_min, self.records_max) == (None, None, None) {
             return (0, false);

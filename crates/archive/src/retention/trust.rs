@@ -11,9 +11,9 @@ use std::time::Instant;
 use crate::query::Query;
 use crate::store::{RetentionNote, SearchError, SearchProgress, Store};
 
-/// A clock is trusted for the first time if the times of this many newest records are all near the
-/// clock's time. One record is not enough, because in any archive a single record may have a time
-/// far in the future. If the store has fewer records, the newest record decides.
+/// Number of newest records whose times must all be near the clock's time before the clock is
+/// trusted for the first time. One record is not enough, because any archive may have a single
+/// record with a time far in the future. If the store has fewer records, the newest record decides.
 const WITNESSES: usize = 10;
 /// Interval in seconds at which the trusted time is written to the store.
 const NOTE_EVERY_S: u64 = 3_600;

@@ -55,9 +55,10 @@ pub struct CommitResult {
     ///
     /// [`Store::commit_some`]: super::Store::commit_some
     pub outcomes: Vec<Outcome>,
-    /// Whether only one step of the last write with an outcome was done. Later writes were not
-    /// begun. Its outcome is the number of records that this step deleted, and may be 0. If the
-    /// write is a put, its record is not stored yet. See [`Store::commit_some`].
+    /// Whether the last write with an outcome is unfinished, because only one of its steps was
+    /// done. Later writes were not begun. The outcome of the unfinished write is the number of
+    /// records that the step deleted, and may be 0. If the write is a put, its record is not stored
+    /// yet. See [`Store::commit_some`].
     ///
     /// [`Store::commit_some`]: super::Store::commit_some
     pub unfinished: bool,

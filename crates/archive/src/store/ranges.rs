@@ -13,7 +13,7 @@ use crate::query::{Position, Query};
 pub trait IdRanges: Send {
     /// Returns the number of records before a position, and the sum of their ids. The result may
     /// also include records before the query's window. They are the same for each position, so only
-    /// the difference between two results has a meaning.
+    /// the difference between two results is meaningful.
     fn before(&self, at: &Position) -> IdTally;
 
     /// Returns at most `max` records from position `from` on and before `to`, in order.

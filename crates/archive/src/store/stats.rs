@@ -109,8 +109,8 @@ pub struct ScrubStats {
     /// Number of damaged segments and damaged parts of logs that the last pass found, repaired or
     /// not.
     pub last_faults: u64,
-    /// Number of damaged segments that were rebuilt since the start, including segments that the
-    /// check did not find.
+    /// Number of damaged segments that were rebuilt since the start, including segments whose
+    /// damage was found in another way.
     pub repaired: u64,
 }
 

@@ -374,8 +374,8 @@ impl<'a> Event<'a> {
     }
 
     /// Time from which the event is no longer served (NIP-40). `None` unless the value of the first
-    /// `expiration` tag consists of digits. The [`REQUESTS`] do not expire: after their expiry, the
-    /// removed events could be stored again.
+    /// `expiration` tag consists of digits. The [`REQUESTS`] do not expire, because the events that
+    /// they removed could then be stored again.
     pub fn expiration(&self) -> Option<u64> {
         if REQUESTS.contains(&self.kind()) {
             return None;

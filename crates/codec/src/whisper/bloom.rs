@@ -33,7 +33,7 @@ impl Bloom {
         if bytes.is_empty() { Some(Self::FULL) } else { bytes.try_into().ok().map(Self) }
     }
 
-    /// The bits of a topic, computed as in all programs. See [`bits`].
+    /// The bits of a topic, as Whisper nodes compute them in practice. See [`bits`].
     pub fn of_topic(topic: Topic) -> Self {
         Self::of_bits(bits(topic))
     }
@@ -79,9 +79,9 @@ impl Bloom {
     }
 }
 
-/// The positions of a topic's bits, computed as in all programs.
+/// The positions of a topic's bits, as Whisper nodes compute them in practice.
 ///
-/// EIP-627 sets three bits. But for each of these bits, programs overwrite the whole byte. So if
+/// EIP-627 sets three bits. But for each of these bits, the nodes overwrite the whole byte. So if
 /// several bits are in the same byte, only the last of them remains. This affects 4 % of topics.
 /// The remaining bits are a subset of the bits of EIP-627. So a test of the remaining bits finds
 /// the topic in filters of both forms.

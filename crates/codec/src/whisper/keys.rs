@@ -30,8 +30,8 @@ impl SecretKey {
         let mut bytes = [0; 32];
         random(&mut bytes);
         loop {
-            // All 32-byte numbers except one in 2^127 are valid keys. An invalid number is hashed,
-            // so the loop ends even if `random` always returns zeros.
+            // Only about one 32-byte number in 2^127 is not a valid key. An invalid number is
+            // hashed, so the loop ends even if `random` always returns zeros.
             match Self::new(bytes) {
                 Some(key) => return key,
                 None => bytes = sha256(&bytes),

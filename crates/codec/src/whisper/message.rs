@@ -31,7 +31,8 @@ pub const PAYLOAD_BYTES_MAX: usize = (1 << 24) - 1;
 /// Number of rounds of PBKDF2 when a password is turned into a key. The number looks like a
 /// misprint of 65,536, but all programs use this number.
 const PASSWORD_ROUNDS: u32 = 65_356;
-/// The flag bits with the number of bytes of the next field, which is the payload's length.
+/// The flag bits that have the size of the length field, in bytes. The length field follows the
+/// flags and has the payload's length.
 const LENGTH_FLAGS: u8 = 3;
 /// The flag of signed messages.
 const SIGNED_FLAG: u8 = 4;

@@ -7,7 +7,7 @@ use hark_codec::nostr::{Event, EventArena, EventDraft};
 use proptest::prelude::*;
 use serde_json::Value;
 
-/// An event with a placeholder id, key and signature, for tests of the form.
+/// An event with a placeholder id, key and signature, for tests that check only the form.
 pub(crate) fn event_json(created_at: &str, kind: &str, tags: &str, content: &str) -> String {
     format!(
         r#"{{"id":"{:064}","pubkey":"{:064}","created_at":{created_at},"kind":{kind},"tags":{tags},"content":{content},"sig":"{:0128}"}}"#,

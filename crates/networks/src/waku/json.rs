@@ -162,7 +162,8 @@ mod tests {
 
     #[test]
     fn a_hash_is_read_in_every_form_that_clients_have() {
-        // The hash's base64 consists of + and /, or of - and _.
+        // In base64, this hash consists of the characters + and /, or of - and _ in the other
+        // alphabet.
         let hash: Id = std::array::from_fn(|at| [0xfb, 0xef, 0xbe, 0xff, 0xff, 0xff][at % 6]);
         let digits = String::from_utf8(hex::encode_32(&hash).into()).unwrap();
         let (plain, url) = (

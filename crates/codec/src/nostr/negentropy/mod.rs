@@ -79,6 +79,6 @@ pub use set::{NegentropySet, SortedItems, SummedItems};
 /// The first byte of a message of this version.
 pub const VERSION: u8 = 0x61;
 
-/// The lowest maximum length of a message, in bytes. The answer to one range always fits into this
-/// length.
+/// The lowest value for the maximum length of a message, in bytes. The answer to one range always
+/// fits into a message of this length.
 pub const FRAME_BYTES_MIN: usize = 4096;
