@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let draft = EventDraft { created_at: now_s, kind: 1, tags, content: "Good morning" };
     let mut json = Vec::new();
     draft.sign(&keys, &mut json);
-    // The event is checked, and on disk when the call returns.
+    // When the call returns, the event has been checked and is on disk.
     let results = shelf.put([&json], &ReadOptions { now_s, ..ReadOptions::default() })?;
     assert!(results[0].is_ok());
 

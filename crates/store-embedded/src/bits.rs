@@ -70,9 +70,9 @@ pub fn ones(words: impl Iterator<Item = u64>) -> impl Iterator<Item = u32> {
     words.enumerate().flat_map(move |(at, word)| bits(word).map(move |bit| at as u32 * 64 + bit))
 }
 
-/// The number of dead rows of a part, and the dead rows of each kind. A count that is computed from
-/// the lengths of posting lists needs the dead rows of a kind. The caller stores the bit of each
-/// row. No deletion waits while rows are being sorted by kind.
+/// The number of dead rows of a head or a segment, and the dead rows of each kind. A COUNT adds the
+/// lengths of posting lists, so it must subtract the dead rows of the kind. The caller stores the
+/// bit of each row. No deletion waits while rows are being sorted by kind.
 #[derive(Debug, Default)]
 pub struct DeadRows {
     count: AtomicU32,
@@ -84,7 +84,7 @@ pub struct DeadRows {
 }
 
 impl DeadRows {
-    /// Creates the list for a part that already has `count` dead rows.
+    /// Creates the lists for a head or a segment that already has `count` dead rows.
     pub fn new(count: u32) -> Self {
         Self { count: AtomicU32::new(count), ..Self::default() }
     }

@@ -36,8 +36,8 @@ pub trait Disk: Send + Sync {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// Opens a file for appending after its first `len` bytes, and cuts off all later bytes. On
     /// return the first `len` bytes are durable. The bytes from `sure` to `len` are read and
-    /// written again. After a failed sync the system's cache may wrongly mark these bytes as
-    /// written, and the next sync writes them only after a new write.
+    /// written again: after a failed sync, the system's cache may wrongly mark these bytes as
+    /// written, and the next sync would skip these bytes.
     fn append(&self, path: &Path, sure: u64, len: u64) -> io::Result<Box<dyn DiskFile>>;
     /// Renames a file, and replaces an existing file of the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -88,9 +88,9 @@ pub fn make_dir(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.is_dir();
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
     let Some(first) = missing.last() else { return Ok(()) };
-    // A process may have created the lowest existing directory and ended before the name was
-    // durable. In a directory that this process may not read, no earlier process of the same user
-    // can have created the name.
+    // An earlier process may have created the lowest existing directory, and may have ended before
+    // the name was durable. So the parent is synced. A parent that this user may not read needs no
+    // sync, because no process of this user has created a name in the parent.
     match parent(first).map_or(Ok(()), |there| disk.sync_dir(folder_of(there))) {
         Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
         _ => {}
@@ -184,9 +184,10 @@ impl Disk for RealDisk {
     }
 }
 
-/// A disk that refuses to write after the first failed sync or rename. The state of the files is
-/// then unknown, and a later successful sync would prove nothing. Reads are still possible. An
-/// error that too many files are open does not count as a failure: no operation was begun.
+/// A disk that refuses to write after the first failed sync or rename. After such a failure the
+/// state of the files is unknown, and a later successful sync would prove nothing. Reads are still
+/// possible. The error "too many open files" does not count as a failure, because the operation did
+/// not begin.
 pub(crate) struct FailStopDisk {
     disk: Arc<dyn Disk>,
     failed: DiskFailure,
@@ -211,7 +212,7 @@ impl DiskFailure {
     fn refuse(&self) -> io::Result<()> {
         match self.0.get() {
             Some(reason) => Err(io::Error::other(format!(
-                "nothing more is written since the disk failed once ({reason}); see to the disk, \
+                "nothing more is written since the disk failed once ({reason}); check the disk, \
                  then start Hark again"
             ))),
             None => Ok(()),

@@ -4,8 +4,9 @@
 //! directory. A link that this user puts there could redirect root's command to any other file, and
 //! the command would truncate or overwrite that file, or change the file's owner. So root opens a
 //! path directory by directory, each relative to its parent, and follows no other user's link
-//! anywhere in the path. Links of root are followed, since /var/lib/hark may be such a link. A link
-//! gives other users no further access, so for other users a path is used unchanged.
+//! anywhere in the path. Links of root are followed, since /var/lib/hark may be such a link.
+//! Through a link, a process of any other user gets no access that it lacks anyway, so such a
+//! process uses paths unchanged.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -3,8 +3,8 @@
 //!
 //! The lock on LOCK excludes all other processes. In a takeover the two servers share the lock on
 //! LOCK, so a third process can never get the lock. The lock on WRITER decides which of the two
-//! servers writes. Each has opened WRITER separately, and only the process that holds the lock may
-//! write. The length of WRITER is a number, the turn; its bytes have no meaning. A process that
+//! servers writes. Each server has opened WRITER separately, so only one server can hold this lock.
+//! The length of WRITER is a number, the turn; the bytes of WRITER have no meaning. A process that
 //! claims the right to write makes the turn even; a process that offers the right makes the turn
 //! odd. The turn never decreases. So a process that claims the right too late sees that another
 //! process has had the right in between, even if WRITER is free again.
@@ -126,15 +126,15 @@ impl DirectoryLock {
 
     /// Takes over the lock that another process has passed to this process. LOCK stays locked until
     /// both processes have closed their handles. Once the other process has offered the right to
-    /// write, this process can claim it, up to `turn`.
+    /// write, this process can claim the right while the turn is at most `turn`.
     pub fn inherit(handed: OwnedFd, data: &Path, turn: u64) -> Result<Self, LockError> {
         let (writer, file) = (open_writer(data)?, handed.into());
         Ok(Self { writer, file, claimed: false, last: Some(turn) })
     }
 
     /// Returns a handle of LOCK for the new process, and the highest turn at which the new process
-    /// can claim the right to write. Until the new process has offered the right, this process can
-    /// claim it back.
+    /// can claim the right to write. Until the new process has had the right and offered it in
+    /// turn, this process can claim the right back.
     pub fn share(&mut self) -> io::Result<(OwnedFd, u64)> {
         let (file, turn) = (self.file.try_clone()?, self.writer.metadata()?.len());
         self.last = Some(turn + 2);
@@ -151,7 +151,7 @@ impl DirectoryLock {
     }
 
     /// Claims the right to write, if no other process has the right. If this process already has
-    /// the right, the turn still advances. Processes that were given handles earlier can then no
+    /// the right, the turn still advances. Then processes that received handles earlier can no
     /// longer claim the right.
     pub fn claim(&mut self) -> io::Result<LockClaim> {
         match self.writer.try_lock() {
@@ -251,8 +251,8 @@ mod tests {
         );
         assert_eq!(new.claim().unwrap(), LockClaim::Mine);
         assert_eq!(next.claim().unwrap(), LockClaim::Held);
-        // While one handle of LOCK is open, other processes are excluded; the right to write ends
-        // with its process.
+        // Other processes are excluded while any handle of LOCK is open. The right to write ends
+        // when the process with this right ends.
         drop((old, late, next));
         assert!(matches!(DirectoryLock::acquire(&data), Err(LockError::Held { .. })));
         drop(new);

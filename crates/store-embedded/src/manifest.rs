@@ -27,9 +27,9 @@ const ASIDE: &str = "MANIFEST.new";
 pub struct LogEntry {
     /// The log's number. Logs are ordered by number. The last log is the active log.
     pub number: u32,
-    /// How often the log was rewritten.
+    /// Number of times that the log was rewritten.
     pub generation: u32,
-    /// All deletions in logs below this number have been applied to this file, which no longer has
+    /// All deletions in logs below this number have been applied to this file, so it no longer has
     /// the deleted records.
     pub purged: u32,
     /// Number of bytes of dead records and of deletions in the log when the manifest was written.

@@ -1,7 +1,8 @@
 //! Files mapped into memory for reading. This is the only module of the crate with `unsafe`.
 //!
 //! Mapped bytes do not change: a segment is written once, and readers read only the bytes of a log
-//! that are already written. While a file of a shelf is open, only Hark may shorten the file.
+//! that are already written. No other program may shorten a file of a shelf while Hark has the file
+//! open.
 //!
 //! # Pages that cannot be read
 //!
@@ -12,7 +13,7 @@
 //! times slower than a read from a map. A check in advance is not possible: only a read shows
 //! whether a page is readable. So Hark catches the signal (`bus::handle`). The handler replaces the
 //! unreadable page with zeros and counts the fault ([`faults`], [`Map::is_unreadable`]), and the
-//! read goes on. Nobody trusts these zeros:
+//! read goes on. No caller relies on these zeros:
 //!
 //! - a query compares [`faults`] before and after: if a file of the shelf has new faults, the
 //!   result is an error (`engine/faults.rs`);
@@ -124,8 +125,8 @@ impl Map {
         }
     }
 
-    /// Makes the system read a part of the file, of which all bytes are needed soon, from the disk
-    /// in large pieces. The call does not wait for the reads.
+    /// Makes the system read a part of the file from the disk in large pieces, because all bytes of
+    /// the part are needed soon. The call does not wait for the reads.
     pub fn read_ahead(&self, part: Range<usize>) {
         if let Some(RegisteredMap { bytes, .. }) =
             self.0.as_ref().filter(|map| part.end <= map.bytes.len())
@@ -156,8 +157,8 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Maximum number of pages that are replaced one by one in a map that spares its readable pages. In
-/// the worst case, each replaced page has a readable page on both sides, and the map takes half of
-/// the mappings of a process.
+/// the worst case, each replaced page lies between two readable pages, and the map takes half of
+/// the mappings that a process may have.
 const PAGES_SPARING: u32 = 16_384;
 
 /// Number of cache lines that are prefetched for a record.
@@ -284,7 +285,7 @@ mod bus {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         // SAFETY: the part lies within a map that the interrupted reader keeps open, and begins at
         // a page boundary. Other threads that read the part see its bytes change, as after a change
-        // of the file. These threads rely on no other guarantee.
+        // of the file. No reader relies on the bytes of a map staying the same.
         let made = unsafe {
             let at = ptr::with_exposed_provenance_mut(part.start);
             libc::mmap(at, part.len(), libc::PROT_READ, flags, -1, 0)
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!((map[9_999], map[1 << 19]), (7, 0));
         assert!(map.is_unreadable() && !other.is_unreadable());
         assert!(faults() > before);
-        // The loop reads more pages than the handler replaces individually.
+        // The map has more unreadable pages than the handler replaces individually.
         let left = map.iter().map(|byte| usize::from(*byte)).sum::<usize>() / 7;
         assert!(left <= 10_000, "{left} bytes of a map that was replaced");
         assert_eq!(other[5_000], 7, "what is there is still read");

@@ -25,8 +25,8 @@ pub(crate) struct MapSlot {
 /// [`MapSlot::replace_one_by_one`] raises this limit.
 pub(crate) const PAGES_EACH: u32 = 16;
 
-/// A part of the list. The list only grows, so a signal handler finds each chunk complete at any
-/// time.
+/// A part of the list. Chunks are never removed from the list, so a signal handler can read each
+/// chunk at any time.
 struct MapSlotChunk {
     slots: [MapSlot; CHUNK],
     next: OnceLock<Box<MapSlotChunk>>,

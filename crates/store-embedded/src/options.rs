@@ -28,13 +28,12 @@ pub struct EmbeddedOptions {
     /// Number of segments of similar size that are merged into a larger segment.
     pub merge_fan_in: usize,
     /// Maximum number of records in a merged segment. A merge needs some 40 bytes of memory per
-    /// record, and still larger segments have no advantage.
+    /// record, and larger segments would have no advantage.
     pub segment_records_max: u64,
     /// Share of dead bytes above which a sealed log is rewritten.
     pub rewrite_dead_share: f64,
-    /// Maximum number of dead bytes in all sealed logs with a share of dead bytes below
-    /// `rewrite_dead_share`. Above this maximum, the logs with the largest shares are rewritten,
-    /// too.
+    /// Maximum number of dead bytes in all sealed logs with shares up to `rewrite_dead_share`.
+    /// Above this maximum, the logs with the largest shares are rewritten, too.
     pub dead_bytes_max: u64,
     /// Whether sealing, merging and rewriting run on a separate thread. If false, they run inside
     /// the commit that makes them necessary: slower, but deterministic.

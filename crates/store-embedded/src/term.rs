@@ -31,8 +31,8 @@ const FINGERPRINT: u8 = 0x10;
 #[derive(Clone)]
 pub struct TermHasher {
     hasher: SipHasher13,
-    /// The hash function of words. It is fast, since there are many words. It differs in each
-    /// process, which is possible because no file contains these hashes.
+    /// The hash function of words. It is fast, since there are many words. Each process has a
+    /// different function, which is possible because no file contains hashes of words.
     words: RandomState,
     every: u64,
     labels: &'static [u8],
@@ -40,7 +40,7 @@ pub struct TermHasher {
     texts: Option<Arc<dyn TextSource>>,
 }
 
-/// Buffers for the terms of one record. They are used for one record after another.
+/// Buffers for the terms of one record, reused from record to record.
 #[derive(Default)]
 pub struct TermBuffers {
     /// The terms of a record without those of its words, ascending.

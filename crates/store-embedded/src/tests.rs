@@ -323,7 +323,7 @@ fn merged_segments_are_bounded_by_their_lists_as_well() {
     assert_found(&store, 0..40);
     let entries: Vec<usize> =
         store.shelf.view.load().segments.iter().map(|segment| segment.file.entries()).collect();
-    // Two entries weigh as much as one of the 4,000 records.
+    // The limit of 4,000 records per segment counts two entries as one record.
     assert!(entries.iter().all(|&entries| entries <= 8_000), "{entries:?}");
     assert!(entries.len() < 8, "{entries:?}");
 }
@@ -354,8 +354,8 @@ fn what_a_segment_keeps_of_rare_kinds_is_bounded() {
 fn counts_of_a_kind_are_right_while_records_of_all_kinds_are_deleted() {
     let shelf = Shelf::new("kinds");
     let store = shelf.open(&EmbeddedOptions { seal_records: 640, ..quiet() });
-    // Half of the records have one kind. The dead rows are looked up in the list of this kind. The
-    // lists of all other kinds are read.
+    // Half of the records have one kind. Dead rows are looked up in the long list of this kind, and
+    // the short lists of the other kinds are read from end to end.
     let kind = |number: u32| if number.is_multiple_of(2) { 0 } else { number % 41 };
     let record = |number| Write::Put(record_of(number, kind(number), 1, 0));
     let puts: Vec<Write> = (0..641).map(record).collect();

@@ -1,5 +1,5 @@
-//! Full-text search: the embedded store finds words like the model, while segments are sealed,
-//! merged, rebuilt and indexed again. The words of deleted records leave the files.
+//! Full-text search: the embedded store finds the same words as the model, while segments are
+//! sealed, merged, rebuilt and indexed again. The words of deleted records leave the files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -190,7 +190,7 @@ fn what_is_indexed_anew_or_rebuilt_log_by_log_is_merged_again() {
     shelf.assert_sound();
     assert!(segments(&shelf) <= before, "{} segments, {before} before", segments(&shelf));
     shelf.store = None;
-    // A rebuild makes one segment for each log, with the memory of a single segment.
+    // A rebuild makes one segment for each log, and has only one segment in memory at a time.
     let rebuilt = rebuild(&shelf.dir, &shelf.options, &mut |_| {}).expect("rebuilds");
     assert!(rebuilt.segments > 2 * before, "{rebuilt:?}, {before} segments before");
     shelf.assert_sound();

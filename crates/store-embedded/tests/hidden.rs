@@ -1,4 +1,5 @@
-//! Records hidden by a gate influence neither answers nor their cost.
+//! Records that a gate hides influence neither the answers to other readers nor the cost of these
+//! answers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -54,8 +55,8 @@ fn the_model_answers_and_charges_as_if_nothing_hidden_were_there() {
 }
 
 /// One of two keys receives 3,000 wraps, and the other receives none. No other reader can
-/// distinguish the two keys, whatever identity the reader proves. This also holds for a reader that
-/// has sent itself many wraps to compare the lengths of lists.
+/// distinguish the two keys, even after authentication with any other key. This also holds for a
+/// reader that has sent itself many wraps to compare the lengths of lists.
 #[test]
 fn a_key_with_many_wraps_costs_others_as_much_as_one_with_none() {
     let (busy, idle, spy) = ([1; 32], [2; 32], [3; 32]);

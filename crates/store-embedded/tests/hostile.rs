@@ -1,5 +1,5 @@
 //! Hostile shapes of records and queries: the length of a query bounds the work and the memory of
-//! its answer, whatever was stored before.
+//! its answer, for any stored records.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const TIME: u64 = 1_000_000;
 /// A shelf in its own directory.
 struct Shelf {
     store: EmbeddedStore,
-    /// Removed after the store is closed.
+    /// The directory, which is removed after the store is closed.
     _folder: Folder,
 }
 
@@ -100,7 +100,7 @@ fn values_that_records_of_many_kinds_have_take_memory_by_the_bytes_of_the_questi
         for number in 0..KINDS {
             shelf.store.commit(&[wide(number, 10_000 + number)]).expect("commits");
         }
-        // Other records: a lookup of values is worthwhile only among many records.
+        // These records have no labels. The planner looks values up only if there are many records.
         let others: Vec<Write> = (0..2 * VALUES as u32).map(|n| plain(KINDS + n)).collect();
         shelf.store.commit(&others).expect("commits");
         let query =
@@ -170,7 +170,8 @@ fn hostile_questions_are_charged_and_sliced_by_what_they_make_the_store_look_up(
         let (_, visited, slices) = answer(&shelf.store, &query, 256);
         let bytes = bytes_of(&query);
         println!("{name}: {visited} rows and {slices} slices for {bytes} bytes in {parts} parts");
-        // A value has at least 3 bytes, and at most 32,768 lists of a set are looked up.
+        // The bound holds because a value has at least 3 bytes, and at most 32,768 lists of a set
+        // of values are looked up.
         assert!(visited <= 8 * bytes * parts, "{name}: {visited} rows for {bytes} bytes");
         assert!(slices as u64 >= visited / 5_000, "{name}: {visited} rows in {slices} slices");
         let is_free = visited == 0 && slices == 1;
@@ -178,8 +179,9 @@ fn hostile_questions_are_charged_and_sliced_by_what_they_make_the_store_look_up(
     }
 }
 
-/// A count is charged for its lookups and visited rows, whatever the result is. A count from the
-/// lengths of lists is free; for values that no record has, each lookup in each part is charged.
+/// A count is charged for its lookups and visited rows, and the result does not change the charge.
+/// A count from the lengths of lists is free. For values that no record has, each lookup in each
+/// head and segment is charged.
 #[test]
 fn a_count_is_charged_by_its_work_and_not_by_its_result() {
     let shelf = shelf("counts", 1_000);
@@ -225,7 +227,7 @@ fn thousands_of_ids_are_looked_up_in_slices() {
         })
     };
     let (found, missing) = (slices(there.collect()), slices((0..VALUES).map(short).collect()));
-    assert_eq!(found, missing, "the cost of a lookup does not tell what was found");
+    assert_eq!(found, missing, "the cost of a lookup does not reveal the result");
     assert!(found > Some(30), "{found:?} slices for {VALUES} ids");
 }
 
@@ -257,7 +259,8 @@ fn kinds_that_are_hidden_do_not_count_among_the_lists_of_a_value() {
     }
 }
 
-/// A page whose cursor is within many records of the same time begins at the cursor.
+/// If the cursor of a page is within many records of the same time, the search begins at the
+/// cursor.
 #[test]
 fn a_page_within_many_records_of_one_time_reads_none_before_its_cursor() {
     for (name, seal_records) in [("tie-head", 100_000), ("tie-segment", 20_000)] {

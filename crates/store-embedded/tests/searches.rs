@@ -1,5 +1,6 @@
 //! The search work of one writer step is bounded for any write and for any number of records with
-//! the same labels. A search in steps misses no record that is put between two steps.
+//! the same labels. A search that takes several steps misses no record that is put between two
+//! steps.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -15,7 +16,7 @@ use hark_testkit::folder::Folder;
 use hark_testkit::random::encode;
 
 const NOW: u64 = 1_700_000_000;
-/// The author with many events, and the number of other authors' events with the same label.
+/// The author with many events, and the number of other authors' events that have the same label.
 const AUTHOR: u32 = 1_000_000;
 const MANY: u32 = 6_000;
 /// The kind of these events.
@@ -24,7 +25,7 @@ const KIND: u32 = 30_000;
 /// A store in its own directory.
 struct Shelf {
     store: Option<Arc<EmbeddedStore>>,
-    /// Removed after the store is closed.
+    /// The directory, which is removed after the store is closed.
     _folder: Folder,
 }
 
@@ -106,7 +107,8 @@ fn a_deletion_that_searches_much_goes_on_in_steps_and_misses_nothing_that_comes_
     let last = store.commit_some(&between).expect("commits");
     assert!(!last.unfinished && last.outcomes.len() == 4, "{:?}", last.outcomes);
     assert!(last.outcomes.iter().all(|outcome| matches!(outcome, Outcome::Stored { .. })));
-    // The search continued from its last position: the two steps together visited each row once.
+    // The second step continued at the last position of the first, so the two steps together
+    // visited each row once.
     let searched = first.searched + last.searched;
     assert!(searched < u64::from(MANY) + 100, "{searched} rows");
     let mut deleted: Vec<_> = last.erased.iter().filter(|(by, _)| *by == 3).collect();
@@ -220,7 +222,7 @@ fn outcomes_of_what_is_committed_in_steps_are_those_of_its_order() {
     let mut by_deletion: Vec<_> = done.erased.iter().filter(|(by, _)| *by == 1).collect();
     by_deletion.sort();
     assert_eq!(by_deletion, [&(1, key(5)), &(1, key(6)), &(1, key(50_000))]);
-    // The last version and the deletion are added; two deleted older events and 1,500 erased events
-    // are gone.
+    // The last version and the deletion were added; two deleted older events and 1,500 erased
+    // events are gone.
     assert_eq!(store.count(&all).unwrap(), Some(u64::from(MANY) + 2 - 2 - 1_500));
 }

@@ -1,4 +1,4 @@
-//! Large deletions happen in steps, and an interrupted vanishing continues.
+//! Large deletions take several steps, and an interrupted request to vanish continues.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

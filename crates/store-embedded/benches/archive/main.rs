@@ -1,6 +1,7 @@
 //! Measures the embedded archive in one process, on a million events: ingest, size, restart,
 //! questions, explanations, and readers beside a writer. Prints each figure and its ratio to a
-//! reference: the figure of an earlier archive of a similar layout on the same kind of machine.
+//! reference, which was measured with an earlier archive of a similar layout on a machine of the
+//! same kind.
 //!
 //!     cargo bench -p hark-store-embedded --bench archive -- [EVENTS] [DIR] [QUESTION]
 //!
@@ -38,7 +39,7 @@ fn open(dir: &Path) -> EmbeddedStore {
         .expect("the shelf opens")
 }
 
-/// Measures the archive's own share of the ingest time, with and without Nostr's rules.
+/// Measures the ingest time without syncs of the disk, with and without Nostr's rules.
 fn without_sync(dir: &Path, count: usize) {
     let both: [(&str, Box<dyn Rules>); 2] =
         [("32, no sync", Box::new(NostrRules)), ("... nor rules", Box::new(KeepAll))];

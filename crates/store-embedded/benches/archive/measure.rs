@@ -1,4 +1,4 @@
-//! The time and the bytes that the process has used, and a disk that never waits.
+//! The time, memory and bytes that the process has used, and a disk that never syncs.
 
 use std::io;
 use std::path::Path;
@@ -48,7 +48,7 @@ pub(crate) fn sync_floor(dir: &Path, bytes: usize) {
     std::fs::remove_file(dir.join("sync-floor")).expect("removes");
 }
 
-/// The machine's disk without syncs, for measuring only the archive's own share of the time.
+/// The machine's disk without syncs, to measure the time of the archive alone.
 pub(crate) struct NoSync;
 
 struct NoSyncFile(Box<dyn DiskFile>);

@@ -30,7 +30,8 @@ fn ask(store: &EmbeddedStore, query: &Query, out: &mut Vec<u8>) -> (usize, u64) 
     (rows, search.visited())
 }
 
-/// Median time of copying the answers when the positions are already known.
+/// Returns the median time of copying the answers if the positions of the records are already
+/// known.
 fn copies(store: &EmbeddedStore, queries: &[Query], sample: &Sample, out: &mut Vec<u8>) -> f64 {
     let mut answers = Vec::new();
     for query in queries {
@@ -70,7 +71,7 @@ pub(crate) fn questions(store: &EmbeddedStore, sample: &mut Sample, only: Option
             continue;
         }
         let mut queries: Vec<Query> = (0..PARAMETERS).map(|_| make(sample)).collect();
-        // Filters from the codec are sorted.
+        // These queries are sorted, as the codec sorts filters.
         queries.iter_mut().for_each(Query::normalise);
         let mut times = Vec::new();
         let (mut rows, mut round) = (0, 0);

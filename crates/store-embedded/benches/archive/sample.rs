@@ -20,8 +20,8 @@ pub(crate) struct Sample {
     pub(crate) recent: Vec<Id>,
     pub(crate) authors: Vec<[u8; 32]>,
     pub(crate) newest: u64,
-    /// The wire bytes of all records, concatenated, and the position of each record: for measuring
-    /// the cost of copying an answer.
+    /// The wire bytes of all records, concatenated, and the position of each record, to measure the
+    /// cost of copying an answer.
     pub(crate) wires: Vec<u8>,
     pub(crate) places: HashMap<Id, Range<usize>>,
 }
@@ -38,7 +38,7 @@ impl Sample {
         notes[self.random.below(notes.len())]
     }
 
-    /// A note that a client has on its screen.
+    /// Picks a note that a client may have on its screen.
     pub(crate) fn note(&mut self) -> Id {
         self.recent[self.random.below(self.recent.len())]
     }

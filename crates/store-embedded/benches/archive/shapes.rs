@@ -1,4 +1,4 @@
-//! The types of questions.
+//! The types of questions that the bench asks.
 
 use hark_archive::Query;
 use hark_testkit::events::{Events, RARE_KIND};

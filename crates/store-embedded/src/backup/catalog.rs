@@ -9,7 +9,7 @@ use super::BackupError;
 use crate::disk::Disk;
 use crate::manifest::{LogEntry, Manifest};
 
-/// The catalog's format.
+/// Version of the catalog's format that this program writes.
 const VERSION: u32 = 1;
 const NAME: &str = "BACKUP";
 const ASIDE: &str = "BACKUP.new";
@@ -29,7 +29,8 @@ pub struct LogCopy {
     pub bytes: u64,
     /// CRC32C of these bytes.
     pub crc: u32,
-    /// Distinguishes the copy's file from the files of earlier copies of the same log.
+    /// A number that distinguishes the copy's file from the files of earlier copies of the same
+    /// log.
     pub copy: u32,
 }
 
@@ -39,7 +40,7 @@ impl LogCopy {
         format!("{:08}-{}-{}.log", self.number, self.generation, self.copy)
     }
 
-    /// The file's path in the backup's directory of a shelf.
+    /// The path of the copy's file. `shelf` is the shelf's directory in the backup.
     pub fn path(&self, shelf: &Path) -> PathBuf {
         shelf.join("log").join(self.name())
     }
@@ -61,7 +62,7 @@ pub struct ShelfBackup {
 }
 
 impl ShelfBackup {
-    /// The copy of a log.
+    /// Returns the copy of `log`, if the backup has this copy.
     pub(super) fn copy_of(&self, log: &LogEntry) -> Option<&LogCopy> {
         self.copies.iter().find(|copy| copy.is_of(log))
     }

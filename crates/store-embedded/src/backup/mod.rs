@@ -8,9 +8,9 @@
 //!
 //! Only logs are copied, since segments are derived from logs. A backup needs no lock, because logs
 //! never change, except that the last log grows. A copy of all logs that one MANIFEST names is
-//! therefore a state of the archive at some moment after this MANIFEST was written. If maintenance
-//! removes a log that the backup has not copied yet, there is a new MANIFEST, and the copying
-//! begins again with the new MANIFEST. Copies that were finished before are used again.
+//! therefore a state of the archive at some moment after this MANIFEST was written. Maintenance
+//! writes a new MANIFEST before it removes a log. If a log is gone before the backup has copied it,
+//! the backup begins again with the new MANIFEST and reuses its finished copies.
 //!
 //! [`pack`] instead writes a backup into one file. This file has the state of the archive at one
 //! moment and never changes.
@@ -80,10 +80,10 @@ pub enum BackupError {
         shelf: String,
     },
     /// The file is not a backup.
-    #[error("{0} is no backup: name what `hark backup` has written")]
+    #[error("{0} is not a backup: name a directory or a file that `hark backup` has written")]
     Foreign(PathBuf),
     /// The bytes of a backup in one file differ from the bytes that were written.
-    #[error("{path} is damaged from byte {offset} on, or cut short: it is not what was written")]
+    #[error("{path} is damaged from byte {offset} on, or cut short: it is not what was backed up")]
     Packed {
         /// The file.
         path: PathBuf,
@@ -91,7 +91,7 @@ pub enum BackupError {
         offset: u64,
     },
     /// The bytes of a copy in the backup differ from the bytes that were written.
-    #[error("{0} is not what was written: its checksum or its length is another")]
+    #[error("{0} is not what was written: its checksum or its length differs")]
     Copy(PathBuf),
 }
 
@@ -100,8 +100,8 @@ impl BackupError {
         move |cause| Self::Io { path: path.into(), cause }
     }
 
-    /// Whether the error means that a log of an older MANIFEST is gone. If there is a new MANIFEST,
-    /// the backup begins again and does not fail.
+    /// Whether the error means that a log of an older MANIFEST is gone. If a newer MANIFEST exists,
+    /// the backup begins again instead of failing.
     fn is_stale(&self) -> bool {
         match self {
             Self::Io { cause, .. } | Self::Log(LogError::Io { cause, .. }) => {

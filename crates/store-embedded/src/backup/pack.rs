@@ -1,8 +1,8 @@
 //! Writing a backup into one file, from front to back. docs/format.md describes the format.
 //!
 //! The copies of logs come first. A line before each copy names the log. A copy stays in the file
-//! even if maintenance replaces its log before the end. The catalog at the end of the file lists
-//! the copies that are valid.
+//! even if maintenance replaces the log before the backup is complete. The catalog at the end of
+//! the file lists the copies that are valid.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::shelf_copy::{BackupSource, CopyTarget, ShelfCopying};
 use super::take::{BackupResult, small_files};
 use crate::disk::DiskFile;
 
-/// The format of the file.
+/// Version of the file's format that this program writes.
 pub(super) const VERSION: u32 = 1;
 /// The beginning of the first line, of the line before a copy, of the line before the catalog, and
 /// of the last line.

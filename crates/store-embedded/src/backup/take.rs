@@ -13,8 +13,8 @@ use crate::disk::{Disk, make_dir};
 
 /// Maximum length of a small file that belongs to no shelf. Longer files are not backed up.
 const FILE_BYTES_MAX: u64 = 4096;
-/// The extensions of small files that are backed up although they belong to no shelf: keys of
-/// nodes, and for each node the time up to which it has missed no message.
+/// The extensions of small files that are backed up although they belong to no shelf: `key` for a
+/// node's key, and `online` for the time up to which a node has received every message.
 const FILE_ENDINGS: [&str; 2] = ["key", "online"];
 
 /// The archive to back up, and the directory of the backup.
@@ -64,8 +64,8 @@ pub fn back_up(
             progress(read, total);
         });
     }
-    // The small files come first: a node's saved time, up to which it has missed no message, must
-    // not be later than the copy of the node's shelf.
+    // The small files are copied first: a node's `online` file promises that the node's shelf has
+    // every message up to a time, so it must not be newer than the copy of the shelf.
     let files = small_files(from)?;
     let mut catalog = BackupCatalog { time_s: from.now_s, shelves: Vec::new(), files };
     for name in from.shelves {

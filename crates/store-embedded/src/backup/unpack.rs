@@ -166,7 +166,7 @@ impl PackReader<'_> {
         Ok(LogCopy { crc, ..copy.clone() })
     }
 
-    /// Reads the catalog. `bytes`, from the line before, is the catalog's length as text.
+    /// Reads the catalog. `bytes` is the catalog's length, as text from the preceding line.
     fn catalog(&mut self, bytes: &str) -> Result<BackupCatalog, BackupError> {
         let bytes = bytes.parse().ok().filter(|bytes| *bytes <= CATALOG_BYTES_MAX);
         let bytes = bytes.ok_or_else(|| self.damaged(self.at))?;

@@ -95,9 +95,9 @@ impl WriteStep<'_> {
                 }
             }
         }
-        // All records are found before the first record is deleted, because their number decides
-        // whether this step can delete all of these records. The put must be in the same batch as
-        // the last of its deletions.
+        // All records to delete are found before the first is deleted: their number decides whether
+        // this step can delete all these records. The put must be in the same batch as the last of
+        // its deletions.
         let mut erased = Vec::new();
         if let Some(slot) = &effects.slot {
             let here = Position::of(record);
@@ -117,8 +117,8 @@ impl WriteStep<'_> {
             if query.ids.is_none() && query.kinds.is_none() && query.labels.is_empty() {
                 self.jobs.erase_schedule().add_authors(query);
             }
-            // If the search finds one record more than the step may delete, the step cannot delete
-            // all.
+            // One record more than the step may delete is enough to know that another step is
+            // needed.
             let more = (self.writing.step.left + 1).saturating_sub(erased.len() - holders);
             match self.find(query, query.limit.min(more))? {
                 Some(found) => erased.extend(found),

@@ -62,8 +62,8 @@ pub(super) fn commit_piece(
     drop(writing);
     let erases = || writes.iter().any(|write| matches!(write, Write::Erase(_)));
     if files.options().background && erases() {
-        // This wakes maintenance: a rewrite of a log may be due, and the next commit may come much
-        // later.
+        // Maintenance is woken now, because a rewrite of a log may be due and the next commit may
+        // come much later.
         jobs.call();
     }
     Ok(())
@@ -147,8 +147,8 @@ fn append(
     let frames = Arc::make_mut(frames);
     let end = tail.len + frames.len() as u64;
     if end > log.room() {
-        // This error occurs only if a record deletes tens of millions of other records. Such a
-        // batch could not be read back correctly.
+        // A batch this long could not be read back correctly. It occurs only if one record deletes
+        // tens of millions of other records.
         return failed(format!("a batch would make it {end} bytes long"));
     }
     start.clear();

@@ -1,5 +1,5 @@
-//! The current view of a shelf, which searches and the writer use, and the number of failed reads
-//! of the shelf's files.
+//! The current view of a shelf, for searches and for the writer, and the number of failed reads of
+//! the shelf's files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,19 +13,18 @@ use crate::map;
 /// The current view of a shelf. A thread replaces the view only while it holds the writer's lock.
 pub(crate) struct CurrentView {
     view: ArcSwap<ShelfView>,
-    /// Number of times that an unreadable part of a file was found.
+    /// Number of unreadable parts of files found so far.
     losses: AtomicU64,
 }
 
-/// The numbers of failed reads that were known before a query or a job began.
+/// The counts of failed reads before a query or a job began.
 pub(crate) struct ReadFaults {
     faults: u64,
     losses: u64,
 }
 
 impl ReadFaults {
-    /// Whether a read of any map has failed since these numbers were taken. The map may belong to
-    /// another shelf.
+    /// Whether a read of any map has failed since then. The map may belong to another shelf.
     #[inline]
     pub(super) fn have_grown(&self) -> bool {
         map::faults() != self.faults
@@ -61,7 +60,7 @@ impl CurrentView {
         });
     }
 
-    /// Returns the numbers of failed reads that are known now.
+    /// Returns the current counts of failed reads.
     #[inline]
     pub(crate) fn faults(&self) -> ReadFaults {
         ReadFaults { faults: map::faults(), losses: self.losses.load(Ordering::Acquire) }

@@ -56,7 +56,7 @@ pub struct EmbeddedStore {
     pub(crate) shelf: Arc<OpenShelf>,
     /// Notes on faults that were found and repaired when the shelf was opened.
     pub(crate) notes: Vec<String>,
-    /// Why all writes are refused, if the shelf could only be opened for reading.
+    /// The reason for refusing all writes, if the shelf could be opened only for reading.
     pub(crate) refusal: Option<String>,
     pub(crate) thread: Option<JoinHandle<()>>,
     /// The thread of the slow check.
@@ -64,13 +64,14 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Why the store was opened only for reading and refuses each write; `None` for any other
-    /// store.
+    /// The reason why the store was opened only for reading and refuses all writes; `None` if it
+    /// accepts writes.
     pub fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
 
-    /// Sentences for the operator on faults that were found and repaired when the shelf was opened.
+    /// One sentence for the operator for each fault that was found and repaired when the shelf was
+    /// opened.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -107,7 +108,8 @@ impl Store for EmbeddedStore {
         }
         let mut done = CommitResult::default();
         if writes.is_empty() {
-            // The steps of a batch up to its sync, among them the check for space.
+            // An empty batch still runs all steps before the sync, such as the check for disk
+            // space.
             commit_piece(&self.shelf, writes, true, &mut done)?;
         }
         let mut rest = writes;

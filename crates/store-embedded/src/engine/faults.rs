@@ -1,5 +1,5 @@
-//! A query fails if a page of a map could not be read during the query; [`crate::map`] describes
-//! how such a page is replaced with zeros.
+//! Makes a query fail if a page of a map could not be read during the query. [`crate::map`]
+//! describes how zeros replace such a page.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,8 @@ pub(crate) fn has_lost(shelf: &OpenShelf, view: &ShelfView, before: &ReadFaults)
     if !before.have_grown() {
         return false;
     }
-    // The number of losses has grown even if another thread found the failed read first.
+    // Even if another thread noted the failed read first, the number of losses has grown since
+    // `before`.
     note_unreadable(shelf, view);
     shelf.view.has_losses_since(before)
 }
@@ -35,7 +36,7 @@ pub(super) fn check_reads(
         return Ok(());
     }
     if has_lost(shelf, view, before) {
-        let words = "a part of a file could not be read, and is left out from now on";
+        let words = "a part of a file could not be read, and will be left out";
         return Err(SearchError::LeftOut(words.into()));
     }
     trouble().map_or(Ok(()), |trouble| Err(SearchError::Failed(trouble)))

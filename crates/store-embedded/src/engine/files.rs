@@ -118,7 +118,7 @@ impl ShelfFiles {
         Ok(LogTail::new(file, salt, log::HEADER))
     }
 
-    /// Opens, for reading, a log that is being written.
+    /// Opens a log for reading while it is being written.
     pub(super) fn open_growing(
         &self,
         number: u32,
@@ -134,7 +134,8 @@ impl ShelfFiles {
         Arc::new(Head::new(log, self.terms.clone(), base, self.options.rows_expected()))
     }
 
-    /// Opens a segment through `disk`. `dead` has the dead rows, if they are already loaded.
+    /// Opens a segment through `disk`. `dead` contains the segment's dead rows if they are already
+    /// loaded.
     pub(crate) fn open_segment(
         &self,
         disk: &dyn Disk,

@@ -1,9 +1,8 @@
 //! Handing a shelf over to another process, and following the writes of that process.
 //!
-//! A process that follows needs only the log. It reads the synced batches of the writing process
-//! through its open map of the log, and applies these batches in the same way as a server that
-//! starts. So both processes see the same records, though each process has its own sequence
-//! numbers.
+//! A process that follows needs only the log. Through its open map of the log, it reads the synced
+//! batches of the writing process, and applies these batches as a starting server does. So both
+//! processes see the same records, though each process has its own sequence numbers.
 
 use std::io;
 use std::sync::Arc;
@@ -41,7 +40,7 @@ pub enum FollowError {
         /// The log's length according to the other process.
         bytes: u64,
     },
-    /// The process has followed more records than it may have in memory.
+    /// The process has followed more records than it may keep in memory.
     #[error("{records} records were written since the handover, more than {records_max}")]
     TooMany {
         /// Number of records since the shelf was handed over.
@@ -107,7 +106,7 @@ impl EmbeddedStore {
         let manifest = shelf.writer.manifest();
         let log = Arc::clone(&shelf.view.load().active.log);
         let len = log.written();
-        // If the other process has resumed writing after all, this process must not write.
+        // If the other process has resumed writing, this process must not write.
         if !is_unchanged(&shelf.files, &log, Some(&*manifest), len)? {
             return Err(FollowError::Changed);
         }
@@ -145,8 +144,8 @@ impl EmbeddedStore {
         each: &mut dyn FnMut(u64, &Record<'_>),
     ) -> Result<(), FollowError> {
         let shelf = &self.shelf;
-        // The lock prevents two threads from following at the same time; no thread of this process
-        // writes now.
+        // The lock keeps a second thread from following at the same time. No thread of this process
+        // is writing.
         let mut writing = shelf.writer.lock();
         if writing.tail.is_some() {
             return Err(FollowError::NotWriting);
@@ -182,7 +181,7 @@ fn manifest_on_disk(files: &ShelfFiles) -> Result<Option<Manifest>, ManifestErro
     Manifest::read(files.disk(), files.dir())
 }
 
-/// Whether the disk still has this manifest, and an active log of `len` bytes.
+/// Whether the disk still has this manifest, and the active log still has `len` bytes.
 fn is_unchanged(
     files: &ShelfFiles,
     log: &Log,
@@ -219,8 +218,8 @@ fn read_new_part(
             LogFrame::Batch(_) => {}
             LogFrame::Put(bytes) => {
                 if let Ok(record) = Record::new(bytes) {
-                    // The offset is below the map's length, which is at most the maximum length
-                    // of a log.
+                    // The offset fits into 32 bits: it is below the map's length, which is at most
+                    // the maximum length of a log.
                     head.insert(&record, offset as u32, &mut terms);
                 }
             }

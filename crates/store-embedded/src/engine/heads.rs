@@ -23,8 +23,7 @@ pub(super) fn rotate(shelf: &OpenShelf, writing: &mut LogWriterState) -> io::Res
     }
     let tail = files.new_log(number)?;
     let log = files.open_growing(number, 0, tail.len)?;
-    // From the moment when the manifest names the new log, this log is the last, so no later step
-    // may fail.
+    // Once the manifest names the new log, this log is the active log, so no later step may fail.
     {
         let mut manifest = shelf.writer.manifest();
         let mut next = manifest.clone();

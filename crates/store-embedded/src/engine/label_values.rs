@@ -1,5 +1,6 @@
-//! The values of a label, each with its number of live records. For a segment, the values are in a
-//! section of its file. For a head, they are read from its records, which were written recently.
+//! The values of a label, each with its number of live records. A segment has the values in a
+//! section of its file. For a head, the values are read from its records, which are usually still
+//! in the system's cache.
 
 use hark_archive::query::prepared::TermMap as _;
 use hark_archive::query::source::Source as _;

@@ -29,8 +29,8 @@ impl EmbeddedStore {
         let disk = Arc::clone(&options.disk);
         let reserve = options.reserve.clone();
         if let Some(reserve) = &reserve {
-            // This fails for a new archive, which has no directory yet. Any other failure occurs
-            // again below, where it is reported.
+            // This call fails for a new archive, which has no directory yet. Any other cause of
+            // failure also makes a later step fail, which reports the error.
             let _ = reserve.release_below(START_BYTES);
         }
         for dir in [dir, &dir.join("log"), &dir.join("seg")] {
@@ -51,8 +51,8 @@ impl EmbeddedStore {
         let mut notes = Vec::new();
         let loaded = load(dir, rules, options, manifest, Some(&mut notes));
         if loaded.is_err() || !notes.is_empty() {
-            // Rebuilding segments leaves files of old segments, even if the rebuild was
-            // interrupted. Files that cannot be removed now are removed at the next start.
+            // A rebuild of segments, even if interrupted, leaves files of old segments. Files that
+            // cannot be removed now are removed at the next start.
             let tidied = read_manifest(&*disk, dir)
                 .and_then(|now| now.map_or(Ok(()), |now| remove_orphans(&*disk, dir, &now)));
             if loaded.is_ok() {
@@ -75,8 +75,8 @@ impl EmbeddedStore {
             shelf.jobs.call();
         }
         let store = Self { shelf, notes, refusal: None, thread, scrubs: None };
-        // This call registers the shelf's disk space, so that the shelves of a directory know each
-        // other's space from the start.
+        // This call registers the shelf's disk space, so that the shelves of a directory know from
+        // the start how much space each of them uses.
         store.stats();
         store.scrubbed(dir, background)
     }
@@ -111,7 +111,7 @@ impl EmbeddedStore {
     }
 
     /// Opens a snapshot of a shelf only for reading. A server may be writing to the shelf.
-    #[allow(clippy::needless_pass_by_value)] // like `open`
+    #[allow(clippy::needless_pass_by_value)] // as in `open`
     pub fn open_read_only(dir: &Path, options: EmbeddedOptions) -> Result<Self, ShelfOpenError> {
         let read = || existing_manifest(&*options.disk, dir);
         let mut manifest = read()?;
@@ -133,8 +133,8 @@ impl EmbeddedStore {
         }
     }
 
-    /// Opens a shelf only for reading, because it cannot be opened for writing now. Each write
-    /// fails with `why`, and [`Store::trouble`](hark_archive::Store::trouble) returns `why`.
+    /// Opens a shelf only for reading, because it cannot currently be opened for writing. Each
+    /// write fails with `why`, and [`Store::trouble`](hark_archive::Store::trouble) returns `why`.
     pub fn open_refusing(
         dir: &Path,
         options: EmbeddedOptions,

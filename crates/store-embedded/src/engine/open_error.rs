@@ -42,8 +42,8 @@ pub enum ShelfOpenError {
     },
 }
 
-// The error is not `#[from]`: its text is already in the message, and would be printed again as the
-// cause.
+// The conversion is not `#[from]`, because the message already contains the text of the log error,
+// and `#[from]` would print the text again as the cause.
 impl From<LogError> for ShelfOpenError {
     fn from(error: LogError) -> Self {
         Self::Log(error)
@@ -62,7 +62,7 @@ fn refusal(error: &LogError) -> String {
 }
 
 impl ShelfOpenError {
-    /// Whether the error names no remedy: then `hark check` and `hark rebuild` may help.
+    /// Whether the error names no remedy. Then `hark check` and `hark rebuild` may help.
     pub fn is_unexplained(&self) -> bool {
         matches!(self, Self::Io { .. })
     }

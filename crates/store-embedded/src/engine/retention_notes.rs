@@ -1,5 +1,4 @@
-//! Numbers that retention stores beside a shelf's records. Each number is text in a file of its
-//! own.
+//! Numbers that retention stores in a shelf's directory. Each number is text in a file of its own.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
-//! The searches of the writer: for the records that a write replaces or deletes, and for the
+//! The searches of the writer: they find the records that a write replaces or deletes, and the
 //! records that forbid the write.
 //!
 //! A write that searches more than [`SEARCH_STEP`] rows takes several steps. Other writes are
 //! committed between the steps. The searches of the last write of a batch are kept for its next
-//! step. Each search keeps its first snapshot. Each record that is put between two steps is
-//! compared with these searches. So the write has the same effect as if all its searches had run in
-//! the last step.
+//! step. Each search keeps its first snapshot, and each record that another write puts between two
+//! steps is compared with the query. So the write has the same effect as if all its searches had
+//! run in the last step.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -22,7 +22,8 @@ use super::shelf_view::{LiveRow, ShelfView};
 use crate::head::HeadView;
 use crate::term::TermHasher;
 
-/// Maximum number of slots for which the holder is remembered.
+/// Maximum number of remembered slots. A slot is an author, a kind and at most one label, and has
+/// at most one current record, the holder.
 const SLOTS_MAX: usize = 4_096;
 /// Maximum length of the label value of a remembered slot.
 const SLOT_BYTES_MAX: usize = 256;
@@ -31,7 +32,7 @@ const SLOT_BYTES_MAX: usize = 256;
 #[derive(Debug, PartialEq)]
 pub(super) enum WriteKey {
     Put(Id),
-    /// The query of an erase, without the limit, because each step lowers the limit.
+    /// The query of an erase, without the query's limit, which each step lowers.
     Erase(Box<Query>),
 }
 
@@ -53,7 +54,7 @@ pub(super) fn unlimited(query: &Query) -> Query {
 /// One search of a write, and the records that it has found.
 struct RuleSearch {
     query: Query,
-    /// The search, if it must go on; `None` once it is complete.
+    /// The rest of the search; `None` once the search is complete.
     rest: Option<SnapshotSearch>,
     found: Vec<Position>,
 }
@@ -95,7 +96,7 @@ pub(super) struct RuleSearches {
     current: Vec<RuleSearch>,
     /// Number of rows that the current write may still visit in this step.
     left: u64,
-    /// A write that goes on in a later step, with its searches.
+    /// The write that continues in a later step, with its searches.
     paused: Option<(WriteKey, Vec<RuleSearch>)>,
     /// For each remembered slot, the only record that may hold the slot. Only a put can change the
     /// holder.
@@ -126,8 +127,8 @@ impl RuleSearches {
         SEARCH_STEP - self.left
     }
 
-    /// Forgets all that depends on the records of the current batch, because the batch could not be
-    /// written or another process has written.
+    /// Forgets everything that depends on the records of the current batch, because the batch could
+    /// not be written or another process has written to the shelf.
     pub(super) fn forget(&mut self) {
         *self = Self { left: self.left, ..Self::default() };
     }
@@ -199,7 +200,7 @@ impl WrittenRecords<'_> {
 
     /// Begins a search; `None` if no record can match.
     fn search(&self, query: &Query) -> Option<SnapshotSearch> {
-        // Most rules match no record. This test finds such rules at little cost.
+        // Most queries of rules match no record. This cheap test finds such queries.
         let kinds = query.kinds.as_deref().filter(|kinds| kinds.is_sorted());
         let term = cheapest_term(query, self.terms);
         if query.ids.is_none() && !may_match(self.view, kinds, term) {
@@ -254,13 +255,13 @@ impl RuleSearches {
     }
 }
 
-/// Whether a record of these kinds may have the term, in the writer's view. The result false is
-/// certain, the result true is not.
+/// Whether a record of these kinds may have the term, in the writer's view. `false` is certain;
+/// `true` is not.
 pub(super) fn may_match(view: &ShelfView, kinds: Option<&[u32]>, term: Option<u64>) -> bool {
     HeadView::writing(&view.active).may_match(kinds, term) || view.writing.may_match(kinds, term)
 }
 
-/// If every matching record must have some term, returns such a term.
+/// Returns a term that every matching record must have, if the query implies such a term.
 fn cheapest_term(query: &Query, terms: &TermHasher) -> Option<u64> {
     let label = query.labels.iter().find_map(|label| match label.values.as_slice() {
         [one] => Some(terms.label(label.name, one)),

@@ -1,5 +1,5 @@
-//! A shelf that this process has opened, in four parts. A function takes only the parts that it
-//! needs, and the whole shelf only if it needs most parts.
+//! A shelf that this process has opened, in four parts. A function has only the parts that it needs
+//! as parameters, and the whole shelf only if it needs most parts.
 
 use super::current_view::CurrentView;
 use super::files::ShelfFiles;

@@ -52,7 +52,8 @@ pub(super) fn first_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, Sh
     let mut secret = [0; SECRET];
     getrandom::fill(&mut secret).map_err(|error| io(io::Error::other(error.to_string())))?;
     let begin = || {
-        // An existing file is not emptied and used again, because its name may not be durable.
+        // An existing file is removed instead of being emptied and reused, because its name may not
+        // be durable.
         for (name, _) in &kept {
             disk.remove(&log_dir.join(name))?;
         }

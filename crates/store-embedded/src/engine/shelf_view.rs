@@ -70,7 +70,7 @@ impl ShelfView {
         segments.sum::<u64>() + self.heads().map(|head| head.log.written()).sum::<u64>()
     }
 
-    /// Total bytes of the `.dead` files of all segments: a job may have to write all these files.
+    /// Total bytes of the `.dead` files of all segments. A job may have to write all these files.
     pub(crate) fn dead_files_max(&self) -> u64 {
         let bytes = |segment: &Arc<Segment>| {
             SidecarKind::Dead.bytes(RowMarks::words_on_disk(segment.file.rows))
@@ -91,8 +91,8 @@ impl ShelfView {
         (Arc::new(head), seq)
     }
 
-    /// If the segments or the active head's log cannot be trusted, returns the reason. A commit
-    /// searches both to decide which records to store, refuse or replace.
+    /// Returns the reason why the segments or the active head's log cannot be trusted, if there is
+    /// a reason. A commit searches them to decide which records to store, refuse or replace.
     pub(crate) fn trouble(&self) -> Option<String> {
         let log = &self.active.log;
         let lost =
@@ -135,8 +135,8 @@ impl LiveRow {
         }
     }
 
-    /// Whether the row's record can be read and matches. `frames` has the records of the batch that
-    /// is being gathered.
+    /// Whether the row's record can be read and matches the query. `frames` has the records of the
+    /// batch that is being gathered.
     pub(crate) fn matches(&self, query: &Query, frames: &Arc<Vec<u8>>) -> bool {
         let matches =
             |record: Option<Record<'_>>| record.is_some_and(|found| query.matches(&found));

@@ -46,14 +46,14 @@ impl LogTail {
         self.len
     }
 
-    /// Whether disk space for this many more bytes is reserved.
+    /// Whether disk space for `bytes` more bytes is reserved.
     pub(crate) fn has_reserved(&self, bytes: u64) -> bool {
         self.len + bytes <= self.reserved
     }
 
-    /// Reserves disk space for this many more bytes, and some more for later batches. An error
-    /// means that the disk is full. If the disk cannot reserve space at all, the call succeeds:
-    /// there may be enough space.
+    /// Reserves disk space for `bytes` more bytes, and some more for later batches. An error means
+    /// that the disk is full. If the file system does not support reservations, the call succeeds,
+    /// because there may be enough space.
     pub(crate) fn reserve_for(&mut self, bytes: u64) -> io::Result<()> {
         let end = self.len + bytes;
         if end <= self.reserved {
@@ -78,7 +78,7 @@ impl LogTail {
         let end = self.len + batch.len() as u64;
         self.reserve_for(batch.len() as u64).map_err(AppendError::Full)?;
         if let Err(error) = self.file.write_all(batch) {
-            // With quotas or copy-on-write, some disks report the lack of space only now.
+            // With quotas or copy-on-write, some file systems report the lack of space only now.
             let is_undone = is_full(&error) && self.file.cut(self.len).is_ok();
             (self.reserved, self.is_cut) = (self.len, true);
             return Err(if is_undone {
@@ -95,8 +95,8 @@ impl LogTail {
         Ok(())
     }
 
-    /// Makes sure that the file ends with the last whole batch, so that another log can begin: only
-    /// the last log may have a torn end.
+    /// Makes sure that the file ends with the last whole batch. Only then may another log begin,
+    /// because only the last log may have a torn end.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         if self.is_cut {
             self.file.sync()?;

@@ -88,8 +88,8 @@ pub(crate) struct LogWriterState {
 /// The state that is needed to resume writing to a released shelf.
 pub(super) struct ReleasedShelf {
     pub(super) tail: LogTail,
-    /// The manifest as it is on the disk. The manifest in memory also counts file numbers that
-    /// failed jobs have used.
+    /// The manifest on the disk. It differs from the manifest in memory, which also counts file
+    /// numbers that failed jobs have used.
     pub(super) manifest: Option<Manifest>,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct ReleasedShelf {
 #[derive(Default)]
 pub(super) struct EraseStep {
     pub(super) left: usize,
-    /// Whether the current write needs more deletions or searches than one step allows.
+    /// Whether the current write needs more deletions or more searching than one step allows.
     pub(super) unfinished: bool,
     /// The ids that the current write has deleted.
     pub(super) erased: Vec<Id>,

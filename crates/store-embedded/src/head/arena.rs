@@ -10,8 +10,8 @@ const ITEMS: usize = 1024;
 type ArenaChunk<T> = OnceLock<Box<[T]>>;
 type Directory<T> = OnceLock<Box<[ArenaChunk<T>]>>;
 
-/// Items that never move. One thread adds items, and any number of threads read items. Each item
-/// must synchronise its own content, for example with atomics.
+/// Items that never move. One thread adds items, and any number of threads read items. The items
+/// must allow reads during writes, for example by atomic fields.
 pub(super) struct Arena<T> {
     directories: Box<[Directory<T>]>,
     len: AtomicU32,

@@ -51,7 +51,7 @@ impl HeadView {
 /// The part of a query's window that a head needs.
 pub struct HeadWindow {
     from: u64,
-    /// In newest-first order, all rows up to this rank lie before the window.
+    /// In the order from newest to oldest, all rows up to this rank come before the window.
     before: Rank,
 }
 
@@ -251,8 +251,8 @@ impl Source for HeadView {
         match kind {
             Some(kind) if !self.writing => {
                 let words = || {
-                    // The bits of all rows are read, even of rows beyond this view: the sorted rows
-                    // are shared with views that show more rows.
+                    // The bits of all rows are read, even of rows beyond this view, because views
+                    // with more rows use the same sorted rows.
                     let firsts = (0..self.head.inserted()).step_by(CHUNK);
                     let chunks = firsts.filter_map(|row| self.head.chunk(row));
                     chunks.flat_map(|chunk| chunk.dead.words()).collect::<Vec<u64>>()

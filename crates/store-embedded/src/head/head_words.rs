@@ -1,7 +1,7 @@
-//! The words of a head. The words of the newest rows are in the order of arrival. All other words
-//! are in sorted runs, which never change. So an insert costs little more than a lookup among the
-//! words of the newest few hundred rows, which fit into the processor's cache. No lookup waits for
-//! a merge.
+//! The words of a head. The words of the newest few hundred rows are in the order of arrival and
+//! fit into the processor's cache. All other words are in sorted runs, which never change. So an
+//! insert costs little more than a lookup among the words of these newest rows, and no lookup waits
+//! for a merge.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::word_postings::{POSTING_BYTES, WORD_BYTES, WordPostings};
 const OPEN_MAX: u32 = 1 << 13;
 const OPEN_MIN: u32 = 1 << 6;
 /// Number of runs of similar length that are merged into a longer run. A merged run is not merged
-/// again, because a second merge would delay the inserting thread too long.
+/// again, because a second merge would delay the inserting thread for too long.
 const FAN_IN: usize = 16;
 
 /// Approximate memory in bytes of a word that only one row has, without its letters.
@@ -72,7 +72,7 @@ impl HeadWords {
         }
     }
 
-    /// Makes a run of the open words while readers continue.
+    /// Makes a run from the open words while readers continue.
     fn close(&self, table: &RowTable) {
         let (run, joined, merged) = {
             let now = self.now.read();
@@ -194,7 +194,7 @@ mod tests {
     type Model = BTreeMap<String, BTreeMap<ListKey, Vec<u32>>>;
 
     fn hash(word: &str) -> u64 {
-        // There are only few hashes, so words share a hash.
+        // This hash has few values, so several words have the same hash.
         word.len() as u64
     }
 

@@ -13,7 +13,7 @@ const ROW_BITS: u32 = ROWS_MAX.trailing_zeros() + 1;
 
 /// Finds rows by the hash of their id. This is a hash table with open addressing, in several
 /// tables; only the last table takes new rows. The high bits of a slot hold the highest bits of the
-/// hash. So a slot of another id is nearly always recognised without reading its row.
+/// hash, so the slot of another id is nearly always recognised without reading its row.
 pub(super) struct Ids {
     /// Number of slots of the first table, a power of two. Each table has twice as many slots as
     /// the previous table.

@@ -1,8 +1,8 @@
 //! The posting lists of a head: the ordered rows of each term and kind.
 //!
-//! The lists are entries of a hash table with chains. An insert touches little memory outside the
-//! cache: the start of the chain, the entry, and for a long list the list itself. An entry is one
-//! cache line: the newest time, and the first few rows.
+//! The lists are entries of a hash table with chains. An entry is one cache line, with the newest
+//! time and the first few rows. So an insert touches little memory outside the cache: the start of
+//! the chain, the entry, and for a long list the list itself.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -16,12 +16,13 @@ use super::word_run::WordRun;
 
 /// Maximum number of rows in the entry itself.
 const INLINE: usize = 7;
-/// Number of entries of a term, one for each kind, that are found only through the term's first
-/// entry. Each entry links to the next, and a search follows these links. The entries of all
-/// further kinds of the term are also in hash chains of their own.
+/// Maximum number of a term's entries that are found only through the term's first entry. A term
+/// has an entry for each kind, and each entry links to the next, so a search follows these links.
+/// If the term has more kinds, the entries of the further kinds are in other hash chains as well,
+/// by term and kind.
 const FEW_KINDS: usize = 16;
-/// Number of tables of chains. Each table has four times as many chains as the previous table. A
-/// table takes new entries once the chains of all previous tables have one entry on average.
+/// Number of tables of chains. Each table has four times as many chains as the previous table. New
+/// entries go to the next table once the chains of all previous tables have one entry on average.
 const TABLES: usize = 12;
 
 /// The posting list of a term and kind. Links to other entries are stored as the entry's number
@@ -40,12 +41,12 @@ struct ListEntry {
     /// The long list. If the rows do not fit into the entry, or if a row has arrived out of order,
     /// the long list has all rows of the entry.
     long: AtomicU32,
-    /// Whether the entry is in the chain of its term and kind (true) or in the chain of its term
+    /// Whether the hash of term and kind selects the entry's chain (true), or the term alone
     /// (false).
     is_far: AtomicBool,
     len: AtomicU8,
-    /// In the first entry of a term: one bit for each kind of the term ([`bit`]). So a kind that
-    /// the term does not have is nearly always recognised without reading further entries.
+    /// In the first entry of a term: the bits of the term's kinds ([`bit`]). They show nearly
+    /// always, without a read of further entries, that the term does not have a kind.
     kinds: AtomicU16,
     rows: [AtomicU32; INLINE],
 }

@@ -1,4 +1,4 @@
-//! A long posting list. An insert costs about the same however long the list is.
+//! A long posting list. The cost of an insert hardly depends on the length of the list.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -8,9 +8,9 @@ use arc_swap::ArcSwapOption;
 use super::table::RowTable;
 use crate::segment::file::partition;
 
-/// Maximum number of rows in the tail. A row is inserted at its place in the tail.
+/// Maximum number of rows in the tail. The tail is sorted: a row is inserted at its place.
 const TAIL: usize = 28;
-/// If the middle has this many rows, the middle is merged into the oldest rows.
+/// Number of rows at which the middle is merged into the oldest rows.
 const MIDDLE: usize = 1024;
 
 /// Immutable rows, oldest first.
@@ -43,8 +43,8 @@ fn index_of(row: u32, len: usize, nth: impl Fn(usize) -> u32, table: &RowTable) 
 }
 
 fn merge(newer: &[u32], older: &[u32], table: &RowTable) -> SharedRows {
-    // Later arrivals are usually newer, so few of the `older` rows belong after the first of the
-    // `newer` rows.
+    // Records that arrive later are usually newer, so few `older` rows belong after the first
+    // `newer` row.
     let first = newer.first().map(|&row| index_of(row, older.len(), |at| older[at], table));
     let (before, mut behind) = older.split_at(first.unwrap_or(older.len()));
     let mut mixed = Vec::with_capacity(newer.len() + behind.len());

@@ -40,7 +40,7 @@ mod table;
 mod tests;
 mod word_run;
 
-/// Minimum of the average number of text bytes per distinct word, over all texts.
+/// The smallest average number of text bytes per distinct word that any text has.
 const TEXT_BYTES_PER_WORD: usize = 4;
 /// Approximate upper bound for the bytes of memory that a record takes in a head. It assumes that
 /// no other record has the same labels and words.
@@ -49,7 +49,7 @@ pub(crate) fn bytes_of_record(bytes: &[u8], terms: &TermHasher) -> u64 {
     let has_words = terms.has_words_of(record.kind());
     let words = if has_words { record.wire().len() / TEXT_BYTES_PER_WORD } else { 0 };
     let words = words.min(hark_words::TOKENS_MAX) as u64;
-    // The author is one more term.
+    // The `+ 1` is for the term of the author.
     ROW_BYTES
         + (record.labels_max() as u64 + 1) * (lists::ENTRY_BYTES + lists::POSTING_BYTES)
         + words * (head_words::LONE_WORD_BYTES + TEXT_BYTES_PER_WORD as u64)
@@ -77,13 +77,13 @@ pub struct Head {
     newest: AtomicU64,
     expiring: Mutex<BTreeMap<u64, Vec<u32>>>,
     next_expiry: AtomicU64,
-    /// The rows that sums include; `None` before the first question for sums.
+    /// The rows that are included in sums; `None` before sums are needed for the first time.
     summed: Mutex<Option<SummedHead>>,
 }
 
 impl Head {
-    /// Makes an empty head for `log`. The tables have space for about `rows` rows. Beyond that they
-    /// grow, which delays the inserting thread.
+    /// Makes an empty head for `log`. The tables have space for about `rows` rows. With more rows
+    /// the tables grow, which delays the inserting thread.
     pub fn new(log: Arc<Log>, terms: TermHasher, base: u64, rows: u32) -> Self {
         Self {
             log,

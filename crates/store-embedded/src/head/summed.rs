@@ -1,10 +1,10 @@
-//! The rows of a head that sums include.
+//! The rows of a head that are included in sums of ids.
 
 use super::Head;
 use crate::sums::SummedHead;
 
 impl Head {
-    /// Passes the rows for sums to `with`: published rows that are alive, have not expired by
+    /// Passes the rows for sums to `with`: the published rows that are alive, have not expired by
     /// `now`, and have no `hidden` kind.
     pub(crate) fn summed<R>(
         &self,

@@ -9,7 +9,7 @@ use crate::bits::AtomicBits;
 
 /// Number of rows per chunk of the row table.
 pub(super) const CHUNK: usize = 1024;
-/// The sort key of a row: newer times first, then the first 16 bytes of the id. To find two ids
+/// The sort key of a row: newer times first, then the first 16 bytes of the id. Finding two ids
 /// with the same first 16 bytes takes 2^64 tries.
 pub(super) type Rank = (u64, [u64; 2]);
 
@@ -40,7 +40,8 @@ pub(super) struct TableChunk {
     /// Rows that a synced batch or the current batch has deleted. `doomed` includes all rows of
     /// `dead`.
     pub(super) doomed: AtomicBits,
-    /// Rows with a checksum that was verified since the last [`super::Head::forget_verified`].
+    /// Rows with records that were verified by their checksums since the last
+    /// [`super::Head::forget_verified`].
     pub(super) verified: AtomicBits,
 }
 

@@ -58,7 +58,9 @@ impl ListOfRun<'_> {
     }
 }
 
-/// Compares words whose first eight bytes ([`index_key`]) are equal. No word has a zero byte.
+/// Compares two words that have the same first eight bytes, `key` ([`index_key`]). If the last byte
+/// of `key` is zero, both words are shorter than eight bytes and equal, because no word contains a
+/// zero byte.
 #[inline]
 fn longer(key: u64, texts: impl FnOnce() -> Ordering) -> Ordering {
     if key.trailing_zeros() >= 8 { Ordering::Equal } else { texts() }
@@ -106,7 +108,8 @@ impl WordRun {
             (0..run.rows.len()).map(move |at| (number, at)).collect::<Vec<(usize, usize)>>()
         };
         let row = |(number, at): (usize, usize)| runs[number].rows[at];
-        // The newest run comes first: the stable sort is fast for parts that are already sorted.
+        // The newest run comes first, because then the input consists of sorted parts, which a
+        // stable sort handles fast.
         let mut ranked: Vec<_> = runs.iter().enumerate().rev().flat_map(of_run).collect();
         ranked.sort_by_key(|at| table.sort_key(row(*at)));
         let mut numbers: Vec<Vec<u32>> = runs.iter().map(|run| vec![0; run.rows.len()]).collect();
@@ -146,7 +149,8 @@ impl WordRun {
         let of_run = |(number, run): (u32, &&'a Self)| {
             (0..).zip(&run.words).map(move |(at, word)| (word.key, number, at))
         };
-        // The newest run comes first: the stable sort is fast for parts that are already sorted.
+        // The newest run comes first, because then the input consists of sorted parts, which a
+        // stable sort handles fast.
         let mut words: Vec<(u64, u32, u32)> = Vec::new();
         words.reserve_exact(runs.iter().map(|run| run.words.len()).sum());
         (0..)

@@ -19,7 +19,7 @@ pub enum LogError {
         cause: io::Error,
     },
     /// The first bytes are not the header of this log.
-    #[error("the header of {path} is damaged, or that of another log")]
+    #[error("the header of {path} is damaged, or belongs to another log")]
     Header {
         /// The log's file.
         path: PathBuf,

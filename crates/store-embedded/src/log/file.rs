@@ -36,8 +36,8 @@ pub struct Log {
     pub dead_bytes: AtomicU64,
     /// Number of dead records in the file.
     pub dead_records: AtomicU64,
-    /// Data of the rewrite that made this file. A process that opens the file later does not know
-    /// these data.
+    /// Data of the rewrite that made this file. Only the process that made the rewrite knows these
+    /// data.
     rewritten: OnceLock<LogRewrite>,
 }
 
@@ -55,8 +55,8 @@ pub struct LogRewrite {
 }
 
 impl Log {
-    /// Opens a log that has `len` written bytes. If `grows`, the log can be read up to
-    /// [`BYTES_MAX`], whatever the settings of the writing process are.
+    /// Opens a log that has `len` written bytes. If `grows`, the log can later be read up to
+    /// [`BYTES_MAX`], because the writing process may append frames.
     pub fn open(
         disk: &dyn Disk,
         shelf: &Path,
@@ -92,7 +92,7 @@ impl Log {
         })
     }
 
-    /// Returns the log, which from now on adds its damaged records to `damage`.
+    /// Returns the log, which will add its damaged records to `damage`.
     #[must_use]
     pub fn noting_in(self, damage: &Arc<DamagedRecords>) -> Self {
         Self { damage: Arc::clone(damage), ..self }
@@ -153,8 +153,8 @@ impl Log {
     /// Copies the data of the last rewrite from another map of the log.
     pub fn copy_rewrite_data(&self, other: &Self) {
         if let Some(rewritten) = other.rewritten.get() {
-            // If this file was made by a newer rewrite than `other`, its own data are already set.
-            // Then `set` fails, as intended, and the newer data stay.
+            // If a newer rewrite has made this file, its data are already set. Then `set` fails, as
+            // intended, and the newer data stay.
             let _ = self.rewritten.set(rewritten.clone());
         }
     }
@@ -193,7 +193,7 @@ impl Log {
         self.droppable_bytes() as f64 / self.written().max(1) as f64
     }
 
-    /// Length up to which the log may grow and still be readable through this map.
+    /// Maximum length of the log at which this map can still read the whole log.
     pub(crate) fn room(&self) -> u64 {
         self.map.len() as u64
     }
@@ -216,8 +216,8 @@ impl Log {
         self.map.faults()
     }
 
-    /// Whether a part of the log is damaged or could not be read. If so, each read of a record
-    /// verifies the checksum.
+    /// Whether a part of the log is damaged or could not be read. In such a log, each read of a
+    /// record verifies the checksum.
     #[inline]
     pub fn is_doubtful(&self) -> bool {
         self.is_damaged.load(Ordering::Relaxed) || self.is_unreadable()
@@ -228,8 +228,8 @@ impl Log {
         self.is_damaged.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the record put at `offset`. Bounds are always checked. The checksum is checked only
-    /// if `verify` is set or the log [is doubtful](Log::is_doubtful).
+    /// Returns the record of the put at `offset`. Bounds are always checked. The checksum is
+    /// checked only if `verify` is set or the log [is doubtful](Log::is_doubtful).
     #[inline]
     pub fn record(&self, offset: u32, verify: bool) -> Option<Record<'_>> {
         let bytes = self.bytes().get(offset as usize..)?;

@@ -18,20 +18,21 @@ pub const BODY_MAX: usize = 64 << 20;
 /// Maximum length of a log, because an address has 32 bits for the offset of a frame. The tests of
 /// this crate use a smaller maximum, so they write less.
 pub const BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { u32::MAX as u64 };
-/// Length of a log at which the next log begins, whatever the settings are. The batch that reaches
-/// this length may itself be almost this long: a request to vanish can delete millions of records
-/// at once.
+/// Length of a log at which the next log begins, even if the settings allow longer logs. The other
+/// half of the maximum length is for the last batch, which may be very long: a request to vanish
+/// can delete millions of records at once.
 pub const LOG_BYTES_MAX: u64 = BYTES_MAX.div_ceil(2);
 
 /// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFrame<'a> {
-    /// The start of a batch: frames of this many bytes in total follow, and are synced together. If
-    /// a batch at the end of the last log is unfinished, none of its writes was acknowledged.
+    /// The start of a batch, with the total size of the frames that follow. All frames of a batch
+    /// are synced together. If a batch at the end of the last log is unfinished, none of its writes
+    /// was acknowledged.
     Batch(u32),
-    /// A record was put.
+    /// The put of a record.
     Put(&'a [u8]),
-    /// A record was deleted.
+    /// The deletion of a record.
     Delete {
         /// The record's id.
         id: Id,
@@ -91,8 +92,8 @@ impl<'a> LogFrame<'a> {
     }
 }
 
-/// CRC32C of a frame's length, type and body. The log's salt is the seed, so nobody can forge a
-/// frame inside a message.
+/// CRC32C of a frame's length, type and body. The log's secret salt is the seed, so no sender can
+/// put the bytes of a valid frame into a message.
 fn checksum(frame: &[u8], salt: u32) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(salt, &frame[..4]), &frame[8..])
 }
@@ -116,7 +117,7 @@ pub fn frame(bytes: &[u8], salt: u32) -> Option<(LogFrame<'_>, usize)> {
     Some((LogFrame::parse(bytes[8], &bytes[FRAME..])?, size))
 }
 
-/// Returns the record of the put at the start of `bytes`. Checks bounds, but not the checksum.
+/// Returns the record if `bytes` begins with a put. Checks bounds, but not the checksum.
 #[inline]
 pub(crate) fn put_of(bytes: &[u8]) -> Option<Record<'_>> {
     let len = body_bytes(bytes)?;

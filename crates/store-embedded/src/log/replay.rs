@@ -18,8 +18,8 @@ pub struct LogEnd {
     pub len: u64,
 }
 
-/// Maps a log to read it once, from front to back. The map for queries expects random access and
-/// reads nothing ahead.
+/// Maps a log to read it once, from front to back. The log's map for queries is unsuitable, since
+/// it reads nothing ahead.
 pub(crate) fn map(disk: &dyn Disk, path: &Path) -> Result<Map, LogError> {
     disk.map_sequential(path).map_err(|cause| LogError::Io { path: path.into(), cause })
 }
@@ -71,7 +71,7 @@ fn replay_bytes(
     each: &mut dyn FnMut(u64, LogFrame<'_>),
 ) -> Result<LogEnd, LogError> {
     let io = |cause| LogError::Io { path: path.into(), cause };
-    // An unreadable end is an error. It must not count as a torn end, which would be cut off.
+    // An unreadable end is an error: if it counted as a torn end, it would be cut off.
     let readable = || if bytes.is_unreadable() { Err(io(unreadable())) } else { Ok(()) };
     let Some(salt) = salt(bytes, number, generation) else {
         readable()?;
@@ -93,7 +93,8 @@ fn replay_bytes(
     Ok(end)
 }
 
-/// Does the same as [`replay`], for a log that is no longer written: a torn end is damage, too.
+/// Does the same as [`replay`], for a log that is no longer written. There, a torn end counts as
+/// damage, too.
 pub fn replay_whole(
     disk: &dyn Disk,
     path: &Path,

@@ -1,9 +1,8 @@
-//! Replaces damaged addresses of a segment. Maintenance does not use damaged addresses, but makes
-//! new ones from the segment's logs.
+//! Replaces damaged addresses of a segment. Maintenance does not use the damaged addresses: it
+//! finds all addresses again in the segment's logs.
 //!
-//! The index of the segment has the time of each row and the hash of each row's id. So the id of
-//! each record in the logs is looked up in the index, and the row that is found gets the record's
-//! address.
+//! The index of the segment has the time and the hash of the id of each row. So the id of each
+//! record in the logs leads to the record's row, and the row gets the record's address.
 
 use std::sync::Arc;
 
@@ -49,9 +48,9 @@ pub(super) fn trust_addresses(
     Err(MaintenanceError::Damaged(path))
 }
 
-/// Returns an error if a section that finds rows by id is damaged. With damaged ids, a deletion may
-/// not have found its row. This deletion is still needed, but a rewrite would drop the deletion.
-/// The next round of maintenance replaces the segment.
+/// Returns an error if a section that finds rows by id is damaged. While these sections were
+/// damaged, a deletion may not have found its row. Such a deletion is still needed, but a rewrite
+/// would drop the deletion. The next round of maintenance replaces the segment.
 pub(super) fn trust_ids(
     (files, jobs): (&ShelfFiles, &ShelfJobs),
     segment: &Segment,
@@ -79,7 +78,7 @@ pub(super) fn remake_addresses(
     let needs = bad.addresses.bytes() + shelf.view.load().dead_files_max();
     let room = room_for(
         (&shelf.files, &shelf.jobs),
-        "making the addresses of a segment anew",
+        "replacing the addresses of a segment",
         BESIDE_OTHERS,
         needs,
     )?;
@@ -114,7 +113,7 @@ fn find_addresses(
     segment: &Segment,
 ) -> Result<Option<Vec<RecordAddress>>, MaintenanceError> {
     let (file, count) = (&segment.file, segment.file.rows as usize);
-    // In the meantime the writer may mark more rows as dead.
+    // The bits are copied, because the writer may mark more rows as dead in the meantime.
     let dead = AtomicBits::from_words(count, segment.dead.dead.words());
     let mut addresses = vec![RecordAddress::GONE; count];
     let mut rows: Vec<u32> = Vec::new();
@@ -137,8 +136,9 @@ fn find_addresses(
 }
 
 /// Gives the last row of an id the address `at`, and moves the earlier addresses one row down. An
-/// id has several rows if its record was deleted and put again. Only the last row can be alive. In
-/// each log, an id has one row, for its last record there.
+/// id has several rows if its record was deleted and put again. Only the last row can be alive. If
+/// one log has several records of an id, they share a row, and the row's address is the address of
+/// the last record.
 fn set_last(rows: &[u32], at: RecordAddress, addresses: &mut [RecordAddress]) {
     let Some(&last) = rows.last() else { return };
     let before = addresses[last as usize];

@@ -3,11 +3,11 @@
 //! Only the segment's index is damaged. Its addresses are in another file with its own checksum. If
 //! they are damaged, they are replaced first (`damaged_addresses`). The dead rows are in memory,
 //! and the records are in the logs, each with its own checksum. So the segment is rebuilt in the
-//! same way as a head is sealed: each log gets one new segment. The memory thus does not grow with
-//! the size of the damaged segment. The words of a log are packed while they are found
-//! (`segment::gathered`): a log that was written before search was enabled may have far more words
-//! than a head. Maintenance merges the new segments later. If any record cannot be read, nothing is
-//! changed, because the damage is then not limited to the index.
+//! same way as a head is sealed: each log gets one new segment. So the memory does not grow with
+//! the size of the damaged segment. The words of a log are packed as soon as they are found
+//! (`segment::gathered`), because a log that was written before search was enabled may have far
+//! more words than fit into a head. Maintenance merges the new segments later. If any record cannot
+//! be read, nothing is changed, because the damage is then not limited to the index.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,8 +49,8 @@ fn remake_segment(shelf: &OpenShelf, bad: &Arc<Segment>) -> Result<usize, Mainte
     if !bad.has_sound_addresses() {
         return Err(damaged());
     }
-    // All new segments together, each with its own trailer, need at most twice the space of the
-    // damaged segment, plus the ids if the damaged segment has no ids.
+    // All new segments together, with a trailer each, need at most twice the space of the damaged
+    // segment. If the damaged segment has no ids, the new ids need space, too.
     let ids = if bad.file.has_ids { 0 } else { u64::from(bad.file.rows) * 33 };
     let mut needs =
         bad.file.bytes() * 2 + ids + bad.addresses.bytes() + shelf.view.load().dead_files_max();
@@ -58,12 +58,8 @@ fn remake_segment(shelf: &OpenShelf, bad: &Arc<Segment>) -> Result<usize, Mainte
         // Words that are not indexed yet need less than half of the bytes of their texts.
         needs += bad.logs.iter().flatten().map(|log| log.written()).sum::<u64>() / 2;
     }
-    let room = room_for(
-        (&shelf.files, &shelf.jobs),
-        "making a damaged segment anew",
-        BESIDE_OTHERS,
-        needs,
-    )?;
+    let room =
+        room_for((&shelf.files, &shelf.jobs), "replacing a damaged segment", BESIDE_OTHERS, needs)?;
     let next = shelf.writer.manifest().next_segment;
     let mut entries = Vec::new();
     // For each new segment: its rows in the damaged segment, and the result of writing the new

@@ -36,8 +36,8 @@ impl DeadBytes {
         dead
     }
 
-    /// Number of dead bytes that rewrites will free without another delete. Up to `dead_bytes_max`
-    /// bytes may stay spread over logs.
+    /// Number of dead bytes that rewrites will free even if no more records are deleted. Up to
+    /// `dead_bytes_max` bytes may stay spread over logs.
     pub(crate) fn reclaimable(&self, dead_bytes_max: u64) -> u64 {
         self.due + self.spread.saturating_sub(dead_bytes_max)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::segment::opened::{Segment, WEIGHT_MAX};
 
-/// Returns the oldest neighbouring segments of one size class that suffice for a merge. Smaller
+/// Returns the oldest neighbours of one size class that are numerous enough for a merge. Smaller
 /// segments between them are merged, too.
 pub(super) fn due_merge(
     segments: &[Arc<Segment>],
@@ -28,8 +28,8 @@ pub(super) fn due(
     (0..rows.len()).find_map(|start| {
         let here = tier(&rows[start]);
         let run = rows[start..].iter().map(tier).take_while(|tier| *tier <= here);
-        // Smaller segments that come after the last segment of this size class must wait. Otherwise
-        // every few small segments would cause a rewrite of a large segment.
+        // Smaller segments after the last segment of this size class are left for a later merge.
+        // Otherwise every few small segments would cause a rewrite of a large segment.
         let (last, _) = run.enumerate().filter(|(_, tier)| *tier == here).nth(fan_in - 1)?;
         let range = start..start + last + 1;
         fits(&rows[range.clone()], options).then_some(range)
@@ -61,7 +61,7 @@ pub(super) fn next_to_fit(
     None
 }
 
-/// Number of records in the segments that the next due merge merges.
+/// Number of records in the segments of the next due merge.
 pub(crate) fn merge_due_records(
     segments: &[Arc<Segment>],
     options: &crate::options::EmbeddedOptions,

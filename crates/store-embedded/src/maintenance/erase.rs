@@ -1,13 +1,14 @@
 //! Erasing: deleted records are removed from all files within a bounded time, however large the
-//! archive is. Otherwise a log would be rewritten only when a large share of its bytes is dead.
+//! archive is. Without erasing, a log is rewritten only when a large share of its bytes is dead.
 //!
-//! The writer notes which logs have deleted records and which logs have the deletions. Twice within
-//! the bound, a round of maintenance rewrites all these logs. The file ERASED contains the start
-//! time of the last such round, so that restarts do not delay the next round.
+//! The writer notes the logs that have deleted records, and the logs that have the deletions. Twice
+//! within the bound, a round of maintenance rewrites all these logs. The file ERASED contains the
+//! start time of the last such round, so that restarts do not delay the next round.
 //!
-//! If an author vanishes, earlier versions of the author's records have to go, too. They were only
-//! replaced, so no list names their logs. The round reads the logs with dead records, which takes a
-//! fraction of the time of a rewrite, and rewrites only logs with records of the author.
+//! If an author vanishes, earlier versions of the author's records have to go, too. These versions
+//! were replaced and not deleted, so the writer has not noted their logs. The round reads the logs
+//! with dead records, which takes a fraction of the time of a rewrite, and rewrites only logs with
+//! records of the author.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _};
@@ -27,8 +28,8 @@ use crate::segment::opened::Segment;
 
 const NAME: &str = "ERASED";
 
-/// The longest and the shortest time between two reads of the system clock, which may be set in the
-/// meantime.
+/// The longest and the shortest wait before the system clock is read again, since the clock may be
+/// set during a wait.
 const LOOK_MAX: Duration = Duration::from_hours(1);
 const LOOK_MIN: Duration = Duration::from_millis(100);
 
@@ -40,7 +41,7 @@ pub(super) struct EraseRound {
     began: Option<SystemTime>,
 }
 
-/// Schedules all logs with dead records: after a start it is unknown which of these records were
+/// Schedules all logs with dead records. After a start it is unknown which of these records were
 /// deleted and which were only replaced.
 pub(crate) fn note_all_erasable(jobs: &ShelfJobs, view: &ShelfView) {
     let logs = logs_with_dead(view);
@@ -72,13 +73,13 @@ pub(super) fn begin_erasing(shelf: &OpenShelf) -> Option<EraseRound> {
         read.unwrap_or(now)
     });
     shelf.jobs.erase_schedule().last = Some(last);
-    // A bound that exceeds the range of the clock counts as no bound.
+    // If the next round would be later than the clock can represent, no round is due.
     if last.checked_add(every).is_none_or(|next| (last..next).contains(&now)) {
         let logs = std::mem::take(&mut shelf.jobs.erase_schedule().again);
         return (!logs.is_empty()).then_some(EraseRound { logs, began: None });
     }
     let (mut logs, authors) = {
-        // The writer's lock is held, so that every scheduled deletion has also been applied in
+        // The lock of the writer makes sure that every scheduled deletion has also been applied in
         // memory.
         let _writing = shelf.writer.lock();
         let mut erase = shelf.jobs.erase_schedule();
@@ -95,8 +96,8 @@ pub(super) fn begin_erasing(shelf: &OpenShelf) -> Option<EraseRound> {
     Some(EraseRound { logs, began: Some(now) })
 }
 
-/// Adds the logs with dead records of these authors. After a stop, the logs that were not read are
-/// added as well.
+/// Adds the logs with dead records of these authors. If maintenance is stopped, all logs that were
+/// not read yet are added as well.
 fn add_logs_of(shelf: &OpenShelf, authors: &ErasedAuthors, logs: &mut BTreeSet<u32>) {
     let view = shelf.view.load_full();
     // The logs of heads are added without being read, because they are few and still grow.
@@ -113,8 +114,8 @@ fn add_logs_of(shelf: &OpenShelf, authors: &ErasedAuthors, logs: &mut BTreeSet<u
     }
 }
 
-/// Adds the log of each dead row of these authors in a segment. If the row's record is no longer in
-/// any log, adds the segment's first log.
+/// Adds the logs of a segment's dead rows with these authors. If a row's record is no longer in any
+/// log, adds the segment's first log.
 fn add_dead_rows_of(
     shelf: &OpenShelf,
     segment: &Segment,
@@ -132,8 +133,8 @@ fn add_dead_rows_of(
     }
 }
 
-/// Whether a log has records of these authors. A log that cannot be read counts as well, since its
-/// rewrite reports the damage.
+/// Whether a log has records of these authors. A log that cannot be read counts as well, because
+/// its rewrite will report the damage.
 fn has_records_of(files: &ShelfFiles, log: &Log, authors: &ErasedAuthors) -> bool {
     let mut has_any = false;
     let id = (log.number, log.generation);
@@ -190,7 +191,7 @@ fn write_erased(files: &ShelfFiles, at: SystemTime) {
         file.sync()
     };
     if let Err(error) = write() {
-        // After the next start, a round of erasing comes earlier than necessary.
+        // This failure only makes the first round after the next start come earlier than necessary.
         tracing::debug!(%error, "ERASED could not be written");
     }
 }

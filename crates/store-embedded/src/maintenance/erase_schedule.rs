@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use hark_archive::{Key, Query};
 
-/// Maximum number of authors whose records a round looks for in the logs.
+/// Maximum number of vanished authors that a round searches for in the logs.
 const AUTHORS_MAX: usize = 10_000;
 
 /// Authors, each with the time up to which all records of the author are to be erased.
@@ -16,7 +16,7 @@ pub(super) type ErasedAuthors = BTreeMap<Key, u64>;
 pub(crate) struct EraseSchedule {
     /// Numbers of the logs that have records or deletions to erase.
     pub(super) logs: BTreeSet<u32>,
-    /// Authors who have vanished. No list names the logs of their replaced records.
+    /// Authors who have vanished. A round must find the logs with their replaced records.
     pub(super) authors: ErasedAuthors,
     /// Whether all logs with dead records are due, because too many authors have vanished.
     pub(super) all: bool,

@@ -17,20 +17,20 @@ pub enum MaintenanceError {
     #[error("maintenance of the archive failed: {0}")]
     Open(#[from] ShelfOpenError),
     /// Another process writes to the shelf.
-    #[error("another process has taken the archive over; ask that one")]
+    #[error("another process has taken over the archive; send the request to that process")]
     Resting,
     /// A log is damaged.
     #[error("{0}; run `hark check`")]
     Log(#[from] LogError),
     /// A segment is damaged, and so is a file from which it could be rebuilt.
     #[error(
-        "{0} is damaged and is neither merged nor rewritten; with the server stopped `hark rebuild` mends it"
+        "{0} is damaged and is neither merged nor rewritten; stop the server and run `hark rebuild`"
     )]
     Damaged(PathBuf),
 }
 
 impl MaintenanceError {
-    /// Whether the disk was full.
+    /// Whether the job failed because the disk was full.
     pub(super) fn wants_room(&self) -> bool {
         match self {
             Self::Io(error) | Self::Open(ShelfOpenError::Io { cause: error, .. }) => is_full(error),
@@ -38,7 +38,7 @@ impl MaintenanceError {
         }
     }
 
-    /// Whether the same job may succeed later with the same files.
+    /// Whether the job may succeed later with unchanged files.
     pub(super) fn may_pass(&self) -> bool {
         matches!(self, Self::Io(_) | Self::Open(ShelfOpenError::Io { .. }) | Self::Resting)
     }

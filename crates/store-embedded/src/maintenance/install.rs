@@ -1,4 +1,4 @@
-//! The common parts of all jobs: making the result visible in one step, and counting the work.
+//! The common parts of all jobs: making a job's result visible in one step, and counting its work.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -43,8 +43,8 @@ fn thread_cpu() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// Puts new segments in the place of old ones. Marks the rows in `died`, which died during the job,
-/// as dead, saves the dead rows of all segments, and applies `change` to the manifest. Then readers
+/// Replaces old segments by new ones. First marks the rows that died during the job (`died`) as
+/// dead, saves the dead rows of all segments, and applies `change` to the manifest. Then readers
 /// see the new segments.
 pub(super) fn install(
     shelf: &OpenShelf,
@@ -117,8 +117,8 @@ pub(super) fn install(
 }
 
 /// Changes a segment's line in the manifest to name the next address file, which is already
-/// written. Also saves the dead rows, so that the next start knows without reading a log that the
-/// rows without an address are dead.
+/// written. Also saves the dead rows. From them, the next start knows that the rows without an
+/// address are dead, without reading a log.
 pub(super) fn readdress(
     files: &ShelfFiles,
     disk: &dyn Disk,
@@ -193,8 +193,8 @@ fn save_dead(
     Ok(Arc::new(segment.with_entry(line.clone())))
 }
 
-/// Returns an error if a read of a file has failed since `before`: then the files that the job
-/// wrote may be wrong. The next round finds the damaged file.
+/// Returns an error if a read of a file has failed since `before`, because the files that the job
+/// wrote may then be wrong. The next round finds the damaged file.
 pub(super) fn all_was_read(shelf: &OpenShelf, before: &ReadFaults) -> io::Result<()> {
     if has_lost(shelf, &shelf.view.load(), before) { Err(unreadable()) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! The state of a shelf's maintenance. The writer, searches and maintenance share this state.
+//! The state of a shelf's maintenance, which the writer, searches and maintenance share.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,19 +38,20 @@ struct MaintenanceState {
     /// Damaged files that could not be rebuilt, with the reasons. Until the next start, maintenance
     /// does not touch these files.
     damaged: BTreeMap<PathBuf, String>,
-    /// Numbers of segments that were found damaged. Maintenance replaces these segments.
+    /// Numbers of damaged segments that maintenance has not replaced yet.
     suspects: BTreeSet<u32>,
     /// For each file in which reads have failed, the number of failed reads.
     unreadable: BTreeMap<PathBuf, u32>,
     /// Whether files may exist that MANIFEST does not name.
     untidy: bool,
-    /// Why files that MANIFEST does not name could not be removed.
+    /// The reason why files that MANIFEST does not name could not be removed.
     untidied: Option<String>,
 }
 
 /// The requests to maintenance.
 impl ShelfJobs {
-    /// Waits until no maintenance runs. No maintenance begins until the guard is dropped.
+    /// Waits until no maintenance runs, and keeps maintenance from starting until the guard is
+    /// dropped.
     pub(crate) fn run_alone(&self) -> MutexGuard<'_, ()> {
         self.running.lock()
     }
@@ -64,7 +65,7 @@ impl ShelfJobs {
         self.signalled.notify_all();
     }
 
-    /// Tells the maintenance thread that there may be work.
+    /// Wakes the maintenance thread, because there may be work.
     pub(crate) fn call(&self) {
         self.signal.lock().work = true;
         self.notify();
@@ -75,12 +76,13 @@ impl ShelfJobs {
         self.signalled.wait(signal);
     }
 
-    /// Waits for a change of the signal, at most for `time`.
+    /// Waits up to `time` for a change of the signal.
     pub(crate) fn wait_for(&self, signal: &mut MutexGuard<'_, MaintenanceSignal>, time: Duration) {
         self.signalled.wait_for(signal, time);
     }
 
-    /// Waits for a change of the signal, at most until `until`. Returns whether this time has come.
+    /// Waits for a change of the signal until `until` at the latest. Returns whether this time has
+    /// come.
     pub(crate) fn wait_until(
         &self,
         signal: &mut MutexGuard<'_, MaintenanceSignal>,
@@ -106,7 +108,7 @@ impl ShelfJobs {
         self.signal.lock().resting
     }
 
-    /// Whether maintenance must do nothing more: the shelf is being closed, or maintenance pauses.
+    /// Whether maintenance must stop, because the shelf is being closed or maintenance pauses.
     pub(super) fn is_stopped(&self) -> bool {
         let signal = self.signal.lock();
         signal.stop || signal.resting
@@ -151,7 +153,8 @@ impl ShelfJobs {
         self.signal.lock().deletes_from_bytes
     }
 
-    /// Notes why the oldest full head could not be sealed; `None` once sealing succeeds.
+    /// Sets the reason why the oldest full head could not be sealed; `None` if sealing has
+    /// succeeded.
     pub(super) fn note_unsealed(&self, failure: Option<JobFailure>) {
         self.signal.lock().unsealed = failure;
         self.notify();
@@ -195,7 +198,7 @@ impl ShelfJobs {
         self.known.lock().suspects.clone()
     }
 
-    /// Notes that a segment was found damaged. Returns whether this was not known yet.
+    /// Notes that a segment is damaged. Returns whether the damage was unknown before.
     pub(crate) fn suspect(&self, segment: u32) -> bool {
         self.known.lock().suspects.insert(segment)
     }
@@ -215,7 +218,7 @@ impl ShelfJobs {
         if let Entry::Vacant(entry) = self.known.lock().damaged.entry(path) {
             tracing::error!(
                 file = %entry.key().display(), reason,
-                "a file of the archive is damaged; maintenance leaves it alone, `hark check` says more"
+                "a file of the archive is damaged; maintenance does not change it, and `hark check` describes the damage"
             );
             entry.insert(reason);
         }
@@ -228,7 +231,7 @@ impl ShelfJobs {
 
     /// Notes files in which reads have failed, each with the number of failed reads, and logs each
     /// file once. If a failed read was not known yet, calls `note_new` and returns true. Both
-    /// callbacks run under the lock, so a failed read that another thread found first counts as
+    /// callbacks run under the lock, so a failed read that another thread has noted counts as
     /// known.
     pub(crate) fn note_unreadable(
         &self,
@@ -276,7 +279,7 @@ impl ShelfJobs {
         let mut known = self.known.lock();
         known.untidy = failed.is_some();
         if let Some(error) = failed.as_ref().filter(|_| failed != known.untidied) {
-            tracing::warn!(error, "what a failed job left could not be removed");
+            tracing::warn!(error, "files of a failed job could not be removed");
         }
         known.untidied = failed;
     }

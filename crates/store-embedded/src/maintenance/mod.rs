@@ -1,7 +1,6 @@
 //! Maintenance: seals full heads, merges segments, and rewrites logs that are mostly dead. One job
 //! runs at a time, while readers and the writer continue. The result of a job becomes visible in
-//! one step. If a job fails, its files are removed, and later jobs reuse the numbers of these
-//! files.
+//! one step. If a job fails, its files are removed, and later jobs use the file numbers again.
 //!
 //! A thread (`thread`) runs the due jobs (`run`, `round`). The thread shares its state, `jobs`,
 //! with the writer and with searches.

@@ -1,4 +1,4 @@
-//! Reports maintenance in the log, with a line from time to time instead of a line after every job.
+//! Logs the work of maintenance, with a line from time to time instead of a line after every job.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use hark_archive::store::MaintenanceStats;
 /// Shortest time between two lines.
 const EVERY: Duration = Duration::from_mins(1);
 
-/// The work that the last line has reported, and the time of the last line.
+/// The total work at the time of the last line, and this time.
 #[derive(Debug, Default)]
 pub(super) struct WorkReport {
     told: MaintenanceStats,

@@ -27,14 +27,15 @@ const BATCH_BYTES: usize = 1 << 20;
 /// The order in which logs are rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RewriteOrder {
-    /// The oldest log comes first. A deletion names a record in its own log or in an older log. So
-    /// when a log is rewritten in this order, no older log still needs the deletions in this log.
+    /// The oldest log comes first. A deletion names a record in its own log or in an older log. In
+    /// this order, the older logs are free of deleted records before a log is rewritten, so its
+    /// deletions can be dropped.
     Oldest,
     /// The log with the largest share of dead bytes comes first.
     Worst,
 }
 
-/// The result of copying those frames of a log that are still needed.
+/// The result of copying the frames of a log that are still needed.
 pub(super) struct CopiedLog {
     /// For each record, its old offset and its new offset.
     moved: HashMap<u32, u32>,
@@ -48,8 +49,8 @@ pub(super) fn moved_and_dead(segment: &Segment, log: u32) -> Vec<u32> {
     segment.dead.dead.ones().filter(|&row| segment.address(row).log == log).collect()
 }
 
-/// Returns the next log to rewrite, and its segment: of the sealed logs that `is_due` accepts, the
-/// first log in the given order. Skips `passed_segments` and `passed_logs`.
+/// Returns the next log to rewrite, and its segment. This is the first in the given order of the
+/// sealed logs that `is_due` accepts, without `passed_segments` and `passed_logs`.
 pub(super) fn due_log(
     jobs: &ShelfJobs,
     view: &ShelfView,
@@ -88,8 +89,8 @@ pub(super) fn rewrite(
 ) -> Result<(), MaintenanceError> {
     let (files, jobs) = (&shelf.files, &shelf.jobs);
     let (started, before) = (JobStart::now(), shelf.view.faults());
-    // If the addresses were damaged, a record that no address names would be lost together with the
-    // old log.
+    // The rewrite copies the records that the addresses name. With damaged addresses, records would
+    // be lost together with the old log.
     trust_addresses((files, jobs), segment, true)?;
     trust_ids((files, jobs), segment)?;
     let log = segment.logs.iter().flatten().find(|log| log.number == number);
@@ -147,7 +148,7 @@ pub(super) fn rewrite(
     let line = readdress(&shelf.files, disk, segment, line)?;
     let renewed = reopen(&shelf.files, disk, segment, &line, &next)?;
     renewed.copy_dead_from(segment, Some(number));
-    // The copy still has the records that died while the log was copied.
+    // The new file still has the records that died during the copy.
     for row in moved_and_dead(&renewed, number) {
         renewed.note_dead(row);
     }
@@ -175,7 +176,8 @@ pub(super) fn rewrite(
     Ok(())
 }
 
-/// Removes a segment together with its last remaining log, in which no frame is needed any more.
+/// Removes a segment together with its last remaining log, after every frame of the log has become
+/// unnecessary.
 pub(super) fn remove_segment(
     shelf: &OpenShelf,
     segment: &Segment,
@@ -197,11 +199,14 @@ pub(super) fn remove_segment(
     });
     remove_unnamed((&shelf.files, &shelf.jobs), &old, &new);
     shelf.files.damage().forget(log);
-    tracing::debug!(segment = segment.entry.number, "nothing was left of a segment; it is gone");
+    tracing::debug!(
+        segment = segment.entry.number,
+        "a segment had no more records and was removed"
+    );
     Ok(())
 }
 
-/// Copies those frames of a log that are still needed into the log's next generation.
+/// Copies the frames of a log that are still needed into the log's next generation.
 pub(super) fn copy_live(
     shelf: &OpenShelf,
     disk: &dyn Disk,
@@ -230,7 +235,8 @@ pub(super) fn copy_live(
         logs.filter_map(|log| Some((log.number, log.rewritten()?.purged_to))).collect();
     let needed = |target: u32, at: u64| {
         let is_purged = |log: &LogEntry| {
-            // The position is an offset in the first generation of the log.
+            // The position is an offset in generation 0 of the log, so it can be compared only with
+            // offsets of this generation.
             let before = |to: &(u32, u64)| old.generation == 0 && (old.number, at) < *to;
             old.number < log.purged || purged.get(&target).is_some_and(before)
         };
@@ -283,8 +289,7 @@ pub(super) fn copy_live(
     if let Some(error) = failed {
         return Err(error.into());
     }
-    // The address of each live row must lead to a record. If one does not, the addresses are
-    // damaged.
+    // The address of each live row must lead to a record. Otherwise the addresses are damaged.
     trust_addresses((&shelf.files, &shelf.jobs), segment, moved.len() == rows)?;
     file.sync()?;
     disk.rename(&aside, &whole)?;

@@ -1,5 +1,5 @@
-//! A round of maintenance: all due jobs, one after another. If a job fails, it is skipped until the
-//! next round, so that it delays no other job, and its files are removed.
+//! A round of maintenance: all due jobs, one after another. If a job fails, its files are removed,
+//! and it is skipped until the next round, so that it does not delay the other jobs.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
@@ -25,7 +25,8 @@ use crate::segment::opened::Segment;
 /// Chooses neighbouring segments to merge.
 type MergeFinder = fn(&[Arc<Segment>], &EmbeddedOptions) -> Option<Range<usize>>;
 
-/// A round of maintenance. The owner of a round holds the guard of `ShelfJobs::run_alone`.
+/// A round of maintenance. The owner of the round holds the guard of `ShelfJobs::run_alone`, so no
+/// other round runs.
 pub(crate) struct MaintenanceRound<'a> {
     shelf: &'a OpenShelf,
     /// Whether the round must end after the current job.
@@ -67,7 +68,7 @@ impl<'a> MaintenanceRound<'a> {
     /// Ends the round, and returns its first failure, if a job has failed.
     pub(crate) fn end(self) -> Result<(), MaintenanceError> {
         if !(self.stop)() {
-            // The first attempt to remove an old file may have failed.
+            // Files that could not be removed earlier in the round are tried again.
             tidy(self.shelf);
         }
         self.failed.map_or(Ok(()), Err)
@@ -91,8 +92,8 @@ impl<'a> MaintenanceRound<'a> {
 
     /// Replaces damaged segments and segments that list other labels or words than configured, adds
     /// missing ids, and then merges the due segments. A segment that lists other labels or words is
-    /// replaced by one segment for each of its logs. The new segments are merged before the next
-    /// such segment is replaced.
+    /// replaced by one segment for each of its logs. These new segments are merged before the next
+    /// segment is replaced.
     pub(crate) fn merge(&mut self, due: MergeFinder) {
         let view = self.shelf.view.load_full();
         let suspects = self.shelf.jobs.suspects();
@@ -145,8 +146,8 @@ impl<'a> MaintenanceRound<'a> {
         is_merged
     }
 
-    /// Segments that an early version has written have no ids. Replaces each such segment with a
-    /// segment that has ids and covers the same logs.
+    /// Replaces each segment without ids, which an early version has written, by a segment that has
+    /// ids and covers the same logs.
     fn add_ids(&mut self) {
         while !(self.stop)() {
             let view = self.shelf.view.load_full();
@@ -156,7 +157,7 @@ impl<'a> MaintenanceRound<'a> {
             if self.merge_now(std::slice::from_ref(old)) {
                 tracing::info!(
                     segment = old.entry.number,
-                    "a segment of an earlier version was written again, with the ids of its records"
+                    "a segment of an earlier version was rewritten with the ids of its records"
                 );
             }
         }
@@ -209,7 +210,7 @@ impl<'a> MaintenanceRound<'a> {
         }
     }
 
-    /// Rewrites those segments that `is_due` accepts, without their dead rows. Returns the segments
+    /// Rewrites the segments that `is_due` accepts, without their dead rows. Returns the segments
     /// that could not be rewritten.
     pub(super) fn drop_dead_rows(
         &mut self,
@@ -235,10 +236,9 @@ impl<'a> MaintenanceRound<'a> {
         left
     }
 
-    /// Erases the deleted records of these logs from all files. Records and their deletions are
-    /// removed from the logs. Their rows are removed from the segments. A row has the id, the time,
-    /// and values, some as hashes and some as plain text. Logs that could not be erased stay in
-    /// `logs`.
+    /// Erases the deleted records of these logs from all files. The records and their deletions are
+    /// removed from the logs, and the rows are removed from the segments, because a row reveals the
+    /// record's id, time and some values. Logs from which not all could be erased stay in `logs`.
     pub(super) fn erase(&mut self, logs: &mut BTreeSet<u32>) {
         let due = logs.clone();
         let is_due = |log: &Log| due.contains(&log.number) || log.has_deletions_of(&due);
@@ -254,8 +254,8 @@ impl<'a> MaintenanceRound<'a> {
         logs.retain(|log| self.unwritten.contains(log));
         for log in sealed.chain(heads) {
             let is_passed = due.contains(&log.number) && !self.logs.contains(&log.number);
-            // If a log was rewritten before the log with the deleted records, it still has the
-            // deletions of these records.
+            // A log with deletions stays due if it was rewritten before the log with the deleted
+            // records, because the deletions were still needed then.
             if (is_passed && log.has_dead()) || log.has_deletions_of(&due) {
                 logs.insert(log.number);
             }
@@ -359,8 +359,8 @@ fn damaged_log(error: &LogError) -> Option<PathBuf> {
     }
 }
 
-/// Divides the segments at each `passed` segment, and returns the first range that `due` chooses
-/// within one of the parts.
+/// Divides the list of segments at each `passed` segment, and returns the first range that `due`
+/// chooses within one of the parts.
 fn between(
     segments: &[Arc<Segment>],
     passed: impl Fn(&Segment) -> bool,
@@ -389,8 +389,8 @@ fn tidy(shelf: &OpenShelf) {
     }
     let disk = shelf.files.disk();
     let found = {
-        // The writer's lock is held, because a log that the writer is about to begin is not in
-        // MANIFEST yet.
+        // The lock keeps the writer from beginning a log. The file of a new log exists before
+        // MANIFEST names the log, and must not be removed.
         let _writing = shelf.writer.lock();
         let manifest = shelf.writer.manifest();
         orphans(disk, shelf.files.dir(), &manifest)

@@ -11,7 +11,7 @@ use crate::log::Log;
 use crate::space::pressure::{defers_rewrites, lacks_space};
 use crate::space::writes::recheck_space;
 
-/// Share of dead bytes above which a log is rewritten even during a series of deletes: hardly any
+/// Share of dead bytes above which a log is rewritten even during a series of deletes, because few
 /// bytes have to be copied.
 const DEAD_SHARE_ENOUGH: f64 = 0.9;
 
@@ -27,8 +27,8 @@ pub(crate) fn maintain_all(shelf: &OpenShelf) -> Result<(), MaintenanceError> {
     round.seal();
     let active = view.load().active.log.clone();
     let is_erased = erasing.as_ref().is_some_and(|round| round.logs.contains(&active.number));
-    // Small logs are not sealed early, because many small logs would take more space than rewrites
-    // free.
+    // The head of a small log is not sealed early, because many small logs would take more space
+    // than rewrites free.
     let gives_back = active.written() >= (options.log_bytes_max / 16).max(1 << 20)
         && active.dead_share() > options.rewrite_dead_share;
     let puts_off = || defers_rewrites(jobs, &view.load());

@@ -1,4 +1,4 @@
-//! How the writer waits until full heads are sealed.
+//! Lets the writer wait until full heads are sealed.
 
 use std::time::Duration;
 

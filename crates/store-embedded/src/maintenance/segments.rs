@@ -21,7 +21,8 @@ pub(super) fn seal_next(shelf: &OpenShelf) -> Result<bool, MaintenanceError> {
     let room = room_for((&shelf.files, &shelf.jobs), "sealing a full head", BESIDE_OTHERS, needs)?;
     let number = shelf.writer.manifest().next_segment;
     if !shelf.files.terms().labels().is_empty() {
-        // The values come from the log, and none may be missing.
+        // The new segment lists values from the log, and none may be missing because of a failed
+        // read.
         all_was_read(shelf, &before)?;
     }
     let written =
@@ -53,8 +54,8 @@ pub(super) fn seal_next(shelf: &OpenShelf) -> Result<bool, MaintenanceError> {
     Ok(true)
 }
 
-/// Merges neighbouring segments into a new segment. If a segment is damaged, merges nothing and
-/// returns this segment.
+/// Merges neighbouring segments into a new segment. If one of them is damaged, merges nothing and
+/// returns the damaged segment.
 pub(super) fn merge_segments(
     shelf: &OpenShelf,
     olds: &[Arc<Segment>],

@@ -11,8 +11,8 @@ impl EmbeddedStore {
         maintain_all(&self.shelf)
     }
 
-    /// Runs now the checks that maintenance runs regularly: compares the lengths of all files, and
-    /// lets later reads verify checksums again. For tests.
+    /// Runs the regular checks of maintenance at once, for tests: compares the lengths of all
+    /// files, and makes later reads verify checksums again.
     pub fn recheck_files(&self) {
         check_lengths(&self.shelf);
         forget_verified(&self.shelf.view.load_full());

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::error::MaintenanceError;
 
-/// How long maintenance pauses after a failure, and between two checks of the disk while too little
-/// space is free.
+/// Pause of maintenance after a failure, and between two checks of the disk while too little space
+/// is free.
 pub(super) const REST: Duration = Duration::from_secs(5);
 
 /// Requests to the maintenance thread, and its last failures.

@@ -49,8 +49,8 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<JoinHandle<()>> {
             signal.note_result(result.err().as_ref());
             jobs.notify();
             if signal.failed.is_some() && !signal.stop {
-                // Notifications do not shorten the pause: on a full disk every refused batch sends a
-                // notification.
+                // Notifications do not shorten the pause, because on a full disk every refused
+                // batch sends a notification.
                 let until = Instant::now() + REST;
                 while !signal.stop && !jobs.wait_until(&mut signal, until) {}
                 signal.work = true;
@@ -59,7 +59,7 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<JoinHandle<()>> {
     })
 }
 
-/// Time after which maintenance looks for work without a call; `None` if it waits for a call.
+/// Time after which maintenance looks for work without being woken; `None` if it waits to be woken.
 fn next_check(jobs: &ShelfJobs, files: &ShelfFiles, done: &WorkReport) -> Option<Duration> {
     let space = jobs.space().lacking().map(|_| REST);
     let erase = erase_wait(files, jobs);

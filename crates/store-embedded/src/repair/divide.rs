@@ -1,7 +1,6 @@
-//! Divides logs that have too many records for one head, or that have records at offsets that no
-//! index can hold. The live records of such logs are moved to new logs, in the same order. Such
-//! logs were written when the settings had higher maximum values or none. The current settings
-//! cannot produce such logs.
+//! Divides logs that have too many records for one head, or records at offsets that no index can
+//! hold. Only earlier versions wrote such logs, because their settings had higher maximum values or
+//! none. The live records are moved to new logs, in the same order.
 
 use std::collections::HashMap;
 use std::io;
@@ -40,9 +39,10 @@ pub(crate) fn too_long(
 
 /// Moves the live records of the log numbered `first` and of all later logs to new logs. The
 /// records of each new log fit into one head. If an earlier log has no segment, the division begins
-/// with that log, because only the last logs may have no segment. All new logs except the last get
-/// a segment. On return the manifest names the new logs and segments instead of the old ones. No
-/// other thread or process may write to the shelf during this call.
+/// with this earlier log, since every log without a segment must come after all logs with segments.
+/// All new logs except the last get a segment. On return the manifest names the new logs and
+/// segments instead of the old ones. No other thread or process may write to the shelf during this
+/// call.
 pub(crate) fn divide(
     dir: &Path,
     options: &EmbeddedOptions,
@@ -52,7 +52,8 @@ pub(crate) fn divide(
     let disk = &*options.disk;
     let is_first = |log: &&LogEntry| log.number >= first || !manifest.is_sealed(log.number);
     let first = manifest.logs.iter().find(is_first).map_or(first, |log| log.number);
-    // For each record in these logs, its last deletion; for records in earlier logs, all deletions.
+    // `deleted` has the last deletion of each record in these logs; `kept` has all deletions of
+    // records in earlier logs.
     let mut deleted: HashMap<(Id, u32), (u32, u64)> = HashMap::new();
     let mut kept = Vec::new();
     read(disk, dir, manifest, first, &mut |at, frame| {
@@ -207,8 +208,9 @@ impl NewLogs<'_> {
         Ok(())
     }
 
-    /// Completes the last log with the deletions of records in older logs, and returns the numbers
-    /// of the new logs. No segment covers the last log, so the next start applies these deletions.
+    /// Appends the deletions of records in older logs to the last log, and returns the numbers of
+    /// the new logs. No segment covers the last log, so the next start reads the log and applies
+    /// these deletions.
     fn finish(mut self, deletes: &[(Id, u32)]) -> io::Result<Vec<u32>> {
         let fresh = self.fresh()?;
         for &(id, log) in deletes {

@@ -1,6 +1,6 @@
-//! Deletes the second copies of records that are stored twice. While the ids of a segment were
-//! damaged, its records were not found by id, so a record that a client sent again was stored
-//! again.
+//! Deletes the extra copies of records that are stored twice. While the ids of a segment were
+//! damaged, its records were not found by id. So if a client sent such a record again, the record
+//! was stored again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use crate::head::{Head, HeadView};
 use crate::merged::merged;
 use crate::segment::opened::Segment;
 
-/// An entry of a head's or segment's id index: hash, number of the part, row.
+/// An entry of the id index of a head or a segment: the hash, the number of the head or segment,
+/// and the row.
 type IdEntry = (u64, usize, u32);
 
 impl EmbeddedStore {
@@ -51,10 +52,10 @@ impl EmbeddedStore {
         Ok(dropped)
     }
 
-    /// For each id, adds deletions of all rows except the first to the batch. All these ids have
-    /// the same hash. A deletion names a log and not a row, so a row in the same log as the first
-    /// row is not deleted. There is no such row: a record is stored again only after its log was
-    /// sealed.
+    /// Finds the ids of `rows`, which have the same hash, and for each id adds deletions of all
+    /// rows except the first row to the batch. A deletion names a log and not a row, so it would
+    /// also delete a first row in the same log. This does not happen, because a record is stored
+    /// again only after its log was sealed.
     fn drop_of_hash(
         &self,
         view: &ShelfView,

@@ -1,6 +1,6 @@
 //! Compares the lengths of mapped files with their maps. If another program has shortened a file,
-//! the rest of its last page reads as zeros, without an error. [`crate::map`] handles reads of the
-//! pages after this page.
+//! the rest of its last page reads as zeros, without an error. Reads of later pages fail, and
+//! [`crate::map`] handles these failures.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,11 +14,11 @@ use crate::segment::sidecar::SidecarKind;
 
 /// The time between two checks.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// The time after which a read of a record verifies its checksum again. In the meantime, the system
-/// may have dropped the bytes from its cache and read them from the disk again.
+/// The time after which a read of a record verifies its checksum again, because the system may have
+/// dropped the bytes from its cache and read them from the disk again.
 const VERIFY_EVERY: Duration = Duration::from_hours(1);
 
-/// The times at which the checks were last made.
+/// The times of the last checks.
 pub(crate) struct FileLooks {
     looked: Instant,
     forgotten: Instant,
@@ -47,7 +47,8 @@ impl FileLooks {
 pub(crate) fn check_lengths(shelf: &OpenShelf) {
     let view = shelf.view.load_full();
     let sealed = view.segments.iter().flat_map(|segment| segment.logs.iter().flatten());
-    // The written lengths are read before the lengths of the files, because logs only grow.
+    // The written lengths are read before the lengths of the files. Logs only grow, so an undamaged
+    // file cannot be shorter than the written length.
     let logs = sealed.chain(view.heads().map(|head| &head.log));
     let logs: Vec<_> = logs.map(|log| (log, log.written())).collect();
     let list = |folder: &str| {

@@ -1,4 +1,4 @@
-//! Builds segments anew from the logs alone.
+//! Builds new segments from the logs alone.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -63,11 +63,11 @@ impl DeletionMap {
     }
 }
 
-/// For each log from `first` to `last` that a segment covers, writes a new segment. So the memory
-/// of a rebuild does not grow with the archive. In the manifest, notes the dead bytes and dead
-/// records of each log. On return the manifest has the new segments instead of the old ones.
-/// Maintenance merges the new segments later. Returns the number of records. `done` receives the
-/// number of finished logs.
+/// Writes a new segment for each log from `first` to `last` that a segment covers. The memory of a
+/// rebuild does not grow with the archive, because each new segment covers one log. On return the
+/// manifest has the new segments instead of the old ones, and the dead bytes and dead records of
+/// each log. Maintenance merges the new segments later. Returns the number of records. `done`
+/// receives the number of finished logs.
 pub(crate) fn rebuild_logs(
     (disk, dir): (&dyn Disk, &Path),
     (first, last): (u32, u32),
@@ -102,8 +102,8 @@ pub(super) fn sealed_logs(
     numbers.filter(move |log| (first..=last).contains(log) && manifest.is_sealed(*log))
 }
 
-/// Writes the segment that `entry` describes, without deleted records. In the manifest, notes the
-/// dead bytes and dead records of each log of the segment. Returns the number of records in the
+/// Writes the segment that `entry` describes, without deleted records, and records the dead bytes
+/// and dead records of each of its logs in the manifest. Returns the number of records in the
 /// segment.
 pub(crate) fn rebuild_segment(
     disk: &dyn Disk,

@@ -24,8 +24,8 @@ pub struct RebuildResult {
     pub segments: u64,
     /// Number of records in the new segments.
     pub records: u64,
-    /// Number of deleted extra copies of records that were stored more than once. One copy of each
-    /// record stays.
+    /// Number of extra copies of records that the rebuild has deleted. One copy of each record
+    /// stays.
     pub doubles: u64,
     /// Whether the manifest was missing and was made from the logs.
     pub manifest: bool,
@@ -107,7 +107,7 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpen
         found.extend(named.map(|(number, generation)| (number, generation, len)));
     }
     found.sort_unstable();
-    // A crash at the start of a new log may leave an incomplete header.
+    // A crash while a new log was begun may have left a log with an incomplete header.
     while let Some(&(number, generation, len)) = found.last()
         && len <= log::HEADER
         && found.len() > 1
@@ -127,7 +127,7 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpen
             let path = log::path(dir, number, generation);
             log::replay_whole(disk, &path, (number, generation), &mut |_, _| {}).is_ok()
         };
-        // If no generation of a log can be read, the latest is accepted nevertheless: a later read
+        // If no generation of a log can be read, the manifest names the latest, and a later read
         // reports the fault.
         let best = same.iter().rev().find(whole).or(same.last());
         logs.extend(
@@ -135,7 +135,7 @@ fn manifest_from_logs(disk: &dyn Disk, dir: &Path) -> Result<Manifest, ShelfOpen
         );
     }
     let Some((_, sealed)) = logs.split_last() else {
-        let cause = ManifestError::Damaged("there are no logs either");
+        let cause = ManifestError::Damaged("there are no logs from which it could be made");
         return Err(ShelfOpenError::Manifest { path: dir.into(), cause });
     };
     let segments: Vec<SegmentEntry> = sealed

@@ -15,7 +15,7 @@ use crate::disk::{Disk, DiskFile};
 /// Number of bytes that are gathered before a write to the disk.
 const BUFFER: usize = 256 << 10;
 
-/// Value in place of the new row's number, for an old row that was left out.
+/// Value instead of a new row's number, for an old row that was left out.
 pub const DROPPED: u32 = u32::MAX;
 
 /// A segment file being written.
@@ -103,7 +103,8 @@ impl SegmentBuilder {
             }
             for row in rows.drain(..) {
                 self.put(&row.to_le_bytes())?;
-                // This cannot overflow: segments are merged only if the postings fit.
+                // This cannot overflow, because segments are merged only if 32 bits can count their
+                // postings.
                 end = end.checked_add(1).ok_or_else(|| io::Error::other("too many postings"))?;
             }
             entries.push((term, kind, end))?;
@@ -163,7 +164,7 @@ impl SegmentBuilder {
         self.end(SegmentSection::IdSums)
     }
 
-    /// Writes the words and their posting lists, which `give` passes.
+    /// Writes the words and posting lists that `give` passes to the [`WordBuilder`].
     pub fn words(
         &mut self,
         give: impl FnOnce(&mut WordBuilder<'_>) -> io::Result<()>,

@@ -1,6 +1,6 @@
-//! Reads a segment file in place. Opening the file checks the trailer, and whether every section
-//! lies within the file. Every access checks bounds, so damage can hide rows but cannot crash the
-//! process.
+//! Reads a segment file in place. When the file is opened, the trailer is checked, and whether
+//! every section lies within the file. Every access checks bounds, so damage can hide rows but
+//! cannot crash the process.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -21,9 +21,10 @@ use crate::map::Map;
 
 /// Size of the trailer after the table of sections, in bytes.
 const TAIL: usize = 8 + 8 + 4 + 4 + 8;
-/// Size of a page in bytes. A hole in a file has at least this many zeros.
+/// Size of a page in bytes, and minimum size of a hole in a file, which reads as zeros.
 const PAGE_BYTES: usize = 4096;
-/// If a term has at most this many kinds per requested kind, all its kinds are scanned.
+/// Maximum ratio of a term's kinds to the requested kinds at which all kinds of the term are
+/// scanned.
 const SCANNED_PER_KIND: usize = 8;
 
 /// An open segment file.
@@ -31,8 +32,8 @@ pub struct SegmentFile {
     map: Map,
     sections: [Range<usize>; SECTIONS.len()],
     sums: [u32; SECTIONS.len()],
-    /// For each section in which a page of zeros was found: whether the section's checksum is
-    /// right.
+    /// Whether the checksum of a section is right; set for each section in which a page of zeros
+    /// was found.
     with_zeros: [OnceLock<bool>; SECTIONS.len()],
     /// Number of rows.
     pub rows: u32,
@@ -43,7 +44,7 @@ pub struct SegmentFile {
     wide: bool,
     /// Whether the file has the ids of the rows and the sums of these ids.
     pub has_ids: bool,
-    /// Whether the format of the file has words.
+    /// Whether the file's format has a section of words.
     pub has_words: bool,
 }
 
@@ -76,8 +77,8 @@ impl SegmentFile {
         }
         let mut sections = [const { 0..0 }; SECTIONS.len()];
         let mut sums = [0; SECTIONS.len()];
-        // Sections follow one another and are padded with zeros, so that checksums cover every byte
-        // of the file.
+        // Sections follow one another, and the padding must be zeros, so that checksums cover all
+        // other bytes of the file.
         let mut next = MAGIC.len();
         for (at, entry) in table.chunks_exact(20).take(count).enumerate() {
             let start = u64::from_le_bytes(*entry.first_chunk()?) as usize;
@@ -149,7 +150,7 @@ impl SegmentFile {
 
     /// Checks whether the zero at byte `at` of a section belongs to a lost page, and notes the
     /// loss. A page of zeros may also be correct: many rows may have the oldest time, or all
-    /// entries of a page may have kind 0 or row 0. So the section's checksum decides. It is
+    /// entries of a page may have kind 0 or row 0. So the checksum of the section decides, which is
     /// calculated only once.
     #[cold]
     fn note_zero(&self, section: SegmentSection, at: usize) {
@@ -189,9 +190,9 @@ impl SegmentFile {
         crc32c::crc32c(self.section(section)) != self.sums[section as usize]
     }
 
-    /// Adds the bytes of a part of a section to `sum`, the checksum of the bytes before the part.
-    /// Returns the new checksum and the length of the part. At the end of the section, this length
-    /// may be less than the length of `part`.
+    /// Adds the bytes in `part` of a section to `sum`, the checksum of the section's earlier bytes.
+    /// Returns the new checksum and the number of added bytes, which is smaller than `part` if the
+    /// section ends earlier.
     pub fn sum_of_part(
         &self,
         section: SegmentSection,
@@ -221,7 +222,7 @@ impl SegmentFile {
         })
     }
 
-    /// The words and their posting lists; none in a file of an earlier format.
+    /// The words and their posting lists. A file of an earlier format has no words.
     #[inline]
     pub fn words(&self) -> Words<'_> {
         let (blocks, index) =
@@ -283,8 +284,8 @@ impl SegmentFile {
     /// The rows of ids with this hash.
     pub fn rows_of_id(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let (at, bits) = filter::word_and_bits(hash, filter::words(self.rows));
-        // Hardly any word of the filter is 0. A lost page reads as zeros, which must not mean that
-        // the id is absent.
+        // A word of 0 counts as a match, because a lost page reads as zeros and must not hide the
+        // id. Hardly any undamaged word is 0.
         let may_be_there = self
             .u64(SegmentSection::IdFilter, at)
             .is_none_or(|word| word & bits == bits || word == 0);
@@ -368,7 +369,7 @@ impl SegmentFile {
         let end = self.u32(SegmentSection::Starts, entry + 1).unwrap_or(0);
         let all = (self.sections[SegmentSection::Postings as usize].len() / 4) as u32;
         if start >= end || end > all {
-            // No list is empty, so the file must be damaged here.
+            // No undamaged list is empty.
             self.note_lost();
         }
         start.min(all)..end.min(all).max(start.min(all))
@@ -419,7 +420,7 @@ impl SegmentFile {
     }
 
     /// Returns the indices at which an ascending array of hashes has `value`. Hashes are spread
-    /// evenly, so an interpolation and a short walk find these indices.
+    /// evenly, so an interpolation and a few steps from there find these indices.
     fn equal(&self, section: SegmentSection, len: usize, value: u64) -> Range<usize> {
         let hashes = self.section(section).as_chunks::<8>().0;
         let at =
@@ -447,8 +448,8 @@ impl SegmentFile {
         }
         let start = low + partition((high - low) as u32, |i| at(low + i as usize) < value) as usize;
         if start > 0 && at(start - 1) == 0 {
-            // No hash is 0, so a part of the file was lost here. `value` may have been in this
-            // part.
+            // No hash is 0, so a part of the file was lost here, and the part may have contained
+            // `value`.
             self.note_lost();
         }
         let mut end = start;
@@ -478,7 +479,7 @@ pub fn partition(len: u32, before: impl Fn(u32) -> bool) -> u32 {
 }
 
 /// Like [`partition`], but faster if the result is near `guess`. If the file is damaged, `before`
-/// may become false at several numbers. Then the result is any of these numbers.
+/// may become false at several numbers. Then the result may be any of these numbers.
 pub fn partition_near(len: u32, guess: u32, before: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (guess.min(len), guess.min(len));
     let mut reach = 8;

@@ -1,15 +1,14 @@
-//! A segment's id filter. One word of the filter shows whether an id may be in the segment. The
-//! filter is a Bloom filter in which the bits of an id are close together: each id sets four bits
-//! of a single 64-bit word, and eight ids share a word on average. About one absent id in thirty
-//! seems to be present.
+//! A segment's id filter: a Bloom filter in which all bits of an id are in one 64-bit word. So a
+//! single word shows whether an id may be in the segment. Each id sets four bits, and eight ids
+//! share a word on average. About one absent id in thirty seems to be present.
 
 /// Number of words of a filter for `rows` rows.
 pub fn words(rows: u32) -> usize {
     rows.div_ceil(8) as usize
 }
 
-/// Returns the index of the word for an id with this hash, and the bits of this word that are set
-/// if the segment has the id.
+/// Returns the index of the word for an id with this hash, and the bits that an id with this hash
+/// sets in the word.
 #[inline]
 pub fn word_and_bits(hash: u64, words: usize) -> (usize, u64) {
     let at = ((u128::from(hash) * words as u128) >> 64) as usize;

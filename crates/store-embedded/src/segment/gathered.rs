@@ -1,6 +1,6 @@
-//! The words of records that go into a segment without a head. Unpacked words take far more memory
-//! than packed words. So words are packed whenever the unpacked words reach a bound, and the packed
-//! parts are merged at the end.
+//! The words of records from which a segment is made without a head. Unpacked words take far more
+//! memory than packed words. So words are packed whenever the unpacked words reach a bound, and the
+//! packed parts are merged at the end.
 
 use std::io;
 
@@ -164,8 +164,8 @@ mod tests {
         fs::remove_dir_all(&dir).unwrap();
     }
 
-    /// If a page is lost during a merge, it reads as zeros, and the merge notices this only at its
-    /// end.
+    /// If a page is lost during a merge, it reads as zeros, and the merge detects the loss only at
+    /// its end.
     #[test]
     fn a_lost_page_of_words_does_not_end_a_merge() {
         let (dir, rows) = (scratch(), 400);

@@ -13,16 +13,17 @@ use crate::sums::ExcludedRows;
 pub struct RowMarks {
     /// Rows that are durably deleted.
     pub dead: AtomicBits,
-    /// Rows that a synced batch or the current batch has deleted. All rows of `dead` are also in
-    /// here.
+    /// Rows that a synced batch or the current batch has deleted. `doomed` includes all rows of
+    /// `dead`.
     pub doomed: AtomicBits,
     /// The number of dead rows, and the dead rows by kind.
     pub rows: DeadRows,
-    /// Rows whose record had the right checksum.
+    /// Rows with records that had the right checksum when last verified.
     pub verified: AtomicBits,
     /// Number of dead rows in the `.dead` file.
     pub saved: AtomicU32,
-    /// Rows that sums exclude, including all dead rows; `None` before the first query for sums.
+    /// Rows that are excluded from sums of ids, including all dead rows; `None` before the first
+    /// query for sums.
     pub excluded: Mutex<Option<ExcludedRows>>,
 }
 

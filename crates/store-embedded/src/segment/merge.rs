@@ -30,17 +30,17 @@ pub struct MergedSegment {
     pub bytes: u64,
 }
 
-/// Upper bound for the bytes that a merge writes: the bytes of the old files and, in addition, 4
-/// bytes per row for times that become wider, 33 bytes per row of a file without ids, the entries
-/// of the dictionary that are spilled to a temporary file, and the growth of words. If the new
-/// segment spans more time than an old segment, a time may need twice as many bytes.
+/// Upper bound for the bytes that a merge writes. To the bytes of the old files it adds 4 bytes per
+/// row, since times may need 8 bytes instead of 4 if the new segment spans more time; 33 bytes per
+/// row of a file without ids; the entries of the dictionary, which are also written to a temporary
+/// file; and the growth of words.
 pub fn bytes_max(segments: &[Arc<Segment>]) -> u64 {
     let bytes = |segment: &Arc<Segment>| {
         let file = &segment.file;
         let aside = file.entries() as u64 * spool::ENTRY_BYTES;
         let ids = if file.has_ids { 0 } else { 33 };
-        // Rows of a word that are adjacent in a small segment may need three times as many bytes in
-        // a large segment.
+        // Adjacent rows of a small segment are far apart in a large segment, and there a word's
+        // list may need three times as many bytes.
         let words = file.words().blocks.len() as u64 * 2;
         file.bytes() + segment.addresses.bytes() + u64::from(file.rows) * (4 + ids) + aside + words
     };
@@ -220,8 +220,8 @@ pub fn merge_words(
             for (_, at, list) in same {
                 merged.extend(list.rows(parts[*at].blocks).filter_map(|row| kept(*at, row)));
             }
-            // The rows of each part ascend, unless a page was lost during the merge. In that case
-            // the merge fails later.
+            // The rows of each part ascend, unless a page was lost during the merge. After such a
+            // loss the merge fails later.
             if !merged.is_sorted_by(|one, other| one < other) {
                 #[expect(clippy::stable_sort_primitive, reason = "the rows of each part ascend")]
                 merged.sort();

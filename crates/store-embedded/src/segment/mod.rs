@@ -22,15 +22,15 @@ pub mod word_blocks;
 
 /// First and last bytes of a segment file: the file's type and the format's version.
 pub const MAGIC: &[u8; 8] = b"HARKseg4";
-/// The magic of format 3, which has the sections before [`SegmentSection::Words`]. This format
-/// stores words as values of a label, with posting lists like those of other values.
+/// The magic of format 3, which has the sections before [`SegmentSection::Words`]. It stores words
+/// as values of a label, with the same posting lists as other values.
 pub const MAGIC_3: &[u8; 8] = b"HARKseg3";
 /// The magic of format 2, which has the sections up to [`SegmentSection::Values`].
 pub const MAGIC_2: &[u8; 8] = b"HARKseg2";
 /// The magic of format 1, which has the sections before [`SegmentSection::Values`].
 pub const MAGIC_1: &[u8; 8] = b"HARKseg1";
 
-/// For each group of this many rows, a segment has one sum of ids.
+/// Number of rows for which a segment has one sum of ids.
 pub const SUMMED_ROWS: u32 = 64;
 
 /// The sections of a segment file, in the order of the trailer.
@@ -40,22 +40,23 @@ pub enum SegmentSection {
     Times,
     /// Keyed hashes of the ids, u64, ascending.
     IdHashes,
-    /// The rows of these ids in the same order, u32.
+    /// The rows of these ids, u32, in the order of [`Self::IdHashes`].
     IdRows,
     /// The id filter's words, u64 (see [`filter`]).
     IdFilter,
     /// The rows of all posting lists, u32, one list after the other.
     Postings,
-    /// The dictionary's terms, u64, ascending; one entry per term and kind.
+    /// The terms of the dictionary's entries, u64, ascending. The dictionary has one entry per term
+    /// and kind.
     Terms,
-    /// The entries' kinds, u32, ascending within a term.
+    /// The kinds of these entries, u32, ascending within a term.
     Kinds,
     /// The position in the postings at which each entry's list starts, u32; one more value is the
     /// end of the last list.
     Starts,
     /// Expiry times, u64, ascending.
     ExpiryTimes,
-    /// The rows that expire at these times, in the same order, u32.
+    /// The rows that expire at these times, u32, in the order of [`Self::ExpiryTimes`].
     ExpiryRows,
     /// The names of the listed labels, a fingerprint of the listed words, and the values of the
     /// labels (see [`values`]).
@@ -67,7 +68,7 @@ pub enum SegmentSection {
     IdSums,
     /// The words and their packed posting lists, in blocks (see [`word_blocks`]).
     Words,
-    /// For each block, the first bytes of its first word, u64, and its offset, u64.
+    /// For each block of words, the first bytes of its first word, u64, and its offset, u64.
     WordIndex,
 }
 

@@ -16,8 +16,8 @@ use crate::manifest::{LogEntry, Manifest, SegmentEntry};
 use crate::map::unreadable;
 use crate::term::TermHasher;
 
-/// Opens a segment, its addresses, its dead rows and its logs. `dead` has the dead rows, if they
-/// are already loaded. Records that cannot be read are added to `damage`.
+/// Opens a segment, its addresses, its dead rows and its logs. `dead` contains the dead rows if
+/// they are already loaded. Records that cannot be read are added to `damage`.
 pub(crate) fn open_segment(
     (disk, dir): (&dyn Disk, &Path),
     entry: &SegmentEntry,

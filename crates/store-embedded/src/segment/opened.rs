@@ -30,27 +30,28 @@ pub struct Segment {
     pub dead: Arc<RowMarks>,
     /// The kinds, ascending, each with the position of its list in the postings.
     pub(crate) kinds: Arc<[(u32, Range<u32>)]>,
-    /// The terms of the rare kinds, ascending. For every put, rules look for records of rare kinds
-    /// (for example deletions) that name the new record, and nearly always find none.
+    /// The terms of the rare kinds, ascending. They are in memory because, for every put, rules
+    /// search for records of rare kinds (for example deletions) that name the new record, and
+    /// nearly always find none.
     rare: Arc<[(u32, Box<[u64]>)]>,
     terms: TermHasher,
     /// Whether the segment indexes the words that the shelf is configured to index.
     has_words: bool,
 }
 
-/// Number of dictionary entries, and number of postings, that count as much as a row in the weight
-/// of a segment. So [`crate::options::EmbeddedOptions::segment_records_max`] also bounds the number
-/// of entries and postings.
+/// Number of dictionary entries, and number of postings, that have the weight of one row. By this
+/// weight, [`crate::options::EmbeddedOptions::segment_records_max`] also bounds the entries and
+/// postings of a segment.
 const ENTRIES_PER_ROW: usize = 2;
 const POSTINGS_PER_ROW: usize = 256;
-/// Maximum weight of a segment, whatever the settings are. A heavier segment could have more
+/// Maximum weight of a segment, even if the settings allow more. A heavier segment could have more
 /// postings than 32 bits can count.
 pub(crate) const WEIGHT_MAX: u64 = u32::MAX as u64 / POSTINGS_PER_ROW as u64;
 
 impl Segment {
-    /// The weight of the segment: its size, expressed as a number of rows with few terms each. The
-    /// memory of a merge grows with the rows and with the dictionary entries, and postings are
-    /// counted in 32 bits.
+    /// The weight of the segment: its size, expressed as a number of rows with few terms each.
+    /// Dictionary entries add to the weight because they, too, take memory in a merge, and postings
+    /// because they are counted in 32 bits.
     pub fn weight(&self) -> u32 {
         let entries = self.file.entries().div_ceil(ENTRIES_PER_ROW);
         let postings = self.file.posting_count().div_ceil(POSTINGS_PER_ROW);
@@ -68,8 +69,8 @@ impl Segment {
         kinds?.iter().map(terms).collect()
     }
 
-    /// Whether a row of these kinds may have the term. A result of false is certain, and is
-    /// possible only if all the kinds are rare. The test does not read the dictionary.
+    /// Whether a row of these kinds may have the term. `false` is certain, and is returned only if
+    /// all these kinds are rare. The test does not read the dictionary.
     #[inline]
     pub(super) fn may_have(&self, term: u64, kinds: Option<&[u32]>) -> bool {
         kinds.is_none_or(|kinds| {
@@ -141,8 +142,8 @@ impl Segment {
         }
     }
 
-    /// Counts the dead records of logs for which the manifest has dead bytes but no number of dead
-    /// records. Earlier versions did not write the number of dead records.
+    /// Counts the dead records of each log with dead bytes but without a number of dead records in
+    /// the manifest. Earlier versions did not write this number.
     pub fn count_dead(&self) {
         let uncounted = |log: &Log| log.has_dead() && log.dead_records.load(Ordering::Relaxed) == 0;
         if !self.logs.iter().flatten().any(|log| uncounted(log)) {
@@ -173,7 +174,7 @@ impl Segment {
         *listed == *self.terms.listed() && (self.file.has_words || !lists_words(listed))
     }
 
-    /// Whether a part of the index could not be read; then the index cannot be trusted.
+    /// Whether a part of the index could not be read, so that the index cannot be trusted.
     pub fn is_unreadable(&self) -> bool {
         self.faults() > 0
     }
@@ -185,8 +186,8 @@ impl Segment {
 
     /// Whether the addresses are readable and have the right checksum.
     pub fn has_sound_addresses(&self) -> bool {
-        // The addresses are read before faults are counted, because this read may return zeros for
-        // a lost page.
+        // The checksum reads all addresses. Failed reads are counted afterwards, because they
+        // return zeros instead of an error.
         self.addresses.is_sound() && self.addresses.faults() == 0
     }
 
@@ -254,12 +255,12 @@ impl Segment {
         self.file.id(row).or_else(|| self.record_of_any(row).map(|record| *record.id()))
     }
 
-    /// Returns the kind of each of these dead rows, which must ascend; `None` for a row that is in
-    /// no kind's list. Takes at most about as long as reading the lists of all kinds.
+    /// Returns the kind of each of these dead rows, which must ascend; `None` for a row that is not
+    /// in the list of any kind. The call takes hardly longer than reading the lists of all kinds.
     pub(super) fn kinds_of(&self, rows: &[u32]) -> Vec<Option<u32>> {
         let mut kinds = vec![None; rows.len()];
         for (kind, list) in &*self.kinds {
-            // To look up one row costs about as much as to read 16 rows.
+            // Looking up one row costs about as much as reading 16 rows.
             if rows.len() * 16 < list.len() {
                 for (&row, found) in rows.iter().zip(&mut kinds) {
                     if found.is_none() && self.has_row(list, row) {
@@ -305,8 +306,8 @@ impl Segment {
         })
     }
 
-    /// If the hash of a row's id differs from the row's hash in the index, notes that a part of the
-    /// file was lost.
+    /// Notes that a part of the file was lost, if `id`, the id of a row, does not have the hash
+    /// that the index has for the row.
     pub(super) fn note_other(&self, id: &Id, hash: u64) {
         if self.terms.id(id) != hash {
             self.file.note_lost();

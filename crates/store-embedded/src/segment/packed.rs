@@ -1,12 +1,12 @@
 //! Packed posting lists of words: ascending rows, in little more space than the gaps between the
 //! rows need.
 //!
-//! Rows are in blocks of 128. A block begins with a row that is stored plainly. For each other row,
-//! the block stores how many rows between the first row and this row are absent from the list. As
-//! in Elias-Fano coding, this number has two parts: the low bits are stored as they are, and the
-//! high bits as positions of ones. A list of several blocks begins with the first row and the
-//! offset of each block. So a reader can skip blocks, and can read any row by its index.
-//! docs/format.md describes the bytes.
+//! Rows are in blocks of 128. The first row of a block is stored in full. For each other row, the
+//! block stores the number of absent rows between the first row and this row. As in Elias-Fano
+//! coding, this number has two parts: the low bits are stored as they are, and the high bits as
+//! positions of ones. A list of several blocks begins with the first row and the offset of each
+//! block. So a reader can skip blocks, and can read any row by its index. docs/format.md describes
+//! the bytes.
 
 use hark_codec::record::put_varint;
 
@@ -15,8 +15,7 @@ pub const BLOCK_ROWS: usize = 128;
 /// Size in bytes of an entry of a list's table of blocks: a row and an offset.
 const TABLE_ENTRY: usize = 8;
 /// Upper bounds for segments of fewer than 2^24 rows: the bytes of a list without its rows, and the
-/// average bytes of a row. The second bound includes an eighth of a byte per row for the table of
-/// blocks.
+/// average bytes of a row. The bytes of a row include an eighth of a byte for the table of blocks.
 const LIST_BYTES_MAX: u64 = 32;
 const ROW_BYTES_MAX: u64 = 4;
 
@@ -56,7 +55,7 @@ struct BlockShape {
 impl BlockShape {
     fn new(first: u32, end: u32, len: usize) -> Self {
         let others = len.saturating_sub(1);
-        // Maximum number of rows between the first and the last row that are absent from the list.
+        // Maximum number of absent rows between the block's first and last rows.
         let spread = (end.saturating_sub(first) as usize).saturating_sub(len);
         let low = spread.checked_div(others).and_then(usize::checked_ilog2).unwrap_or(0);
         let high = if others == 0 { 0 } else { others + (spread >> low) };
@@ -83,7 +82,7 @@ impl BlockShape {
         }
     }
 
-    /// Appends the rows. If bytes are missing or wrong, appends rows that do not exist.
+    /// Appends the rows. If bytes are missing or wrong, appends the right number of wrong rows.
     fn unpack(self, bytes: &[u8], rows: &mut Vec<u32>) {
         let (start, others) = (rows.len(), self.others);
         rows.push(self.first);
@@ -180,7 +179,8 @@ impl PackedList {
         Some((entry as u32, (entry >> 32) as usize))
     }
 
-    /// For a list of one block: its first row, the end of its rows, and the bytes that follow.
+    /// Reads the start of a list of one block. Returns the list's first row, its last row plus one,
+    /// and the bytes that follow.
     fn only_block<'a>(&self, section: &'a [u8]) -> Option<(u32, u32, &'a [u8])> {
         let mut bytes = section.get(self.at..)?;
         let first = u32::try_from(varint(&mut bytes)?).ok()?;
@@ -276,14 +276,14 @@ impl PackedReader {
         rows.get(index % BLOCK_ROWS).copied().unwrap_or(u32::MAX)
     }
 
-    /// The first index, from `from` on, at which the row is `row` or higher. The search is fast if
-    /// this index is near `from`.
+    /// Returns the first index, from `from` on, at which the list's row is `row` or higher. The
+    /// search is fast if this index is near `from`.
     pub fn seek(&mut self, section: &[u8], from: usize, row: u32) -> usize {
         if from >= self.list.len {
             return self.list.len;
         }
         let (mut block, blocks) = (from / BLOCK_ROWS, self.list.blocks());
-        // Find the last block whose first row is at most `row`.
+        // Find the last block whose first row is not above `row`.
         let mut reach = 1;
         while block + reach < blocks && self.list.first(section, block + reach) <= row {
             block += reach;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::file::SegmentFile;
 
-/// At most one row in this many rows may have a rare kind.
+/// A kind is rare if at most one row in this many rows has the kind.
 const RARE_SHARE: u32 = 32;
-/// A rare kind has at most this many terms per row, since its terms are kept in memory.
+/// Maximum number of terms per row of a rare kind, because its terms are kept in memory.
 const RARE_TERMS: usize = 16;
 
 /// Returns the terms of the rare kinds, ascending.
@@ -35,7 +35,7 @@ pub(super) fn rare_terms(
     rare.into_iter().filter_map(|rare| Some((rare.kind, rare.terms?.into()))).collect()
 }
 
-/// A kind that may turn out to be rare, while its terms are counted.
+/// A kind that may be rare, while its terms are counted.
 struct RareKind {
     kind: u32,
     /// `None` if the kind has too many terms to be rare.

@@ -48,8 +48,8 @@ pub fn values<'a>(head: &'a Head, terms: &TermHasher) -> Vec<Value<'a>> {
 }
 
 /// Upper bound for the bytes that sealing a head with these `values` writes. The bound counts each
-/// row's time, hash, filter, address, expiry, id and sum. It also counts the rows of the posting
-/// lists, the entries of the lists (spilled and in the dictionary), the values, and the words.
+/// row's time, hash, filter, address, expiry, id and sum. It also counts the postings, the entries
+/// of the lists (in the temporary file and in the dictionary), the values, and the words.
 pub fn bytes_max(head: &Head, values: &[Value<'_>], terms: &TermHasher) -> u64 {
     let (mut entries, mut postings, mut rows) = (0, 0, Vec::new());
     for (.., number) in head.lists() {
@@ -135,8 +135,8 @@ pub fn seal(
     Ok(sorted.written(bytes))
 }
 
-/// Writes the segment `number` and its addresses (generation 0) from records, each with its old row
-/// and its address. All old rows are below `old_rows`.
+/// Writes the segment `number` and its addresses (generation 0) from `records`. Their old rows are
+/// all below `old_rows`.
 pub fn write(
     disk: &dyn Disk,
     shelf: &Path,

@@ -25,7 +25,7 @@ pub struct SegmentView {
 pub enum SegmentPostings {
     /// All rows.
     Every,
-    /// A list's kind, and the list's position in the postings.
+    /// A posting list: its kind, and its position in the postings.
     List(u32, Range<u32>),
     /// The list of a word.
     Packed(PackedPostings),
@@ -71,15 +71,15 @@ impl SegmentView {
         }
     }
 
-    /// Returns the first row that comes after this time and id, in newest-first order.
+    /// Returns the first row that comes after this time and id, in the order from newest to oldest.
     fn first_behind(&self, time: u64, id: &Id) -> u32 {
         let start = self.file().first_at_or_before(time);
         let older = time.checked_sub(1);
         let end = older.map_or(self.file().rows, |time| self.file().first_at_or_before(time));
         start
             + partition(end.saturating_sub(start), |row| {
-                // In a format without ids, only a dead row can be without a record. Such a row is
-                // compared by the id of the next row that has a record.
+                // In a format without ids, the id is read from the record, which only a dead row
+                // can lack. Instead of such a row, the next row that has a record is compared.
                 let mut rows = start + row..end;
                 rows.find_map(|row| self.segment.id(row)).is_some_and(|other| other <= *id)
             })
@@ -87,8 +87,8 @@ impl SegmentView {
 }
 
 impl Source for SegmentView {
-    /// The time (or 0) and the row, ascending in the query's order. The time is needed only in
-    /// oldest-first order.
+    /// The time (or 0) and the row, ascending in the query's order. The time is needed only in the
+    /// order from oldest to newest.
     type Key = (u64, u32);
     type PostingList = SegmentPostings;
     type Window = Range<u32>;
@@ -190,9 +190,9 @@ impl Source for SegmentView {
                 (Some(other), _) if other != *id => self.segment.note_other(&other, hash),
                 (None, true) => {}
                 (Some(_), true) => dead = dead.or(Some(row)),
-                // By its hash, the row belongs to the id, even if the record is damaged. A reader
-                // of this row then reports damage instead of a missing record. If the record was
-                // put again, the undamaged copy counts.
+                // The hash shows that the row belongs to the id, even if the record is damaged. So
+                // a reader of the row reports damage instead of a missing record. If the record was
+                // put again, the undamaged copy is returned.
                 (_, false) => {
                     let first = alive.filter(|&first| self.segment.record(first).is_some());
                     alive = first.or(Some(row));
@@ -312,7 +312,7 @@ impl Source for SegmentView {
             return 0;
         };
         let len = all.len().min(some.len()) as u32;
-        // The rows of a list ascend, so the rows in common come first.
+        // The rows of a list ascend, so the common rows of the two parts come first.
         let same = |at: u32| {
             self.file().posting(list.start + some.start as u32 + at) == all.start as u32 + at
         };

@@ -1,6 +1,6 @@
-//! The two small files of a segment that can be replaced while the segment stays: the addresses of
-//! its records (`.addr`), and its dead rows (`.dead`). Each new file has the next higher
-//! generation.
+//! The two small files of a segment that are replaced without writing the segment again: the
+//! addresses of its records (`.addr`), and its dead rows (`.dead`). Each new file has the next
+//! higher generation.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,7 @@ impl SidecarWords {
         self.0[..end].get(8 + index * 8..)?.first_chunk().map(|eight| u64::from_le_bytes(*eight))
     }
 
-    /// Reads the file again, and returns whether the checksum is right.
+    /// Reads the whole file, and returns whether the checksum is right.
     pub fn is_sound(&self) -> bool {
         let map = &self.0;
         map.last_chunk()

@@ -1,13 +1,13 @@
 //! The entries of a dictionary, in a temporary file until the posting lists are written. There may
 //! be as many entries as labels, too many to keep in memory. MANIFEST never names this file
-//! (`.new`). If the process is killed, the next opening of the shelf removes the file.
+//! (`.new`), so if the process is killed, the next start removes the file.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use crate::disk::{Disk, DiskFile};
 
-/// Size in bytes of each write and of each read. This must be a multiple of [`ENTRY_BYTES`].
+/// Size in bytes of each write and of each read: a multiple of [`ENTRY_BYTES`].
 const BUFFER: usize = 64 << 10;
 
 /// A term, a kind, and the end of their list in the postings.
@@ -59,12 +59,12 @@ impl<'a> Spool<'a> {
             }
             piece.clear();
         }
-        // The checksum is compared here, because damaged entries would get a new, valid checksum in
-        // the segment.
+        // The checksum is compared here, because damaged entries would be covered by a new, valid
+        // checksum in the segment.
         if sum == self.sum {
             Ok(())
         } else {
-            Err(io::Error::other("what was put aside has changed"))
+            Err(io::Error::other("the temporary file has changed"))
         }
     }
 
@@ -94,7 +94,7 @@ mod tests {
         let dir = hark_testkit::disk::scratch("spool");
         fs::create_dir_all(dir.join("seg")).unwrap();
         let mut spool = Spool::new(&RealDisk, &dir, 7).unwrap();
-        // The entries fill more than one piece, and the last piece only in part.
+        // The entries fill more than one buffer, and the last buffer only in part.
         let entries: Vec<SpoolEntry> =
             (0..10_000).map(|n| (u64::MAX - n, n as u32 * 3, u32::MAX - n as u32)).collect();
         for &entry in &entries {

@@ -1,6 +1,6 @@
-//! The values of the labels that a segment lists. A posting list is found by the hash of its value.
-//! The hash does not reveal the value, so this section lists the values. docs/format.md describes
-//! the section.
+//! The section with the values of the labels that a segment lists. Posting lists are found by
+//! hashes of values, and a hash does not reveal its value, so this section lists the values.
+//! docs/format.md describes the section.
 
 use hark_archive::Record;
 

@@ -8,7 +8,7 @@ use super::packed::{self, PackedList, varint};
 
 /// Maximum number of words in a block.
 const BLOCK_WORDS: usize = 32;
-/// Size of the lists at which a block ends, in bytes.
+/// Size of a block's lists in bytes at which the block ends.
 const BLOCK_BYTES: usize = 16 << 10;
 /// Size in bytes of a block's entry in the index of blocks.
 pub const INDEX_ENTRY: usize = 16;
@@ -19,8 +19,8 @@ const CLASS_BITS: u32 = 2;
 /// lists of all words, `rows` the number of rows in these lists, and `word_bytes` the total length
 /// of the words.
 pub fn bytes_max(lists: u64, rows: u64, word_bytes: u64) -> u64 {
-    // In the worst case, each list belongs to a word of its own, which has two lengths and begins a
-    // block.
+    // In the worst case, each list belongs to a different word, and each word has two lengths and
+    // begins a block.
     packed::bytes_max(lists, rows) + word_bytes + lists * (12 + INDEX_ENTRY as u64)
 }
 
@@ -61,8 +61,8 @@ impl WordPacker {
         packed::pack(rows, &mut self.next);
     }
 
-    /// Ends the current word. A word without lists is left out. Words must ascend. If this
-    /// completes a block of the section, returns the block.
+    /// Ends the current word. A word without lists is left out. Words must ascend. Returns the
+    /// block of the section, if the word completes a block.
     pub fn word(&mut self, word: &[u8]) -> Option<Vec<u8>> {
         if self.next.is_empty() {
             return None;
@@ -255,7 +255,7 @@ impl<'a> WordReader<'a> {
 }
 
 impl WordBlockReader<'_> {
-    /// Changes `word` to the next word, and returns the position of the next word's lists.
+    /// Changes `word` to the next word, and returns the position of this word's lists.
     fn next(&mut self, word: &mut Vec<u8>) -> Option<std::ops::Range<usize>> {
         self.left = self.left.checked_sub(1)?;
         let same = usize::try_from(varint(&mut self.words)?).ok()?;
@@ -390,7 +390,7 @@ mod tests {
             while reader.advance() {
                 count += reader.lists().map(|(_, list)| list.rows(blocks).count()).sum::<usize>();
             }
-            // Each byte of a list is read once, and accounts for at most 64 rows.
+            // Each byte of a list is read once, and yields at most 64 rows.
             assert!(count <= blocks.len() * 64 * (1 + index.len() / INDEX_ENTRY));
             let _ = (read.find("prefixed7").count(), read.beginning("pre", 64));
         };

@@ -14,7 +14,7 @@ pub(crate) fn lacks_descriptors(error: &io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE].into_iter().any(|errno| code == Some(errno.raw_os_error()))
 }
 
-/// Whether an error is temporary and no operation was left half done: the disk is full, or too many
+/// Whether an error is temporary and leaves no operation half done: the disk is full, or too many
 /// files are open.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     is_full(error) || lacks_descriptors(error)

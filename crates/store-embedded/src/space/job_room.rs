@@ -1,6 +1,6 @@
 //! Disk space for the jobs of maintenance. A job begins only if its files fit, and stops before it
-//! uses the space that the writer needs. A disk without any free space would stop the writer until
-//! a restart.
+//! uses the space that the writer needs. If a job left no free space, the writer would stop until a
+//! restart.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -13,7 +13,8 @@ use crate::engine::files::ShelfFiles;
 use crate::maintenance::jobs::ShelfJobs;
 use crate::map::Map;
 
-/// Number of bytes that a merge leaves free: as many as the largest sync writes. A merge can wait.
+/// Number of bytes that a merge leaves free: as many as the largest sync writes. A merge can be
+/// postponed.
 pub(crate) const BESIDE_MERGES: u64 = 32 << 20;
 /// Number of bytes that sealing and rewriting leave free: twice as many as the writer reserves in
 /// advance. These jobs free memory or disk space, so they may use more of the disk than merges.
@@ -38,8 +39,8 @@ pub struct NoSpace {
     pub free: u64,
 }
 
-/// Number of bytes that the jobs of a requested compaction leave free: enough for a manifest. An
-/// operator who requests a compaction needs space more than anything else.
+/// Number of bytes that the jobs of a requested compaction leave free: enough for a manifest. A
+/// compaction may use nearly all space, because an operator requests a compaction to free space.
 const BESIDE_COMPACTION: u64 = 128 << 10;
 
 /// Returns a disk for a job that writes at most `needs` bytes and leaves `beside` bytes free.
@@ -89,9 +90,8 @@ impl ReservingDisk {
     }
 }
 
-/// The disk in the view of a job. The job fails as on a full disk before it uses the space that
-/// must stay free. This holds even if the job's estimate was wrong, or if other programs write at
-/// the same time.
+/// The disk that a job uses. It fails like a full disk before the job uses the space that must stay
+/// free, even if the job's estimate was wrong or other programs write at the same time.
 impl Disk for ReservingDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let file = self.disk.create(path)?;

@@ -14,11 +14,11 @@ const GROWTH_SHARE: u64 = 5;
 /// Whether the disk has less free space than the settings demand.
 pub(crate) fn lacks_space(files: &ShelfFiles) -> bool {
     let free_min = files.bounds().free_bytes_min;
-    // A disk that does not report its free space counts as having enough.
+    // If the disk does not report its free space, the space is assumed to suffice.
     free_min > 0 && files.free_bytes().is_ok_and(|free| free < free_min)
 }
 
-/// Records whether more deletes follow at once.
+/// Notes whether more deletes follow at once.
 pub(crate) fn deletes_follow(jobs: &ShelfJobs, view: &ShelfView, follow: bool) {
     if follow {
         jobs.begin_deletes(view.bytes_on_disk());
@@ -28,14 +28,15 @@ pub(crate) fn deletes_follow(jobs: &ShelfJobs, view: &ShelfView, follow: bool) {
     }
 }
 
-/// Whether rewrites of partly dead logs are postponed during a series of deletes. Otherwise each
-/// log would be rewritten many times, because more of its records will soon be deleted.
+/// Whether rewrites of partly dead logs are postponed during a series of deletes. More records of
+/// each log will soon be deleted, so without the delay each log would be rewritten many times.
 pub(crate) fn defers_rewrites(jobs: &ShelfJobs, view: &ShelfView) -> bool {
     let Some(bytes) = jobs.deletes_from_bytes() else { return false };
     view.bytes_on_disk() <= bytes + bytes / GROWTH_SHARE
 }
 
-/// Number of bytes of deleted records that maintenance frees without another delete.
+/// Number of bytes of deleted records that maintenance will free even if no more records are
+/// deleted.
 pub(crate) fn reclaimable(files: &ShelfFiles, jobs: &ShelfJobs, dead: &DeadBytes) -> u64 {
     if jobs.deletes_from_bytes().is_some() || lacks_space(files) {
         return dead.due + dead.spread;
@@ -43,7 +44,7 @@ pub(crate) fn reclaimable(files: &ShelfFiles, jobs: &ShelfJobs, dead: &DeadBytes
     dead.reclaimable(files.bounds().dead_bytes_max)
 }
 
-/// Applies new bounds of the space. If they differ from the old bounds, wakes maintenance.
+/// Applies new bounds of disk space. If they differ from the old bounds, wakes maintenance.
 pub(crate) fn set_bounds(files: &ShelfFiles, jobs: &ShelfJobs, bounds: &SpaceBounds) {
     if files.set_bounds(bounds) {
         jobs.call();

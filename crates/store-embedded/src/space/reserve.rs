@@ -1,5 +1,5 @@
 //! The reserve: a file that occupies disk space in normal times and is removed when the disk is
-//! full. A start, a deletion and a compaction then have enough space to free more.
+//! full. Then a start, a deletion or a compaction has enough space to free more.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ use crate::disk::Disk;
 
 /// Length of a small archive's reserve. A start writes MANIFEST and a part of the last log, and a
 /// deletion writes 45 bytes for each record. Sealing a head of 65,536 mostly deleted records takes
-/// one or two MiB. The reserve is twice as large.
+/// one or two MiB, and the reserve has twice this space.
 pub const RESERVE_BYTES: u64 = 4 << 20;
 /// Maximum length of the reserve. It suffices for segments of 8 million records.
 const BYTES_MAX: u64 = 160 << 20;
@@ -77,8 +77,8 @@ impl DiskReserve {
     pub fn make(&self) -> io::Result<()> {
         let _changing = self.changing.lock();
         let bytes = self.bytes();
-        // A slightly smaller file suffices. Otherwise it would be written again all the time, as
-        // the archive grows.
+        // A slightly smaller file suffices. Otherwise the file would be written again and again
+        // while the archive grows.
         if self.len()?.is_some_and(|len| len >= bytes / 4 * 3) {
             return Ok(());
         }
@@ -95,7 +95,7 @@ impl DiskReserve {
 
     fn write(&self, aside: &Path, bytes: u64) -> io::Result<()> {
         let mut file = self.disk.create(aside)?;
-        // The bytes are random, since a file system with compression would allocate no space for
+        // The bytes are random, because a file system with compression would allocate no space for
         // zeros.
         let mut chunk = vec![0; CHUNK];
         for _ in 0..bytes.div_ceil(CHUNK as u64) {
@@ -130,7 +130,7 @@ impl DiskReserve {
     }
 
     /// Number of bytes that a write must leave free: 0 while the reserve exists, and the length of
-    /// the reserve after it was removed. Only deletions and maintenance may use the space of a
+    /// the reserve after it was removed. Only deletions and maintenance may use the space of the
     /// removed reserve.
     pub(crate) fn missing(&self) -> u64 {
         // If the directory cannot be listed, the reserve is assumed to exist.

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 /// The state of the disk's space.
 #[derive(Default)]
 pub(crate) struct DiskSpace {
-    /// Why a batch was refused for lack of space; `None` once the disk has space again.
+    /// The reason why a batch was refused for lack of space; `None` once the disk has space again.
     lacking: Mutex<Option<String>>,
     /// Whether a requested compaction is running.
     compacting: AtomicBool,

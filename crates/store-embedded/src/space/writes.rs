@@ -1,6 +1,5 @@
 //! Disk space for the writer. A batch that could fill the disk is refused before anything is
-//! written. So a full disk stops the writer only for a time: writing goes on once the disk has
-//! space.
+//! written. So a full disk only pauses the writer, and writing continues once the disk has space.
 
 use std::io;
 
@@ -19,7 +18,7 @@ use crate::maintenance::jobs::ShelfJobs;
 /// Number of bytes that a batch leaves free: enough for a manifest and the header of a log.
 const BESIDE_WRITES: u64 = 128 << 10;
 /// Number of bytes that the writer needs in addition to the records of a batch: for the deletions
-/// of a step, and for as many deletions of replaced records.
+/// of a step, and for the same number of deletions of replaced records.
 const DELETIONS: u64 = 2 * ERASE_STEP as u64 * LogFrame::DELETE_BYTES;
 
 /// Upper bound for the bytes of a batch: its records, one deletion for each of these records, and
@@ -32,8 +31,8 @@ pub(crate) fn needs(writes: &[Write]) -> u64 {
     writes.iter().map(bytes).sum::<u64>() + DELETIONS
 }
 
-/// Reserves the space of a batch on the disk, because other programs may take the free space at any
-/// moment. If the disk is full, nothing of the batch has been written yet.
+/// Reserves the space of a batch on the disk before any part of the batch is written, because other
+/// programs may use up the free space at any moment.
 pub(crate) fn reserve_space(
     jobs: &ShelfJobs,
     tail: Option<&mut LogTail>,
@@ -43,8 +42,8 @@ pub(crate) fn reserve_space(
     tail.reserve_for(needs).map_err(|error| refuse(jobs, &format!("a batch does not fit: {error}")))
 }
 
-/// Returns an error unless the disk has space for a batch. A batch with a deletion may use the
-/// space of the reserve. Nothing of the batch has been written yet.
+/// Returns an error unless the disk has space for a batch, of which no part has been written yet. A
+/// batch with a deletion may use the space of the reserve.
 pub(crate) fn check_space(
     (files, jobs): (&ShelfFiles, &ShelfJobs),
     tail: Option<&LogTail>,
@@ -55,8 +54,7 @@ pub(crate) fn check_space(
         return Ok(());
     }
     let deletes = writes.iter().any(|write| matches!(write, Write::Erase(_)));
-    // If the disk does not report its free space, the write itself will show whether the batch
-    // fits.
+    // If the disk does not report its free space, only the write will show whether the batch fits.
     let Ok(lack) = lack(files, needs, deletes) else { return Ok(()) };
     if lack == 0 {
         return Ok(());
@@ -73,14 +71,14 @@ pub(crate) fn check_space(
 
 fn wanting(files: &ShelfFiles, lack: u64) -> String {
     format!(
-        "{} more must be free in {} for new records; deletions and `hark compact` give room back",
+        "{} more must be free in {} for new records; deletions and `hark compact` free space",
         ByteSize(&lack),
         files.dir().display()
     )
 }
 
-/// If the reserve has been removed and a batch would be refused now, returns the reason. Perhaps no
-/// batch has been refused yet, because no client has sent a record since the removal.
+/// Returns the reason why a batch would be refused now, if the reserve has been removed and too
+/// little space is free. This is known even before a client sends a record.
 pub(crate) fn would_lack(files: &ShelfFiles) -> Option<String> {
     files.options().reserve.as_ref().filter(|reserve| reserve.missing() > 0)?;
     let lack = lack(files, DELETIONS, false).ok().filter(|lack| *lack > 0)?;
@@ -92,8 +90,8 @@ pub(crate) fn would_lack(files: &ShelfFiles) -> Option<String> {
 
 /// Notes that a batch is refused for lack of space, and wakes maintenance, which frees space.
 pub(crate) fn refuse(jobs: &ShelfJobs, why: &str) -> CommitError {
-    // The refusal is noted first. Otherwise a round of maintenance could end before the refusal is
-    // noted, and would not check for space again.
+    // The refusal is noted first. Otherwise the round of maintenance could end before the refusal
+    // is noted, and would not check again whether the disk has space.
     let error = jobs.space().lacks(why);
     jobs.call();
     error
@@ -122,13 +120,13 @@ pub(crate) fn note_space(
     Some(files.options().reserve.as_ref()?.note(files.dir(), space))
 }
 
-/// Makes the reserve again if necessary. After a refused batch, checks whether the disk has space
+/// Recreates the reserve if necessary. After a refused batch, checks whether the disk has space
 /// again.
 pub(crate) fn recheck_space(files: &ShelfFiles, jobs: &ShelfJobs) {
     if let Some(reserve) = &files.options().reserve
         && let Err(error) = reserve.make()
     {
-        tracing::debug!(%error, "the reserve is not made again yet");
+        tracing::debug!(%error, "the reserve cannot be recreated yet");
     }
     let is_lacking = jobs.space().lacking().is_some();
     if is_lacking && lack(files, DELETIONS, false).is_ok_and(|lack| lack == 0) {

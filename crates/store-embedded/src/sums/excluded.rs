@@ -1,4 +1,4 @@
-//! The rows of a segment that sums exclude.
+//! The rows of a segment that are excluded from its sums.
 
 use std::ops::Range;
 
@@ -7,12 +7,13 @@ use hark_codec::id_sum::IdTally;
 use super::keys::SummedKeys;
 use crate::segment::file::SegmentFile;
 
-/// The rows of a segment that sums exclude: dead rows, rows of hidden kinds, and expired rows.
+/// The rows of a segment that are excluded from its sums: dead rows, rows of hidden kinds, and
+/// expired rows.
 pub struct ExcludedRows {
     /// The hidden kinds, ascending.
     hidden: Box<[u32]>,
-    /// Number of entries of the segment's list of expiries that have been added: the entries up to
-    /// the latest time of a query.
+    /// Number of rows that have been added from the segment's list of expiries: the rows that
+    /// expire by the latest time of any query.
     expired: usize,
     rows: SummedKeys<u32>,
 }
@@ -24,7 +25,7 @@ impl ExcludedRows {
         Self { hidden: hidden.into(), expired: 0, rows }
     }
 
-    /// Whether these are the hidden kinds of the list.
+    /// Whether the list was made for these hidden kinds.
     pub(super) fn is_for(&self, hidden: &[u32]) -> bool {
         *self.hidden == *hidden
     }

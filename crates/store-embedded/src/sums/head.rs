@@ -13,14 +13,14 @@ pub struct SummedHead {
     hidden: Box<[u32]>,
     /// Number of rows of the head that have been processed.
     seen: u32,
-    /// The latest time of a query. Records that had expired by this time are not included.
+    /// The latest time of any query. Records that have expired by this time are not included.
     now: u64,
     rows: SummedKeys<(u64, Id)>,
 }
 
 impl SummedHead {
-    /// Returns the list of the rows that have no `hidden` kind. If other kinds were hidden before,
-    /// the list starts empty.
+    /// Returns the list of the rows without a `hidden` kind. If other kinds were hidden before, the
+    /// list starts empty.
     pub fn of<'a>(summed: &'a mut Option<Self>, hidden: &[u32]) -> &'a mut Self {
         if summed.as_ref().is_some_and(|summed| *summed.hidden != *hidden) {
             *summed = None;
@@ -64,7 +64,7 @@ impl SummedHead {
         }
     }
 
-    /// Removes the record of a row, if the list has this record.
+    /// Removes the record of a row, if the list includes the record.
     pub(crate) fn take(&mut self, record: &Record<'_>) {
         self.rows.take(&(record.time(), *record.id()), record.id());
     }

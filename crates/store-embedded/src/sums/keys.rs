@@ -12,8 +12,8 @@ const CHUNK_KEYS: usize = 256;
 pub struct SummedKeys<K> {
     /// The chunks; no chunk is empty.
     chunks: Vec<SummedChunk<K>>,
-    /// For each of the first chunks, the tally of all keys before the chunk. The tallies of later
-    /// chunks are not known yet.
+    /// The tally of all keys before each chunk, for the first chunks. The tallies of later chunks
+    /// are not calculated yet.
     before: Vec<IdTally>,
 }
 
@@ -93,7 +93,8 @@ impl<K: Ord + Copy> SummedKeys<K> {
     }
 
     /// Finds the chunk with the last key for which `is_before` is true. Returns the chunk's index,
-    /// and the number of such keys in the chunk. On return, the tally before the chunk is known.
+    /// and the number of keys in the chunk for which `is_before` is true. On return, `before` has
+    /// the tally of the chunk.
     fn end_of(&mut self, is_before: impl Fn(&K) -> bool) -> Option<(usize, usize)> {
         let first = |chunk: &SummedChunk<K>| chunk.keys.first().is_some_and(&is_before);
         let at = self.chunks.partition_point(first).checked_sub(1)?;
@@ -123,7 +124,7 @@ impl<K: Ord + Copy> SummedKeys<K> {
         let Some((at, count)) = self.end_of(is_before) else { return IdTally::default() };
         let chunk = &self.chunks[at];
         let mut tally = IdTally::default();
-        // The smaller part of the chunk is summed.
+        // Only the smaller part of the chunk is summed.
         if count > chunk.keys.len() / 2 {
             chunk.keys[count..].iter().filter_map(|&key| id_of(key)).for_each(|id| tally.add(&id));
             tally = chunk.tally.minus(tally);
@@ -147,15 +148,15 @@ impl<K: Ord + Copy> SummedKeys<K> {
 }
 
 impl SummedKeys<u32> {
-    /// The last number in `start..end` that is not a key. Keys without a gap are skipped one chunk
-    /// at a time.
+    /// The last number in `start..end` that is not a key. Consecutive keys are skipped one chunk at
+    /// a time.
     pub fn last_absent(&self, start: u32, end: u32) -> Option<u32> {
         let mut last = end.checked_sub(1)?;
         while last >= start {
             let chunk = self.chunks.get(self.chunk_of(&last));
             let Some(keys) = chunk.map(|chunk| &chunk.keys[..]) else { return Some(last) };
             let Ok(at) = keys.binary_search(&last) else { return Some(last) };
-            // Length of the run of consecutive keys that ends with this key.
+            // The number of consecutive keys that end with this key.
             let follows = |n: &u32| keys[at - *n as usize] == last - n;
             let run = crate::segment::file::partition(at as u32 + 1, |n| follows(&n));
             last = last.checked_sub(run)?;

@@ -28,7 +28,7 @@ impl<'a> SummedSegment<'a> {
         excluded.as_ref().is_some_and(|excluded| excluded.is_for(self.hidden))
     }
 
-    /// Makes the list of excluded rows, and returns their number. Other threads can delete rows at
+    /// Makes the list of excluded rows, and returns their number. Other threads may delete rows at
     /// the same time.
     pub(crate) fn prepare(&self) -> u64 {
         let (mut new, dead) = self.list();
@@ -80,8 +80,8 @@ impl<'a> SummedSegment<'a> {
         (start..end, start + first)
     }
 
-    /// The rows before a position: rows of earlier times, and rows of the same time. `None` if the
-    /// segment has no row before the position.
+    /// The rows before a position: rows of earlier times, and rows of the position's time. `None`
+    /// if the segment has no row before the position.
     fn rows_before(&self, at: &Position) -> Option<[Range<u32>; 2]> {
         let file = &self.segment.file;
         if at.time > file.newest {

@@ -1,5 +1,5 @@
-//! The rules of a batch apply to its own records, which are in no file yet. Every batch needs only
-//! one sync, and has the same outcomes as its writes committed one at a time.
+//! Rules also apply between the records of one batch, although these records are in no file yet. A
+//! batch needs only one sync, and has the same outcomes as its writes committed one at a time.
 
 use hark_archive::{Outcome, Store, Write};
 use hark_codec::hex::encode_32 as hex;
@@ -70,7 +70,7 @@ fn versions_of_a_profile_take_as_many_syncs_as_notes() {
     assert_eq!(syncs_of(&notes), 1);
     let profiles: Vec<Write> = (0..1_150).map(|n| events.one(n as u8 % 3, 0, n, &[])).collect();
     assert_eq!(syncs_of(&profiles), 1);
-    // The oldest event comes last: all events but the first of each key are too old.
+    // The oldest event comes last, so all events except the first of each key are too old.
     let backwards: Vec<Write> =
         (0..1_150).map(|n| events.one(n as u8 % 3, 0, 2_000 - n, &[])).collect();
     assert_eq!(syncs_of(&backwards), 1);
@@ -117,7 +117,7 @@ fn a_write_that_finds_the_disk_full_is_undone_and_the_same_store_goes_on() {
             let refused = store.commit(&batch).expect_err("nothing fits").to_string();
             fixture.disk.end_faults();
             assert!(refused.contains("the disk is full"), "{refused}");
-            assert!(everything(&store) == before, "nothing of it is there");
+            assert!(everything(&store) == before, "no part of the batch is stored");
             store.commit(&batch).expect("there is space again");
             fixture.model.commit(&batch).expect("commits");
             fixture.same_as_model(&store, "after the disk was full");

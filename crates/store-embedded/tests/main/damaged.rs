@@ -1,5 +1,5 @@
 //! Segments with flipped bits: a damaged segment blocks no other work, and is rebuilt if its
-//! records are sound.
+//! records are undamaged.
 
 use std::fs;
 use std::path::{Path, PathBuf};

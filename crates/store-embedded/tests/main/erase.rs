@@ -112,8 +112,8 @@ fn figures_are_true_through_merges_rewrites_and_a_restart() {
     let after = store.stats();
     assert_eq!((after.dead, after.dead_bytes), (before.dead, before.dead_bytes));
     store.compact(&mut |_| {}).expect("compacts");
-    // The position up to which a log was purged is known only in memory, so some deletions may
-    // stay.
+    // Only the memory of the previous process had the positions up to which logs were purged, so
+    // some deletions may stay.
     let after = store.stats();
     assert_eq!(after.dead, 0, "{after:?}");
     assert!(after.dead_bytes < 30 * 45, "{after:?}");
@@ -208,8 +208,8 @@ fn a_request_to_vanish_rewrites_only_the_logs_with_records_of_its_author() {
         let head = RecordHeader { id, time, author: Some([author; 32]), kind, expires: None };
         (id, Write::Put(encode(&head, labels)))
     };
-    // Each log has a version of a profile that the version in the next log replaces. Some logs also
-    // have a version of another author's profile.
+    // Each log has a version of a profile, which the version in the next log replaces. Some logs
+    // also have a version of another author's profile.
     let mut theirs = Vec::new();
     for time in 0..16 {
         let mut batch: Vec<Write> = (0..40).map(|_| record(1, 1, time, &[]).1).collect();
@@ -242,7 +242,7 @@ fn a_request_to_vanish_rewrites_only_the_logs_with_records_of_its_author() {
 #[test]
 fn bounds_that_change_while_the_shelf_is_open_hold_from_the_next_round_on() {
     let mut fixture = Fixture::with_all_maintenance_due(15);
-    // No log ever reaches the dead share for a rewrite.
+    // With a share of 2.0, no log ever has enough dead bytes for a rewrite.
     let options = EmbeddedOptions { rewrite_dead_share: 2.0, ..fixture.options() };
     let bounds = SpaceBounds {
         log_bytes_max: options.log_bytes_max,
@@ -307,8 +307,8 @@ fn a_compaction_that_fails_or_is_cut_off_anywhere_loses_nothing() {
             let store = case(&fixture);
             let when = format!("{trouble:?} in {after} operations");
             fixture.disk.arm(trouble, after);
-            // The compaction may fail or succeed: the failing operation may be the removal of a
-            // file.
+            // The compaction may fail or succeed, since the failing operation may be the removal of
+            // a file.
             let compacted = store.compact(&mut |_| {}).map_err(|error| error.to_string());
             fixture.same_as_model(&store, &format!("{when}: {compacted:?}"));
             let crashed = fixture.disk.crash(&mut random).expect("is made");

@@ -1,8 +1,8 @@
 //! Archives of earlier formats are opened and converted to the current format. Segments of format 1
 //! list no labels; the last version of Hark that wrote format 1 made the files in `format-1/`.
-//! Segments of formats 1 and 2 have no ids. A segment of format 2 is a segment of format 4 without
-//! its last four sections. A segment of format 3 without words is a segment of format 4 without its
-//! last two sections.
+//! Segments of formats 1 and 2 have no ids. Without its last four sections, a segment of format 4
+//! is a segment of format 2. Without its last two sections, it is a segment of format 3 that has no
+//! words.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -121,7 +121,7 @@ fn write_in_format(dir: &Path, magic: &[u8], sections: usize) {
 }
 
 /// Checks a shelf of an earlier format: opened read-only, opened for writing, after maintenance,
-/// after a compaction, and opened again.
+/// after a compaction, and after a restart.
 fn opened_and_brought_up(dir: &Path, listed: &'static [u8]) {
     let before = magics(dir);
     let options =
@@ -168,9 +168,9 @@ fn a_damaged_list_of_values_is_found_and_mended() {
         EmbeddedOptions { background: false, listed_labels: b"pt", ..EmbeddedOptions::default() };
     let open = || EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).expect("opens");
     open().run_due_maintenance().expect("settles");
-    // Only the section of values contains the values: a dictionary contains hashes.
+    // Only the section of values contains these bytes, since a dictionary contains hashes.
     let listed = b"t\x07\0\0\0topic 5";
-    for (damage, fault) in [(5, "that of no row"), (11, "out of order")] {
+    for (damage, fault) in [(5, "belongs to no row"), (11, "out of order")] {
         let files = fs::read_dir(dir.join("seg")).expect("is there");
         let paths = files.map(|entry| entry.expect("is there").path());
         let damaged = paths.filter(|path| {

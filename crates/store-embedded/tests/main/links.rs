@@ -13,7 +13,7 @@ const SERVICE: u32 = 65_534;
 #[test]
 fn root_follows_its_own_links_and_none_of_a_service_user() {
     if fs::metadata("/proc/self").map_or(1, |about| about.uid()) != 0 {
-        return println!("passed over: only root could be led astray");
+        return println!("passed over: only root checks the owners of links");
     }
     let root = Folder::new("links");
     let (data, victim) = (root.join("data"), root.join("victim"));

@@ -1,5 +1,5 @@
-//! Maintenance on a full disk: maintenance leaves no files behind, takes no space that the writer
-//! needs, and continues by itself.
+//! Maintenance on a full disk: it leaves no files behind, uses no space that the writer needs, and
+//! continues once the disk has space.
 
 use hark_archive::{CommitError, Store, Write};
 use hark_testkit::disk::Trouble;
@@ -83,7 +83,7 @@ fn without_room_for_sealing_the_writer_waits_and_goes_on_by_itself() {
     };
     assert!(matches!(refused, CommitError::Unavailable(_)), "{refused}");
     assert!(refused.to_string().contains("not enough room"), "{refused}");
-    assert_eq!(store.stats().heads_waiting, 4, "so many wait in memory, no more");
+    assert_eq!(store.stats().heads_waiting, 4, "four heads wait in memory");
     fixture.disk.set_capacity(None);
     fixture.write(&store, 10);
     assert_eq!(store.stats().heads_waiting, 0);
@@ -102,8 +102,8 @@ fn a_file_of_the_manifest_that_was_begun_in_vain_is_taken_away_and_its_number_is
     fixture.disk.end_faults();
     let after = std::fs::read_to_string(fixture.dir().join("MANIFEST")).expect("is there");
     assert_eq!(before, after);
-    // The manifest in memory equals the manifest on the disk, which a resume after a failed
-    // takeover checks.
+    // A resume after a failed takeover succeeds only if the manifest in memory equals the manifest
+    // on the disk.
     store.pause_maintenance(true);
     store.release().expect("is released");
     store.resume().expect("goes on");

@@ -1,5 +1,5 @@
-//! The scrub finds damage in data that no query reads, rebuilds damaged files if the log is sound,
-//! and reports no false fault.
+//! The scrub finds damage in data that no query reads, rebuilds damaged files if the log is
+//! undamaged, and reports no false fault.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -39,8 +39,8 @@ fn a_sound_shelf_is_read_whole_and_nothing_is_found() {
                 store.compact(&mut |_| {}).expect("compacts");
             }
         }
-        // With no maintenance due, no job rewrites files during the pass, so the figures match the
-        // pass.
+        // After this call no maintenance is due, so no job rewrites files during the pass, and the
+        // figures match the pass.
         store.run_due_maintenance().expect("settles");
         let before = store.stats().scrub.expect("is there").read_bytes;
         let scrubbed = store.scrub().expect("scrubs");
@@ -76,7 +76,7 @@ fn a_damaged_section_is_found_and_its_segment_made_again() {
 fn a_damaged_frame_is_found_before_a_question_meets_it_and_only_told_of() {
     for wanted_put in [true, false] {
         let fixture = Fixture::with_all_maintenance_due(9);
-        // A rewritten log has no deletions left, so logs are not rewritten here.
+        // A rewrite would remove the deletions from a log, so these options prevent rewrites.
         let options = EmbeddedOptions { rewrite_dead_share: 2.0, ..fixture.options() };
         let store = fixture.open(options.clone());
         store.run_due_maintenance().expect("settles");
@@ -192,7 +192,7 @@ fn store_twice(fixture: &mut Fixture) -> (EmbeddedStore, u64) {
     let store = fixture.open(EmbeddedOptions { merge_fan_in: 1_000, ..fixture.options() });
     store.run_due_maintenance().expect("settles");
     let all = everything(&store);
-    // The bytes are not zeros, because zeros would be noticed as a hole.
+    // The bytes are not zeros, because zeros would be detected as a hole.
     for segment in files(fixture, "seg", "seg") {
         let (at, len) = section(&segment, ID_HASHES);
         overwrite(&segment, at, |bytes| bytes.fill(0xff), len);
@@ -208,7 +208,7 @@ fn a_rebuild_leaves_one_of_each_record_that_was_stored_twice() {
     for has_manifest in [true, false] {
         let mut fixture = Fixture::with_all_maintenance_due(6);
         let (store, twice) = store_twice(&mut fixture);
-        assert!(twice > 20, "{twice} are there twice");
+        assert!(twice > 20, "{twice} records are stored twice");
         drop(store);
         if !has_manifest {
             std::fs::remove_file(fixture.dir().join("MANIFEST")).expect("is removed");
@@ -232,7 +232,7 @@ fn a_record_of_the_last_log_that_rots_is_left_out_before_and_after_it_was_read()
         fixture.write(&store, 40);
         let whole = everything(&store);
         if !was_read {
-            // Forget that the records have been verified.
+            // Make the store forget that the records have been verified.
             store.recheck_files();
         }
         let log = files(&fixture, "log", "log").pop().expect("a log");

@@ -49,13 +49,13 @@ fn segments_that_lose_their_pages_are_asked_in_vain_until_they_are_made_anew() {
         let expected = everything(&store);
         let known = *hark_archive::Record::new(&expected[expected.len() / 2]).unwrap().id();
         cut(&fixture, "seg", ending, 0);
-        let refused = ask(&store).expect_err("nothing is answered from what is gone");
+        let refused = ask(&store).expect_err("no answer without the missing page");
         assert!(refused.to_string().contains("could not be read"), "{refused}");
-        assert!(ask(&store).is_err(), "nor is it the second time");
+        assert!(ask(&store).is_err(), "the second attempt fails, too");
         assert!(store.count(&Query::default()).is_err());
-        assert!(store.knows(&known).is_err(), "what is known can not be said");
+        assert!(store.knows(&known).is_err(), "the ids are unreadable");
         let write = Write::Put(fixture.world.record());
-        let refused = store.commit(&[write]).expect_err("what it replaces can not be said");
+        let refused = store.commit(&[write]).expect_err("the replaced record is unknown");
         assert!(matches!(refused, CommitError::Unavailable(_)), "{refused}");
         let named = store.stats().damaged_files;
         assert!(!named.is_empty() && named[0].contains(".seg"), "{named:?}");

@@ -9,8 +9,7 @@ use crate::manifest::Manifest;
 use crate::repair::from_logs::DeletionMap;
 use crate::term::TermHasher;
 
-/// Maximum number of faults of one file that are listed individually. Further faults are only
-/// counted.
+/// Maximum number of faults of one file that are listed. Further faults are only counted.
 pub(super) const FAULTS_EACH: usize = 5;
 
 /// A check of a shelf.
@@ -25,7 +24,7 @@ pub(super) struct ShelfCheck<'a> {
     pub(super) live: HashMap<u32, u64>,
 }
 
-/// Number of faults of one file.
+/// Counts the faults of one file.
 pub(super) struct FaultCount {
     pub(super) path: PathBuf,
     pub(super) count: usize,

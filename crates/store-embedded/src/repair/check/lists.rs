@@ -9,8 +9,8 @@ use crate::segment::{RecordAddress, SECTIONS};
 use crate::term::{TermBuffers, lists_words};
 
 impl ShelfCheck<'_> {
-    /// Compares the posting lists with the records, by sums that do not depend on the order. So the
-    /// check needs no list in memory.
+    /// Compares the posting lists with the records, by sums that do not depend on the order of the
+    /// postings. So the check keeps no list in memory.
     pub(super) fn lists(&mut self, segment: &Arc<Segment>, faults: &mut FaultCount) {
         let file = &segment.file;
         let gone = |row: u32| segment.address(row) == RecordAddress::GONE;
@@ -67,8 +67,8 @@ impl ShelfCheck<'_> {
                 }
             });
         }
-        // If a segment was written with another configuration, the check cannot know which words it
-        // should have.
+        // If a segment was written with another configuration, it is unknown which words it should
+        // have.
         let has_other_words = lists_words(file.listed()) && !segment.has_words();
         if sums[0] != sums[1] && !has_other_words {
             let what = format!(
@@ -103,7 +103,7 @@ impl ShelfCheck<'_> {
         let (mut last, mut reader, mut at) = (None, words.read(), 0);
         while reader.advance() {
             let Ok(word) = str::from_utf8(&reader.word) else {
-                self.count_fault(faults, format!("word {at} is no text"));
+                self.count_fault(faults, format!("word {at} is not valid text"));
                 continue;
             };
             if last.as_deref().is_some_and(|last: &str| last >= word) {

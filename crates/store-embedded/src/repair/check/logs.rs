@@ -18,8 +18,8 @@ use crate::repair::salvage::scan::{ScannedPart, scan};
 use crate::segment::RecordAddress;
 use crate::term::{TermBuffers, TermHasher};
 
-/// Whether a log may have more records behind the point where a replay ended. Only `hark salvage`
-/// recovers these records.
+/// Whether a log may have more records after the position where a replay has ended. Only `hark
+/// salvage` recovers these records.
 fn has_more(end: &Result<LogEnd, LogError>, is_last: bool) -> bool {
     match end {
         Ok(end) => end.good < end.len && !is_last,
@@ -35,8 +35,8 @@ impl ShelfCheck<'_> {
         paths.map(|path| log::map(self.disk, &path)).collect()
     }
 
-    /// Reads the deletions of a log. Skips a log that could not be mapped, because the method `log`
-    /// reports this fault.
+    /// Reads the deletions of a log. Skips a log that could not be mapped: [`Self::log`] reports
+    /// this fault.
     pub(super) fn read_deletes(&mut self, at: usize, mapped: &Result<Map, LogError>) {
         let Ok(mapped) = mapped else { return };
         let entry = &self.manifest.logs[at];
@@ -50,7 +50,7 @@ impl ShelfCheck<'_> {
         };
         let end = log::replay_mapped(mapped, &path, (number, generation), &mut add);
         if has_more(&end, is_last) {
-            // `log` below reports the lost parts.
+            // The method `log` reports the lost parts.
             scan_log(mapped, (number, generation), &mut add);
         }
     }
@@ -65,7 +65,7 @@ impl ShelfCheck<'_> {
         let id = (entry.number, entry.generation);
         let mut lost_parts = Vec::new();
         // If no segment covers this log, each start of the server indexes the log's records in a
-        // head. Build the same head here, to check what a reader would find.
+        // head. The check builds the same head and searches it as a reader would.
         let is_sealed = self.manifest.is_sealed(entry.number);
         let mut head =
             (!is_sealed).then(|| OpenLog::new(self.disk, self.dir, id, self.terms.clone()));
@@ -148,7 +148,7 @@ impl ShelfCheck<'_> {
 struct OpenLog {
     head: Arc<Head>,
     terms: TermHasher,
-    /// Ids of the live records in the log.
+    /// Ids of the log's live records.
     live: Vec<Id>,
     scratch: TermBuffers,
 }

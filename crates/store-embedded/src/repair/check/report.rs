@@ -10,8 +10,8 @@ pub struct FileFault {
     pub file: PathBuf,
     /// A description of the fault.
     pub what: String,
-    /// Whether `hark rebuild` repairs the fault: the log is undamaged, and only files that are made
-    /// from it are damaged.
+    /// Whether `hark rebuild` repairs the fault, because only files that are made from undamaged
+    /// logs are damaged.
     pub mendable: bool,
 }
 
@@ -37,9 +37,9 @@ pub struct CheckReport {
     pub segments: u64,
     /// Number of logs.
     pub logs: u64,
-    /// Number of bytes of an unfinished batch at the end of the last log, which the next start cuts
-    /// off.
+    /// Number of bytes of an unfinished batch at the end of the last log. The next start cuts these
+    /// bytes off.
     pub torn_bytes: u64,
-    /// The faults that were found; empty if there are none.
+    /// The faults that were found.
     pub faults: Vec<FileFault>,
 }

@@ -55,7 +55,8 @@ impl ShelfCheck<'_> {
         }
     }
 
-    /// Compares every row with its record: time, order, id index, dead or alive.
+    /// Compares every row with its record: the time, the order, the id index, and whether the row
+    /// is dead.
     fn rows(&mut self, segment: &Arc<Segment>, faults: &mut FaultCount) {
         let view = SegmentView { segment: Arc::clone(segment), writing: false };
         let mut before: Option<(u64, Id)> = None;
@@ -152,7 +153,7 @@ impl ShelfCheck<'_> {
             if !is_known(value) {
                 self.count_fault(
                     faults,
-                    format!("value {at} of the listed labels is that of no row"),
+                    format!("value {at} of the listed labels belongs to no row"),
                 );
             }
             missing.remove(&value);

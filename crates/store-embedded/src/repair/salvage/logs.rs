@@ -19,7 +19,7 @@ pub(super) struct SalvagedLog {
 /// Returns the log files to read, ascending, and the paths of missing logs. One generation of each
 /// log is read: the generation that MANIFEST names or, if this file is gone, a later generation. A
 /// later generation was made by a rewrite and has all live records. An earlier generation is not
-/// used: it has deleted records, and their deletions may be gone. Without MANIFEST, the latest
+/// used, because it has deleted records whose deletions may be gone. Without MANIFEST, the latest
 /// generation is read.
 pub(super) fn logs(
     disk: &dyn Disk,
@@ -48,8 +48,8 @@ pub(super) fn logs(
             None => missing.push(log::path(dir, entry.number, entry.generation)),
         }
     }
-    // Logs that MANIFEST does not know: all logs if MANIFEST is missing, or later logs if MANIFEST
-    // is old.
+    // The logs that MANIFEST does not name: all logs if MANIFEST is missing, or the later logs if
+    // MANIFEST is old.
     let last = named.last().map_or(0, |entry| entry.number);
     for (&number, generations) in found.range(last.saturating_add(1)..) {
         if let Some((&generation, &bytes)) = generations.last_key_value() {

@@ -1,8 +1,9 @@
-//! Salvages a damaged shelf: copies every whole record of its logs into another store.
+//! Salvages a damaged shelf: copies every undamaged live record of its logs into another store.
 //!
 //! The damaged shelf is not changed. Frames are found by their checksums, even after damaged bytes
-//! (`scan`). The checksum needs the log's salt, which is in the header; if the header is damaged,
-//! the salt is calculated from the frames (`salt`). Records that were deleted stay deleted:
+//! (`scan`). The checksum depends on the log's salt, which is in the header. If the header is
+//! damaged, the salt is calculated from the frames (`salt`). Records that were deleted stay
+//! deleted:
 //!
 //! - deletions in the logs apply as at a start (docs/format.md);
 //! - a row in the `.dead` file of a segment is dead, even if the log with its deletion is gone or
@@ -40,7 +41,7 @@ use crate::map::Map;
 use crate::options::{JobProgress, OnProgress};
 use crate::segment::RecordAddress;
 
-/// Maximum number of records that are made durable together, and maximum number of their bytes.
+/// Maximum number of records in a batch, and maximum number of their bytes.
 const BATCH_RECORDS: usize = 1024;
 const BATCH_BYTES: usize = 4 << 20;
 /// Maximum number of lost parts that are listed; further parts are only counted.
@@ -65,7 +66,7 @@ pub enum SalvageError {
     Write(#[from] CommitError),
 }
 
-/// Copies every whole live record of the shelf in `from` to `into`, an empty store with the
+/// Copies every undamaged live record of the shelf in `from` to `into`, an empty store with the
 /// network's rules. No process may write to the shelf during the salvage.
 ///
 /// ```
@@ -153,12 +154,11 @@ pub fn salvage(
 
 struct Salvage {
     witnesses: SegmentWitnesses,
-    /// For each deleted record, its last deletion: a map from the record's id and log to the log
-    /// and offset of the deletion.
+    /// The last deletion of each deleted record: the record's id and log lead to the deletion's log
+    /// and offset.
     deletions: HashMap<(Id, u32), (u32, u64)>,
     report: SalvageReport,
-    /// Number of bytes to read, and number of bytes read so far. Each byte of the logs is read
-    /// twice.
+    /// Number of bytes to read in total. Each byte of the logs is read twice.
     total: u64,
     done: u64,
 }
@@ -173,7 +173,7 @@ impl Salvage {
         self.list(lost.into());
     }
 
-    /// Maps a log that is read once. If a log cannot be opened, it is listed as lost, and the other
+    /// Maps a log that is read once. A log that cannot be opened is listed as lost, and the other
     /// logs are still salvaged.
     fn open(&mut self, disk: &dyn Disk, log: &SalvagedLog) -> Option<Map> {
         match disk.map_sequential(&log.path) {
@@ -231,8 +231,8 @@ impl Salvage {
         } else {
             lost.push(LostPart::new(&log.path, 0..map.len() as u64));
         }
-        // If a file was cut off between two frames, only the segment shows that the end of the file
-        // is missing.
+        // If a file was truncated between two frames, only the segment shows that the end of the
+        // file is missing.
         let (len, reach) = (map.len() as u64, self.witnesses.reach(log.number));
         if reach > len {
             lost.push(LostPart::new(&log.path, len..reach));
@@ -248,7 +248,7 @@ impl Salvage {
         self.list(lost);
         self.report.logs += 1;
         self.report.bytes += log.bytes;
-        self.advance("looking for what is whole", log, progress);
+        self.advance("looking for undamaged records", log, progress);
     }
 
     /// Puts the live records of a log into the new store.
@@ -288,14 +288,14 @@ impl Salvage {
         if failed.is_none() {
             failed = put(into, &batch, report).err();
         }
-        self.advance("bringing it over", log, progress);
+        self.advance("copying records", log, progress);
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 }
 
 fn put(into: &dyn Store, batch: &[Write], report: &mut SalvageReport) -> Result<(), CommitError> {
     into.commit(batch)?;
-    // Records that other records replace are subtracted later.
+    // Records that were replaced in the new store are subtracted later.
     report.records += batch.len() as u64;
     Ok(())
 }

@@ -23,8 +23,8 @@ pub struct LostPart {
     pub likely_id: Option<Id>,
     /// Why the file could not be opened; `None` if the file was opened or is gone.
     pub unopened: Option<String>,
-    /// Whether the part is the end of the last log. If there is no other damage, a crash
-    /// interrupted the batch, and its records were never acknowledged.
+    /// Whether the part is the end of the last log. If there is no other damage, a crash has
+    /// interrupted the last batch, and its records were never acknowledged.
     pub may_be_torn: bool,
 }
 
@@ -75,7 +75,7 @@ pub struct SalvageReport {
     pub records: u64,
     /// Number of records that the source had deleted.
     pub deleted: u64,
-    /// Number of records that other records replace or delete, or that were stored twice.
+    /// Number of records that other records replace or delete, and of extra copies of records.
     pub replaced: u64,
     /// The lost parts, at most 10,000, ordered by log and offset.
     pub lost: Vec<LostPart>,
@@ -83,7 +83,7 @@ pub struct SalvageReport {
     pub more_lost: u64,
     /// Total length of all lost parts, without missing files.
     pub lost_bytes: u64,
-    /// Why MANIFEST could not be used. Without MANIFEST, segments cannot show which records were
-    /// deleted.
+    /// The reason why MANIFEST could not be used. Without MANIFEST, segments cannot show which
+    /// records were deleted.
     pub manifest: Option<String>,
 }

@@ -1,13 +1,13 @@
 //! Calculates the salt of a log from its frames, for a log with a damaged header.
 //!
-//! The checksum of a frame begins with the salt, and CRC32C can be calculated backwards. So the
-//! bytes and the stored checksum of a whole frame determine the salt. Each sequence of bytes that
-//! looks like a frame proposes a salt, which is calculated from these bytes. The salt whose frames
-//! cover the most bytes wins.
+//! The salt is the initial state of a frame's checksum, and CRC32C can be calculated backwards. So
+//! the bytes and the stored checksum of a whole frame determine the salt. From each sequence of
+//! bytes that looks like a frame, a proposed salt is calculated. The salt with frames that cover
+//! the most bytes is accepted.
 //!
 //! The author of a message can hide bytes in the message that look like frames, and so propose a
-//! wrong salt any number of times. Therefore the weight of a salt is the number of bytes in its
-//! frames, and bytes of overlapping frames do not count twice. Hidden frames lie within a message.
+//! wrong salt any number of times. Therefore the bytes of a salt's frames count and not their
+//! number, and bytes of overlapping frames do not count twice. Hidden frames lie within a message.
 //! The message itself is in a frame with the right salt, and this frame covers more bytes than the
 //! hidden frames.
 
@@ -17,18 +17,19 @@ use std::sync::LazyLock;
 use super::scan::{ScannedPart, plausible_frame, scan};
 use crate::log::{self, FRAME, HEADER, LogFrame};
 
-/// Number of bytes at the front of a log that are searched for proposals.
+/// Number of bytes at the start of a log that are searched for proposed salts.
 const SEARCHED_BYTES: usize = 64 << 20;
-/// Proposals are bounded in each window of this length. So a message full of hidden frames
-/// displaces only few real frames.
+/// The log is divided into windows of this length, and the proposals of each window are bounded. So
+/// a message full of hidden frames displaces only few real frames.
 const WINDOW_BYTES: usize = 1 << 20;
-/// Maximum number of frames in a window that propose a salt, and maximum number of their bytes.
+/// Maximum number of a window's frames from which salts are calculated, and maximum number of their
+/// bytes.
 const WINDOW_PROPOSALS: usize = 16 << 10;
 const WINDOW_SUMMED: usize = 8 << 20;
-/// Largest frame that proposes a salt. Most messages are much smaller, but a hidden frame may claim
-/// any length.
+/// Maximum length of a frame from which a salt is calculated. Most messages are much smaller, but a
+/// hidden frame may claim any length.
 const PROPOSING_BYTES: usize = 1 << 20;
-/// Number of proposed salts that are tried; those that cover most bytes come first.
+/// Number of proposed salts that are tried, beginning with the salts that cover the most bytes.
 const TRIED: usize = 8;
 
 /// The number and the bytes of the frames from which the same salt was calculated.
@@ -47,7 +48,7 @@ pub(crate) fn salt_of(bytes: &[u8], number: u32, generation: u32) -> Option<u32>
     if let Some(salt) = log::salt(bytes, number, generation) {
         return Some(salt);
     }
-    // A damaged frame also proposes a salt, but no other frame proposes the same salt.
+    // A damaged frame also yields a salt, but no other frame yields the same salt.
     let agreed = proposals(bytes).into_iter().filter(|(_, proposal)| proposal.frames > 1);
     let mut agreed: Vec<(u64, u32)> =
         agreed.map(|(salt, proposal)| (proposal.bytes, salt)).collect();
@@ -65,7 +66,7 @@ pub(crate) fn salt_of(bytes: &[u8], number: u32, generation: u32) -> Option<u32>
     tried.max().map(|(_, salt)| salt)
 }
 
-/// Returns the salts that plausible frames propose.
+/// Returns the salts that are calculated from plausible frames.
 fn proposals(bytes: &[u8]) -> HashMap<u32, SaltProposal> {
     let mut proposed: HashMap<u32, SaltProposal> = HashMap::new();
     let end = bytes.len().min(HEADER as usize + SEARCHED_BYTES);
@@ -96,7 +97,7 @@ fn proposals(bytes: &[u8]) -> HashMap<u32, SaltProposal> {
 fn salt_that_fits(frame: &[u8]) -> u32 {
     debug_assert!(frame.len() >= FRAME);
     let stored = u32::from_le_bytes([frame[4], frame[5], frame[6], frame[7]]);
-    // `log::checksum` takes these bytes in the opposite order.
+    // `log::checksum` processes these bytes in the opposite order.
     let summed = frame[8..].iter().rev().chain(frame[..4].iter().rev());
     let steps = &*STEPS;
     !summed.fold(!stored, |after, &byte| {
@@ -176,8 +177,9 @@ mod tests {
     #[test]
     fn messages_made_of_frames_do_not_choose_the_salt() {
         const SALT: u32 = 5;
-        // Each byte of each message proposes a salt, so there are more proposals than are tried.
-        // Each of these salts has many frames, together nearly as large as the rest of the log.
+        // A salt is calculated at each byte of each message, so there are more proposed salts than
+        // are tried. Each of these salts has many frames, which are together nearly as large as the
+        // rest of the log.
         let mut hidden = Vec::new();
         for other in 100..140 {
             (0..400).for_each(|_| LogFrame::Batch(0).write(other, &mut hidden));

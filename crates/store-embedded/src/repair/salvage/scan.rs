@@ -17,13 +17,13 @@ pub(crate) enum ScannedPart<'a> {
 
 /// Maximum number of bytes in which one step looks for the next whole frame.
 const STEP_BYTES: usize = 256 << 10;
-/// Maximum number of bytes of which one step calculates checksums. A damaged message may
+/// Maximum number of bytes that one step reads to calculate checksums. A damaged message may
 /// contain many byte sequences that look like frames.
 const SUMMED_BYTES: usize = 64 << 20;
 
 /// Passes all parts of a log to `each`, from front to back; two lost parts are never adjacent. Each
-/// frame is trusted by itself, even if its batch is damaged, because nobody can forge a frame
-/// without the salt.
+/// whole frame is trusted, even if its batch is damaged, because nobody can forge a frame without
+/// the salt.
 pub(crate) fn scan(bytes: &[u8], salt: u32, each: &mut dyn FnMut(ScannedPart<'_>)) {
     let mut at = HEADER as usize;
     let mut lost: Option<Range<u64>> = None;
@@ -48,8 +48,9 @@ pub(crate) fn scan(bytes: &[u8], salt: u32, each: &mut dyn FnMut(ScannedPart<'_>
     }
 }
 
-/// Returns the part of a log that begins at `at`, and the start of the next part. A lost part may
-/// be returned in several calls, so that one call reads little more than the largest frame.
+/// Returns the part of a log that begins at `at`, and the start of the next part. A long lost part
+/// is returned in pieces by several calls, so that one call reads little more than the largest
+/// frame.
 pub(crate) fn scan_part(bytes: &[u8], at: usize, salt: u32) -> (ScannedPart<'_>, usize) {
     let rest = bytes.get(at..).unwrap_or_default();
     if let Some((found, size)) = frame(rest, salt) {
@@ -68,7 +69,7 @@ pub(crate) fn scan_part(bytes: &[u8], at: usize, salt: u32) -> (ScannedPart<'_>,
 }
 
 /// If the start of `bytes` may be a frame, returns the bytes of the frame. The test uses no
-/// checksum: to calculate a checksum at every byte of a damaged part would take hours.
+/// checksum, because calculating a checksum at every byte of a damaged part would take hours.
 pub(super) fn plausible_frame(bytes: &[u8]) -> Option<&[u8]> {
     let head = bytes.first_chunk::<FRAME>()?;
     let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
@@ -83,11 +84,11 @@ pub(super) fn plausible_frame(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 /// Decides which deletions of a log count. If the last batch of the last log is torn, there are two
-/// possible causes, which look the same: a crash interrupted the batch before it was acknowledged,
-/// or the batch was damaged later. So a deletion in such a batch counts only if the record that
-/// caused the deletion follows in the same batch.
+/// possible causes: a crash interrupted the batch before it was acknowledged, or the batch was
+/// damaged later. The log does not show the cause, so a deletion in such a batch counts only if the
+/// record that caused the deletion follows in the same batch.
 pub(crate) struct DeletionsOfBatch<T> {
-    /// Deletions of the current batch that are not yet known to count.
+    /// Deletions of the current batch of which it is not known yet whether they count.
     waiting: Vec<T>,
     /// The end of the current batch.
     end: u64,

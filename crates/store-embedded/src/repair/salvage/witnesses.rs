@@ -118,7 +118,7 @@ impl SegmentWitness {
             None
         } else {
             let words = RowMarks::words_on_disk(rows);
-            // Without this file, the segment still shows which records the log had.
+            // Without this file, the segment still shows which records its logs had.
             SidecarKind::Dead.open(disk, dir, (entry.number, entry.dead), words).ok()
         };
         let (dead, logs) = (RowMarks::new(rows, dead.as_ref()), entry.first_log..=entry.last_log);
@@ -130,7 +130,7 @@ impl SegmentWitness {
     }
 }
 
-/// Returns the bytes at the place of the record's id in a frame at `at`.
+/// Returns the bytes that are the record's id if a frame begins at `at`.
 fn id_in_frame(bytes: &[u8], at: usize) -> Option<Id> {
     bytes.get(at.checked_add(FRAME)?..)?.first_chunk().copied()
 }

@@ -2,14 +2,15 @@
 //! small steps, and compares the segments with the log.
 //!
 //! For each segment, the check verifies the checksums of the sections and of the addresses. Then it
-//! reads the segment's logs frame by frame, and looks up each record in the index, by its id and by
-//! its terms (`read`). Maintenance replaces damaged files that can be made from the log
-//! (`maintenance/damaged_segment.rs`). A damaged frame cannot be replaced, so it is noted: its
-//! record in [`crate::damage`], its file in [`StoreStats::damaged_files`].
+//! reads the segment's logs frame by frame, and searches the index for each record, by the record's
+//! id and terms (`read`). Maintenance replaces damaged files that can be made from the log
+//! (`maintenance/damaged_segment.rs`). A damaged frame cannot be replaced. Its record is noted in
+//! [`crate::damage`], and its file in [`StoreStats::damaged_files`].
 //!
 //! A pass begins with the first log and ends with the last log. Only the first pass after a start
 //! begins with a random log. So in the long run all files are read, however often the server
-//! restarts. Bytes that are in the system's cache are not read from the disk again.
+//! restarts. The check does not bypass the system's cache, so it does not read cached bytes from
+//! the disk.
 //!
 //! [`StoreStats::damaged_files`]: hark_archive::store::StoreStats::damaged_files
 

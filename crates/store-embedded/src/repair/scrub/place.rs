@@ -9,9 +9,8 @@ use crate::log::{HEADER, Log};
 use crate::segment::SECTIONS;
 use crate::segment::opened::Segment;
 
-/// The position of the slow check. If a segment or a log has not changed since the last step, the
-/// check continues at the same position. So a rewrite of another log of the segment does not
-/// restart the check of the segment or of the log.
+/// The position of the slow check, with separate progress for the segment and for the log. After a
+/// rewrite of a log, the check continues at the same position in the segment and in its other logs.
 pub(super) struct ScrubPlace {
     /// The lowest number of a log that is still to be read.
     pub(super) from: u32,
@@ -19,20 +18,20 @@ pub(super) struct ScrubPlace {
     pub(super) log: Option<LogScrub>,
 }
 
-/// The progress in a segment.
+/// The progress of the check in a segment.
 pub(super) struct SegmentScrub {
     number: u32,
     /// The section that is being read, the number of its bytes read so far, and their checksum.
     pub(super) section: (usize, usize, u32),
-    /// Whether the addresses, which follow the sections, have been read.
+    /// Whether the addresses have been read, which are read after the sections.
     pub(super) has_addresses: bool,
-    /// For each log, its generation when the rows were counted, and its number of rows.
+    /// For each log, the generation at which its rows were counted, and the number of rows.
     pub(super) rows: HashMap<u32, (u32, u64)>,
     /// Whether the segment was found damaged.
     pub(super) is_suspect: bool,
 }
 
-/// The progress in a log.
+/// The progress of the check in a log.
 pub(super) struct LogScrub {
     number: u32,
     generation: u32,
@@ -74,15 +73,14 @@ impl ScrubTarget {
         self.segment.as_ref().map(|segment| segment.entry.number)
     }
 
-    /// Returns the progress in the segment. If `place` is in another segment, the progress begins
-    /// anew.
+    /// Returns the progress in the segment, which is new if `place` is in another segment.
     pub(super) fn segment_of(&self, place: &mut ScrubPlace) -> Option<SegmentScrub> {
         let number = self.segment_number()?;
         let known = place.segment.take().filter(|known| known.number == number);
         Some(known.unwrap_or_else(|| SegmentScrub::new(number)))
     }
 
-    /// Returns the progress in the log. If `place` is in another log, the progress begins anew.
+    /// Returns the progress in the log, which is new if `place` is in another log.
     pub(super) fn log_of(&self, place: &mut ScrubPlace) -> LogScrub {
         let (log, segment) = (&self.log, self.segment_number());
         let is_same = |known: &LogScrub| {

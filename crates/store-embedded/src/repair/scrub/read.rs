@@ -20,8 +20,8 @@ use crate::term::{TermBuffers, TermHasher};
 
 /// Approximate number of bytes that are read in one step. A single frame may be longer.
 pub(super) const STEP_BYTES: usize = 256 << 10;
-/// Number of unreadable pages at which the check gives up a log, since each page of a failing disk
-/// may take seconds.
+/// Number of unreadable pages at which the check gives up a log, because the read of a page on a
+/// failing disk may take seconds.
 const UNREADABLE_MAX: u32 = 16;
 
 /// Reads a part of a section of a segment.
@@ -128,10 +128,10 @@ pub(super) fn scrub_frames(
     read as u64
 }
 
-/// Maps a log for a single step. So unreadable pages are replaced only in this map, not in the map
-/// that queries use. If a log is removed between two steps, its disk space is freed at once.
-/// Returns `None` if the log cannot be opened. The check then gives up the log, unless it was
-/// replaced or removed in the meantime.
+/// Maps a log for a single step. The map for queries is not used, so that unreadable pages are
+/// replaced only in the map of the step. No map stays open between two steps, so the disk space of
+/// a removed log is freed at once. Returns `None` if the log cannot be opened. The check then gives
+/// up the log, unless it was replaced or removed in the meantime.
 fn map_for_scrub(
     shelf: &OpenShelf,
     log: &Arc<Log>,
@@ -154,8 +154,8 @@ fn map_for_scrub(
     None
 }
 
-/// Whether a segment's index agrees with a record. `None` if the record has no row, because the
-/// record was already dead when the segment was made.
+/// Whether a segment's index agrees with a record; `None` if the segment has no row of the record,
+/// because the record was already dead when the segment was made.
 fn agrees(
     hasher: &TermHasher,
     segment: &Segment,
@@ -178,8 +178,8 @@ fn agrees(
     Some(agrees && terms.words().all(has_word))
 }
 
-/// Compares the number of rows that were found with the segment's number of rows for the log, and
-/// notes lost parts.
+/// Ends the check of a log: compares the number of rows that were found with the segment's number
+/// of rows for the log, and notes lost parts.
 pub(super) fn end_log(
     shelf: &OpenShelf,
     target: &ScrubTarget,
@@ -211,7 +211,7 @@ pub(super) fn end_log(
     if let Some(first) = place.lost.first() {
         run.faults += place.lost.len() as u64;
         let parts = place.lost.len();
-        let more = if place.given_up.is_some() { ", and not read further" } else { "" };
+        let more = if place.given_up.is_some() { ", and the rest was not read" } else { "" };
         let what = format!("damaged from byte {} on, in {parts} parts{more}", first.start);
         shelf.jobs.note_damaged_file(log.path().into(), what);
     }

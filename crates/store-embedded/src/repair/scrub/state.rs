@@ -7,7 +7,8 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::place::ScrubPlace;
 
-/// The state of the slow check. A reader of the figures never waits for the disk.
+/// The state of the slow check. The figures have a lock of their own, so that a reader of the
+/// figures never waits for the disk.
 #[derive(Default)]
 pub(crate) struct ScrubState {
     /// Locked during a step.
@@ -15,7 +16,7 @@ pub(crate) struct ScrubState {
     told: Mutex<ScrubTold>,
 }
 
-/// The position of the slow check, and the number of faults.
+/// The position of the slow check, and the number of faults in the current pass.
 #[derive(Default)]
 pub(super) struct ScrubRun {
     pub(super) place: Option<ScrubPlace>,
@@ -38,7 +39,8 @@ impl ScrubState {
         self.run.lock()
     }
 
-    /// The figures of the slow check. A whole pass reads `total_bytes` bytes.
+    /// Returns the figures of the slow check. `total_bytes` is the number of bytes that a whole
+    /// pass reads.
     pub(crate) fn stats(&self, total_bytes: u64) -> ScrubStats {
         let told = self.told.lock();
         let last_pass_age = told.ended.map(|ended| ended.elapsed());
@@ -50,7 +52,7 @@ impl ScrubState {
         self.told.lock().stats.repaired += 1;
     }
 
-    /// Begins a pass with `logs[chosen]`; `logs` has the numbers of all logs.
+    /// Begins a pass with the log `logs[chosen]`. `logs` has the numbers of all logs.
     pub(super) fn begin_at(&self, logs: &[u32], chosen: usize) {
         let mut run = self.run.lock();
         run.is_whole = chosen == 0;

@@ -19,7 +19,7 @@ pub(super) fn scrub_step(shelf: &OpenShelf) -> (u64, bool) {
     if let (Some(segment), Some(place)) = (&target.segment, &mut segment_place) {
         let number = segment.entry.number;
         if place.is_suspect && !shelf.jobs.is_suspect(number) {
-            // Maintenance has replaced the segment's addresses.
+            // Maintenance has replaced the segment's addresses, so the segment is checked again.
             *place = SegmentScrub::new(number);
         }
     }

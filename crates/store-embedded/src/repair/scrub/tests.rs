@@ -57,7 +57,7 @@ fn a_pass_ends_although_a_log_of_its_segment_is_rewritten_before_each_step() {
     let has_ended = (0..40).any(|_| {
         let before = rewritten();
         let ids = Some(vec![[deleted; 32]]);
-        // The next record is from the next log.
+        // The next record to delete is in the next log.
         deleted = if deleted >= 60 { deleted - 59 } else { deleted + 20 };
         let delete = Write::Erase(Box::new(Query { limit: 1, ids, ..Query::default() }));
         store.commit(&[delete]).unwrap();

@@ -40,8 +40,8 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<Option<JoinHandle<()>>
             let total = shelf.view.load().bytes_on_disk().max(1);
             let share = read as f64 / total as f64;
             let share = within.mul_f64(share);
-            // Without a pause after each pass, passes over an empty shelf would follow each other
-            // at once.
+            // After a pass, the thread pauses. Otherwise the passes over an empty shelf would
+            // follow each other without a pause.
             let pause = if has_ended { within } else { share }.min(PAUSE_MAX);
             next = next.max(Instant::now()) + pause;
         }
