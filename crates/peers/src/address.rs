@@ -38,14 +38,14 @@ impl FromStr for RelayAddress {
         }
         let host = rest.split(['/', '?']).next().unwrap_or_default();
         if host.contains('@') {
-            return Err("a relay's URL has no user and no password".into());
+            return Err("a relay's URL may not contain a user or a password".into());
         }
         if host.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
             return Err(format!("the URL names no host; {example}"));
         }
         let authority: Authority =
-            host.parse().map_err(|_| format!("`{host}` is no host; {example}"))?;
-        // An address of IPv6 has colons within its brackets.
+            host.parse().map_err(|_| format!("`{host}` is not a host; {example}"))?;
+        // An IPv6 address has colons within its brackets.
         let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
         if authority.host().is_empty() {
             return Err(format!("the URL names no host; {example}"));
@@ -54,7 +54,7 @@ impl FromStr for RelayAddress {
             return Err("a port is a number from 1 to 65535".into());
         }
         if rest.contains('#') {
-            return Err("a relay's URL has no fragment (#)".into());
+            return Err("a relay's URL may not contain a fragment (#)".into());
         }
         Ok(Self(format!("{scheme}://{rest}")))
     }

@@ -24,10 +24,10 @@ use crate::tasks;
 
 /// Maximum number of messages that wait to be sent.
 const OUTGOING_MAX: usize = 64;
-/// Kind of the answer to a challenge (NIP-42).
+/// Kind of an event that proves a key after a challenge (NIP-42).
 const AUTH_KIND: u16 = 22_242;
-/// How long to wait for a challenge after the connection is made, for relays that challenge every
-/// client.
+/// How long to wait for a challenge after connecting. Some relays send a challenge to every client
+/// at once.
 const CHALLENGE_WAIT: Duration = Duration::from_millis(500);
 
 /// A connection to a relay. Dropping this value ends the connection.
@@ -37,7 +37,8 @@ pub struct PeerClient {
 }
 
 impl PeerClient {
-    /// Connects to a relay, and authenticates if there is a key and the relay sends a challenge.
+    /// Connects to a relay, and authenticates if there is a key and the relay sends a challenge at
+    /// once.
     pub async fn connect(
         address: &RelayAddress,
         options: ClientOptions,
@@ -99,7 +100,7 @@ impl PeerClient {
         RelayComparison::open(&self.link, filter, hex).await
     }
 
-    /// Sends an event as JSON. The receiver gets the relay's answer.
+    /// Sends an event as JSON. The returned receiver gets the relay's answer.
     pub(crate) async fn publish(
         &self,
         id: Id,
@@ -108,7 +109,8 @@ impl PeerClient {
         self.send_event("EVENT", id, json).await
     }
 
-    /// Sends a signed event in a message of type `verb`. The receiver gets the relay's answer.
+    /// Sends a signed event in a message that begins with `verb`. The returned receiver gets the
+    /// relay's answer.
     async fn send_event(
         &self,
         verb: &str,
@@ -122,8 +124,8 @@ impl PeerClient {
             waiting.push(to);
             waiting.len() == 1
         };
-        // The event is sent once even if several callers send it at the same time. All these
-        // callers get the same answer.
+        // If several callers send the same event at the same time, it is sent once, and all callers
+        // get the same answer.
         if is_first {
             self.link.send(format!("[\"{verb}\",{json}]")).await?;
         }
@@ -155,7 +157,7 @@ impl PeerClient {
         self.link.patience()
     }
 
-    /// How many times the key was proved to the relay.
+    /// Number of times that the key was proved to the relay.
     pub(crate) fn proofs(&self) -> u64 {
         self.link.proofs.load(Ordering::Acquire)
     }
@@ -170,7 +172,7 @@ impl PeerClient {
             return Ok(());
         }
         if self.proofs() > 0 {
-            return Err(refused("it wants another key than the one that was given"));
+            return Err(refused("it does not accept the given key"));
         }
         let Some(key) = &self.link.options.key else {
             return Err(refused(
@@ -194,9 +196,9 @@ impl PeerClient {
         }
     }
 
-    /// Proves the key after a refusal, like [`Self::authenticate`]. A relay may send `restricted:`
-    /// to a client that is authenticated already; if no proof is possible, the error then has the
-    /// relay's own reason.
+    /// Proves the key after a refusal with this `reason`, like [`Self::authenticate`]. A relay may
+    /// also refuse a client that is already authenticated (`restricted:`). If this client cannot
+    /// prove its key, the error then has the relay's reason.
     pub(crate) async fn authenticate_for(
         &self,
         proofs: u64,

@@ -1,9 +1,8 @@
 //! Finds the events that only this archive or only the relay has, by comparing sets of ids
-//! (NIP-77). No events are sent.
+//! (NIP-77). A comparison transfers no events.
 //!
 //! A relay limits the number of events in a comparison. If the relay refuses a comparison as too
-//! large, the time range is divided into parts that are small enough. These parts are called
-//! windows.
+//! large, the time range is divided into smaller parts. These parts are called windows.
 
 use std::time::Duration;
 
@@ -28,12 +27,13 @@ const FIRST_EVENTS_S: u64 = 1_577_836_800;
 pub(crate) enum Compared {
     /// All differences were found.
     Whole,
-    /// The relay does not compare. `why` is the relay's reason or another description. `left` lists
-    /// the time ranges that were not compared, both ends inclusive.
+    /// The relay does not support comparisons, or not of all ranges. `why` is the relay's reason or
+    /// another description. `left` lists the time ranges that were not compared, both ends
+    /// inclusive.
     NotSupported { why: String, left: Vec<(u64, u64)> },
 }
 
-/// The relay with which this archive is compared.
+/// The relay to compare with this archive.
 #[derive(Clone, Copy)]
 pub(crate) struct ComparedRelay<'a> {
     pub(crate) client: &'a PeerClient,
@@ -41,8 +41,8 @@ pub(crate) struct ComparedRelay<'a> {
     pub(crate) meter: &'a SyncMeter,
 }
 
-/// Compares `items`, the local results of `query`, with the relay's results. `waits` counts the
-/// waits for the relay's rate limit over all comparisons of a run.
+/// Compares `items`, the local results of `query`, with the relay's results. `waits` adds up the
+/// waits for the relay's rate limit in all comparisons of a run.
 pub(crate) async fn compare(
     relay: ComparedRelay<'_>,
     query: &Query,
@@ -83,7 +83,7 @@ pub(crate) async fn compare(
     Ok(Compared::Whole)
 }
 
-/// How a comparison continues after one of its windows.
+/// The next step of a comparison after one of its windows.
 enum NextStep {
     Compare,
     WaitFirst(Duration),
@@ -97,7 +97,7 @@ struct ComparedWindows<'a> {
     /// The windows that are left to compare, both ends inclusive. The last window of the list is
     /// compared first.
     left: Vec<(u64, u64)>,
-    /// Whether a window was compared completely.
+    /// Whether any window was compared completely.
     compared_before: bool,
     parts: u32,
     restarts: u32,
@@ -144,7 +144,7 @@ impl<'a> ComparedWindows<'a> {
             WindowEnd::TooFast(reason) => {
                 let wait = self.waits.next("a comparison", &reason)?;
                 self.run.add(wait, "a comparison", &reason)?;
-                // A comparison of half of the window might stay below the relay's rate limit.
+                // The comparison of half of the window may stay below the relay's rate limit.
                 let is_divided = has_found && self.parts < WINDOWS_MAX && self.divide(range);
                 if !is_divided {
                     self.left.push(range);
@@ -179,13 +179,13 @@ impl<'a> ComparedWindows<'a> {
     }
 }
 
-/// Where to divide a time range; `None` if the range is one second.
+/// Returns the time at which a time range is divided; `None` if the range is one second.
 fn middle(items: &[NegentropyItem], from: u64, to: u64) -> Option<u64> {
     if from >= to {
         return None;
     }
-    // Half of the local events are before the median. The relay's events are probably distributed
-    // in the same way.
+    // The relay's events are probably distributed over time like the local events, so the range is
+    // divided at the median of the local events.
     let median = items.get(items.len() / 2).map(|item| item.time);
     let (low, high) = (from.max(FIRST_EVENTS_S), to.min(now_s() + 86_400));
     let by_time = if low < high { low + (high - low) / 2 } else { from + (to - from) / 2 };
@@ -197,8 +197,8 @@ fn middle(items: &[NegentropyItem], from: u64, to: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A relay that completes each window after a wait would otherwise hold up a run of many
-    /// comparisons for days.
+    /// Without this sum, a relay that completes each window after a wait could prolong a run of
+    /// many comparisons for days.
     #[test]
     fn waits_for_a_rate_limit_are_counted_over_all_comparisons_of_a_run() {
         let (items, mut run) = (SummedItems::default(), RunWaits::default());
@@ -214,7 +214,7 @@ mod tests {
             let whole = windows.next_step((0, 9), WindowEnd::Whole, true);
             assert!(matches!(whole, Ok(NextStep::Compare)));
             waits += 1;
-            assert!(waits <= 60, "the waits have no end");
+            assert!(waits <= 60, "the waits do not end");
         };
         assert_eq!(waits, 60);
         assert!(failed.to_string().contains("rate-limited: wait 60 s"), "{failed}");

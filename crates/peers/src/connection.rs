@@ -26,7 +26,8 @@ pub(crate) trait RelayTransport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl RelayTransport for TcpStream {}
 impl RelayTransport for TlsStream<TcpStream> {}
 
-/// Number of bytes read at once. The number is large because many events arrive at once.
+/// Number of bytes that one read requests. The number is large because many events may arrive at
+/// once.
 const READ_BYTES: usize = 256 << 10;
 /// Maximum length of a displayed reason, in bytes.
 const REASON_BYTES_MAX: usize = 300;
@@ -34,8 +35,8 @@ const REASON_BYTES_MAX: usize = 300;
 pub(crate) type RelaySocket = WebSocketStream<BoundedFrames<Box<dyn RelayTransport>>>;
 
 /// Connects to a relay within `patience`. Events longer than `message_bytes_max` are skipped, and
-/// other messages that are too long end the connection. Redirects are not followed, so that a relay
-/// cannot choose an address to which this machine connects.
+/// other messages that are too long end the connection. Redirects are not followed, so that no
+/// relay can make this machine connect to an address of the relay's choice.
 pub(crate) async fn connect(
     address: &RelayAddress,
     message_bytes_max: usize,
@@ -64,25 +65,25 @@ async fn open(address: &RelayAddress, message_bytes_max: usize) -> Result<RelayS
             let location = answer.headers().get(LOCATION).and_then(|to| to.to_str().ok());
             let location = shortened(location.unwrap_or("nowhere"));
             Err(format!(
-                "it redirects to {location}, which is not followed; name that relay itself"
+                "it redirects to {location}, which is not followed; connect to that relay directly"
             ))
         }
         Err(error) => Err(words(&error)),
     }
 }
 
-/// Connects to the address's host, with TLS for `wss://`. The error is a text for people.
+/// Connects to the host of the address, with TLS for `wss://`. The error is a text for people.
 async fn transport(address: &RelayAddress, uri: &Uri) -> Result<Box<dyn RelayTransport>, String> {
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let port = uri.port_u16().unwrap_or(if address.is_encrypted() { 443 } else { 80 });
     let socket = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
-    // A failure is harmless: requests are then sent a little later.
+    // A failure is harmless, because it only delays requests a little.
     let _ = socket.set_nodelay(true);
     if !address.is_encrypted() {
         return Ok(Box::new(socket));
     }
     let name = ServerName::try_from(host.to_owned())
-        .map_err(|_| format!("`{host}` is no name that a certificate can have"))?;
+        .map_err(|_| format!("`{host}` is not a name that a certificate can have"))?;
     let connected = TlsConnector::from(tls::config()?).connect(name, socket).await;
     let stream = connected.map_err(|error| {
         let advice = match error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>()) {
@@ -90,7 +91,7 @@ async fn transport(address: &RelayAddress, uri: &Uri) -> Result<Box<dyn RelayTra
                 ". No TLS is spoken there: is its address ws://, or its port another one?"
             }
             Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
-                "; if you trust its authority, name the file of that in SSL_CERT_FILE"
+                "; if you trust its authority, set SSL_CERT_FILE to the authority's file"
             }
             _ => "",
         };

@@ -18,7 +18,7 @@ pub enum PeerError {
         what: &'static str,
         /// The length of the wait, in seconds.
         within_s: u64,
-        /// The relay's last notice, with leading punctuation, or nothing.
+        /// The relay's last notice, with leading punctuation; empty if there was no notice.
         said: String,
     },
     /// The relay refused a request.
@@ -49,15 +49,15 @@ impl PeerError {
     }
 }
 
-/// The client gives up after this number of consecutive waits without an accepted request. The
+/// Number of consecutive waits without an accepted request after which the client gives up. These
 /// waits take some minutes in total.
 const WAITS_MAX: u32 = 9;
 /// The longest wait.
 const WAIT_MAX_S: u64 = 60;
 
-/// The waits after a relay has refused requests because of their rate. A wait is as long as the
-/// relay's answer says, but at least a minimum and at most [`WAIT_MAX_S`]. The minimum doubles with
-/// each wait until a request is accepted.
+/// The waits after a relay has refused requests because of their rate. A wait has the length that
+/// the relay's answer names, but at least a minimum and at most [`WAIT_MAX_S`]. The minimum doubles
+/// with each wait until a request is accepted.
 #[derive(Debug, Default)]
 pub(crate) struct RateWaits {
     in_a_row: u32,
@@ -85,13 +85,13 @@ impl RateWaits {
 /// Maximum sum of the waits of one run because of rate limits.
 const RUN_WAITS_MAX: Duration = Duration::from_hours(1);
 
-/// The sum of the waits of one run after a relay has refused requests of a kind because of their
-/// rate. Unlike [`RateWaits`], the sum also counts waits after which the relay accepts a request.
+/// The sum of all waits of one run for a relay's rate limit. [`RateWaits`] begins again whenever
+/// the relay accepts a request, and this sum does not.
 #[derive(Debug, Default)]
 pub(crate) struct RunWaits(Duration);
 
 impl RunWaits {
-    /// Counts a wait after a refusal of `what`. Fails if all waits together take too long.
+    /// Adds a wait after a refusal of `what`. Fails if all waits together take too long.
     pub(crate) fn add(
         &mut self,
         wait: Duration,
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(next("rate-limited: slow down"), Some(8));
         assert_eq!(next("rate-limited: wait 100000 s"), Some(60));
         let left: Vec<_> = std::iter::from_fn(|| next("rate-limited:")).collect();
-        assert_eq!(left, [32, 60, 60, 60], "then it is given up");
+        assert_eq!(left, [32, 60, 60, 60], "then the client gives up");
         waits.over();
         assert!(waits.next("events", told).is_ok());
     }

@@ -1,7 +1,8 @@
 //! Passes new events of this archive to the streams that send them to relays.
 //!
-//! An event is not sent back to the relay from which it came. Nothing here blocks. If the queue of
-//! a relay is full, the event is dropped, and its time is noted for the stream's next comparison.
+//! An event is not sent back to the relay from which it came. Passing on an event never blocks. If
+//! the queue of a stream is full, the event is dropped, and its time is noted for the stream's next
+//! comparison.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,9 +18,9 @@ use crate::local::LocalEvent;
 use crate::meter::SyncMeter;
 use crate::withheld::Withheld;
 
-/// Maximum number of remembered ids of a relay, in each of two generations.
+/// Maximum number of ids that are remembered for a relay, in each of two generations.
 const SEEN_MAX: usize = 1 << 15;
-/// Maximum number of events that wait for a relay, and maximum total size of these events.
+/// Maximum number of events in a stream's queue, and maximum total size of these events.
 const WAITING_MAX: usize = 2048;
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
@@ -42,8 +43,8 @@ impl SeenIds {
     }
 }
 
-/// Remembers that events were missed since the last comparison of a stream. Only the earliest times
-/// of these events are stored, not their ids.
+/// Remembers that events were missed since the last comparison of a stream, by their earliest times
+/// and without their ids.
 #[derive(Debug, Default)]
 pub(crate) struct MissedEvents {
     times: Mutex<MissedTimes>,
@@ -85,7 +86,7 @@ impl MissedEvents {
         times.now.take().into_iter().chain(times.later.take()).min()
     }
 
-    /// Waits until a comparison is needed at once.
+    /// Waits until missed events must be compared at once.
     pub(crate) async fn any(&self) {
         while self.times.lock().now.is_none() {
             self.any.notified().await;
@@ -94,11 +95,11 @@ impl MissedEvents {
 }
 
 /// An event to be sent to a relay. If this value is dropped before the relay has answered, the
-/// event counts as temporarily failed. So an event is not forgotten if the connection ends while
-/// the event is on its way.
+/// event counts as temporarily failed. So the event is not forgotten if the connection ends before
+/// the answer arrives.
 pub(crate) struct OwedEvent {
     pub(crate) event: LocalEvent,
-    /// Where the failure is noted, if the event is to be retried.
+    /// Receives the failure; `None` if the event needs no retry.
     missed: Option<Arc<MissedEvents>>,
 }
 
@@ -107,7 +108,7 @@ impl OwedEvent {
         Self { event, missed }
     }
 
-    /// Marks that the event needs no retry.
+    /// Marks the event as not needing a retry.
     pub(crate) fn finish(mut self) {
         self.missed = None;
     }
@@ -146,13 +147,13 @@ impl Drop for OwedComparison<'_> {
 #[derive(Default)]
 pub struct LocalFeed {
     outlets: Mutex<Vec<Arc<FeedOutlet>>>,
-    /// Recently stored ids, which snapshots of the archive may lack.
+    /// Ids of recently stored events. A snapshot of the archive may lack these events.
     stored: SeenIds,
     /// The ids of events that each relay has, shared by all streams to the same relay.
     seen: Mutex<BTreeMap<RelayAddress, Weak<SeenIds>>>,
 }
 
-/// A stream's filter and queue in the feed.
+/// The feed's filter and queue for one stream.
 pub(crate) struct FeedOutlet {
     pub(crate) query: Query,
     pub(crate) withheld: Withheld,
@@ -160,7 +161,7 @@ pub(crate) struct FeedOutlet {
     pub(crate) meter: Arc<SyncMeter>,
     missed: Arc<MissedEvents>,
     to: mpsc::Sender<OwedEvent>,
-    /// Total size of the events that wait, in bytes.
+    /// Total size of the queued events, in bytes.
     bytes: AtomicUsize,
 }
 
@@ -205,7 +206,7 @@ impl LocalFeed {
         self.stored.has(id)
     }
 
-    /// Adds a stream, which receives the records of `query` from now on.
+    /// Adds a stream, which receives all new records that match `query`.
     pub(crate) fn subscribe(
         self: &Arc<Self>,
         mut query: Query,
@@ -269,7 +270,7 @@ impl FeedReceiver {
         Some(owed)
     }
 
-    /// The outlet, which reports how many events wait to be sent.
+    /// The outlet, from which the number of queued events can be read.
     pub(crate) fn outlet(&self) -> Arc<FeedOutlet> {
         Arc::clone(&self.outlet)
     }
@@ -327,7 +328,7 @@ mod tests {
         missed.any().await;
         // The time of the dropped event.
         assert_eq!((missed.take(), missed.take()), (Some(1), None));
-        // Events that wait when the stream ends are not forgotten, and finished events need no
+        // Events in the queue of a stream that ends are not forgotten, and finished events need no
         // retry.
         for _ in 0..WAITING_MAX - 1 {
             events.next().await.unwrap().finish();

@@ -15,15 +15,15 @@ use crate::intake::{AskedIds, IntakeQueue, Origin, Wanted};
 use crate::meter::SyncMeter;
 use crate::route::SubscriptionAnswer;
 
-/// Number of ids in a batch, and the minimum to which a batch shrinks after refusals.
+/// Number of ids in a batch, and the minimum to which this number shrinks after refusals.
 const BATCH_IDS: usize = 500;
 const BATCH_IDS_MIN: usize = 20;
 /// Maximum number of concurrent batches.
 const BATCHES: usize = 4;
-/// Maximum number of ids that wait for a batch.
+/// Maximum number of ids that are not in a batch yet.
 const WAITING_IDS: usize = 16 * BATCH_IDS;
 /// Maximum number of events that a relay may list in a comparison and then not send. Above this
-/// number, this process requests no more events, because the relay may invent ids.
+/// number, no more events are requested, because the relay may invent ids.
 const NOT_SENT_MAX: u64 = 100_000;
 
 /// Fetches events by their ids, and passes them on to be checked and stored.
@@ -49,7 +49,7 @@ struct BatchEnd {
 }
 
 impl Fetcher<'_> {
-    /// Fetches the events with the received ids, until `ids` is closed.
+    /// Fetches the events with the ids from the channel `ids`, until the channel is closed.
     pub(crate) async fn run(&self, mut ids: mpsc::Receiver<Vec<Id>>) -> Result<(), PeerError> {
         let mut running = FuturesUnordered::new();
         let (mut waiting, mut batch_ids): (Vec<Id>, _) = (Vec::new(), BATCH_IDS);
@@ -81,8 +81,9 @@ impl Fetcher<'_> {
                     came += (asked - left.len()) as u64;
                     match refusal {
                         None if left.len() < asked => {
-                            // The relay may have truncated the answer. The rest is requested again,
-                            // and becomes shorter with each answer.
+                            // The relay may have truncated the answer, so the missing events are
+                            // requested again. This ends, because each such answer had at least one
+                            // of the events.
                             waits.over();
                             waiting.extend(left);
                         }
@@ -155,14 +156,14 @@ impl Fetcher<'_> {
         let left = asked.left().await;
         if let Some(reason) = refusal.as_deref().filter(|reason| PeerError::wants_auth(reason)) {
             // The key is proved here and not in the main loop, so that other batches continue
-            // meanwhile.
+            // during the proof.
             self.client.authenticate_for(proofs, reason).await?;
         }
         Ok(BatchEnd { asked: count, left, refusal })
     }
 }
 
-/// Fails if more than twice as many events were received as were requested.
+/// Returns an error if more than twice the requested number of events was received.
 fn bounded(received: usize, asked: usize) -> Result<(), PeerError> {
     if received <= 2 * asked {
         return Ok(());

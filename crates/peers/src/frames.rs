@@ -1,9 +1,10 @@
 //! Skips messages that are too long, so that one long event does not end a connection.
 //!
-//! This layer is below the WebSocket, which cannot continue after such a message. If the first
-//! frame of a message is too long, this layer passes on a short message instead. The short message
-//! states the length of the long message and contains its first bytes ([`crate::message`] reads
-//! this form). If only later frames make a message too long, the WebSocket ends the connection.
+//! The WebSocket library cannot continue after such a message, so this layer is below the library.
+//! If the first frame of a message is too long, this layer passes on a short message instead. The
+//! short message states the length of the long message and contains its first bytes
+//! ([`crate::message`] reads this form). If only later frames make a message too long, the
+//! WebSocket ends the connection.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -21,7 +22,7 @@ pub(crate) static TOO_LONG: LazyLock<String> =
 
 /// Number of bytes kept from the start of a long message, including the label and the subscription.
 const BEGINNING: usize = 128;
-/// The end of the answer to the handshake; frames follow.
+/// The end of the answer to the handshake. Frames follow.
 const HEAD_END: &[u8; 4] = b"\r\n\r\n";
 const FIN: u8 = 0x80;
 const RESERVED: u8 = 0x70;
@@ -43,7 +44,7 @@ pub(crate) struct BoundedFrames<S> {
 struct FrameFilter {
     message_bytes_max: u64,
     at: FramePart,
-    /// Bytes to pass on.
+    /// Bytes that the filter passes on.
     ready: Vec<u8>,
     /// The message that is being skipped: the length of its first frame, and its first bytes.
     long: Option<(u64, Vec<u8>)>,
@@ -54,19 +55,20 @@ enum FramePart {
     /// The answer to the handshake. The number counts the bytes of [`HEAD_END`] that the last bytes
     /// have matched.
     Head(usize),
-    /// A frame's header, as far as it was received.
+    /// The bytes of a frame's header that have been received.
     Header(Vec<u8>),
     /// A frame that is passed on, with the number of remaining bytes.
     Passed(u64),
     /// A frame that is skipped, with the number of remaining bytes, and whether it is the last
     /// frame of the message.
     Skipped(u64, bool),
-    /// Bytes that this filter does not understand. The WebSocket will report the error.
+    /// Bytes that are not valid frames of a server. They are passed on, and the WebSocket library
+    /// reports the error.
     Unknown,
 }
 
 impl<S: AsyncRead> BoundedFrames<S> {
-    /// Reads up to `read_bytes` bytes of `stream` at once.
+    /// Wraps `stream`, and reads up to `read_bytes` bytes at once.
     pub(crate) fn new(stream: S, message_bytes_max: usize, read_bytes: usize) -> Self {
         let filter = FrameFilter::new(message_bytes_max as u64);
         Self { inner: BufReader::with_capacity(read_bytes, stream), filter, passed: 0 }
@@ -136,7 +138,8 @@ impl FrameFilter {
         }
     }
 
-    /// Decides whether a frame with this header and length is passed on or skipped.
+    /// Begins a frame with this header and length: decides whether the frame is passed on or
+    /// skipped.
     fn begin(&mut self, header: &[u8], len: FrameLength) {
         let first = header[0];
         let FrameLength::Bytes(len) = len else {
@@ -161,7 +164,8 @@ impl FrameFilter {
         self.at = if len == 0 { FramePart::Header(Vec::new()) } else { FramePart::Passed(len) };
     }
 
-    /// Replaces a skipped message with a short message after its last frame.
+    /// Ends a skipped frame. After the last frame of the message, passes on a short message
+    /// instead.
     fn end_skipped(&mut self, is_last: bool) {
         self.at = FramePart::Header(Vec::new());
         if !is_last {
@@ -170,7 +174,8 @@ impl FrameFilter {
         if let Some((len, beginning)) = self.long.take() {
             let text = json!([*TOO_LONG, len.to_string(), String::from_utf8_lossy(&beginning)]);
             let text = text.to_string();
-            // The text is at most six times as long as the beginning, so it is below 64 KiB.
+            // Escaping makes the text at most six times as long as `BEGINNING`, so its length fits
+            // into 16 bits.
             let [high, low] = (text.len() as u16).to_be_bytes();
             self.ready.extend_from_slice(&[FIN | TEXT, 126, high, low]);
             self.ready.extend_from_slice(text.as_bytes());
@@ -267,7 +272,7 @@ mod tests {
         [frame, payload.to_vec()].concat()
     }
 
-    /// Returns the bytes that the filter passes on if frames arrive in pieces of `step` bytes.
+    /// Returns the bytes that the filter passes on if `frames` arrive in pieces of `step` bytes.
     fn passed(frames: &[u8], step: usize) -> Vec<u8> {
         let mut filter = FrameFilter::new(1000);
         let all = [&b"HTTP/1.1 101\r\nX: \r\r\n\r\n"[..], frames].concat();

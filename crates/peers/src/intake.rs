@@ -1,5 +1,5 @@
-//! Checks events on all cores and stores them: one thread for each core checks, and one thread
-//! writes. The permit for an event's bytes is held until the event is durable or refused.
+//! Checks and stores events. One thread for each core checks, and one more thread writes. The
+//! permit for an event's bytes is held until the event is durable or refused.
 
 use std::collections::HashSet;
 use std::io;
@@ -23,9 +23,9 @@ use crate::meter::SyncMeter;
 use crate::plugin::EventPlugin;
 use crate::route::{BytesPermit, RelayEvent};
 
-/// Maximum number of events that a thread takes at a time.
+/// Maximum number of events that a thread removes from the queue at a time.
 const CHECK_TOGETHER: usize = 64;
-/// Maximum number of events that wait for a thread. Permits bound the bytes of these events.
+/// Maximum number of events in the queue. Permits bound the bytes of these events.
 const WAITING_MAX: usize = 4096;
 /// How long the writer waits for more events after the first event of a batch.
 const GATHER: Duration = Duration::from_millis(5);
@@ -36,13 +36,13 @@ pub type WriteOutcome = Result<Outcome, String>;
 /// Writes records to an archive.
 pub trait EventWriter: Send {
     /// Writes records, and returns the outcome of each record. The records are durable on return.
-    /// After an error, which is a text for people, nothing more can be written.
+    /// The error is a text for people, and after an error nothing more can be written.
     fn put(&mut self, records: Vec<Box<[u8]>>) -> Result<Vec<WriteOutcome>, String>;
 }
 
-/// Returns why the rules of this archive refuse an event, whatever its signature is: a reason for
-/// the counters, and a text. The arguments are the event, its length in bytes, and whether
-/// protected events (NIP-70) may come from peers other than their authors.
+/// Rules of this archive that do not depend on the signature. If the rules refuse an event, the
+/// function returns a reason for the counters, and a text. The arguments are the event, its length
+/// in bytes, and whether protected events (NIP-70) may come from peers other than their authors.
 pub type EventRules =
     Arc<dyn Fn(&Event<'_>, usize, bool) -> Option<(&'static str, String)> + Send + Sync>;
 
@@ -53,7 +53,7 @@ pub type StoredListener = Arc<dyn Fn(&Record<'_>) + Send + Sync>;
 pub struct IntakeOptions {
     /// The network of the events.
     pub network: &'static dyn Network,
-    /// How events are read.
+    /// Options for reading events.
     pub read: ReadOptions,
     /// The store in which known ids are looked up before a signature is verified.
     pub known: Option<Arc<dyn Store>>,
@@ -61,24 +61,24 @@ pub struct IntakeOptions {
     pub rules: EventRules,
     /// Maximum number of records that are made durable together.
     pub batch_records: usize,
-    /// Knows the ids of records that were stored after `known` was opened.
+    /// Has the ids of records that were stored after `known` was opened.
     pub feed: Option<Arc<LocalFeed>>,
     /// This function is called with each stored record.
     pub stored: Option<StoredListener>,
 }
 
-/// The source of an event: the request to which it belongs, and its counters.
+/// The source of an event: the request for the event, and the counters.
 #[derive(Clone)]
 pub(crate) struct Origin {
     pub(crate) meter: Arc<SyncMeter>,
     pub(crate) wanted: Wanted,
     /// Remembers the ids of the relay's events.
     pub(crate) seen: Option<Arc<SeenIds>>,
-    /// If a plugin fails to decide about the event, the event's time is noted here, so that the
-    /// event is requested again.
+    /// If the plugin fails to decide about an event, its time is noted here, so that the event is
+    /// requested again.
     pub(crate) missed: Option<Arc<MissedEvents>>,
-    /// Minimum of the time that is noted in `missed`, because the author of an event can choose any
-    /// time.
+    /// Minimum of the times that are noted in `missed`, because the author of an event can choose
+    /// any time.
     pub(crate) missed_from: u64,
     /// Whether the relay may send protected events.
     pub(crate) protected: bool,
@@ -95,7 +95,7 @@ pub(crate) enum Wanted {
 #[derive(Default)]
 pub(crate) struct AskedIds {
     left: Mutex<HashSet<Id>>,
-    /// Number of events that have arrived but are not checked yet.
+    /// Number of events that have arrived and are not checked yet.
     unseen: AtomicUsize,
     seen: Notify,
 }
@@ -190,17 +190,18 @@ impl IntakeQueue {
         self.failed.lock().clone().map(PeerError::Archive)
     }
 
-    /// A queue whose events need the consent of `plugin`, if given.
+    /// Returns a queue that drops the events that `plugin` refuses.
     pub(crate) fn with_plugin(&self, plugin: Option<Arc<EventPlugin>>) -> Self {
         Self { plugin, ..self.clone() }
     }
 
-    /// A queue that accepts at most `per_s_max` events a second, counted over all its clones.
+    /// Returns a queue that accepts at most `per_s_max` events a second, counted over all its
+    /// clones.
     pub(crate) fn with_pace(&self, per_s_max: Option<u32>) -> Self {
         Self { pace: per_s_max.map(|rate| Arc::new(EventPace::new(rate))), ..self.clone() }
     }
 
-    /// A queue with a plugin but without an intake.
+    /// Returns a queue with a plugin but without an intake.
     #[cfg(test)]
     pub(crate) fn failing(plugin: EventPlugin) -> Self {
         let (events, _) = mpsc::channel(1);
@@ -258,8 +259,8 @@ impl EventPace {
         Self { step, next: Mutex::new(tokio::time::Instant::now()) }
     }
 
-    /// Waits until one more event is allowed. After a pause, as many events as are allowed in one
-    /// second pass at once.
+    /// Waits until one more event is allowed. After a pause, the events of one second are allowed
+    /// at once.
     async fn turn(&self) {
         let at = {
             let mut next = self.next.lock();
@@ -312,14 +313,14 @@ fn check(
 struct EventChecker<'a> {
     options: &'a IntakeOptions,
     reader: Box<dyn LineReader>,
-    /// Makes records of events that are not verified yet.
+    /// Makes records of events without verifying their signatures.
     unverified: Box<dyn LineReader>,
     arena: EventArena,
     record: Vec<u8>,
 }
 
 impl EventChecker<'_> {
-    /// Checks an event, and makes its record. The error has the reason for a refusal and details,
+    /// Checks an event, and makes its record. The error has the reason for the refusal and details,
     /// or is `None` if the event was not requested.
     fn check(&mut self, json: &str, origin: &Origin) -> Result<(), Option<(&'static str, String)>> {
         let Self { options, reader, unverified, arena, record } = self;
@@ -335,21 +336,22 @@ impl EventChecker<'_> {
         if let Some(seen) = &origin.seen {
             seen.insert(*event.id());
         }
-        // A stream runs for a long time, so an event may expire meanwhile.
+        // The read options have the time at which the stream began, and the event may have expired
+        // since then.
         if event.expiration().is_some_and(|at| at <= now_s()) {
             return Err(Some(("expired", String::new())));
         }
         if let Some((reason, words)) = (options.rules)(&event, json.len(), origin.protected) {
             return Err(Some((reason, words)));
         }
-        // If a lookup fails, the store reports the failure later, when records are put.
+        // If a lookup fails, the store reports the failure when records are put.
         let known = |id: &Id| {
             options.feed.as_ref().is_some_and(|feed| feed.has_stored(id))
                 || options.known.as_ref().is_some_and(|store| store.knows(id).unwrap_or(false))
         };
         let read = |fault| Some(reason_of(fault));
         if let Wanted::Matching(query) = &origin.wanted {
-            // The signature is verified last, because this costs far more than all other checks.
+            // The signature is verified last, because this check costs far more than all others.
             unverified.read(json.as_bytes(), &known, record).map_err(read)?;
             if !Record::new(record).is_ok_and(|record| query.matches(&record)) {
                 return Err(None);
@@ -394,7 +396,7 @@ fn write(
             next = if records.len() >= batch_max {
                 None
             } else {
-                // After the channel is closed, the gathered records are still written.
+                // When the channel is closed, the gathered records are still written.
                 checked.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
             };
         }
@@ -424,7 +426,7 @@ fn write(
     }
 }
 
-/// Counts an outcome. Returns whether the record is stored now.
+/// Counts an outcome. Returns whether the record was newly stored.
 fn count(origin: &Origin, outcome: WriteOutcome) -> bool {
     let meter = &origin.meter;
     let reason = match outcome {

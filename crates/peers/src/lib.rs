@@ -1,14 +1,14 @@
 //! The client of other relays, used by `hark sync`, `hark stream` and `hark router`.
 //!
 //! Read the modules in this order: `address`, `connection` and `frames` (a WebSocket to a relay),
-//! `message` (a relay's messages), `route` (which request gets an answer), `link` and `tasks` (the
-//! state and the two tasks of a connection), `request` and `client`. Next come the users of
+//! `message` (a relay's messages), `route` (passing answers to their requests), `link` and `tasks`
+//! (the state and the two tasks of a connection), `request` and `client`. Next come the users of
 //! requests: `window` and `compare` (NIP-77), `page` (for relays that do not compare), `fetch`,
-//! `upload`. `intake` checks events on all cores and passes them to a writer. `sync` runs all these
-//! once, `stream` runs them continuously.
+//! `upload`. `intake` checks events on all cores and passes them to a writer. `sync` exchanges
+//! events once, and `stream` continuously.
 //!
 //! Relays are not trusted: everything that a relay sends is bounded, checked and counted, and no
-//! relay can make a command wait for ever.
+//! relay can make a command wait forever.
 
 mod address;
 mod client;

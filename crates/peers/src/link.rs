@@ -1,5 +1,5 @@
-//! A connection's state that its requests and its two tasks share: the routes of answers, the queue
-//! of messages to send, the time limits and the counts.
+//! The state of a connection, which its requests and its two tasks share: the routes of answers,
+//! the queue of messages to send, the time limits and the counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ use crate::route::AnswerRoutes;
 /// Options of a connection to a relay.
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// How long the relay may leave a request unanswered, and the connection idle.
+    /// How long a request may be unanswered, and how long the connection may be idle.
     pub patience: Duration,
     /// Maximum length of a message, in bytes. A longer event is skipped, and any other longer
     /// message ends the connection.
     pub message_bytes_max: usize,
     /// Maximum number of bytes in answers that are received but not processed yet.
     pub waiting_bytes_max: usize,
-    /// The key for answers to challenges (NIP-42); `None` to ignore challenges.
+    /// The key to prove after a challenge (NIP-42); `None` to ignore challenges.
     pub key: Option<KeyPair>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct RelayLink {
     /// Number of times that the key was proved. `proving` is locked during a proof.
     pub(crate) proofs: AtomicU64,
     pub(crate) proving: tokio::sync::Mutex<()>,
-    /// When the reading task last had to wait for permits, in ms since `started`.
+    /// Time at which the reading task last had to wait for permits, in ms since `started`.
     held_up_ms: AtomicU64,
     started: Instant,
     sent_bytes: AtomicU64,
@@ -105,7 +105,7 @@ impl RelayLink {
         match timeout(self.options.patience, self.outgoing.send(Message::text(text))).await {
             Ok(Ok(())) if self.ended.borrow().is_none() => Ok(()),
             Ok(_) => Err(self.ended_error()),
-            Err(_) => Err(self.silence_error("(it takes nothing more)")),
+            Err(_) => Err(self.silence_error("(it accepts no more data)")),
         }
     }
 
@@ -117,7 +117,7 @@ impl RelayLink {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let outgoing = self.outgoing.clone();
-            // Sending fails only if the connection has ended, which ends the request, too.
+            // Sending fails only if the connection has ended. Then all requests have ended, too.
             runtime.spawn(async move { outgoing.send(message).await.is_ok() });
         }
     }
@@ -127,7 +127,8 @@ impl RelayLink {
         let _ = self.outgoing.try_send(Message::Ping(Vec::new().into()));
     }
 
-    /// Awaits an answer. The time limit is suspended while the reading task is blocked.
+    /// Awaits an answer within the time limit, which is suspended while the reading task is
+    /// blocked.
     pub(crate) async fn within<T>(
         &self,
         what: &'static str,
@@ -159,7 +160,7 @@ impl RelayLink {
         at > Duration::ZERO && self.started + at >= began
     }
 
-    /// When the reading task was last blocked, as the time since `started`.
+    /// The time since `started` at which the reading task was last blocked.
     fn held_up(&self) -> Duration {
         Duration::from_millis(self.held_up_ms.load(Ordering::Relaxed))
     }
@@ -199,7 +200,7 @@ impl RelayLink {
             ended.get_or_insert(why);
         });
         let mut routes = self.routes.lock();
-        // Dropping the senders tells all waiting requests that no answer will come.
+        // Dropping the senders ends all waiting requests.
         routes.subscriptions.clear();
         routes.comparisons.clear();
         routes.published.clear();

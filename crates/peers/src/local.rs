@@ -23,17 +23,17 @@ static ITEMS: Semaphore = Semaphore::const_new(2 * ITEMS_MAX / ITEMS_TOGETHER);
 static READING: Semaphore = Semaphore::const_new(1);
 const ITEMS_TOGETHER: usize = 1024;
 
-/// A sample has 3 of the newest 48 items.
+/// A sample consists of 3 of the newest 48 items.
 const SAMPLED: usize = 48;
 const SAMPLES: usize = 3;
 
-/// Items in a part of a query's time range.
+/// The items in the last part of a query's time range.
 #[derive(Default)]
 pub(crate) struct LocalWindow {
-    /// The earliest time of the part. The part ends where the query's time range ends.
+    /// The earliest time of the part, which ends where the query's time range ends.
     pub(crate) from: u64,
     pub(crate) items: Vec<NegentropyItem>,
-    /// The permit that counts these items towards the limit for all comparisons.
+    /// The permit for these items, which counts towards the limit for all comparisons.
     pub(crate) permit: Option<SemaphorePermit<'static>>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) async fn newest(store: Arc<dyn Store>, query: Query) -> Result<LocalW
         if items.len() <= ITEMS_MAX {
             return Ok(LocalWindow { from, items, permit: None });
         }
-        // The oldest second may lack items.
+        // The limit may have cut off items of the oldest second.
         let last = items.last().map_or(0, |item| item.time);
         if items.first().is_some_and(|item| item.time > last) {
             items.retain(|item| item.time > last);
@@ -90,7 +90,7 @@ pub(crate) struct LocalEvent {
     pub(crate) json: Arc<str>,
 }
 
-/// Returns the events with these ids, without the events that were deleted in the meantime.
+/// Returns the events with these ids. Events that were deleted in the meantime are left out.
 pub(crate) async fn events(
     store: Arc<dyn Store>,
     ids: Vec<Id>,
@@ -133,7 +133,7 @@ fn each<T>(
     }
 }
 
-/// Runs `work`, which reads the archive, on a thread that may block.
+/// Runs `work`, which reads the archive, on a thread for blocking work.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PeerError> + Send + 'static,
 ) -> Result<T, PeerError> {

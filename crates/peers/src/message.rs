@@ -12,7 +12,7 @@ use crate::frames::TOO_LONG;
 /// A relay's message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RelaySays {
-    /// An event of a subscription; the range is the event's JSON.
+    /// An event of a subscription. The range is the position of the event's JSON in the message.
     Event { subscription: String, event: Range<usize> },
     /// The relay has sent all stored events of a subscription. `finish` means that the relay has no
     /// more matching events (NIP-67).
@@ -32,7 +32,7 @@ pub(crate) enum RelaySays {
     /// A message of `bytes` bytes was too long and was skipped. `subscription` is set if the
     /// message was an event.
     TooLong { subscription: Option<String>, bytes: u64 },
-    /// Something else, which is ignored.
+    /// Any other message, which is ignored.
     Other,
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn read(text: &str) -> Result<RelaySays, String> {
     let value: Value = serde_json::from_str(text)
         .map_err(|_| format!("a message is not JSON: {}", shortened(text)))?;
     let Value::Array(parts) = value else {
-        return Err(format!("a message is no array: {}", shortened(text)));
+        return Err(format!("a message is not an array: {}", shortened(text)));
     };
     let mut parts = parts.into_iter();
     let mut next = move || match parts.next() {
@@ -54,7 +54,7 @@ pub(crate) fn read(text: &str) -> Result<RelaySays, String> {
         _ => None,
     };
     let label = next().unwrap_or_default();
-    let wrong = || format!("a message is not what {label} has to be: {}", shortened(text));
+    let wrong = || format!("a message has the wrong form for {label}: {}", shortened(text));
     let mut field = || next().ok_or(());
     let read = match label.as_str() {
         "EOSE" => field().map(|subscription| {
@@ -105,7 +105,7 @@ fn event(text: &str) -> Option<RelaySays> {
 fn subscription(text: &str) -> Option<(&str, &str)> {
     let rest = text.trim_start().strip_prefix('[')?.trim_start().strip_prefix("\"EVENT\"")?;
     let rest = rest.trim_start().strip_prefix(',')?.trim_start().strip_prefix('"')?;
-    // Our subscription ids contain no characters that need an escape.
+    // The ids that this client gives its subscriptions contain no characters that need an escape.
     rest.split_once('"').filter(|(subscription, _)| !subscription.contains('\\'))
 }
 

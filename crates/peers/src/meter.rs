@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 
 use crate::error::PeerError;
 
-/// Maximum number of reasons with a counter of their own. Further reasons are counted as `other`. A
-/// relay chooses the text of its reasons, so their number must be bounded.
+/// Maximum number of reasons that have separate counters. Further reasons are counted as `other`.
+/// Relays choose the texts of their reasons, so the number of reasons must be bounded.
 const REASONS_MAX: usize = 64;
 
-/// Reasons for refusing an event that an honest relay never sends, and how many such events are
-/// tolerated.
+/// Reasons for refusing events that an honest relay never sends, and the number of tolerated
+/// events.
 const FORGED: [&str; 3] = ["malformed", "bad id", "bad signature"];
 const FORGED_MAX: u64 = 10_000;
 
@@ -54,8 +54,7 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct SyncMeter {
             $(pub(crate) $name: AtomicU64,)*
-            /// How many forged events and how many stored events were counted before the current
-            /// connection.
+            /// Number of forged events and number of stored events before the current connection.
             before: Mutex<(u64, u64)>,
             pub(crate) refused_here: Mutex<ReasonCounts>,
             pub(crate) refused_there: Mutex<ReasonCounts>,
@@ -105,8 +104,8 @@ counters! {
     stored,
     /// Events that the relay listed but did not send.
     not_sent,
-    /// Events that the relay listed but that were not requested, because the relay had failed to
-    /// send most of the events requested before.
+    /// Events that the relay listed but that were not requested, because the relay had not sent too
+    /// many of the earlier requested events.
     not_asked,
     /// Events that were received but not requested.
     unasked,
@@ -120,7 +119,8 @@ counters! {
     /// Events that were not sent because they are protected, of a private kind, or refused by a
     /// plugin.
     withheld,
-    /// Seconds that have more events than the relay returns. Some of these events may be missing.
+    /// Seconds with more events than the relay returns for one second. Some of these events may be
+    /// missing.
     unreached,
 }
 
@@ -129,13 +129,13 @@ impl SyncMeter {
         counter(self).fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Notes the beginning of a connection. Forged events are counted per connection.
+    /// Notes the beginning of a connection, because forged events are counted per connection.
     pub(crate) fn connected(&self) {
         *self.before.lock() = (self.forged(), self.stored.load(Ordering::Relaxed));
     }
 
-    /// Fails if too many events of the connection are forged. So a relay cannot send forged events
-    /// without end.
+    /// Returns an error if too many events of the connection are forged, so that a relay cannot
+    /// send forged events without end.
     pub(crate) fn check_forged(&self) -> Result<(), PeerError> {
         let before = *self.before.lock();
         let forged = self.forged().saturating_sub(before.0);

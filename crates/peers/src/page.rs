@@ -1,10 +1,10 @@
 //! Reads all events that match a filter page by page, for relays that do not support comparisons.
-//! Each page begins at the time at which the previous page ended.
+//! Pages go back in time, and each page begins where the previous page ended.
 //!
 //! A page may have fewer events than requested, because relays have limits of their own. So only a
 //! page without new events ends the walk. Pages overlap by one second, because a page may end
 //! within a second. If one second has more events than fit into a page, the remaining events of
-//! this second cannot be requested; such seconds are counted.
+//! this second cannot be requested, and the second is counted.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,21 +24,22 @@ use crate::route::{RelayEvent, SubscriptionAnswer};
 
 /// Number of events that are requested in a page.
 const PAGE_EVENTS: usize = 500;
-/// Maximum number of events that a relay may send for a page, whatever was requested.
+/// Maximum number of events that a relay may send for a page, even though fewer are requested.
 const PAGE_EVENTS_MAX: usize = 20_000;
-/// A page whose events all have the same time counts as truncated only if it has at least this
-/// number of events, because no known relay has shorter pages.
+/// Minimum number of events at which a page with events of a single second counts as truncated. No
+/// known relay has shorter pages.
 const CUT_EVENTS_MIN: usize = 100;
-/// Maximum number of remembered events of one second, for one relay.
+/// Maximum number of events that are remembered for one second of one relay.
 const EDGE_MAX: usize = 200_000;
 
-/// Maximum number of a relay's ids in memory, besides the ids of one second and one page. A relay
-/// may invent ids.
+/// Maximum number of a relay's ids in memory, in addition to the ids of one second and one page.
+/// The number is bounded because a relay may invent ids.
 const IDS_MAX: usize = 50_000;
 
-/// How many pages without new events are allowed: `PAGES_FREE`, and `PAGES_OF_A_WALK` for each
-/// walk. One more page is allowed for each `EVENTS_OF_A_PAGE` new events or `BYTES_OF_A_PAGE`
-/// bytes. Usually a page has a hundred events, and only the last page of a walk has no new events.
+/// Number of allowed pages: `PAGES_FREE`, and `PAGES_OF_A_WALK` for each walk. One more page is
+/// allowed for each `EVENTS_OF_A_PAGE` new events or `BYTES_OF_A_PAGE` bytes. Correct relays stay
+/// far below this number: a page usually has a hundred events, and only the last page of a walk has
+/// no new events.
 const PAGES_FREE: u64 = 1_000;
 const PAGES_OF_A_WALK: u64 = 4;
 const EVENTS_OF_A_PAGE: u64 = 8;
@@ -52,15 +53,15 @@ const PAGES_MAX: u64 = 2_000_000;
 pub(crate) struct WalkBudget {
     walks: u64,
     pages: u64,
-    /// Number of pages, weighted by their events.
+    /// Number of pages, each weighted by its number of events.
     worth: u64,
     new: u64,
     bytes: u64,
 }
 
 impl WalkBudget {
-    /// Counts a page. Fails if the pages have too few new events, or are too many. `until` is the
-    /// start of the next page.
+    /// Counts a page. Returns an error if there are too many pages, in total or for their new
+    /// events. `until` is the start of the next page.
     fn count(&mut self, page: &PageEnd, until: u64) -> Result<(), PeerError> {
         self.pages += 1;
         self.worth += 1 + (page.events / PAGE_EVENTS) as u64;
@@ -89,9 +90,9 @@ pub(crate) struct RelayPages<'a> {
     pub(crate) network: &'a dyn Network,
     /// The query to read. Its limit is ignored.
     pub(crate) query: &'a Query,
-    /// Checks and stores the events; `None` if they are not to be stored.
+    /// Receives the events to check and store; `None` if events are not stored.
     pub(crate) intake: Option<&'a IntakeQueue>,
-    /// Collects the ids and times of the events; `None` if they are not needed.
+    /// Collects the ids and times of the events; `None` if ids are not needed.
     pub(crate) ids: Option<&'a mut HashMap<Id, u64>>,
     pub(crate) meter: &'a Arc<SyncMeter>,
     pub(crate) seen: Option<Arc<SeenIds>>,
@@ -116,7 +117,7 @@ struct PageEnd {
 }
 
 impl PageEnd {
-    /// Counts an event of `bytes` bytes. Fails after too many events.
+    /// Counts an event of `bytes` bytes. Returns an error after too many events.
     fn count_event(&mut self, bytes: u64) -> Result<(), PeerError> {
         self.events += 1;
         self.bytes += bytes;
@@ -128,8 +129,8 @@ impl PageEnd {
         )))
     }
 
-    /// Counts an event of the requested time range. `edge` has the ids of the received events with
-    /// the oldest time so far. Returns whether the event is new.
+    /// Counts an event of the requested time range. `edge` has the ids of the received events that
+    /// have the oldest time so far. Returns whether the event is new.
     fn count_inside(
         &mut self,
         id: Id,
@@ -158,9 +159,9 @@ impl PageEnd {
 }
 
 impl RelayPages<'_> {
-    /// Reads the pages of the times `from` to `to`, newest first. Returns a time once [`IDS_MAX`]
-    /// ids are collected: all events of later times were read, and the caller may continue from
-    /// this time.
+    /// Reads the pages of the times `from` to `to`, newest first. If [`IDS_MAX`] ids are collected,
+    /// returns early with a time: all events of later times have been read, and the caller may
+    /// continue from this time.
     pub(crate) async fn walk(&mut self, (from, to): (u64, u64)) -> Result<Option<u64>, PeerError> {
         let query = Query { from, to, limit: usize::MAX, ..self.query.clone() };
         let origin = Origin {
@@ -171,11 +172,11 @@ impl RelayPages<'_> {
             missed_from: from,
             protected: self.protected,
         };
-        // The ids of the received events with the time `until`.
+        // `edge` has the ids of the received events with the time `until`.
         let (mut until, mut edge) = (to, HashSet::new());
         let mut longest = 0;
         self.budget.walks += 1;
-        // Whether the last page had only known events, although its second may have more events.
+        // Whether the last page had only known events, and its second may have more events.
         let mut may_be_cut = false;
         loop {
             let window = Query { to: until, limit: PAGE_EVENTS, ..query.clone() };
@@ -188,7 +189,7 @@ impl RelayPages<'_> {
             }
             self.budget.count(&page, page.oldest)?;
             if std::mem::take(&mut may_be_cut) && page.inside > 0 {
-                // The second has more events, but the last page had no new event of this second.
+                // The second has more events, but the relay does not return these events.
                 self.meter.add(|meter| &meter.unreached, 1);
             }
             if page.new > 0 {
@@ -199,8 +200,8 @@ impl RelayPages<'_> {
                 continue;
             }
             if page.too_long == page.events {
-                // The times of events that are too long are not known, so the next page cannot be
-                // requested.
+                // The times of events that are too long are unknown, so the start of the next page
+                // is unknown.
                 return Ok(None);
             }
             if page.inside == 0 && until == 0 {
@@ -213,7 +214,7 @@ impl RelayPages<'_> {
                     page.events
                 )));
             }
-            // All events of the page are known, so all are of this second.
+            // All events of the page are known, so all have the time `until`.
             if page.events >= CUT_EVENTS_MIN && page.events == longest {
                 self.meter.add(|meter| &meter.unreached, 1);
             } else {
@@ -325,7 +326,7 @@ mod tests {
 
     #[test]
     fn pages_end_that_bring_nothing_and_those_that_are_too_many() {
-        // (events and bytes of a page, how many of them are read)
+        // (events and bytes of a page, number of pages that are read)
         for (new, bytes, read) in [
             (0, 300, PAGES_FREE),
             (1, 300, PAGES_FREE * 8 / 7),
@@ -337,7 +338,7 @@ mod tests {
             let mut budget = WalkBudget::default();
             let ended = (0..=PAGES_MAX).find_map(|n| Some((n, budget.count(&page, 7).err()?)));
             let (pages, error) = ended.unwrap();
-            // Even pages without new events have some bytes.
+            // Even pages without new events have some bytes, which allow further pages.
             assert!(pages.abs_diff(read) <= 1 + read / 200, "{new} events: {pages}");
             let goes_on = error.to_string().contains("\"until\":7 continues");
             assert_eq!(goes_on, read > PAGES_FREE * 2, "{error}");

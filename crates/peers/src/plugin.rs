@@ -1,11 +1,11 @@
-//! Runs the operator's plugin, a program that decides which events pass. The interface is that of
+//! Runs the operator's plugin, a program that accepts or refuses events. The interface is that of
 //! strfry's write policy plugins, so strfry's plugins work unchanged.
 //!
 //! The plugin reads one event a line on stdin,
 //! `{"type":"new","event":{…},"receivedAt":…,"sourceType":…, "sourceInfo":…}`, and answers with one
 //! line on stdout, `{"id":…,"action":"accept","msg":…}`. Any other action is a refusal. If the
-//! plugin fails, does not answer or answers with another id, the event is refused, and the plugin
-//! is restarted for the next event.
+//! plugin fails, does not answer, or answers with the id of another event, the event is refused,
+//! and the plugin is restarted for the next event.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -26,17 +26,17 @@ use crate::connection::shortened;
 
 /// Maximum time for a plugin's answer to an event.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// How long to wait until a plugin that no longer accepts events exits, so that its exit code can
-/// be reported.
+/// How long to wait for the exit of a plugin that no longer accepts events, so that its exit code
+/// can be reported.
 const END_WITHIN: Duration = Duration::from_millis(100);
 /// The wait before a failed plugin is restarted. Each wait is twice the previous one, until the
 /// plugin answers.
 const RESTART: Duration = Duration::from_millis(100);
 const RESTART_MAX: Duration = Duration::from_secs(10);
-/// Maximum length of an answer's line, in bytes.
+/// Maximum length of an answer, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// A plugin, which is started for its first event.
+/// A plugin. The program is started for the first event.
 pub struct EventPlugin {
     command: String,
     source: String,
@@ -53,7 +53,7 @@ struct PluginState {
 }
 
 struct RunningPlugin {
-    // Dropping the value kills the process.
+    // The process, which is killed when this value is dropped.
     process: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
@@ -68,18 +68,18 @@ struct PluginAnswer {
     msg: String,
 }
 
-/// Why a plugin does not let an event pass.
+/// Why an event did not pass a plugin.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PluginRefusal {
     pub(crate) words: String,
     /// The event's id and time; `None` if the event cannot be parsed.
     pub(crate) event: Option<(Id, u64)>,
-    /// Whether the plugin failed instead of deciding.
+    /// Whether the plugin failed, and so has not decided about the event.
     pub(crate) is_failure: bool,
 }
 
 impl EventPlugin {
-    /// Makes a plugin from a command line, which a shell runs. `source` names the peer that the
+    /// Makes a plugin from a command line, which a shell runs. `source` names the relay that the
     /// events come from or go to.
     pub fn new(command: &str, source: &str) -> Self {
         Self { command: command.into(), source: source.into(), state: Mutex::default() }
@@ -106,8 +106,8 @@ impl EventPlugin {
     }
 
     /// Returns the plugin's reason for refusing an event, or `None` if the event passes. The error
-    /// describes a failure of the plugin. After a failure, the next call waits, so that a broken
-    /// plugin does not refuse all events at once.
+    /// describes a failure of the plugin. After a failure, the next call waits before it restarts
+    /// the plugin. Otherwise a broken plugin would cause the refusal of all events within moments.
     async fn decide(&self, event: &str, id: &Id) -> Result<Option<String>, String> {
         let mut state = self.state.lock().await;
         if let Some(not_before) = state.not_before.take() {
@@ -161,7 +161,7 @@ impl EventPlugin {
             .map_err(|_| failed(format!("its answer is {}", shortened(line.trim()))))?;
         if hex::decode_32(answer.id.as_bytes()) != Some(*id) {
             return Err(failed(format!(
-                "it answers about another event, `{}`",
+                "it answered for another event, `{}`",
                 shortened(&answer.id)
             )));
         }

@@ -10,7 +10,7 @@ use crate::error::PeerError;
 use crate::link::RelayLink;
 use crate::route::{BytesPermit, ComparisonAnswer, SubscriptionAnswer};
 
-/// Time limit for all answers to a request, as a multiple of the limit for one answer.
+/// Time limit for all answers to a request, as a multiple of the time limit for one answer.
 pub(crate) const PATIENCE_FOR_ALL: u32 = 10;
 
 /// The stored and live events of a filter. Dropping this value closes the subscription.
@@ -85,12 +85,12 @@ pub(crate) struct RelayComparison {
     id: String,
     answers: mpsc::UnboundedReceiver<(ComparisonAnswer, BytesPermit)>,
     link: Arc<RelayLink>,
-    /// When the last message, which awaits an answer, was sent.
+    /// Time at which the last message was sent, which is not answered yet.
     sent_at: Instant,
 }
 
 impl RelayComparison {
-    /// Begins a comparison (NIP-77). `filter` is a filter's JSON, and `hex` the first message.
+    /// Begins a comparison (NIP-77). `filter` is a filter's JSON, and `hex` is the first message.
     pub(crate) async fn open(
         link: &Arc<RelayLink>,
         filter: &str,
@@ -105,7 +105,7 @@ impl RelayComparison {
         Ok(comparison)
     }
 
-    /// Waits for the next answer. Notices do not extend the time limit for the answer.
+    /// Waits for the next answer. A notice does not restart the time limit for the answer.
     pub(crate) async fn next(&mut self) -> Result<ComparisonAnswer, PeerError> {
         let Self { answers, link, sent_at, .. } = self;
         let what = "a comparison";

@@ -1,7 +1,7 @@
 //! Routes the answers of a relay to their requests.
 //!
-//! Every answer holds a permit for its bytes until the answer is processed, and nothing more is
-//! read from the relay while no permits are left. So if a relay sends faster than events are
+//! Every answer holds a permit for its bytes until the answer is processed, and the client reads
+//! nothing from the relay while no permits are left. So if a relay sends faster than events are
 //! checked and written, the relay has to wait.
 
 use std::collections::{HashMap, VecDeque};
@@ -19,7 +19,7 @@ const NOTICES_MAX: usize = 4;
 /// The permit for the bytes of an answer.
 pub(crate) type BytesPermit = OwnedSemaphorePermit;
 
-/// A received event, not checked in any way yet.
+/// A received event that is not checked yet.
 #[derive(Debug)]
 pub struct RelayEvent {
     text: Utf8Bytes,
@@ -67,8 +67,8 @@ pub(crate) struct AnswerRoutes {
     pub(crate) subscriptions:
         HashMap<String, mpsc::UnboundedSender<(SubscriptionAnswer, Option<BytesPermit>)>>,
     pub(crate) comparisons: HashMap<String, mpsc::UnboundedSender<(ComparisonAnswer, BytesPermit)>>,
-    /// The receivers of the answer to an event: the same event may be sent by several callers at a
-    /// time.
+    /// The receivers of the answer to each event. Several callers may send the same event at the
+    /// same time.
     pub(crate) published: HashMap<Id, Vec<oneshot::Sender<PublishAnswer>>>,
     pub(crate) notices: VecDeque<String>,
     /// The relay's last challenge.
@@ -80,7 +80,7 @@ impl AnswerRoutes {
     pub(crate) fn pass(&mut self, says: RelaySays, text: &Utf8Bytes, permit: BytesPermit) {
         let subscription = |id: &str, answer, permit| {
             if let Some(to) = self.subscriptions.get(id) {
-                // If this fails, the request has just ended, and nothing waits for the answer.
+                // This fails only if the request has just ended and no longer needs the answer.
                 let _ = to.send((answer, permit));
             }
         };
@@ -111,8 +111,8 @@ impl AnswerRoutes {
                 self.compared(&comparison, ComparisonAnswer::Refused(reason), permit);
             }
             RelaySays::Notice(notice) => {
-                // A notice names no request. If one comparison is open, the notice may be its
-                // answer: relays that do not compare answer by a notice.
+                // A notice names no request. If exactly one comparison is open, the notice may be
+                // its answer, because relays that do not support comparisons answer with a notice.
                 if self.comparisons.len() == 1
                     && let Some(to) = self.comparisons.values().next()
                 {

@@ -41,7 +41,7 @@ impl StreamStatus {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Whether the archive and the relay are in step: nothing was missed since their last
+    /// Whether the archive and the relay are in step, that is, no event was missed since their last
     /// comparison.
     pub fn is_in_step(&self) -> bool {
         self.in_step.load(Ordering::Relaxed)
@@ -52,7 +52,7 @@ impl StreamStatus {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Seconds since the archive and the relay were last in step; 0 while they are in step.
+    /// Seconds since the archive and the relay were last in step; 0 while both are in step.
     pub fn behind_s(&self) -> u64 {
         if self.is_in_step() { 0 } else { self.left_step.lock().elapsed().as_secs() }
     }

@@ -1,5 +1,5 @@
-//! Keeps this archive and a relay in step: both have the same events. New events are passed on at
-//! once. The archive and the relay are compared after each connection, whenever an event was
+//! Keeps this archive and a relay in step, so that both have the same events. New events are passed
+//! on at once. The archive and the relay are compared after each connection, whenever an event was
 //! missed, and every six hours.
 //!
 //! The live subscription and the feed are open before the comparison begins, so no event is lost in
@@ -30,26 +30,26 @@ use crate::sync::{Direction, LocalEnd, SyncOptions, sync};
 use crate::upload::{UploadList, Uploader};
 use crate::withheld::Withheld;
 
-/// The first and the longest wait before a reconnection. Each wait is twice the previous one, minus
-/// a random part, so that many streams do not reconnect at the same time.
+/// The first and the longest wait before a reconnection. Each wait is twice the previous wait,
+/// minus a random part, so that many streams do not reconnect at the same time.
 const BACK_OFF: Duration = Duration::from_secs(1);
 const BACK_OFF_MAX: Duration = Duration::from_mins(5);
-/// A connection that lived this long resets the wait to [`BACK_OFF`].
+/// Duration of a connection after which the next wait is [`BACK_OFF`] again.
 const GOOD_AFTER: Duration = Duration::from_mins(1);
 /// Maximum number of times that a closed subscription is reopened. An EOSE resets the count.
 const REOPENS_MAX: u32 = 6;
-/// The first and the longest wait before events that failed temporarily at the relay are retried.
-/// Each wait is twice the previous one, while there are such events.
+/// The first and the longest wait before events are retried that the relay refused temporarily. The
+/// wait doubles each time as long as there are such events.
 const RETRY: Duration = Duration::from_mins(1);
 const RETRY_MAX: Duration = Duration::from_hours(1);
 /// Interval of comparisons while no event is known to be missing.
 const COMPARE_EVERY: Duration = Duration::from_hours(6);
-/// A relay that does not support NIP-77 is read again page by page. Reading starts this number of
-/// seconds before the archive and the relay were last in step, even if a missed live event is
-/// older.
+/// A relay that does not support NIP-77 is read again page by page. If any event may have been
+/// missed, reading begins this number of seconds before the archive and the relay were last in
+/// step.
 const PAGED_BACK_S: u64 = 86_400;
-/// After a subscription is reopened, events are compared from this number of seconds before the
-/// subscription was closed.
+/// After a subscription is reopened, the comparison begins this number of seconds before the time
+/// at which the relay closed the subscription.
 const REOPENED_BACK_S: u64 = 3_600;
 
 /// Options of a stream.
@@ -63,7 +63,7 @@ pub struct StreamOptions {
     pub private_kinds: Vec<u32>,
     /// Whether protected events (NIP-70) leave this archive.
     pub send_protected: bool,
-    /// After a connection is made, only events of the last `catch_up_s` seconds are compared.
+    /// The first comparison of a connection is limited to events of the last `catch_up_s` seconds;
     /// `None` compares all events.
     pub catch_up_s: Option<u64>,
     /// Maximum number of events per second from the relay; `None` for no limit.
@@ -91,7 +91,7 @@ pub struct StreamEnds {
     pub feed: Arc<LocalFeed>,
     /// The queue for events from relays.
     pub intake: IntakeQueue,
-    /// Whether received events cannot be written at present.
+    /// Whether received events currently cannot be written.
     pub waits: Arc<AtomicBool>,
 }
 
@@ -102,7 +102,7 @@ struct StreamMemory {
     last: Mutex<Option<LastStep>>,
 }
 
-/// When the archive and the relay were last in step.
+/// The last time at which the archive and the relay were in step.
 #[derive(Clone, Copy)]
 struct LastStep {
     at_s: u64,
@@ -191,7 +191,7 @@ impl RelayStream {
 /// Returns a random time between `wait / 2` and `wait`.
 fn shortened(wait: Duration) -> Duration {
     let mut random = [0; 4];
-    // If this fails, all streams reconnect at the same time, which is harmless.
+    // If this fails, several streams may reconnect at the same time, which is harmless.
     let _ = getrandom::fill(&mut random);
     wait / 2 + wait.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX) / 2.0)
 }
@@ -245,8 +245,8 @@ impl LiveStream<'_> {
                         reopens = 0;
                         self.opened.notify_one();
                         if let Some(closed_s) = closed_s.take() {
-                            // Events that were published while the subscription was closed have
-                            // not been delivered.
+                            // The relay has not delivered the events that were published while the
+                            // subscription was closed.
                             let since = u64::saturating_sub(closed_s, REOPENED_BACK_S);
                             self.memory.missed.add(self.since().map_or(since, |at| at.min(since)));
                         }
@@ -297,9 +297,9 @@ impl LiveStream<'_> {
         tokio::select! {
             ended = uploader.run(lists) => match ended {
                 Err(error) => error,
-                Ok(()) => PeerError::Ended("nothing more is sent".into()),
+                Ok(()) => PeerError::Ended("the sending task has ended".into()),
             },
-            () = passed => PeerError::Ended("nothing more comes to be sent".into()),
+            () = passed => PeerError::Ended("the feed of new events has ended".into()),
         }
     }
 
@@ -310,7 +310,8 @@ impl LiveStream<'_> {
         let StreamMemory { missed, last, .. } = self.memory;
         if options.direction.is_down() {
             // The comparison waits for the open subscription, so that no event is lost in between.
-            // Some relays never report that the subscription is open.
+            // The wait has a time limit, because some relays never report that the subscription is
+            // open.
             let _ = timeout(options.client.patience, self.opened.notified()).await;
         }
         let owed = |from| OwedComparison::new(missed, from);
@@ -360,8 +361,8 @@ impl LiveStream<'_> {
         }
     }
 
-    /// Returns the start time of a comparison if nothing is known about missed events, as after a
-    /// reconnection. `None` if no comparison is needed.
+    /// Returns the start time of the first comparison after a connection was made, when the missed
+    /// events are unknown; `None` if no comparison is needed.
     fn since(&self) -> Option<u64> {
         let last = *self.memory.last.lock();
         let now_s = now_s();
@@ -375,12 +376,12 @@ impl LiveStream<'_> {
         }
     }
 
-    /// Returns the time from which a comparison must look for missed events.
+    /// Returns the time at which the comparison for missed events begins.
     fn missed(&self) -> Option<u64> {
         let from = self.memory.missed.take();
         match (from, *self.memory.last.lock()) {
-            // Any event may be missed, but reading all pages of the relay again would take too
-            // long.
+            // Any event may have been missed, but reading all pages of the relay again would take
+            // too long.
             (Some(0), Some(LastStep { at_s, paged: true })) => {
                 Some(at_s.saturating_sub(PAGED_BACK_S))
             }
@@ -423,8 +424,8 @@ impl LiveStream<'_> {
     }
 }
 
-/// Returns the earliest time from which live events are compared again after a plugin failed to
-/// decide about an event. A live event with an older time waits for the next full comparison.
+/// Returns the earliest start time of the comparison after a plugin failed to decide about a live
+/// event. If the event is older, it is found again by the next full comparison.
 fn live_from(catch_up_s: Option<u64>, now_s: u64) -> u64 {
     now_s.saturating_sub(catch_up_s.unwrap_or_default().max(PAGED_BACK_S))
 }

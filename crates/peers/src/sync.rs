@@ -23,8 +23,8 @@ use crate::upload::{UploadList, Uploader};
 use crate::window::{self, DifferenceSink};
 use crate::withheld::Withheld;
 
-/// Maximum number of lists of ids that wait between the comparison and the fetcher or the uploader.
-/// A list has about a thousand ids at most.
+/// Maximum number of lists of ids in the queue from the comparison to the fetcher, and in the queue
+/// to the uploader. A list has about a thousand ids at most.
 const LISTS_MAX: usize = 64;
 /// Maximum number of ids in a list.
 const LIST_IDS: usize = 1024;
@@ -62,8 +62,8 @@ pub struct SyncOptions {
     pub direction: Direction,
     /// The events to exchange. Limits are ignored.
     pub query: Query,
-    /// Kinds that do not leave this archive. Events of these kinds are compared only if the relay
-    /// includes them in comparisons.
+    /// Kinds that do not leave this archive. They are compared only if the relay includes these
+    /// kinds in comparisons.
     pub private_kinds: Vec<u32>,
     /// Whether protected events (NIP-70) are sent to the relay and accepted from the relay.
     pub send_protected: bool,
@@ -73,7 +73,7 @@ pub struct SyncOptions {
     pub(crate) plugin_up: Option<Arc<EventPlugin>>,
     /// Remembers which events the relay has.
     pub(crate) seen: Option<Arc<SeenIds>>,
-    /// Where temporary failures are noted.
+    /// Receives the temporary failures.
     pub(crate) missed: Option<Arc<MissedEvents>>,
 }
 
@@ -114,7 +114,7 @@ pub struct LocalEnd {
     pub store: Arc<dyn Store>,
 }
 
-/// How a synchronisation was done.
+/// The result of a synchronisation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SyncReport {
     /// Why the relay was read page by page; `None` if sets were compared.
@@ -123,8 +123,9 @@ pub struct SyncReport {
     pub private_kinds: Vec<u32>,
 }
 
-/// Brings the archive and a relay into step. Events are written by the `intake`, and may not all be
-/// written on return. Progress is counted in `meter`, and is not undone if the future is dropped.
+/// Brings the archive and a relay into step. The `intake` writes the events, and may not have
+/// written all events on return. Progress is counted in `meter`. If the future is dropped, the
+/// events that were exchanged so far are kept.
 pub async fn sync(
     client: &PeerClient,
     options: &SyncOptions,
@@ -166,8 +167,9 @@ pub async fn sync(
     Ok(report)
 }
 
-/// Returns the private kinds that most relays leave out of a comparison. A query for private kinds
-/// alone is meant for a relay that shows these kinds, so the result is empty.
+/// Returns the private kinds that most relays leave out of a comparison. If the query names only
+/// private kinds, the result is empty, because such a query is meant for a relay that shows these
+/// kinds.
 fn hidden_kinds(options: &SyncOptions) -> Vec<u32> {
     let mut hidden = options.private_kinds.clone();
     if let Some(asked) = &options.query.kinds {
@@ -243,8 +245,8 @@ impl SyncJob<'_> {
         }
     }
 
-    /// Excludes private kinds from the comparison, unless the relay compares events of these kinds.
-    /// Returns a reason if the relay must be read page by page.
+    /// Excludes private kinds from the comparison, unless the relay includes such events in
+    /// comparisons. Returns a reason if the relay must be read page by page.
     async fn agree_on_kinds(&mut self) -> Result<Option<String>, PeerError> {
         let hidden = hidden_kinds(self.options);
         let private = Query { kinds: Some(hidden), not_kinds: Vec::new(), ..self.query.clone() };
@@ -267,7 +269,8 @@ impl SyncJob<'_> {
     }
 
     /// Reads the relay's events of a time range, newest first, and finds the events that only this
-    /// archive has. The range is processed in parts, so that few of the relay's ids are in memory.
+    /// archive has. The range is processed in parts, so that only few of the relay's ids are in
+    /// memory at a time.
     async fn page(
         &self,
         asked: &Query,
@@ -350,7 +353,8 @@ struct Differences<'a> {
 
 impl DifferenceSink for Differences<'_> {
     async fn receive(&mut self, mut need: Vec<Id>, have: Vec<Id>) -> Result<(), PeerError> {
-        // Events of private kinds are not compared, so they may already be in the archive.
+        // The archive may already have events of private kinds, because its own items may exclude
+        // these kinds.
         let store = Arc::clone(&self.store);
         let need = local::blocking(move || {
             need.retain(|id| !store.knows(id).unwrap_or(false));

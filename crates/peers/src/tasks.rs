@@ -1,5 +1,5 @@
-//! The two tasks of a connection. One reads messages and passes them to their requests, the other
-//! writes the queued messages.
+//! The two tasks of a connection: one task reads messages and passes them to their requests, and
+//! one task writes the queued messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::link::RelayLink;
 use crate::message::{self, RelaySays};
 use crate::route::BytesPermit;
 
-/// Approximate memory of a message besides its bytes, in bytes.
+/// Approximate memory of a message in bytes, in addition to the message's bytes.
 const MESSAGE_OVERHEAD: usize = 256;
 /// Interval at which the reading task notes that it is blocked.
 const HELD_UP_EVERY: Duration = Duration::from_secs(1);
@@ -75,7 +75,8 @@ async fn receive(
     Ok(())
 }
 
-/// Waits for a permit for `bytes` bytes, and notes that the reading task is blocked meanwhile.
+/// Waits for a permit for `bytes` bytes, and notes during the wait that the reading task is
+/// blocked.
 async fn permit(
     link: &RelayLink,
     bytes: u32,
@@ -93,14 +94,14 @@ async fn permit(
     }
 }
 
-/// Writes the queued messages and, along with them, the answers to pings.
+/// Writes the queued messages, and with them the answers to pings.
 pub(crate) async fn write(
     link: &RelayLink,
     mut sink: SplitSink<RelaySocket, Message>,
     mut queue: mpsc::Receiver<Message>,
 ) -> Result<(), String> {
     let patience = link.options.patience;
-    let late = |_| format!("the relay took nothing for {} s", patience.as_secs());
+    let late = |_| format!("the relay accepted no data for {} s", patience.as_secs());
     loop {
         let message = tokio::select! {
             message = queue.recv() => message,

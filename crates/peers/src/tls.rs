@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use rustls::crypto::ring;
 use rustls::{ClientConfig, RootCertStore};
 
-/// The settings of all connections, made once.
+/// The TLS settings of all connections, made once.
 static CONFIG: OnceLock<Result<Arc<ClientConfig>, String>> = OnceLock::new();
 
 /// Returns the settings of TLS connections. The error is a text for people.

@@ -1,4 +1,5 @@
-//! Sends events to a relay, many at a time without waiting for each answer, and counts the answers.
+//! Sends events to a relay and counts the answers. The next event is sent before the last one has
+//! its answer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::plugin::EventPlugin;
 use crate::route::PublishAnswer;
 use crate::withheld::Withheld;
 
-/// Maximum number of unanswered events, and maximum of their bytes.
+/// Maximum number of unanswered events, and maximum number of their bytes.
 const UNANSWERED_MAX: usize = 256;
 const UNANSWERED_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of events that are read from the archive at a time.
@@ -43,7 +44,7 @@ pub(crate) struct Uploader<'a> {
     /// Decides which events are sent.
     pub(crate) plugin: Option<&'a EventPlugin>,
     pub(crate) meter: &'a SyncMeter,
-    /// Where temporary failures are noted; `None` if failed events are not retried.
+    /// Receives the temporary failures; `None` if failed events are not retried.
     pub(crate) missed: Option<Arc<MissedEvents>>,
 }
 
@@ -52,11 +53,11 @@ struct Upload {
     owed: OwedEvent,
     /// The event's position in the order of sending.
     number: u64,
-    /// Whether the event was already sent once. If so, the plugin has decided about the event.
+    /// Whether the event was already sent once. If so, the plugin has already accepted the event.
     was_sent: bool,
     /// Whether the relay has already refused the event with `auth-required`.
     wanted_auth: bool,
-    /// How many times the key had been proved when the event was sent.
+    /// Number of proofs of the key at the time when the event was sent.
     proofs: u64,
 }
 
@@ -74,9 +75,9 @@ impl Upload {
 enum Answered {
     /// The relay has accepted or refused the event.
     Done,
-    /// The event is to be sent again at once.
+    /// The event must be sent again at once.
     Again(Upload),
-    /// The event is to be sent again later, because of the relay's rate limit. The text is the
+    /// The event must be sent again later, because of the relay's rate limit. The text is the
     /// relay's reason.
     Later(Upload, String),
 }
@@ -90,8 +91,8 @@ struct UploadQueue {
     is_open: bool,
     /// Total size of the unanswered events, in bytes.
     bytes: usize,
-    /// Maximum number of unanswered events. If the relay limits the rate, fewer events are sent at
-    /// a time, until the relay accepts events again.
+    /// Maximum number of unanswered events. After a refusal because of the rate, fewer events are
+    /// sent at a time, until the relay accepts events again.
     window: usize,
     not_before: Instant,
     waits: RateWaits,
@@ -143,13 +144,13 @@ impl UploadQueue {
     /// Queues an event again, because of the relay's rate limit. Returns whether a wait begins.
     fn delay(&mut self, upload: Upload, reason: &str) -> Result<bool, PeerError> {
         let now = Instant::now();
-        // The refusals of all events in flight cause only one wait.
+        // All events in flight may be refused, but they cause only one wait.
         let begins = now >= self.not_before;
         if begins {
             self.not_before = now + self.waits.next("events", reason)?;
             self.window = (self.window / 2).max(1);
         }
-        // Events are sent again in their original order, so that no event is delayed for ever.
+        // Events are sent again in their original order, so that no event is delayed forever.
         let later = |other: &Upload| other.was_sent && other.number < upload.number;
         self.waiting.insert(self.waiting.partition_point(later), upload);
         Ok(begins)
@@ -182,7 +183,7 @@ impl Uploader<'_> {
             if !queue.is_open && queue.is_empty() && running.is_empty() {
                 return Ok(());
             }
-            // All events of the batch that was read are withheld, so the next batch is read.
+            // If all events of the last batch are withheld, the next batch is read.
             if running.is_empty() && queue.waiting.is_empty() && !queue.ids.is_empty() {
                 continue;
             }
@@ -285,7 +286,7 @@ impl Uploader<'_> {
                 Err(error) => return Err(error),
             }
         }
-        // A relay that refuses an event with `error:` may accept the event at another time.
+        // After a refusal with `error:`, the relay may accept the event later.
         if accepted || !reason.starts_with("error") {
             upload.owed.finish();
         }

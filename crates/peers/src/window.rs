@@ -16,8 +16,8 @@ use crate::meter::SyncMeter;
 use crate::request::{PATIENCE_FOR_ALL, RelayComparison};
 use crate::route::ComparisonAnswer;
 
-/// Maximum length of a message that is sent, in bytes. In hex, the message is twice as long, and
-/// most relays accept messages of up to 128 KiB.
+/// Maximum length of a sent message, in bytes. Messages are sent in hex, with twice this length,
+/// and most relays accept messages of up to 128 KiB.
 const FRAME_BYTES_MAX: usize = 60_000;
 /// Maximum number of messages in all comparisons of a query. A million differences take about a
 /// thousand messages.
@@ -27,7 +27,7 @@ const ROUNDS_MAX: u32 = 100_000;
 const DIFFERENCES_MAX: usize = 1 << 17;
 /// Maximum number of differences that are passed on together.
 const DIFFERENCES_TOGETHER: usize = 1024;
-/// Each difference in a relay's answers extends the time limit for all answers by this duration.
+/// Extension of the time limit for all answers by each difference in a relay's answers.
 const DIFFERENCE_WORTH: Duration = Duration::from_millis(100);
 /// Maximum number of notices that a relay may send instead of the answer to a message.
 const NOTICES_MAX: u32 = 20;
@@ -127,7 +127,7 @@ struct WindowExchange<'a> {
     /// The first message, in hex.
     first: &'a str,
     open: RelayComparison,
-    /// How many times the key had been proved when the comparison began.
+    /// Number of proofs of the key at the time when the comparison began.
     proofs: u64,
     asked_auth: bool,
     /// Whether the relay has not answered the first message yet.
@@ -158,7 +158,8 @@ impl<'a> WindowExchange<'a> {
         })
     }
 
-    /// Waits for the relay's next message. The inner error is how the comparison ended instead.
+    /// Waits for the relay's next message. If the comparison ends instead, the inner error
+    /// describes its end.
     async fn answer(
         &mut self,
         seen: &mut SeenDifferences,
@@ -202,10 +203,11 @@ impl<'a> WindowExchange<'a> {
         }
     }
 
-    /// Proves the key after a refusal, once, and begins the comparison again. Returns whether the
+    /// Proves the key after the first refusal, and begins the comparison again. Returns whether the
     /// comparison began.
     async fn authenticate(&mut self, reason: &str) -> Result<bool, PeerError> {
-        // Even without authentication, the relay may return its events page by page.
+        // No error is returned, because the relay may return its events page by page even without
+        // authentication.
         if std::mem::replace(&mut self.asked_auth, true) {
             return Ok(false);
         }
@@ -245,10 +247,9 @@ fn is_unknown(notice: &str) -> bool {
     UNKNOWN.iter().any(|word| notice.contains(word))
 }
 
-/// Whether the relay includes a local event in a comparison. `item` has the event's id and time,
-/// and the event matches `query`. A relay that hides some kinds leaves their events out or refuses
-/// the comparison; some relays do neither. The inner error is the reason why the relay does not
-/// compare.
+/// Returns whether the relay includes a local event that matches `query` in a comparison. `item`
+/// has the event's id and time. A relay may leave events of some kinds out of a comparison, or
+/// refuse the comparison. The inner error is the reason why the relay does not compare.
 pub(crate) async fn includes(
     client: &PeerClient,
     network: &dyn Network,
@@ -300,7 +301,7 @@ pub(crate) async fn includes(
     Ok(Ok(is_hex && read.is_ok() && found))
 }
 
-/// Remembers the differences that were found, because a comparison may find a difference twice.
+/// The differences that were found so far, because a comparison may find a difference twice.
 #[derive(Default)]
 pub(crate) struct SeenDifferences {
     ids: HashSet<Id>,
@@ -336,7 +337,7 @@ impl SeenDifferences {
         is_new
     }
 
-    /// Counts an answer. Fails after too many answers.
+    /// Counts an answer. Returns an error after too many answers.
     fn count_round(&mut self) -> Result<(), PeerError> {
         self.rounds += 1;
         if self.rounds <= ROUNDS_MAX {
@@ -345,14 +346,14 @@ impl SeenDifferences {
         Err(PeerError::Misbehaved(format!("a comparison did not end within {ROUNDS_MAX} messages")))
     }
 
-    /// Forgets the differences that were found, if there are too many to remember.
+    /// Forgets the remembered differences, if there are too many.
     fn limit(&mut self) {
         if self.ids.len() > DIFFERENCES_MAX {
             self.ids.clear();
         }
     }
 
-    /// Counts the time of an answer. Fails if the answers took too long and contained few
+    /// Adds the time of an answer. Returns an error if the answers took too long and contained few
     /// differences.
     fn wait(&mut self, client: &PeerClient, took: Duration) -> Result<(), PeerError> {
         self.waited += took;

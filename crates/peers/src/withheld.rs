@@ -7,7 +7,7 @@ use hark_codec::nostr::{Event, EventArena};
 pub(crate) struct Withheld {
     /// The withheld kinds, sorted.
     pub(crate) kinds: Vec<u32>,
-    /// Whether protected events (NIP-70), which only their authors may publish, are withheld.
+    /// Whether protected events are withheld. Only their authors may publish these events (NIP-70).
     pub(crate) protected: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Relays that send messages without end, messages that are too long to be read, or useless
-//! messages.
+//! Tests with relays that send messages without end, messages that are too long to be read, or
+//! useless messages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ async fn floods_are_no_answer() {
 }
 
 /// A relay that always has one more event, in pages of one event, is disconnected after some
-/// thousand pages. This holds whether its events are stored or only counted.
+/// thousand pages. This holds both if its events are stored and if they are only counted.
 #[tokio::test]
 async fn pages_that_never_end_are_left() {
     for direction in [Direction::Down, Direction::Neither] {
@@ -181,8 +181,8 @@ async fn what_waits_to_be_sent_when_a_stream_breaks_is_sent_later() {
     }
 }
 
-/// A relay that closes each request is disconnected, and so is a relay that always wants another
-/// proof.
+/// A relay that closes each request is disconnected, and so is a relay that requires a new proof
+/// again and again.
 #[tokio::test]
 async fn a_relay_that_refuses_everything_is_left() {
     for (reason, said) in [
@@ -211,8 +211,7 @@ async fn a_relay_that_refuses_everything_is_left() {
     }
 }
 
-/// A comparison with answers that have no differences ends, however fast or slow the answers
-/// arrive.
+/// A comparison in which each answer has no differences ends, whether the relay is fast or slow.
 #[tokio::test]
 async fn a_comparison_that_comes_to_nothing_ends() {
     let url = play(|message| match message[0].as_str() {
@@ -232,8 +231,8 @@ async fn a_comparison_that_comes_to_nothing_ends() {
     assert!(here.finish().rounds < 200);
 }
 
-/// The client waits for a slow relay as long as it makes progress: here, with one small time range
-/// after another.
+/// The client waits for a slow relay as long as the comparison makes progress, here with one small
+/// time range after another.
 #[tokio::test]
 async fn a_slow_comparison_in_many_parts_ends_well() {
     const PAUSE: Duration = Duration::from_millis(100);
@@ -247,7 +246,8 @@ async fn a_slow_comparison_in_many_parts_ends_well() {
             if time("until").unwrap_or(u64::MAX).saturating_sub(from) > all / 32 {
                 return vec![json!(["NEG-ERR", message[1], "blocked: too many"]).to_string()];
             }
-            // The fingerprint of another set, although the relay then reports no differences.
+            // The fingerprint of another set, so that the client continues the comparison and finds
+            // no differences.
             let other = format!("61000001{}", "5a".repeat(16));
             vec![json!(["NEG-MSG", message[1], other]).to_string()]
         }
@@ -295,8 +295,8 @@ async fn slow_refusals_of_ever_smaller_parts_come_to_an_end() {
     assert_eq!(here.finish().rounds, 0);
 }
 
-/// A relay that refuses the first request for each part because of its rate limit receives a second
-/// request for each part.
+/// If a relay refuses the first request for each part because of its rate limit, the client
+/// requests each part once more.
 #[tokio::test]
 async fn each_part_of_a_comparison_that_came_too_fast_is_asked_for_once_more() {
     let all = 1_700_000_000 - 1_577_836_800;
@@ -340,7 +340,7 @@ async fn tls_that_stalls_is_given_up() {
     let url = format!("wss://localhost:{}", silent.local_addr().unwrap().port());
     let here = Here::with(&[]);
     let error = here.sync(&url.parse().unwrap(), Direction::Down).await.unwrap_err();
-    // A machine without certificate authorities cannot begin the handshake.
+    // A machine without a list of certificate authorities cannot begin the handshake.
     let said = error.to_string();
     assert!(said.contains("no answer within") || said.contains("authorities"), "{said}");
 }
@@ -378,8 +378,8 @@ async fn a_stream_of_forged_events_ends_and_another_one_goes_on() {
     assert_eq!(good_status.meter.totals().received, 95);
 }
 
-/// A relay that does not support comparisons sends unsigned events without end. The stream to
-/// another relay still sends its events.
+/// While a relay without comparisons sends unsigned events without end, the stream to another relay
+/// still sends its events.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_invented_ids_holds_up_no_other_stream() {
     let flood = play_quickly(|message| match message[0].as_str() {

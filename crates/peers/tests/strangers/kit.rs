@@ -35,15 +35,15 @@ pub(crate) fn event(n: u64, created_at: u64) -> Value {
     signed(n, created_at, 1)
 }
 
-/// Plays a relay that answers each message by the script. Returns its address.
+/// Starts a relay that answers each message by the script. Returns the relay's address.
 pub(crate) async fn play(
     script: impl Fn(&Value) -> Vec<String> + Send + Sync + 'static,
 ) -> RelayAddress {
     play_on(false, script).await
 }
 
-/// Like [`play`], with TCP_NODELAY: the second message of an answer does not wait some 40 ms for
-/// the acknowledgement of the first message.
+/// Like [`play`], with TCP_NODELAY. Without this option, the second message of an answer would wait
+/// some 40 ms for the acknowledgement of the first message.
 pub(crate) async fn play_quickly(
     script: impl Fn(&Value) -> Vec<String> + Send + Sync + 'static,
 ) -> RelayAddress {
@@ -66,7 +66,7 @@ async fn play_on(
                 while let Some(Ok(message)) = socket.next().await {
                     let Message::Text(text) = message else { continue };
                     for answer in script(&serde_json::from_str(&text).unwrap()) {
-                        // The client may have left.
+                        // The client may have disconnected.
                         if socket.send(Message::text(answer)).await.is_err() {
                             return;
                         }
@@ -78,7 +78,7 @@ async fn play_on(
     address.parse().unwrap()
 }
 
-/// Plays a relay that sends `first`, and then repeats `then` without end. Returns its address.
+/// Starts a relay that sends `first`, and then `then` again and again. Returns the relay's address.
 pub(crate) async fn pour(first: Message, then: Message) -> RelayAddress {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("ws://{}", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! Synchronisation with relays that break the rules, each played by a script.
+//! Synchronisation with relays that break the rules. Each relay follows a script.
 
 mod floods;
 mod kit;
@@ -90,8 +90,8 @@ async fn whoever_does_not_compare_is_read_by_pages() {
     is_paged(|_| vec![json!(["NOTICE", "have a nice day"]).to_string(); 30], "nice day").await;
 }
 
-/// A relay may omit events of a second, even if its pages are short. Such a second is counted, and
-/// the walk continues with the time before this second.
+/// A relay may omit events of a second, even if its pages are short. This second is counted, and
+/// the walk continues with earlier times.
 #[tokio::test]
 async fn a_second_with_more_events_than_a_page_is_told_of_and_passed() {
     for (page, second, rest) in [(100, 150, 30), (30, 40, 20)] {
@@ -156,7 +156,8 @@ async fn whoever_would_keep_a_client_for_ever_is_left() {
                 let round = rounds.fetch_add(1, Ordering::Relaxed);
                 let ids: Vec<String> =
                     (0..100).map(|n| format!("{:064x}", round * 100 + n)).collect();
-                // Version, infinite bound, mode of ids, count, and the ids.
+                // The message: the version, an infinite bound, the mode for lists of ids, the
+                // count, and the ids.
                 let list = format!("6100000264{}", ids.concat());
                 vec![json!(["NEG-MSG", message[1], list]).to_string()]
             }
@@ -181,7 +182,7 @@ async fn whoever_would_keep_a_client_for_ever_is_left() {
     let here = Here::with(&[]);
     let error = here.sync(&url, Direction::Down).await.unwrap_err();
     assert!(matches!(error, PeerError::Misbehaved(_)), "{error}");
-    // A relay that sends the same page, whatever time is requested.
+    // A relay that sends the same page for every requested time.
     let event = kit::event(2, 1_900_000_000);
     let url = play(move |message| match message[0].as_str() {
         Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
@@ -216,7 +217,7 @@ async fn an_answer_without_an_end_is_complete_once_nothing_more_comes() {
         Some("NEG-OPEN") => vec![json!(["NOTICE", "neg: no"]).to_string()],
         Some("REQ") => {
             let mut answers = answer(message, &events, 500);
-            // Only an empty answer has its end marked.
+            // The relay marks the end of an answer only if the answer is empty.
             if answers.len() > 1 {
                 answers.pop();
             }
@@ -231,7 +232,7 @@ async fn an_answer_without_an_end_is_complete_once_nothing_more_comes() {
 }
 
 /// Refusals are counted by reason. An event that was refused because of the rate limit is sent
-/// again. An event without an answer does not delay the others.
+/// again. An event without an answer does not delay other events.
 #[tokio::test]
 async fn answers_to_uploads_are_counted_and_rates_are_waited_for() {
     let ours: Vec<Value> = (0..8).map(|n| event(n, 1_700_000_000 + n)).collect();
@@ -285,8 +286,8 @@ async fn a_relay_that_bounds_the_rate_gets_everything_more_slowly() {
     assert_eq!((totals.taken, totals.refused_there.total()), (300, 0), "{totals:?}");
 }
 
-/// Events are read from the archive in parts. A part in which every event is withheld does not end
-/// the sending: the events of later parts are sent.
+/// Events are read from the archive in parts. If every event of a part is withheld, the events of
+/// later parts are still sent.
 #[tokio::test]
 async fn events_after_many_withheld_events_are_sent() {
     let mut ours: Vec<Value> = (0..300).map(|n| protected(n, 1_700_000_000 + n)).collect();
@@ -333,7 +334,7 @@ async fn a_relay_that_asks_for_it_gets_a_proof_of_the_key() {
     assert_eq!(held(&here), 3);
 }
 
-/// A relay may ask for AUTH only when private kinds are compared.
+/// Some relays require AUTH only for comparisons of private kinds.
 #[tokio::test]
 async fn private_kinds_are_compared_once_the_key_is_proved() {
     let own = signed(1, 1_700_000_000, 4);
@@ -361,8 +362,8 @@ async fn private_kinds_are_compared_once_the_key_is_proved() {
     here.client.key = Some(keys(9));
     let report = here.sync(&url, Direction::Down).await.unwrap();
     assert!(report.paged.is_none(), "{report:?}");
-    // The first request is for the time of the one event, the second for all times. Both have no
-    // condition on kinds.
+    // The first request is for the time of the event, and the second request for all times. Neither
+    // request has a condition on kinds.
     let second = json!({ "since": 1_700_000_000, "until": 1_700_000_000 });
     assert_eq!(*filters.lock(), [second, json!({})]);
 }
