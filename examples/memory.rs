@@ -1,5 +1,5 @@
-//! A binary that opens one more store than `hark`: the model store, with which tests compare every
-//! other store. The archive is gone when the process ends:
+//! A binary with one more store than `hark`: the model store, with which tests compare every other
+//! store. The archive exists only until the process ends:
 //!
 //! ```text
 //! cargo run --example memory -- serve --store memory:
@@ -18,7 +18,7 @@ use hark_archive::store::memory::MemoryStore;
 use hark_server::StoreLocation;
 use parking_lot::Mutex;
 
-/// The store in the list of stores.
+/// The store's entry in the list of stores.
 const SETUP: StoreSetup = StoreSetup {
     form: AddressForm {
         example: "memory:",

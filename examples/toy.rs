@@ -1,5 +1,5 @@
-//! A binary that serves one more network than `hark`: the toy of the test kit. Every command
-//! supports this network:
+//! A binary that serves one more network than `hark`: the toy network of the test kit. Every
+//! command supports this network:
 //!
 //! ```text
 //! HARK_TOY=127.0.0.1:7000 cargo run --example toy -- serve
@@ -14,12 +14,12 @@ use hark::{NETWORKS, NetworkService, NetworkSetup, STORES, ShelfConfig};
 use hark_archive::retention::{RetentionPolicy, RetentionRule};
 use hark_testkit::toy::{Serving, Toy};
 
-/// Returns the address on which the toy listens, if any.
+/// Returns the address on which the toy network listens, if the environment has such an address.
 fn listen() -> Option<SocketAddr> {
     std::env::var("HARK_TOY").ok()?.parse().ok()
 }
 
-/// The toy network with its settings in this program.
+/// The toy network's entry in the list of networks, with its settings.
 const SETUP: NetworkSetup = NetworkSetup {
     network: &Toy,
     shelf: |config| ShelfConfig {

@@ -1,6 +1,6 @@
-//! Whisper's envelopes, and the completions that end an answer. Writing a parsed envelope or
-//! completion gives the bytes that were read. An envelope also becomes a record with the same
-//! content.
+//! Whisper's envelopes, and the completions that end an answer. If an envelope or a completion is
+//! parsed and written again, the bytes are the same. An envelope also becomes a record with the
+//! same content.
 
 use hark_codec::crypto::keccak256;
 use hark_codec::record::Record;

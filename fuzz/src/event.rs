@@ -1,5 +1,6 @@
-//! An event is the same after it is written and read again. Its id does not depend on its spelling,
-//! and its record has the same content. serde_json serves as a second parser.
+//! An event is the same after it is written and read again. Different spellings of its JSON have
+//! the same id, and its record has the same content. serde_json is the second parser, with which
+//! the result is compared.
 
 use hark_codec::crypto::sha256;
 use hark_codec::nostr::binary::LABEL_LEN_MAX;

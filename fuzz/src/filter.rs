@@ -4,7 +4,7 @@
 use hark_codec::nostr::{Event, EventArena, EventEncoder, Filter};
 use hark_codec::record::Record;
 
-/// Events with the values in the filters of the seeds.
+/// Events that have the values of the seeds' filters.
 const EVENTS: [&str; 3] = [
     r#"{"id":"00000000000000000000000000000000000000000000000000000000000000aa","pubkey":"00000000000000000000000000000000000000000000000000000000000000bb","created_at":1700000000,"kind":1,"tags":[["t","nostr"],["e","00000000000000000000000000000000000000000000000000000000000000aa"],["t","a\"b"]],"content":"","sig":"000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000cc"}"#,
     r#"{"id":"00000000000000000000000000000000000000000000000000000000000000ab","pubkey":"00000000000000000000000000000000000000000000000000000000000000bb","created_at":0,"kind":0,"tags":[["d"],["p",""],["T","x"]],"content":"","sig":"000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000cc"}"#,
@@ -26,7 +26,7 @@ pub fn check(bytes: &[u8]) {
     let mut twice = Vec::new();
     again.write_json(&mut twice);
     assert_eq!(json, twice, "one spelling");
-    // Parsing into a filter that was used before gives the same result.
+    // The result is the same if the filter was used before.
     filter.parse(&json).expect("the same filter");
     same(&filter, &again);
 
@@ -58,7 +58,7 @@ fn same(a: &Filter, b: &Filter) {
     assert_eq!(and_tags(a), and_tags(b));
 }
 
-/// Matches an event as NIP-01 specifies.
+/// A second implementation of matching, directly from NIP-01.
 fn plainly(filter: &Filter, event: &Event<'_>) -> bool {
     let tagged = |letter: u8, wanted: &str| {
         event.tags().any(|tag| {

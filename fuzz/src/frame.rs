@@ -1,10 +1,10 @@
-//! Frames of a connection of Ethereum's nodes. Sealed messages are read unchanged, however the
-//! stream is cut on its way. A message that was changed on its way is refused, and no message
+//! Frames of a connection between Ethereum nodes (RLPx). Sealed messages are read unchanged, for
+//! any division of the stream into pieces. A message with changed bytes is refused, and no message
 //! exceeds the bound.
 //!
-//! The first byte of the input selects whether messages are compressed, and how the rest is cut.
-//! The second byte selects the place of a flipped bit, if any. Then come the contents of frames,
-//! each after its length.
+//! The first byte of the input selects whether messages are compressed, and the size of the pieces.
+//! The second byte selects the position of a flipped bit, or none. Then come the contents of
+//! frames, each after its length.
 
 use std::io;
 use std::pin::Pin;

@@ -1,5 +1,5 @@
-//! The beginning of a connection of Ethereum's nodes: packets of the key exchange, with and without
-//! valid encryption, and hellos.
+//! The beginning of a connection between Ethereum nodes (RLPx): packets of the key exchange, with
+//! and without valid encryption, and hello messages.
 
 use hark_codec::whisper::ecies;
 use hark_codec::whisper::keys::SecretKey;
@@ -9,8 +9,8 @@ use hark_server::whisper::rlpx::handshake::{
 };
 use hark_server::whisper::rlpx::hello::{DisconnectReason, Hello};
 
-/// Opens a packet in the order of its arrival: first the bytes that the old encoding has, then the
-/// whole packet.
+/// Opens a packet as it arrives: first with the number of bytes that the old encoding has, and then
+/// the whole packet.
 fn opened(key: &SecretKey, packet: &[u8], fixed_bytes: usize) -> Option<OpenedPacket> {
     match open(key, packet.get(..fixed_bytes)?, fixed_bytes).ok()? {
         PacketProgress::Whole(opened) => Some(opened),

@@ -1,7 +1,7 @@
 //! Properties that must hold for any bytes, with a module for each fuzz target. `scripts/fuzz` runs
-//! the targets; seeds/ has small inputs to begin with, and every input that once found a fault. The
-//! test here runs all seeds. It is also part of the workspace's tests (tests/main.rs), which need
-//! no nightly compiler.
+//! the targets. The folder seeds/ has small inputs as a start, and every input that has ever found
+//! a fault. The test in this file runs all seeds, and is also part of the workspace's tests
+//! (tests/main.rs), which need no nightly compiler.
 
 pub mod envelope;
 pub mod event;
@@ -18,9 +18,9 @@ pub mod socket;
 pub mod strfry;
 pub mod waku;
 
-/// Parses bytes that Hark has accepted as JSON. Uses serde_json, and panics if serde_json refuses
+/// Parses bytes that Hark has accepted as JSON with serde_json, and panics if serde_json refuses
 /// the bytes. Returns `None` if the bytes have a number that serde_json cannot represent: JSON does
-/// not bound numbers, and Hark skips numbers in unused fields.
+/// not bound numbers, and Hark does not parse numbers in unused fields.
 fn json(bytes: &[u8]) -> Option<serde_json::Value> {
     match serde_json::from_slice(bytes) {
         Err(error) if error.to_string().starts_with("number out of range") => None,
@@ -28,7 +28,8 @@ fn json(bytes: &[u8]) -> Option<serde_json::Value> {
     }
 }
 
-/// Returns a path of this thread for temporary files, in memory if the machine has such a place.
+/// Returns a path for temporary files of this thread, in memory if the machine has a file system in
+/// memory.
 fn scratch(name: &str) -> std::path::PathBuf {
     let memory = std::path::Path::new("/dev/shm");
     let temporary = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };

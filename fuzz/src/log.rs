@@ -1,5 +1,5 @@
-//! A log. Any bytes are read without a panic, and written frames are read back. Damage hides the
-//! last batches, and adds no frames.
+//! A log. Any bytes are read without a panic, and written frames are read back. Damage may hide the
+//! last batches, but adds no frames.
 
 use std::fs;
 
@@ -10,9 +10,9 @@ const SALT: u32 = 0x5a17_5a17;
 
 /// Panics if a property does not hold.
 ///
-/// The first byte selects the meaning of the others. With 0, they are the bytes of a log after its
-/// header. With 1, they are a whole file. Otherwise, they are frames to write, followed by changes
-/// to make to the file.
+/// The first byte selects the meaning of the other bytes. With 0, they are the bytes of a log after
+/// its header. With 1, they are a whole file. Otherwise, they are frames to write, followed by
+/// changes to make to the file.
 pub fn check(bytes: &[u8]) {
     let Some((mode, rest)) = bytes.split_first() else { return };
     match mode {
@@ -71,7 +71,8 @@ fn written(bytes: &[u8]) {
         file.truncate(file.len().saturating_sub(usize::from(cut)).max(HEADER as usize));
         first_harmed = first_harmed.min(file.len());
     }
-    // Two changes of the same byte may undo each other. Then more frames than these are sound.
+    // Two changes of the same byte may undo each other. Then more frames than this number are
+    // undamaged.
     let sure = batches.iter().rev().find(|(end, _)| *end <= first_harmed).map_or(0, |(_, n)| *n);
     match read(&file) {
         Ok((frames, end)) => {

@@ -1,5 +1,5 @@
-//! A client's message. Earlier messages in the same buffers make no difference, and a refusal has a
-//! text.
+//! A client's message. The result does not depend on earlier messages in the same buffers, and
+//! every refusal has a text.
 
 use hark_codec::nostr::{ClientMessage, MessageBuffers};
 

@@ -1,12 +1,13 @@
-//! A comparison message. The answer is within the bound and has only ids of the set. It is the same
-//! in one step as in many, and the initiator can read the answer.
+//! A comparison message. The answer has at most the maximum length and only ids of the set. The
+//! answer is the same if it is made in many steps, and the initiator can read the answer.
 
 use hark_codec::nostr::negentropy::{
     FRAME_BYTES_MIN, NegentropyDifference, NegentropyInitiator, NegentropyItem,
     NegentropyResponder, NegentropySet, SortedItems, VERSION,
 };
 
-/// Number of items of the compared set: several of each time, with ids that share prefixes.
+/// Number of items in the compared set. Several items have the same time, and several ids the same
+/// prefix.
 const ITEMS: u64 = 300;
 
 fn item(n: u64) -> NegentropyItem {

@@ -1,4 +1,4 @@
-//! A record. Any bytes can be read without a panic, and a sound record has the same content after
+//! A record. Any bytes can be read without a panic, and a valid record has the same content after
 //! it is written again.
 
 use hark_codec::nostr::{EventRecord, Filter};
@@ -22,7 +22,8 @@ pub fn check(bytes: &[u8]) {
         return;
     }
 
-    // The address of a value shows its position, as labels are never copied.
+    // Labels are never copied, so the address of a value in memory shows its position in the
+    // record.
     let place = |value: &[u8]| {
         let at = (value.as_ptr() as usize).wrapping_sub(wire.as_ptr() as usize);
         (at + value.len() <= wire.len())

@@ -1,5 +1,5 @@
-//! Whisper's requests for history. A request that is read in any form has the same content after it
-//! is written in the current form.
+//! Whisper's requests for history. A request in any form that can be read has the same content
+//! after it is written in the current form.
 
 use hark_codec::whisper::HistoryRequest;
 use hark_codec::whisper::request::TOPICS_MAX;

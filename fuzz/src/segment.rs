@@ -25,7 +25,7 @@ const RECORDS: u32 = 40;
 /// Panics if a property does not hold.
 ///
 /// The lowest bit of the first byte selects whether the trailer's checksum is corrected, so that
-/// the code after the check is reached. The next bit selects whether the shelf is opened for
+/// the file is opened in spite of the damage. The next bit selects whether the shelf is opened for
 /// writing and compacted.
 pub fn check(bytes: &[u8]) {
     let Some((mode, rest)) = bytes.split_first() else { return };
@@ -45,7 +45,7 @@ pub fn check(bytes: &[u8]) {
         let store =
             EmbeddedStore::open(&shelf, Box::new(KeepAll), World::options(20)).expect("rebuilt");
         world.ask(&store);
-        // More segments, so that the segment can be merged.
+        // These records make more segments, with which the segment is merged.
         let more: Vec<Write> = (0..50).map(|n| Write::Put(make(1000 + n))).collect();
         for batch in more.chunks(10) {
             // If a segment has unreadable ids, a commit waits until the segment is rebuilt.
@@ -57,7 +57,8 @@ pub fn check(bytes: &[u8]) {
             done.expect("commits");
         }
         world.ask(&store);
-        // Compaction may be refused, with advice. The shelf is then unchanged.
+        // The compaction may fail with an error that advises the operator. Then the shelf is
+        // unchanged.
         let _ = store.compact(&mut |_| {});
         world.ask(&store);
     }
@@ -69,7 +70,8 @@ pub fn check(bytes: &[u8]) {
     fs::remove_dir_all(&shelf).expect("ours");
 }
 
-/// A shelf with one segment, kept in memory, with its records and the queries to run.
+/// The files of a shelf with one segment, in memory, with the shelf's records and the queries to
+/// run.
 struct World {
     files: Vec<(PathBuf, Vec<u8>)>,
     segment: Vec<u8>,
@@ -93,7 +95,7 @@ fn seal(file: &mut [u8]) {
     }
 }
 
-/// The searched text of a record is its whole wire form.
+/// Uses the whole wire form of a record as its searchable text.
 struct Wires;
 
 impl TextSource for Wires {

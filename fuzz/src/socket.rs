@@ -1,8 +1,9 @@
-//! A client's frames. However the frames are cut on their way, the same messages are received and
-//! the same answers are sent. No message is longer than agreed, and every answer is a frame that a
-//! server may send.
+//! A client's frames. For any division of the stream into pieces, the same messages are received
+//! and the same answers are sent. No message is longer than agreed, and every answer is a frame
+//! that a server may send.
 //!
-//! The first byte of the input selects whether compression was agreed on, and how the rest is cut.
+//! The first byte of the input selects whether compression was agreed on, and the size of the
+//! pieces.
 
 use std::io;
 use std::pin::Pin;
@@ -73,7 +74,7 @@ fn receive(frames: &[u8], compressed: bool, piece: usize) -> (Vec<String>, Vec<u
     let mut cx = Context::from_waker(Waker::noop());
     let mut inputs = Vec::new();
     loop {
-        // The socket may be pending to give other tasks a turn, so it is polled again.
+        // The socket may return `Pending` only to let other tasks run, so it is polled again.
         let Poll::Ready(received) = socket.poll_recv(&mut cx) else { continue };
         let is_end = matches!(received, ClientInput::End | ClientInput::Broken);
         if let ClientInput::Text(text) = &received {
@@ -89,7 +90,8 @@ fn receive(frames: &[u8], compressed: bool, piece: usize) -> (Vec<String>, Vec<u
     }
 }
 
-/// Asserts that pongs and then at most one close frame were sent, all whole and none masked.
+/// Asserts that only pongs and then at most one close frame were sent, all complete and none
+/// masked.
 fn is_a_server(mut sent: &[u8]) {
     while let [first, len, rest @ ..] = sent {
         assert!(matches!(first, 0x88 | 0x8a), "{first:x}");

@@ -1,5 +1,5 @@
 //! A database of strfry. Any file is read without a panic and in bounded memory. A walk visits the
-//! keys in order, even if the walk ends early.
+//! keys in order, and a walk that ends early visits the first keys.
 
 use std::ops::ControlFlow;
 
@@ -16,8 +16,8 @@ const TABLE: &str = "events";
 
 /// Panics if a property does not hold.
 ///
-/// The first byte selects the meaning of the others. With 0, they are a record of a small table.
-/// Otherwise, they are a file.
+/// The first byte selects the meaning of the other bytes. With 0, they are a record of a small
+/// table. Otherwise, they are a whole file.
 pub fn check(bytes: &[u8]) {
     match bytes.split_first() {
         None => {}

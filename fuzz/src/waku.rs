@@ -39,13 +39,13 @@ pub fn check(bytes: &[u8]) {
         compared(&payload);
     }
     if let Ok(response) = StoreResponse::parse(bytes) {
-        // `StoreResponse::parse` has read all messages once.
+        // This cannot fail, because `StoreResponse::parse` has already read all messages.
         assert!(response.messages().all(|one| one.message_hash.len() <= bytes.len()));
     }
 }
 
-/// Checks that a payload is the same after it is written and read again. Skipped ranges may become
-/// one range.
+/// Checks that a payload is the same after it is written and read again. Adjacent skipped ranges
+/// may become one range.
 fn compared(payload: &SyncPayload<'_>) {
     let topics: Vec<String> = payload.pubsub_topics.iter().map(str::to_owned).collect();
     let mut writer = PayloadWriter::new(&topics, payload.start, usize::MAX);
