@@ -1,6 +1,5 @@
-# shellcheck shell=bash
-# What the scripts here share: words on the screen, and tools that are installed when they are
-# missing. Sourced, not run.
+# shellcheck shell=bash Functions that the scripts of this folder share: messages, and the installation of missing
+# tools. Scripts source this file.
 
 say() {
     printf '\n== %s\n' "$*"
@@ -18,11 +17,11 @@ as_root() {
     elif command -v sudo >/dev/null; then
         sudo "$@"
     else
-        fail "this needs root, and there is no sudo: $*"
+        fail "this command needs root, and sudo is missing: $*"
     fi
 }
 
-# need_package COMMAND PACKAGE WHY: a program from the system's packages
+# need_package COMMAND PACKAGE WHY: installs a package of the system, unless COMMAND exists
 need_package() {
     local command=$1 package=$2 why=$3
     if command -v "$command" >/dev/null; then
@@ -30,13 +29,13 @@ need_package() {
     fi
     say "installing $package with apt-get, since '$command' is missing: $why"
     if ! command -v apt-get >/dev/null; then
-        fail "there is no apt-get here; please install '$package' by other means"
+        fail "this machine has no apt-get; install '$package' by other means"
     fi
     as_root apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package"
 }
 
-# need_postgres: PostgreSQL's server and psql, where crates/testkit/src/postgres.rs looks for them
+# need_postgres: installs PostgreSQL's server and psql, unless they are where crates/testkit/src/postgres.rs searches
 need_postgres() {
     local folder version newest=0
     local folders=(/usr/lib/postgresql/*/bin)
@@ -49,15 +48,15 @@ need_postgres() {
     if [ "$newest" -ge 15 ]; then
         return
     fi
-    say "installing postgresql with apt-get, since no PostgreSQL from 15 on was found: tests start their own servers with it, on free loopback ports"
+    say "installing postgresql with apt-get, since no PostgreSQL of version 15 or newer was found: tests start their own servers with it, on free loopback ports"
     if ! command -v apt-get >/dev/null; then
-        fail "there is no apt-get here; please install PostgreSQL 15 or newer by other means"
+        fail "this machine has no apt-get; install PostgreSQL 15 or newer by other means"
     fi
     as_root apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql
 }
 
-# need_cargo_tool NAME VERSION WHY: a program from crates.io, of exactly this version
+# need_cargo_tool NAME VERSION WHY: installs exactly this version of a program from crates.io
 need_cargo_tool() {
     local name=$1 version=$2 why=$3
     local directory="${CARGO_HOME:-$HOME/.cargo}/bin"
@@ -66,7 +65,7 @@ need_cargo_tool() {
         return
     fi
     say "installing $name $version with cargo install: $why"
-    # Debug information and the last bit of speed would only take time to build.
+    # The tool is built without debug information and with few optimisations, because this takes less time.
     CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_DEBUG=0 \
         CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 cargo install --quiet --locked --force "$name@$version"
 }
