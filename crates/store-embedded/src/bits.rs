@@ -70,9 +70,9 @@ pub fn ones(words: impl Iterator<Item = u64>) -> impl Iterator<Item = u32> {
     words.enumerate().flat_map(move |(at, word)| bits(word).map(move |bit| at as u32 * 64 + bit))
 }
 
-/// The number of dead rows of a head or a segment, and the dead rows of each kind. A COUNT adds the
-/// lengths of posting lists, so it must subtract the dead rows of the kind. The caller stores the
-/// bit of each row. No deletion waits while rows are being sorted by kind.
+/// The number of dead rows of a head or a segment, and the dead rows of each kind. A count adds the
+/// lengths of posting lists and subtracts the dead rows of the kind. The caller stores the bit of
+/// each row. No deletion waits while rows are being sorted by kind.
 #[derive(Debug, Default)]
 pub struct DeadRows {
     count: AtomicU32,

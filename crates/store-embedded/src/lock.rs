@@ -1,13 +1,13 @@
 //! LOCK and WRITER: one writing process per data directory. The system releases both locks when the
 //! process ends for any reason.
 //!
-//! The lock on LOCK excludes all other processes. In a takeover the two servers share the lock on
-//! LOCK, so a third process can never get the lock. The lock on WRITER decides which of the two
-//! servers writes. Each server has opened WRITER separately, so only one server can hold this lock.
-//! The length of WRITER is a number, the turn; the bytes of WRITER have no meaning. A process that
-//! claims the right to write makes the turn even; a process that offers the right makes the turn
-//! odd. The turn never decreases. So a process that claims the right too late sees that another
-//! process has had the right in between, even if WRITER is free again.
+//! The lock on LOCK excludes all other processes. In a takeover, the old and the new server share
+//! the lock on LOCK, so a third process can never get the lock. The lock on WRITER decides which of
+//! these two servers writes. Each server has opened WRITER separately, so only one server can hold
+//! this lock. The length of WRITER is a number, the turn; the bytes of WRITER have no meaning. A
+//! process that claims the right to write makes the turn even; a process that offers the right
+//! makes the turn odd. The turn never decreases. So a process that claims the right too late sees
+//! that another process has had the right in between, even if WRITER is free again.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -19,8 +19,8 @@ use crate::disk::{RealDisk, make_dir};
 use crate::permissions;
 use crate::space::errors::is_full;
 
-/// Number of attempts to lock WRITER while holding LOCK. At this point, another process can hold
-/// WRITER only while that process is ending.
+/// Number of attempts to lock WRITER after LOCK is locked. At this point, only a process that is
+/// ending can still have the lock on WRITER.
 const TRIES: u32 = 500;
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -39,7 +39,8 @@ const RETRY: Duration = Duration::from_millis(10);
 /// ```
 #[derive(Debug)]
 pub struct DirectoryLock {
-    // This file is closed before LOCK. So a process that gets LOCK finds WRITER free.
+    // This field is before `file`, so WRITER is closed before LOCK, and a process that locks LOCK
+    // finds WRITER free.
     writer: File,
     file: File,
     /// Whether this process has locked WRITER.

@@ -33,7 +33,7 @@ pub struct LogEntry {
     /// the deleted records.
     pub purged: u32,
     /// Number of bytes of dead records and of deletions in the log when the manifest was written.
-    /// Maintenance decides by this count when to rewrite the log.
+    /// From this number, maintenance decides when to rewrite the log.
     pub dead_bytes: u64,
     /// Number of dead records in the log when the manifest was written.
     pub dead_records: u64,

@@ -22,12 +22,12 @@
 //! - in a log with an unreadable page, each read of a record verifies the record's checksum;
 //! - replays, merges and rewrites end with an error.
 //!
-//! There are few maps, and they live long. All open maps are in a list in which the handler looks
-//! up addresses ([`crate::mapped`]). If the address of a fault is in no map, the previous action
-//! for SIGBUS applies, as if there were no handler. If many pages of one map are unreadable, the
-//! whole map is replaced, since the system limits the number of mappings of a process. A caller
-//! that has few maps and needs every readable page can let the handler replace many more pages one
-//! by one ([`Map::spare_readable_pages`]).
+//! There are few maps, and each stays open for a long time. All open maps are in a list, in which
+//! the handler finds the map of an address ([`crate::mapped`]). If the address of a fault is in no
+//! map, the previous action for SIGBUS applies, as if there were no handler. If many pages of one
+//! map are unreadable, the whole map is replaced, since the system limits the number of mappings of
+//! a process. A caller that has few maps and needs every readable page can let the handler replace
+//! many more pages one by one ([`Map::spare_readable_pages`]).
 #![allow(unsafe_code)]
 
 use std::fs::File;

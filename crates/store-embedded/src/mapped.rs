@@ -128,8 +128,8 @@ impl Drop for MapRegistration {
     }
 }
 
-/// Returns the map that contains an address, and the map's range of memory. The map is neither
-/// being registered nor being removed: the reader that caused the fault has it open.
+/// Returns the map that contains an address, and the map's range of memory. The registration of the
+/// map cannot change during the call, because the reader that caused the fault has the map open.
 pub(crate) fn find(address: usize) -> Option<(&'static MapSlot, Range<usize>)> {
     let mut chunk = Some(&FIRST);
     while let Some(here) = chunk {

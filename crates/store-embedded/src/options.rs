@@ -18,7 +18,7 @@ pub struct EmbeddedOptions {
     /// Number of records at which a head is full and is sealed into a segment. Values above
     /// [`SEAL_RECORDS_MAX`] count as this maximum.
     pub seal_records: u32,
-    /// Length of a log, in bytes, at which its head is sealed, however few records the head has.
+    /// Length of a log, in bytes, at which its head is sealed, even if the head has few records.
     /// Values above [`LOG_BYTES_MAX`] count as this maximum.
     pub log_bytes_max: u64,
     /// Approximate memory in bytes at which a head is sealed. All heads together, including those
@@ -35,8 +35,8 @@ pub struct EmbeddedOptions {
     /// Maximum number of dead bytes in all sealed logs with shares up to `rewrite_dead_share`.
     /// Above this maximum, the logs with the largest shares are rewritten, too.
     pub dead_bytes_max: u64,
-    /// Whether sealing, merging and rewriting run on a separate thread. If false, they run inside
-    /// the commit that makes them necessary: slower, but deterministic.
+    /// Whether sealing, merging and rewriting run on a separate thread. If false, the commit that
+    /// makes a job necessary also runs the job, which is slower but deterministic.
     pub background: bool,
     /// Time within which the slow check reads the whole shelf in the background. With `None` or
     /// zero, no slow check runs.
@@ -97,8 +97,9 @@ impl EmbeddedOptions {
 
     /// Number of rows for which a new head reserves memory at once.
     pub(crate) fn rows_expected(&self) -> u32 {
-        // The reservation for a row takes a quarter of the row's memory, and a head may have more
-        // lists than rows.
+        // The reservation for a row takes a quarter of the row's memory. So all reservations take
+        // at most a sixteenth of `head_bytes_max`, and the rest is for rows and for lists, which
+        // may outnumber the rows.
         let fit = self.head_bytes_max / head::ROW_BYTES / 4;
         self.rows_max().min(fit.try_into().unwrap_or(u32::MAX))
     }

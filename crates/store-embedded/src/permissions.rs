@@ -1,6 +1,6 @@
 //! Makes files and directories that only their owner can open, since an archive may hold private
 //! messages. A file or directory that root makes is given to the owner of its parent directory. So
-//! a command that root runs does not lock a service out of its archive. [`create_dir_like`] makes
+//! after a command that root runs, a service can still open its archive. [`create_dir_like`] makes
 //! directories for another owner.
 
 //! In the path of a file or directory, root follows no symbolic link of another user (`links`).

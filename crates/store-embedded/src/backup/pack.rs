@@ -16,8 +16,8 @@ use crate::disk::DiskFile;
 
 /// Version of the file's format that this program writes.
 pub(super) const VERSION: u32 = 1;
-/// The beginning of the first line, of the line before a copy, of the line before the catalog, and
-/// of the last line.
+/// The first words of the file's lines: of the first line, of the line before each copy, of the
+/// line before the catalog, and of the last line.
 pub(super) const HEAD: &str = "hark-backup-file ";
 pub(super) const COPY: &str = "copy ";
 pub(super) const CATALOG: &str = "catalog ";

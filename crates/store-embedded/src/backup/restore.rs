@@ -12,7 +12,7 @@ use crate::repair::rebuild::{RebuildResult, rebuild};
 
 /// Restores a shelf from its backup in `from` into `shelf`, an empty or missing directory, and
 /// rebuilds the segments. Every byte is verified by a checksum. The backup itself is not changed.
-/// On return the shelf is durable, except for the name of its directory.
+/// On return the shelf is durable, except that its directory may have no durable name yet.
 pub fn restore(
     backup: &ShelfBackup,
     disk: &dyn Disk,
@@ -56,7 +56,8 @@ pub fn restore(
 }
 
 /// Completes a shelf in the directory `shelf`, which already has the logs, and rebuilds the
-/// segments. On return the shelf is durable, except for the name of its directory.
+/// segments. On return the shelf is durable, except that its directory may have no durable name
+/// yet.
 pub fn restore_unpacked(
     backup: &ShelfBackup,
     shelf: &Path,

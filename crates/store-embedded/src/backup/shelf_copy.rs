@@ -41,7 +41,7 @@ impl BackupSource<'_> {
     }
 }
 
-/// The figures of one shelf's backup.
+/// The numbers of logs and bytes in the backup of a shelf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedShelf {
     /// The shelf.
@@ -178,7 +178,7 @@ impl<'a> ShelfCopying<'a> {
         Ok(copies)
     }
 
-    /// Copies the new bytes of a log of `len` bytes.
+    /// Copies the new bytes of a log that has `len` bytes.
     fn log(
         &mut self,
         log: &LogEntry,

@@ -1,4 +1,4 @@
-//! Applies a write to the batch: the effects of its record on other records, or its deletions.
+//! Adds a write to the batch: a record with its effects on other records, or deletions.
 
 use std::mem;
 
@@ -25,8 +25,8 @@ pub(super) struct WriteStep<'a> {
 }
 
 impl WriteStep<'_> {
-    /// Applies writes until the step or the list of writes ends. `is_end` means that these are the
-    /// last writes of the batch.
+    /// Adds writes to the batch until the step or the list of writes ends. `is_end` means that
+    /// these are the last writes of the batch.
     pub(super) fn carry_out_all(
         &mut self,
         writes: &[Write],
@@ -52,8 +52,8 @@ impl WriteStep<'_> {
         Ok(())
     }
 
-    /// Applies a write, or one step of a write. Returns the outcome and the number of searched
-    /// rows.
+    /// Adds a write, or the part of a write that fits into this step. Returns the outcome and the
+    /// number of searched rows.
     fn carry_out(&mut self, write: &Write, is_last: bool) -> Result<(Outcome, u64), CommitError> {
         let mut key = is_last.then(|| WriteKey::of(write)).flatten();
         self.writing.searches.begin(key.as_ref());

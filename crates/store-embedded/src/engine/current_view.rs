@@ -24,7 +24,8 @@ pub(crate) struct ReadFaults {
 }
 
 impl ReadFaults {
-    /// Whether a read of any map has failed since then. The map may belong to another shelf.
+    /// Whether a read of any map has failed since these counts were taken. The map may belong to
+    /// another shelf.
     #[inline]
     pub(super) fn have_grown(&self) -> bool {
         map::faults() != self.faults

@@ -201,7 +201,7 @@ impl Store for EmbeddedStore {
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
         if self.refusal.is_some() {
-            // A store that refuses writes cannot delete expired records, so it lists none.
+            // A store that refuses writes cannot delete expired records, so the list is empty.
             return Ok(Vec::new());
         }
         let (view, before) = (self.shelf.view.load_full(), self.shelf.view.faults());

@@ -70,8 +70,8 @@ impl EmbeddedStore {
         let thread = background.then(|| maintenance_thread::start(&shelf)).transpose();
         let thread = thread.map_err(ShelfOpenError::io(dir))?;
         if thread.is_none() {
-            // Heads that a crash left unsealed are sealed after the next commit that begins a new
-            // head.
+            // Without a maintenance thread, heads that a crash left unsealed are sealed by the next
+            // commit that begins a new head.
             shelf.jobs.call();
         }
         let store = Self { shelf, notes, refusal: None, thread, scrubs: None };

@@ -96,8 +96,8 @@ impl ShelfOpenError {
         cause.kind() == io::ErrorKind::InvalidData && path.extension().is_some_and(|e| e == "log")
     }
 
-    /// Whether a file that the manifest names is missing. If another process writes to the shelf,
-    /// it has replaced the manifest in the meantime.
+    /// Whether a file that the manifest names is missing. Then another process that writes to the
+    /// shelf may have replaced the manifest in the meantime.
     pub(super) fn is_stale(&self) -> bool {
         match self {
             Self::Io { cause, .. } | Self::Log(LogError::Io { cause, .. }) => {

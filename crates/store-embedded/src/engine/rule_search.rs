@@ -127,8 +127,8 @@ impl RuleSearches {
         SEARCH_STEP - self.left
     }
 
-    /// Forgets everything that depends on the records of the current batch, because the batch could
-    /// not be written or another process has written to the shelf.
+    /// Forgets all searches and slots, because the current batch could not be written or another
+    /// process has written to the shelf.
     pub(super) fn forget(&mut self) {
         *self = Self { left: self.left, ..Self::default() };
     }

@@ -93,7 +93,7 @@ pub(super) struct ReleasedShelf {
     pub(super) manifest: Option<Manifest>,
 }
 
-/// The deletions that one step of a commit may make.
+/// The limit of deletions in one step of a commit, and the deletions of the current write.
 #[derive(Default)]
 pub(super) struct EraseStep {
     pub(super) left: usize,

@@ -14,7 +14,7 @@ use crate::damage::DamagedRecords;
 use crate::disk::Disk;
 use crate::map::Map;
 
-/// Number of bytes that are read ahead for a record. Most records are not longer.
+/// Number of bytes that are read ahead for a record. Most records fit into this length.
 const RECORD_BYTES: usize = 2048;
 
 /// A log file, open for reading.

@@ -62,8 +62,8 @@ fn compact(shelf: &OpenShelf, progress: OnProgress<'_>) -> Result<(), Maintenanc
     let mut round = MaintenanceRound::new(shelf, &never);
     round.seal();
     round.seal_head();
-    // Rewrites come before merges, because rewrites free space and the addresses that a rewrite
-    // must write again are fewer in small segments.
+    // Rewrites come before merges, because rewrites free space. Each rewrite also writes all
+    // addresses of the log's segment again, and segments are still small before merges.
     round.rewrite(RewriteOrder::Oldest, &|_| true, progress);
     progress(JobProgress { what: "merging segments", done: 0, total: 1 });
     round.merge(next_to_fit);

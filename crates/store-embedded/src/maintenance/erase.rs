@@ -1,5 +1,5 @@
-//! Erasing: deleted records are removed from all files within a bounded time, however large the
-//! archive is. Without erasing, a log is rewritten only when a large share of its bytes is dead.
+//! Erasing: deleted records are removed from all files within a bounded time, even in large
+//! archives. Without erasing, a log is rewritten only when a large share of its bytes is dead.
 //!
 //! The writer notes the logs that have deleted records, and the logs that have the deletions. Twice
 //! within the bound, a round of maintenance rewrites all these logs. The file ERASED contains the

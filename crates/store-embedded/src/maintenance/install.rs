@@ -117,8 +117,8 @@ pub(super) fn install(
 }
 
 /// Changes a segment's line in the manifest to name the next address file, which is already
-/// written. Also saves the dead rows. From them, the next start knows that the rows without an
-/// address are dead, without reading a log.
+/// written. Also saves the dead rows, which tell the next start that the rows without an address
+/// are dead. So the start need not read a log.
 pub(super) fn readdress(
     files: &ShelfFiles,
     disk: &dyn Disk,

@@ -1,5 +1,5 @@
 //! A round of maintenance: all due jobs, one after another. If a job fails, its files are removed,
-//! and it is skipped until the next round, so that it does not delay the other jobs.
+//! and the job is skipped until the next round, so that the other jobs are not delayed.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;

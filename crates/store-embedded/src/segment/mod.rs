@@ -30,7 +30,7 @@ pub const MAGIC_2: &[u8; 8] = b"HARKseg2";
 /// The magic of format 1, which has the sections before [`SegmentSection::Values`].
 pub const MAGIC_1: &[u8; 8] = b"HARKseg1";
 
-/// Number of rows for which a segment has one sum of ids.
+/// Number of rows in each group for which a segment has a sum of ids.
 pub const SUMMED_ROWS: u32 = 64;
 
 /// The sections of a segment file, in the order of the trailer.
@@ -51,8 +51,8 @@ pub enum SegmentSection {
     Terms,
     /// The kinds of these entries, u32, ascending within a term.
     Kinds,
-    /// The position in the postings at which each entry's list starts, u32; one more value is the
-    /// end of the last list.
+    /// The position in the postings at which each entry's list starts, u32. One further value is
+    /// the end of the last list.
     Starts,
     /// Expiry times, u64, ascending.
     ExpiryTimes,

@@ -50,8 +50,8 @@ pub(crate) const WEIGHT_MAX: u64 = u32::MAX as u64 / POSTINGS_PER_ROW as u64;
 
 impl Segment {
     /// The weight of the segment: its size, expressed as a number of rows with few terms each.
-    /// Dictionary entries add to the weight because they, too, take memory in a merge, and postings
-    /// because they are counted in 32 bits.
+    /// Entries count because they also take memory in a merge, and postings count because a segment
+    /// counts its postings in 32 bits.
     pub fn weight(&self) -> u32 {
         let entries = self.file.entries().div_ceil(ENTRIES_PER_ROW);
         let postings = self.file.posting_count().div_ceil(POSTINGS_PER_ROW);

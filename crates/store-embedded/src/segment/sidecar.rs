@@ -1,5 +1,5 @@
-//! The two small files of a segment that are replaced without writing the segment again: the
-//! addresses of its records (`.addr`), and its dead rows (`.dead`). Each new file has the next
+//! The sidecar files of a segment: the addresses of its records (`.addr`), and its dead rows
+//! (`.dead`). They are replaced without writing the segment again. Each new file has the next
 //! higher generation.
 
 use std::io;

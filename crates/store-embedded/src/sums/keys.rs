@@ -7,7 +7,7 @@ use hark_codec::id_sum::IdTally;
 /// Maximum number of keys in a chunk. A full chunk is divided in two.
 const CHUNK_KEYS: usize = 256;
 
-/// An ordered set of keys. Each key stands for an id, which the caller passes.
+/// An ordered set of keys. Each key stands for an id, which the caller passes with the key.
 #[derive(Debug)]
 pub struct SummedKeys<K> {
     /// The chunks; no chunk is empty.

@@ -1,5 +1,5 @@
-//! The check of a shelf: verifies every checksum, and compares every posting list and the order of
-//! all rows with the records.
+//! The check of a shelf: verifies every checksum, and compares all rows and posting lists with the
+//! records.
 
 mod faults;
 mod lists;

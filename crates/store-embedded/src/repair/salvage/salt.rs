@@ -2,14 +2,14 @@
 //!
 //! The salt is the initial state of a frame's checksum, and CRC32C can be calculated backwards. So
 //! the bytes and the stored checksum of a whole frame determine the salt. From each sequence of
-//! bytes that looks like a frame, a proposed salt is calculated. The salt with frames that cover
-//! the most bytes is accepted.
+//! bytes that looks like a frame, a proposed salt is calculated. The salt with the most bytes in
+//! its frames is accepted.
 //!
 //! The author of a message can hide bytes in the message that look like frames, and so propose a
-//! wrong salt any number of times. Therefore the bytes of a salt's frames count and not their
-//! number, and bytes of overlapping frames do not count twice. Hidden frames lie within a message.
-//! The message itself is in a frame with the right salt, and this frame covers more bytes than the
-//! hidden frames.
+//! wrong salt any number of times. Therefore salts are compared by the number of bytes in their
+//! frames, and not by the number of frames. Bytes of overlapping frames do not count twice. Hidden
+//! frames lie within a message. The message itself is in a frame with the right salt, and this
+//! frame covers more bytes than the hidden frames.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

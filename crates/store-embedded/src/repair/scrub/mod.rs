@@ -8,9 +8,9 @@
 //! [`crate::damage`], and its file in [`StoreStats::damaged_files`].
 //!
 //! A pass begins with the first log and ends with the last log. Only the first pass after a start
-//! begins with a random log. So in the long run all files are read, however often the server
-//! restarts. The check does not bypass the system's cache, so it does not read cached bytes from
-//! the disk.
+//! begins with a random log, so that in the long run all files are read even if the server restarts
+//! often. The check does not bypass the system's cache, so it does not read cached bytes from the
+//! disk.
 //!
 //! [`StoreStats::damaged_files`]: hark_archive::store::StoreStats::damaged_files
 

@@ -7,8 +7,8 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::place::ScrubPlace;
 
-/// The state of the slow check. The figures have a lock of their own, so that a reader of the
-/// figures never waits for the disk.
+/// The state of the slow check. The figures have a separate lock, so that a reader of the figures
+/// never waits for the disk.
 #[derive(Default)]
 pub(crate) struct ScrubState {
     /// Locked during a step.
