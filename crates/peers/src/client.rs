@@ -197,8 +197,8 @@ impl PeerClient {
     }
 
     /// Proves the key after a refusal with this `reason`, like [`Self::authenticate`]. A relay may
-    /// also refuse a client that is already authenticated (`restricted:`). If this client cannot
-    /// prove its key, the error then has the relay's reason.
+    /// also refuse a client that is already authenticated (`restricted:`). Then no proof helps, and
+    /// the error has the relay's reason.
     pub(crate) async fn authenticate_for(
         &self,
         proofs: u64,

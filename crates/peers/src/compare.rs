@@ -27,8 +27,8 @@ const FIRST_EVENTS_S: u64 = 1_577_836_800;
 pub(crate) enum Compared {
     /// All differences were found.
     Whole,
-    /// The relay does not support comparisons, or not of all ranges. `why` is the relay's reason or
-    /// another description. `left` lists the time ranges that were not compared, both ends
+    /// The relay does not compare, or does not compare all time ranges. `why` is the relay's reason
+    /// or another description. `left` lists the time ranges that were not compared, both ends
     /// inclusive.
     NotSupported { why: String, left: Vec<(u64, u64)> },
 }

@@ -85,8 +85,8 @@ impl RateWaits {
 /// Maximum sum of the waits of one run because of rate limits.
 const RUN_WAITS_MAX: Duration = Duration::from_hours(1);
 
-/// The sum of all waits of one run for a relay's rate limit. [`RateWaits`] begins again whenever
-/// the relay accepts a request, and this sum does not.
+/// The sum of all waits of one run for a relay's rate limit. Unlike the waits in [`RateWaits`], the
+/// sum does not start anew when the relay accepts a request.
 #[derive(Debug, Default)]
 pub(crate) struct RunWaits(Duration);
 

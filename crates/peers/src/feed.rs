@@ -43,8 +43,8 @@ impl SeenIds {
     }
 }
 
-/// Remembers that events were missed since the last comparison of a stream, by their earliest times
-/// and without their ids.
+/// The events that a stream has missed since its last comparison. Only the earliest times of these
+/// events are stored, and not their ids.
 #[derive(Debug, Default)]
 pub(crate) struct MissedEvents {
     times: Mutex<MissedTimes>,

@@ -82,8 +82,8 @@ impl Fetcher<'_> {
                     match refusal {
                         None if left.len() < asked => {
                             // The relay may have truncated the answer, so the missing events are
-                            // requested again. This ends, because each such answer had at least one
-                            // of the events.
+                            // requested again. The requests come to an end, because each such
+                            // answer has at least one missing event.
                             waits.over();
                             waiting.extend(left);
                         }

@@ -104,8 +104,8 @@ counters! {
     stored,
     /// Events that the relay listed but did not send.
     not_sent,
-    /// Events that the relay listed but that were not requested, because the relay had not sent too
-    /// many of the earlier requested events.
+    /// Events that the relay listed but that were not requested, because too many of the earlier
+    /// requested events were not sent.
     not_asked,
     /// Events that were received but not requested.
     unasked,

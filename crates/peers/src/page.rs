@@ -60,8 +60,8 @@ pub(crate) struct WalkBudget {
 }
 
 impl WalkBudget {
-    /// Counts a page. Returns an error if there are too many pages, in total or for their new
-    /// events. `until` is the start of the next page.
+    /// Counts a page. Returns an error if there are too many pages, in total or in proportion to
+    /// their new events. `until` is the start of the next page.
     fn count(&mut self, page: &PageEnd, until: u64) -> Result<(), PeerError> {
         self.pages += 1;
         self.worth += 1 + (page.events / PAGE_EVENTS) as u64;

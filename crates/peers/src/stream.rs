@@ -38,8 +38,8 @@ const BACK_OFF_MAX: Duration = Duration::from_mins(5);
 const GOOD_AFTER: Duration = Duration::from_mins(1);
 /// Maximum number of times that a closed subscription is reopened. An EOSE resets the count.
 const REOPENS_MAX: u32 = 6;
-/// The first and the longest wait before events are retried that the relay refused temporarily. The
-/// wait doubles each time as long as there are such events.
+/// The first and the longest wait before a retry of events that the relay refused temporarily. The
+/// wait doubles each time, until no such events are left.
 const RETRY: Duration = Duration::from_mins(1);
 const RETRY_MAX: Duration = Duration::from_hours(1);
 /// Interval of comparisons while no event is known to be missing.

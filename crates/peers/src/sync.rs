@@ -353,8 +353,8 @@ struct Differences<'a> {
 
 impl DifferenceSink for Differences<'_> {
     async fn receive(&mut self, mut need: Vec<Id>, have: Vec<Id>) -> Result<(), PeerError> {
-        // The archive may already have events of private kinds, because its own items may exclude
-        // these kinds.
+        // The local items may exclude private kinds, so the archive may already have events that
+        // seem to be missing.
         let store = Arc::clone(&self.store);
         let need = local::blocking(move || {
             need.retain(|id| !store.knows(id).unwrap_or(false));

@@ -1,5 +1,5 @@
-//! Sends events to a relay and counts the answers. The next event is sent before the last one has
-//! its answer.
+//! Sends events to a relay and counts the answers. Events are sent without waiting for the answers
+//! to earlier events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -27,7 +27,7 @@ const ROUNDS_MAX: u32 = 100_000;
 const DIFFERENCES_MAX: usize = 1 << 17;
 /// Maximum number of differences that are passed on together.
 const DIFFERENCES_TOGETHER: usize = 1024;
-/// Extension of the time limit for all answers by each difference in a relay's answers.
+/// Time by which each difference in a relay's answers extends the time limit for all answers.
 const DIFFERENCE_WORTH: Duration = Duration::from_millis(100);
 /// Maximum number of notices that a relay may send instead of the answer to a message.
 const NOTICES_MAX: u32 = 20;
