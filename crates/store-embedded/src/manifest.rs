@@ -45,7 +45,7 @@ impl LogEntry {
         Self { number, generation: 0, purged: 0, dead_bytes: 0, dead_records: 0 }
     }
 
-    /// Records the dead bytes and dead records of the log.
+    /// Notes the dead bytes and dead records of the log.
     pub fn note_dead(&mut self, log: &Log) {
         self.dead_bytes = log.dead_bytes.load(Ordering::Relaxed);
         self.dead_records = log.dead_records.load(Ordering::Relaxed);
@@ -226,7 +226,7 @@ impl Manifest {
         logs.chain(segments)
     }
 
-    /// Records the dead bytes and dead records of each of these logs.
+    /// Notes the dead bytes and dead records of each of these logs.
     pub fn note_dead<'a>(&mut self, logs: impl Iterator<Item = &'a Arc<Log>>) {
         for known in logs {
             if let Some(entry) = self.logs.iter_mut().find(|entry| entry.number == known.number) {

@@ -16,10 +16,9 @@ use super::word_run::WordRun;
 
 /// Maximum number of rows in the entry itself.
 const INLINE: usize = 7;
-/// Maximum number of a term's entries that are found only through the term's first entry. A term
-/// has an entry for each kind, and each entry links to the next, so a search follows these links.
-/// If the term has more kinds, the entries of the further kinds are in other hash chains as well,
-/// by term and kind.
+/// Number of a term's first entries that are found only through links. A term has an entry for each
+/// kind, and each entry links to the next. The entries of all further kinds are also in hash
+/// chains, selected by the hash of term and kind.
 const FEW_KINDS: usize = 16;
 /// Number of tables of chains. Each table has four times as many chains as the previous table. New
 /// entries go to the next table once the chains of all previous tables have one entry on average.

@@ -263,7 +263,7 @@ impl ShelfJobs {
         self.known.lock().unreadable.remove(path);
     }
 
-    /// Records that files may exist that MANIFEST does not name.
+    /// Notes that files may exist that MANIFEST does not name.
     pub(crate) fn note_untidy(&self) {
         self.known.lock().untidy = true;
     }

@@ -322,7 +322,7 @@ impl<'a> MaintenanceRound<'a> {
         self.failed.get_or_insert(error);
     }
 
-    /// Records that a file is damaged for good, and logs the damage once.
+    /// Notes that a file is damaged for good, and logs the damage once.
     fn mark_irreparable(&mut self, path: PathBuf, reason: String) {
         self.shelf.jobs.note_untidy();
         self.shelf.jobs.note_damaged_file(path, reason);

@@ -102,8 +102,8 @@ pub(super) fn sealed_logs(
     numbers.filter(move |log| (first..=last).contains(log) && manifest.is_sealed(*log))
 }
 
-/// Writes the segment that `entry` describes, without deleted records, and records the dead bytes
-/// and dead records of each of its logs in the manifest. Returns the number of records in the
+/// Writes the segment that `entry` describes, without deleted records. In the manifest, notes the
+/// dead bytes and dead records of each of the segment's logs. Returns the number of records in the
 /// segment.
 pub(crate) fn rebuild_segment(
     disk: &dyn Disk,

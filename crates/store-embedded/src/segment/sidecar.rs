@@ -125,7 +125,7 @@ impl SidecarWords {
         self.0.faults()
     }
 
-    /// Records that a part of the file is lost.
+    /// Notes that a part of the file is lost.
     pub(crate) fn note_lost(&self) {
         self.0.note_lost();
     }
