@@ -70,7 +70,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
     },
     SettingsSection {
         name: "limits",
-        doc: "Bounds, and the behaviour at each bound. Changes of this file take effect while the server runs.",
+        doc: "Limits, and the behaviour at each limit. Changes of this file take effect while the server runs.",
         settings: settings! {
             "connections_max" limits.connections_max [1, ANY] live: "Maximum number of connections at a time. Further connections are answered with HTTP status 503.";
             "connections_per_address_max" limits.connections_per_address_max [1, ANY] live: "Maximum number of connections of one address (of IPv6, of its first 64 bits) at a time. Further connections are\nanswered with HTTP status 429.";
@@ -139,13 +139,13 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "questions_per_key" limits.rates.questions_per_key [0, ANY] live: "REQs and COUNTs of one key that was proved with AUTH.";
             "rows_per_connection" limits.rates.rows_per_connection [0, ANY] live: "Rows that the searches and comparisons of one connection visit. Each event that is sent counts as ten further\nrows.";
             "rows_per_address" limits.rates.rows_per_address [0, ANY] live: "Rows that the searches of one address visit, counted in the same way.";
-            "spared_addresses" lists.spared_addresses live: "Clients at these addresses and networks have no rates, e.g. [\"192.0.2.7\", \"@peers.txt\"]: relays that send their\nhistory, bridges, crawlers of your own. An entry that starts with @ names a file, as in [policy].";
+            "spared_addresses" lists.spared_addresses live: "Clients at these addresses and networks have no rates, e.g. [\"192.0.2.7\", \"@peers.txt\"]: relays that send their\nhistory, bridges, your own crawlers. An entry that starts with @ names a file, as in [policy].";
             "spared_keys" lists.spared_keys live: "Connections that have proved one of these public keys with AUTH have no rates, e.g. [\"npub1…\", \"@members.txt\"].\nEvents of these keys on other connections keep their rates.";
         },
     },
     SettingsSection {
         name: "policy",
-        doc: "Clients that may connect, and events that may be published. \"*\" in an allow list stands for all; an allow list\n# without entries allows nothing. An entry that starts with @ names a file with one entry a line. A relative path\n# starts at the folder of this file, and # starts a comment in the named file. Changes of this file and of the\n# named files take effect while the server runs, after one second without further changes, or after ten seconds if\n# the end of a file may be missing. A file that has lost all its entries is not used. Deletions and requests to\n# vanish concern their author's own data: no setting of this section refuses such a request if its author has\n# events in the archive.",
+        doc: "Clients that may connect, and events that may be published. \"*\" in an allow list stands for all; an allow list\n# without entries allows nothing. An entry that starts with @ names a file with one entry per line. A relative path\n# starts at the folder of this file, and # starts a comment in the named file. Changes of this file and of the\n# named files take effect while the server runs, after one second without further changes, or after ten seconds if\n# the end of a file may be missing. A file that has lost all its entries is not used. Deletions and requests to\n# vanish concern their author's own data: no setting of this section refuses such a request if its author has\n# events in the archive.",
         settings: settings! {
             "allow_addresses" lists.allow_addresses live: "Only clients at these addresses and networks are served, e.g. [\"192.0.2.0/24\"]. [\"*\"]: all addresses.";
             "deny_addresses" lists.deny_addresses live: "Clients at these addresses and networks are refused with HTTP status 403.";
@@ -189,10 +189,10 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
     },
     SettingsSection {
         name: "retention",
-        doc: "Rules and bounds by which events are deleted. Expired events are always deleted. Changes of this file take\n# effect while the server runs.",
+        doc: "Rules and limits by which events are deleted. Expired events are always deleted. Changes of this file take\n# effect while the server runs.",
         settings: settings! {
-            "bytes_max" retention.bytes_max [0, u64::MAX] live: "Size on disk in bytes above which the oldest events are deleted, e.g. \"50GB\". 0: no bound.";
-            "free_bytes_min" retention.free_bytes_min [0, BYTES] live: "Free space on the disk in bytes below which the oldest records of every network are deleted, even if other files\nfill the disk. Choose several times archive.log_bytes_max. 0: no bound. This setting is only for archives in\nfiles.";
+            "bytes_max" retention.bytes_max [0, u64::MAX] live: "Size on disk in bytes above which the oldest events are deleted, e.g. \"50GB\". 0: no limit.";
+            "free_bytes_min" retention.free_bytes_min [0, BYTES] live: "Free space on the disk in bytes below which the oldest records of every network are deleted, even if other files\nfill the disk. Choose several times archive.log_bytes_max. 0: no limit. This setting is only for archives in\nfiles.";
             "erase_within" erase_within live: "Time within which deleted, expired and vanished records are gone from the files of every network, in s, m, h, d,\nw or y. Log files with such records are rewritten twice in that time. \"0s\": the records stay until their space\nis needed.";
             "spared_kinds" retention.spared_kinds live: "Kinds that neither rules nor bytes_max delete. Deletions (5) and requests to vanish (62) are kept even if they\nare not listed, and do not expire, because they keep deleted events from coming back.";
             "every_s" retention_every [1, SECONDS] live: "Seconds between two rounds of retention.";

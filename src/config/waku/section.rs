@@ -28,7 +28,7 @@ pub(in crate::config) const SETUP: NetworkSetup = NetworkSetup {
 /// The network's section of the configuration file.
 pub(in crate::config) const SECTION: SettingsSection = SettingsSection {
     name: "waku",
-    doc: "A store of Waku messages beside the relay, on a shelf of its own.",
+    doc: "A store of Waku messages in the same process as the relay, with a separate shelf.",
     settings: settings! {
         "serve" waku.serve: "Whether the node runs.";
         "rest" waku.rest: "Address and port of nwaku's REST API, or a list; /openapi.json describes the API. Empty: no REST API. Anyone who\nreaches the API may publish if the node forwards messages.";
@@ -55,7 +55,7 @@ pub(in crate::config) const SECTION: SettingsSection = SettingsSection {
         "window_s" waku.window_s [0, SECONDS] live: "Seconds that a message's time may lie before or after the current time when the message is published. 0: any\ntime.";
         "queries" waku.queries [0, ANY] live: "How fast peers and clients of the REST API at one address may send queries: [number a minute, number at once\nafter a pause]. Faster queries are answered with status 429. [0, 0]: no limit.";
         "query_rows_max" waku.query_rows_max [1, ANY] live: "Maximum number of rows that a query may visit. A query that would visit more rows is refused.";
-        "retention" waku.retention live: "Bounds on the kept messages, in nwaku's words: time:SECONDS, size:10GB or capacity:MESSAGES. Several bounds are\nseparated by ; and all of them apply. Empty: all messages are kept. [retention] sets how often messages are\ndeleted, and how many at once.";
+        "retention" waku.retention live: "Limits on the kept messages, in nwaku's format: time:SECONDS, size:10GB or capacity:MESSAGES. Several limits are\nseparated by ; and all of them apply. Empty: all messages are kept. [retention] sets how often messages are\ndeleted, and how many at once.";
         "part_days" waku.part_days [1, DAYS]: "Days that one part of the tables in PostgreSQL covers. The number is fixed when the tables are created.";
     },
 };

@@ -28,7 +28,7 @@ pub(in crate::config) const SETUP: NetworkSetup = NetworkSetup {
 /// The network's section of the configuration file.
 pub(in crate::config) const SECTION: SettingsSection = SettingsSection {
     name: "whisper",
-    doc: "A mail server of Whisper (Status) beside the relay, on a shelf of its own.",
+    doc: "A Whisper mail server (Status) in the same process as the relay, with a separate shelf.",
     settings: settings! {
         "serve" whisper.serve: "Whether the mail server runs.";
         "rest" whisper.rest: "Address and port of the REST API, or a list; /openapi.json describes the API. Empty: no REST API. Anyone who\nreaches the API may publish.";
@@ -47,7 +47,7 @@ pub(in crate::config) const SECTION: SettingsSection = SettingsSection {
         "queries" whisper.requests [0, ANY] live: "How fast a client may request history: [requests a minute, requests at once after a pause]. Faster requests are\nrefused. [0, 0]: no limit.";
         "query_rows_max" whisper.query_rows_max [1, ANY] live: "Maximum number of rows that one request may visit. A request that would visit more rows is refused.";
         "retention_days" whisper.retention_days [0, DAYS] live: "Days after which envelopes are deleted. 0: never. [retention] sets how often and in which steps envelopes are\ndeleted, and whether older envelopes of an adoption or an import are deleted too.";
-        "bytes_max" whisper.bytes_max [0, u64::MAX] live: "Size on disk in bytes above which the oldest envelopes are deleted, e.g. \"50GB\". 0: no bound.";
+        "bytes_max" whisper.bytes_max [0, u64::MAX] live: "Size on disk in bytes above which the oldest envelopes are deleted, e.g. \"50GB\". 0: no limit.";
         "part_days" whisper.part_days [1, DAYS]: "Days that one part of the tables in PostgreSQL covers. The number is fixed when the tables are created.";
     },
 };
