@@ -166,6 +166,11 @@ impl<'o> RecordWriter<'o> {
         if gap < 0x80 && len < 0x80 {
             return self.out.extend_from_slice(&[name, gap as u8, len as u8]);
         }
+        self.wide_label(name, gap, len);
+    }
+
+    #[cold]
+    fn wide_label(&mut self, name: u8, gap: usize, len: usize) {
         self.out.push(name);
         put_varint(self.out, gap as u64);
         put_varint(self.out, len as u64);
@@ -196,6 +201,7 @@ pub struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// Reads `bytes`, which must be one whole record.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Self, RecordError> {
         if bytes.len() < HEADER || bytes.len() > u32::MAX as usize {
             return Err(RecordError::Short);
@@ -228,26 +234,31 @@ impl<'a> Record<'a> {
     }
 
     /// The whole record.
+    #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
     /// Identity of the message.
+    #[inline]
     pub fn id(&self) -> &'a Id {
         self.bytes.first_chunk().unwrap_or(&[0; 32])
     }
 
     /// Time of the message, in the network's unit.
+    #[inline]
     pub fn time(&self) -> u64 {
         get_u64(self.bytes, 32)
     }
 
     /// Kind of the message.
+    #[inline]
     pub fn kind(&self) -> u32 {
         get_u32(self.bytes, 40)
     }
 
     /// Author of the message, if the network has authors.
+    #[inline]
     pub fn author(&self) -> Option<&'a Key> {
         if self.flags() & FLAG_AUTHOR == 0 {
             return None;
@@ -256,6 +267,7 @@ impl<'a> Record<'a> {
     }
 
     /// Time from which the message is no longer served.
+    #[inline]
     pub fn expires(&self) -> Option<u64> {
         let flags = self.flags();
         let at = if flags & FLAG_AUTHOR == 0 { HEADER } else { HEADER + 32 };
@@ -263,6 +275,7 @@ impl<'a> Record<'a> {
     }
 
     /// The fixed part of the record.
+    #[inline]
     pub fn head(&self) -> RecordHeader {
         RecordHeader {
             id: *self.id(),
@@ -274,11 +287,13 @@ impl<'a> Record<'a> {
     }
 
     /// The message's bytes, exactly as they are sent out again.
+    #[inline]
     pub fn wire(&self) -> &'a [u8] {
         &self.bytes[self.wire as usize..self.extra as usize]
     }
 
     /// The labels, in the order in which they were written. A label may occur more than once.
+    #[inline]
     pub fn labels(&self) -> Labels<'a> {
         Labels {
             codes: &self.bytes[self.labels as usize..self.wire as usize],
@@ -289,6 +304,7 @@ impl<'a> Record<'a> {
 
     /// Upper bound for the number of labels. It is computed without reading the labels, since each
     /// label takes at least three bytes.
+    #[inline]
     pub fn labels_max(&self) -> usize {
         (self.wire - self.labels) as usize / 3
     }
@@ -382,12 +398,14 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
+#[inline]
 fn get_u32(bytes: &[u8], at: usize) -> u32 {
     let mut four = [0; 4];
     four.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(four)
 }
 
+#[inline]
 fn get_u64(bytes: &[u8], at: usize) -> u64 {
     let mut eight = [0; 8];
     eight.copy_from_slice(&bytes[at..at + 8]);

@@ -179,42 +179,50 @@ pub struct EventRecord<'a> {
 impl<'a> EventRecord<'a> {
     /// Views a record as an event. Returns `None` if the record has no author or a kind beyond 16
     /// bits. Such a record is not an event.
+    #[inline]
     pub fn new(record: Record<'a>) -> Option<Self> {
         u16::try_from(record.kind()).ok()?;
         Some(Self { record, pubkey: record.author()? })
     }
 
     /// The event's id.
+    #[inline]
     pub fn id(&self) -> &'a Id {
         self.record.id()
     }
 
     /// The event's author.
+    #[inline]
     pub fn pubkey(&self) -> &'a Key {
         self.pubkey
     }
 
     /// Unix time in seconds.
+    #[inline]
     pub fn created_at(&self) -> u64 {
         self.record.time()
     }
 
     /// The event's kind.
+    #[inline]
     pub fn kind(&self) -> u16 {
         self.record.kind() as u16
     }
 
     /// Time from which the event is no longer served (NIP-40).
+    #[inline]
     pub fn expires(&self) -> Option<u64> {
         self.record.expires()
     }
 
     /// The event as JSON, in the canonical spelling. [`Event::parse`] accepts this JSON.
+    #[inline]
     pub fn json(&self) -> &'a [u8] {
         self.record.wire()
     }
 
     /// The record.
+    #[inline]
     pub fn record(&self) -> Record<'a> {
         self.record
     }

@@ -105,6 +105,12 @@ impl<'a> JsonReader<'a> {
             self.skip_space();
             return Ok(true);
         }
+        self.first_or_last_item(first, close)
+    }
+
+    /// [`Self::next_item`] before the first item, after the last one, and where white space stands
+    /// before a comma.
+    fn first_or_last_item(&mut self, first: &mut bool, close: u8) -> Result<bool, JsonError> {
         self.skip_space();
         if self.eat(close) {
             return Ok(false);
@@ -140,7 +146,8 @@ impl<'a> JsonReader<'a> {
     /// Reads consecutive arrays of strings without escapes and without white space in between.
     /// Stops before any other text, valid or not. Appends the strings to `values`, and the end of
     /// each array's strings to `ends`. The cursor is kept in a local variable, which makes the
-    /// function 1.6 times as fast.
+    /// function 1.6 times as fast. Inlined, it would lack registers.
+    #[inline(never)]
     pub(crate) fn plain_arrays(&mut self, values: &mut Vec<Span>, ends: &mut Vec<u32>) {
         let bytes = self.bytes;
         let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
