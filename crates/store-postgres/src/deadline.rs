@@ -10,7 +10,7 @@ use crate::error::StatementError;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Instant,
-    /// The whole time of the question or the batch, for messages.
+    /// The time limit of the question or the batch, for messages.
     whole: Duration,
 }
 
@@ -36,8 +36,8 @@ impl Deadline {
     }
 }
 
-/// The time that a question may still wait for the database. Only the time of waiting counts: a
-/// question also waits for its turn, and for a client that reads slowly.
+/// The time that a question may still wait for the database. The time that a question waits for its
+/// turn, or for a client that reads slowly, does not count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuestionTime {
     /// `None` if only each single statement has a time limit.
@@ -46,17 +46,18 @@ pub(crate) struct QuestionTime {
 }
 
 impl QuestionTime {
-    /// The time of a question whose statements may take `whole` together.
+    /// Creates the time limit of a question whose statements may take `whole` together.
     pub(crate) fn new(whole: Duration) -> Self {
         Self { left: Some(whole), whole }
     }
 
-    /// The time of a search that may visit any number of rows, for example an export.
+    /// Creates the time limit of a search that may visit any number of rows, such as an export:
+    /// each statement may take `whole`.
     pub(crate) fn of_statements(whole: Duration) -> Self {
         Self { left: None, whole }
     }
 
-    /// Runs `ask`, and counts its time. Fails if no time is left.
+    /// Runs `ask`, and deducts its time. Fails if no time is left.
     pub(crate) fn spend<T>(
         &mut self,
         ask: impl FnOnce(Option<Deadline>) -> Result<T, StatementError>,

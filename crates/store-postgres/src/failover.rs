@@ -77,8 +77,9 @@ fn begin(
 
 /// Returns a text that identifies the database: the text changes if another database takes the
 /// place of this database. The start time of the server is different on a standby and on a server
-/// with restored files. The OID of the table `state` is different after a dump was restored. A mere
-/// restart of the server also begins a new timeline, but loses nothing.
+/// with restored files. The OID of the table `state` is different after a dump was restored. After
+/// a mere restart of the server the text is different, too: a new timeline begins, but no put is
+/// lost.
 fn here(session: &mut DatabaseSession) -> Result<String, StatementError> {
     let text = "SELECT pg_is_in_recovery(), extract(epoch FROM pg_postmaster_start_time())::text \
         || ' ' || 'state'::regclass::oid::text";

@@ -1,6 +1,6 @@
-//! The values of listed labels, and for each value its number of records. Commits update these
-//! numbers in the table `label_value`. If the network's list of labels changes, all values are
-//! counted again.
+//! The values of listed labels (labels whose values have stored counts, such as Whisper's topic),
+//! and for each value its number of records. Commits update these numbers in the table
+//! `label_value`. If the network's list of labels changes, all values are counted again.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ impl ValueTally {
         }
     }
 
-    /// Adds the values of a record that are in `numbers`, each with this number of records.
+    /// Adds those values of a record whose terms are in `numbers`, each with its number there.
     pub(crate) fn add_numbers(
         &mut self,
         record: &Record<'_>,
@@ -71,7 +71,7 @@ impl ValueTally {
     }
 }
 
-/// Passes the values of a label whose terms are above `after` to `each`, with their numbers of
+/// Passes those values of a label whose terms are above `after` to `each`, with their numbers of
 /// records.
 pub(crate) fn read(
     session: &mut DatabaseSession,

@@ -3,9 +3,9 @@
 //!
 //! If a standby is promoted before it has received everything, the last commits are lost. A
 //! database that was restored from a backup has lost commits, too. Such a database gives the lost
-//! numbers to the next puts. A process that only compared numbers would mistake these puts for puts
-//! that it has delivered, and would never send the new puts to subscribers. So each number belongs
-//! to a *timeline* (`line` in names and tables). A session that is going to write calls
+//! numbers to the next puts. A process that only compared numbers would believe that it has already
+//! delivered these puts, and would never send them to subscribers. So each number belongs to a
+//! *timeline* (`line` in names and tables). A session that is going to write calls
 //! [`renew_line`](crate::failover::renew_line), which begins a new timeline in two cases: the last
 //! timeline began in another database, or this process has seen puts that are missing in the
 //! database. The new timeline begins before any commit in this database, while the session holds
@@ -60,7 +60,7 @@ struct TimelineState {
     position: TimelinePosition,
     /// All timelines of the database, in order.
     lines: Vec<Timeline>,
-    /// A message about the puts that the database has lost, until all later puts are delivered.
+    /// A message about lost puts. It is shown until all later puts are delivered.
     trouble: Option<String>,
 }
 

@@ -169,8 +169,8 @@ async fn note_commit(
         inner.set_parts(Parts::of(&rows, said.parts));
     }
     let position = inner.current.now();
-    // The commits of this process deliver their own puts. If a commit failed and yet is durable, the
-    // regular check finds its puts.
+    // The commits of this process deliver their own puts. If a commit is durable although this
+    // process received an error, the regular check finds its puts.
     Ok(said.line != position.line || (!ours && said.seq > position.seen))
 }
 
@@ -240,7 +240,7 @@ pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, Stateme
                 return Ok(numbered(position, news.puts));
             }
         }
-        Err(StatementError::Refused("where it stands changes all the time".into()))
+        Err(StatementError::Refused("its timeline changes again and again".into()))
     })
 }
 

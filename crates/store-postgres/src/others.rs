@@ -1,10 +1,9 @@
 //! Detects other processes that write to the shelf, and reads the number of the newest put.
 //!
-//! A query must see every record that any node has acknowledged before. A process learns of other
-//! processes' puts only some time after they were committed. So while other processes write, each
-//! query first reads the number of the newest put. So that writers are known, every session that is
-//! going to write takes a shared lock, holds it until the session ends, and notifies the other
-//! processes.
+//! A query must see every record that any node has acknowledged before. But a process learns of
+//! other processes' puts only some time after they were committed. So while other processes write,
+//! each query first reads the number of the newest put. To be detected, every session that is going
+//! to write takes a shared advisory lock until the session ends, and notifies the other processes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -5,9 +5,10 @@
 //! rows again, and writes the right rows in the same short transaction ([`crate::check`]). The
 //! bytes of the records are the truth: they are never changed, and a damaged record is left alone.
 //!
-//! A repair may show further faults. For example, a deletion whose row was missing forbids its
-//! records again. So the check is repeated until it finds nothing that can be repaired. If a
-//! rebuild is interrupted, the next rebuild continues with the remaining faults.
+//! A repair may reveal further faults. For example, once the missing row of a deletion is written,
+//! the deleted records are forbidden again. So the check is repeated until it finds nothing that
+//! can be repaired. If a rebuild is interrupted, the next rebuild continues with the remaining
+//! faults.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,8 +26,8 @@ use crate::session::DatabaseSession;
 use crate::state::PostgresState;
 use crate::{failover, others};
 
-/// Maximum number of checks. Each check but the first finds only faults that an earlier repair has
-/// shown.
+/// Maximum number of checks. Each check after the first finds only faults that were hidden until
+/// the repairs of the check before.
 const CHECKS_MAX: usize = 6;
 /// Maximum number of attempts to change the tables of parts, and the wait between two attempts.
 const TRIES: u32 = 20;

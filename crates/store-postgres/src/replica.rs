@@ -40,8 +40,8 @@ impl Replica {
         Self {
             pool,
             secret: secret.to_vec(),
-            // No timeline has this id. So the replica is not used before a check has shown that it
-            // is a copy of the primary.
+            // No timeline has this id, so the replica is not used until a check shows that it is a
+            // copy of the primary.
             there: Mutex::new((-1, -1)),
             rests: Mutex::default(),
             asked: Counter::default(),

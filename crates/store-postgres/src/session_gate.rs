@@ -20,8 +20,8 @@ pub(crate) struct SessionGate {
 struct Trouble {
     /// The fault that is reported to all threads that may not try.
     fault: StatementError,
-    /// Whether an attempt to open a session has failed. A single late answer is no proof: the
-    /// statement may be slow.
+    /// Whether an attempt to open a session has failed. A single late answer does not prove a
+    /// fault, because the statement may be slow.
     is_proven: bool,
     /// The pause after the last attempt, and its end.
     pause: Duration,
@@ -75,8 +75,7 @@ impl SessionGate {
         Admission::Attempt(if is_late { Attempt::Probe } else { Attempt::Only })
     }
 
-    /// Notes the result of an attempt. `is_whole` is false if the attempt had less time than an
-    /// attempt of its sort should have.
+    /// Notes the result of an attempt. `is_whole` is false if the attempt had less time than usual.
     pub(crate) fn ended(
         &mut self,
         attempt: Attempt,
@@ -90,7 +89,7 @@ impl SessionGate {
         match &mut self.trouble {
             // Attempts at the same time count as one attempt.
             Some(_) if attempt == Attempt::Usual => {}
-            // A lack of time proves nothing.
+            // A late answer to an attempt with too little time proves nothing.
             Some(trouble) if !is_whole && fault.is_late() => trouble.attempt_ends = None,
             Some(trouble) => {
                 // A probe has little time, so its own time limit is not worth a message.
@@ -174,7 +173,7 @@ mod tests {
             end_pause(&mut gate);
             assert_eq!(attempt(&mut gate, true), Some(Attempt::Probe));
             assert_eq!(attempt(&mut gate, true), None);
-            // A failure of an attempt from before ends no probe.
+            // The failure of an earlier attempt does not end a probe.
             gate.ended(Attempt::Usual, Some(&late()), true);
             assert_eq!(attempt(&mut gate, true), None);
             gate.ended(Attempt::Probe, Some(&soon), true);

@@ -60,8 +60,8 @@ pub(crate) fn has_secret(address: &str) -> bool {
         || shown.ends_with("://***")
 }
 
-/// Whether a URL has an @ inside the password, so that the user's name and the password would end
-/// there. The rest of the password would then be looked up as a host.
+/// Whether a URL has an unescaped @ inside the password. A parser would end the password there, and
+/// would look up the rest of the password as a host.
 pub(crate) fn is_torn(address: &str) -> bool {
     let Some((_, rest)) = address.split_once("://") else { return false };
     let (base, parameters) = rest.split_once('?').unwrap_or((rest, ""));
@@ -87,7 +87,7 @@ pub fn shown(address: &str) -> Cow<'_, str> {
 /// Returns the text behind `://` without its secrets; `None` if all of it may be secret.
 fn url(rest: &str) -> Option<String> {
     let (base, parameters) = match rest.split_once('?') {
-        // The text before the `?` and the text behind may be parts of a password.
+        // The text on both sides of the `?` may be parts of a password.
         Some((_, parameters)) if parameters.contains('@') => return None,
         Some((base, parameters)) => (base, Some(parameters)),
         None => (rest, None),

@@ -84,8 +84,8 @@ impl PostgresStore {
         Ok(Some(indexed?))
     }
 
-    /// Deletes the index of words, whatever texts it covers. Returns whether there was an index of
-    /// words.
+    /// Deletes the index of words, regardless of the texts that it covers. Returns whether there
+    /// was an index of words.
     pub fn drop_words(&self) -> Result<bool, SearchError> {
         if !self.inner.layout.facts().has_words {
             return Ok(false);
@@ -134,7 +134,7 @@ impl Store for PostgresStore {
         Ok(carried.committed)
     }
 
-    /// Only ids that this process has stored recently are known. To ask the database would cost
+    /// Only ids that this process has stored recently are known. A query of the database would cost
     /// more than the check of a signature that it could save, and a commit finds duplicates anyway.
     fn knows(&self, id: &Id) -> Result<bool, SearchError> {
         let id = self.inner.shelf.terms.id(id);

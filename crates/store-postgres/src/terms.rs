@@ -29,8 +29,8 @@ impl DatabaseTermHasher {
     }
 
     /// Returns the term of a label. A private label is used only in rules about its own author's
-    /// records. So its term includes the author: one index range for all authors would take long to
-    /// walk. Returns `None` for a private label without an author.
+    /// records. So its term includes the author, because an index range with the records of all
+    /// authors would take long to walk. Returns `None` for a private label without an author.
     pub(crate) fn label(&self, name: u8, value: &[u8], author: Option<&Key>) -> Option<i64> {
         if name >= PRIVATE_LABELS {
             return Some(self.hash(0, name, &[], value));

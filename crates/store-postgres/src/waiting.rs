@@ -59,15 +59,15 @@ impl ConnectionRuntime {
 impl Drop for ConnectionRuntime {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // The call does not block: the connection is the only task, and it ends with the
-            // runtime.
+            // Returns without waiting for the connection, the only task. The connection ends with
+            // the runtime.
             runtime.shutdown_background();
         }
     }
 }
 
-/// Runs `work` to its end. Work of all types shares one function, which is compiled once with the
-/// loops of the runtime.
+/// Runs `work` to its end. This function serves work of all types, so the loops of the runtime are
+/// compiled only once.
 fn drive(
     runtime: &Runtime,
     work: Pin<&mut (dyn Future<Output = ()> + Send)>,

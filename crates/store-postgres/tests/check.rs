@@ -1,5 +1,5 @@
-//! The check of a shelf names each sort of fault, and finds no fault in a shelf without faults,
-//! also while records are stored and deleted.
+//! The check of a shelf reports each sort of fault. In a shelf without faults it reports none, even
+//! while records are stored and deleted.
 
 mod checked;
 mod planted;
@@ -60,8 +60,8 @@ fn each_sort_of_fault_is_named_and_nothing_else() {
         let found: Vec<_> = counts(&report).into_iter().collect();
         assert_eq!(found, [(*sort, 1)], "{sql}: {report:?}");
         assert_eq!(report.faults.len(), 1, "{sql}: {report:?}");
-        // A process with other settings does not know the words of the records, and finds all other
-        // faults.
+        // A process with other settings does not know the words of the records. It finds all faults
+        // except those of words.
         if !sort.starts_with("word") {
             let options = PostgresOptions { texts: None, ..options(&Nostr) };
             let other = try_check(&broken.url, &Nostr, &options).expect("checks");
@@ -168,7 +168,8 @@ fn a_part_that_is_being_dropped_is_no_fault() {
     let database = Cluster::shared().database("check retired");
     let store = open(&database.url, &Whisper);
     put(&store, &Whisper, &checked::envelopes(600));
-    // The state after a process has detached a part, which had 3 records more than were counted.
+    // The state after a process has detached a part. It counted the part's records before the last
+    // 3 of them were stored.
     database.sql(
         "SET search_path = hark_whisper; SET hark.writes_words = on; DO $$ DECLARE
              n bigint := (SELECT min(number) FROM part);

@@ -81,7 +81,7 @@ fn half_stored_events_are_stored_as_a_whole_when_they_are_sent_again() {
     lose(3, &["record", "tag"]);
     lose(4, &["id_place", "tag"]);
     lose(5, &["tag"]);
-    // As if the three lost records had not been counted.
+    // Corrects the counter, as if the three lost records had not been counted.
     database.sql("UPDATE hark_nostr.state SET records = records - 3");
     // The last event is known, so that its tags are not stored again. A new event is stored.
     let again = [&notes[..], &[note(7)]].concat();
@@ -99,7 +99,7 @@ fn rows_in_another_shard_are_found_on_a_cluster() {
     }
     let database = CitusCluster::shared().database("check shards");
     put(&open(&database.url, &Nostr), &Nostr, &[event(1, 1, 1, &[], "a note")]);
-    // The same row in all shards, of which one is the right shard.
+    // Adds the same row to all shards, so one shard is right and the others are wrong.
     let row = "INSERT INTO %s VALUES (decode(repeat(''ab'', 32), ''hex''), \
         decode(repeat(''cd'', 32), ''hex''))";
     database.sql(&format!("SELECT run_command_on_shards('hark_nostr.id_place', '{row}')"));

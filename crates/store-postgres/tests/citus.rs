@@ -146,7 +146,8 @@ fn a_worker_that_dies_is_replaced_by_its_standby_and_nothing_acknowledged_is_los
             standby.port()
         ));
         until("writes go on", || count() > before);
-        // A batch that was decided when the worker died may be only prepared on the standby.
+        // If a batch was committed on the coordinator when the worker died, the standby may have it
+        // only as a prepared transaction.
         database.sql("SELECT recover_prepared_transactions()");
         println!("errors after at most {slowest:?}, writes go on after {:?}", began.elapsed());
         until("more is stored", || count() >= before + 100);
@@ -193,7 +194,7 @@ fn what_a_lagging_standby_of_a_worker_lacks_is_stored_when_it_is_sent_again() {
     ));
     let lost = 720 - numbers(&database).len();
     assert!(lost > 0);
-    // A new record is in the batch of the records that are stored partly.
+    // The partly stored records are put again, in a batch with a new record.
     until("commits go on", || commit(720..721).is_ok());
     let again = commit(0..722).unwrap();
     let stored = again.iter().filter(|one| is_stored(one)).count();
@@ -255,7 +256,7 @@ fn wait_when_preparing(worker: &Cluster, database: &str) {
     );
 }
 
-/// The coordinator has committed, and a worker takes its time. Until this worker has committed, no
+/// The coordinator has committed, but a worker has not yet. Until this worker has committed, no
 /// other commit begins.
 #[test]
 fn a_commit_waits_until_all_workers_have_ended_the_commit_before() {

@@ -34,7 +34,7 @@ fn go_on(_: u64, _: u64) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// A shelf that is on one server until the first disturbance.
+/// A shelf that is on one server until the test first interferes.
 struct Growing {
     cluster: &'static CitusCluster,
     database: Database<'static>,

@@ -201,7 +201,8 @@ fn a_backup_in_the_place_of_the_database_is_noticed_and_all_that_comes_is_receiv
     let mut node = Node::new(&database.url, true);
     node.subscribe();
     node.put(0..20);
-    // The state of a backup that was taken after ten puts. The server then starts on this backup.
+    // Puts the database into the state of a backup after ten puts. The server then starts on this
+    // backup.
     database.sql(
         "BEGIN; SET LOCAL hark.writes_words = on; DELETE FROM hark_nostr.record WHERE seq > 10;
          UPDATE hark_nostr.state SET seq = 10, records = 10; COMMIT",

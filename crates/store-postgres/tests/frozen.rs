@@ -128,7 +128,7 @@ fn a_frozen_database_delays_questions_and_writes_once_and_is_used_again_at_once(
         let resumed = Instant::now();
         until_ok(|| found(&store));
         println!("answers again after {:?}", resumed.elapsed());
-        // The outcome of the write is not known. Sent again, it is stored once.
+        // The outcome of the write is unknown. If the client sends it again, it is stored once.
         until_ok(|| kept(&store, before + 1));
         assert_eq!(found(&store).unwrap(), before + 1);
     }
@@ -280,7 +280,7 @@ fn a_network_that_loses_everything_delays_questions_once() {
     let restored = Instant::now();
     assert_eq!(until_ok(|| found(&store)), 1);
     println!("answers again after {:?}", restored.elapsed());
-    // The session for commits was idle, and has not lost anything.
+    // The session for commits was idle during the loss, so its connection still works.
     assert!(is_stored(&kept(&store, 2)));
     assert_eq!(found(&store).unwrap(), 2);
 }
@@ -301,7 +301,8 @@ fn a_commit_without_an_answer_is_not_acknowledged_and_is_stored_once_when_it_is_
     network.losses.answer.store(true, Ordering::SeqCst);
     in_doubt(2);
     assert_eq!(rows(2), "1");
-    // The record comes back like a record of another process, so that subscribers receive the record.
+    // This process reads the record again like a record of another process, so that subscribers
+    // receive the record.
     assert_eq!(until_ok(|| kept(&store, 2)), Outcome::Duplicate);
     assert_eq!(found(&store).unwrap(), 2);
 

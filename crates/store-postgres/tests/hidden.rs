@@ -1,4 +1,4 @@
-//! Records behind a gate affect neither answers nor the cost of answers.
+//! Records that a gate hides from a reader affect neither the reader's answers nor their cost.
 
 use hark_archive::effects::KeepAll;
 use hark_store_postgres::{PostgresOptions, PostgresStore};

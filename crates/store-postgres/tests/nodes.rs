@@ -27,7 +27,7 @@ struct Node {
     store: Arc<PostgresStore>,
     writer: Arc<Writer>,
     received: Receiver<(u64, Id)>,
-    /// How often the node has noticed that others may have committed.
+    /// How often the node was notified that another process may have committed.
     noticed: Arc<AtomicU64>,
 }
 
@@ -309,7 +309,7 @@ fn a_part_that_is_old_goes_as_a_whole_but_for_what_is_spared() {
     assert_eq!(all(Query { to: time(1, 0) - 1, ..Query::default() }), Some(3));
     let tagged = vec![hark_archive::LabelSet::one(b't', b"a")];
     assert_eq!(all(Query { labels: tagged, ..Query::default() }), Some(409));
-    // A late record makes the part again, and the spared records move to this part.
+    // A late record recreates the part, and the spared records move to this part.
     put(vec![record(9_000, 1, 1, time(0, 900))]);
     assert_eq!(all(Query { to: time(1, 0) - 1, ..Query::default() }), Some(4));
     assert_eq!(store.drop_part(time(5, 0), &spared).unwrap(), Some(1));

@@ -72,8 +72,8 @@ fn a_part_that_was_taken_out_and_not_dropped_is_dropped_by_whoever_is_next() {
     put(&store, 0..200, 1, OLD);
     put(&store, 0..100, 1, OLD + DAY);
     put(&store, 0..50, 1, OLD + 5 * DAY);
-    // The state after a process ended between detaching and dropping a part. The process had
-    // counted 190 records.
+    // The state after a process ended between detaching a part and dropping its tables. The ended
+    // process counted 190 records before the last 10 of the 200 were committed.
     let part = OLD / DAY;
     database.sql(&format!(
         "SET search_path = hark_nostr; SET hark.writes_words = on; BEGIN;

@@ -88,7 +88,7 @@ fn a_session_whose_connection_another_took_commits_nothing() {
     let Some(pooler) = cluster.pooler(&["pool_mode=session"]) else { return };
     let store = open(&pooler.url(&database.name)).expect("opens");
     store.commit(&[put(1)]).expect("commits");
-    // Simulates a pooler that has given the writer's connection to another session meanwhile.
+    // Simulates a pooler that has since given the writer's connection to another session.
     database.sql(
         "CREATE FUNCTION hark_nostr.take() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
              PERFORM set_config('hark.session', 'another', false); RETURN NEW; END $$; \

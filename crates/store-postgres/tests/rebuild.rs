@@ -1,5 +1,5 @@
-//! A rebuild repairs each sort of fault, also beside a writer and after an interruption. Afterwards
-//! the check finds nothing, and questions have the same answers as before the faults.
+//! A rebuild repairs each sort of fault, even while a process writes or after an interruption.
+//! Afterwards the check finds nothing, and questions have the same answers as before the faults.
 
 mod checked;
 mod planted;
@@ -162,7 +162,7 @@ fn records_that_the_rules_exclude_are_deleted() {
     let lax = open_with(&database.url, &Nostr, Box::new(KeepAll));
     assert_eq!(put(&lax, &Nostr, &[old, deleted.clone()]), 2);
     drop(lax);
-    // The deletion is in force again only when its row is written.
+    // The deletion is in force again only once its row is rewritten.
     plant(&database, "DELETE FROM forbid");
     let done = rebuilt(&database.url, &Nostr);
     let sorts = [("old_version", 1), ("forbidden", 1), ("forbid_missing", 1)];
@@ -260,7 +260,7 @@ fn the_list_of_parts_is_repaired() {
     assert_eq!(counts(&done.last), no_faults(), "{done:?}");
     assert_eq!(counts(&checked(&database.url, &Nostr)), no_faults());
     assert!(answers(&database) == expected, "other answers");
-    // A table that is not attached may have records, so it stays, and so does its entry.
+    // A table that is not attached may have records, so the table and its entry in the list stay.
     plant(
         &database,
         "DO $$ DECLARE n bigint := (SELECT max(number) FROM part); BEGIN \

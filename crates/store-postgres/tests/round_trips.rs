@@ -12,8 +12,8 @@ const NOW: u64 = 1_700_000_000;
 /// Maximum number of round trips of a commit, which reads, deletes, inserts in four tables, and
 /// advances the shelf.
 const TRIPS_MAX: u64 = 10;
-/// Maximum number of round trips of a commit if two queries need a search. Each search is planned
-/// and read.
+/// Maximum number of round trips of a commit if two queries need a search. A search needs round
+/// trips to plan and to read.
 const SEARCHING_TRIPS_MAX: u64 = 24;
 
 fn open(database: &Database<'_>) -> PostgresStore {
@@ -96,7 +96,7 @@ fn a_deletion_of_addresses_of_many_kinds_takes_a_few_round_trips() {
         .collect();
     addresses.extend((0..40).map(|kind| address(1, 10_000 + kind, "")));
     addresses.push(address(1, 30_000, "new"));
-    // Foreign addresses delete nothing.
+    // Addresses of another author delete nothing.
     addresses.extend((0..64).map(|kind| address(2, 30_000 + kind, "0")));
     let (outcomes, steps, most) = carry_out(&store, &[put(5_000, 1, 5, &addresses)]);
     assert!(matches!(outcomes[..], [Outcome::Stored { .. }]), "{outcomes:?}");

@@ -82,7 +82,8 @@ fn waits_for_one_step(database: &Database<'_>) {
     assert!(matches!(outcome[..], [Outcome::Stored { .. }]));
     let last = receiver.recv().unwrap();
     assert!(matches!(last, ("vanish", Outcome::Stored { .. })), "{last:?}");
-    // The request was stored: only the request itself is left, and deleted records stay refused.
+    // The request was stored, so it is the only record left, and its author's old records are
+    // refused.
     assert_eq!(store.count(&of(1)).unwrap(), Some(1));
     // This node does not see the other node's last put, as nothing calls its `news`.
     assert_eq!(open(database).count(&of(2)).unwrap(), Some(2));

@@ -56,7 +56,7 @@ fn the_way_to_the_database_is_protected_as_its_url_asks_for() {
     let database = cluster.database("tls");
     let url = |parameters: &str| format!("{}?{parameters}", database.url);
 
-    // The server has no TLS: a client that requires TLS fails to connect, another client succeeds.
+    // The server has no TLS, so only a client that does not require TLS can connect.
     assert!(open(&url("sslmode=require")).err().unwrap().to_string().contains("TLS"));
     drop(open(&database.url).unwrap());
 

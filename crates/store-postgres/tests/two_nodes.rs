@@ -1,5 +1,5 @@
-//! Two processes on one database: each answers with the records that the other has acknowledged, and
-//! neither waits long for the other.
+//! Two processes on one database: each answers with the records that the other has acknowledged,
+//! and neither waits long for the other.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn what_one_node_of_a_cluster_has_acknowledged_the_other_answers_with_at_once() 
         let done = putting.commit(&[Write::Put(record(n, 0, author, time))]).unwrap();
         let [Outcome::Stored { seq }] = done.outcomes[..] else { panic!("{:?}", done.outcomes) };
         if n % 50 == 7 {
-            // As after a crash of the coordinator.
+            // The state after a crash of the coordinator.
             database.sql("DELETE FROM hark_nostr.published");
         }
         let profile = Query { authors: Some(vec![[author; 32]]), ..Query::default() };
@@ -135,8 +135,8 @@ fn the_published_number_never_goes_back_while_two_nodes_write() {
     assert_eq!(database.sql("SELECT seq FROM hark_nostr.published"), "400");
 }
 
-/// The rules of Nostr. While `is_suspended` is true, a commit stands still within its transaction, as
-/// in a process that is suspended.
+/// The rules of Nostr. While `is_suspended` is true, a commit stops within its transaction, as in a
+/// suspended process.
 struct SuspendedRules {
     is_suspended: Arc<AtomicBool>,
 }

@@ -52,7 +52,7 @@ fn while_locked(shelf: &WordShelf, lock: &str, first: &str, then: &str, work: im
     });
 }
 
-/// Ends when another session waits for a lock on the words, and fails after a minute.
+/// Waits until another session waits for a lock on the words, and fails after a minute.
 const UNTIL_READ: &str = "DO $$ BEGIN FOR n IN 1..1200 LOOP \
         IF EXISTS (SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation \
             JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database() \
@@ -125,7 +125,7 @@ fn parts_that_an_earlier_version_made_and_dropped_are_dropped_and_made_again() {
         article(3, START + PART_S + 1, 1, "a new fox"),
     ];
     store.commit(&puts).expect("commits");
-    // A part that was made without tables of words.
+    // Simulates a part that was made by a version without tables of words.
     for table in ["word", "worded"] {
         shelf.sql(&format!(
             "{WRITES} BEGIN; ALTER TABLE {table} DETACH PARTITION {table}_{PART};
@@ -138,7 +138,7 @@ fn parts_that_an_earlier_version_made_and_dropped_are_dropped_and_made_again() {
     assert_eq!(shelf.rows().1, "2");
     shelf.assert_sound();
     store.commit(&[article(4, START + 3, 1, "late fox")]).expect("commits");
-    // A part that was dropped without its tables of words.
+    // Simulates a part that was dropped without its tables of words.
     shelf.sql(&format!(
         "{WRITES} BEGIN; DROP TABLE record_{PART}, tag_{PART}; DELETE FROM part WHERE number = {PART};
          UPDATE state SET parts = parts + 1, records = records - 2; COMMIT"

@@ -160,7 +160,8 @@ fn indexing_goes_on_where_it_was_stopped_and_begins_anew_for_other_texts() {
     assert_eq!(index_some(&store, 1), Some(WordProgress { indexed: 200, newest: 250 }));
     index_all(&store);
     assert_eq!(shelf.rows(), ("250".into(), "250".into()));
-    // A process with other settings has its own texts indexed, and the first process notices.
+    // A process with other settings lets the database index its own texts. The first process
+    // notices the change.
     let other = open_with(&shelf.database, Some(others()));
     assert_eq!(other.word_progress().expect("reads"), None);
     index_all(&other);

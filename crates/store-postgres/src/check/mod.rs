@@ -4,7 +4,7 @@
 //! 1. [`run`] reads all records, some hundred at a time. [`record`] compares the columns of a
 //!    record with its bytes, and derives the other rows that the record must have.
 //! 2. [`page`] compares these rows with the database, for all records of a page at once.
-//! 3. [`totals`] compares the numbers that commits keep, and looks for rows without a record.
+//! 3. [`totals`] compares the counters that commits maintain, and looks for rows without a record.
 //!
 //! On one server, all of this happens in one snapshot, so commits go on meanwhile. A cluster has no
 //! snapshot of all nodes. There, rows that seem faulty are compared once more while no process can

@@ -54,8 +54,8 @@ pub(super) struct ExcludedRecord {
 }
 
 impl ExcludedRecord {
-    /// Whether the bytes of the other record exclude the record, too. The columns of the other
-    /// record may be wrong.
+    /// Whether the record is excluded according to the bytes of the other record, too. The columns
+    /// of the other record, by which it was found, may be wrong.
     pub(super) fn is_excluded_by(&self, other: &ExpectedRecord) -> bool {
         let is_newer =
             || Order::NewestFirst.compare(&other.key.position(), &self.key.position()).is_lt();
@@ -66,7 +66,8 @@ impl ExcludedRecord {
 }
 
 impl PageRepair<'_> {
-    /// Deletes those excluded records that one of `others` excludes, with all their rows.
+    /// Deletes the excluded records with all their rows, if their excluding record is in `others`
+    /// and its bytes confirm the exclusion.
     pub(super) fn delete(
         &mut self,
         session: &mut DatabaseSession,

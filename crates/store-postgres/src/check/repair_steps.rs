@@ -21,19 +21,19 @@ pub(crate) struct WrongRows {
 /// The steps of a rebuild in which layouts differ. Except for [`RepairSteps::next_wrong_rows`],
 /// each step is part of a transaction that has locked the shelf.
 pub(crate) trait RepairSteps: Send {
-    /// Repairs the list of parts, and the tables of the parts.
+    /// Repairs the list of parts (the partitions by time), and the tables of the parts.
     fn repair_tables(&self, session: &mut DatabaseSession) -> Result<(), StatementError>;
 
-    /// Writes the columns of these records' rows again. If there is a row with the right columns
-    /// and the same bytes, deletes the row with the wrong columns. Returns the number of deleted
-    /// rows.
+    /// Rewrites the columns of these records' rows from the records' bytes. If another row already
+    /// has the right columns and the same bytes, deletes the row with the wrong columns instead.
+    /// Returns the number of deleted rows.
     fn repair_columns(
         &self,
         session: &mut DatabaseSession,
         records: &[&ExpectedRecord],
     ) -> Result<i64, StatementError>;
 
-    /// Leaves exactly one row of each label with an index in `wrong`.
+    /// Ensures that each label whose index is in `wrong` has exactly one row.
     fn repair_labels(
         &self,
         session: &mut DatabaseSession,
@@ -41,14 +41,14 @@ pub(crate) trait RepairSteps: Send {
         wrong: &[usize],
     ) -> Result<(), StatementError>;
 
-    /// Writes the rows by which these records forbid other records again.
+    /// Rewrites the rows by which these records forbid other records.
     fn repair_forbids(
         &self,
         session: &mut DatabaseSession,
         records: &[&ExpectedRecord],
     ) -> Result<(), StatementError>;
 
-    /// Writes those rows of these records again that only this layout has.
+    /// Rewrites those rows of these records that only this layout has.
     fn repair_more(
         &self,
         session: &mut DatabaseSession,
@@ -73,7 +73,7 @@ pub(crate) trait RepairSteps: Send {
         state: &mut ShelfAdvance,
     ) -> Result<(), StatementError>;
 
-    /// Returns the bytes of one record for each of these terms that a record has.
+    /// Returns the bytes of a record for each of these terms that occurs in records.
     fn bodies_of_terms(
         &self,
         session: &mut DatabaseSession,

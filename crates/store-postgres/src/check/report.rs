@@ -13,11 +13,11 @@ const LISTED_MAX: usize = 20;
 pub enum FaultSort {
     /// A record's bytes cannot be read.
     Unreadable,
-    /// A record's message is damaged, or another message than the id says.
+    /// A record's message is damaged, or does not match the record's id.
     Message,
     /// A column of a record differs from its bytes.
     Column,
-    /// A record has the number of another record, or a number that was not used yet.
+    /// A record has the sequence number of another record, or a number above the newest.
     Number,
     /// A record is in the table of another part.
     Part,
@@ -47,7 +47,7 @@ pub enum FaultSort {
     PlaceOrphan,
     /// A row is in another shard than the shard of its key (on a cluster).
     Shard,
-    /// A number that commits keep is wrong.
+    /// A counter that commits maintain is wrong.
     Counter,
     /// A transaction over several nodes was never ended (on a cluster).
     Prepared,
@@ -58,7 +58,8 @@ pub enum FaultSort {
 pub enum Remedy {
     /// Damaged records must come from a backup or from another archive.
     Restore,
-    /// The records are undamaged. A rebuild, or a copy of the archive, makes all other rows again.
+    /// The records are undamaged. A rebuild, or a copy of the archive, recreates all other rows
+    /// from the records.
     Rebuild,
     /// A transaction must be ended on its node.
     EndTransaction,

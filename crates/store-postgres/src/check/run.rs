@@ -23,9 +23,10 @@ use crate::session::DatabaseSession;
 
 /// Time limit of a statement of a check. Some statements count the rows of a whole table.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_hours(1);
-/// Setting for the snapshot of a rebuild, which is idle while another session repairs rows.
+/// Setting for the session that has the snapshot of a rebuild. It is idle while another session
+/// repairs rows.
 const IDLE: &str = "SET LOCAL idle_in_transaction_session_timeout = '1h'";
-/// Smallest and greatest number of records that are read at a time.
+/// Minimum and maximum number of records that are read at a time.
 const PAGE_MIN: usize = 20;
 const PAGE_MAX: usize = 500;
 /// Approximate number of bytes of the records that are read at a time.
@@ -42,7 +43,7 @@ pub type MessageCheck<'a> = &'a mut dyn FnMut(&Record<'_>) -> Option<String>;
 /// The progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckProgress {
-    /// The current work, for people.
+    /// A description of the current work, for people.
     pub what: &'static str,
     /// Number of records that are compared.
     pub done: u64,

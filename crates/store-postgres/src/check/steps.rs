@@ -97,8 +97,8 @@ pub(crate) trait CheckSteps: Send {
         report: &mut DatabaseCheck,
     ) -> Result<(), StatementError>;
 
-    /// Returns the numbers of records of listed values, and the number of records, that the
-    /// counters contain in addition to the stored records.
+    /// Returns by how much the counters may exceed the stored records: for each listed value, and
+    /// for all records. Parts that are being dropped may still be counted.
     fn counted_besides(
         &mut self,
         session: &mut DatabaseSession,

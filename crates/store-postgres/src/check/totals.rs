@@ -1,5 +1,5 @@
-//! The numbers that commits keep: the number of records, the numbers of puts, and the number of
-//! records for each listed value of a label.
+//! The counters that commits maintain: the number of records, the numbers of puts, and the number
+//! of records for each listed value of a label.
 
 use std::collections::HashMap;
 
@@ -87,7 +87,7 @@ impl RecordTally {
     }
 
     /// Compares the numbers with those of the database, and returns the differences. `besides` are
-    /// the numbers that the counters contain in addition.
+    /// the numbers by which the counters may exceed the stored records.
     pub(super) fn compare(
         mut self,
         session: &mut DatabaseSession,
@@ -176,8 +176,8 @@ impl RecordTally {
     }
 }
 
-/// The differences between the numbers of a check and the numbers that commits keep. While commits
-/// go on, the numbers change, and their differences stay the same.
+/// The differences between the numbers of a check and the counters that commits maintain. While
+/// commits go on, the counters change, but a difference stays the same.
 #[derive(Default)]
 pub(super) struct CounterDifferences {
     records: i64,
@@ -190,7 +190,7 @@ pub(super) struct CounterDifferences {
 }
 
 impl CounterDifferences {
-    /// Adds the differences to the numbers that commits keep.
+    /// Adds the differences to the counters.
     pub(super) fn repair(
         self,
         repairer: &mut Repairer<'_>,

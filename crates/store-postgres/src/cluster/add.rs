@@ -83,7 +83,7 @@ pub fn add(
         let checks = connections(coordinator, &mut session, address, &nodes)?;
         work.require(checks)?;
     } else {
-        work.note("whether the nodes reach each other is looked at once the database is there");
+        work.note("whether the nodes reach each other is checked once the database exists");
     }
     name_coordinator(coordinator, address, &nodes, work)?;
     join(coordinator, address, known, work)?;
@@ -238,7 +238,7 @@ fn make_extension(
         session.batch("CREATE EXTENSION IF NOT EXISTS citus").map_err(|fault| {
             ClusterError::refused(fault, |fault| {
                 format!(
-                    "the extension could not be made on {address}: {fault}. Have a superuser say \
+                    "the extension could not be made on {address}: {fault}. As a superuser, run \
                      CREATE EXTENSION citus in its database and run the command again"
                 )
             })
@@ -255,8 +255,8 @@ fn connections(
     address: &NodeAddress,
     nodes: &[ClusterNode],
 ) -> Result<Vec<ClusterCheck>, ClusterError> {
-    let remedy = "look at listen_addresses and pg_hba.conf of the one, and at the password (.pgpass, \
-                  citus.node_conninfo) of the other";
+    let remedy = "check listen_addresses and pg_hba.conf on the one, and the password (.pgpass, \
+                  citus.node_conninfo) on the other";
     let text = "SELECT citus_check_connection_to_node($1, $2)";
     let mut checks = Vec::new();
     let reached = coordinator.query(text, &[&address.host, &address.port()])?;
@@ -276,7 +276,7 @@ fn connections(
         "other_cluster",
         is_free,
         other.map_or("none".into(), |other| format!("the coordinator of its cluster is {other}")),
-        "remove it from that cluster first; if that is this one under another name, use that name",
+        "remove it from that cluster first; if that is another name of this coordinator, use it",
     ));
     let others = nodes.iter().filter(|node| node.role == NodeRole::Worker && node.is_active);
     let others = others.map(|node| node.address.clone()).filter(|one| one != address);

@@ -18,8 +18,8 @@ pub(crate) fn can_commit(node: &NodeAddress, facts: &NodeFacts) -> ClusterCheck 
     check_commits(node, facts, false, remedy)
 }
 
-/// Checks whether commits on a node wait for standbys that do not stream. If `is_mended`, the caller
-/// will change the setting, and the check has passed.
+/// Checks whether commits on a node wait for standbys that do not stream. If `is_mended`, the
+/// caller will change the setting, and the check has passed.
 pub(crate) fn check_commits(
     node: &NodeAddress,
     facts: &NodeFacts,
@@ -27,7 +27,7 @@ pub(crate) fn check_commits(
     remedy: &str,
 ) -> ClusterCheck {
     let found = if facts.waits_for_none {
-        "names standbys, and not as many stream from this node"
+        "requires more standbys than stream from this node"
     } else {
         "commits do not wait for a standby that is not there"
     };
@@ -35,8 +35,8 @@ pub(crate) fn check_commits(
     ClusterCheck::of(Some(node), "synchronous_standby_names", met, found, remedy)
 }
 
-/// Warns if a node notices late that the machine of another node has vanished. Returns `None` if the
-/// setting is unknown.
+/// Warns if a node notices late that the machine of another node has vanished. Returns `None` if
+/// the setting is unknown.
 pub(crate) fn notices_lost_nodes(node: &NodeAddress, facts: &NodeFacts) -> Option<ClusterCheck> {
     let conninfo = facts.node_conninfo.as_ref()?;
     let (on, subject) = (Some(node), "tcp_user_timeout");
@@ -142,7 +142,8 @@ pub(crate) fn cluster_can_commit(
     })
 }
 
-/// Makes checks of the facts of every node except standbys, and checks that each of them answers.
+/// Checks that every node except standbys answers, and calls the given checks on the facts of each
+/// node.
 fn each_node(
     coordinator: &Coordinator,
     nodes: &[ClusterNode],

@@ -22,7 +22,7 @@ pub struct DrainResult {
 /// cluster.
 ///
 /// First the node is marked to get no new shards. Then the shards move, one group after another.
-/// Finally the node is removed. Another run continues an interrupted drain.
+/// Finally the node is removed. If a drain is interrupted, the next run continues the drain.
 pub fn drain(
     coordinator: &mut Coordinator,
     address: &NodeAddress,

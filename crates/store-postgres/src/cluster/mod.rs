@@ -5,8 +5,9 @@
 //! command runs again: the command reads the state of the cluster and does the missing steps.
 //!
 //! Read `nodes` first (the nodes of a cluster), then `coordinator` (connections to nodes). `events`
-//! and `work` report the work and can stop it between steps, `watched` within a step, `checks` and `facts` have the requirements, and
-//! `plan` and `moves` move shards. Every other file does one piece of work.
+//! and `work` report the work and can stop it between two steps. `watched` can stop it within a
+//! step. `checks` and `facts` have the requirements, and `plan` and `moves` move shards. Each of
+//! the other files does one kind of work.
 
 use crate::address::AddressError;
 use crate::error::StatementError;
@@ -62,13 +63,13 @@ pub enum ClusterError {
     #[error("{0} of the requirements above {are} not met; nothing was changed. Mend what is said \
              there and run the command again", are = if *.0 == 1 { "is" } else { "are" })]
     Requirements(usize),
-    /// The requested work would do harm, or makes no sense.
+    /// The requested work would do harm, or is impossible.
     #[error("{0}")]
     Refused(String),
     /// The caller asked to stop. All steps that were begun are complete.
     #[error("stopped between two steps; what is done is complete. Run the command again to go on")]
     Interrupted,
-    /// The caller asked to stop, and something of the work may go on without this process.
+    /// The caller asked to stop, and a part of the work may go on without this process.
     #[error("stopped; {0}. Run the command again to go on")]
     Stopped(String),
 }

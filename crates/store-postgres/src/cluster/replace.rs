@@ -35,7 +35,7 @@ const LOCK_COOLDOWN_MS: i32 = 1_000;
 enum SignOfLife {
     /// The worker accepts no connections.
     None,
-    /// The worker accepts connections, but does not answer: it may be frozen, and go on later.
+    /// The worker accepts connections, but does not answer: it may be frozen, and resume later.
     Silent,
     /// The worker answers. The text says where.
     Answers(&'static str),
@@ -72,8 +72,9 @@ pub struct ReplaceResult {
 /// Replaces the worker `dead` by `standby`. Promotes `standby` if it is not promoted yet.
 ///
 /// Refuses if `dead` still answers, unless forced: if two nodes accepted writes, some writes would
-/// be lost. Refuses a frozen worker, too, until it is fenced, that is, until it certainly does not
-/// come back: it may go on at any moment. Also refuses if `standby` is a copy of a node other than `dead`.
+/// be lost. A frozen worker may resume at any moment, so it is not replaced either, until it is
+/// fenced, that is, until it certainly does not come back. Also refuses if `standby` is a copy of a
+/// node other than `dead`.
 pub fn replace(
     coordinator: &mut Coordinator,
     dead: &NodeAddress,
@@ -202,8 +203,8 @@ fn update_node(
     }
 }
 
-/// Ends transactions in doubt, and returns their number. The coordinator also does this by itself. If
-/// it is just trying and waits for a frozen node, returns the error of the database.
+/// Ends transactions in doubt, and returns their number. The coordinator also does this by itself.
+/// If it is just trying and waits for a frozen node, returns the error of the database.
 fn recover(coordinator: &Coordinator) -> Result<Result<i32, StatementError>, ClusterError> {
     let mut session = coordinator.another(RECOVER_MAX)?;
     match session.query_once("SELECT recover_prepared_transactions()", &[]) {
@@ -229,7 +230,8 @@ fn ask_both(
             if !accepts(dead) {
                 return SignOfLife::None;
             }
-            // A refusal is an answer, too. A frozen server lets the time pass.
+            // An error before the time limit is an answer, too. A frozen server sends nothing until
+            // the time limit.
             let started = Instant::now();
             let opened = to_dead.open_within(SIGN_OF_LIFE);
             if opened.is_ok() || started.elapsed() < SIGN_OF_LIFE {
@@ -256,7 +258,7 @@ fn ask_both(
         // The coordinator had no answer from the worker in time.
         Ok(Err(StatementError::Refused(_))) => false,
         Ok(there) => there?,
-        Err(_) => return Err(ClusterError::Away("asking it has failed".into())),
+        Err(_) => return Err(ClusterError::Away("the query to it has failed".into())),
     };
     Ok((if there { SignOfLife::Answers("answers the coordinator") } else { here }, found))
 }

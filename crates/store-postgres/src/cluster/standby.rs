@@ -6,8 +6,8 @@ use super::nodes::{ClusterNode, NodeAddress};
 use super::watched::NodeSession;
 use crate::error::StatementError;
 
-/// Longest recommended time in milliseconds that a standby waits before it tries again to stream. A
-/// standby notices its promotion only after such a wait.
+/// Maximum recommended time in milliseconds between two attempts of a standby to stream. A standby
+/// notices its promotion only at its next attempt.
 const RETRY_MS_MAX: i64 = 1_000;
 
 /// A standby, as reported by its primary.
@@ -107,7 +107,7 @@ pub fn standbys(
                 Some(Ok(Some(setup))) => Ok(setup),
                 Some(Ok(None)) => Err("this user may not see it; GRANT pg_monitor TO it".into()),
                 Some(Err(fault)) => Err(fault.to_string()),
-                None => Err("asking it failed".into()),
+                None => Err("the query to it failed".into()),
             };
             let advice = found.as_ref().map_or(Vec::new(), |setup| advice(&node.address, setup));
             NodeStandbys { node, found, advice }

@@ -16,7 +16,7 @@ use crate::error::StatementError;
 /// Maximum number of failed jobs that are shown; newer jobs come first.
 const JOBS_MAX: i64 = 10;
 
-/// Time limit for the sizes of all shards, which the coordinator asks of all nodes.
+/// Time limit for the sizes of all shards. The coordinator requests these sizes from all nodes.
 const SIZES_MAX: Duration = Duration::from_secs(10);
 
 /// The state of a cluster.
@@ -126,7 +126,7 @@ pub fn status(coordinator: &mut Coordinator) -> Result<ClusterStatus, ClusterErr
             let shards = count.filter(|_| node.is_primary()).map_or(0, |row| row.get::<_, i64>(1));
             let details = match details {
                 Some(details) => details.map_err(|fault: StatementError| fault.to_string()),
-                None => Err("asking it failed".into()),
+                None => Err("the query to it failed".into()),
             };
             let bytes = sizes.as_ref().ok().filter(|_| details.is_ok()).and_then(|sizes| {
                 let size = sizes.iter().find(|row| row.get::<_, i32>(0) == node.id);

@@ -92,9 +92,9 @@ pub(crate) fn is_copy(
     ]
 }
 
-/// Checks that commits on the promoted standby would not wait for a standby of its own, which
-/// `synchronous_standby_names` may require: `pg_basebackup` has copied this setting from the lost
-/// node.
+/// Checks that commits on the promoted standby would not wait for a standby of its own. Its setting
+/// `synchronous_standby_names` may require one, because `pg_basebackup` has copied this setting
+/// from the lost node.
 pub(crate) fn can_commit_alone(
     standby: &NodeAddress,
     found: &StandbyFacts,

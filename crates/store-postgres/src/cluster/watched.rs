@@ -2,9 +2,9 @@
 //! for.
 //!
 //! A statement may wait for ever: for a lock, for a standby that is gone, or for a frozen machine.
-//! So nothing waits for a statement without looking at the flag `stop` several times a second. If
-//! the flag is set, another session asks the server to cancel the statement. If this has no effect
-//! either, the session is given up, and the statement may still run.
+//! So every wait for a statement checks the flag `stop` several times a second. If the flag is set,
+//! another session asks the server to cancel the statement. If the statement does not end then, the
+//! session is abandoned, and the statement may still run.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use crate::connector::Connector;
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// Interval at which a waiting statement looks at the flag.
+/// Interval at which a wait for a statement checks the flag.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Time limit for the other session to connect, and again to answer.
 const ASIDE: Duration = Duration::from_secs(1);
 /// Maximum time from the request to cancel a statement to the statement's end.
 const CANCEL_WAIT: Duration = Duration::from_secs(2);
-/// Time until the first report of a waiting statement. Each further report comes after twice the
-/// time, but at most `NOTE_MAX` after the report before.
+/// Time until the first report of a waiting statement. The time between two reports doubles, up to
+/// `NOTE_MAX`.
 const NOTE_FIRST: Duration = Duration::from_secs(5);
 const NOTE_MAX: Duration = Duration::from_mins(1);
 /// Number of characters of a statement that a report contains.
 const STATEMENT_CHARS: usize = 60;
 
-/// The work while statements wait.
+/// Stops statements that wait, and receives the reports of their waits.
 #[derive(Clone)]
 pub struct StatementWatch {
     /// The caller sets this flag to stop the current statement.
@@ -61,7 +61,7 @@ pub(crate) struct NodeSession {
     given_up: Option<StatementError>,
 }
 
-/// The server process of a session, and how to reach its server by another session.
+/// The server process of a session, and the means to reach its server with another session.
 struct NodeProcess {
     /// The name of the node.
     node: String,
@@ -89,7 +89,7 @@ impl NodeSession {
         Ok(found)
     }
 
-    /// Sets what happens while further statements wait.
+    /// Sets the stop flag and the report function for later statements.
     pub(crate) fn watch(&mut self, watch: StatementWatch) {
         self.server.watch = watch;
     }
@@ -172,8 +172,8 @@ pub(crate) struct StatementWait<'a> {
 }
 
 impl StatementWait<'_> {
-    /// Reports a long wait. If the caller asked to stop, has the statement cancelled. Returns false if
-    /// the statement does not end then.
+    /// Reports a long wait. If the caller asked to stop, cancels the statement. Returns false if
+    /// the cancelled statement does not end in time.
     fn proceed(&mut self) -> bool {
         if !self.server.watch.stop.load(Ordering::Relaxed) {
             self.note_if_due();
@@ -182,7 +182,7 @@ impl StatementWait<'_> {
         if let Some(at) = self.cancelled {
             return at.elapsed() < CANCEL_WAIT;
         }
-        // If asking fails, the statement has the same time to end by itself.
+        // If this request fails, the statement has the same time to end by itself.
         let _ = self.server.ask("SELECT pg_cancel_backend($1)");
         self.cancelled = Some(Instant::now());
         true
@@ -205,12 +205,12 @@ impl StatementWait<'_> {
         self.note_at = waited + waited.min(NOTE_MAX);
     }
 
-    /// Counts the time until the next report from now on.
+    /// Notes progress: the time until the next report begins anew.
     pub(crate) fn is_moving(&mut self) {
         (self.started, self.note_at) = (Instant::now(), NOTE_FIRST);
     }
 
-    /// Says that the statement may still run, and how to end the statement.
+    /// Returns a message: the statement may still run, and can be ended in this way.
     fn may_run(&self) -> String {
         let (node, process) = (&self.server.node, self.server.number);
         format!(
@@ -222,7 +222,7 @@ impl StatementWait<'_> {
 }
 
 impl NodeProcess {
-    /// Executes a statement about this process in another session, which has little time.
+    /// Executes a statement about this process in another session, within a short time limit.
     fn ask(&self, text: &str) -> Result<Option<Row>, StatementError> {
         let mut session = self.aside.open_within(ASIDE)?;
         let rows = session.query_watched(text, &[&self.number], ASIDE, &mut || false)?;
@@ -230,7 +230,7 @@ impl NodeProcess {
         Ok(rows.into_iter().next())
     }
 
-    /// Says what the process waits for.
+    /// Returns a description of the process's wait.
     fn reason(&self) -> String {
         let row = self.ask(
             "SELECT coalesce(wait_event_type, ''), coalesce(wait_event, ''), pg_blocking_pids(pid) \
@@ -243,7 +243,7 @@ impl NodeProcess {
                 format!("process {process} there {what}")
             }
             Ok(None) => format!("process {process} there has ended"),
-            Err(fault) => format!("asking it for the reason failed: {fault}"),
+            Err(fault) => format!("the reason is unknown: {fault}"),
         }
     }
 }

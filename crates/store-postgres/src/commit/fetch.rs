@@ -1,5 +1,5 @@
-//! The stored records that the rules may need to see for a batch. A layout fetches all these
-//! records in one round trip.
+//! The stored records that the rules may need for a batch. A layout fetches all these records in
+//! one round trip.
 
 use std::collections::{HashMap, HashSet};
 
@@ -60,7 +60,7 @@ impl SlotQuery {
     }
 }
 
-/// Whether a query has only conditions that rules use.
+/// Whether a query has only conditions that occur in the queries of rules.
 fn is_plain(query: &Query) -> bool {
     query.gate.is_none() && query.words.is_none() && query.not_authors.is_empty()
 }
@@ -124,7 +124,7 @@ pub(crate) struct SizedKey {
     pub(crate) bytes: usize,
 }
 
-/// A stored record, reduced to the columns by which rules that name its id are matched.
+/// A stored record whose id a rule names, with the columns that the rule's query compares.
 pub(crate) struct NamedRecord {
     pub(crate) found: SizedKey,
     pub(crate) author: Option<Author>,
@@ -164,7 +164,7 @@ pub(crate) struct FetchedState {
     pub(crate) words_seq: i64,
     /// The ids of the batch that are already stored.
     pub(crate) known: HashSet<[u8; 32]>,
-    /// Whether rows of records of the batch are stored that are not stored as a whole.
+    /// Whether the database has some rows, but not all, of a record of the batch (on a cluster).
     pub(crate) has_leftovers: bool,
     /// For each hash of a prohibition, the newest record that has this hash in the table `forbid`.
     pub(crate) forbids: HashMap<i64, Vec<u8>>,

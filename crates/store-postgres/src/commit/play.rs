@@ -39,12 +39,12 @@ pub(super) struct BatchReplay<'a, 'p> {
 }
 
 /// The deletions that a commit may still make, and the deletions of the current write. The bytes of
-/// the deleted records are bounded as well, because deleting a tag row takes as long as deleting a
-/// record.
+/// the deleted records are bounded as well. A long record may have many tags, and the row of a tag
+/// takes as long to delete as the row of a record.
 struct EraseLimits {
     left: usize,
     bytes_left: usize,
-    /// Whether records remain that this commit must not delete any more.
+    /// Whether more records are to be deleted than this commit may delete.
     unfinished: bool,
     /// Ids that the current write has deleted.
     erased: Vec<Id>,
@@ -163,8 +163,7 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         Ok(found.len() as u64)
     }
 
-    /// Whether a record that the prohibition `there_is` describes is stored, or was put by this
-    /// batch.
+    /// Whether a forbidding record that `there_is` describes is stored, or was put by this batch.
     fn is_there(&mut self, there_is: &Prohibition<'_>) -> Result<bool, StatementError> {
         let key = self.inner.shelf.terms.forbidding(there_is);
         let query = there_is.query();
@@ -213,9 +212,9 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         Ok((found, cut))
     }
 
-    /// Returns the keys of stored records that match, whether `bytes_max` cut them off, and the
-    /// indices of those puts of this batch that may match. Except in rare cases, the records for
-    /// rules have already been fetched.
+    /// Returns the keys of stored records that match, whether `bytes_max` ended the search, and the
+    /// indices of those puts of this batch that may match. Except in rare cases, this needs no
+    /// query, because the records that the rules need were fetched before.
     fn look_up(
         &mut self,
         query: &Query,
@@ -273,7 +272,7 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
         query: &Query,
         bytes_max: usize,
     ) -> Result<(Vec<IndexKey>, bool), StatementError> {
-        // The search also finds records that this batch deletes, so its limit is higher by their
+        // The search also finds records that this batch deletes, so the limit is raised by their
         // number.
         let limit = query.limit.saturating_add(self.deleted.len());
         let query = Query { limit, budget: u64::MAX, ..query.clone() };

@@ -4,8 +4,8 @@
 /// A migration: its number, its name and its text. A released migration is never changed.
 pub(crate) type MigrationText = (i32, &'static str, &'static str);
 
-/// How long a statement may wait for the lock of a table that queries read. While the statement
-/// waits, queries wait behind the statement.
+/// Maximum time in milliseconds that a statement waits for the lock of a table that queries read.
+/// Meanwhile, new queries of the table wait behind the statement.
 pub(crate) const LOCK_TIMEOUT_MS: u32 = 50;
 
 /// For each value in `lost`, lowers the number of records. A value without records is deleted.

@@ -136,8 +136,8 @@ pub(crate) trait Layout: Send + Sync {
         deleted: &[IndexKey],
     ) -> Result<i64, StatementError>;
 
-    /// Deletes the rows of records of which the database has lost other rows. These records are not
-    /// stored yet. Returns the number of deleted rows of records.
+    /// Before these records are inserted, deletes rows that lost commits have left of them (on a
+    /// cluster). Returns the number of deleted rows of the table `record`.
     fn sweep(
         &self,
         session: &mut DatabaseSession,

@@ -80,8 +80,8 @@ struct FirstRow {
 /// `to` are the bounds of whole parts, so the condition on times filters out no row that is read.
 ///
 /// Reading only between the excluded kinds costs one index lookup per range. If there are many
-/// values, only values that have rows of excluded kinds among their first rows, and may have more
-/// rows, are read in this way. This saving does not change the result.
+/// values, a value is read in this way only if some of its first rows have excluded kinds, and it
+/// may have more rows. This saves lookups, and the result is the same.
 fn few_of(
     asked: &SqlQuery,
     values: &ConditionValues<'_>,

@@ -179,7 +179,7 @@ impl Layout for PlainLayout {
         commit::delete(session, shelf, deleted)
     }
 
-    // One server keeps all rows of a commit, or none.
+    // A single server has all rows of a commit or none, so a lost commit leaves no rows.
     fn sweep(
         &self,
         _: &mut DatabaseSession,

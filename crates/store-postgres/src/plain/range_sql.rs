@@ -106,8 +106,9 @@ pub(super) fn few(value: &str, table: &str) -> String {
     )
 }
 
-/// Returns a statement that finds the kinds of values by skipping from kind to kind. It needs two
-/// index lookups per kind, however many rows the kind has.
+/// Returns a statement that finds the kinds of values by skipping from kind to kind, with one index
+/// lookup per kind and part. The times $2 and $3 are bounds of whole parts, so no row that is read
+/// has another time.
 pub(super) fn kinds(value: &str, table: &str) -> String {
     let (column, kind) = value.split_once(' ').unwrap_or_default();
     format!(

@@ -18,7 +18,7 @@ pub(super) struct TimeWindows {
     parts: usize,
     /// The factor by which each window is wider than the previous window.
     widen: usize,
-    /// The query's cursor: the first window begins behind this key.
+    /// The query's cursor: the first window begins after this key.
     after: Option<IndexKey>,
 }
 

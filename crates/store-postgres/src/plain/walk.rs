@@ -1,11 +1,10 @@
 //! Walks index ranges: one [`IndexRange`] for each value and kind of the query.
 //!
-//! Many ranges are merged, by reading a few keys of each range at a time. The merged keys are
-//! complete up to the frontier. For each range that may have more keys, the last key that was read
-//! is known; the frontier is the earliest of these last keys. A range is read again only after all
-//! its keys are used, each time with a higher limit. The times are walked in windows of whole
-//! parts. The first window is one part, so if the newest part has the answer, no older part is
-//! read.
+//! Ranges are merged by reading a few keys of each range at a time. The frontier is the earliest of
+//! the last keys that were read from the ranges that may have more keys. Up to the frontier, the
+//! merged keys are complete. A range is read again only after all its keys are used, each time with
+//! a higher limit. The times are walked in windows of whole parts. The first window is one part, so
+//! if the newest part has the answer, no older part is read.
 
 use std::collections::VecDeque;
 
@@ -177,8 +176,8 @@ impl IndexWalk {
     /// instead.
     pub(super) fn pages(&self, asked: &SqlQuery) -> Option<PageWalk> {
         let few = (1..=PAGE_RANGES_MAX).contains(&self.ranges.len()) && self.known.is_empty();
-        // Common conditions are left out: nearly all records meet them, so hardly any record is
-        // fetched for nothing.
+        // Conditions on common labels are not checked: nearly all records meet them, so few records
+        // are fetched in vain.
         let labels =
             (0..asked.terms.len()).filter(|&at| !asked.common[at] || self.set == Set::Label(at));
         let conditions = labels.count() + usize::from(asked.query.authors.is_some());

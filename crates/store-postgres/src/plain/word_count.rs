@@ -31,8 +31,8 @@ pub(crate) fn worded(
         return read(asked, sessions);
     }
     let counted = sessions.with(|session| {
-        // The count is complete if the index of these words was complete before and after the
-        // count, because then the index was not cleared in between.
+        // If the index of these words was complete before and after the count, it was not cleared
+        // in between, so the count is right.
         let is_indexed = |session: &mut DatabaseSession| {
             let state = WordState::read(session)?;
             Ok::<_, StatementError>(asked.iter().all(|asked| state.has(&asked.query, asked.seq)))

@@ -6,8 +6,8 @@ use hark_archive::Order;
 use super::range_sql::{behind, of_part, sorted};
 
 /// Maximum number of records that a row of a word stands for: records of the same time whose ids
-/// have the same first 62 bits. Only the author of two records can make such a pair, and needs some
-/// billion attempts.
+/// have the same first 62 bits. Such records occur only if an author makes them on purpose, with
+/// billions of attempts.
 const SAME_MARK_MAX: u32 = 16;
 
 /// The text of `WordState`.

@@ -37,10 +37,10 @@ const ASK_ALL: usize = 512;
 /// are read from each range.
 const PAGE_ROWS_MAX: usize = 4_000;
 
-/// Fails if the index of words is no longer the one that
-/// [`IndexedWords::of`](super::words::IndexedWords::of) has found, because the search would miss
-/// records. `rows` is a result of [`PlainStatement::WordState`] that was read after the rows of
-/// words.
+/// Fails if the index of words has changed since
+/// [`IndexedWords::of`](super::words::IndexedWords::of) read its state, because then the search
+/// would miss records. `rows` is a result of [`PlainStatement::WordState`] that was read after the
+/// rows of words.
 pub(super) fn still_indexed(asked: &SqlQuery, rows: &[Row]) -> Result<(), StatementError> {
     if WordState::of(rows)?.has(&asked.query, asked.seq) {
         return Ok(());

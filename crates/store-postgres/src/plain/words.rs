@@ -45,8 +45,8 @@ impl IndexedWords {
         let given: Vec<[&(dyn ToSql + Sync); 3]> =
             beginnings.iter().map(|(_, first, end)| [first as _, end as _, &more as _]).collect();
         let words_from = given.iter().map(|given| (PlainStatement::WordsFrom.into(), &given[..]));
-        // The words are complete if the index was complete before and after the read, because then
-        // it was not cleared in between.
+        // If the index was complete before and after the read, it was not cleared in between, so
+        // the read found all words.
         let mut calls: Vec<StatementCall<'_>> = vec![(PlainStatement::WordState.into(), &[])];
         calls.extend(words_from);
         calls.push((PlainStatement::WordState.into(), &[]));

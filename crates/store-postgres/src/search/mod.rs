@@ -1,8 +1,8 @@
 //! Runs queries: finds keys in ordered index ranges, then fetches the records of these keys.
 //!
-//! No transaction lasts longer than a statement. A search goes on behind the last key that it has
-//! read. A record that was stored after the search began has a higher sequence number, by which it
-//! is recognised and left out.
+//! No transaction lasts longer than a statement. The next statement of a search continues after the
+//! last key that was read. A record that was stored after the search began is left out, because its
+//! sequence number is too high.
 
 pub(crate) use asked::SqlQuery;
 pub(crate) use pooled::start;

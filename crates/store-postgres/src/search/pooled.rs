@@ -1,4 +1,4 @@
-//! Searches on pooled sessions. A ranked search makes several such searches.
+//! Searches on pooled sessions. A ranked search consists of several searches.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! So the index decides which records exist, and the cache need not learn of deletions. But a
 //! deleted record can be put again, with the same id, a new number and other bytes (another
 //! signature or white space). So the cache learns of every put before any search sees the number of
-//! the put. It then removes the cached record, and refuses the record from searches that may have
+//! the put. It then removes the cached record, and rejects this record from searches that may have
 //! read it before the put.
 //!
 //! Numbers can be compared only within one era of
@@ -54,11 +54,10 @@ struct Generations {
     /// For each of [`KEY_SETS`] sets of keys, the number of the last put whose key is in the set;
     /// empty before the first put.
     ///
-    /// A search that sees this number has read the latest record of each key of the set. Any other
-    /// search may have read earlier records, so it must not cache a record of the set. The numbers
-    /// take the same memory for any number of puts during a search, so no put needs to be
-    /// forgotten. The only cost is that some records are fetched again without need, because many
-    /// keys share a number.
+    /// A search that sees the put with this number has read the latest record of each key of the
+    /// set. Any other search may have read earlier records, so it must not cache a record of the
+    /// set. These numbers take the same memory for any number of puts. The only cost is that some
+    /// records are fetched again without need, because many keys share a number.
     last_puts: Vec<i64>,
     /// Generations to drop after the lock is released.
     gone: Vec<Generation>,
@@ -282,7 +281,7 @@ mod tests {
     fn what_may_have_been_read_before_it_was_put_again_is_not_kept() {
         let recent = RecentRecords::default();
         recent.insert(0, 4, [record(1, 1, 10)].into_iter());
-        // In this batch, put number 6 was deleted again by a later write.
+        // In this batch, a later write has deleted put number 6.
         recent.put(0, [(key(1), 5), (key(2), 7)].into_iter());
         assert!(found(&recent, &[1, 2], 7).is_empty());
         // These records come from a replica, or from searches that began before the batch.
@@ -331,8 +330,7 @@ mod tests {
         assert!(found_in(&recent, 1, &[1, 2], 10).is_empty());
         recent.insert(1, 10, [record(1, 1, 10)].into_iter());
         assert_eq!(found_in(&recent, 1, &[1], 10), [1], "numbers begin anew");
-        // This search and this put are from the time before the process switched to another
-        // timeline.
+        // The result of a search and a put of era 0 arrive after era 1 has begun.
         recent.insert(0, 20, [record(2, 2, 10)].into_iter());
         recent.put(0, [(key(1), 21)].into_iter());
         assert!(found_in(&recent, 0, &[1, 2], 20).is_empty());

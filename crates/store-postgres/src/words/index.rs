@@ -6,8 +6,8 @@
 //! [`step`] advances the number later, by some records at a time, while it holds the lock of
 //! commits. So the index stays correct, regardless of which processes have written in the meantime
 //! and of their settings. If a step is interrupted, it is repeated. A search uses the index only if
-//! the index includes all records that the search can see. The texts are not needed to delete a
-//! record: the table `worded` has the words of each record.
+//! the index includes all records that the search can see. Deleting a record needs no texts,
+//! because the table `worded` has the words of each record.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
@@ -39,10 +39,10 @@ const TRIES: u32 = 20;
 /// that process is assumed to have ended.
 const STALLED: Duration = Duration::from_mins(5);
 
-/// Sets the texts whose words the database indexes. With `None`, the database indexes no words.
-/// Deletes the words of the previous texts. Returns these texts if they were different. Fails with
-/// [`StatementError::Busy`] if searches use the old words for longer than commits and other
-/// searches may wait.
+/// Sets the texts whose words the database indexes. With `None`, the database indexes no words. If
+/// the previous texts were different, deletes their words and returns these texts. Fails with
+/// [`StatementError::Busy`] if searches do not release the tables of words in time: commits and
+/// other searches wait behind the deletion, so its wait is short.
 pub(crate) fn set_texts(
     session: &mut DatabaseSession,
     texts: Option<i64>,
@@ -280,8 +280,8 @@ impl BackgroundIndexing {
         }
     }
 
-    /// Whether the process with other texts has ended: there are records to index, but there was no
-    /// progress for [`STALLED`].
+    /// Whether the process with other texts has probably ended: there are records to index, but
+    /// there was no progress for [`STALLED`].
     fn is_left(&mut self, at: WordProgress, now: Instant) -> bool {
         let before = self.others.filter(|(indexed, _)| *indexed == at.indexed);
         if at.indexed >= at.newest {

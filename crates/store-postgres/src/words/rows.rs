@@ -81,7 +81,7 @@ impl<'a> WordRows<'a> {
         }
     }
 
-    /// The number of rows to write.
+    /// The number of gathered rows.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }

@@ -92,8 +92,8 @@ pub(crate) fn put(store: &dyn Store, network: &dyn Network, lines: &[String]) ->
     stored
 }
 
-/// Events of every sort, `rounds` times: notes, profiles, articles, deletions, gift wraps, requests to
-/// vanish, and events that expire. The notes of person 1 have the word `about`.
+/// Events of every sort, `rounds` times: notes, profiles, articles, deletions, gift wraps, requests
+/// to vanish, and events that expire. The notes of person 1 have the word `about`.
 pub(crate) fn events(rounds: u64) -> Vec<String> {
     let mut all = Vec::new();
     for n in 0..rounds {

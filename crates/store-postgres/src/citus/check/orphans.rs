@@ -1,5 +1,5 @@
 //! Finds rows that belong to no record, in the distributed tables and in the table of forbidding
-//! records. A row without a record is looked at again while no process can commit.
+//! records. A row without a record is read again while no process can commit.
 
 use std::collections::HashSet;
 
@@ -60,8 +60,8 @@ impl Orphans<'_> {
         self.of_ids(FaultSort::ForbidOrphan, select)
     }
 
-    /// Adds the rows of a table that have no record, in the order of their ids. The table is `p` in
-    /// `select`.
+    /// Adds the rows of a table that have no record, in the order of their ids. In `select`, the
+    /// table has the alias `p`.
     fn of_ids(&mut self, sort: FaultSort, select: &str) -> Result<(), StatementError> {
         let text = format!("{select} WHERE p.id > $1::bytea ORDER BY p.id LIMIT $2");
         let again = format!("{select} WHERE p.id = ANY($1::bytea[])");

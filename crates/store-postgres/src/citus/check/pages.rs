@@ -6,8 +6,8 @@ use crate::check::steps::COLUMNS;
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// Reads records in the order of their numbers. Each statement reads a window of numbers, so that a
-/// shard returns few rows that are not wanted.
+/// Reads records in the order of their numbers. Each statement reads a window of numbers, so that
+/// shards return few rows beyond the page.
 #[derive(Default)]
 pub(super) struct NumberWindows {
     /// The numbers up to this number are read.
@@ -27,8 +27,8 @@ impl NumberWindows {
         Ok(Self { after: first.saturating_sub(1), last, width: 1 })
     }
 
-    /// Reads at most `count` records, and all other records with the number of the last; `None` after
-    /// the last record.
+    /// Reads at most `count` records, and all other records with the number of the last; `None`
+    /// after the last record.
     pub(super) fn next(
         &mut self,
         session: &mut DatabaseSession,
@@ -61,8 +61,8 @@ impl NumberWindows {
     }
 }
 
-/// Reads the rows of labels in the order of the index. A range of terms is read from all shards; the
-/// rows of one term are read from one shard.
+/// Reads the rows of labels in the order of the index. A range of terms is read from all shards;
+/// the rows of one term are read from one shard.
 pub(super) struct LabelPages {
     /// The next term; `None` after the last.
     next: Option<i64>,

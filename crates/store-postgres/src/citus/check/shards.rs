@@ -1,5 +1,5 @@
-//! Finds rows in another shard than the shard of their key. A query for the key asks only the shard of
-//! the key, so such a query misses these rows.
+//! Finds rows in another shard than the shard of their key. A query for the key reads only the
+//! shard of the key, so such a query misses these rows.
 
 use crate::check::{DatabaseCheck, DatabaseFault, FaultSort};
 use crate::error::StatementError;
@@ -8,7 +8,8 @@ use crate::session::DatabaseSession;
 /// The distributed tables, each with the column that determines the shard.
 const TABLES: [(&str, &str); 3] = [("record", "place"), ("id_place", "id"), ("tag", "term")];
 
-/// Adds the shards that have rows of other shards. Each shard hashes the keys of all its rows.
+/// Adds a fault to the report for each shard that has rows of other shards. The database hashes the
+/// keys of all rows, shard by shard.
 pub(super) fn add(
     session: &mut DatabaseSession,
     report: &mut DatabaseCheck,

@@ -1,5 +1,5 @@
 //! The steps of a check on a Citus cluster. The nodes have no common snapshot, so each statement
-//! sees the rows of its own moment.
+//! sees the rows as they are when it runs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -76,7 +76,8 @@ impl CheckSteps for CitusCheck {
         count: usize,
     ) -> Result<Option<Vec<Row>>, StatementError> {
         if self.windows.is_none() {
-            // The counters may already contain a commit that the workers have not ended yet.
+            // The counters may include a commit that is not finished on all workers. This statement
+            // waits for such a commit.
             session.query(CitusStatement::WholeState, &[])?;
             self.windows = Some(NumberWindows::of(session)?);
         }

@@ -1,6 +1,6 @@
-//! Finds rows that belong to no record. Every row of a record was counted before, so the number of
-//! rows without a record is the difference from the number of all rows. Rows are looked for only if
-//! there is a difference.
+//! Finds rows that belong to no record. The check has already counted the rows of all records. If a
+//! table has more rows, the difference is the number of rows without a record, and only then are
+//! these rows searched for.
 
 use hark_archive::Record;
 use tokio_postgres::Row;
@@ -12,7 +12,7 @@ use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 use crate::words::mark::ids_of;
 
-/// Maximum number of rows that are looked at for each sort.
+/// Maximum number of rows that are read for each sort of fault.
 const ROWS_MAX: i64 = 100;
 
 /// The rows of labels that belong to no record.
@@ -128,7 +128,7 @@ fn labels(
     Ok(())
 }
 
-/// Adds numbers that several records have.
+/// Adds a fault for each sequence number that several records have.
 fn numbers(
     session: &mut DatabaseSession,
     report: &mut DatabaseCheck,

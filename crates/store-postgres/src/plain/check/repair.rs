@@ -135,7 +135,7 @@ impl RepairSteps for PlainRepair {
     }
 }
 
-/// The row that has the key of a record, besides the record's own row.
+/// Another row that has the key of a record.
 enum OtherRow {
     None,
     /// A row with the same bytes.
@@ -164,7 +164,7 @@ fn other_row(
     })
 }
 
-/// Writes the columns of a record's row again.
+/// Rewrites the columns of a record's row.
 fn write_columns(
     session: &mut DatabaseSession,
     record: &ExpectedRecord,

@@ -30,14 +30,14 @@ const TRIES: u32 = 5;
 pub(crate) struct PlainCheck {
     tables: RecordTables,
     words: WordCheck,
-    /// The parts that are being dropped, each with the number of records that the counter no longer
-    /// contains.
+    /// The parts that are being dropped, each with the number of records by which the counter was
+    /// already reduced.
     retired: Vec<(i64, i64)>,
 }
 
 impl PlainCheck {
-    /// Locks the tables before the snapshot begins: a table that is emptied or detached later would
-    /// be empty in every snapshot.
+    /// Locks the tables before the snapshot begins, because a table that is emptied or detached
+    /// after the start of a snapshot is empty for the snapshot, too.
     fn try_begin(&mut self, session: &mut DatabaseSession) -> Result<(), StatementError> {
         session.batch(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \

@@ -130,8 +130,8 @@ impl WordCheck {
     }
 }
 
-/// Writes the rows of the words of these records again. If the words of a record are unknown, its
-/// rows stay.
+/// Rewrites the rows of words of these records. If the words of a record are unknown, its rows
+/// stay.
 pub(super) fn repair(
     session: &mut DatabaseSession,
     records: &[&ExpectedRecord],

@@ -1,6 +1,6 @@
 //! Repairs rows that belong to no record, and numbers of records. A cursor finds the rows in the
-//! snapshot of the check. Transactions with the lock of the shelf repair them, some at a time, if
-//! they are still wrong.
+//! snapshot of the check. Transactions that hold the lock of the shelf repair some rows each, if
+//! these rows are still wrong.
 
 use std::collections::BTreeMap;
 
@@ -149,8 +149,8 @@ fn delete_words(
     session.query_once(text, &[&words, &kinds, &times, &marks]).map(drop)
 }
 
-/// Gives the next numbers to records with a number above the newest number. Of several records with
-/// the same number, one record keeps the number.
+/// Gives new numbers to records with a number above the newest number, and to all but one of
+/// several records with the same number.
 fn repair_numbers(
     session: &mut DatabaseSession,
     rows: &[Row],
@@ -183,7 +183,7 @@ fn repair_numbers(
         unnest($1::bigint[], $2::bytea[], $3::bigint[]) AS v(time, id, seq) \
         WHERE r.time = v.time AND r.id = v.id";
     session.query_once(text, &[&times, &ids, &seqs])?;
-    // The words of all records up to a number are indexed.
+    // `words_seq` is the number up to which the words of all records are indexed.
     if state.words_seq >= before {
         state.words_seq = state.seq;
         return Ok(());
