@@ -202,8 +202,8 @@ mod tests {
         }
     }
 
-    /// Searches in slices of at most two records. Returns the records found, and how many failures
-    /// are left.
+    /// Searches in slices of at most two records, in a store that fails `failures` times. Returns
+    /// the records found, and how many of these failures have not occurred.
     fn found(failures: u32, limit: usize) -> (Result<Vec<u8>, String>, u32) {
         let record = |n: u8| {
             let id = [n; 32];

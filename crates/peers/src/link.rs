@@ -52,7 +52,8 @@ pub(crate) struct RelayLink {
     /// Number of times that the key was proved. `proving` is locked during a proof.
     pub(crate) proofs: AtomicU64,
     pub(crate) proving: tokio::sync::Mutex<()>,
-    /// Time at which the reading task last had to wait for permits, in ms since `started`.
+    /// Time at which the reading task last waited, in ms since `started`. It waits while answers
+    /// that are not processed yet use all permitted bytes.
     held_up_ms: AtomicU64,
     started: Instant,
     sent_bytes: AtomicU64,

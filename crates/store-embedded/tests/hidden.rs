@@ -1,5 +1,4 @@
-//! Records that a gate hides influence neither the answers to other readers nor the cost of these
-//! answers.
+//! Records that a gate hides from a reader affect neither the reader's answers nor their cost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,8 +22,8 @@ fn open(path: &Path, seal_records: usize) -> EmbeddedStore {
     EmbeddedStore::open(path, Box::new(KeepAll), options).expect("the shelf opens")
 }
 
-/// The heads of both stores are sealed with the same common records, so that the stores differ only
-/// in hidden records.
+/// Both stores seal a head after the same common records, so that their segments differ only in
+/// hidden records.
 #[test]
 fn embedded_answers_and_charges_as_if_nothing_hidden_were_there() {
     let folders = [Folder::to_be_made("hidden-without"), Folder::to_be_made("hidden-with")];

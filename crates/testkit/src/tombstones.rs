@@ -34,8 +34,9 @@ fn text(digits: [u8; 64]) -> String {
 }
 
 /// Asserts that a store of Nostr events refuses deleted events and events of vanished authors for
-/// 30 days. Each request has an expiry, and matches a retention rule that would delete it without
-/// protection. `reopen` is called each day and returns the store.
+/// 30 days. The requests to delete and to vanish expire soon and match a retention rule, so the
+/// store would delete them earlier if they were not protected. `reopen` is called each day and
+/// returns the store.
 pub fn hold_for_thirty_days(mut reopen: impl FnMut() -> Arc<dyn Store>) {
     let key = |who: u8| text(encode_32(KeyPair::from_secret([who; 32]).expect("a key").public()));
     let soon = (START_S + 10).to_string();

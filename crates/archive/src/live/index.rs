@@ -1,9 +1,9 @@
 //! An index of the filters of subscriptions. Each filter is indexed under the first of these fields
 //! that the filter has: ids, authors, a whole word of a search, the label with the fewest values, a
-//! word prefix, kinds. A filter without these fields is in a list of its own. Filters under the
-//! same value are indexed once more by their times and kinds ([`super::list`]), so that a new
-//! record is compared with few filters that do not match the record. The newest subscriptions are
-//! in [`super::newest`] instead.
+//! word prefix, kinds. All filters without these fields share one list. Filters under the same
+//! value are indexed once more by their times and kinds ([`super::list`]), so that a new record is
+//! compared with few filters that do not match the record. The newest subscriptions are in
+//! [`super::newest`] instead.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap as StdHashMap, HashSet};
@@ -35,6 +35,7 @@ pub(super) struct SubscriptionIndex {
     /// Filters that are indexed under a word prefix.
     beginnings: HashMap<Box<str>, QueryList>,
     kinds: HashMap<u32, QueryList>,
+    /// Filters without an indexed field.
     all: QueryList,
     /// The source of the records' texts. Set by the first filter that searches for words.
     texts: Option<Arc<dyn TextSource>>,

@@ -39,7 +39,7 @@ pub struct StoreStats {
     pub damaged_files: Vec<String>,
     /// Number of free bytes of the file system of the archive.
     pub free_bytes: Option<u64>,
-    /// Space that this store and the other stores on the same disk use together; `None` if unknown.
+    /// Space that all stores in the same data directory use together; `None` if unknown.
     pub disk: Option<DiskUse>,
     /// Number of bytes written to disk since the start.
     pub written_bytes: u64,
@@ -61,7 +61,7 @@ pub struct StoreStats {
     pub mirror: Option<MirrorLag>,
 }
 
-/// The space that several stores use on a disk.
+/// The disk space that several stores use together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUse {
     /// Number of bytes on disk, except the bytes that a rewrite would free.

@@ -4,7 +4,8 @@ use hark_codec::crypto::{KeyPair, sha256};
 use hark_codec::hex;
 use hark_codec::nostr::EventDraft;
 
-/// The messages of a few rows: a single message, or many events of a mix.
+/// A case of the benchmark: a single message, or many events of a mix. The report has a row for
+/// each operation on the messages of a case.
 pub struct CodecCase {
     /// The name in the table.
     pub name: String,

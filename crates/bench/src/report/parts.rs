@@ -3,7 +3,7 @@
 /// Latencies in ms at evenly spaced percentiles, from 0 to 100.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// The name of the row.
+    /// The name of the curve.
     pub name: String,
     /// The latencies at 0 %, 1 %, … 100 %.
     pub points: Vec<f64>,

@@ -99,7 +99,7 @@ impl EmbeddedStore {
 
     /// Begins to write to the shelf that [`EmbeddedStore::open_released`] has opened. The process
     /// that released the shelf must not write any more. Maintenance stays paused until a call of
-    /// [`EmbeddedStore::pause_maintenance`].
+    /// [`EmbeddedStore::pause_maintenance`] with `false`.
     pub fn begin_writing(&self) -> Result<(), FollowError> {
         let shelf = &self.shelf;
         let mut writing = shelf.writer.lock();

@@ -153,8 +153,8 @@ impl Log {
     /// Copies the data of the last rewrite from another map of the log.
     pub fn copy_rewrite_data(&self, other: &Self) {
         if let Some(rewritten) = other.rewritten.get() {
-            // If a newer rewrite has made this file, its data are already set. Then `set` fails, as
-            // intended, and the newer data stay.
+            // If a newer rewrite has made this file, that rewrite has already set `rewritten`. Then
+            // `set` fails, as intended, and the newer data stay.
             let _ = self.rewritten.set(rewritten.clone());
         }
     }

@@ -16,7 +16,8 @@ pub(super) type ErasedAuthors = BTreeMap<Key, u64>;
 pub(crate) struct EraseSchedule {
     /// Numbers of the logs that have records or deletions to erase.
     pub(super) logs: BTreeSet<u32>,
-    /// Authors who have vanished. A round must find the logs with their replaced records.
+    /// Authors who have requested to vanish (NIP-62). Their replaced records are still in the
+    /// files, and a round must find the logs with these records.
     pub(super) authors: ErasedAuthors,
     /// Whether all logs with dead records are due, because too many authors have vanished.
     pub(super) all: bool,

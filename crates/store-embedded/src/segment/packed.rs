@@ -15,7 +15,8 @@ pub const BLOCK_ROWS: usize = 128;
 /// Size in bytes of an entry of a list's table of blocks: a row and an offset.
 const TABLE_ENTRY: usize = 8;
 /// Upper bounds for segments of fewer than 2^24 rows: the bytes of a list without its rows, and the
-/// average bytes of a row. The bytes of a row include an eighth of a byte for the table of blocks.
+/// average bytes of a row. The bytes of a row include its share of the table of blocks. The share
+/// is at most an eighth of a byte: 129 rows have two blocks, so two entries of eight bytes.
 const LIST_BYTES_MAX: u64 = 32;
 const ROW_BYTES_MAX: u64 = 4;
 

@@ -10,8 +10,9 @@ use super::error::HistoryError;
 /// Maximum size of a page's messages, in bytes. A page of long messages has fewer messages.
 pub const PAGE_BYTES_MAX: usize = 4 << 20;
 
-/// The description of a page on which a damaged message may be missing. The protocol has no status
-/// for this case, and with any status other than 200, clients would drop the messages of the page.
+/// The status description in the answer if a damaged message may be missing on the page. The
+/// protocol has no status code for this case, and clients drop the messages of an answer whose code
+/// is not 200.
 pub const DAMAGED: &str = "OK, but a message that may belong here is damaged and left out";
 
 /// Records, as bytes.

@@ -23,7 +23,7 @@ pub(super) struct SegmentScrub {
     number: u32,
     /// The section that is being read, the number of its bytes read so far, and their checksum.
     pub(super) section: (usize, usize, u32),
-    /// Whether the addresses have been read, which are read after the sections.
+    /// Whether the addresses have been read. They are read after the sections.
     pub(super) has_addresses: bool,
     /// For each log, the generation at which its rows were counted, and the number of rows.
     pub(super) rows: HashMap<u32, (u32, u64)>,
