@@ -1,6 +1,6 @@
 //! Bounds the bytes of answers that clients have not read yet, in total and per address. The bounds
-//! cover all doors that answer with whole pages. An answer above the bounds is refused, so a client
-//! that does not read delays only itself.
+//! cover all interfaces except WebSockets: the REST APIs and Whisper's peers. An answer above the
+//! bounds is refused, so a client that does not read delays only itself.
 //!
 //! Messages to WebSockets are counted separately, in the outboxes: a page to a WebSocket waits
 //! instead of being refused, and live messages cannot wait. Both counts have the same bounds,

@@ -47,8 +47,8 @@ impl SocketFile {
         &self.path
     }
 
-    /// Removes the file, if the path still leads to this file. While this process listens, no other
-    /// process replaces the file.
+    /// Removes the file, if the path still leads to this file. If this process still listens, no
+    /// other process replaces the file between the comparison and the removal.
     pub(crate) fn remove(&self) -> io::Result<()> {
         match Self::find(&self.path) {
             Ok(found) if (found.device, found.inode) == (self.device, self.inode) => {

@@ -403,7 +403,7 @@ impl TakeoverExchange<'_> {
         }
     }
 
-    /// Returns the event if no message has arrived: `Late` after the deadline, else `Moment`.
+    /// Called when no message has arrived. Returns `Late` after the deadline, otherwise `Moment`.
     fn moment(&mut self) -> ExchangeEvent {
         if self.late.take_if(|late| Instant::now() > *late).is_none() {
             return ExchangeEvent::Moment;

@@ -28,9 +28,9 @@ use crate::shelf::Shelf;
 use crate::stop::StopSignal;
 use crate::tls::TlsEndpoint;
 
-/// Maximum number of connections to the operators' own address at a time.
+/// Maximum number of simultaneous connections to the address `server.metrics_listen`.
 const CONNECTIONS_MAX: usize = 32;
-/// Maximum duration of a connection to the operators' own address.
+/// Maximum duration of a connection to that address.
 const CONNECTION_MAX: Duration = Duration::from_mins(1);
 
 /// The addresses that may read `/metrics`, and the address that serves this page.
@@ -49,8 +49,8 @@ impl Default for MetricsDoor {
     }
 }
 
-/// The operators' own address, if the configuration has one, and the addresses that may read the
-/// metrics.
+/// The listener of `server.metrics_listen`, if this address is configured, and the client addresses
+/// that may read the metrics.
 pub(crate) struct OperatorsDoor {
     /// The listener, and its address.
     listener: Option<(Listener, SocketAddr)>,

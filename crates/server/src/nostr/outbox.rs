@@ -72,8 +72,8 @@ pub(crate) fn together<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Wakes sessions. If this thread has entered the runtime, one task of the runtime wakes several
-/// sessions, because each wake from outside the runtime can cost a system call.
+/// Wakes sessions. Outside the runtime, each wake can cost a system call. So if this thread has a
+/// handle to the runtime, it wakes several sessions by spawning one task that wakes them all.
 fn wake_all(wakers: Vec<Waker>) {
     match Handle::try_current() {
         Ok(runtime) if wakers.len() > 1 => {

@@ -134,8 +134,8 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
                 self.send_page(page, form).await?;
             }
             question.advance(page);
-            // A list is one packet, and peers refuse packets above the maximum message size. So
-            // only pages in other forms may grow.
+            // A page as a list is one packet, and peers refuse packets above the maximum message
+            // size. Pages in the other forms are sent as several packets, so they may grow.
             if form != PageForm::List && form != PageForm::Sync {
                 bytes.grow();
             }

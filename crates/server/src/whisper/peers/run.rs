@@ -166,8 +166,8 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
             |it: &&SharedProtocol| code >= it.offset && code - it.offset < it.protocol.codes;
         let of = self.shared.iter().find(within).ok_or(PeerSessionEnd::Code(code))?;
         if of.offset != self.offset {
-            // The peer speaks both sub-protocols, and also sends this packet by the chosen
-            // sub-protocol.
+            // The peer speaks both sub-protocols and sends its packets by both. This copy arrived
+            // by the sub-protocol that was not chosen, so it is ignored.
             return Ok(());
         }
         let packet = code - self.offset;

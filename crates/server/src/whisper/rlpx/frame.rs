@@ -247,8 +247,8 @@ mod tests {
         }
     }
 
-    /// From go-ethereum's rlpx_test.go (`TestRLPXFrameFake`). The hash in its authentication codes
-    /// never changes, so only the encrypted bytes can be compared.
+    /// From go-ethereum's rlpx_test.go (`TestRLPXFrameFake`). That test replaces the hash of the
+    /// authentication codes by a constant, so only the encrypted bytes can be compared.
     #[test]
     fn content_is_encrypted_as_in_go_ethereum() {
         let key = keccak256(b"");
