@@ -362,7 +362,7 @@ fn hark_knows_the_flags_of_every_command_line_of_the_book() {
             // The arguments before --help are parsed, and nothing is done.
             let mut program = Program::new(env!("CARGO_BIN_EXE_hark"));
             let ended = program.args(&arguments).arg("--help").run_with(b"");
-            // Text may name a flag without its value.
+            // The text of a page may mention a flag without its value, e.g. `hark serve --listen`.
             let is_name = ended.stderr.contains("a value is required");
             let line = arguments.join(" ");
             assert!(ended.code == 0 || is_name, "{name}: hark {line}: {}", ended.stderr);

@@ -1,5 +1,6 @@
-//! A comparison message. The answer has at most the maximum length and only ids of the set. The
-//! answer is the same if it is made in many steps, and the initiator can read the answer.
+//! A comparison message (NIP-77, negentropy). The answer has at most the permitted length and only
+//! ids of the set. Many small steps make the same answer as one large step, and the initiator can
+//! read the answer.
 
 use hark_codec::nostr::negentropy::{
     FRAME_BYTES_MIN, NegentropyDifference, NegentropyInitiator, NegentropyItem,
@@ -22,7 +23,8 @@ pub fn check(bytes: &[u8]) {
     let theirs: SortedItems = (0..ITEMS).map(item).collect::<Vec<_>>().into();
     let ours: SortedItems = (ITEMS / 2..ITEMS).map(item).collect::<Vec<_>>().into();
     let Ok(mut responder) = NegentropyResponder::new(bytes.to_vec(), FRAME_BYTES_MIN) else {
-        // If a responder cannot read a message, an initiator cannot read the whole message, either.
+        // The responder cannot read this message. An initiator must not accept it as complete,
+        // either.
         let read = NegentropyInitiator::new(&ours, 0).answer(bytes, &mut |_| {});
         return assert!(read.is_err() || read.is_ok_and(|next| next.is_some()));
     };

@@ -246,7 +246,7 @@ impl Table {
     /// Compares an answer with the first answer on files.
     fn compare(&self, door: &'static Door, text: String) -> Result<(), String> {
         let mut on_files = self.on_files.lock();
-        // Two networks have doors of the same name.
+        // The title includes the network, because doors of two networks have the same name.
         let key: &'static str = title(door).leak();
         match on_files.get(key) {
             None => drop(on_files.insert(key, text)),

@@ -284,7 +284,8 @@ impl Machine {
         }
     }
 
-    /// A shell that a line's program replaces (`exec`), so that the program gets the signals.
+    /// Returns a shell that replaces itself with the line's program (`exec`), so that the program
+    /// receives the signals.
     fn replaced_shell(&self, line: &str) -> Program {
         let line = match line.strip_prefix("hark ") {
             Some(rest) => format!("exec hark {rest}"),

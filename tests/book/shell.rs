@@ -1,13 +1,13 @@
-//! Command lines as a shell reads them: code and comments, simple commands, words.
+//! Command lines as a shell reads them: commands and comments, simple commands, words.
 
-/// Returns the code of a line, without its comment. ` #` outside of quotes begins a comment.
-/// `quote` is the quote that is open at the beginning of the line; on return, the quote that is
-/// open at the end.
+/// Returns a line without its comment. ` #` outside of quotes begins a comment. `quote` is the
+/// quote that is open at the beginning of the line; on return, the quote that is open at the end.
 pub(super) fn code<'a>(line: &'a str, quote: &mut Option<char>) -> &'a str {
     code_before(line, quote, |spaces, c| c == '#' && spaces > 0)
 }
 
-/// Returns the code of an example of help, where two spaces or ` #` begin an explanation.
+/// Returns the command of an example in a help text, without the explanation that follows two
+/// spaces or ` #`.
 pub(super) fn code_of_example(line: &str) -> &str {
     code_before(line, &mut None, |spaces, c| (c == ' ' && spaces == 1) || (c == '#' && spaces > 0))
 }

@@ -37,7 +37,7 @@ pub(in crate::config) const SECTION: SettingsSection = SettingsSection {
         "listen" whisper.listen: "Address and port for peers (devp2p): go-ethereum's wnode (shh/6) and status-go (waku/1). Empty: none. The node's\nkey, whose public part is in the enode URL, is in whisper.key in the archive's directory.";
         "password" whisper.password: "Password with which clients encrypt requests for history. Empty: no password. If `request_key` is empty too,\npeers cannot request history.";
         "request_key" whisper.request_key: "Secret key in hex. Clients may encrypt requests for its public key instead of with the password. Empty: none.";
-        "request_pause_s" whisper.request_pause_s [0, SECONDS]: "Minimum time between two requests of a peer, in seconds (MailServerRateLimit). Earlier requests are refused. 0:\nnone.";
+        "request_pause_s" whisper.request_pause_s [0, SECONDS]: "Minimum time between two requests of a peer, in seconds (MailServerRateLimit). A request that comes\nsooner is refused. 0: no minimum.";
         "bare_range_max_s" whisper.bare_range_max_s [0, SECONDS]: "Maximum time range of a request in the form before RLP, in seconds, e.g. 86400 as in status-go. 0: any range.";
         "trusted" whisper.trusted: "Enode URLs of mail servers that may fetch all envelopes, so that they have the same envelopes as this server.";
         "pow_min" whisper.pow_min live: "Minimum proof of work of an envelope, and of a request. Less work is refused. 0.000002 is the minimum of\nStatus's nodes since July 2020, whose clients seal messages above 50 KB with that proof of work, and other\nmessages with 0.002. go-ethereum's minimum is 0.2.";

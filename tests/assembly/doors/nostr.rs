@@ -206,7 +206,8 @@ pub(super) fn page(world: &World) -> Answer {
     for part in ["How to connect", addr.as_str()] {
         assert!(text.contains(part), "{part} is missing: {text}");
     }
-    // The page names the NIPs of the document, and a cluster is not searched (NIP-50).
+    // The page names the same NIPs as the information document. On a cluster, the list lacks NIP-50
+    // (search), so it is masked below.
     let document = information(world);
     let nips = document["supported_nips"].as_array().expect("a list");
     let nips: Vec<String> = nips.iter().map(Value::to_string).collect();
