@@ -178,7 +178,7 @@ fn masked(line: &str) -> String {
 }
 
 /// Returns the first shown line that the output lacks. Lines are compared up to their first column
-/// of values, and shown dots stand for further output.
+/// of values. A shown line of dots stands for further output.
 fn missing_line<'a>(shown: &'a [String], output: &str) -> Option<&'a String> {
     let lines: Vec<String> = output.lines().map(masked).collect();
     shown.iter().find(|line| {
@@ -322,7 +322,8 @@ const PLACEHOLDERS: [(&str, &str); 6] = [
     ("/ip4/...", "/ip4/127.0.0.1/tcp/60000"),
 ];
 
-/// The command lines of a page: those of its blocks, of its text, and of the examples of help.
+/// The command lines of a page: those of its blocks, of its text, and of the examples in help
+/// texts.
 fn all_lines(text: &str) -> Vec<String> {
     let page = Page::parse(text, is_program);
     let blocks = page.blocks.into_iter().flat_map(|block| block.commands);
@@ -359,7 +360,7 @@ fn hark_knows_the_flags_of_every_command_line_of_the_book() {
             if !checked.insert(arguments.clone()) {
                 continue;
             }
-            // The arguments before --help are parsed, and nothing is done.
+            // Because of --help at the end, Hark only parses the arguments and runs nothing.
             let mut program = Program::new(env!("CARGO_BIN_EXE_hark"));
             let ended = program.args(&arguments).arg("--help").run_with(b"");
             // The text of a page may mention a flag without its value, e.g. `hark serve --listen`.

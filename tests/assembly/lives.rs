@@ -48,7 +48,7 @@ impl Life {
         }
     }
 
-    /// The reason why a store has no such life.
+    /// The reason why archives in this store cannot have this life, if any.
     pub(crate) fn missing(self, store: StoreKind) -> Option<&'static str> {
         match (self, store) {
             (FailedOver, StoreKind::Citus) => Some("tests/cluster/lost.rs loses its nodes"),

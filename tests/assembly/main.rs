@@ -43,8 +43,8 @@ use lives::{LIVES, Life};
 use stores::{STORES, StoreKind};
 use world::World;
 
-/// Maximum growth of the server's files, threads and connections in a round: the store opens some
-/// files by itself.
+/// Maximum growth of the server's files, threads and connections in a round. The store opens some
+/// files by itself, so the maximum is not zero.
 const SLACK: usize = 4;
 /// Number of requests to a door between two counts of the server's files, threads and connections.
 const TIMES: usize = 10;

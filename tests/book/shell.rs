@@ -35,8 +35,8 @@ fn code_before<'a>(
     line.trim_end()
 }
 
-/// Returns the simple commands of a command line, in words without quotes. Redirections are left
-/// out, and a value that only a shell can determine is replaced by 1.
+/// Returns the simple commands of a command line, each as a list of words without quotes.
+/// Redirections are left out, and a value that only a shell can determine is replaced by 1.
 pub(super) fn commands(text: &str) -> Vec<Vec<String>> {
     let (mut found, mut word, mut is_target) = (vec![Vec::new()], None::<String>, false);
     let mut chars = text.chars().peekable();

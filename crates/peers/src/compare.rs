@@ -197,8 +197,8 @@ fn middle(items: &[NegentropyItem], from: u64, to: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Without this sum, a relay that completes each window after a wait could prolong a run of
-    /// many comparisons for days.
+    /// Without a bound for the sum of all waits, a relay that completes each window after a wait
+    /// could prolong a run of many comparisons for days.
     #[test]
     fn waits_for_a_rate_limit_are_counted_over_all_comparisons_of_a_run() {
         let (items, mut run) = (SummedItems::default(), RunWaits::default());

@@ -77,7 +77,7 @@ impl FeedStream {
     }
 }
 
-/// A record that is never stored, with its shelf; `None` if a shelf has grown.
+/// An ephemeral record, with its shelf; `None` if a shelf has grown.
 type FeedItem = Option<(&'static str, Box<[u8]>)>;
 
 /// The feed to a process that follows this process.

@@ -59,7 +59,7 @@ pub(crate) struct OperatorsDoor {
 }
 
 impl OperatorsDoor {
-    /// Opens the operators' own address, if the configuration sets this address.
+    /// Listens on `server.metrics_listen`, if this address is configured.
     pub(crate) fn open(
         door: MetricsDoor,
         version: Option<&'static str>,
@@ -71,18 +71,17 @@ impl OperatorsDoor {
         Ok(Self { listener, allow: door.allow, version })
     }
 
-    /// The listener of the operators' own address. `None` if the configuration has no such address.
+    /// The listener of `server.metrics_listen`. `None` if this address is not configured.
     pub(crate) fn listener(&self) -> Option<&Listener> {
         self.listener.as_ref().map(|(listener, _)| listener)
     }
 
-    /// The operators' own address. `None` if the configuration has no such address.
+    /// The address `server.metrics_listen`. `None` if this address is not configured.
     pub(crate) fn addr(&self) -> Option<SocketAddr> {
         self.listener.as_ref().map(|(_, addr)| *addr)
     }
 
-    /// Creates the handler of operators' requests, for the operators' own address and for other
-    /// doors.
+    /// Creates the handler of operators' requests, for `server.metrics_listen` and for other doors.
     pub(crate) fn operators(
         &self,
         networks: &Arc<[OpenNetwork]>,
@@ -103,7 +102,7 @@ impl OperatorsDoor {
         }
     }
 
-    /// Serves the operators' own address until the server shuts down. Returns at once if the
+    /// Serves `server.metrics_listen` until the server shuts down. Returns at once if the
     /// configuration has no such address.
     pub(crate) async fn serve(self, operators: Operators) {
         let Some(sockets) = self.listener.and_then(|(listener, _)| listener.take()) else { return };
@@ -139,7 +138,7 @@ pub struct Operators {
 }
 
 impl Operators {
-    /// Whether `/metrics` is served on the operators' own address alone.
+    /// Whether `/metrics` is served on `server.metrics_listen` alone.
     pub fn are_apart(&self) -> bool {
         self.apart
     }

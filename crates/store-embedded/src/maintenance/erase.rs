@@ -5,10 +5,10 @@
 //! within the bound, a round of maintenance rewrites all these logs. The file ERASED contains the
 //! start time of the last such round, so that restarts do not delay the next round.
 //!
-//! If an author vanishes, earlier versions of the author's records have to go, too. These versions
-//! were replaced and not deleted, so the writer has not noted their logs. The round reads the logs
-//! with dead records, which takes a fraction of the time of a rewrite, and rewrites only logs with
-//! records of the author.
+//! If an author requests to vanish (NIP-62), earlier versions of the author's records are erased,
+//! too. These versions were replaced and not deleted, so the writer has not noted their logs. The
+//! round reads the logs with dead records, which takes a fraction of the time of a rewrite, and
+//! rewrites only logs with records of the author.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _};

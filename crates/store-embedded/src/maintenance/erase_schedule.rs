@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use hark_archive::{Key, Query};
 
-/// Maximum number of vanished authors that a round searches for in the logs.
+/// Maximum number of authors with requests to vanish that a round searches for in the logs.
 const AUTHORS_MAX: usize = 10_000;
 
 /// Authors, each with the time up to which all records of the author are to be erased.
@@ -19,7 +19,8 @@ pub(crate) struct EraseSchedule {
     /// Authors who have requested to vanish (NIP-62). Their replaced records are still in the
     /// files, and a round must find the logs with these records.
     pub(super) authors: ErasedAuthors,
-    /// Whether all logs with dead records are due, because too many authors have vanished.
+    /// Whether all logs with dead records are due, because too many authors have requested to
+    /// vanish.
     pub(super) all: bool,
     /// Logs that the last round could not erase. Every run of maintenance retries these logs.
     pub(super) again: BTreeSet<u32>,

@@ -36,7 +36,7 @@ pub struct PeerTimes {
     pub write: Duration,
     /// The interval between two pings. The peer's answers show that the peer is alive.
     pub ping: Duration,
-    /// Maximum time in which the peer may read why the connection ends.
+    /// Maximum time to send a peer the reason for the end of its connection.
     pub farewell: Duration,
 }
 
