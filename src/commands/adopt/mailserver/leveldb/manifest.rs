@@ -147,7 +147,7 @@ mod tests {
     fn what_is_not_understood_is_said() {
         for (record, words) in [
             (&[1, 3, b'a', b'b', b'c'][..], "not in the order of their bytes (abc)"),
-            (&[7, 0, 5], "cut short"),
+            (&[7, 0, 5], "cut off"),
             (&[8, 1], "not known (8)"),
         ] {
             let said = DatabaseVersion::read(&manifest(&[record])).unwrap_err().to_string();
