@@ -228,7 +228,7 @@ fn what_a_backup_in_one_file_cannot_be_is_said() {
         (place.hark(&["backup", &other]), "is there and is no backup"),
         (place.hark(&["backup", &place.path("2024.01.01")]), "a directory or a file?"),
         (place.hark(&["backup", &place.path("none/it.hark")]), "is unchanged"),
-        (fresh.hark(&["restore", &other]), "is no backup"),
+        (fresh.hark(&["restore", &other]), "is not a backup"),
         (fresh.hark(&["restore", &damaged]), "is damaged from byte"),
         (fresh.hark(&["restore", &place.path("none.hark")]), "holds no backup"),
         (place.hark(&["restore", &file]), "there is an archive in"),

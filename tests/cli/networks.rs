@@ -137,7 +137,7 @@ fn every_command_works_on_every_shelf_beside_a_running_server_or_says_why_not() 
                 Refused(2, "determines the network"),
             ),
             (&["config"], Refused(2, "settings of all networks")),
-            (&["bench", "codec"], Refused(2, "is of one network")),
+            (&["bench", "codec"], Refused(2, "measures one network")),
         ];
         for (args, said) in table {
             let run = place.hark(&[args, &["--network", network][..]].concat());

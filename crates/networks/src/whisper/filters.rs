@@ -208,7 +208,7 @@ mod tests {
             (r#"{"kinds":[1]}"#, "unknown field `kinds`"),
             (r#"{"from":1,"from":2}"#, "duplicate field `from`"),
             (r#"{"bloom":"0xff"}"#, "`bloom` must be 64 bytes in hex digits, not \"0xff\""),
-            (r#"{"bloom":7}"#, "`bloom` is 64 bytes"),
+            (r#"{"bloom":7}"#, "`bloom` must be 64 bytes"),
             (&both, "exclude each other"),
             (r#"{"from":"1"}"#, "`from` must be a whole number, not \"1\""),
             (r#"{"to":-1}"#, "`to` must be a whole number, not -1"),
