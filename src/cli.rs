@@ -6,6 +6,7 @@ use clap::{Arg, CommandFactory as _, Parser, Subcommand};
 use crate::commands::adopt::AdoptArgs;
 use crate::commands::backup::BackupArgs;
 use crate::commands::bench::BenchProgramArgs;
+use crate::commands::clients::ClientsArgs;
 use crate::commands::cluster::ClusterArgs;
 use crate::commands::config::ConfigArgs;
 use crate::commands::copy::CopyArgs;
@@ -17,6 +18,7 @@ use crate::commands::healthz::HealthzArgs;
 use crate::commands::help::{CompletionsArgs, ManArgs};
 use crate::commands::import::ImportArgs;
 use crate::commands::init::InitArgs;
+use crate::commands::kick::KickArgs;
 use crate::commands::migrate::MigrateArgs;
 use crate::commands::query::QueryArgs;
 use crate::commands::relays::router::RouterArgs;
@@ -146,6 +148,10 @@ pub(crate) enum Command {
     Whisper(WhisperArgs),
     /// Have the running server read its configuration again, and print what has changed
     Reload(ReloadArgs),
+    /// List the open connections of the running server, with the address and the work of each client
+    Clients(ClientsArgs),
+    /// Close connections of the running server, by address, network, key or number
+    Kick(KickArgs),
     /// Check the health of a running server; without --at, of the server that the configuration
     /// names
     Healthz(HealthzArgs),
@@ -164,7 +170,7 @@ pub(crate) enum Command {
 }
 
 /// Names of the commands that take no --network. [`Command::of_no_network`] gives the reasons.
-const OF_NO_NETWORK: [&str; 16] = [
+const OF_NO_NETWORK: [&str; 18] = [
     "serve",
     "sync",
     "stream",
@@ -175,6 +181,8 @@ const OF_NO_NETWORK: [&str; 16] = [
     "whisper",
     "cluster",
     "reload",
+    "clients",
+    "kick",
     "healthz",
     "init",
     "config",
@@ -223,6 +231,9 @@ impl Command {
             Self::Whisper(_) => Some("`hark whisper` is about one network"),
             Self::Cluster(_) => Some("`hark cluster` is about the nodes, which have all networks"),
             Self::Reload(_) => Some("a server reads the settings of all its networks at once"),
+            Self::Clients(_) | Self::Kick(_) => Some(
+                "the connections of all networks are in one list; `--filter` also takes a name",
+            ),
             Self::Healthz(_) => Some("`hark healthz` covers all networks of a server"),
             Self::Backup(_) | Self::Restore(_) => Some("a backup has all networks"),
             Self::Init(_) => Some("`hark init` names the networks to serve with --networks"),

@@ -94,6 +94,8 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Delete(args) => commands::delete::run(&args, &location),
         Command::Explain(args) => commands::explain::run(&args, &location),
         Command::Reload(args) => commands::reload::run(&args, &location),
+        Command::Clients(args) => commands::clients::run(&args, &location),
+        Command::Kick(args) => commands::kick::run(&args, &location),
         Command::Healthz(args) => commands::healthz::run(&args, &location),
         Command::Doctor(args) => commands::doctor::run(&args, &location),
         Command::Stats(args) => commands::stats::run(&args, &location),

@@ -114,6 +114,8 @@ impl ConfigWatch {
             addresses: config.addresses.clone(),
             spared: Arc::new(config.spared.clone()),
             slow_question: config.log.slow_question(),
+            refusals_from: config.log.refusals_from,
+            addresses_shown: config.log.addresses,
             mirror_stuck_after: config.mirror.stuck_after(),
         };
         self.server.set(settings).map_err(|conflict| refused(conflict.to_string()))?;

@@ -4,6 +4,7 @@ mod backup;
 mod begun;
 mod beside_server;
 mod brought;
+pub(crate) mod clients;
 mod damage;
 mod ends;
 mod erased;

@@ -12,6 +12,7 @@ use hark_testkit::wait::until;
 use hark_testkit::websocket::Socket;
 use serde_json::{Value, json};
 
+use crate::cli::clients::kick;
 use crate::cli::support::{Place, command, wait_for_health};
 
 /// Sends a request, and returns the status and the body.
@@ -36,6 +37,13 @@ fn ends_clean(server: Server) {
     let (code, logged) = server.terminate();
     let is_clean = !logged.contains("panicked") && !logged.contains("a bug");
     assert!(code == 0 && is_clean, "{code}: {logged}");
+}
+
+#[test]
+fn clients_of_a_server_on_a_database_are_disconnected() {
+    let cluster = Cluster::with(&["fsync=off"]);
+    let database = cluster.database("clients");
+    kick("database-clients", &["--store", &database.url]);
 }
 
 #[test]

@@ -183,6 +183,8 @@ async fn serve(
         addresses: settings.addresses.clone(),
         spared: settings.spared.clone(),
         slow_question: settings.log.slow_question(),
+        refusals_from: settings.log.refusals_from,
+        addresses_shown: settings.log.addresses,
         mirror_stuck_after: settings.mirror.stuck_after(),
         unlimited: args.unlimited,
     };

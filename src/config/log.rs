@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hark_server::AddressPrivacy;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 
@@ -14,11 +15,19 @@ pub(crate) struct LogSettings {
     pub(crate) level: String,
     pub(crate) format: LogFormat,
     pub(crate) slow_question_ms: Option<u64>,
+    pub(crate) refusals_from: Option<u64>,
+    pub(crate) addresses: AddressPrivacy,
 }
 
 impl Default for LogSettings {
     fn default() -> Self {
-        Self { level: "info".into(), format: LogFormat::Text, slow_question_ms: Some(1_000) }
+        Self {
+            level: "info".into(),
+            format: LogFormat::Text,
+            slow_question_ms: Some(1_000),
+            refusals_from: Some(10),
+            addresses: AddressPrivacy::Whole,
+        }
     }
 }
 
@@ -78,6 +87,30 @@ impl SettingType for LogFormat {
 
     fn show(&self) -> String {
         quoted(if *self == Self::Json { "json" } else { "text" })
+    }
+}
+
+/// The forms of addresses, by their names.
+const ADDRESS_FORMS: [(&str, AddressPrivacy); 3] = [
+    ("whole", AddressPrivacy::Whole),
+    ("prefix", AddressPrivacy::Prefix),
+    ("hash", AddressPrivacy::Hash),
+];
+
+impl SettingType for AddressPrivacy {
+    fn read(value: &TypedValue) -> Result<Self, String> {
+        let text = match value {
+            TypedValue::Text(text) | TypedValue::Bare(text) => text.as_str(),
+            _ => "",
+        };
+        let named = ADDRESS_FORMS.iter().find(|(name, _)| *name == text);
+        let what = "\"whole\", \"prefix\" or \"hash\"";
+        named.map_or_else(|| wanted(what, value), |(_, form)| Ok(*form))
+    }
+
+    fn show(&self) -> String {
+        let named = ADDRESS_FORMS.iter().find(|(_, form)| form == self);
+        quoted(named.map_or("", |(name, _)| name))
     }
 }
 

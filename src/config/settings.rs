@@ -221,6 +221,8 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "level" log.level live: "Level of the log: error, warn, info, debug or trace; or a filter such as \"warn,hark_server=debug\".";
             "format" log.format live: "Format of the log: text or json.";
             "slow_question_ms" log.slow_question_ms [0, MILLISECONDS] live: "Milliseconds from which the answer to a REQ or COUNT is slow. Slow REQs and COUNTs are logged with their filters\nand plan. 0: none are logged.";
+            "refusals_from" log.refusals_from [0, ANY] live: "Number of messages and connections of an address that must be refused within a minute until the log names the\naddress. Further refusals of the address are logged at most once a minute, with their number. 0: none are logged.";
+            "addresses" log.addresses live: "Form of clients' addresses in the log and in `hark clients`: whole; prefix for networks (/24 of IPv4, /48 of\nIPv6); or hash for hashes, whose key the server makes at its start.";
         },
     },
 ];

@@ -7,7 +7,7 @@ use hark_testkit::folder::Folder;
 use hark_testkit::http::get;
 use hark_testkit::nostr::event_line;
 use hark_testkit::program::{Finished, Process, Program};
-use hark_testkit::server::Server;
+use hark_testkit::server::{Doors, Server};
 use hark_testkit::wait::until_ok;
 
 pub(crate) fn hark(args: &[&str]) -> Finished {
@@ -79,8 +79,17 @@ impl Place {
 
     /// The same as [`Place::serve`], with more flags.
     pub(crate) fn serve_with(&self, flags: &[&str]) -> Server {
+        self.serve_with_doors(flags, |_| true)
+    }
+
+    /// The same as [`Place::serve_with`], but returns once `are_open` accepts the other doors.
+    pub(crate) fn serve_with_doors(
+        &self,
+        flags: &[&str],
+        are_open: impl Fn(&Doors) -> bool,
+    ) -> Server {
         let args = [&["serve", "--listen", "127.0.0.1:0"], flags].concat();
-        Server::start(&mut self.command(&args))
+        Server::start_with_doors(&mut self.command(&args), are_open)
     }
 }
 

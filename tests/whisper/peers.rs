@@ -24,6 +24,28 @@ async fn leave(enode: &str, reason: DisconnectReason) {
     while connection.reader.read().await.is_ok() {}
 }
 
+#[test]
+fn an_operator_lists_a_peer_and_disconnects_it() {
+    let node = MailNode::start("peers-kick", &[]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let mut client = runtime.block_on(MailClient::connect(&node.enode, SHH));
+    let run = |args: &[&str]| {
+        let output = hark(&node.data).args(args).output().expect("runs");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let listed = run(&["clients", "--json", "--filter", "whisper"]);
+    let row: Value = serde_json::from_str(&listed).expect("one row");
+    assert_eq!((&row["agent"], &row["address"]), (&json!("test/v1"), &json!("127.0.0.1")));
+    assert!(row["received_bytes"].as_u64() > Some(300), "{row}");
+    assert!(row["sent_bytes"].as_u64() > Some(300), "{row}");
+    let id = row["keys"][0].as_str().expect("an id").to_owned();
+    assert_eq!((id.len(), &row["form"]), (128, &json!("peer")));
+    assert_eq!(run(&["kick", &id]), "1 connection closed\n");
+    assert_eq!(runtime.block_on(client.disconnected()), DisconnectReason::Requested);
+    wait_for_metrics(&node, &["hark_whisper_peers_left_total{reason=\"kicked\"} 1"]);
+}
+
 /// Waits until the metrics have all these lines.
 fn wait_for_metrics(node: &MailNode, lines: &[&str]) {
     until("the metrics have the lines", || {

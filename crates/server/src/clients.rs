@@ -7,13 +7,16 @@ use arc_swap::ArcSwap;
 use axum::http::HeaderMap;
 
 use crate::address::Proxies;
+use crate::roster::{ConnectionForm, Roster, RosterEntry};
 use crate::settings::{Settings, SharedSettings};
 
-/// The address lists in force. A change of the lists applies from the next connection on.
+/// The address lists in force, and the clients that are connected. A change of the lists applies
+/// from the next connection on.
 #[derive(Clone, Debug)]
 pub struct Clients {
     settings: SharedSettings,
     proxies: Arc<Proxies>,
+    roster: Arc<Roster>,
 }
 
 /// The class of a new connection's peer address.
@@ -29,7 +32,18 @@ pub(crate) enum AddressClass {
 
 impl Clients {
     pub(crate) fn new(settings: SharedSettings, proxies: Proxies) -> Self {
-        Self { settings, proxies: Arc::new(proxies) }
+        let roster = Arc::new(Roster::new(&settings));
+        Self { settings, proxies: Arc::new(proxies), roster }
+    }
+
+    /// Adds a connection from `peer` to the list of open connections.
+    pub(crate) fn list(&self, of: (&'static str, ConnectionForm), peer: IpAddr) -> RosterEntry {
+        self.roster.enter(of, (peer, self.is_proxy(peer)))
+    }
+
+    /// The open connections of all doors.
+    pub(crate) fn roster(&self) -> &Arc<Roster> {
+        &self.roster
     }
 
     /// Whether a trusted proxy has this address.

@@ -2,7 +2,6 @@
 //! refused before their clients have sent anything.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::http::{HeaderMap, StatusCode};
 
@@ -35,7 +34,6 @@ pub(crate) struct Connections {
     of: Permits<ClientAddress>,
     for_operators: Permits<()>,
     lingering: Permits<()>,
-    numbers: AtomicU64,
 }
 
 /// The permits that a connection holds until it ends.
@@ -67,7 +65,6 @@ impl Connections {
             of: Permits::default(),
             for_operators: Permits::default(),
             lingering: Permits::default(),
-            numbers: AtomicU64::default(),
         }
     }
 
@@ -155,9 +152,9 @@ impl Connections {
         self.lingering.acquire((), LINGERING_MAX)
     }
 
-    /// Returns a new number for a connection.
-    pub(crate) fn number(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
+    /// Decides which clients may connect, and lists the open connections.
+    pub(crate) fn clients(&self) -> &Clients {
+        &self.clients
     }
 }
 

@@ -15,13 +15,16 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::answers::Answers;
+use crate::clients::Clients;
 use crate::connections::ConnectionPermit;
-use crate::listener::{ClientStream, SessionGuard, accept};
+use crate::listener::{SessionGuard, accept};
 use crate::metrics::ConnectionRefusal;
 use crate::patience::TimedStream;
 use crate::rate::RateSource;
+use crate::roster::{ConnectionForm, CountedStream, RosterEntry, while_serving};
 use crate::sockets::ServedSockets;
 use crate::stop::StopSignal;
 use crate::stream::AcceptedStream;
@@ -43,31 +46,42 @@ pub(crate) struct ConnectionTimeouts {
 }
 
 /// Answers requests until the server accepts no more connections and the requests under way are
-/// answered. `enter` decides which connections are accepted. `answers` bounds the unread answers:
-/// an answer above the bounds is replaced by status 503.
+/// answered. `enter` decides which connections are accepted. `clients` bounds the unread answers of
+/// the clients, and lists their connections: an answer above the bounds is replaced by status 503.
 pub(crate) async fn serve<F, A>(
     sockets: ServedSockets,
     stop: StopSignal,
     bounds: ConnectionTimeouts,
     enter: impl Fn(IpAddr) -> Result<ConnectionPermit, ConnectionRefusal>,
     answer: F,
-    answers: Option<Answers>,
+    clients: Option<ServedClients>,
 ) where
     F: Fn(IpAddr, Request<Incoming>) -> A + Clone + Send + 'static,
     A: Future<Output = Response> + Send + 'static,
 {
     let ended = stop.clone();
     let serve = |accepted: AcceptedStream, peer, entered: (ConnectionPermit, SessionGuard)| {
-        let (answer, mut stop, answers) = (answer.clone(), ended.clone(), answers.clone());
-        let of_connection = entered.0.address();
+        let (answer, mut stop) = (answer.clone(), ended.clone());
+        let (of_connection, answers) =
+            (entered.0.address(), clients.as_ref().map(|clients| clients.answers.clone()));
+        let listed = clients.as_ref().map(|clients| clients.list(peer));
         async move {
             let Some(stream) = accepted.open(&mut stop).await else { return };
-            let answer = move |request| {
+            stream.send_at_once();
+            let entry = listed.as_ref().map(|entry| Arc::clone(entry));
+            let answer = move |request: Request<Incoming>| {
+                let entry = entry.clone();
+                if let Some(entry) = &entry {
+                    entry.set_agent_of(request.headers());
+                }
                 let (answer, answers) = (answer(peer, request), answers.clone());
                 async move {
                     let answer = answer.await;
-                    let Some(answers) = answers else { return answer };
                     let named = answer.extensions().get::<AnsweredClient>();
+                    if let Some((entry, named)) = entry.zip(named) {
+                        entry.set_ip(named.0);
+                    }
+                    let Some(answers) = answers else { return answer };
                     let client = named.map(|named| named.0.into()).or(of_connection);
                     held(answer, |bytes| match client {
                         Some(client) => answers.reserve(RateSource::Address(client), bytes),
@@ -76,27 +90,49 @@ pub(crate) async fn serve<F, A>(
                     })
                 }
             };
-            connection(stream, stop, bounds, answer).await;
+            match &listed {
+                Some(entry) => {
+                    let stream = CountedStream::new(stream, entry);
+                    let serving = connection(stream, stop, bounds, answer);
+                    tokio::select! {
+                        () = while_serving(entry, serving) => {}
+                        () = entry.kicked() => {}
+                    }
+                }
+                None => connection(stream, stop, bounds, answer).await,
+            }
             drop(entered);
         }
     };
     accept(sockets, stop, enter, serve).await;
 }
 
+/// The clients of an interface.
+pub(crate) struct ServedClients {
+    /// Lists the open connections.
+    pub(crate) clients: Clients,
+    /// The network of the interface.
+    pub(crate) network: &'static str,
+    /// Bounds the unread answers.
+    pub(crate) answers: Answers,
+}
+
+impl ServedClients {
+    fn list(&self, peer: IpAddr) -> RosterEntry {
+        self.clients.list((self.network, ConnectionForm::Http), peer)
+    }
+}
+
 /// The client of an answer, as named by a proxy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnsweredClient(pub(crate) IpAddr);
 
-async fn connection<F, A>(
-    stream: ClientStream,
-    mut stop: StopSignal,
-    bounds: ConnectionTimeouts,
-    answer: F,
-) where
+async fn connection<S, F, A>(stream: S, mut stop: StopSignal, bounds: ConnectionTimeouts, answer: F)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
     F: Fn(Request<Incoming>) -> A,
     A: Future<Output = Response>,
 {
-    stream.send_at_once();
     let service = service_fn(move |request| {
         let answer = answer(request);
         async { Ok::<Response<Body>, Infallible>(answer.await) }

@@ -36,6 +36,7 @@ pub mod ranges;
 mod rate;
 mod reload;
 mod rest;
+mod roster;
 mod runtime;
 mod server;
 pub mod service;
@@ -62,6 +63,7 @@ pub use listen_address::{ListenAddress, ListenAddressFault};
 pub use rate::SparedClients;
 pub use reload::{ReloadError, ReloadHandle, ReloadRequest};
 pub use rest::WebAccess;
+pub use roster::AddressPrivacy;
 pub use server::Server;
 pub use service::StoreLocation;
 pub use settings::{LimitsConflict, Settings, SettingsHandle};
@@ -99,6 +101,11 @@ pub struct ServerConfig {
     pub spared: SparedClients,
     /// Questions slower than this are logged. Can change while the server runs.
     pub slow_question: Option<Duration>,
+    /// A client is logged once this number of its messages and connections were refused within a
+    /// minute. Can change while the server runs.
+    pub refusals_from: Option<u64>,
+    /// How logs and lists show the addresses of clients. Can change while the server runs.
+    pub addresses_shown: AddressPrivacy,
     /// Time without progress after which `/healthz` reports that the mirror is stuck. Can change
     /// while the server runs.
     pub mirror_stuck_after: Option<Duration>,

@@ -88,6 +88,8 @@ impl Server {
             addresses: config.addresses,
             spared: Arc::new(config.spared),
             slow_question: config.slow_question,
+            refusals_from: config.refusals_from,
+            addresses_shown: config.addresses_shown,
             mirror_stuck_after: config.mirror_stuck_after,
         };
         let settings = settings.in_force(config.unlimited).map_err(ServeError::Limits)?;
@@ -112,6 +114,7 @@ impl Server {
             rest_tls: tls.clone().filter(|_| config.tls.is_some_and(|options| options.rest)),
             taking: taking.as_mut(),
         };
+        let roster = Arc::clone(host.clients.roster());
         let operators = OperatorsDoor::open(config.metrics, config.version, &mut host)?;
         let mut opened = Vec::with_capacity(networks.len());
         for network in networks {
@@ -139,7 +142,7 @@ impl Server {
                 Ok(Arc::new(TakeoverSource { lock, shelves, listeners, role: role.clone() }))
             });
             let giving = giving.transpose().map_err(failed)?;
-            let started = ControlSocket::start(&path, &networks, &settings, &desk, giving);
+            let started = ControlSocket::start(&path, &networks, &settings, &desk, &roster, giving);
             match (taking, movable) {
                 (Some(taking), Some((lock, shelves))) => {
                     let control = control.insert(started.map_err(failed)?);

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use crate::address::AddressLists;
 use crate::limits::{Limits, RateLimits};
 use crate::rate::SparedClients;
+use crate::roster::AddressPrivacy;
 
 /// The settings in force.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +22,11 @@ pub struct Settings {
     pub spared: Arc<SparedClients>,
     /// Questions slower than this are logged. `None` disables the log.
     pub slow_question: Option<Duration>,
+    /// A client is logged once this number of its messages and connections were refused within a
+    /// minute. `None` disables the log.
+    pub refusals_from: Option<u64>,
+    /// How logs and lists show the addresses of clients.
+    pub addresses_shown: AddressPrivacy,
     /// Time without progress after which `/healthz` reports that the mirror is stuck. `None`
     /// disables the report.
     pub mirror_stuck_after: Option<Duration>,

@@ -27,6 +27,34 @@ pub fn decode(text: &str) -> Option<Key> {
     decode_as(text, *PUBLIC)
 }
 
+/// Returns the `npub1…` text of a key.
+///
+/// ```
+/// use hark_codec::nostr::npub;
+///
+/// assert_eq!(npub::decode(&npub::encode(&[7; 32])), Some([7; 32]));
+/// ```
+pub fn encode(key: &Key) -> String {
+    let mut values = [0; KEY_CHARACTERS + CHECKSUM_CHARACTERS];
+    let (mut bits, mut count, mut bytes) = (0_u32, 0, key.iter());
+    for value in values.iter_mut().take(KEY_CHARACTERS) {
+        if count < 5 {
+            // The last character has only one bit of the key.
+            bits = (bits << 8 | u32::from(bytes.next().copied().unwrap_or(0))) & 0xffff;
+            count += 8;
+        }
+        count -= 5;
+        *value = (bits >> count & 31) as u8;
+    }
+    let sum = checksum(*PUBLIC, &values) ^ 1;
+    for (at, value) in values.iter_mut().skip(KEY_CHARACTERS).enumerate() {
+        *value = (sum >> (5 * (CHECKSUM_CHARACTERS - 1 - at)) & 31) as u8;
+    }
+    let prefix = PUBLIC.iter().chain(b"1").copied();
+    let data = values.iter().map(|value| CHARACTERS[usize::from(*value)]);
+    prefix.chain(data).map(char::from).collect()
+}
+
 /// Returns the secret key of an `nsec1…` text. Returns `None` in the same cases as [`decode`].
 pub fn decode_secret(text: &str) -> Option<[u8; 32]> {
     decode_as(text, *SECRET)
@@ -101,6 +129,7 @@ mod tests {
             ),
         ] {
             assert_eq!(decode(npub), hex::decode_32(key.as_bytes()), "{npub}");
+            assert_eq!(decode(npub).as_ref().map(encode).as_deref(), Some(npub));
             assert_eq!(decode(&npub.to_uppercase()), decode(npub));
             for at in 0..npub.len() {
                 let mut wrong = npub.to_owned().into_bytes();

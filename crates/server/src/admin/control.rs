@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 
 use super::control_error::broken;
 use super::protocol::{
-    self, BRING, COMPACT, ControlFrame, ERASE, FAILED, FOLLOW, OUTCOME, PROGRESS, PUT, RELOAD,
-    STATS, TEXT, ids_bytes,
+    self, BRING, CLIENTS, COMPACT, ControlFrame, ERASE, FAILED, FOLLOW, KICK, OUTCOME, PROGRESS,
+    PUT, RELOAD, STATS, TEXT, ids_bytes,
 };
 use super::socket;
 
@@ -119,6 +119,23 @@ impl ControlClient {
     /// the server's reason if the server refuses the configuration.
     pub fn reload(&mut self) -> Result<String, ControlError> {
         self.ask(RELOAD, b"", &mut |_| {})
+    }
+
+    /// Returns a page of the open connections that match `filter`, beginning after the connection
+    /// with the number `after`; see `PageRequest` of `clients`.
+    pub fn clients(&mut self, after: u64, filter: &str) -> Result<Value, ControlError> {
+        self.ask_json(CLIENTS, &json!({ "after": after, "filter": filter }))
+    }
+
+    /// Closes the connections that `whom` names: an address, a network, a key, or a number. Returns
+    /// the number of these connections as `closed`.
+    pub fn kick(&mut self, whom: &str, reason: Option<&str>) -> Result<Value, ControlError> {
+        self.ask_json(KICK, &json!({ "whom": whom, "reason": reason }))
+    }
+
+    fn ask_json(&mut self, what: u8, body: &Value) -> Result<Value, ControlError> {
+        let answer = self.ask(what, body.to_string().as_bytes(), &mut |_| {})?;
+        serde_json::from_str(&answer).map_err(|_| broken("an answer that is not JSON"))
     }
 
     /// Turns the connection into a feed of the shelf's new records. The feed has started when this

@@ -1,5 +1,6 @@
 //! How operators and programs on the same machine reach a running server.
 
+mod clients;
 pub mod control;
 mod control_error;
 mod exchange;

@@ -9,8 +9,8 @@
 //!  .  .  body
 //! ```
 //!
-//! Requests: PUT and BRING (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD.
-//! Every request has one answer, which names the same shelf. Answers come in the order of the
+//! Requests: PUT and BRING (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD,
+//! CLIENTS and KICK, which `clients` describes. CLIENTS and KICK are about all shelves. Every request has one answer, which names the same shelf. Answers come in the order of the
 //! requests. PROGRESS lines may come before the answer to a COMPACT or ERASE.
 //!
 //! FOLLOW turns the connection into a feed. After a TEXT, the server sends each new RECORD of the
@@ -49,6 +49,11 @@ pub(super) const FOLLOW: u8 = 10;
 /// A request to put a record from another store. Retention does not delete such a record for its
 /// age before the operator agrees.
 pub(super) const BRING: u8 = 11;
+
+/// A request for a page of the open connections. The body and the answer are JSON.
+pub(super) const CLIENTS: u8 = 12;
+/// A request to close connections. The body and the answer are JSON.
+pub(super) const KICK: u8 = 13;
 
 /// The answer to a PUT: an outcome.
 pub(super) const OUTCOME: u8 = 0x81;

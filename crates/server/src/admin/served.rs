@@ -15,17 +15,19 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
+use super::clients::{ClientsDesk, ClientsError};
 use super::feed::{FeedWriter, SiblingFeed};
 use super::handover::TakeoverSource;
 use super::process::ProcessStats;
 use super::protocol::{
-    self, BRING, COMPACT, ControlFrame, EPHEMERAL, ERASE, FAILED, FOLLOW, OUTCOME,
+    self, BRING, CLIENTS, COMPACT, ControlFrame, EPHEMERAL, ERASE, FAILED, FOLLOW, KICK, OUTCOME,
     PEER_FRAME_BYTES_MAX, PROGRESS, PUT, RELOAD, STATS, TAKEOVER, TEXT, outcome_bytes,
 };
 use super::reload::{ReloadDesk, ReloadError};
 use super::socket;
 use super::takeover_parties::Sibling;
 use crate::door::{Door, OpenNetwork};
+use crate::roster::Roster;
 use crate::settings::SharedSettings;
 use crate::shelf::{CompactFault, MovableShelf, Shelf};
 
@@ -58,14 +60,17 @@ impl ControlSocket {
         networks: &Arc<[OpenNetwork]>,
         settings: &SharedSettings,
         desk: &Arc<ReloadDesk>,
+        roster: &Arc<Roster>,
         giving: Option<Arc<TakeoverSource>>,
     ) -> io::Result<Self> {
         let (bound, listener) = socket::bind_beside(path)?;
         let listener = Arc::new(listener);
         let stopping = Arc::new(AtomicBool::new(false));
         let (networks, settings) = (Arc::clone(networks), Arc::clone(settings));
-        let desk = Arc::clone(desk);
-        let connection = ControlConnection { networks, settings, desk, giving, stopping };
+        let (desk, roster) = (Arc::clone(desk), Arc::clone(roster));
+        let (followers, of_clients) = (watch::Sender::new(0), Arc::clone(&settings));
+        let clients = ClientsDesk { roster, settings: of_clients, followers: followers.clone() };
+        let connection = ControlConnection { networks, settings, desk, clients, giving, stopping };
         let streams = OpenStreams::default();
         let accepting = vital::spawn("hark-control", {
             let (listener, streams) = (Arc::clone(&listener), Arc::clone(&streams));
@@ -79,7 +84,7 @@ impl ControlSocket {
             connection,
             streams,
             accepting: Some(accepting),
-            followers: watch::Sender::new(0),
+            followers,
         })
     }
 
@@ -198,6 +203,7 @@ struct ControlConnection {
     networks: Arc<[OpenNetwork]>,
     settings: SharedSettings,
     desk: Arc<ReloadDesk>,
+    clients: ClientsDesk,
     giving: Option<Arc<TakeoverSource>>,
     stopping: Arc<AtomicBool>,
 }
@@ -327,6 +333,8 @@ impl ControlConnection {
                 None => Err(ShelfRequestError::NothingToCompact),
             },
             RELOAD => self.desk.ask().map_err(ShelfRequestError::from),
+            CLIENTS => self.clients.page(frame.body()).map_err(ShelfRequestError::from),
+            KICK => self.clients.kick(frame.body()).map_err(ShelfRequestError::from),
             STATS => {
                 let (more, rows) = door.stats();
                 let mut stats = stats(shelf);
@@ -381,6 +389,8 @@ enum ShelfRequestError {
     Compact(CompactFault),
     #[error(transparent)]
     Reload(#[from] ReloadError),
+    #[error(transparent)]
+    Clients(#[from] ClientsError),
     #[error("request {0} is not known; is the other end of this version?")]
     Unknown(u8),
 }

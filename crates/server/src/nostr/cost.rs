@@ -33,7 +33,8 @@ const SMALL_SEARCH: usize = 64 << 10;
 /// The cost of one REQ, COUNT or message of a comparison so far.
 pub(super) struct QuestionCost {
     metrics: Arc<RelayMetrics>,
-    rated: RatedConnection,
+    /// The client that asks.
+    pub(super) rated: RatedConnection,
     asked_at: Instant,
     waited: Option<Duration>,
     /// Total time spent on the question's searches and comparisons.
@@ -130,6 +131,7 @@ impl QuestionCost {
     pub(super) fn read(&mut self, rows: u64) {
         self.visited += rows;
         self.metrics.rows_visited.add(rows);
+        self.rated.listed().counts.rows.add(rows);
         self.rated.visited(rows);
     }
 

@@ -21,6 +21,7 @@ use super::metrics::Verb;
 use super::outbox::{Outbox, RequestPermit};
 use super::question_refusals::{bug, too_much};
 use super::readers::{ReaderJob, SliceResult};
+use super::refused::note_refusal;
 use crate::budget::BudgetShare;
 
 pub(super) struct CountJob {
@@ -125,7 +126,7 @@ impl CountJob {
     }
 
     fn refuse(&self, refusal: &NostrRefusal) {
-        self.relay.metrics.refused(Verb::Count, refusal.verdict);
+        note_refusal(&self.relay.metrics, &self.cost.rated, Verb::Count, refusal);
         self.outbox.push_message(|out| refusal.write_closed(out, &self.id));
     }
 }
@@ -133,7 +134,7 @@ impl CountJob {
 impl Drop for CountJob {
     fn drop(&mut self) {
         let asked = self.queries.iter().map(|query| (query, query.limit));
-        self.relay.slow.note("COUNT", &self.cost.spent(), asked);
+        self.relay.slow.note("COUNT", &self.cost.spent(), Some(self.cost.rated.listed()), asked);
     }
 }
 

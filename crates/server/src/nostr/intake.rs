@@ -17,8 +17,9 @@ use hark_archive::effects::Effects;
 use hark_archive::writer::{ExpectedWrites, WriterBusy};
 use hark_archive::{Query, Record, SearchError, SearchProgress, Write, vital};
 use hark_codec::crypto::{Signature, SignatureVerifier, UnverifiedSignature};
+use hark_codec::hex;
 use hark_codec::nostr::{
-    ClientMessage, Event, EventArena, EventEncoder, MessageBuffers, RefusalSubject,
+    ClientMessage, Event, EventArena, EventEncoder, MessageBuffers, RefusalSubject, npub,
 };
 use hark_codec::record::{Id, Key};
 use hark_networks::nostr::admit::{self, PrivateLabels};
@@ -34,6 +35,7 @@ use super::metrics::Verb;
 use super::outbox::{self, Outbox, RequestKind};
 use super::reply_handle::{EventPermit, ReplyHandle};
 use crate::rate::RatedConnection;
+use crate::roster::KeyName;
 
 /// Maximum number of events that a thread takes from the queue at a time.
 const BATCH: usize = 64;
@@ -335,6 +337,10 @@ impl<'a> VerifyWorker<'a> {
                     match from.caller.prove(&key, keys_max) {
                         Ok(()) => {
                             from.rated.proved(&key);
+                            from.rated.listed().add_key(KeyName {
+                                shown: npub::encode(&key).into(),
+                                digits: String::from_utf8_lossy(&hex::encode_32(&key)).into(),
+                            });
                             from.done(&id);
                         }
                         Err(refusal) => from.refuse(&id, &refusal),

@@ -29,6 +29,7 @@ use crate::door::{self, Door, DoorAddress, StatusRow};
 use crate::listener::{Listener, accept};
 use crate::metrics::MetricsPage;
 use crate::patience::TimedStream;
+use crate::roster::ClientRefusal;
 use crate::sockets::ServedSockets;
 use crate::stop::StopSignal;
 use crate::stream::AcceptedStream;
@@ -105,6 +106,7 @@ impl Door for RelayDoor {
 
     fn log_bursts(&self) {
         self.report.lock().log_growth(&self.relay.metrics);
+        self.relay.connections.clients().roster().refusals().log_pending();
     }
 
     fn serve(self: Arc<Self>, operators: Operators, stop: StopSignal) -> door::DoorFuture {
@@ -134,7 +136,7 @@ async fn serve_all(
     let web = WebState::new(Arc::clone(relay), operators, stop.clone());
     let enter = |peer| {
         let slot = CountedConnection::admit(relay, peer);
-        slot.inspect_err(|why| relay.metrics.turned_away.of(*why).add(1))
+        slot.inspect_err(|why| web::note_refused_connection(relay, peer, *why))
     };
     accept(sockets, stop, enter, |accepted: AcceptedStream, peer, (slot, alive)| {
         let (slot, local, has_tls) =
@@ -145,9 +147,18 @@ async fn serve_all(
     .await;
 }
 
+/// The refusal of bytes that are no HTTP request.
+const NOT_HTTP: ClientRefusal<'_> = ClientRefusal {
+    verb: "connect",
+    verdict: "invalid",
+    reason: "this is no HTTP request",
+    is_of_record: false,
+    is_logged: true,
+};
+
 /// Serves the HTTP requests of one connection. After an upgrade, the session holds `context`.
 async fn serve(accepted: AcceptedStream, web: WebState, context: ConnectionContext) {
-    let mut stop = web.stop.clone();
+    let (mut stop, slot) = (web.stop.clone(), Arc::clone(&context.slot));
     let Some(stream) = accepted.open(&mut stop).await else { return };
     stream.send_at_once();
     let (head_timeout, take_max) = {
@@ -168,7 +179,14 @@ async fn serve(accepted: AcceptedStream, web: WebState, context: ConnectionConte
         .with_upgrades();
     tokio::pin!(connection);
     tokio::select! {
-        _ = &mut connection => return,
+        served = &mut connection => {
+            // After an upgrade, the session serves the connection.
+            if served.is_err_and(|error| error.is_parse()) {
+                slot.listed.refuse(&NOT_HTTP);
+            }
+            return;
+        }
+        () = slot.listed.kicked() => return,
         () = stop.serving() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;

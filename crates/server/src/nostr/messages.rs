@@ -24,6 +24,7 @@ use super::metrics::Verb;
 use super::outbox::{Outbox, RequestKind};
 use super::page::{SessionSubscription, StoredAnswer};
 use super::readers::ReaderJob;
+use super::refused::note_refusal;
 use crate::address::ClientAddress;
 use crate::budget::BudgetShare;
 use crate::rate::{RateExceeded, RatedConnection};
@@ -218,6 +219,9 @@ impl MessageHandler {
                 | ClientMessage::NegOpen { .. }
                 | ClientMessage::NegMsg { .. }
         );
+        if asks && !matches!(message, ClientMessage::NegMsg { .. }) {
+            self.rated.listed().counts.questions.add(1);
+        }
         if too_fast.is_none() && asks {
             too_fast = self.rated.charge_question(&self.caller.gate().readers).err();
         }
@@ -298,13 +302,10 @@ impl MessageHandler {
                 .because(format!("subscriptions of more than {bound} bytes; close some")));
         }
         let memory = self.memory(bytes, filters)?;
-        let sub = SessionSubscription::start(
-            id,
-            (bytes, memory),
-            &self.outbox,
-            &self.relay,
-            queries.clone(),
-        );
+        let (outbox, rated) = (&self.outbox, self.rated.clone());
+        let memory = (bytes, memory);
+        let sub =
+            SessionSubscription::start(id, memory, outbox, &self.relay, rated, queries.clone());
         self.subs.push(Arc::clone(&sub));
         let permit = self.outbox.permit(RequestKind::Search);
         let rooms = filters.iter().map(|filter| query::room(filter, &limits.filters));
@@ -436,19 +437,23 @@ impl MessageHandler {
         }
     }
 
+    fn note_refusal(&self, verb: Verb, refusal: &NostrRefusal) {
+        note_refusal(&self.relay.metrics, &self.rated, verb, refusal);
+    }
+
     fn refuse_event(&self, id: &Id, refusal: &NostrRefusal) {
-        self.relay.metrics.refused(Verb::Event, refusal.verdict);
+        self.note_refusal(Verb::Event, refusal);
         self.outbox.push_message(|out| refusal.write_ok(out, id));
     }
 
     fn closed(&self, verb: Verb, sub: &str, refusal: &NostrRefusal) {
         self.challenge_again(refusal);
-        self.relay.metrics.refused(verb, refusal.verdict);
+        self.note_refusal(verb, refusal);
         self.outbox.push_message(|out| refusal.write_closed(out, sub));
     }
 
     fn notice(&self, refusal: &NostrRefusal) {
-        self.relay.metrics.refused(Verb::Unknown, refusal.verdict);
+        self.note_refusal(Verb::Unknown, refusal);
         self.outbox.push_message(|out| refusal.write_notice(out));
     }
 
@@ -456,7 +461,7 @@ impl MessageHandler {
     fn neg_err(&mut self, sub: &str, refusal: &NostrRefusal) {
         self.comparisons.end(sub);
         self.challenge_again(refusal);
-        self.relay.metrics.refused(Verb::Neg, refusal.verdict);
+        self.note_refusal(Verb::Neg, refusal);
         self.outbox.push_message(|out| refusal.write_neg_err(out, sub, None));
     }
 

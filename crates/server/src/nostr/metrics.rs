@@ -42,6 +42,8 @@ labels! {
         Crowded = "crowded",
         /// The client broke the protocol: malformed frames, or messages that are too long.
         Protocol = "protocol",
+        /// The operator closed the connection (`hark kick`).
+        Kicked = "kicked",
     }
 }
 

@@ -30,6 +30,7 @@ pub mod policy;
 mod prometheus;
 mod question_refusals;
 mod readers;
+mod refused;
 mod relay;
 mod reply_handle;
 mod report;

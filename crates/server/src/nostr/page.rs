@@ -25,7 +25,9 @@ use super::outbox::{EndFlag, Outbox, RequestKind, RequestPermit};
 use super::outbox_item::OutboxItem;
 use super::question_refusals::{bug, too_much};
 use super::readers::{ReaderJob, Readers, SliceResult};
+use super::refused::note_refusal;
 use crate::budget::BudgetShare;
+use crate::rate::RatedConnection;
 use crate::websocket::FramedMessages;
 
 /// A page of at least this many bytes is put into the outbox.
@@ -42,6 +44,7 @@ pub(super) struct SessionSubscription {
     open: Arc<[u8]>,
     over: EndFlag,
     outbox: Arc<Outbox>,
+    rated: RatedConnection,
     handle: Mutex<Option<SubscriptionHandle>>,
 }
 
@@ -84,6 +87,7 @@ impl SessionSubscription {
         (bytes, memory): (usize, BudgetShare),
         outbox: &Arc<Outbox>,
         relay: &Relay,
+        rated: RatedConnection,
         queries: Vec<Query>,
     ) -> Arc<Self> {
         let mut open = Vec::new();
@@ -93,6 +97,7 @@ impl SessionSubscription {
             LiveSink { open: Arc::clone(&open), over: over.clone(), outbox: Arc::clone(outbox) };
         let held_bytes_max = relay.settings().limits.held_bytes_max;
         let handle = relay.live.subscribe(queries, Box::new(sink), held_bytes_max);
+        rated.listed().counts.subscriptions.add(1);
         Arc::new(Self {
             id: id.into(),
             bytes,
@@ -100,6 +105,7 @@ impl SessionSubscription {
             open,
             over,
             outbox: Arc::clone(outbox),
+            rated,
             handle: Mutex::new(Some(handle)),
         })
     }
@@ -108,6 +114,9 @@ impl SessionSubscription {
     pub(super) fn end(&self, readers: &Readers) {
         self.outbox.end(&self.over);
         let handle = self.handle.lock().take();
+        if handle.is_some() {
+            self.rated.listed().counts.subscriptions.sub(1);
+        }
         // The lock is released before `leave`, because `leave` may wait for the index.
         if let Some(handle) = handle.filter(|handle| !handle.leave()) {
             readers.push(Box::new(SubscriptionRemoval {
@@ -357,7 +366,7 @@ impl StoredAnswer {
     }
 
     fn refuse(&self, refusal: &NostrRefusal) {
-        self.relay.metrics.refused(Verb::Req, refusal.verdict);
+        note_refusal(&self.relay.metrics, &self.sub.rated, Verb::Req, refusal);
         self.sub.refuse(refusal, &self.relay.readers);
     }
 
@@ -373,7 +382,7 @@ impl StoredAnswer {
 impl Drop for StoredAnswer {
     fn drop(&mut self) {
         let asked = self.queries.iter().zip(self.enough.iter().copied());
-        self.relay.slow.note("REQ", &self.cost.spent(), asked);
+        self.relay.slow.note("REQ", &self.cost.spent(), Some(self.sub.rated.listed()), asked);
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::auth::ClientIdentity;
 use super::metrics::Verb;
 use super::outbox::{Outbox, RequestPermit};
+use super::refused::note_refusal;
 use crate::rate::RatedConnection;
 
 /// A permit for the bytes of one event.
@@ -50,11 +51,14 @@ impl ReplyHandle {
     /// Answers with OK true and no reason.
     pub(super) fn done(&self, id: &Id) {
         self.outbox().metrics().done(self.verb);
+        if self.verb == Verb::Event {
+            self.rated.listed().counts.accepted.add(1);
+        }
         self.outbox().push_message(|out| reply::write_ok(out, id, true, ""));
     }
 
     pub(super) fn notice(&self, refusal: &NostrRefusal) {
-        self.outbox().metrics().refused(self.verb, refusal.verdict);
+        note_refusal(self.outbox().metrics(), &self.rated, self.verb, refusal);
         self.outbox().push_message(|out| refusal.write_notice(out));
     }
 
@@ -63,7 +67,7 @@ impl ReplyHandle {
         if let Some(challenge) = self.caller.repeated_challenge(refusal) {
             self.outbox().push_message(|out| reply::write_auth(out, challenge));
         }
-        self.outbox().metrics().refused(self.verb, refusal.verdict);
+        note_refusal(self.outbox().metrics(), &self.rated, self.verb, refusal);
         self.outbox().push_message(|out| refusal.write_ok(out, id));
     }
 }

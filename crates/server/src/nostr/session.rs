@@ -24,6 +24,7 @@ use super::metrics::ConnectionEnd;
 use super::outbox::{Outbox, RequestKind};
 use super::outbox_item::{OutboxItem, OutboxWeight};
 use super::outboxes::OutboxAccount;
+use super::refused::{feed_kick, note_end};
 use super::reply_handle::EventPermit;
 use crate::budget::BudgetShare;
 use crate::rate::RatedConnection;
@@ -108,6 +109,8 @@ enum SessionEnd {
     Broken,
     /// The server closes the connection.
     Close(CloseReason),
+    /// The operator closes the connection.
+    Kicked,
 }
 
 /// Serves a connection until it ends.
@@ -187,13 +190,19 @@ impl RelaySession {
             SessionEnd::Close(CloseReason::Idle) => ConnectionEnd::Idle,
             SessionEnd::Close(CloseReason::Slow) => ConnectionEnd::Slow,
             SessionEnd::Close(CloseReason::Crowded) => ConnectionEnd::Crowded,
+            SessionEnd::Kicked => ConnectionEnd::Kicked,
         };
-        self.relay.metrics.ended.of(ended).add(1);
+        note_end(&self.relay.metrics, &self.rated, ended);
+        let listed = Arc::clone(self.rated.listed());
         let (mut socket, relay) = self.into_parts();
         let closing = async {
-            if let SessionEnd::Close(reason) = end {
+            if !matches!(end, SessionEnd::Gone | SessionEnd::Broken) {
                 poll_fn(|cx| socket.poll_ready(cx)).await?;
-                socket.feed_close(reason);
+            }
+            match end {
+                SessionEnd::Close(reason) => socket.feed_close(reason),
+                SessionEnd::Kicked => feed_kick(&mut socket, &listed),
+                SessionEnd::Gone | SessionEnd::Broken => {}
             }
             socket.finish().await
         };
@@ -203,7 +212,9 @@ impl RelaySession {
         // time.
         let is_fault = matches!(
             end,
-            SessionEnd::Broken | SessionEnd::Close(CloseReason::Slow | CloseReason::Crowded)
+            SessionEnd::Broken
+                | SessionEnd::Kicked
+                | SessionEnd::Close(CloseReason::Slow | CloseReason::Crowded)
         );
         if is_fault
             && let Ok(Ok(())) = closed
@@ -222,6 +233,9 @@ impl RelaySession {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<SessionEnd> {
         self.outbox.listen(cx.waker());
         let _polled = self.outbox.poll();
+        if self.rated.listed().poll_kicked(cx).is_ready() {
+            return Poll::Ready(SessionEnd::Kicked);
+        }
         if let Poll::Ready(end) = self.poll_alarm(cx) {
             return Poll::Ready(end);
         }
@@ -230,6 +244,7 @@ impl RelaySession {
         }
         self.messages.poll_idle(cx);
         self.socket.shrink_buffers();
+        self.rated.listed().counts.set_bytes(self.socket.traffic());
         if !self.count_inbound() {
             return Poll::Ready(SessionEnd::Close(CloseReason::Crowded));
         }

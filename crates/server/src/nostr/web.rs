@@ -26,9 +26,10 @@ use crate::admin::http::Operators;
 use crate::connections::{ConnectionPermit, refusal_response};
 use crate::http::held;
 use crate::listener::SessionGuard;
-use crate::metrics::ConnectionRefusal;
+use crate::metrics::{ConnectionRefusal, MetricLabel as _};
 use crate::permits::Permit;
 use crate::rate::RatedConnection;
+use crate::roster::{ClientRefusal, ConnectionForm, OpenConnection, RosterEntry};
 use crate::stop::StopSignal;
 use crate::websocket::{Handshake, HandshakeFault, lost_upgrade};
 
@@ -59,6 +60,8 @@ pub(crate) struct CountedConnection {
     relay: Arc<Relay>,
     entered: ConnectionPermit,
     account: Arc<OutboxAccount>,
+    /// The entry in the list of open connections.
+    pub(crate) listed: RosterEntry,
 }
 
 impl ConnectionContext {
@@ -82,7 +85,9 @@ impl CountedConnection {
         relay.metrics.connections_open.add(1);
         let is_proxy = relay.connections.is_proxy(peer);
         let account = account(relay, (!is_proxy).then(|| peer.into()));
-        Ok(Self { relay: Arc::clone(relay), entered, account })
+        let of = (relay.shelf.name(), ConnectionForm::Http);
+        let listed = relay.connections.clients().list(of, peer);
+        Ok(Self { relay: Arc::clone(relay), entered, account, listed })
     }
 }
 
@@ -145,10 +150,11 @@ async fn respond_to_operators(
     request: Request,
     why: ConnectionRefusal,
 ) -> Response {
+    let peer = context.peer;
     let mut answer = if ["/healthz", "/metrics"].contains(&request.uri().path()) {
         respond(web, context, request).await
     } else {
-        web.relay.metrics.turned_away.of(why).add(1);
+        note_refused_connection(&web.relay, peer, why);
         refusal_response(why).into_response()
     };
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -157,6 +163,12 @@ async fn respond_to_operators(
 
 async fn respond(web: WebState, context: ConnectionContext, request: Request) -> Response {
     let headers = request.headers();
+    let listed = &context.slot.listed;
+    listed.set_agent_of(headers);
+    let is_proxy = web.relay.connections.is_proxy(context.peer);
+    if let Some(client) = web.relay.connections.named(headers).filter(|_| is_proxy) {
+        listed.set_ip(client);
+    }
     // A proxy may forward or strip the path of the relay's URL.
     let path = request.uri().path();
     let path = if is_own(&web.relay, path) { "/" } else { path };
@@ -165,7 +177,7 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
         return if path == "/" { upgrade(web, context, request) } else { nothing() };
     }
     if lost_upgrade(headers) {
-        return refuse(&web.relay, HandshakeFault::Upgrade, context.peer);
+        return refuse(&web.relay, HandshakeFault::Upgrade, &context.slot.listed);
     }
     if *request.method() == Method::OPTIONS {
         return cors(StatusCode::NO_CONTENT, "text/plain", Bytes::new());
@@ -302,7 +314,7 @@ const SAID_EVERY: Duration = Duration::from_mins(1);
 
 /// Refuses a request for a WebSocket. The client always gets the reason, the log at most once per
 /// [`SAID_EVERY`].
-fn refuse(relay: &Relay, fault: HandshakeFault, peer: IpAddr) -> Response {
+fn refuse(relay: &Relay, fault: HandshakeFault, listed: &OpenConnection) -> Response {
     static SAID_AT: Mutex<Option<Instant>> = Mutex::new(None);
     let refused = relay.metrics.handshakes_refused.of(fault);
     refused.add(1);
@@ -310,22 +322,46 @@ fn refuse(relay: &Relay, fault: HandshakeFault, peer: IpAddr) -> Response {
     if said_at.is_none_or(|at| at.elapsed() >= SAID_EVERY) {
         *said_at = Some(Instant::now());
         let (refused, reason) = (refused.get(), fault.words());
+        let peer = relay.settings().addresses_shown.show(listed.ip());
         tracing::warn!(%peer, refused, reason, "a request for a WebSocket was refused");
     }
     drop(said_at);
+    listed.refuse(&ClientRefusal {
+        verb: "connect",
+        verdict: "invalid",
+        reason: fault.words(),
+        is_of_record: false,
+        is_logged: true,
+    });
     fault.answer()
+}
+
+/// Counts a refused connection, and logs its client if the client is refused again and again.
+pub(super) fn note_refused_connection(relay: &Relay, peer: IpAddr, why: ConnectionRefusal) {
+    relay.metrics.turned_away.of(why).add(1);
+    let refusal = ClientRefusal {
+        verb: "connect",
+        verdict: why.name(),
+        reason: refusal_response(why).1.trim_end(),
+        is_of_record: false,
+        // If the server is full, its clients are not at fault.
+        is_logged: why != ConnectionRefusal::Full,
+    };
+    relay.connections.clients().roster().refusals().note(peer, || None, &refusal);
 }
 
 fn upgrade(web: WebState, context: ConnectionContext, request: Request) -> Response {
     if context.slot.entered.is_beyond {
-        web.relay.metrics.turned_away.of(ConnectionRefusal::Address).add(1);
+        let ip = context.slot.listed.ip();
+        note_refused_connection(&web.relay, ip, ConnectionRefusal::Address);
         return refusal_response(ConnectionRefusal::Address).into_response();
     }
     let (mut parts, _) = request.into_parts();
+    let listed = &context.slot.listed;
     let (address, permit) = match client(&web.relay, context.peer, &parts.headers) {
         Ok(client) => client,
         Err(why) => {
-            web.relay.metrics.turned_away.of(why).add(1);
+            note_refused_connection(&web.relay, listed.ip(), why);
             return refusal_response(why).into_response();
         }
     };
@@ -333,11 +369,12 @@ fn upgrade(web: WebState, context: ConnectionContext, request: Request) -> Respo
     let handshake = Handshake::new(&mut parts, &web.relay.deflate, message_bytes_max);
     let (handshake, answer) = match handshake {
         Ok(handshake) => handshake,
-        Err(fault) => return refuse(&web.relay, fault, context.peer),
+        Err(fault) => return refuse(&web.relay, fault, &context.slot.listed),
     };
     let is_direct = !Proxies::HEADERS.iter().any(|header| parts.headers.contains_key(*header));
     let caller = web.relay.auth.caller(context.local.filter(|_| is_direct));
-    let rated = RatedConnection::new(&web.relay.rates, web.relay.connections.number(), address);
+    listed.set_form(ConnectionForm::WebSocket);
+    let rated = RatedConnection::new(&web.relay.rates, Arc::clone(listed), address);
     let account = match address {
         Some(client) if web.relay.connections.is_proxy(context.peer) => {
             account(&web.relay, Some(client.into()))

@@ -11,6 +11,7 @@ use super::buckets::{RateSource, RateSubject};
 use super::limiter::{RateExceeded, RateLimiter};
 use super::spared::SparedClients;
 use crate::address::ClientAddress;
+use crate::roster::OpenConnection;
 
 /// A message costs one token, and one more token for each block of this many bytes.
 const BYTES_PER_TOKEN: usize = 64 << 10;
@@ -31,6 +32,7 @@ struct RatedClient {
     connection: RateSource,
     ip: Option<IpAddr>,
     spared: Mutex<SparedState>,
+    listed: Arc<OpenConnection>,
 }
 
 /// The last decision on whether a client is exempt from the rates, and the lists on which this
@@ -43,12 +45,21 @@ struct SparedState {
 }
 
 impl RatedConnection {
-    /// The rate limits of the connection with this number, from `ip`.
-    pub(crate) fn new(rates: &RateLimiter, number: u64, ip: Option<IpAddr>) -> Self {
-        let connection = RateSource::Connection(number);
+    /// The rate limits of a connection, from `ip`.
+    pub(crate) fn new(
+        rates: &RateLimiter,
+        listed: Arc<OpenConnection>,
+        ip: Option<IpAddr>,
+    ) -> Self {
+        let connection = RateSource::Connection(listed.number());
         let source = ip.map_or(connection, |ip| RateSource::Address(ip.into()));
         let (rates, spared) = (rates.clone(), Mutex::default());
-        Self(Arc::new(RatedClient { rates, source, connection, ip, spared }))
+        Self(Arc::new(RatedClient { rates, source, connection, ip, spared, listed }))
+    }
+
+    /// The connection's entry in the list of open connections.
+    pub(crate) fn listed(&self) -> &Arc<OpenConnection> {
+        &self.0.listed
     }
 
     /// The client's address, if it is known.
@@ -188,8 +199,9 @@ mod tests {
         let rates = RateLimiter::new(Arc::clone(&settings));
         let ip = |text: &str| Some(text.parse().unwrap());
         let (peer, other) = (ip("2001:db8::5"), ip("2001:db8::6"));
-        let [peer, other] = [peer, other].map(|ip| RatedConnection::new(&rates, 1, ip));
-        let nameless = RatedConnection::new(&rates, 2, None);
+        let [peer, other] =
+            [peer, other].map(|ip| RatedConnection::new(&rates, OpenConnection::unlisted(1), ip));
+        let nameless = RatedConnection::new(&rates, OpenConnection::unlisted(2), None);
         for client in [&peer, &nameless] {
             (0..5).for_each(|_| assert!(client.publishes(0).is_ok()));
             assert!(client.publishes(0).is_err());
@@ -219,7 +231,7 @@ mod tests {
         settings.store(Arc::new(crate::Settings { limits, ..Default::default() }));
         let rates = RateLimiter::new(settings);
         for (number, bytes, taken) in [(1, 65_535, 5), (2, 65_536, 3), (3, 1 << 20, 1)] {
-            let client = RatedConnection::new(&rates, number, None);
+            let client = RatedConnection::new(&rates, OpenConnection::unlisted(number), None);
             let passed = (0..9).filter(|_| client.publishes(bytes).is_ok()).count();
             assert_eq!(passed, taken, "{bytes} bytes");
         }

@@ -15,7 +15,7 @@ use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 
 use crate::answers::Answers;
-use crate::http::{self, ConnectionTimeouts};
+use crate::http::{self, ConnectionTimeouts, ServedClients};
 use crate::listener::Listener;
 use crate::stop::StopSignal;
 
@@ -76,9 +76,11 @@ impl IntoResponse for RestAnswer {
     }
 }
 
-/// Serves until `stop` is signalled and the requests under way are answered.
+/// Serves the interface of a network until `stop` is signalled and the requests under way are
+/// answered.
 pub(crate) async fn serve(
     listener: Arc<Listener>,
+    network: &'static str,
     stop: StopSignal,
     routes: Router,
     answers: Answers,
@@ -101,5 +103,7 @@ pub(crate) async fn serve(
             }
         }
     };
-    http::serve(sockets, stop, bounds, enter, answer, Some(answers)).await;
+    let clients = listener.connections().clients().clone();
+    let served = ServedClients { clients, network, answers };
+    http::serve(sockets, stop, bounds, enter, answer, Some(served)).await;
 }

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "devp2p")]
+use arc_swap::Guard;
+
 use super::intake::{IntakeBounds, WriteIntake};
 use super::plain_figures::ServiceFigures;
 use super::questions::Questions;
@@ -9,6 +12,8 @@ use super::turns::StoreLocation;
 use crate::answers::Answers;
 use crate::door::Host;
 use crate::rate::RateBuckets;
+#[cfg(feature = "devp2p")]
+use crate::settings::Settings;
 use crate::settings::SharedSettings;
 use crate::shelf::{Shelf, ShelfOptions, Subscribers};
 
@@ -56,6 +61,12 @@ impl Service {
     /// The network's part of the archive.
     pub fn shelf(&self) -> &Arc<Shelf> {
         &self.shelf
+    }
+
+    /// The settings of the server.
+    #[cfg(feature = "devp2p")]
+    pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
+        self.settings.load()
     }
 
     /// Ends all threads of the service except the writer. Called when no client is served any more.

@@ -14,6 +14,7 @@ use super::turns::{NotAsked, QuestionSlots, StoreLocation, TurnAnswer};
 use crate::limits::Rate;
 use crate::metrics::SearchDriver;
 use crate::rate::{RateBuckets, RateLimiter, RateSource, RateSubject};
+use crate::roster::{self, ClientRefusal};
 use crate::settings::SharedSettings;
 use crate::shelf::Shelf;
 
@@ -36,6 +37,15 @@ pub(crate) struct Questions {
 /// A source exceeds its rate of questions, or of visited rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TooManyQuestions;
+
+/// The refusal of a question above a rate.
+const TOO_MANY: ClientRefusal<'_> = ClientRefusal {
+    verb: "question",
+    verdict: "rate-limited",
+    reason: "more questions, or visited rows, than a rate of its address allows",
+    is_of_record: false,
+    is_logged: true,
+};
 
 /// The result of a search, and its cost.
 pub(crate) struct FoundPage<T, E> {
@@ -85,11 +95,11 @@ impl Questions {
         from: RateSource,
         rate: Option<Rate>,
     ) -> Result<(), TooManyQuestions> {
-        if let Some(rate) = rate {
-            let taken = self.buckets.charge(RateSubject::Questions(from), rate);
-            taken.map_err(|_| TooManyQuestions)?;
-        }
-        self.may_search(from)
+        roster::count_question();
+        let within =
+            rate.is_none_or(|rate| self.buckets.charge(RateSubject::Questions(from), rate).is_ok());
+        let admitted = if within { self.may_search(from) } else { Err(TooManyQuestions) };
+        admitted.inspect_err(|_| roster::count_refusal(&TOO_MANY))
     }
 
     /// Checks that the questions of a source have not visited too many rows.
@@ -122,6 +132,7 @@ impl Questions {
             let mut search = BoundedSearch::new(&*self.store, &waiter, few);
             let result = find(&mut search);
             self.rates.visited(from, waiter.visited());
+            roster::charge_rows(waiter.visited());
             if few == rows_max || !search.has_run_out() {
                 return Ok(FoundPage::new(result, Duration::ZERO, &search, rows_max));
             }
@@ -131,6 +142,7 @@ impl Questions {
             FoundPage::new(result, Duration::ZERO, search, rows_max)
         });
         let TurnAnswer { answer, waited } = found.await?;
+        roster::charge_rows(answer.rows);
         Ok(FoundPage { waited, ..answer })
     }
 
@@ -160,8 +172,9 @@ impl Questions {
         if self.slow.is_slow(time) {
             let FoundPage { waited, rows, driver, .. } = *found;
             let spent = SearchCost { time, waited, rows, plan: SearchDriver::from(driver) };
-            let query = query();
-            self.slow.note(verb, &spent, std::iter::once((&query, query.limit)));
+            let (query, client) = (query(), roster::serving());
+            let asked = std::iter::once((&query, query.limit));
+            self.slow.note(verb, &spent, client.as_deref(), asked);
         }
     }
 

@@ -3,6 +3,7 @@
 //! usually has many.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -13,6 +14,7 @@ use hark_networks::Network;
 use parking_lot::Mutex;
 
 use crate::metrics::{MetricLabel, SearchDriver};
+use crate::roster::{AddressLines, LogBudget, OpenConnection};
 use crate::settings::SharedSettings;
 
 /// Maximum number of lines in 10 seconds; further slow questions are only counted.
@@ -30,7 +32,7 @@ pub(crate) struct SlowLog {
     network: &'static dyn Network,
     /// The settings. They set the time above which a question is slow.
     settings: SharedSettings,
-    window: Mutex<LogWindow>,
+    lines: Mutex<SlowLines>,
     /// The thread that logs explanations. `None` if the thread could not start, and once the log is
     /// closed.
     aside: Mutex<Option<Explainer>>,
@@ -46,10 +48,11 @@ struct SlowQuestion {
     counted: bool,
 }
 
+/// The bounds of the lines, in all and per address.
 #[derive(Debug)]
-struct LogWindow {
-    began: Instant,
-    lines: u64,
+struct SlowLines {
+    addresses: AddressLines,
+    budget: LogBudget,
 }
 
 /// The cost of a question.
@@ -81,8 +84,9 @@ impl SlowLog {
                 None
             }
         };
-        let window = Mutex::new(LogWindow { began: Instant::now(), lines: 0 });
-        Self { network, settings, window, aside: Mutex::new(aside) }
+        let budget = LogBudget::new(LINES_MAX, WINDOW);
+        let lines = Mutex::new(SlowLines { addresses: AddressLines::default(), budget });
+        Self { network, settings, lines, aside: Mutex::new(aside) }
     }
 
     /// Whether a question that took `time` is logged.
@@ -90,18 +94,29 @@ impl SlowLog {
         self.settings.load().slow_question.is_some_and(|from| time >= from)
     }
 
-    /// Logs a question if it was slow.
+    /// Logs a question if it was slow. In a minute, one question of an address is logged, with the
+    /// number of its slow questions that were not logged. `client` is `None` if the question came
+    /// by a connection that is in no list.
     pub(crate) fn note<'a>(
         &self,
         verb: &str,
         spent: &SearchCost,
+        client: Option<&OpenConnection>,
         asked: impl Iterator<Item = (&'a Query, usize)> + Clone,
     ) {
-        if !self.is_slow(spent.time) || !self.has_room() {
+        if !self.is_slow(spent.time) {
             return;
         }
+        let own_ip = client.and_then(OpenConnection::client_ip);
+        let Some(suppressed) = self.count(own_ip, Instant::now()) else { return };
         let (_, plan) = SearchDriver::ALL[spent.plan.number()];
+        let shown = self.settings.load().addresses_shown;
+        let address = client.map_or("-".into(), |client| shown.show(client.ip()));
+        let key = client.and_then(OpenConnection::key);
         tracing::warn!(
+            %address,
+            key = key.as_deref().unwrap_or("-"),
+            suppressed,
             shelf = self.network.name(),
             verb,
             ms = spent.time.as_millis() as u64,
@@ -130,17 +145,18 @@ impl SlowLog {
         }
     }
 
-    fn has_room(&self) -> bool {
-        let mut window = self.window.lock();
-        if window.began.elapsed() >= WINDOW {
-            let left_out = window.lines.saturating_sub(LINES_MAX);
-            if left_out > 0 {
-                tracing::warn!(left_out, "further slow questions were only counted");
-            }
-            *window = LogWindow { began: Instant::now(), lines: 0 };
-        }
-        window.lines += 1;
-        window.lines <= LINES_MAX
+    /// Counts a slow question. Returns the number of suppressed lines of its address if the
+    /// question is to be logged.
+    fn count(&self, ip: Option<IpAddr>, now: Instant) -> Option<u64> {
+        let mut lines = self.lines.lock();
+        let suppressed = match ip {
+            Some(ip) => lines.addresses.note(ip, now, 1)? - 1,
+            None => 0,
+        };
+        let report = |left_out| {
+            tracing::warn!(left_out, "further slow questions were only counted");
+        };
+        lines.budget.has_room(now, report).then_some(suppressed)
     }
 }
 
@@ -207,7 +223,14 @@ mod tests {
     fn many_slow_questions_are_a_few_lines() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(KeepAll));
         let log = SlowLog::new(SharedSettings::default(), &store, &Toy);
-        let lines = (0..1_000).filter(|_| log.has_room()).count();
-        assert_eq!(lines as u64, LINES_MAX);
+        let (now, count) = (Instant::now(), |ip, now| log.count(ip, now));
+        assert_eq!((0..1_000).filter(|_| count(None, now).is_some()).count() as u64, LINES_MAX);
+        // One address has one line a minute, so other addresses have lines too.
+        let [one, other] = [1, 2].map(|last| Some(IpAddr::from([192, 0, 2, last])));
+        let later = now + WINDOW;
+        let lines: Vec<_> = (0..1_000).map(|_| count(one, later)).collect();
+        assert_eq!((lines[0], lines.iter().flatten().count()), (Some(0), 1));
+        assert_eq!(count(other, later), Some(0));
+        assert_eq!(count(one, later + Duration::from_mins(1)), Some(999));
     }
 }

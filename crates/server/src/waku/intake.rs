@@ -9,6 +9,8 @@ use hark_networks::waku::admit;
 
 use super::metrics::{MessageFate, MessageOrigin};
 use super::node::WakuNode;
+use crate::metrics::MetricLabel as _;
+use crate::roster::{self, ClientRefusal};
 use crate::service::{Archived, NotStored};
 
 /// The result for an accepted message.
@@ -162,6 +164,17 @@ impl WakuNode {
 
     fn count(&self, origin: MessageOrigin, fate: MessageFate) {
         self.metrics.messages.of(origin).of(fate).add(1);
+        if !MessageFate::FAILED.contains(&fate) {
+            return roster::count_accepted();
+        }
+        roster::count_refusal(&ClientRefusal {
+            verb: "message",
+            verdict: fate.name(),
+            reason: "",
+            is_of_record: true,
+            // Peers also forward the messages of others.
+            is_logged: false,
+        });
     }
 
     async fn store(

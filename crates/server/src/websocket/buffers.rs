@@ -49,12 +49,15 @@ pub(super) struct ReadBuffer {
     /// The range of `bytes` that is not consumed yet.
     from: usize,
     to: usize,
+    /// Number of bytes that were ever read from the connection.
+    pub(super) received: u64,
 }
 
 impl ReadBuffer {
     /// A buffer that holds the bytes read `before`.
     pub(super) fn new(before: &[u8]) -> Self {
-        Self { bytes: before.to_vec(), from: 0, to: before.len() }
+        let received = before.len() as u64;
+        Self { bytes: before.to_vec(), from: 0, to: before.len(), received }
     }
 
     /// All bytes not consumed yet.
@@ -82,6 +85,7 @@ impl ReadBuffer {
         let read = Pin::new(stream).poll_read(cx, &mut room);
         let count = room.filled().len();
         self.to += count;
+        self.received += count as u64;
         ready!(read)?;
         Poll::Ready(Ok(count == 0))
     }
@@ -138,6 +142,8 @@ impl ReadBuffer {
 pub(super) struct WriteBuffer {
     bytes: Vec<u8>,
     sent: usize,
+    /// Number of bytes that were ever sent.
+    pub(super) sent_before: u64,
     /// The time since which the connection accepts no bytes.
     stalled: Option<Instant>,
     /// Whether the stream may hold bytes that it has accepted and not sent, as TLS does.
@@ -206,6 +212,7 @@ impl WriteBuffer {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 count => {
                     self.sent += count;
+                    self.sent_before += count as u64;
                     self.needs_flush = true;
                 }
             }

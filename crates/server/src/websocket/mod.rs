@@ -63,6 +63,9 @@ pub enum CloseReason {
     Crowded,
 }
 
+/// Maximum number of bytes of the text in a close frame (RFC 6455, section 5.5).
+const CLOSE_TEXT_BYTES_MAX: usize = 123;
+
 /// A connection after its handshake.
 pub struct Socket<S = ClientStream> {
     stream: S,
@@ -237,14 +240,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         self.close_frame(Some(CloseFault(code, text)));
     }
 
-    fn close_frame(&mut self, why: Option<CloseFault>) {
+    /// Buffers the close frame with a text of the operator, which is cut if it is too long.
+    pub(crate) fn feed_close_text(&mut self, code: u16, text: &str) {
+        let text = &text[..text.floor_char_boundary(CLOSE_TEXT_BYTES_MAX)];
         let out = self.outbox.end();
-        let Some(CloseFault(code, text)) = why else {
-            return frame::write_head(out, Opcode::Close, false, 0);
-        };
         frame::write_head(out, Opcode::Close, false, 2 + text.len());
         out.extend_from_slice(&code.to_be_bytes());
         out.extend_from_slice(text.as_bytes());
+    }
+
+    fn close_frame(&mut self, why: Option<CloseFault>) {
+        let Some(CloseFault(code, text)) = why else {
+            return frame::write_head(self.outbox.end(), Opcode::Close, false, 0);
+        };
+        self.feed_close_text(code, text);
     }
 
     /// Writes the buffered frames to the connection.
@@ -254,6 +263,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             self.pongs_waiting = 0;
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Number of bytes that were received, and that were sent, over the whole connection. The bytes
+    /// of TLS are not included.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        (self.inbox.received, self.outbox.sent_before)
     }
 
     /// Memory of incomplete messages, in bytes.

@@ -10,7 +10,9 @@ use hark_networks::whisper::admit::EnvelopeRefusal;
 
 use super::mail_server::MailServer;
 use super::metrics::{EnvelopeFate, MailSource};
+use crate::metrics::MetricLabel as _;
 use crate::rate::{RateSource, RateSubject};
+use crate::roster::{self, ClientRefusal};
 use crate::service::{Archived, NotStored, SubmittedRecord};
 
 /// Maximum number of refused envelopes that are reported to the sender of a packet or a request.
@@ -60,6 +62,22 @@ pub(crate) struct PendingEnvelope {
 impl MailServer {
     fn count(&self, from: MailSource, fate: EnvelopeFate) {
         self.metrics.envelopes.of(from).of(fate).add(1);
+        if matches!(fate, EnvelopeFate::Stored | EnvelopeFate::Duplicate) {
+            return roster::count_accepted();
+        }
+        let is_too_many = matches!(fate, EnvelopeFate::TooMany);
+        roster::count_refusal(&ClientRefusal {
+            verb: "envelope",
+            verdict: fate.name(),
+            reason: if is_too_many {
+                "more envelopes than a rate of its address allows"
+            } else {
+                ""
+            },
+            is_of_record: true,
+            // Peers also forward the envelopes of others.
+            is_logged: is_too_many && matches!(from, MailSource::Rest),
+        });
     }
 
     /// Checks an envelope and begins to store the envelope. `sender` is the source that the

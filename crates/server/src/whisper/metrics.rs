@@ -73,6 +73,8 @@ labels! {
         Memory = "memory",
         /// The server is shutting down.
         Down = "down",
+        /// The operator closed the connection (`hark kick`).
+        Kicked = "kicked",
     }
 }
 

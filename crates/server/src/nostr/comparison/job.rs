@@ -292,7 +292,7 @@ impl Drop for ComparisonJob {
     fn drop(&mut self) {
         let query = &self.comparison.query;
         let asked = std::iter::once((query, query.limit));
-        self.relay.slow.note("NEG", &self.cost.spent(), asked);
+        self.relay.slow.note("NEG", &self.cost.spent(), Some(self.cost.rated.listed()), asked);
     }
 }
 

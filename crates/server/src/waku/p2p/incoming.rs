@@ -1,9 +1,11 @@
 //! Incoming streams of peers. Each stream is passed to the handler of its protocol, together with
 //! the source that its peer's requests are charged to.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::hash::{Hash as _, Hasher as _};
+use std::net::Ipv4Addr;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
@@ -12,9 +14,9 @@ use libp2p::core::upgrade::{DeniedUpgrade, InboundUpgrade, UpgradeInfo};
 use libp2p::core::{Endpoint, Multiaddr};
 use libp2p::swarm::handler::{ConnectionEvent, FullyNegotiatedInbound};
 use libp2p::swarm::{
-    ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, FromSwarm,
-    NetworkBehaviour, Stream, SubstreamProtocol, THandler, THandlerInEvent, THandlerOutEvent,
-    ToSwarm,
+    CloseConnection, ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId,
+    FromSwarm, NetworkBehaviour, Stream, SubstreamProtocol, THandler, THandlerInEvent,
+    THandlerOutEvent, ToSwarm,
 };
 use libp2p::{PeerId, StreamProtocol};
 use tokio::sync::watch;
@@ -23,6 +25,7 @@ use super::addr::ip;
 use crate::Clients;
 use crate::permits::{Permit, Permits};
 use crate::rate::RateSource;
+use crate::roster::{ConnectionForm, KeyName, OpenConnection, RosterEntry, while_serving};
 
 /// Maximum number of streams of one protocol that a peer may have. Further streams are reset.
 const STREAMS_PER_PEER_MAX: usize = 16;
@@ -36,6 +39,8 @@ pub(super) struct StreamPeer {
     pub(super) source: RateSource,
     /// A channel that closes together with the connection.
     connection: watch::Receiver<()>,
+    /// The connection in the list of open connections.
+    pub(super) listed: Arc<OpenConnection>,
 }
 
 impl StreamPeer {
@@ -61,20 +66,42 @@ type ProtocolTable = Arc<[ServedProtocol]>;
 pub(super) struct IncomingStreams {
     table: ProtocolTable,
     clients: Clients,
+    /// The open connections, and the name of the network in their list.
+    open: HashMap<ConnectionId, (PeerId, Arc<OpenConnection>)>,
+    network: &'static str,
+    /// The connections that the operator closes.
+    closing: Vec<(PeerId, ConnectionId)>,
 }
 
 impl IncomingStreams {
     /// Accepts streams of the protocols `names`, which are announced to peers from the start.
-    pub(super) fn new(names: &[&'static str], clients: Clients) -> Self {
+    /// `network` is the network's name in the list of open connections.
+    pub(super) fn new(names: &[&'static str], clients: Clients, network: &'static str) -> Self {
         let served = names.iter().map(|name| ServedProtocol {
             name: StreamProtocol::new(name),
             permits: Permits::default(),
             serve: OnceLock::new(),
         });
-        Self { table: served.collect(), clients }
+        let (table, open, closing) = (served.collect(), HashMap::new(), Vec::new());
+        Self { table, clients, open, network, closing }
     }
 
-    fn dispatcher(&self, peer: PeerId, remote: &Multiaddr) -> StreamDispatcher {
+    /// Returns a connection in the list of open connections.
+    pub(super) fn connection(&self, id: ConnectionId) -> Option<&Arc<OpenConnection>> {
+        self.open.get(&id).map(|(_, listed)| listed)
+    }
+
+    /// Returns a connection of a peer in the list of open connections.
+    pub(super) fn connection_of(&self, peer: PeerId) -> Option<&Arc<OpenConnection>> {
+        self.open.values().find(|(of, _)| *of == peer).map(|(_, listed)| listed)
+    }
+
+    fn dispatcher(
+        &mut self,
+        id: ConnectionId,
+        peer: PeerId,
+        remote: &Multiaddr,
+    ) -> StreamDispatcher {
         let source = if let Some(ip) = ip(remote).filter(|ip| !self.clients.is_proxy(*ip)) {
             RateSource::Address(ip.into())
         } else {
@@ -83,8 +110,15 @@ impl IncomingStreams {
             RateSource::Connection(hash.finish())
         };
         let alive = watch::Sender::new(());
-        let peer = StreamPeer { id: peer, source, connection: alive.subscribe() };
-        StreamDispatcher { peer, table: Arc::clone(&self.table), _alive: alive }
+        let ip = ip(remote).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        let entry = self.clients.list((self.network, ConnectionForm::Peer), ip);
+        let text: Box<str> = peer.to_string().into();
+        entry.add_key(KeyName { shown: text.clone(), digits: text });
+        let listed = Arc::clone(&entry);
+        self.open.insert(id, (peer, Arc::clone(&listed)));
+        let peer = StreamPeer { id: peer, source, connection: alive.subscribe(), listed };
+        let table = Arc::clone(&self.table);
+        StreamDispatcher { peer, table, entry, is_closing: false, _alive: alive }
     }
 
     /// Serves a protocol from now on. Each stream has a task of its own.
@@ -94,7 +128,8 @@ impl IncomingStreams {
         T: Future<Output = ()> + Send + 'static,
     {
         let serve: StreamServer = Box::new(move |peer, stream, permit| {
-            let answering = answer(peer, stream);
+            let listed = Arc::clone(&peer.listed);
+            let answering = while_serving(&listed, answer(peer, stream));
             tokio::spawn(async move {
                 answering.await;
                 drop(permit);
@@ -112,51 +147,72 @@ impl NetworkBehaviour for IncomingStreams {
 
     fn handle_established_inbound_connection(
         &mut self,
-        _: ConnectionId,
+        id: ConnectionId,
         peer: PeerId,
         _: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(self.dispatcher(peer, remote))
+        Ok(self.dispatcher(id, peer, remote))
     }
 
     fn handle_established_outbound_connection(
         &mut self,
-        _: ConnectionId,
+        id: ConnectionId,
         peer: PeerId,
         remote: &Multiaddr,
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(self.dispatcher(peer, remote))
+        Ok(self.dispatcher(id, peer, remote))
     }
 
-    fn on_swarm_event(&mut self, _: FromSwarm<'_>) {}
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        let ended = match event {
+            FromSwarm::ConnectionClosed(closed) => closed.connection_id,
+            FromSwarm::ListenFailure(failure) => failure.connection_id,
+            FromSwarm::DialFailure(failure) => failure.connection_id,
+            _ => return,
+        };
+        self.open.remove(&ended);
+    }
 
     fn on_connection_handler_event(
         &mut self,
-        _: PeerId,
-        _: ConnectionId,
-        event: THandlerOutEvent<Self>,
+        peer: PeerId,
+        id: ConnectionId,
+        KickedByOperator: THandlerOutEvent<Self>,
     ) {
-        match event {}
+        self.closing.push((peer, id));
     }
 
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
-        Poll::Pending
+        match self.closing.pop() {
+            Some((peer_id, id)) => {
+                let connection = CloseConnection::One(id);
+                Poll::Ready(ToSwarm::CloseConnection { peer_id, connection })
+            }
+            None => Poll::Pending,
+        }
     }
 }
+
+/// The operator closes the connection of this event.
+#[derive(Debug)]
+pub(super) struct KickedByOperator;
 
 /// Passes the streams of one connection to the handlers of their protocols.
 pub(super) struct StreamDispatcher {
     peer: StreamPeer,
     table: ProtocolTable,
+    /// The entry in the list of open connections.
+    entry: RosterEntry,
+    is_closing: bool,
     _alive: watch::Sender<()>,
 }
 
 impl ConnectionHandler for StreamDispatcher {
     type FromBehaviour = Infallible;
-    type ToBehaviour = Infallible;
+    type ToBehaviour = KickedByOperator;
     type InboundProtocol = ProtocolNames;
     type OutboundProtocol = DeniedUpgrade;
     type InboundOpenInfo = ();
@@ -168,8 +224,12 @@ impl ConnectionHandler for StreamDispatcher {
 
     fn poll(
         &mut self,
-        _: &mut Context<'_>,
-    ) -> Poll<ConnectionHandlerEvent<DeniedUpgrade, (), Infallible>> {
+        cx: &mut Context<'_>,
+    ) -> Poll<ConnectionHandlerEvent<DeniedUpgrade, (), KickedByOperator>> {
+        if !self.is_closing && self.entry.poll_kicked(cx).is_ready() {
+            self.is_closing = true;
+            return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour(KickedByOperator));
+        }
         Poll::Pending
     }
 

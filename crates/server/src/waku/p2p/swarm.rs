@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hark_networks::Network as _;
+use hark_networks::waku::Waku;
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::transport::Boxed;
 use libp2p::core::upgrade::{SelectUpgrade, Version};
@@ -109,7 +111,7 @@ fn behaviour(
         gossip: WatchedGossip::new(gossip),
         identify: identify::Behaviour::new(identify),
         ping: ping::Behaviour::default(),
-        incoming: IncomingStreams::new(&PROTOCOLS, bounds.clients),
+        incoming: IncomingStreams::new(&PROTOCOLS, bounds.clients, Waku.name()),
         streams: libp2p_stream::Behaviour::new(),
     })
 }

@@ -23,6 +23,7 @@ use super::swarm::{PeerBounds, swarm};
 use super::watched::GossipEvent;
 use super::{key, metadata, store, sync, transfer};
 use crate::Clients;
+use crate::roster::{serve_now, while_serving};
 use crate::stop::StopSignal;
 use crate::waku::config::NodeConfig;
 use crate::waku::metrics::GossipLoss;
@@ -179,7 +180,15 @@ impl NetworkTask {
             SwarmEvent::Behaviour(NodeBehaviourEvent::Gossip(GossipEvent::Gossip(
                 gossipsub::Event::Message { propagation_source, message_id, message },
             ))) => {
-                let accepted = relayed::accept(waku, &message);
+                let incoming = &self.swarm.behaviour().incoming;
+                let listed = incoming.connection_of(propagation_source).cloned();
+                let accepted = match &listed {
+                    Some(listed) => {
+                        listed.counts.receive(message.data.len());
+                        serve_now(listed, || relayed::accept(waku, &message))
+                    }
+                    None => relayed::accept(waku, &message),
+                };
                 let is_forwarded = accepted == GossipVerdict::Yes
                     && waku.config.forward
                     && self.may_forward(waku, message.data.len());
@@ -201,7 +210,11 @@ impl NetworkTask {
                 let Ok(room) = room else { return };
                 let waku = Arc::clone(waku);
                 tokio::spawn(async move {
-                    relayed::store_gossip(&waku, &message).await;
+                    let storing = relayed::store_gossip(&waku, &message);
+                    match &listed {
+                        Some(listed) => while_serving(listed, storing).await,
+                        None => storing.await,
+                    }
                     drop(room);
                 });
             }
@@ -221,8 +234,14 @@ impl NetworkTask {
             SwarmEvent::Behaviour(NodeBehaviourEvent::Identify(identify::Event::Received {
                 peer_id,
                 info,
-                ..
-            })) => self.known.identified(peer_id, info),
+                connection_id,
+            })) => {
+                let incoming = &self.swarm.behaviour().incoming;
+                if let Some(listed) = incoming.connection(connection_id) {
+                    listed.set_agent(&info.agent_version);
+                }
+                self.known.identified(peer_id, info);
+            }
             SwarmEvent::ConnectionEstablished { peer_id, num_established, endpoint, .. } => {
                 if num_established.get() == 1 {
                     waku.metrics.peers.add(1);

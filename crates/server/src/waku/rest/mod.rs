@@ -34,8 +34,8 @@ const OPENAPI: &str = include_str!("openapi.json");
 
 /// Serves until `stop` is signalled and the requests in progress are answered.
 pub(super) async fn serve(listener: Arc<Listener>, stop: StopSignal, waku: Arc<WakuNode>) {
-    let answers = waku.service.answers.clone();
-    rest::serve(listener, stop, routes(waku), answers).await;
+    let (network, answers) = (waku.service.shelf.name(), waku.service.answers.clone());
+    rest::serve(listener, network, stop, routes(waku), answers).await;
 }
 
 fn routes(waku: Arc<WakuNode>) -> Router {

@@ -21,6 +21,7 @@ use crate::door::Host;
 use crate::key_file::{self, KeyError};
 use crate::listener::{ClientStream, Listener, accept};
 use crate::rate::RateBuckets;
+use crate::roster::{ConnectionForm, CountedStream, OpenConnection, while_serving};
 use crate::stop::StopSignal;
 use crate::stream::AcceptedStream;
 use crate::whisper::mail_server::MailServer;
@@ -119,12 +120,16 @@ impl PeersDoor {
             // accepted before the task runs.
             let permit = state.half_open.begin(peer.into());
             let (state, ended) = (Arc::clone(&state), ended.clone());
+            let of = (state.mail.service.shelf.name(), ConnectionForm::Peer);
+            let entry = self.listener.connections().clients().list(of, peer);
             async move {
                 // The door listens on a TCP address only, so all connections are TCP.
                 let ClientStream::Tcp(stream) = accepted.stream else { return };
-                let end = Box::pin(state.serve(stream, peer, permit, ended)).await;
+                let serving = Box::pin(state.serve(stream, &entry, permit, ended));
+                let end = while_serving(&entry, serving).await;
+                let peer = state.shown(peer);
                 tracing::debug!(%peer, %end, "a connection has ended");
-                drop(entered);
+                drop((entry, entered));
             }
         };
         accept(sockets, stop, enter, serve).await;
@@ -136,7 +141,7 @@ impl PeersState {
     async fn serve(
         &self,
         stream: TcpStream,
-        peer: IpAddr,
+        entry: &Arc<OpenConnection>,
         mut permit: HandshakePermit,
         mut stop: StopSignal,
     ) -> PeerSessionEnd {
@@ -145,12 +150,12 @@ impl PeersState {
         if let Err(error) = stream.set_nodelay(true) {
             return RlpxError::Io(error).into();
         }
-        let address = peer.into();
+        let address = entry.ip().into();
         let envelope_bytes_max = self.mail.settings().bounds.envelope_bytes_max;
         let (read, write) = stream.into_split();
         let handshake = RlpxStream {
-            read,
-            write,
+            read: CountedStream::new(read, entry),
+            write: CountedStream::new(write, entry),
             message_bytes_max: PACKET_BYTES_MIN.max(envelope_bytes_max) + PACKET_FRAME_BYTES,
             allowance: ReadShare(self.budget.share(Some(address))),
         };
@@ -162,6 +167,7 @@ impl PeersState {
                 Err(_) => Err((HandshakeFate::Timeout, PeerSessionEnd::Timeout)),
             },
             () = permit.dropped() => Err((HandshakeFate::Timeout, PeerSessionEnd::Timeout)),
+            () = entry.kicked() => return PeerSessionEnd::Kicked,
             () = stop.serving() => return PeerSessionEnd::Down,
         };
         drop(permit);
@@ -172,6 +178,6 @@ impl PeersState {
                 return end;
             }
         };
-        Box::pin(run::serve(self, connection, address, stop)).await
+        Box::pin(run::serve(self, connection, entry, stop)).await
     }
 }

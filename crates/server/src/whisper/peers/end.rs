@@ -38,6 +38,9 @@ pub(super) enum PeerSessionEnd {
     /// The server is shutting down.
     #[error("the server is going down")]
     Down,
+    /// The operator closes the connection.
+    #[error("the operator closes the connection")]
+    Kicked,
 }
 
 impl PeerSessionEnd {
@@ -48,6 +51,7 @@ impl PeerSessionEnd {
             Self::Connection(RlpxError::Memory) => PeerLeave::Memory,
             Self::Timeout => PeerLeave::Timeout,
             Self::Down => PeerLeave::Down,
+            Self::Kicked => PeerLeave::Kicked,
             _ => PeerLeave::Breach,
         }
     }
@@ -60,6 +64,7 @@ impl PeerSessionEnd {
             Self::Connection(_) | Self::Code(_) => Some(DisconnectReason::Protocol),
             Self::Timeout => Some(DisconnectReason::Timeout),
             Self::Down => Some(DisconnectReason::Quitting),
+            Self::Kicked => Some(DisconnectReason::Requested),
             Self::Status(_)
             | Self::NoStatus(_)
             | Self::Packet(..)

@@ -4,8 +4,11 @@
 //! other, and keeps the connection alive. None of the three waits for another, but all three share
 //! the connection's writer.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use hark_codec::hex;
+use hark_codec::whisper::keys::PublicKey;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{interval, timeout};
@@ -16,7 +19,7 @@ use super::mail::PeerQuestion;
 use super::session::PeerSession;
 use super::state::PeersState;
 use super::{code, status};
-use crate::address::ClientAddress;
+use crate::roster::{KeyName, OpenConnection};
 use crate::stop::StopSignal;
 use crate::whisper::metrics::{HandshakeFate, MailSource, RequestFate};
 use crate::whisper::rlpx::hello::{BASE_CODES, DisconnectReason, SharedProtocol, code as base};
@@ -25,12 +28,19 @@ use crate::whisper::rlpx::{ReadAllowance, RlpxConnection, RlpxError, RlpxMessage
 /// Maximum number of a peer's waiting requests. Further requests are refused.
 const REQUESTS_WAITING_MAX: usize = 4;
 
+/// Returns the digits of a peer's key, as in its `enode` URL.
+fn key_digits(id: &PublicKey) -> Box<str> {
+    let mut digits = Vec::new();
+    hex::encode_into(&id.bytes(), &mut digits);
+    String::from_utf8_lossy(&digits).into()
+}
+
 /// Serves a peer until the connection ends. Returns the reason. A peer without any of the
 /// sub-protocols is disconnected with the reason "useless peer".
 pub(super) async fn serve<R, W, A>(
     state: &PeersState,
     connection: RlpxConnection<R, W, A>,
-    address: ClientAddress,
+    entry: &OpenConnection,
     mut stop: StopSignal,
 ) -> PeerSessionEnd
 where
@@ -39,6 +49,9 @@ where
     A: ReadAllowance,
 {
     let RlpxConnection { reader, mut writer, peer } = connection;
+    let (ip, id) = (entry.ip(), key_digits(&peer.id));
+    entry.set_agent(&peer.client);
+    entry.add_key(KeyName { shown: id.clone(), digits: id });
     let shared = peer.share(&PeerForm::PROTOCOLS);
     let handshakes = &state.mail.metrics.handshakes;
     // The last protocol by name is Waku, which status-go's nodes prefer.
@@ -52,14 +65,14 @@ where
         return RlpxError::Disconnected(DisconnectReason::Useless).into();
     };
     handshakes.of(HandshakeFate::Connected).add(1);
-    let _counted = CountedPeer::new(state, address, &peer.client, form);
+    let _counted = CountedPeer::new(state, ip, &peer.client, form);
     let session = PeerSession {
         state,
         form,
         shared,
         offset: chosen.offset,
         peer: peer.id,
-        address,
+        address: ip.into(),
         confirms: AtomicBool::new(form == PeerForm::Waku),
         told_pow: AtomicU64::new(0),
         writer: Mutex::new(writer),
@@ -69,6 +82,7 @@ where
         end = session.read(reader, ask) => end,
         end = session.answer_all(asked) => end,
         end = session.keep_alive() => end,
+        () = entry.kicked() => PeerSessionEnd::Kicked,
         () = stop.serving() => PeerSessionEnd::Down,
     };
     if let Some(reason) = end.reason() {
@@ -77,7 +91,7 @@ where
         let _ = timeout(state.times.farewell, farewell).await;
     }
     state.mail.metrics.left.of(end.leave()).add(1);
-    state.note(|| tracing::info!(peer = %address, why = %end, "a peer is gone"));
+    state.note(|| tracing::info!(peer = %state.shown(ip), why = %end, "a peer is gone"));
     end
 }
 
@@ -243,11 +257,12 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
 struct CountedPeer<'a>(&'a PeersState);
 
 impl<'a> CountedPeer<'a> {
-    fn new(state: &'a PeersState, address: ClientAddress, client: &str, form: PeerForm) -> Self {
+    fn new(state: &'a PeersState, ip: IpAddr, client: &str, form: PeerForm) -> Self {
         state.mail.metrics.peers.add(1);
         let protocol = form.protocol().name;
         state.note(|| {
-            tracing::info!(peer = %address, client = ?client, protocol, "a peer is connected");
+            let peer = state.shown(ip);
+            tracing::info!(%peer, client = ?client, protocol, "a peer is connected");
         });
         Self(state)
     }

@@ -1,5 +1,6 @@
 //! The state that the sessions of all peers share.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,11 @@ pub(super) struct PeersState {
 }
 
 impl PeersState {
+    /// Returns an address in the form in which the log shows addresses.
+    pub(super) fn shown(&self, ip: IpAddr) -> String {
+        self.mail.service.settings().addresses_shown.show(ip)
+    }
+
     /// Logs a line about a peer, unless the log already has too many such lines.
     pub(super) fn note(&self, log: impl FnOnce()) {
         if self.lines.charge(RateSubject::Events(RateSource::Connection(0)), LINES).is_ok() {

@@ -25,8 +25,8 @@ const OPENAPI: &str = include_str!("openapi.json");
 
 /// Serves until `stop` is signalled and the requests in progress are answered.
 pub(super) async fn serve(listener: Arc<Listener>, stop: StopSignal, mail: Arc<MailServer>) {
-    let answers = mail.service.answers.clone();
-    rest::serve(listener, stop, routes(mail), answers).await;
+    let (network, answers) = (mail.service.shelf.name(), mail.service.answers.clone());
+    rest::serve(listener, network, stop, routes(mail), answers).await;
 }
 
 fn routes(mail: Arc<MailServer>) -> Router {

@@ -1,0 +1,147 @@
+//! The list of open connections for `hark clients`, in pages, and the end of connections by
+//! `hark kick`.
+//!
+//! A request for a page names the number of the last connection that the operator has seen, and a
+//! filter. A page has a bounded number of connections and of bytes, so a list of any length needs
+//! bounded memory. Connections that open or close meanwhile do not move the pages.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::roster::{ConnectionPattern, Roster, is_listed};
+use crate::settings::SharedSettings;
+
+/// Maximum number of connections of a page. The longest row has about 1,700 bytes, so a page fits
+/// into an answer.
+const PAGE_ROWS_MAX: usize = 512;
+/// Maximum number of bytes of a page at which a further row is added.
+const PAGE_BYTES_MAX: usize = 512 << 10;
+/// The reason for clients if the operator gives none.
+const REASON: &str = "the operator closed this connection";
+
+/// A request for a page of the list.
+#[derive(Deserialize)]
+struct PageRequest {
+    after: u64,
+    filter: String,
+}
+
+/// A request to close connections.
+#[derive(Deserialize)]
+struct KickRequest {
+    whom: String,
+    reason: Option<String>,
+}
+
+/// Why a request about connections failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClientsError {
+    #[error("a request about connections cannot be read: {0}")]
+    Request(#[from] serde_json::Error),
+    #[error("`{0}` {1}")]
+    Whom(String, String),
+}
+
+/// Lists and closes the open connections of this process.
+#[derive(Clone)]
+pub(super) struct ClientsDesk {
+    pub(super) roster: Arc<Roster>,
+    pub(super) settings: SharedSettings,
+    /// Number of earlier processes that still serve their connections after a takeover.
+    pub(super) followers: watch::Sender<usize>,
+}
+
+impl ClientsDesk {
+    /// Returns a page of the list: its rows, the number after which the next page begins (`null`
+    /// after the last page), and the number of all open connections.
+    pub(super) fn page(&self, body: &[u8]) -> Result<String, ClientsError> {
+        let PageRequest { after, filter } = serde_json::from_slice(body)?;
+        let privacy = self.settings.load().addresses_shown;
+        let (mut rows, mut bytes, mut last, mut is_full) = (Vec::new(), 0, after, false);
+        self.roster.visit(after, |connection| {
+            if rows.len() >= PAGE_ROWS_MAX || bytes >= PAGE_BYTES_MAX {
+                is_full = true;
+                return false;
+            }
+            last = connection.number();
+            if is_listed(connection, &filter, privacy) {
+                let row = connection.row(privacy).to_string();
+                bytes += row.len();
+                rows.push(row);
+            }
+            true
+        });
+        let next = if is_full { json!(last) } else { Value::Null };
+        let (open, earlier) = (self.roster.len(), *self.followers.borrow());
+        let rows = rows.join(",");
+        Ok(format!(
+            "{{\"connections\":[{rows}],\"next\":{next},\"open\":{open},\"earlier_processes\":{earlier}}}"
+        ))
+    }
+
+    /// Closes connections. Returns the number of connections that are being closed.
+    pub(super) fn kick(&self, body: &[u8]) -> Result<String, ClientsError> {
+        let KickRequest { whom, reason } = serde_json::from_slice(body)?;
+        let pattern = ConnectionPattern::parse(&whom);
+        let pattern = pattern.map_err(|why| ClientsError::Whom(whom.clone(), why.to_string()))?;
+        let closed = self.roster.kick(&pattern, reason.as_deref().unwrap_or(REASON));
+        if closed > 0 {
+            // The address may be private, so the log has only the number of connections.
+            tracing::info!(closed, "connections are closed, as the operator asked");
+        }
+        Ok(json!({ "closed": closed, "earlier_processes": *self.followers.borrow() }).to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::roster::{ConnectionForm, KeyName};
+
+    #[test]
+    fn a_list_of_a_hundred_thousand_connections_comes_in_bounded_pages() {
+        let roster = Arc::new(Roster::default());
+        let open: Vec<_> = (0..100_000_u32)
+            .map(|n| {
+                let ip = Ipv4Addr::from_bits(n).into();
+                let entry = roster.enter(("test", ConnectionForm::Peer), (ip, false));
+                entry.set_agent(&"\u{1}\u{10ffff}".repeat(100));
+                entry
+            })
+            .collect();
+        for digit in 0..20 {
+            open[0].add_key(KeyName { shown: format!("{digit:0128}").into(), digits: "".into() });
+        }
+        let (settings, followers) = (SharedSettings::default(), watch::Sender::new(0));
+        let desk = ClientsDesk { roster, settings, followers };
+        let (mut after, mut rows) = (0, 0);
+        loop {
+            let request = json!({ "after": after, "filter": "" }).to_string();
+            let page = desk.page(request.as_bytes()).unwrap();
+            assert!(page.len() < 1 << 20, "{}", page.len());
+            let page: Value = serde_json::from_str(&page).unwrap();
+            rows += page["connections"].as_array().unwrap().len();
+            assert_eq!((&page["open"], &page["earlier_processes"]), (&json!(100_000), &json!(0)));
+            match page["next"].as_u64() {
+                Some(next) => after = next,
+                None => break,
+            }
+        }
+        assert_eq!(rows, open.len());
+        let request = json!({ "after": 0, "filter": "0.1.134.159" }).to_string();
+        let page: Value = serde_json::from_str(&desk.page(request.as_bytes()).unwrap()).unwrap();
+        assert_eq!(page["connections"][0]["number"], 100_000);
+        assert_eq!(page["next"], Value::Null);
+        let kick = |body: Value| desk.kick(body.to_string().as_bytes());
+        assert!(kick(json!({ "whom": "somebody" })).is_err() && kick(json!({})).is_err());
+        let closed = kick(json!({ "whom": "0.0.0.0/16" })).unwrap();
+        let closed: Value = serde_json::from_str(&closed).unwrap();
+        assert_eq!(closed["closed"], 1 << 16);
+        assert_eq!(open[0].kick_reason(), Some(REASON));
+    }
+}
