@@ -88,6 +88,9 @@ pub struct Query {
     pub after: Option<Position>,
     /// The maximum number of records.
     pub limit: usize,
+    /// Number of bytes of records after which the caller probably stops. A store need not read more
+    /// records ahead, but the results are the same for any number.
+    pub bytes: usize,
     /// The current time: a record that expires at this time or earlier is invisible.
     pub now: u64,
     /// The records that are hidden from the reader.
@@ -113,6 +116,7 @@ impl Default for Query {
             order: Order::NewestFirst,
             after: None,
             limit: usize::MAX,
+            bytes: usize::MAX,
             now: 0,
             gate: None,
             budget: u64::MAX,

@@ -22,6 +22,10 @@ pub(crate) const PAGE_BYTES_MAX: usize = 2 << 20;
 /// Maximum number of records whose words are read at a time. In a ranked search, the maximum is
 /// between this number and [`FETCH_MAX`].
 const WORDS_READ_MAX: usize = 64;
+/// Expected size of a record in bytes, before the search has found records.
+const RECORD_BYTES: usize = 512;
+/// Minimum number of records that are read ahead for a caller that wants few more bytes.
+const BYTES_READ_MIN: usize = 8;
 
 /// The query of a search, and the keys and records that the search has found.
 pub(crate) struct FinderState {
@@ -42,6 +46,8 @@ pub(crate) struct FinderState {
     /// Number of keys whose records were fetched, and number of these records that match the query.
     pub(crate) fetched: usize,
     pub(crate) matched: usize,
+    /// Total size of the matching records, in bytes.
+    matched_bytes: usize,
     pub(crate) visited: u64,
     pub(crate) driver: Option<Set>,
 }
@@ -58,6 +64,7 @@ impl FinderState {
             delivered: 0,
             fetched: 0,
             matched: 0,
+            matched_bytes: 0,
             visited: 0,
             driver: None,
         }
@@ -68,6 +75,18 @@ impl FinderState {
         (self.asked.query.limit - self.delivered)
             .saturating_add(1)
             .saturating_sub(self.bodies.len())
+            .min(self.fitting())
+    }
+
+    /// Returns the expected number of records that the caller uses until it has enough bytes. The
+    /// number is a fourth too high, so that one read mostly suffices.
+    fn fitting(&self) -> usize {
+        if self.asked.query.bytes == usize::MAX {
+            return usize::MAX;
+        }
+        let left = self.asked.query.bytes.saturating_sub(self.matched_bytes);
+        let each = self.matched_bytes.checked_div(self.matched).unwrap_or(RECORD_BYTES).max(1);
+        (left / each).saturating_mul(5) / 4 + BYTES_READ_MIN
     }
 
     /// Returns how many keys are needed for the wanted number of records, if the share of matches
@@ -88,8 +107,8 @@ impl FinderState {
 
     /// Removes the first `count` keys, and adds those of their records that match.
     pub(crate) fn add_fetched(&mut self, count: usize, matching: Vec<Box<[u8]>>) {
-        (self.fetched, self.matched) = (self.fetched + count, self.matched + matching.len());
-        self.bodies.extend(matching);
+        self.fetched += count;
+        self.add_matching(matching);
         self.keys.drain(..count);
     }
 
@@ -99,7 +118,12 @@ impl FinderState {
             self.is_over = true;
             return;
         };
+        self.add_matching(matching);
+    }
+
+    fn add_matching(&mut self, matching: Vec<Box<[u8]>>) {
         self.matched += matching.len();
+        self.matched_bytes += matching.iter().map(|body| body.len()).sum::<usize>();
         self.bodies.extend(matching);
     }
 

@@ -102,7 +102,9 @@ impl EnvelopeQuestion {
         let wanted = self.query.limit.min(bounds.envelopes);
         // One envelope beyond the page shows whether more envelopes follow.
         let limit = if self.filter.is_some() { usize::MAX } else { wanted.saturating_add(1) };
-        let query = Query { limit, ..self.query.clone() };
+        // The store does not know which records the filter drops, so their bytes say nothing.
+        let bytes = if self.filter.is_some() { usize::MAX } else { bounds.bytes };
+        let query = Query { limit, bytes, ..self.query.clone() };
         let mut page = EnvelopePage::default();
         search.run(&query, SLICE_ROWS, &mut |record| {
             let envelope = EnvelopeRecord::new(*record);
