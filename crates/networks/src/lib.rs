@@ -53,6 +53,8 @@ pub struct RecordProperties {
     pub units_per_s: u64,
     /// Whether all records have the same kind.
     pub one_kind: bool,
+    /// Whether each record has exactly one label.
+    pub one_label: bool,
     /// Names of labels that have only a few different values, so that each value occurs in many
     /// records.
     pub common_labels: &'static [u8],

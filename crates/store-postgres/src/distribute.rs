@@ -168,8 +168,8 @@ fn check_migrated(
     shelf: &str,
     options: &PostgresOptions,
 ) -> Result<(), DistributeError> {
-    let mut session = connector(url, old, options, &PlainLayout)?.open()?;
-    let all = migrate::status(&mut session, &PlainLayout, old)?;
+    let mut session = connector(url, old, options, &PlainLayout::LABELLED)?.open()?;
+    let all = migrate::status(&mut session, &PlainLayout::LABELLED, old)?;
     match all.iter().filter(|one| one.applied.is_none()).count() {
         0 => Ok(()),
         missing => Err(MigrateError::Missing { missing, shelf: shelf.into() }.into()),
@@ -341,7 +341,7 @@ fn drop_schema(session: &mut DatabaseSession, schema: &str) -> Result<(), Statem
         JOIN pg_namespace n ON n.oid = c.relnamespace \
         WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') ORDER BY c.relispartition DESC, 1";
     for row in session.query_once(text, &[&schema])? {
-        session.batch(&format!("DROP TABLE IF EXISTS {}", row.get::<_, &str>(0)))?;
+        session.batch(&format!("DROP TABLE IF EXISTS {} CASCADE", row.get::<_, &str>(0)))?;
     }
     session.batch(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE"))
 }

@@ -16,7 +16,7 @@ use crate::migrate::{self, MigrateError, Migration};
 use crate::options::PostgresOptions;
 use crate::others::OtherWriters;
 use crate::parts::{PartGrid, Parts};
-use crate::plain::PlainLayout;
+use crate::plain::{PlainLayout, make_new_slim, make_slim, plain_layout};
 use crate::pool::Pool;
 use crate::properties::ShelfProperties;
 use crate::replica::Replica;
@@ -81,7 +81,7 @@ pub(crate) fn open(
     let EnteredShelf { layout, connector, mut session } = enter(url, &schema, options)?;
     let session = &mut session;
     let facts = layout.facts();
-    prepare_tables(session, layout, (shelf, &schema), options)?;
+    let layout = prepare_tables(session, layout, (shelf, &schema), options)?;
     let width = options.part_s.max(1).saturating_mul(options.units_per_s.max(1));
     let (secret, width) = stats::open_stats(session, width)?;
     let terms = DatabaseTermHasher::new(&secret);
@@ -161,7 +161,7 @@ pub(crate) fn enter_tables(
 ) -> Result<EnteredTables, DatabaseOpenError> {
     let schema = schema(shelf)?;
     let EnteredShelf { layout, mut session, .. } = enter(url, &schema, options)?;
-    prepare_tables(&mut session, layout, (shelf, &schema), options)?;
+    let layout = prepare_tables(&mut session, layout, (shelf, &schema), options)?;
     let secret = stats::secret(&mut session)?;
     let terms = DatabaseTermHasher::new(&secret);
     let texts = options.texts.clone().filter(|_| layout.facts().has_words);
@@ -170,18 +170,21 @@ pub(crate) fn enter_tables(
 }
 
 /// If `options.migrate` is set, applies the missing migrations; otherwise fails if migrations are
-/// missing.
+/// missing. Returns the layout that the tables have now.
 fn prepare_tables(
     session: &mut DatabaseSession,
-    layout: &dyn Layout,
+    layout: &'static dyn Layout,
     (shelf, schema): (&str, &str),
     options: &PostgresOptions,
-) -> Result<(), DatabaseOpenError> {
+) -> Result<&'static dyn Layout, DatabaseOpenError> {
     if options.migrate {
         for migration in migrate::up(session, layout, schema, options.shards)? {
             tracing::info!(number = migration.number, name = migration.name, "migrated");
         }
-        return Ok(());
+        if options.one_label && !layout.facts().is_cluster {
+            make_new_slim(session)?;
+        }
+        return current_layout(session, layout);
     }
     let missing = migrate::status(session, layout, schema)?;
     let mut missing = missing.iter().filter(|one| one.applied.is_none()).count();
@@ -191,7 +194,15 @@ fn prepare_tables(
     if missing > 0 {
         return Err(MigrateError::Missing { missing, shelf: shelf.into() }.into());
     }
-    Ok(())
+    current_layout(session, layout)
+}
+
+/// Returns the layout of the tables. The tables for one server may have become slim.
+fn current_layout(
+    session: &mut DatabaseSession,
+    layout: &'static dyn Layout,
+) -> Result<&'static dyn Layout, DatabaseOpenError> {
+    if layout.facts().is_cluster { Ok(layout) } else { Ok(plain_layout(session)?) }
 }
 
 /// Returns the migrations of a shelf. If `up` is set, applies the missing migrations first.
@@ -212,6 +223,9 @@ pub fn migrations(
             &DatabaseTermHasher::new(&secret),
             options.listed_labels,
         )?;
+        if options.one_label && !layout.facts().is_cluster {
+            make_slim(&mut session)?;
+        }
     }
     let mut all = migrate::status(&mut session, layout, &schema)?;
     if let Some(last) = all.last_mut().filter(|last| last.applied.is_some())
@@ -257,7 +271,7 @@ fn enter(
     schema: &str,
     options: &PostgresOptions,
 ) -> Result<EnteredShelf, DatabaseOpenError> {
-    let plain = connector(url, schema, options, &PlainLayout)?;
+    let plain = connector(url, schema, options, &PlainLayout::LABELLED)?;
     let mut session = plain.open()?;
     check_version(&mut session)?;
     plain.must_be_apart(&mut session)?;
@@ -270,7 +284,7 @@ fn enter(
         _ => false,
     };
     if !is_cluster {
-        return Ok(EnteredShelf { layout: &PlainLayout, connector: plain, session });
+        return Ok(EnteredShelf { layout: &PlainLayout::LABELLED, connector: plain, session });
     }
     let connector = connector(url, schema, options, &CitusLayout)?;
     let session = connector.open()?;

@@ -28,6 +28,9 @@ pub struct PostgresOptions {
     pub units_per_s: u64,
     /// Whether all records have kind 0, so that kinds need not be looked up.
     pub one_kind: bool,
+    /// Whether each record has exactly one label. The tables of a new shelf are then slim: the labels
+    /// have no rows of their own.
+    pub one_label: bool,
     /// Names of labels whose values are common: each value is in a large part of all records. If a
     /// search has another condition, such a label never drives the search.
     pub common_labels: &'static [u8],
@@ -55,6 +58,7 @@ impl Default for PostgresOptions {
             parts_max: 1_000,
             units_per_s: 1,
             one_kind: false,
+            one_label: false,
             common_labels: &[],
             listed_labels: &[],
             texts: None,

@@ -112,6 +112,13 @@ impl Parts {
         all
     }
 
+    /// Returns the start of the first part and the end of the last part; `None` if there are no
+    /// parts.
+    pub(crate) fn span(&self) -> Option<(i64, i64)> {
+        let (start, (stop, _)) = (self.list.keys().next()?, self.list.values().next_back()?);
+        Some((*start, *stop))
+    }
+
     /// Returns the number of parts.
     pub(crate) fn len(&self) -> usize {
         self.list.len()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hark_archive::Store;
 use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::citus::{self, CitusCluster};
-use hark_testkit::contract::{Size, Subject, listed, rules, run};
+use hark_testkit::contract::{Size, Subject, listed, rules, run, run_with_one_label};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::{Flavour, Random};
 use hark_testkit::runs::seed_or;
@@ -16,12 +16,18 @@ use hark_testkit::tombstones::hold_for_thirty_days;
 struct Schema {
     database: Database<'static>,
     flavour: Flavour,
+    /// Whether each record has exactly one label.
+    one_label: bool,
     store: Option<PostgresStore>,
 }
 
 impl Schema {
     fn new(database: Database<'static>, flavour: Flavour) -> Self {
-        let mut schema = Self { database, flavour, store: None };
+        Self::with_labels(database, flavour, false)
+    }
+
+    fn with_labels(database: Database<'static>, flavour: Flavour, one_label: bool) -> Self {
+        let mut schema = Self { database, flavour, one_label, store: None };
         schema.open();
         schema
     }
@@ -40,6 +46,7 @@ impl Schema {
                 PostgresOptions {
                     units_per_s: 1_000_000_000,
                     one_kind: true,
+                    one_label: self.one_label,
                     common_labels: b"p",
                     ..common
                 },
@@ -94,6 +101,18 @@ fn postgres_answers_like_the_model_for_nostr() {
 fn postgres_answers_like_the_model_for_labels_and_nanoseconds() {
     let size = Size { records: 4_000, queries: 7_000, disturbances: 10 }.of_this_run();
     postgres("contract labels", Flavour::Labels, size);
+}
+
+#[test]
+fn postgres_answers_like_the_model_for_records_with_one_label() {
+    let size = Size { records: 4_000, queries: 7_000, disturbances: 10 }.of_this_run();
+    let database = Cluster::shared().database("contract slim");
+    let mut schema = Schema::with_labels(database, Flavour::Labels, true);
+    let compared = run_with_one_label(&mut schema, seed_or(20_261_128), size);
+    println!("contract slim: {compared:?}, {:?}", schema.store().stats());
+    assert!(compared.queries >= size.queries);
+    let form = "SELECT relkind FROM pg_class WHERE oid = 'hark_labels.tag'::regclass";
+    assert_eq!(schema.database.sql(form), "v");
 }
 
 /// Checks a shelf that is reopened each day.

@@ -92,6 +92,12 @@ pub fn run_with_words(subject: &mut dyn Subject, seed: u64, size: Size) -> Compa
     run_in(world, subject, Flavour::Nostr, seed, size)
 }
 
+/// Does the same as [`run`] for [`Flavour::Labels`], with records that have exactly one label each.
+pub fn run_with_one_label(subject: &mut dyn Subject, seed: u64, size: Size) -> Compared {
+    let world = World::new(seed, Flavour::Labels).with_one_label();
+    run_in(world, subject, Flavour::Labels, seed, size)
+}
+
 /// Fills an empty store with records of very different sizes, and searches for their words. The
 /// store must find the same records as the model, in the same order. No slice may read more text
 /// than the bound for a slice.

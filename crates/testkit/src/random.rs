@@ -39,6 +39,8 @@ pub struct World {
     pub now: u64,
     /// Whether records have sentences and queries search for their words.
     has_words: bool,
+    /// Whether each record has exactly one label.
+    has_one_label: bool,
 }
 
 impl World {
@@ -50,13 +52,20 @@ impl World {
             Flavour::Nostr => 1_700_000_000,
             Flavour::Labels => 1_700_000_000_000_000_000,
         };
-        Self { random, flavour, authors, made: Vec::new(), now, has_words: false }
+        let (has_words, has_one_label) = (false, false);
+        Self { random, flavour, authors, made: Vec::new(), now, has_words, has_one_label }
     }
 
     /// Makes records with sentences and queries for their words.
     #[must_use]
     pub fn with_words(self) -> Self {
         Self { has_words: true, ..self }
+    }
+
+    /// Makes records with exactly one label each.
+    #[must_use]
+    pub fn with_one_label(self) -> Self {
+        Self { has_one_label: true, ..self }
     }
 
     /// Returns the number of records made so far.
@@ -133,6 +142,7 @@ impl World {
         let kind = if self.flavour == Flavour::Nostr { *self.random.pick(&KINDS) } else { 0 };
         let mut labels = Vec::new();
         let count = if self.random.once_in(50) { 120 } else { self.random.below(4) };
+        let count = if self.has_one_label { 1 } else { count };
         for _ in 0..count {
             let name = if self.flavour == Flavour::Nostr {
                 *self.random.pick(b"eepptda")

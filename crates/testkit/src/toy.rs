@@ -28,7 +28,13 @@ impl Network for Toy {
         "lines"
     }
     fn nature(&self) -> RecordProperties {
-        RecordProperties { units_per_s: 1, one_kind: true, common_labels: &[], listed_labels: b"t" }
+        RecordProperties {
+            units_per_s: 1,
+            one_kind: true,
+            one_label: false,
+            common_labels: &[],
+            listed_labels: b"t",
+        }
     }
     fn rules(&self) -> Box<dyn Rules> {
         Box::new(Self)

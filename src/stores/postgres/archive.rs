@@ -36,6 +36,7 @@ impl DatabaseArchive {
             shards: config.shards,
             units_per_s: nature.units_per_s,
             one_kind: nature.one_kind,
+            one_label: nature.one_label,
             common_labels: nature.common_labels,
             listed_labels: nature.listed_labels,
             texts: settings.texts,

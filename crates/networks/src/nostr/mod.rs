@@ -29,7 +29,13 @@ impl Network for Nostr {
     }
 
     fn nature(&self) -> RecordProperties {
-        RecordProperties { units_per_s: 1, one_kind: false, common_labels: &[], listed_labels: &[] }
+        RecordProperties {
+            units_per_s: 1,
+            one_kind: false,
+            one_label: false,
+            common_labels: &[],
+            listed_labels: &[],
+        }
     }
 
     fn tombstone_kinds(&self) -> &'static [u32] {

@@ -268,7 +268,7 @@ struct CitusRows;
 
 impl RowFormat for CitusRows {
     const COPY_RECORDS: StatementForm = StatementForm::Citus(CitusStatement::CopyRecords);
-    const COPY_TAGS: StatementForm = StatementForm::Citus(CitusStatement::CopyTags);
+    const COPY_TAGS: Option<StatementForm> = Some(StatementForm::Citus(CitusStatement::CopyTags));
 
     fn begin_record(rows: &mut CopyRows, key: &IndexKey, place: &[u8]) {
         rows.row(10);

@@ -20,8 +20,8 @@ const PIECE_BYTES: usize = 128 << 10;
 pub(crate) trait RowFormat: Send {
     /// The statement that inserts records.
     const COPY_RECORDS: StatementForm;
-    /// The statement that inserts tags.
-    const COPY_TAGS: StatementForm;
+    /// The statement that inserts tags; `None` if tags have no rows.
+    const COPY_TAGS: Option<StatementForm>;
 
     /// Begins the row of a record, up to the column `seq`.
     fn begin_record(rows: &mut CopyRows, key: &IndexKey, place: &[u8]);
@@ -89,8 +89,8 @@ impl<'a, F: RowFormat> RowEncoder<'a, F> {
             piece
         });
         session.copy(F::COPY_RECORDS, records)?;
-        if let Some(tags) = tags {
-            session.copy(F::COPY_TAGS, std::iter::once(tags))?;
+        if let (Some(tags), Some(copy_tags)) = (tags, F::COPY_TAGS) {
+            session.copy(copy_tags, std::iter::once(tags))?;
         }
         Ok(())
     }
@@ -144,7 +144,9 @@ impl<'a, F: RowFormat> RowEncoder<'a, F> {
         rows.bigints(&terms);
         rows.bytes(record.bytes());
         self.values.add(record, self.shelf.listed_labels, &self.shelf.terms);
-        self.tags.extend(terms.into_iter().map(|term| TagRow { term, kind, key, place }));
+        if F::COPY_TAGS.is_some() {
+            self.tags.extend(terms.into_iter().map(|term| TagRow { term, kind, key, place }));
+        }
         if self.shelf.rules.forbids(record.kind()) {
             for forbidding in self.shelf.terms.forbids(record) {
                 self.forbidding.keys.push(forbidding);

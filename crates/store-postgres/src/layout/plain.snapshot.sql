@@ -20,6 +20,18 @@ SELECT v.n, r.time, r.mark, ARRAY(SELECT (SELECT (w.mark & 3)::int FROM word w W
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.seq <= $6 AND (r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1) AND (r.time < $3::bigint OR r.time = $3 AND r.id > $4::bytea) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
 -- TermTimePage(NewestFirst, Some(7))
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record_7 r WHERE r.time >= $1 AND r.time <= $2 AND r.seq <= $6 AND (r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1) AND r.time = $3::bigint AND r.id > $4::bytea ORDER BY r.time DESC, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id, r.body FROM record_7 r WHERE r.time >= $1 AND r.time <= $2 AND r.seq <= $6 AND (r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1) AND r.time < $3::bigint ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5
+-- TermWindow(NewestFirst, None, All)
+SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id FROM tag r WHERE r.term = v.term AND r.kind = $6::int AND r.time >= $1 AND r.time <= $2 OFFSET 0) r LIMIT $3) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $4 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
+-- TermWindow(NewestFirst, None, First)
+SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM (SELECT r.time, r.id FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id FROM tag r WHERE r.term = v.term AND r.kind = $6::int AND r.time >= $1 AND r.time <= $2 ORDER BY r.time DESC, r.id LIMIT $3) r) r ORDER BY r.time DESC, r.id LIMIT $3) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $4 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
+-- TermWindow(NewestFirst, Some(7), Behind)
+SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM (SELECT r.time, r.id FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id FROM tag_7 r WHERE r.term = v.term AND r.kind = $6::int AND r.time = $7::bigint AND r.id > $8::bytea ORDER BY r.time DESC, r.id LIMIT $3) r UNION ALL SELECT r.time, r.id FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id FROM tag_7 r WHERE r.term = v.term AND r.kind = $6::int AND r.time >= $1 AND r.time <= $2 ORDER BY r.time DESC, r.id LIMIT $3) r) r ORDER BY r.time DESC, r.id LIMIT $3) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record_7 r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $4 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
+-- SlimWindow(NewestFirst, None, All)
+SELECT r.time, r.id, r.body FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record r WHERE r.terms[1] = v.term AND r.kind = $6::int AND r.seq <= $4 AND r.time >= $1 AND r.time <= $2 OFFSET 0) r LIMIT $3
+-- SlimWindow(NewestFirst, None, First)
+SELECT r.time, r.id, r.body FROM (SELECT r.time, r.id, r.body FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record r WHERE r.terms[1] = v.term AND r.kind = $6::int AND r.seq <= $4 AND r.time >= $1 AND r.time <= $2 ORDER BY r.time DESC, r.id LIMIT $3) r) r ORDER BY r.time DESC, r.id LIMIT $3
+-- SlimWindow(NewestFirst, Some(7), Behind)
+SELECT r.time, r.id, r.body FROM (SELECT r.time, r.id, r.body FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record_7 r WHERE r.terms[1] = v.term AND r.kind = $6::int AND r.seq <= $4 AND r.time = $7::bigint AND r.id > $8::bytea ORDER BY r.time DESC, r.id LIMIT $3) r UNION ALL SELECT r.time, r.id, r.body FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record_7 r WHERE r.terms[1] = v.term AND r.kind = $6::int AND r.seq <= $4 AND r.time >= $1 AND r.time <= $2 ORDER BY r.time DESC, r.id LIMIT $3) r) r ORDER BY r.time DESC, r.id LIMIT $3
 -- TermPage(NewestFirst, 1, None)
 SELECT t.time, t.id, CASE WHEN b.id = t.id AND ($9::bigint[] IS NULL OR b.terms && $9) THEN b.body END FROM (SELECT r.time, r.id FROM ((SELECT r.time, r.id FROM tag r WHERE r.term = ($8::bigint[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND (r.time < $3::bigint OR r.time = $3 AND r.id > $4::bytea) ORDER BY r.time DESC, r.id LIMIT $5)) r ORDER BY r.time DESC, r.id LIMIT $5) t LEFT JOIN LATERAL (SELECT r.id, r.terms, r.body FROM record r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
 -- TermPage(NewestFirst, 1, Some(7))
@@ -62,6 +74,18 @@ SELECT v.n, r.time, r.mark, ARRAY(SELECT (SELECT (w.mark & 3)::int FROM word w W
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record r WHERE r.time >= $1 AND r.time <= $2 AND r.seq <= $6 AND (r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1) AND (r.time > $3::bigint OR r.time = $3 AND r.id > $4::bytea) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
 -- TermTimePage(OldestFirst, Some(7))
 SELECT r.time, r.id, r.body FROM ((SELECT r.time, r.id, r.body FROM record_7 r WHERE r.time >= $1 AND r.time <= $2 AND r.seq <= $6 AND (r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1) AND r.time = $3::bigint AND r.id > $4::bytea ORDER BY r.time, r.id LIMIT $5) UNION ALL (SELECT r.time, r.id, r.body FROM record_7 r WHERE r.time >= $1 AND r.time <= $2 AND r.seq <= $6 AND (r.terms[1] IN (SELECT unnest($7::bigint[])) OR cardinality(r.terms) > 1) AND r.time > $3::bigint ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5
+-- TermWindow(OldestFirst, None, All)
+SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id FROM tag r WHERE r.term = v.term AND r.kind = $6::int AND r.time >= $1 AND r.time <= $2 OFFSET 0) r LIMIT $3) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $4 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
+-- TermWindow(OldestFirst, None, First)
+SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM (SELECT r.time, r.id FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id FROM tag r WHERE r.term = v.term AND r.kind = $6::int AND r.time >= $1 AND r.time <= $2 ORDER BY r.time, r.id LIMIT $3) r) r ORDER BY r.time, r.id LIMIT $3) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $4 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
+-- TermWindow(OldestFirst, Some(7), Behind)
+SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM (SELECT r.time, r.id FROM (SELECT r.time, r.id FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id FROM tag_7 r WHERE r.term = v.term AND r.kind = $6::int AND r.time = $7::bigint AND r.id > $8::bytea ORDER BY r.time, r.id LIMIT $3) r UNION ALL SELECT r.time, r.id FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id FROM tag_7 r WHERE r.term = v.term AND r.kind = $6::int AND r.time >= $1 AND r.time <= $2 ORDER BY r.time, r.id LIMIT $3) r) r ORDER BY r.time, r.id LIMIT $3) t LEFT JOIN LATERAL (SELECT r.id, r.body FROM record_7 r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $4 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
+-- SlimWindow(OldestFirst, None, All)
+SELECT r.time, r.id, r.body FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record r WHERE r.terms[1] = v.term AND r.kind = $6::int AND r.seq <= $4 AND r.time >= $1 AND r.time <= $2 OFFSET 0) r LIMIT $3
+-- SlimWindow(OldestFirst, None, First)
+SELECT r.time, r.id, r.body FROM (SELECT r.time, r.id, r.body FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record r WHERE r.terms[1] = v.term AND r.kind = $6::int AND r.seq <= $4 AND r.time >= $1 AND r.time <= $2 ORDER BY r.time, r.id LIMIT $3) r) r ORDER BY r.time, r.id LIMIT $3
+-- SlimWindow(OldestFirst, Some(7), Behind)
+SELECT r.time, r.id, r.body FROM (SELECT r.time, r.id, r.body FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record_7 r WHERE r.terms[1] = v.term AND r.kind = $6::int AND r.seq <= $4 AND r.time = $7::bigint AND r.id > $8::bytea ORDER BY r.time, r.id LIMIT $3) r UNION ALL SELECT r.time, r.id, r.body FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL (SELECT r.time, r.id, r.body FROM record_7 r WHERE r.terms[1] = v.term AND r.kind = $6::int AND r.seq <= $4 AND r.time >= $1 AND r.time <= $2 ORDER BY r.time, r.id LIMIT $3) r) r ORDER BY r.time, r.id LIMIT $3
 -- TermPage(OldestFirst, 1, None)
 SELECT t.time, t.id, CASE WHEN b.id = t.id AND ($9::bigint[] IS NULL OR b.terms && $9) THEN b.body END FROM (SELECT r.time, r.id FROM ((SELECT r.time, r.id FROM tag r WHERE r.term = ($8::bigint[])[1] AND r.kind = ($7::int[])[1] AND r.time >= $1 AND r.time <= $2 AND (r.time > $3::bigint OR r.time = $3 AND r.id > $4::bytea) ORDER BY r.time, r.id LIMIT $5)) r ORDER BY r.time, r.id LIMIT $5) t LEFT JOIN LATERAL (SELECT r.id, r.terms, r.body FROM record r WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $6 ORDER BY r.time DESC, r.id LIMIT 1) b ON true
 -- TermPage(OldestFirst, 1, Some(7))
@@ -183,7 +207,7 @@ SELECT v.n, c.count FROM unnest($1::bytea[], $2::int[], $3::bigint[], $4::bigint
 -- RepairColumns
 UPDATE record SET time = $3, expires = $4, kind = $5, id = $6, author = $7, terms = $8 WHERE time = $1 AND id = $2
 -- make_part 0
-CREATE TABLE record_19000 (LIKE record);
+CREATE TABLE record_19000 (LIKE record INCLUDING CONSTRAINTS);
                      ALTER TABLE record_19000 SET (autovacuum_vacuum_insert_scale_factor = 0.05,
                          autovacuum_analyze_scale_factor = 0.05);
                      WITH moved AS (DELETE FROM record_other WHERE time >= -7 AND time < 7
@@ -192,7 +216,7 @@ CREATE TABLE record_19000 (LIKE record);
                      ALTER TABLE record ATTACH PARTITION record_19000
                          FOR VALUES FROM (-7) TO (7)
 -- make_part 1
-CREATE TABLE tag_19000 (LIKE tag);
+CREATE TABLE tag_19000 (LIKE tag INCLUDING CONSTRAINTS);
                      ALTER TABLE tag_19000 SET (autovacuum_vacuum_insert_scale_factor = 0.05,
                          autovacuum_analyze_scale_factor = 0.05);
                      WITH moved AS (DELETE FROM tag_other WHERE time >= -7 AND time < 7
@@ -244,10 +268,10 @@ CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_19000 WHE
          SET LOCAL lock_timeout = 50;
          ALTER TABLE record DETACH PARTITION record_19000;
          ALTER TABLE tag DETACH PARTITION tag_19000;
+         ALTER TABLE tag_19000 RENAME TO retired_tag_19000;
          ALTER TABLE word DETACH PARTITION word_19000;
          ALTER TABLE worded DETACH PARTITION worded_19000;
          ALTER TABLE record_19000 RENAME TO retired_record_19000;
-         ALTER TABLE tag_19000 RENAME TO retired_tag_19000;
          DROP TABLE word_19000, worded_19000;
          INSERT INTO record SELECT * FROM spared_record;
          INSERT INTO tag SELECT * FROM spared_tag;
@@ -257,9 +281,32 @@ CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_19000 WHE
          INSERT INTO retired VALUES (19000, 100);
          UPDATE state SET parts = parts + 1, records = records + 3 - 100;
          SELECT pg_notify(current_schema(), seq || ' 1 ' || parts || ' ' || line) FROM state
+-- retire_part slim
+CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_19000 WHERE kind = ANY('{5,62}'::int[]);
+         CREATE TEMP TABLE spared_tag ON COMMIT DROP AS SELECT t.* FROM spared_record r CROSS JOIN LATERAL (SELECT DISTINCT unnest(r.terms) AS term) v CROSS JOIN LATERAL (SELECT t.* FROM tag_19000 t WHERE t.term = v.term AND t.kind = r.kind AND t.time = r.time AND t.id = r.id OFFSET 0) t;
+         CREATE TEMP TABLE spared_worded ON COMMIT DROP AS SELECT w.* FROM spared_record r CROSS JOIN LATERAL (SELECT w.* FROM worded_19000 w WHERE w.time = r.time AND w.mark = ((('x' || encode(substr(r.id, 1, 8), 'hex'))::bit(64)::bigint | 3) - 3) # (-9223372036854775808) AND w.kind = r.kind OFFSET 0) w;
+         CREATE TEMP TABLE spared_word ON COMMIT DROP AS SELECT w.* FROM spared_worded l CROSS JOIN LATERAL (SELECT unnest(l.words) AS word) v CROSS JOIN LATERAL (SELECT w.* FROM word_19000 w WHERE w.word = v.word AND w.kind = l.kind AND w.time = l.time AND w.mark >= l.mark AND w.mark <= l.mark + 3 OFFSET 0) w;
+         SET LOCAL lock_timeout = 50;
+         ALTER TABLE record DETACH PARTITION record_19000;
+         DROP VIEW tag_19000;
+         ALTER TABLE word DETACH PARTITION word_19000;
+         ALTER TABLE worded DETACH PARTITION worded_19000;
+         ALTER TABLE record_19000 RENAME TO retired_record_19000;
+         DROP TABLE word_19000, worded_19000;
+         INSERT INTO record SELECT * FROM spared_record;
+         INSERT INTO tag SELECT * FROM spared_tag;
+         INSERT INTO word SELECT * FROM spared_word;
+         INSERT INTO worded SELECT * FROM spared_worded;
+         DELETE FROM part WHERE number = 19000;
+         INSERT INTO retired VALUES (19000, 100);
+         UPDATE state SET parts = parts + 1, records = records + 3 - 100;
+         SELECT pg_notify(current_schema(), seq || ' 1 ' || parts || ' ' || line) FROM state
+-- make_label_view
+CREATE OR REPLACE VIEW tag_19000 AS SELECT terms[1] AS term, time, kind, id FROM record_19000
 -- drop_part
 SET LOCAL lock_timeout = 50;
-         DROP TABLE retired_record_19000, retired_tag_19000;
+         DROP TABLE retired_record_19000;
+         DROP TABLE IF EXISTS retired_tag_19000;
          UPDATE state SET records = records + 100 - 98;
          COMMIT
 -- keep_spared_values

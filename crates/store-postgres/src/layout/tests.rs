@@ -6,7 +6,7 @@ use hark_archive::Order;
 
 use super::{Layout, SharedStatement, lower_values};
 use crate::citus::{CitusLayout, CitusStatement, ValueCount, WindowForm, WindowTable};
-use crate::plain::{PlainLayout, PlainStatement, part_sql};
+use crate::plain::{LabelStorage, PlainLayout, PlainStatement, WindowRows, part_sql};
 use crate::statement::StatementForm;
 
 /// The SQL of a layout that the snapshot lists with names: its statements, and SQL texts that are
@@ -57,6 +57,12 @@ fn plain_statements() -> Vec<(String, StatementForm)> {
             named(PlainStatement::WordKeys(order)),
             named(PlainStatement::TermTimePage(order, None)),
             named(PlainStatement::TermTimePage(order, Some(7))),
+            named(PlainStatement::TermWindow(order, None, WindowRows::All)),
+            named(PlainStatement::TermWindow(order, None, WindowRows::First)),
+            named(PlainStatement::TermWindow(order, Some(7), WindowRows::Behind)),
+            named(PlainStatement::SlimWindow(order, None, WindowRows::All)),
+            named(PlainStatement::SlimWindow(order, None, WindowRows::First)),
+            named(PlainStatement::SlimWindow(order, Some(7), WindowRows::Behind)),
         ]);
         for ranges in [1, 3] {
             forms.extend([
@@ -183,7 +189,8 @@ fn citus_statements() -> Vec<(String, StatementForm)> {
 
 /// The texts of parts.
 fn part_texts() -> Vec<(String, String)> {
-    let parts = part_sql::make_part(19_000, -7, 7).into_iter().enumerate();
+    let parts = part_sql::make_part(19_000, -7, 7, LabelStorage::Rows).into_iter().enumerate();
+    let retire = |labels| part_sql::retire_part(19_000, (&[5, 62], 100, 3), labels);
     let mut texts: Vec<(String, String)> =
         parts.map(|(at, text)| (format!("make_part {at}"), text)).collect();
     texts.extend(
@@ -191,7 +198,9 @@ fn part_texts() -> Vec<(String, String)> {
             ("count_spared", part_sql::count_spared(19_000)),
             ("count_part", part_sql::count_part(19_000, false)),
             ("count_part retired", part_sql::count_part(19_000, true)),
-            ("retire_part", part_sql::retire_part(19_000, &[5, 62], 100, 3)),
+            ("retire_part", retire(LabelStorage::Rows)),
+            ("retire_part slim", retire(LabelStorage::Records)),
+            ("make_label_view", part_sql::make_label_view(19_000)),
             ("drop_part", part_sql::drop_part(19_000, 100, 98)),
             ("keep_spared_values", part_sql::KEEP_SPARED_VALUES.into()),
             ("count_values", part_sql::count_values(19_000)),
@@ -215,7 +224,7 @@ fn compare(name: &str, texts: &str, looked_at: &str) {
 #[test]
 fn no_text_has_changed_since_it_was_last_looked_at() {
     let plain = LayoutTexts { statements: plain_statements(), others: part_texts() };
-    let plain = texts(&PlainLayout, plain);
+    let plain = texts(&PlainLayout::LABELLED, plain);
     compare("plain.snapshot.sql", &plain, include_str!("plain.snapshot.sql"));
     let others = vec![("lower_values".to_owned(), lower_values())];
     let citus = LayoutTexts { statements: citus_statements(), others };

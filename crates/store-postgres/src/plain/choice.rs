@@ -6,7 +6,9 @@
 use hark_archive::query::plan::Set;
 use tokio_postgres::types::ToSql;
 
-use super::pages::{PAGE_RANGES_MAX, RangeValue};
+use super::label_storage::LabelStorage;
+use super::listed_sizes::{ListedSize, ListedSizes};
+use super::pages::RangeValue;
 use super::statement::PlainStatement;
 use super::words::IndexedWords;
 use crate::error::StatementError;
@@ -16,11 +18,14 @@ use crate::session::DatabaseSession;
 /// Maximum number of rows that are counted for a condition, to choose between conditions.
 const SIZE_MAX: i64 = 1_000;
 
-/// If at least one in this number of all records meets the condition, all records are walked by
-/// time. `FEW_SHARE` applies to few values, whose ranges PostgreSQL merges, and `MANY_SHARE` to
-/// many values.
-const FEW_SHARE: i64 = 4;
-const MANY_SHARE: i64 = 24;
+/// A record that is found by its term takes as much time as this number of records in a walk of all
+/// records by time.
+const PASSED_MAX: u64 = 6;
+/// The same for slim tables, in which the record of a term needs no further look-up.
+const SLIM_PASSED_MAX: u64 = 3;
+/// A statement looks up each term once. Per record of a page, the look-ups of this number of terms
+/// take as much time as a record in a walk by time.
+const TERMS_A_ROW: u64 = 1_000;
 
 /// The values of a condition for which there is an index.
 pub(super) enum ConditionValues<'a> {
@@ -149,17 +154,17 @@ pub(super) fn choose(
     Ok(best.map(|(.., set)| set))
 }
 
-/// Returns the number of all records per matching record, if the number is so low that walking all
-/// records by time is cheaper; otherwise `None`. The number is known only for a listed label, and
-/// is used only if the query has no other condition.
-pub(super) fn most(
+/// Returns how many records have any of these values; `None` unless the values are those of a
+/// listed label, and the query has no other condition.
+pub(super) fn listed_size(
     asked: &SqlQuery,
     set: Set,
     values: &ConditionValues<'_>,
+    sizes: &ListedSizes,
     session: &mut DatabaseSession,
     visited: &mut u64,
-) -> Result<Option<u64>, StatementError> {
-    let Set::Label(at) = set else { return Ok(None) };
+) -> Result<Option<ListedSize>, StatementError> {
+    let (Set::Label(at), ConditionValues::Terms(terms)) = (set, values) else { return Ok(None) };
     let query = &asked.query;
     let is_alone = asked.terms.len() == 1
         && query.authors.is_none()
@@ -168,11 +173,27 @@ pub(super) fn most(
     if !asked.listed[at] || !is_alone || asked.driver.is_some() {
         return Ok(None);
     }
-    let rows = session.query(PlainStatement::ListedSize, &[values.array()])?;
-    *visited += values.len() as u64 / 4;
+    if let Some(size) = sizes.find(terms) {
+        return Ok(Some(size));
+    }
+    let rows = session.query(PlainStatement::ListedSize, &[terms])?;
+    *visited += terms.len() as u64 / 4;
     let (matching, all) =
         rows.first().map_or((0, 0), |row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
-    let share = if values.len() <= PAGE_RANGES_MAX { FEW_SHARE } else { MANY_SHARE };
-    let is_most = matching > 0 && matching.saturating_mul(share) >= all;
-    Ok(is_most.then(|| all.max(matching).cast_unsigned() / matching.cast_unsigned()))
+    let matching = matching.max(0).cast_unsigned();
+    let size = ListedSize { matching, all: all.max(0).cast_unsigned().max(matching) };
+    sizes.insert(terms, size);
+    Ok(Some(size))
+}
+
+/// Returns the number of all records per matching record, if walking all records by time takes less
+/// time than reading the rows of `terms` terms; otherwise `None`.
+pub(super) fn passed_by_time(size: ListedSize, terms: usize, labels: LabelStorage) -> Option<u64> {
+    let passed_max = match labels {
+        LabelStorage::Rows => PASSED_MAX,
+        LabelStorage::Records => SLIM_PASSED_MAX,
+    };
+    let by_term = passed_max + terms as u64 / TERMS_A_ROW;
+    let is_most = size.matching > 0 && size.all <= size.matching.saturating_mul(by_term);
+    is_most.then(|| size.all / size.matching)
 }

@@ -3,6 +3,7 @@
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use super::label_storage::LabelStorage;
 use super::statement::PlainStatement;
 use crate::commit::PreparedPut;
 use crate::commit::fetch::{
@@ -110,7 +111,7 @@ struct PlainRows;
 
 impl RowFormat for PlainRows {
     const COPY_RECORDS: StatementForm = StatementForm::Plain(PlainStatement::CopyRecords);
-    const COPY_TAGS: StatementForm = StatementForm::Plain(PlainStatement::CopyTags);
+    const COPY_TAGS: Option<StatementForm> = Some(StatementForm::Plain(PlainStatement::CopyTags));
 
     fn begin_record(rows: &mut CopyRows, _: &IndexKey, _: &[u8]) {
         rows.row(8);
@@ -125,13 +126,40 @@ impl RowFormat for PlainRows {
     }
 }
 
-/// Inserts records and their tags. Returns the inserted bytes.
+/// The rows of slim tables.
+struct SlimRows;
+
+impl RowFormat for SlimRows {
+    const COPY_RECORDS: StatementForm = PlainRows::COPY_RECORDS;
+    const COPY_TAGS: Option<StatementForm> = None;
+
+    fn begin_record(rows: &mut CopyRows, key: &IndexKey, place: &[u8]) {
+        PlainRows::begin_record(rows, key, place);
+    }
+
+    fn tag(_: &mut CopyRows, _: &TagRow<'_>) {}
+}
+
+/// Inserts records and, unless only the records have their labels, their tags. Returns the inserted
+/// bytes.
 pub(super) fn insert(
     session: &mut DatabaseSession,
     shelf: &ShelfProperties,
     kept: &[(i64, &PreparedPut<'_>)],
+    labels: LabelStorage,
 ) -> Result<u64, StatementError> {
-    let mut rows = RowEncoder::<PlainRows>::new(shelf, kept);
+    match labels {
+        LabelStorage::Rows => insert_rows::<PlainRows>(session, shelf, kept),
+        LabelStorage::Records => insert_rows::<SlimRows>(session, shelf, kept),
+    }
+}
+
+fn insert_rows<F: RowFormat>(
+    session: &mut DatabaseSession,
+    shelf: &ShelfProperties,
+    kept: &[(i64, &PreparedPut<'_>)],
+) -> Result<u64, StatementError> {
+    let mut rows = RowEncoder::<F>::new(shelf, kept);
     rows.copy(session)?;
     let (forbids, bytes) = rows.write_values(session)?;
     if !forbids.keys.is_empty() {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use super::label_storage::LabelStorage;
 use super::plan::{PlainStage, PlanHints, plan};
 use super::statement::PlainStatement;
 use super::walk::GatherResult;
@@ -28,11 +29,12 @@ const RARE_SHARE: usize = 16;
 pub(super) struct PlainSteps {
     stage: PlainStage,
     hints: PlanHints,
+    labels: LabelStorage,
 }
 
 impl PlainSteps {
-    pub(super) fn new() -> Self {
-        Self { stage: PlainStage::Start, hints: PlanHints::default() }
+    pub(super) fn new(labels: LabelStorage) -> Self {
+        Self { stage: PlainStage::Start, hints: PlanHints::default(), labels }
     }
 }
 
@@ -45,7 +47,9 @@ impl SearchSteps for PlainSteps {
     ) -> Result<(), StatementError> {
         let reach = found.reach();
         match &mut self.stage {
-            PlainStage::Start => self.stage = plan(found, self.hints, &shared.parts(), session)?,
+            PlainStage::Start => {
+                self.stage = plan(found, (self.hints, self.labels), shared, session)?;
+            }
             PlainStage::Walk(walk) => {
                 let before = walk.visited;
                 let parts = shared.parts();
@@ -80,6 +84,14 @@ impl SearchSteps for PlainSteps {
                     found.asked.query.after = Some(at.position());
                     (self.stage, self.hints.by_size) = (PlainStage::Start, true);
                 }
+            }
+            PlainStage::Terms(terms) => {
+                let (before, fetched) = (terms.visited, terms.fetched);
+                let reach = reach.min(found.page_max);
+                let page = terms.next(&found.asked, &shared.parts(), reach, session)?;
+                found.visited += terms.visited - before;
+                found.fetched += terms.fetched - fetched;
+                found.add_page(page);
             }
             PlainStage::Words(words) => {
                 let (before, fetched) = (words.visited, words.fetched);

@@ -7,6 +7,7 @@ use super::check::{PlainCheck, PlainRepair};
 use super::commit;
 use super::count::statements;
 use super::finder::PlainSteps;
+use super::label_storage::{LabelStorage, label_storage};
 use super::statement::PlainStatement;
 use crate::check::RepairSteps;
 use crate::check::steps::CheckSteps;
@@ -25,7 +26,26 @@ use crate::terms::DatabaseTermHasher;
 use crate::time::IndexKey;
 
 /// The layout of the tables that `migrations/` creates.
-pub(crate) struct PlainLayout;
+pub(crate) struct PlainLayout {
+    labels: LabelStorage,
+}
+
+impl PlainLayout {
+    /// The layout whose labels have rows of their own.
+    pub(crate) const LABELLED: Self = Self { labels: LabelStorage::Rows };
+    /// The layout of slim tables.
+    pub(crate) const SLIM: Self = Self { labels: LabelStorage::Records };
+}
+
+/// Returns the layout of the tables of this session's schema.
+pub(crate) fn plain_layout(
+    session: &mut DatabaseSession,
+) -> Result<&'static PlainLayout, StatementError> {
+    Ok(match label_storage(session)? {
+        LabelStorage::Rows => &PlainLayout::LABELLED,
+        LabelStorage::Records => &PlainLayout::SLIM,
+    })
+}
 
 impl Layout for PlainLayout {
     fn facts(&self) -> LayoutFacts {
@@ -123,7 +143,7 @@ impl Layout for PlainLayout {
     }
 
     fn search_steps(&self) -> Box<dyn SearchSteps> {
-        Box::new(PlainSteps::new())
+        Box::new(PlainSteps::new(self.labels))
     }
 
     fn count_statements(
@@ -195,7 +215,7 @@ impl Layout for PlainLayout {
         shelf: &ShelfProperties,
         kept: &[(i64, &PreparedPut<'_>)],
     ) -> Result<u64, StatementError> {
-        commit::insert(session, shelf, kept)
+        commit::insert(session, shelf, kept, self.labels)
     }
 
     fn advance(

@@ -1,10 +1,16 @@
 //! The layout for one server: the statements, and the steps of searches, counts and commits.
 //! [`PlainLayout`] implements the layout.
 
-pub(crate) use layout::PlainLayout;
+#[cfg(test)]
+pub(crate) use label_storage::LabelStorage;
+pub(crate) use layout::{PlainLayout, plain_layout};
+pub(crate) use listed_sizes::ListedSizes;
 pub(crate) use parts::make_parts;
 pub(crate) use retire::oldest_part;
+pub(crate) use slim::{make_new_slim, make_slim};
 pub(crate) use statement::PlainStatement;
+#[cfg(test)]
+pub(crate) use statement::WindowRows;
 
 mod by_kind;
 mod check;
@@ -12,15 +18,19 @@ mod choice;
 mod commit;
 mod count;
 mod finder;
+mod label_storage;
 mod layout;
+mod listed_sizes;
 mod pages;
 pub(crate) mod part_sql;
 mod parts;
 mod plan;
 mod range_sql;
 mod retire;
+mod slim;
 pub(crate) mod sql;
 mod statement;
+mod term_windows;
 mod time_windows;
 mod walk;
 pub(crate) mod word_count;

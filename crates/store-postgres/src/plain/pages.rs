@@ -18,7 +18,7 @@ use crate::time::IndexKey;
 /// Maximum number of ranges that are read page by page.
 pub(super) const PAGE_RANGES_MAX: usize = 10;
 /// Maximum number of records of a page.
-const PAGE_MAX: usize = 2_048;
+pub(super) const PAGE_MAX: usize = 2_048;
 
 /// The value that all keys of an index range share, besides their kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! The statements that make, count and drop the tables of parts.
 
+use super::label_storage::LabelStorage;
 use crate::layout::LOCK_TIMEOUT_MS;
 
 /// The mark of a record, with class 0: the first 62 bits of the record's id, with the first bit
@@ -14,9 +15,13 @@ pub(crate) const KEEP_SPARED_VALUES: &str = "UPDATE label_value v SET records = 
 
 /// Returns the statements that make the tables of a part, for times from `start` (inclusive) to
 /// `stop` (exclusive). A commit executes the statements in this order.
-pub(crate) fn make_part(number: u64, start: i64, stop: i64) -> Vec<String> {
+pub(crate) fn make_part(number: u64, start: i64, stop: i64, labels: LabelStorage) -> Vec<String> {
     let make = |table| make_table(table, number, start, stop);
-    let mut texts: Vec<String> = ["record", "tag"].map(make).into();
+    let mut texts = vec![make("record")];
+    texts.push(match labels {
+        LabelStorage::Rows => make("tag"),
+        LabelStorage::Records => make_label_view(number),
+    });
     texts.extend(make_word_tables(number, start, stop));
     texts.push(format!("INSERT INTO part VALUES ({number}, {start}, {stop})"));
     texts
@@ -25,7 +30,17 @@ pub(crate) fn make_part(number: u64, start: i64, stop: i64) -> Vec<String> {
 /// Returns those statements of [`make_part`] that make a table of records or of labels.
 pub(crate) fn make_table(table: &str, number: u64, start: i64, stop: i64) -> String {
     let (filled, attached) = table_texts(table, number, start, stop);
-    format!("CREATE TABLE {table}_{number} (LIKE {table});{filled};{attached}")
+    format!(
+        "CREATE TABLE {table}_{number} (LIKE {table} INCLUDING CONSTRAINTS);{filled};{attached}"
+    )
+}
+
+/// Returns the statement of [`make_part`] that makes the view of the labels of a slim part.
+pub(crate) fn make_label_view(number: u64) -> String {
+    format!(
+        "CREATE OR REPLACE VIEW tag_{number} AS SELECT terms[1] AS term, time, kind, id \
+         FROM record_{number}"
+    )
 }
 
 /// Returns those statements of [`make_part`] that make tables of words, for tables that do not
@@ -68,7 +83,18 @@ pub(crate) fn count_part(number: i64, retired: bool) -> String {
 
 /// Returns the statements that detach a part with `records` records, and keep those `moved` records
 /// that have `spared` kinds.
-pub(crate) fn retire_part(number: i64, spared: &[i32], records: i64, moved: i64) -> String {
+pub(crate) fn retire_part(
+    number: i64,
+    (spared, records, moved): (&[i32], i64, i64),
+    labels: LabelStorage,
+) -> String {
+    let labels = match labels {
+        LabelStorage::Rows => format!(
+            "ALTER TABLE tag DETACH PARTITION tag_{number};
+         ALTER TABLE tag_{number} RENAME TO retired_tag_{number}"
+        ),
+        LabelStorage::Records => format!("DROP VIEW tag_{number}"),
+    };
     let kinds: Vec<String> = spared.iter().map(i32::to_string).collect();
     let kinds = format!("kind = ANY('{{{}}}'::int[])", kinds.join(","));
     format!(
@@ -87,11 +113,10 @@ pub(crate) fn retire_part(number: i64, spared: &[i32], records: i64, moved: i64)
                  AND w.mark <= l.mark + 3 OFFSET 0) w;
          SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
          ALTER TABLE record DETACH PARTITION record_{number};
-         ALTER TABLE tag DETACH PARTITION tag_{number};
+         {labels};
          ALTER TABLE word DETACH PARTITION word_{number};
          ALTER TABLE worded DETACH PARTITION worded_{number};
          ALTER TABLE record_{number} RENAME TO retired_record_{number};
-         ALTER TABLE tag_{number} RENAME TO retired_tag_{number};
          DROP TABLE word_{number}, worded_{number};
          INSERT INTO record SELECT * FROM spared_record;
          INSERT INTO tag SELECT * FROM spared_tag;
@@ -110,7 +135,8 @@ pub(crate) fn retire_part(number: i64, spared: &[i32], records: i64, moved: i64)
 pub(crate) fn drop_part(number: i64, counted: i64, records: i64) -> String {
     format!(
         "SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
-         DROP TABLE retired_record_{number}, retired_tag_{number};
+         DROP TABLE retired_record_{number};
+         DROP TABLE IF EXISTS retired_tag_{number};
          UPDATE state SET records = records + {counted} - {records};
          COMMIT"
     )

@@ -1,5 +1,6 @@
 //! Makes the tables of parts.
 
+use super::label_storage::{LabelStorage, label_storage};
 use super::part_sql;
 use crate::error::StatementError;
 use crate::layout::LOCK_TIMEOUT_MS;
@@ -18,13 +19,14 @@ pub(crate) fn make_parts(
     numbers: &[u64],
     grid: &PartGrid,
 ) -> Result<bool, StatementError> {
-    if !lock_outside(session)? {
+    let labels = label_storage(session)?;
+    if !lock_outside(session, labels)? {
         return Ok(false);
     }
     for number in numbers {
         let start = to_db(number * grid.width);
         let stop = to_db((number + 1).saturating_mul(grid.width));
-        for text in part_sql::make_part(*number, start, stop) {
+        for text in part_sql::make_part(*number, start, stop, labels) {
             session.batch(&text)?;
         }
     }
@@ -38,11 +40,15 @@ pub(crate) fn make_parts(
 /// A search may lock the same tables in another order, which can end in a deadlock. PostgreSQL
 /// would end the deadlock with an error of the search. So each wait is shorter than the time after
 /// which PostgreSQL looks for deadlocks, and all locks are released before the next try.
-pub(super) fn lock_outside(session: &mut DatabaseSession) -> Result<bool, StatementError> {
+pub(super) fn lock_outside(
+    session: &mut DatabaseSession,
+    labels: LabelStorage,
+) -> Result<bool, StatementError> {
+    let tag = if labels == LabelStorage::Rows { "tag_other, " } else { "" };
     for _ in 0..LOCK_TRIES {
         let locked = session.batch(&format!(
             "SAVEPOINT outside; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
-                 LOCK TABLE record_other, tag_other, word_other, worded_other
+                 LOCK TABLE record_other, {tag}word_other, worded_other
                      IN ACCESS EXCLUSIVE MODE;
                  SET LOCAL lock_timeout = DEFAULT; RELEASE SAVEPOINT outside"
         ));

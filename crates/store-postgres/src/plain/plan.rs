@@ -9,17 +9,18 @@ use hark_archive::query::plan::Set;
 use tokio_postgres::Row;
 
 use super::by_kind::by_kind;
-use super::choice::{ConditionValues, choose, most, values};
+use super::choice::{ConditionValues, choose, listed_size, passed_by_time, values};
+use super::label_storage::LabelStorage;
 use super::pages::{PageWalk, RangeValue};
 use super::statement::PlainStatement;
+use super::term_windows::TermWindowWalk;
 use super::walk::IndexWalk;
 use super::word_walk::WordWalk;
 use super::words::IndexedWords;
 use crate::error::StatementError;
-use crate::parts::Parts;
-use crate::search::SqlQuery;
 use crate::search::asked::compare;
 use crate::search::found::{FETCH_MAX, FinderState, matching};
+use crate::search::{SearchState, SqlQuery};
 use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 
@@ -37,6 +38,8 @@ pub(super) enum PlainStage {
     Walk(Box<IndexWalk>),
     /// The search reads keys together with their records, page by page.
     Pages(Box<PageWalk>),
+    /// The search reads the records of listed terms in windows of time.
+    Terms(Box<TermWindowWalk>),
     /// The search walks index ranges of words, and then reads the records.
     Words(Box<WordWalk>),
 }
@@ -53,8 +56,8 @@ pub(super) struct PlanHints {
 /// Chooses the ranges to walk. If the query names ids, finds the ids at once.
 pub(super) fn plan(
     found: &mut FinderState,
-    hints: PlanHints,
-    parts: &Parts,
+    (hints, labels): (PlanHints, LabelStorage),
+    shared: &SearchState,
     session: &mut DatabaseSession,
 ) -> Result<PlainStage, StatementError> {
     if found.asked.query.ids.is_some() {
@@ -63,6 +66,7 @@ pub(super) fn plan(
     }
     let asked = &found.asked;
     let (from, to) = asked.times();
+    let parts = shared.parts();
     let times = parts.covering(from, to);
     let (kinds, mut visited) = (asked.kinds(), 0);
     let indexed = IndexedWords::of(asked, session, &mut visited)?;
@@ -78,12 +82,21 @@ pub(super) fn plan(
     let asked = &found.asked;
     let values = set.and_then(|set| Some((set, values(asked, set)?)));
     if let Some((set, values)) = &values
-        && let Some(passed) = most(asked, *set, values, session, &mut visited)?
+        && let Some(size) =
+            listed_size(asked, *set, values, &shared.listed_sizes, session, &mut visited)?
     {
-        let pages = PageWalk::by_time(asked, passed);
-        found.driver = Some(Set::Time);
-        found.visited += visited;
-        return Ok(PlainStage::Pages(Box::new(pages)));
+        if let Some(passed) = passed_by_time(size, values.len(), labels) {
+            let pages = PageWalk::by_time(asked, passed);
+            found.driver = Some(Set::Time);
+            found.visited += visited;
+            return Ok(PlainStage::Pages(Box::new(pages)));
+        }
+        if let (ConditionValues::Terms(terms), Some([kind])) = (values, kinds.as_deref()) {
+            let walk = TermWindowWalk::new(asked, (terms.clone(), *kind, labels), size, &parts);
+            found.driver = Some(*set);
+            found.visited += visited;
+            return Ok(PlainStage::Terms(Box::new(walk)));
+        }
     }
     let walk = match values {
         None => unrestricted(asked, kinds.as_deref()),

@@ -2,6 +2,8 @@
 
 use hark_archive::Order;
 
+use super::statement::WindowRows;
+
 /// Returns the sort columns of an order.
 pub(super) fn sorted(order: Order) -> &'static str {
     match order {
@@ -65,6 +67,34 @@ pub(super) fn page(
         _ => (1..=ranges).flat_map(arms).collect(),
     };
     format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $5", arms.join(" UNION ALL "))
+}
+
+/// Returns a query for rows of the terms $5, with times from $1 to $2 and kind $6. It returns at most
+/// $3 rows. In an order, these are the first rows, and the rows behind the row ($7, $8) that have the
+/// time $7 come before them.
+///
+/// No index has the rows of several terms in order, so they are sorted. Their number is small,
+/// because the range of times is short.
+pub(super) fn term_window(
+    order: Order,
+    (columns, rows): (&str, &str),
+    wanted: WindowRows,
+) -> String {
+    let end = format!("ORDER BY {} LIMIT $3", sorted(order));
+    let arm = |times: &str, end: &str| {
+        format!(
+            "SELECT {columns} FROM unnest($5::bigint[]) AS v(term) CROSS JOIN LATERAL \
+             ({rows} AND {times} {end}) r"
+        )
+    };
+    let window = "r.time >= $1 AND r.time <= $2";
+    let behind = "r.time = $7::bigint AND r.id > $8::bytea";
+    let arms = match wanted {
+        WindowRows::All => return format!("{} LIMIT $3", arm(window, "OFFSET 0")),
+        WindowRows::First => arm(window, &end),
+        WindowRows::Behind => format!("{} UNION ALL {}", arm(behind, &end), arm(window, &end)),
+    };
+    format!("SELECT {columns} FROM ({arms}) r {end}")
 }
 
 /// Returns the name of a table for all parts, or for one part.

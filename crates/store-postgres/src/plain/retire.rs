@@ -14,6 +14,7 @@ use std::collections::HashMap;
 
 use tokio_postgres::Row;
 
+use super::label_storage::label_storage;
 use super::part_sql;
 use super::statement::PlainStatement;
 use crate::error::StatementError;
@@ -130,7 +131,8 @@ fn retire(
         }
     }
     let Some(moved) = count_spared(session, number, spared)? else { return Ok(None) };
-    session.batch(&part_sql::retire_part(number, spared, records, moved))?;
+    let labels = label_storage(session)?;
+    session.batch(&part_sql::retire_part(number, (spared, records, moved), labels))?;
     if !inner.shelf.listed_labels.is_empty() {
         session.batch(part_sql::KEEP_SPARED_VALUES)?;
     }

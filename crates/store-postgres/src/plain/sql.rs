@@ -6,7 +6,7 @@
 //! whatever its statistics are.
 
 use super::check::sql as check_sql;
-use super::range_sql::{few, few_but, keys, kinds, of_part, page, size, time_keys};
+use super::range_sql::{few, few_but, keys, kinds, of_part, page, size, term_window, time_keys};
 use super::statement::PlainStatement;
 use super::word_sql::{self, DELETE_WORDS};
 use crate::layout::LOWER_VALUES;
@@ -58,6 +58,28 @@ pub(crate) fn text(statement: PlainStatement) -> String {
         PlainStatement::TermTimePage(order, part) => {
             let more = format!("{SEEN} AND {ANY_TERM}");
             page(None, 0, order, ("record", part), RECORD, &more)
+        }
+        PlainStatement::TermWindow(order, part, wanted) => {
+            let tag = of_part("tag", part);
+            let rows = format!(
+                "SELECT r.time, r.id FROM {tag} r WHERE r.term = v.term AND r.kind = $6::int"
+            );
+            let keys = term_window(order, ("r.time, r.id", &rows), wanted);
+            let record = of_part("record", part);
+            format!(
+                "SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM ({keys}) t \
+                 LEFT JOIN LATERAL (SELECT r.id, r.body FROM {record} r \
+                 WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $4 \
+                 ORDER BY r.time DESC, r.id LIMIT 1) b ON true"
+            )
+        }
+        PlainStatement::SlimWindow(order, part, wanted) => {
+            let record = of_part("record", part);
+            let rows = format!(
+                "SELECT {RECORD} FROM {record} r WHERE r.terms[1] = v.term AND r.kind = $6::int \
+                 AND r.seq <= $4"
+            );
+            term_window(order, (RECORD, &rows), wanted)
         }
         PlainStatement::Ids { whole } => {
             let columns = if whole { RECORD } else { "r.time, r.id" };

@@ -2,6 +2,17 @@
 
 use hark_archive::Order;
 
+/// The rows of a window that a statement reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum WindowRows {
+    /// All rows, in no order.
+    All,
+    /// The first rows, in order.
+    First,
+    /// The first rows behind a given row, in order.
+    Behind,
+}
+
 /// A statement that only the layout for one server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PlainStatement {
@@ -27,6 +38,11 @@ pub(crate) enum PlainStatement {
     TimePageBut(Order, Option<i64>),
     /// Reads a page of all records that have any of the given terms, in all parts or in one part.
     TermTimePage(Order, Option<i64>),
+    /// Reads records that have any of the given terms within a window of time, in all parts or in
+    /// one part.
+    TermWindow(Order, Option<i64>, WindowRows),
+    /// The same for slim tables.
+    SlimWindow(Order, Option<i64>, WindowRows),
     /// Finds the keys of ids; if `whole`, with their records.
     Ids { whole: bool },
     /// Reads the first few keys of terms, in no order.
@@ -128,6 +144,8 @@ impl PlainStatement {
             Self::TimePage(..) => "time_page",
             Self::TimePageBut(..) => "time_page_but",
             Self::TermTimePage(..) => "term_time_page",
+            Self::TermWindow(..) => "term_window",
+            Self::SlimWindow(..) => "slim_window",
             Self::Ids { .. } => "ids",
             Self::TermFew => "term_few",
             Self::AuthorFew => "author_few",

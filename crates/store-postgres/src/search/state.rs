@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use super::recent::RecentRecords;
 use crate::citus::RecordDensity;
 use crate::parts::Parts;
+use crate::plain::ListedSizes;
 
 /// Number of bytes of fetched records that all searches together may keep from one slice to the
 /// next, beyond the bytes that each search may always keep.
@@ -23,6 +24,8 @@ pub(crate) struct SearchState {
     pub(crate) room: Arc<Semaphore>,
     /// The density of records in time that a search of distributed tables has measured last.
     pub(crate) density: Mutex<Option<RecordDensity>>,
+    /// The numbers of records with listed values that searches have read last.
+    pub(crate) listed_sizes: ListedSizes,
 }
 
 impl SearchState {
@@ -33,6 +36,7 @@ impl SearchState {
             recent,
             room: Arc::new(Semaphore::new(KEPT_ALL_BYTES)),
             density: Mutex::default(),
+            listed_sizes: ListedSizes::default(),
         }
     }
 

@@ -6,7 +6,8 @@ use crate::check::{DatabaseCheck, DatabaseFault, FaultSort};
 use crate::error::StatementError;
 use crate::layout::SharedStatement;
 use crate::parts::Parts;
-use crate::plain::part_sql::make_table;
+use crate::plain::label_storage::{LabelStorage, label_storage};
+use crate::plain::part_sql::{make_label_view, make_table};
 use crate::plain::parts::lock_outside;
 use crate::session::DatabaseSession;
 
@@ -14,6 +15,11 @@ use crate::session::DatabaseSession;
 const PARENTS: [&str; 4] = ["record", "tag", "word", "worded"];
 /// The tables that each part has. A version of Hark without tables of words may have made a part.
 const NEEDED: [&str; 2] = ["record", "tag"];
+
+/// Whether the parts of these tables are tables of their own. The labels of slim tables are a view.
+fn has_tables(parent: &str, labels: LabelStorage) -> bool {
+    parent != "tag" || labels == LabelStorage::Rows
+}
 
 /// The tables of records, and the parts to which they belong.
 #[derive(Default)]
@@ -37,7 +43,8 @@ impl RecordTables {
             rows.iter().map(|row| (row.get(2), (row.get(0), row.get(1)))).collect();
         report.parts = listed.len() as u64;
         let mut numbers = HashMap::new();
-        for parent in PARENTS {
+        let labels = label_storage(session)?;
+        for parent in PARENTS.into_iter().filter(|parent| has_tables(parent, labels)) {
             let attached = attached(session, parent)?;
             let is_needed = NEEDED.contains(&parent);
             for (number, bounds) in &listed {
@@ -88,7 +95,8 @@ pub(super) fn repair(session: &mut DatabaseSession) -> Result<(), StatementError
         rows.iter().map(|row| (row.get(2), (row.get(0), row.get(1)))).collect();
     let mut tables: BTreeMap<i64, BTreeMap<&str, (i64, i64)>> =
         listed.keys().map(|number| (*number, BTreeMap::new())).collect();
-    for parent in PARENTS {
+    let labels = label_storage(session)?;
+    for parent in PARENTS.into_iter().filter(|parent| has_tables(parent, labels)) {
         for (name, (_, bounds)) in attached(session, parent)? {
             let number = name.strip_prefix(parent).and_then(|rest| rest.strip_prefix('_'));
             if let (Some(number), Some(bounds)) = (number.and_then(|it| it.parse().ok()), bounds) {
@@ -98,7 +106,7 @@ pub(super) fn repair(session: &mut DatabaseSession) -> Result<(), StatementError
     }
     let mut is_changed = false;
     for (number, attached) in tables {
-        is_changed |= repair_part(session, number, listed.get(&number), &attached)?;
+        is_changed |= repair_part(session, (number, labels), listed.get(&number), &attached)?;
     }
     if is_changed {
         session.batch(
@@ -113,12 +121,12 @@ pub(super) fn repair(session: &mut DatabaseSession) -> Result<(), StatementError
 /// its attached tables. Returns whether something was changed.
 fn repair_part(
     session: &mut DatabaseSession,
-    number: i64,
+    (number, labels): (i64, LabelStorage),
     listed: Option<&(i64, i64)>,
     attached: &BTreeMap<&str, (i64, i64)>,
 ) -> Result<bool, StatementError> {
-    let missing: Vec<&str> =
-        NEEDED.into_iter().filter(|parent| !attached.contains_key(parent)).collect();
+    let is_missing = |parent: &&str| has_tables(parent, labels) && !attached.contains_key(parent);
+    let missing: Vec<&str> = NEEDED.into_iter().filter(is_missing).collect();
     if attached.values().next() == listed && listed.is_some() && missing.is_empty() {
         return Ok(false);
     }
@@ -134,11 +142,14 @@ fn repair_part(
             session.query_once("DELETE FROM part WHERE number = $1", &[&number])?;
         }
         (&[(start, stop)], Ok(number)) => {
-            if !missing.is_empty() && !lock_outside(session)? {
+            if !missing.is_empty() && !lock_outside(session, labels)? {
                 return Err(StatementError::Busy("the tables for times outside all parts".into()));
             }
             for parent in missing {
                 session.batch(&make_table(parent, number, start, stop))?;
+            }
+            if labels == LabelStorage::Records {
+                session.batch(&make_label_view(number))?;
             }
             let text = "INSERT INTO part (number, start, stop) VALUES ($1, $2, $3) \
                 ON CONFLICT (number) DO UPDATE SET start = excluded.start, stop = excluded.stop";
