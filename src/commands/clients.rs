@@ -233,10 +233,10 @@ fn print_table(list: &ClientList) -> anyhow::Result<()> {
     let shown = rows.len() as u64;
     let mut end = print::count(*open, "open connection");
     if matching < open {
-        end += &format!(", {} match", print::number(*matching));
+        end.push_str(&format!(", {} match", print::number(*matching)));
     }
     if shown < *matching {
-        end += &format!(", the first {} are shown (--limit)", print::number(shown));
+        end.push_str(&format!(", the first {} are shown (--limit)", print::number(shown)));
     }
     print::line(&end)?;
     if *earlier_processes > 0 {

@@ -74,13 +74,13 @@ fn what_is_no_message_is_refused_and_says_why() {
         message.to_string()
     };
     for (body, status, said) in [
-        ("{".to_owned(), 400, "no message"),
-        (json!(["AA==", "/a/1/b/c", 0, now, null, null, null]).to_string(), 400, "no message"),
+        ("{".to_owned(), 400, "not a message"),
+        (json!(["AA==", "/a/1/b/c", 0, now, null, null, null]).to_string(), 400, "not a message"),
         (with("payload", json!("?")), 400, "not base64"),
-        (with("payload", Value::Null), 400, "no message"),
+        (with("payload", Value::Null), 400, "not a message"),
         (with("contentTopic", json!("toychat")), 400, "content topic"),
-        (with("timestamp", json!(now - 21_000_000_000)), 400, "back"),
-        (with("timestamp", json!(now + 40_000_000_000)), 400, "ahead"),
+        (with("timestamp", json!(now - 21_000_000_000)), 400, "in the past"),
+        (with("timestamp", json!(now + 40_000_000_000)), 400, "in the future"),
         (with("meta", json!("A".repeat(88))), 400, "meta has 66 bytes"),
         (with("payload", json!("AAAA".repeat(52_000))), 400, "more than"),
         (with("payload", json!("AAAA".repeat(100_000))), 413, ""),

@@ -181,7 +181,7 @@ fn what_is_wrong_is_refused_and_says_why() {
     let good = with(&|_| {});
     for (body, said) in [
         (with(&|one| one.expiry -= 100), "expired"),
-        (with(&|one| one.expiry += 100), "ahead"),
+        (with(&|one| one.expiry += 100), "in the future"),
         (with(&|one| one.ttl = 1 << 30), "proof of work"),
         (with(&|one| one.data = &[7; 300]), "more than the allowed 300"),
         (with(&|one| one.ttl = u32::MAX), "ttl"),

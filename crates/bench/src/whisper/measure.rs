@@ -185,7 +185,7 @@ mod tests {
             assert!(times.min_ms() <= times.median_ms());
             let once = measure(&way(None), &question, threads, 3, Duration::ZERO).unwrap();
             assert_eq!(once.rounds_ms.len(), 1);
-            let failed = measure(&way(Some(4)), &question, threads, 3, Duration::from_mins(1));
+            let failed = measure(&way(Some(2)), &question, threads, 3, Duration::from_mins(1));
             assert_eq!(failed.unwrap_err().to_string(), "it has failed");
         }
     }

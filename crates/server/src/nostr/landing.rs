@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_said_as_the_policy_means_it() {
         let policy = RetentionPolicy::default();
-        assert!(describe_retention(&policy, &[]).starts_with("<li>Everything stays"));
+        assert!(describe_retention(&policy, &[]).starts_with("<li>All events stay"));
         let policy = RetentionPolicy {
             rules: vec![
                 RetentionRule {
@@ -339,7 +339,7 @@ mod tests {
         ] {
             assert!(said.contains(&format!("<li>{item}")), "{item}: {said}");
         }
-        assert!(!said.contains("Everything"));
+        assert!(!said.contains("All events"));
     }
 
     #[test]
