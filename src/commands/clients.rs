@@ -231,14 +231,14 @@ fn print_table(list: &ClientList) -> anyhow::Result<()> {
     }
     let ClientList { rows, matching, open, earlier_processes } = list;
     let shown = rows.len() as u64;
-    let mut end = print::count(*open, "open connection");
+    let mut parts = vec![print::count(*open, "open connection")];
     if matching < open {
-        end.push_str(&format!(", {} match", print::number(*matching)));
+        parts.push(format!("{} match", print::number(*matching)));
     }
     if shown < *matching {
-        end.push_str(&format!(", the first {} are shown (--limit)", print::number(shown)));
+        parts.push(format!("the first {} are shown (--limit)", print::number(shown)));
     }
-    print::line(&end)?;
+    print::line(&parts.join(", "))?;
     if *earlier_processes > 0 {
         print::line("an earlier process still serves connections, which are not listed")?;
     }

@@ -306,7 +306,7 @@ fn a_flood_is_one_line_per_address_that_fail2ban_reads() {
         }
         assert!(found[0].contains("refused=20 ") || found[0].contains("\"refused\":20,"), "{log}");
         let says = |part: &str| assert!(found[0].contains(part), "{part}: {}", found[0]);
-        ["EVENT", "rate-limited", "events a minute of this key"].map(says);
+        ["EVENT", "rate-limited", "events a minute of this key"].into_iter().for_each(says);
         lines.extend(log.lines().map(str::to_owned));
     }
     matched_by_fail2ban(&lines);
