@@ -8,7 +8,7 @@ use tokio_postgres::types::ToSql;
 
 use super::label_storage::LabelStorage;
 use super::listed_sizes::{ListedSize, ListedSizes};
-use super::pages::RangeValue;
+use super::pages::{PAGE_RANGES_MAX, RangeValue};
 use super::statement::PlainStatement;
 use super::words::IndexedWords;
 use crate::error::StatementError;
@@ -18,14 +18,16 @@ use crate::session::DatabaseSession;
 /// Maximum number of rows that are counted for a condition, to choose between conditions.
 const SIZE_MAX: i64 = 1_000;
 
-/// A record that is found by its term takes as much time as this number of records in a walk of all
-/// records by time.
-const PASSED_MAX: u64 = 6;
-/// The same for slim tables, in which the record of a term needs no further look-up.
-const SLIM_PASSED_MAX: u64 = 3;
-/// A statement looks up each term once. Per record of a page, the look-ups of this number of terms
-/// take as much time as a record in a walk by time.
-const TERMS_A_ROW: u64 = 1_000;
+/// If at least one in this number of all records meets the condition, all records are walked by
+/// time. `FEW_SHARE` applies to few values, whose ranges PostgreSQL merges, and `MANY_SHARE` to
+/// many values.
+const FEW_SHARE: u64 = 4;
+const MANY_SHARE: u64 = 24;
+/// The same for slim tables, in which the record of a value needs no further look-up.
+const SLIM_SHARE: u64 = 3;
+/// Number of values by which one is added to `SLIM_SHARE`, since each value is looked up once for
+/// each page.
+const SLIM_VALUES: u64 = 1_000;
 
 /// The values of a condition for which there is an index.
 pub(super) enum ConditionValues<'a> {
@@ -189,11 +191,11 @@ pub(super) fn listed_size(
 /// Returns the number of all records per matching record, if walking all records by time takes less
 /// time than reading the rows of `terms` terms; otherwise `None`.
 pub(super) fn passed_by_time(size: ListedSize, terms: usize, labels: LabelStorage) -> Option<u64> {
-    let passed_max = match labels {
-        LabelStorage::Rows => PASSED_MAX,
-        LabelStorage::Records => SLIM_PASSED_MAX,
+    let share = match labels {
+        LabelStorage::Rows if terms <= PAGE_RANGES_MAX => FEW_SHARE,
+        LabelStorage::Rows => MANY_SHARE,
+        LabelStorage::Records => SLIM_SHARE + terms as u64 / SLIM_VALUES,
     };
-    let by_term = passed_max + terms as u64 / TERMS_A_ROW;
-    let is_most = size.matching > 0 && size.all <= size.matching.saturating_mul(by_term);
+    let is_most = size.matching > 0 && size.matching.saturating_mul(share) >= size.all;
     is_most.then(|| size.all / size.matching)
 }

@@ -91,8 +91,10 @@ pub(super) fn plan(
             found.visited += visited;
             return Ok(PlainStage::Pages(Box::new(pages)));
         }
-        if let (ConditionValues::Terms(terms), Some([kind])) = (values, kinds.as_deref()) {
-            let walk = TermWindowWalk::new(asked, (terms.clone(), *kind, labels), size, &parts);
+        if let (ConditionValues::Terms(terms), Some([kind])) = (values, kinds.as_deref())
+            && labels == LabelStorage::Records
+        {
+            let walk = TermWindowWalk::new(asked, (terms.clone(), *kind), size, &parts);
             found.driver = Some(*set);
             found.visited += visited;
             return Ok(PlainStage::Terms(Box::new(walk)));

@@ -59,20 +59,6 @@ pub(crate) fn text(statement: PlainStatement) -> String {
             let more = format!("{SEEN} AND {ANY_TERM}");
             page(None, 0, order, ("record", part), RECORD, &more)
         }
-        PlainStatement::TermWindow(order, part, wanted) => {
-            let tag = of_part("tag", part);
-            let rows = format!(
-                "SELECT r.time, r.id FROM {tag} r WHERE r.term = v.term AND r.kind = $6::int"
-            );
-            let keys = term_window(order, ("r.time, r.id", &rows), wanted);
-            let record = of_part("record", part);
-            format!(
-                "SELECT t.time, t.id, CASE WHEN b.id = t.id THEN b.body END FROM ({keys}) t \
-                 LEFT JOIN LATERAL (SELECT r.id, r.body FROM {record} r \
-                 WHERE r.time = t.time AND r.id >= t.id AND r.seq <= $4 \
-                 ORDER BY r.time DESC, r.id LIMIT 1) b ON true"
-            )
-        }
         PlainStatement::SlimWindow(order, part, wanted) => {
             let record = of_part("record", part);
             let rows = format!(

@@ -38,10 +38,8 @@ pub(crate) enum PlainStatement {
     TimePageBut(Order, Option<i64>),
     /// Reads a page of all records that have any of the given terms, in all parts or in one part.
     TermTimePage(Order, Option<i64>),
-    /// Reads records that have any of the given terms within a window of time, in all parts or in
-    /// one part.
-    TermWindow(Order, Option<i64>, WindowRows),
-    /// The same for slim tables.
+    /// Reads records of slim tables that have any of the given terms within a window of time, in all
+    /// parts or in one part.
     SlimWindow(Order, Option<i64>, WindowRows),
     /// Finds the keys of ids; if `whole`, with their records.
     Ids { whole: bool },
@@ -144,7 +142,6 @@ impl PlainStatement {
             Self::TimePage(..) => "time_page",
             Self::TimePageBut(..) => "time_page_but",
             Self::TermTimePage(..) => "term_time_page",
-            Self::TermWindow(..) => "term_window",
             Self::SlimWindow(..) => "slim_window",
             Self::Ids { .. } => "ids",
             Self::TermFew => "term_few",

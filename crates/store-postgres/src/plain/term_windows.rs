@@ -1,4 +1,4 @@
-//! Walks the records of many terms in windows of time.
+//! Walks the records of many terms in slim tables, in windows of time.
 //!
 //! A statement reads the rows of all terms within a window, and these rows are sorted. So a window is
 //! made just long enough for the records of a page, by the number of records per unit of time that
@@ -8,7 +8,6 @@ use hark_archive::Order;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::label_storage::LabelStorage;
 use super::listed_sizes::ListedSize;
 use super::pages::PAGE_MAX;
 use super::statement::{PlainStatement, WindowRows};
@@ -35,7 +34,6 @@ const EMPTY: (i64, i64) = (0, -1);
 pub(super) struct TermWindowWalk {
     terms: Vec<i64>,
     kind: i32,
-    labels: LabelStorage,
     pub(super) visited: u64,
     /// Number of records that were read.
     pub(super) fetched: usize,
@@ -67,7 +65,7 @@ impl TermWindowWalk {
     /// records with these terms in all parts together.
     pub(super) fn new(
         asked: &SqlQuery,
-        (terms, kind, labels): (Vec<i64>, i32, LabelStorage),
+        (terms, kind): (Vec<i64>, i32),
         size: ListedSize,
         parts: &Parts,
     ) -> Self {
@@ -86,7 +84,6 @@ impl TermWindowWalk {
         Self {
             terms,
             kind,
-            labels,
             visited: 0,
             fetched: 0,
             rest,
@@ -118,12 +115,10 @@ impl TermWindowWalk {
             }
             rows => rows?,
         };
-        // A record that has two of the terms is returned twice. If a record was stored after the
-        // query began, its row has no body.
-        let once = || rows.chunk_by(|a, b| key(a) == key(b));
-        let bodies = once().filter_map(|same| same[0].get(2));
+        // A record of slim tables has only one term, so each record is returned once.
+        let bodies = rows.iter().map(|row| row.get(2));
         let found = matching(asked, bodies, &mut self.visited)?;
-        self.fetched += once().count();
+        self.fetched += rows.len();
         // An index lookup for each term is charged, too.
         self.visited += (rows.len() + self.terms.len() / 4 + 1) as u64;
         let is_full = is_cut || rows.len() >= wanted;
@@ -253,10 +248,7 @@ impl TermWindowWalk {
         }
         // Rows in no order have the same statement for both orders.
         let order = if rows == WindowRows::All { Order::NewestFirst } else { asked.query.order };
-        let form = match self.labels {
-            LabelStorage::Rows => PlainStatement::TermWindow(order, window.part, rows),
-            LabelStorage::Records => PlainStatement::SlimWindow(order, window.part, rows),
-        };
+        let form = PlainStatement::SlimWindow(order, window.part, rows);
         session.query_first(form, &values, PAGE_BYTES_MAX)
     }
 }
