@@ -11,8 +11,10 @@ use crate::manifest::{LogEntry, Manifest};
 
 /// Version of the catalog's format that this program writes.
 const VERSION: u32 = 1;
+/// The format of a catalog with lists of puts. Earlier versions of Hark cannot update such a
+/// backup.
+const VERSION_PUTS: u32 = 2;
 const NAME: &str = "BACKUP";
-const ASIDE: &str = "BACKUP.new";
 
 /// A copy of a log, or of the first bytes of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +52,29 @@ impl LogCopy {
     }
 }
 
+/// The list of the puts in the backup of a shelf whose store has no logs; see
+/// [`PutSource`](super::PutSource). A later backup compares the list with the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutListCopy {
+    /// The number of the list's file. Each backup writes a new file.
+    pub file: u32,
+    /// Number of puts in the list.
+    pub puts: u64,
+    /// CRC32C of the list.
+    pub crc: u32,
+    /// The store's name for the shelf, without blanks. Another shelf has another name.
+    pub origin: String,
+    /// The store's text for the state that was backed up.
+    pub position: String,
+}
+
+impl PutListCopy {
+    /// The path of the list's file in the backup's directory of a shelf.
+    pub(super) fn path(&self, shelf: &Path) -> PathBuf {
+        shelf.join(format!("{:08}.puts", self.file))
+    }
+}
+
 /// The backup of a shelf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShelfBackup {
@@ -59,6 +84,9 @@ pub struct ShelfBackup {
     pub manifest: Manifest,
     /// A copy of each log that the manifest names.
     pub copies: Vec<LogCopy>,
+    /// The list of puts; `None` if the logs were copied from an archive in files, or if the backup
+    /// is one file.
+    pub puts: Option<PutListCopy>,
 }
 
 impl ShelfBackup {
@@ -89,6 +117,9 @@ pub struct BackupCatalog {
 }
 
 impl BackupCatalog {
+    /// The name of the file that replaces the catalog once the file is durable.
+    pub const ASIDE: &str = "BACKUP.new";
+
     /// The path of the catalog in a backup's directory.
     pub fn path(dir: &Path) -> PathBuf {
         dir.join(NAME)
@@ -113,7 +144,7 @@ impl BackupCatalog {
         let version = std::str::from_utf8(version).ok();
         let version = version.and_then(|line| line.strip_prefix("hark-backup ")?.parse().ok());
         match version {
-            Some(VERSION) => {}
+            Some(VERSION | VERSION_PUTS) => {}
             Some(version) => return Err(BackupError::Version { path, version }),
             None => return Err(BackupError::Catalog(path)),
         }
@@ -122,7 +153,7 @@ impl BackupCatalog {
 
     /// Replaces the catalog of a backup by this catalog. On return the new catalog is durable.
     pub(super) fn write(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
-        let aside = dir.join(ASIDE);
+        let aside = dir.join(Self::ASIDE);
         let mut file = disk.create(&aside)?;
         file.write_all(self.text().as_bytes())?;
         file.sync()?;
@@ -130,7 +161,9 @@ impl BackupCatalog {
     }
 
     pub(super) fn text(&self) -> String {
-        let mut text = format!("hark-backup {VERSION}\ntime {}\n", self.time_s);
+        let has_puts = self.shelves.iter().any(|shelf| shelf.puts.is_some());
+        let version = if has_puts { VERSION_PUTS } else { VERSION };
+        let mut text = format!("hark-backup {version}\ntime {}\n", self.time_s);
         let add = |text: &mut String, line: std::fmt::Arguments<'_>| {
             // Writing to a String cannot fail.
             let _ = text.write_fmt(line);
@@ -151,6 +184,9 @@ impl BackupCatalog {
                     &mut text,
                     format_args!("copy {number} {generation} {salt} {bytes} {crc:08x} {copy}\n"),
                 );
+            }
+            if let Some(PutListCopy { file, puts, crc, origin, position }) = &shelf.puts {
+                add(&mut text, format_args!("puts {file} {puts} {crc:08x} {origin} {position}\n"));
             }
         }
         let sum = crc32c::crc32c(text.as_bytes());
@@ -185,7 +221,7 @@ impl BackupCatalog {
             }
             "shelf" => {
                 let (name, manifest) = (file_name(rest)?, Manifest::empty());
-                self.shelves.push(ShelfBackup { name, manifest, copies: Vec::new() });
+                self.shelves.push(ShelfBackup { name, manifest, copies: Vec::new(), puts: None });
             }
             "copy" => {
                 let mut words = rest.split(' ');
@@ -199,6 +235,18 @@ impl BackupCatalog {
                     copy: word()?.parse().ok()?,
                 };
                 self.shelves.last_mut()?.copies.push(copy);
+            }
+            "puts" => {
+                let mut words = rest.splitn(5, ' ');
+                let mut word = || words.next();
+                let puts = PutListCopy {
+                    file: word()?.parse().ok()?,
+                    puts: word()?.parse().ok()?,
+                    crc: u32::from_str_radix(word()?, 16).ok()?,
+                    origin: word()?.into(),
+                    position: word()?.into(),
+                };
+                self.shelves.last_mut()?.puts = Some(puts);
             }
             _ => self.shelves.last_mut()?.manifest.line(line)?,
         }
@@ -250,6 +298,13 @@ mod tests {
             name: name.into(),
             manifest: manifest.clone(),
             copies: vec![copy(4), copy(6)],
+            puts: (name == "two").then(|| PutListCopy {
+                file: 3,
+                puts: 1 << 40,
+                crc: 0xcd,
+                origin: "postgres-ab".into(),
+                position: "12 0:0 7:10".into(),
+            }),
         };
         let files = vec![
             SavedFile { name: "node.key".into(), content: vec![0, 255, 16] },

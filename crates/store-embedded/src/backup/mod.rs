@@ -14,10 +14,16 @@
 //!
 //! [`pack`] instead writes a backup into one file. This file has the state of the archive at one
 //! moment and never changes.
+//!
+//! A store without logs, such as a database, is backed up in the same format: [`puts`] writes
+//! logs of its records. [`backed_up_records`] reads the records of any backup, for a restore into such
+//! a store.
 
 mod catalog;
 mod copy;
 mod pack;
+mod puts;
+mod records;
 mod restore;
 mod shelf_copy;
 mod take;
@@ -29,11 +35,13 @@ use std::path::{Path, PathBuf};
 use crate::engine::open_error::ShelfOpenError;
 use crate::log::LogError;
 
-pub use catalog::{BackupCatalog, LogCopy, SavedFile, ShelfBackup};
+pub use catalog::{BackupCatalog, LogCopy, PutListCopy, SavedFile, ShelfBackup};
 pub use copy::damaged_copies;
 pub use pack::pack;
+pub use puts::{PutSource, SourceError, SourceOpener, back_up_puts, pack_puts};
+pub use records::{LogFolder, VerifiedShelf, backed_up_records, verify_records};
 pub use restore::{restore, restore_unpacked};
-pub use shelf_copy::{BackupSource, SavedShelf};
+pub use shelf_copy::{BackupSource, PutTotals, SavedShelf};
 pub use take::{BackupResult, BackupTask, back_up};
 pub use unpack::unpack;
 
@@ -54,6 +62,14 @@ pub enum BackupError {
     /// There is nothing to back up.
     #[error("there is no archive in {0}")]
     NoArchive(PathBuf),
+    /// The store could not be read.
+    #[error("{shelf} could not be read: {cause}")]
+    Source {
+        /// The shelf.
+        shelf: String,
+        /// The error of the store.
+        cause: SourceError,
+    },
     /// A log of the archive is damaged.
     #[error(transparent)]
     Log(#[from] LogError),

@@ -11,7 +11,7 @@ use super::BackupError;
 use super::catalog::{BackupCatalog, LogCopy};
 use super::copy::BackedUpLog;
 use super::shelf_copy::{BackupSource, CopyTarget, ShelfCopying};
-use super::take::{BackupResult, small_files};
+use super::take::{BackupResult, CopiedShelf, small_files};
 use crate::disk::DiskFile;
 
 /// Version of the file's format that this program writes.
@@ -27,8 +27,27 @@ pub(super) const SUM: &str = "crc32c ";
 /// `progress` receives the bytes done so far and the total.
 pub fn pack(
     from: &BackupSource<'_>,
-    (to, path): (&mut dyn DiskFile, &Path),
+    to: (&mut dyn DiskFile, &Path),
     progress: &mut dyn FnMut(u64, u64),
+) -> Result<BackupResult, BackupError> {
+    pack_shelves(from, to, &mut |name, target| {
+        if !from.has(name)? {
+            return Ok(None);
+        }
+        ShelfCopying::new(from, name, Vec::new(), target).run(progress).map(Some)
+    })
+}
+
+/// Copies one shelf to a target; returns `None` if the archive has no such shelf.
+pub(super) type ShelfPacker<'a> =
+    &'a mut dyn FnMut(&str, &mut dyn CopyTarget) -> Result<Option<CopiedShelf>, BackupError>;
+
+/// Copies all shelves into a file by `copy`. Errors name `path` as the file. On return the file is
+/// durable.
+pub(super) fn pack_shelves(
+    from: &BackupSource<'_>,
+    (to, path): (&mut dyn DiskFile, &Path),
+    copy: ShelfPacker<'_>,
 ) -> Result<BackupResult, BackupError> {
     let io = BackupError::io(path);
     let mut to = SummedFile { to, crc: 0 };
@@ -38,14 +57,11 @@ pub fn pack(
     let files = small_files(from)?;
     let mut catalog = BackupCatalog { time_s: from.now_s, shelves: Vec::new(), files };
     for shelf in from.shelves {
-        if !from.has(shelf)? {
-            continue;
-        }
         let mut target = FileTarget { to: &mut to, path, shelf };
-        let (backup, saved) =
-            ShelfCopying::new(from, shelf, Vec::new(), &mut target).run(progress)?;
-        result.shelves.push(saved);
-        catalog.shelves.push(backup);
+        if let Some((backup, saved)) = copy(shelf, &mut target)? {
+            result.shelves.push(saved);
+            catalog.shelves.push(backup);
+        }
     }
     if result.shelves.is_empty() {
         return Err(BackupError::NoArchive(from.data.into()));

@@ -15,6 +15,7 @@ use crate::log::{self, LogError};
 use crate::manifest::{LogEntry, Manifest};
 
 /// The archive to back up.
+#[derive(Clone)]
 pub struct BackupSource<'a> {
     /// The archive's directory.
     pub data: &'a Path,
@@ -41,6 +42,19 @@ impl BackupSource<'_> {
     }
 }
 
+/// The figures of the backup of a shelf whose store has no logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PutTotals {
+    /// Number of records in the backup.
+    pub records: u64,
+    /// Number of records that this backup has added.
+    pub added: u64,
+    /// Number of records that the previous backup had and the store has no longer.
+    pub deleted: u64,
+    /// Whether all records were read, although there was a previous backup.
+    pub anew: bool,
+}
+
 /// The numbers of logs and bytes in the backup of a shelf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedShelf {
@@ -54,6 +68,8 @@ pub struct SavedShelf {
     pub logs_copied: u64,
     /// Number of bytes that this backup has copied.
     pub bytes_copied: u64,
+    /// The figures of a shelf whose store has no logs.
+    pub puts: Option<PutTotals>,
 }
 
 /// A copy that is already in the target.
@@ -137,7 +153,8 @@ impl<'a> ShelfCopying<'a> {
                     self.target.end_shelf()?;
                     self.saved.logs = copies.len() as u64;
                     self.saved.bytes = copies.iter().map(|copy| copy.bytes).sum();
-                    let backup = ShelfBackup { name: self.name.into(), manifest, copies };
+                    let name = self.name.into();
+                    let backup = ShelfBackup { name, manifest, copies, puts: None };
                     return Ok((backup, self.saved));
                 }
                 Err(error) if error.is_stale() => {

@@ -45,6 +45,56 @@ pub fn back_up(
     task: &BackupTask<'_>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<BackupResult, BackupError> {
+    let BackupTask { from, dir, .. } = task;
+    let copy = &mut |shelf: ShelfTask<'_>, progress: &mut dyn FnMut(u64, u64)| {
+        let ShelfTask { name, former, damaged, target, .. } = shelf;
+        if !from.has(name)? {
+            return Ok(None);
+        }
+        let known = target.known(former, damaged)?;
+        let mut copying = ShelfCopying::new(from, name, known, target);
+        if let Some(former) = former {
+            if former.puts.is_some() {
+                let (backup, shelf) = (dir.to_path_buf(), name.into());
+                return Err(BackupError::OtherArchive { backup, shelf });
+            }
+            copying.expect(former.manifest.secret, dir);
+        }
+        copying.run(progress).map(Some)
+    };
+    back_up_shelves(task, copy, progress)
+}
+
+/// A shelf to be copied into the backup's directory.
+pub(super) struct ShelfTask<'a> {
+    pub(super) name: &'a str,
+    /// The former backup of the shelf.
+    pub(super) former: Option<&'a ShelfBackup>,
+    /// Files of the former backup that are missing or damaged. Further files may be added.
+    pub(super) damaged: &'a mut Vec<PathBuf>,
+    pub(super) target: &'a mut DirectoryTarget<'a>,
+    /// The new catalog, with the shelves before this shelf.
+    pub(super) catalog: &'a BackupCatalog,
+    /// Whether the directory has no complete backup yet.
+    pub(super) is_first: bool,
+}
+
+/// Copies one shelf; returns `None` if the archive has no such shelf. The second argument receives
+/// the progress.
+pub(super) type ShelfCopier<'a> = &'a mut dyn FnMut(
+    ShelfTask<'_>,
+    &mut dyn FnMut(u64, u64),
+) -> Result<Option<CopiedShelf>, BackupError>;
+
+/// The new backup of a shelf, and its figures.
+pub(super) type CopiedShelf = (ShelfBackup, SavedShelf);
+
+/// Copies all shelves by `copy`, and then replaces the backup's catalog.
+pub(super) fn back_up_shelves(
+    task: &BackupTask<'_>,
+    copy: ShelfCopier<'_>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<BackupResult, BackupError> {
     let (from, to, dir) = (&task.from, &*task.to, task.dir);
     let former = if let Some(former) = BackupCatalog::read(to, dir)? {
         former
@@ -69,20 +119,27 @@ pub fn back_up(
     let files = small_files(from)?;
     let mut catalog = BackupCatalog { time_s: from.now_s, shelves: Vec::new(), files };
     for name in from.shelves {
-        if !from.has(name)? {
-            continue;
-        }
-        let former = former.shelves.iter().find(|known| known.name == *name);
+        let known = former.shelves.iter().find(|known| known.name == *name);
         let mut target = DirectoryTarget { to, into: dir.join(name) };
-        let known = target.known(former, &result.damaged)?;
-        let mut copying = ShelfCopying::new(from, name, known, &mut target);
-        if let Some(former) = former {
-            copying.expect(former.manifest.secret, dir);
+        let shelf = ShelfTask {
+            name,
+            former: known,
+            damaged: &mut result.damaged,
+            target: &mut target,
+            catalog: &catalog,
+            is_first: former.time_s == 0,
+        };
+        let copied = copy(shelf, progress).inspect_err(|_| {
+            // A first backup may have written a catalog that names its copies so far.
+            if let Ok(Some(now)) = BackupCatalog::read(to, dir) {
+                let named = now.shelves.iter().find(|known| known.name == *name);
+                DirectoryTarget { to, into: dir.join(name) }.tidy(named);
+            }
+        })?;
+        if let Some((backup, saved)) = copied {
+            result.shelves.push(saved);
+            catalog.shelves.push(backup);
         }
-        let copied = copying.run(progress);
-        let (backup, saved) = copied.inspect_err(|_| target.tidy(former))?;
-        result.shelves.push(saved);
-        catalog.shelves.push(backup);
     }
     if result.shelves.is_empty() {
         return Err(BackupError::NoArchive(from.data.into()));
@@ -93,7 +150,7 @@ pub fn back_up(
     catalog.shelves.extend(gone);
     catalog.write(to, dir).map_err(BackupError::io(&BackupCatalog::path(dir)))?;
     for shelf in &catalog.shelves {
-        remove_unnamed(to, &dir.join(&shelf.name), &[&shelf.copies])?;
+        remove_unnamed(to, &dir.join(&shelf.name), &[shelf])?;
     }
     Ok(result)
 }
@@ -101,7 +158,12 @@ pub fn back_up(
 /// Reads the archive's files that belong to no shelf.
 pub(super) fn small_files(from: &BackupSource<'_>) -> Result<Vec<SavedFile>, BackupError> {
     let mut files = Vec::new();
-    for (name, len) in from.disk.list(from.data).map_err(BackupError::io(from.data))? {
+    let listed = match from.disk.list(from.data) {
+        // The records may be elsewhere.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        listed => listed.map_err(BackupError::io(from.data))?,
+    };
+    for (name, len) in listed {
         let path = from.data.join(&name);
         let ending = path.extension().and_then(|ending| ending.to_str());
         let is_ours = ending.is_some_and(|ending| FILE_ENDINGS.contains(&ending))
@@ -119,28 +181,36 @@ pub(super) fn small_files(from: &BackupSource<'_>) -> Result<Vec<SavedFile>, Bac
     Ok(files)
 }
 
-/// Removes the log files that belong to none of these copies.
-fn remove_unnamed(disk: &dyn Disk, shelf: &Path, named: &[&[LogCopy]]) -> Result<(), BackupError> {
-    let named: HashSet<String> = named.iter().copied().flatten().map(LogCopy::name).collect();
-    let dir = shelf.join("log");
-    for (name, _) in disk.list(&dir).map_err(BackupError::io(&dir))? {
-        let path = dir.join(&name);
-        if path.extension().is_some_and(|ending| ending == "log") && !named.contains(&name) {
-            disk.remove(&path).map_err(BackupError::io(&path))?;
+/// Removes the logs and the lists of puts that belong to none of these backups of a shelf.
+fn remove_unnamed(
+    disk: &dyn Disk,
+    shelf: &Path,
+    named: &[&ShelfBackup],
+) -> Result<(), BackupError> {
+    let copies = named.iter().flat_map(|backup| &backup.copies);
+    let lists = named.iter().filter_map(|backup| backup.puts.as_ref());
+    let named: HashSet<PathBuf> =
+        copies.map(|copy| copy.path(shelf)).chain(lists.map(|list| list.path(shelf))).collect();
+    for (dir, ending) in [(shelf.join("log"), "log"), (shelf.to_path_buf(), "puts")] {
+        for (name, _) in disk.list(&dir).map_err(BackupError::io(&dir))? {
+            let path = dir.join(&name);
+            if path.extension().is_some_and(|found| found == ending) && !named.contains(&path) {
+                disk.remove(&path).map_err(BackupError::io(&path))?;
+            }
         }
     }
     Ok(())
 }
 
 /// A shelf's directory in a backup, as the target of the shelf's copies.
-struct DirectoryTarget<'a> {
-    to: &'a dyn Disk,
-    into: PathBuf,
+pub(super) struct DirectoryTarget<'a> {
+    pub(super) to: &'a dyn Disk,
+    pub(super) into: PathBuf,
 }
 
 impl DirectoryTarget<'_> {
     /// Creates the directory, and returns the copies of the former backup.
-    fn known(
+    pub(super) fn known(
         &self,
         former: Option<&ShelfBackup>,
         damaged: &[PathBuf],
@@ -164,8 +234,7 @@ impl DirectoryTarget<'_> {
     /// After a failure, removes the copies that this backup made. Files that cannot be removed now
     /// are removed by the next backup.
     fn tidy(&self, former: Option<&ShelfBackup>) {
-        let named = former.map_or(&[][..], |former| &former.copies);
-        let _ = remove_unnamed(self.to, &self.into, &[named]);
+        let _ = remove_unnamed(self.to, &self.into, former.as_slice());
     }
 }
 
