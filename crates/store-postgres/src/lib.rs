@@ -17,6 +17,7 @@ pub use open::{DatabaseOpenError, migrations};
 pub use options::PostgresOptions;
 pub use rebuild::{DatabaseRebuild, RebuildError, rebuild};
 pub use shown::{is_database, shown};
+pub use snapshot::{PutSnapshot, SnapshotError};
 pub use store::PostgresStore;
 pub use words::state::WordProgress;
 
@@ -54,6 +55,7 @@ mod search;
 mod session;
 mod session_gate;
 mod shown;
+mod snapshot;
 mod state;
 mod statement;
 mod stats;

@@ -169,6 +169,31 @@ pub(crate) fn enter_tables(
     Ok(EnteredTables { layout, session, shelf, texts })
 }
 
+/// Two sessions on a shelf's tables.
+pub(crate) struct EnteredSessions {
+    pub(crate) layout: &'static dyn Layout,
+    pub(crate) first: DatabaseSession,
+    pub(crate) second: DatabaseSession,
+}
+
+/// Opens two sessions on a shelf's tables, with `options.migrate` unset. Returns `None` if the
+/// database has no such shelf.
+pub(crate) fn enter_sessions(
+    url: &str,
+    shelf: &str,
+    options: &PostgresOptions,
+) -> Result<Option<EnteredSessions>, DatabaseOpenError> {
+    let schema = schema(shelf)?;
+    let EnteredShelf { layout, connector, session: mut first } = enter(url, &schema, options)?;
+    let text = "SELECT to_regclass($1::text) IS NOT NULL";
+    let rows = first.query_once(text, &[&format!("{schema}.state")])?;
+    if !rows.first().is_some_and(|row| row.get(0)) {
+        return Ok(None);
+    }
+    prepare_tables(&mut first, layout, (shelf, &schema), options)?;
+    Ok(Some(EnteredSessions { layout, first, second: connector.open()? }))
+}
+
 /// If `options.migrate` is set, applies the missing migrations; otherwise fails if migrations are
 /// missing. Returns the layout that the tables have now.
 fn prepare_tables(

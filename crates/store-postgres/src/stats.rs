@@ -36,7 +36,7 @@ pub(crate) fn secret(session: &mut DatabaseSession) -> Result<[u8; SECRET], Stat
     secret.ok_or_else(not_whole)
 }
 
-fn not_whole() -> StatementError {
+pub(crate) fn not_whole() -> StatementError {
     StatementError::Refused("its table `meta` is not whole".into())
 }
 

@@ -4,7 +4,7 @@
 
 use hark_archive::{Query, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
-use hark_store_postgres::{PostgresOptions, PostgresStore};
+use hark_store_postgres::{PostgresOptions, PostgresStore, PutSnapshot};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;
 use hark_testkit::wait::until;
@@ -136,4 +136,45 @@ fn a_part_that_is_made_ends_no_search() {
     put(&store, 10..20, 1, OLD + DAY);
     assert_eq!(database.sql("SELECT count(*) FROM hark_nostr.record_other"), "0");
     assert_eq!(all(&store), 30);
+}
+
+#[test]
+fn a_snapshot_for_a_backup_lets_parts_be_made_and_keeps_its_own_from_being_dropped() {
+    let database = Cluster::shared().database("snapshot");
+    let store = open(&database);
+    put(&store, 0..300, 1, OLD);
+    put(&store, 0..20, 5, OLD);
+    put(&store, 0..100, 1, OLD + DAY);
+    let options = PostgresOptions { listed_labels: b"t", ..PostgresOptions::default() };
+    let open = || PutSnapshot::open(&database.url, "nostr", &options).unwrap().unwrap();
+    let mut snapshot = open();
+    let parts = || database.sql("SELECT count(*) FROM hark_nostr.part");
+    assert_eq!((parts().as_str(), snapshot.records()), ("2", 420));
+    // A page is read after each change.
+    let mut read = |after: u64| {
+        let puts = snapshot.puts(after).unwrap();
+        assert_eq!(snapshot.numbers(0, 1_000).unwrap().len(), 420);
+        puts.last().map(|put| put.0)
+    };
+    let mut after = read(0);
+    put(&store, 0..50, 1, OLD + 3 * DAY);
+    assert_eq!(parts(), "3");
+    let erased = Query { authors: Some(vec![[1; 32]]), kinds: Some(vec![5]), ..Query::default() };
+    store.commit(&[Write::Erase(Box::new(erased))]).unwrap();
+    put(&store, 400..420, 5, OLD);
+    assert!(store.drop_part(OLD + 10 * DAY, &[5]).is_err(), "the part is in use");
+    let mut last = 0;
+    while let Some(number) = after {
+        (last, after) = (number, read(number));
+    }
+    assert_eq!(last, 420);
+    let position = snapshot.position(None);
+    drop(snapshot);
+    assert_eq!(store.drop_part(OLD + 10 * DAY, &[5]).unwrap(), Some(300));
+    let mut now = open();
+    assert_eq!(now.common(&position), Some(420));
+    // The spared records have their numbers still.
+    assert_eq!(now.numbers(420, 1_000).unwrap().len(), 70);
+    assert_eq!(now.numbers(0, 420).unwrap().len(), 100);
+    assert!(PutSnapshot::open(&database.url, "waku", &options).unwrap().is_none());
 }
