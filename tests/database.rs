@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 use crate::cli::clients::kick;
 use crate::cli::support::{Place, command, wait_for_health};
 
+mod backup;
+
 /// Sends a request, and returns the status and the body.
 fn http(address: &str, method: &str, path: &str, body: &str) -> (u16, String) {
     HttpRequest::new(method, path).json(body).send(address).parts()

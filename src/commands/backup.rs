@@ -1,5 +1,6 @@
 //! `hark backup`: copies the archive to a directory or to one file, beside a running server. Later
-//! backups to the same directory copy only new data.
+//! backups to the same directory copy only new data. The logs of an archive in files are copied; of
+//! any other store, the records are read and written as logs.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,14 +10,15 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use hark_store_embedded::DirectoryLock;
 use hark_store_embedded::backup::{
-    BackupCatalog, BackupError, BackupResult, BackupSource, BackupTask, back_up,
+    BackupCatalog, BackupError, BackupResult, BackupSource, BackupTask, SavedShelf,
 };
 use hark_store_embedded::disk::RealDisk;
 use serde_json::json;
 
 use crate::commands::backup_file::{self, BackupForm};
+use crate::commands::backup_source::BackedUpArchive;
 use crate::commands::export::unfinished;
-use crate::config::setups;
+use crate::config::{setup, setups};
 use crate::interrupt;
 use crate::location::ArchiveLocation;
 use crate::owner;
@@ -38,6 +40,11 @@ Every copied record is compared with its checksum. An interrupted backup leaves 
 unchanged; run the command again to continue. Only a directory can be updated (--incremental); a
 file is always written as a whole.
 
+The archive may be in PostgreSQL. Its backup is one consistent snapshot, and has the form of any
+other backup: `hark restore` restores the backup into files or into a database. Commits never wait
+for the backup. With --incremental, the backup reads the numbers of all records, and only new
+records.
+
 A name that ends in .hark is a file, and - is stdout. A name that ends in / or has no ending is a
 directory. An existing file stays a file, and an existing directory stays a directory.")]
 pub(crate) struct BackupArgs {
@@ -56,14 +63,14 @@ pub(crate) struct BackupArgs {
 }
 
 pub(crate) fn run(args: &BackupArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    location.files("backup")?;
     let data = &location.data;
     let shelves: Vec<&str> = setups().iter().map(|setup| setup.network.name()).collect();
-    if !shelves.iter().any(|shelf| data.join(shelf).is_dir()) {
+    let source =
+        BackupSource { data, shelves: &shelves, disk: Arc::new(RealDisk), now_s: when::now_s() };
+    let from = BackedUpArchive::new(source, location);
+    if from.is_files() && !shelves.iter().any(|shelf| data.join(shelf).is_dir()) {
         location.must_exist()?;
     }
-    let from =
-        BackupSource { data, shelves: &shelves, disk: Arc::new(RealDisk), now_s: when::now_s() };
     let form = BackupForm::to_write(&args.to)?;
     if form != BackupForm::Directory && (args.incremental || args.verify) {
         bail!(
@@ -74,10 +81,11 @@ pub(crate) fn run(args: &BackupArgs, location: &ArchiveLocation) -> anyhow::Resu
         );
     }
     interrupt::end_at_signal(left_by(form, &args.to))?;
-    let mut meter = CommandProgress::start("backup", 0, CountedUnit::Bytes);
+    let unit = if from.is_files() { CountedUnit::Bytes } else { CountedUnit::Records };
+    let mut meter = CommandProgress::start("backup", 0, unit);
     let progress = &mut |done, total| meter.at(done, total, "");
     let done = match form {
-        BackupForm::Directory => to_directory(args, from, progress),
+        BackupForm::Directory => to_directory(args, &from, progress),
         BackupForm::File => backup_file::write(&from, &args.to, progress),
         BackupForm::Stream => backup_file::print(&from, progress),
     };
@@ -109,15 +117,16 @@ fn left_by(form: BackupForm, to: &Path) -> String {
 
 fn to_directory(
     args: &BackupArgs,
-    from: BackupSource<'_>,
+    from: &BackedUpArchive<'_>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> anyhow::Result<BackupResult> {
     must_be_free(args)?;
     let _lock = DirectoryLock::acquire(&args.to).with_context(|| {
         format!("{} cannot be written, or another backup writes it", args.to.display())
     })?;
-    let task = BackupTask { from, dir: &args.to, to: Arc::new(RealDisk), verify: args.verify };
-    back_up(&task, progress).with_context(|| {
+    let (dir, to, verify) = (&*args.to, Arc::new(RealDisk), args.verify);
+    let task = BackupTask { from: from.source(), dir, to, verify };
+    from.back_up(&task, progress).with_context(|| {
         format!("no backup was taken; what {} held before is unchanged", args.to.display())
     })
 }
@@ -141,11 +150,13 @@ fn must_be_free(args: &BackupArgs) -> anyhow::Result<()> {
 }
 
 fn is_empty(dir: &Path) -> anyhow::Result<bool> {
-    let of_lock = |name: &std::ffi::OsStr| name == "LOCK" || name == "WRITER";
+    // An interrupted backup may have left these files.
+    let left = ["LOCK", "WRITER", BackupCatalog::ASIDE];
     match std::fs::read_dir(dir) {
         Ok(entries) => {
             for entry in entries {
-                if !of_lock(&entry?.file_name()) {
+                let name = entry?.file_name();
+                if !left.iter().any(|known| name == *known) {
                     return Ok(false);
                 }
             }
@@ -171,13 +182,20 @@ fn report(args: &BackupArgs, form: BackupForm, done: &BackupResult) -> anyhow::R
 
 fn to_json(done: &BackupResult) -> String {
     let shelves = done.shelves.iter().map(|shelf| {
-        json!({
+        let mut fields = json!({
             "network": shelf.name,
             "logs": shelf.logs,
             "bytes": shelf.bytes,
             "logs_copied": shelf.logs_copied,
             "bytes_copied": shelf.bytes_copied,
-        })
+        });
+        if let Some(puts) = shelf.puts {
+            fields["records"] = json!(puts.records);
+            fields["records_added"] = json!(puts.added);
+            fields["records_deleted"] = json!(puts.deleted);
+            fields["anew"] = json!(puts.anew);
+        }
+        fields
     });
     let shelves: Vec<_> = shelves.collect();
     json!({ "shelves": shelves, "damaged": done.damaged }).to_string()
@@ -194,8 +212,21 @@ fn to_text(done: &BackupResult) -> String {
                 print::number(shelf.logs_copied),
                 print::count(shelf.logs, "log")
             );
-            (shelf.name.as_str(), print::bytes(shelf.bytes_copied), copied)
+            (shelf.name.as_str(), print::bytes(shelf.bytes_copied), copied + &puts_text(shelf))
         })
         .collect();
     print::table(&rows)
+}
+
+/// The end of the line of a shelf whose records were read.
+fn puts_text(shelf: &SavedShelf) -> String {
+    let Some(puts) = shelf.puts else { return String::new() };
+    let record = setup(&shelf.name).map_or("record", |known| known.network.record());
+    format!(
+        "; {}{} added, {} deleted, {} in the backup",
+        if puts.anew { "all read anew: " } else { "" },
+        print::count(puts.added, record),
+        print::number(puts.deleted),
+        print::number(puts.records)
+    )
 }

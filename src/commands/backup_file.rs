@@ -7,10 +7,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use hark_store_embedded::backup::{self, BackupCatalog, BackupResult, BackupSource};
+use hark_store_embedded::backup::{self, BackupCatalog, BackupResult};
 use hark_store_embedded::disk::{Disk as _, DiskFile, RealDisk};
 use hark_store_embedded::permissions;
 
+use super::backup_source::BackedUpArchive;
 use super::export::unfinished;
 use crate::print::{CommandProgress, CountedUnit};
 
@@ -79,7 +80,7 @@ impl BackupForm {
 
 /// Writes a backup beside `path`, and renames it to `path` once it is whole and durable.
 pub(super) fn write(
-    from: &BackupSource<'_>,
+    from: &BackedUpArchive<'_>,
     path: &Path,
     progress: &mut dyn FnMut(u64, u64),
 ) -> anyhow::Result<BackupResult> {
@@ -89,7 +90,7 @@ pub(super) fn write(
         || format!("no backup was taken; what was under {} before is unchanged", path.display());
     let mut file = create(&aside, path).with_context(context)?;
     let whole = (|| {
-        let done = backup::pack(from, (&mut file, &aside), progress)?;
+        let done = from.pack((&mut file, &aside), progress)?;
         RealDisk.rename(&aside, path)?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         RealDisk.sync_dir(dir.unwrap_or(Path::new(".")))?;
@@ -138,14 +139,28 @@ fn must_be_ours(path: &Path) -> anyhow::Result<()> {
 
 /// Writes a backup to stdout.
 pub(super) fn print(
-    from: &BackupSource<'_>,
+    from: &BackedUpArchive<'_>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> anyhow::Result<BackupResult> {
     if io::stdout().is_terminal() {
         bail!("a backup is not for a terminal: send stdout to a file or to another program");
     }
-    backup::pack(from, (&mut StdoutFile, Path::new(STDOUT)), progress)
+    from.pack((&mut StdoutFile, Path::new(STDOUT)), progress)
         .context("the backup on stdout is incomplete, and of no use")
+}
+
+/// Reads the catalog of a backup in a directory.
+pub(super) fn read_catalog(dir: &Path) -> anyhow::Result<BackupCatalog> {
+    let catalog = BackupCatalog::read(&RealDisk, dir)?.with_context(|| {
+        format!(
+            "{} holds no backup; name a directory that `hark backup` has written",
+            dir.display()
+        )
+    })?;
+    if catalog.time_s == 0 {
+        bail!("the backup in {} was never finished; nothing was restored", dir.display());
+    }
+    Ok(catalog)
 }
 
 /// Reads a backup of one file, or stdin, into a directory.

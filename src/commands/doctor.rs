@@ -103,9 +103,7 @@ pub(crate) fn run(args: &DoctorArgs, location: &ArchiveLocation) -> anyhow::Resu
     }
     files(location, &mut found);
     address(location, &mut found);
-    if location.facts().is_in_directory {
-        backup(location, &mut found);
-    }
+    backup(location, &mut found);
     for Finding { subject, verdict, text } in &found.0 {
         let verdict = verdict.word();
         print::line(&if args.json {
@@ -327,9 +325,15 @@ fn address(location: &ArchiveLocation, found: &mut Findings) {
 fn backup(location: &ArchiveLocation, found: &mut Findings) {
     let dir = Path::new(SERVICE_BACKUP);
     let is_service = SERVICES.iter().any(|service| location.data.starts_with(service));
+    // A database may be backed up elsewhere, and the directory may have the backup of the files
+    // from before a move into the database.
+    let is_files = location.facts().is_in_directory;
+    let is_ours = |catalog: &BackupCatalog| {
+        is_files || catalog.shelves.iter().any(|shelf| shelf.puts.is_some())
+    };
     let time_s = match BackupCatalog::read(&RealDisk, dir) {
-        Ok(Some(catalog)) if catalog.time_s > 0 => catalog.time_s,
-        Ok(_) if is_service => {
+        Ok(Some(catalog)) if catalog.time_s > 0 && is_ours(&catalog) => catalog.time_s,
+        Ok(_) if is_service && is_files => {
             let text = "there is none in /var/lib/hark-backup; hark-backup.timer makes one every \
                         night: systemctl enable --now hark-backup.timer";
             return found.add("backup", Verdict::Advice, text);

@@ -3,6 +3,7 @@
 pub(crate) mod adopt;
 pub(crate) mod backup;
 mod backup_file;
+mod backup_source;
 pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod clients;
@@ -27,6 +28,7 @@ mod refusal;
 pub(crate) mod relays;
 pub(crate) mod reload;
 pub(crate) mod restore;
+mod restore_records;
 pub(crate) mod salvage;
 pub(crate) mod serve;
 pub(crate) mod stats;

@@ -3,6 +3,8 @@
 //! The archive is built in a separate directory (see `Making` in `stores/embedded`). After an
 //! interruption, the next restore moves a completely built archive into place, or else starts
 //! again. Until then, no other command opens the archive.
+//!
+//! `restore_records` restores into any other store.
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,12 +21,13 @@ use hark_store_embedded::permissions;
 use serde_json::json;
 
 use crate::commands::backup_file::{self, BackupForm};
+use crate::commands::restore_records::{self, RecordRestore};
 use crate::config::{setup, setups};
 use crate::interrupt;
 use crate::location::ArchiveLocation;
 use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
-use crate::stores::embedded::RESTORE;
+use crate::stores::embedded::{FileArchive, RESTORE};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -34,6 +37,7 @@ Examples:
   zstd -dc monday.hark.zst | hark --data /var/lib/hark restore -
   hark --data /var/lib/hark restore --move-aside /mnt/backup/hark
   hark --data /var/lib/hark check
+  hark --store postgres://hark@127.0.0.1/hark restore /mnt/backup/hark
 
 The archive's directory must have no archive. With --move-aside, an existing archive is moved into
 the folder before-restore in this directory, once the backup has been read. Remove that folder when
@@ -41,7 +45,11 @@ it is no longer needed.
 
 All networks are restored, and the keys by which peers know the node. Every byte is compared with
 its checksum, and the backup is only read. If the command is interrupted, run it again. Files that
-root restores into a new directory belong to the owner of the backup.")]
+root restores into a new directory belong to the owner of the backup.
+
+With --store, any backup is restored into a database. The database must have no records, unless
+--merge is given: then the records are added that the database lacks, and the database's newer
+versions and deletions stay in force. The keys are written into the archive's directory.")]
 pub(crate) struct RestoreArgs {
     /// The backup: a directory or file written by `hark backup`, or - for stdin
     #[arg(value_name = "DIR|FILE")]
@@ -49,17 +57,37 @@ pub(crate) struct RestoreArgs {
     /// Move the existing archive into DIR/before-restore
     #[arg(long)]
     pub(crate) move_aside: bool,
+    /// Restore into a database that has records, and add the records that it lacks
+    #[arg(long)]
+    pub(crate) merge: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    location.files("restore")?;
+    if location.store_as::<FileArchive>().is_none() {
+        if args.move_aside {
+            bail!(
+                "--move-aside is for archives in files. Name an empty database with --store, or add \
+                 the records that the database lacks with --merge"
+            );
+        }
+        let RestoreArgs { merge, json, .. } = *args;
+        let task = RecordRestore { from: &args.from, merge, json };
+        return restore_records::run(&task, location);
+    }
+    if args.merge {
+        bail!(
+            "--merge is for databases. Restore the backup into another directory, and add its records \
+             with `hark copy --from DIR --to {}`",
+            location.data.display()
+        );
+    }
     let data = &location.data;
     let form = BackupForm::to_read(&args.from)?;
     let catalog = match form {
-        BackupForm::Directory => Some(read_catalog(&args.from)?),
+        BackupForm::Directory => Some(backup_file::read_catalog(&args.from)?),
         // The catalog is at the end of the file.
         BackupForm::File | BackupForm::Stream => None,
     };
@@ -111,20 +139,6 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
     };
     print::line(&format!("{} has the archive {of}", data.display()))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Reads the catalog of a backup in a directory.
-fn read_catalog(dir: &Path) -> anyhow::Result<BackupCatalog> {
-    let catalog = BackupCatalog::read(&RealDisk, dir)?.with_context(|| {
-        format!(
-            "{} holds no backup; name a directory that `hark backup` has written",
-            dir.display()
-        )
-    })?;
-    if catalog.time_s == 0 {
-        bail!("the backup in {} was never finished; nothing was restored", dir.display());
-    }
-    Ok(catalog)
 }
 
 fn must_be_without_archive(data: &Path) -> anyhow::Result<()> {

@@ -12,6 +12,7 @@ use hark_networks::Network;
 use hark_server::StoreLocation;
 use hark_server::control::{Handover, Takeover, TakeoverLock};
 use hark_server::shelf::CompactFn;
+use hark_store_embedded::backup::PutSource;
 
 use super::address::AddressForm;
 use super::check::{ArchiveCheck, ArchiveRebuild, CheckMeter};
@@ -144,6 +145,12 @@ pub trait ArchiveStore: Any + Send + Sync {
 
     /// Opens a shelf for reading, even while a server is running.
     fn open_read_only(&self, shelf: &ShelfPlace<'_>) -> anyhow::Result<Arc<dyn Store>>;
+
+    /// Returns the present state of a shelf for a backup, if the store has no logs that can be
+    /// copied. Returns `None` if there is no such shelf.
+    fn put_source(&self, _: &ShelfPlace<'_>) -> anyhow::Result<Option<Box<dyn PutSource>>> {
+        bail!("{}", self.refuses("backup"))
+    }
 
     /// Prepares this process to serve the archive. `takeover` names the shelves to be taken over
     /// from the running server, if a takeover was requested.

@@ -5,8 +5,12 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use hark_archive::Store;
 use hark_server::StoreLocation;
-use hark_store_postgres::{DatabaseOpenError, PostgresOptions, PostgresStore, shown};
+use hark_store_embedded::backup::PutSource;
+use hark_store_postgres::{
+    DatabaseOpenError, PostgresOptions, PostgresStore, SnapshotError, shown,
+};
 
+use super::backup::put_source;
 use super::check::check;
 use super::rebuild::rebuild;
 use crate::stores::{
@@ -109,12 +113,6 @@ impl ArchiveStore for DatabaseArchive {
     }
 
     fn refuses(&self, command: &str) -> String {
-        if command == "backup" {
-            return "the archive is in PostgreSQL, whose own programs back it up: `pg_dump` for a copy \
-                    of one moment, `pg_basebackup` with an archive of the log for any moment (on Citus, \
-                    of every node)"
-                .into();
-        }
         format!(
             "`hark {command}` is for archives in files; this one is in a database, which maintains \
              its files itself"
@@ -136,6 +134,20 @@ impl ArchiveStore for DatabaseArchive {
                  {LOOK_AT_DATABASE}"
             )
         })
+    }
+
+    fn put_source(&self, shelf: &ShelfPlace<'_>) -> anyhow::Result<Option<Box<dyn PutSource>>> {
+        match put_source(&self.url, shelf.network.name(), &Self::options(shelf)) {
+            Err(SnapshotError::Cluster) => bail!(
+                "`hark backup` works on archives in files and on one PostgreSQL server, and the \
+                 database is a Citus cluster, whose nodes have no common snapshot. Copy the archive \
+                 into a directory with `hark copy --from postgres://… --to DIR --delete`, and back that \
+                 up with `hark --data DIR backup`"
+            ),
+            opened => opened.with_context(|| {
+                format!("the archive in the database could not be opened; {LOOK_AT_DATABASE}")
+            }),
+        }
     }
 
     fn rebuild(

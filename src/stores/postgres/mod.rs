@@ -2,6 +2,7 @@
 
 mod address;
 mod archive;
+mod backup;
 mod check;
 mod rebuild;
 
