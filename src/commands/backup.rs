@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use hark_store_embedded::DirectoryLock;
 use hark_store_embedded::backup::{
-    BackupCatalog, BackupError, BackupResult, BackupSource, BackupTask, SavedShelf,
+    BackupCatalog, BackupError, BackupResult, BackupSource, BackupTask, CATALOG_ASIDE, SavedShelf,
 };
 use hark_store_embedded::disk::RealDisk;
 use serde_json::json;
@@ -151,7 +151,7 @@ fn must_be_free(args: &BackupArgs) -> anyhow::Result<()> {
 
 fn is_empty(dir: &Path) -> anyhow::Result<bool> {
     // An interrupted backup may have left these files.
-    let left = ["LOCK", "WRITER", BackupCatalog::ASIDE];
+    let left = ["LOCK", "WRITER", CATALOG_ASIDE];
     match std::fs::read_dir(dir) {
         Ok(entries) => {
             for entry in entries {

@@ -236,6 +236,9 @@ fn a_backup_of_a_database_that_is_killed_leaves_the_former_one() {
     let archive = StoredArchive::new("killed");
     archive.import(&notes(6000));
     let to = archive.place.path("backup");
+    // The state after a kill at the very beginning.
+    std::fs::create_dir_all(&to).unwrap();
+    std::fs::write(Path::new(&to).join("BACKUP.new"), "half").unwrap();
     let kill_after = |pause: Duration, flags: &[&str]| {
         let store = ["--store", &archive.database.url];
         let mut child = archive.place.start(&[&["backup", &to], flags, &store].concat());

@@ -15,6 +15,8 @@ const VERSION: u32 = 1;
 /// backup.
 const VERSION_PUTS: u32 = 2;
 const NAME: &str = "BACKUP";
+/// The name of the file that replaces the catalog once the file is durable.
+pub const CATALOG_ASIDE: &str = "BACKUP.new";
 
 /// A copy of a log, or of the first bytes of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,9 +119,6 @@ pub struct BackupCatalog {
 }
 
 impl BackupCatalog {
-    /// The name of the file that replaces the catalog once the file is durable.
-    pub const ASIDE: &str = "BACKUP.new";
-
     /// The path of the catalog in a backup's directory.
     pub fn path(dir: &Path) -> PathBuf {
         dir.join(NAME)
@@ -153,7 +152,7 @@ impl BackupCatalog {
 
     /// Replaces the catalog of a backup by this catalog. On return the new catalog is durable.
     pub(super) fn write(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
-        let aside = dir.join(Self::ASIDE);
+        let aside = dir.join(CATALOG_ASIDE);
         let mut file = disk.create(&aside)?;
         file.write_all(self.text().as_bytes())?;
         file.sync()?;

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use crate::engine::open_error::ShelfOpenError;
 use crate::log::LogError;
 
-pub use catalog::{BackupCatalog, LogCopy, PutListCopy, SavedFile, ShelfBackup};
+pub use catalog::{BackupCatalog, CATALOG_ASIDE, LogCopy, PutListCopy, SavedFile, ShelfBackup};
 pub use copy::damaged_copies;
 pub use pack::pack;
 pub use puts::{PutSource, SourceError, SourceOpener, back_up_puts, pack_puts};
