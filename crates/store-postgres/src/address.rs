@@ -22,6 +22,7 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::cluster::NodeAddress;
 use crate::password::{self, PassedOver};
 use crate::shown::{has_secret, is_key_value, is_torn, shown};
 
@@ -132,6 +133,30 @@ impl DatabaseAddress {
             Host::Tcp(name) => name == "localhost" || name.parse().is_ok_and(|one| loopback(&one)),
             Host::Unix(_) => true,
         })
+    }
+
+    /// Returns the address of a database on another node of a cluster, with the same user, password
+    /// and TLS settings. Without `database`, the database has the same name.
+    pub(crate) fn of_node(&self, node: &NodeAddress, database: Option<&str>) -> Self {
+        let (old, mut config) = (&self.config, Config::new());
+        config.host(&node.host).port(node.port);
+        config.ssl_mode(old.get_ssl_mode()).channel_binding(old.get_channel_binding());
+        if let Some(user) = old.get_user() {
+            config.user(user);
+        }
+        if let Some(password) = old.get_password() {
+            config.password(password);
+        }
+        if let Some(name) = database.or(old.get_dbname()) {
+            config.dbname(name);
+        }
+        if let Some(options) = old.get_options() {
+            config.options(options);
+        }
+        if let Some(name) = old.get_application_name() {
+            config.application_name(name);
+        }
+        Self { config, tls: self.tls.clone(), passed_over: self.passed_over.clone() }
     }
 
     /// Connects to the database.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Client;
 
 use crate::address::{AddressError, DatabaseAddress};
+use crate::cluster::NodeAddress;
 use crate::error::StatementError;
 use crate::session::{DatabaseSession, MARK, StatementTimes};
 use crate::waiting::ConnectionRuntime;
@@ -79,6 +80,27 @@ impl Connector {
             config.application_name("hark");
         }
         Self::with(address, settings, None, limit.saturating_add(Duration::from_secs(5)))
+    }
+
+    /// Makes a connector for a worker of the cluster to which the database belongs. Its sessions
+    /// have the same settings. Their statements have one plan for all values.
+    pub(crate) fn to_worker(&self, worker: &NodeAddress) -> Self {
+        let (old, mut address) = (&self.address.config, self.address.of_node(worker, None));
+        let config = &mut address.config;
+        if let Some(limit) = old.get_connect_timeout() {
+            config.connect_timeout(*limit);
+        }
+        config.keepalives_idle(old.get_keepalives_idle());
+        config.tcp_user_timeout(self.timeout);
+        Self { address, ..self.on_shards() }
+    }
+
+    /// Makes a connector for shards that the database itself has.
+    pub(crate) fn on_shards(&self) -> Self {
+        // There are no useful statistics of a shard that was just filled or moved.
+        let settings = "SET plan_cache_mode = 'force_generic_plan';SET enable_seqscan = 'off';";
+        let settings = format!("{}{settings}", self.settings);
+        Self { settings, opened_in: Arc::default(), ..self.clone() }
     }
 
     fn with(

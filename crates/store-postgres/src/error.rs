@@ -33,6 +33,13 @@ pub(crate) enum StatementError {
          pool_mode = session for its database, or name PostgreSQL itself"
     )]
     Shared,
+    /// A worker of the cluster has failed, and not the coordinator, whose session can be used again.
+    #[error("{0}")]
+    Worker(Box<StatementError>),
+    /// The work needs a session with the database, and its caller has none. The work is repeated with
+    /// a session.
+    #[error("a session with the database is needed")]
+    NoSession,
     /// The caller asked to stop. If the statement may still run, the text says where.
     #[error("it was asked to stop")]
     Stopped(Option<String>),
@@ -87,6 +94,10 @@ impl StatementError {
 impl From<StatementError> for SearchError {
     fn from(fault: StatementError) -> Self {
         let words = fault.to_string();
-        if fault.is_late() { Self::Late(words) } else { Self::Failed(words) }
+        let is_late = match &fault {
+            StatementError::Worker(fault) => fault.is_late(),
+            fault => fault.is_late(),
+        };
+        if is_late { Self::Late(words) } else { Self::Failed(words) }
     }
 }

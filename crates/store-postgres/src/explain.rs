@@ -44,16 +44,20 @@ pub(crate) fn explain(
         })
     })?;
     let plan = finder.driver().map_or_else(String::new, |set| describe(set, &query));
-    let steps = trace.iter().map(|TracedStatement { form, rows, .. }| SourcePlan {
-        source: form.name().into(),
-        rows: *rows as u64,
+    let source = |traced: &TracedStatement| match &traced.worker {
+        Some(worker) => format!("{} on {worker}", traced.form.name()),
+        None => traced.form.name().into(),
+    };
+    let steps = trace.iter().map(|traced| SourcePlan {
+        source: source(traced),
+        rows: traced.rows as u64,
         driver: plan.clone(),
         intersect: Vec::new(),
         residual: Vec::new(),
-        estimate: *rows as u64,
+        estimate: traced.rows as u64,
     });
     let details = trace.iter().flat_map(|traced| {
-        let text = format!("{}: {}", traced.form.name(), traced.text);
+        let text = format!("{}: {}", source(traced), traced.text);
         std::iter::once(text).chain(traced.plan.iter().map(|line| format!("    {line}")))
     });
     Ok(Explanation {

@@ -110,6 +110,8 @@ pub(crate) fn open(
         from: options.parts_from_s.saturating_mul(options.units_per_s),
         max: options.parts_max,
     };
+    let shards = layout.shard_reads(&connector, options.pool_max);
+    let shards = shards.filter(|_| options.shard_reads);
     let state = PostgresState {
         replica: replica.transpose()?,
         pool: Pool::new(connector, options.pool_max),
@@ -117,7 +119,7 @@ pub(crate) fn open(
         shelf: properties(rules, terms, options),
         grid: facts.has_parts.then_some(grid),
         texts,
-        search: SearchState::new(parts, layout.record_cache()),
+        search: SearchState::new(parts, layout.record_cache(), shards),
         current: CurrentPosition::new(lines, seq),
         known: Mutex::default(),
         away: Mutex::default(),

@@ -39,6 +39,8 @@ pub struct PostgresOptions {
     pub listed_labels: &'static [u8],
     /// The texts whose words are indexed. With `None`, a search for words reads the records.
     pub texts: Option<Arc<dyn TextSource>>,
+    /// Whether queries read the shards of a Citus cluster from the workers, without the coordinator.
+    pub shard_reads: bool,
     /// Number of shards of a new shelf's tables, if the database is a Citus cluster.
     pub shards: u32,
     /// Whether missing migrations are applied.
@@ -62,6 +64,7 @@ impl Default for PostgresOptions {
             common_labels: &[],
             listed_labels: &[],
             texts: None,
+            shard_reads: true,
             shards: 12,
             migrate: true,
         }

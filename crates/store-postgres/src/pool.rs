@@ -81,6 +81,23 @@ impl Pool {
         }
     }
 
+    /// Returns a session of the pool, for work that only reads. The caller must pass the result of
+    /// its work to [`PoolLease::end`].
+    pub(crate) fn lease(
+        &self,
+        deadline: Option<Deadline>,
+    ) -> Result<PoolLease<'_>, StatementError> {
+        let mut slot = self.take(deadline)?;
+        let was_idle = slot.session.is_some();
+        slot.enter(deadline)?;
+        Ok(PoolLease { slot, was_idle })
+    }
+
+    /// Closes all idle sessions, because one of them was lost.
+    pub(crate) fn close_idle(&self) {
+        self.forget_idle(self.state.lock());
+    }
+
     /// Opens a session that does not belong to the pool.
     pub(crate) fn open(&self, deadline: Deadline) -> Result<DatabaseSession, StatementError> {
         let mut state = self.state.lock();
@@ -192,11 +209,12 @@ struct PoolSlot<'a> {
 }
 
 impl PoolSlot<'_> {
-    fn run<T>(
-        mut self,
+    /// Opens a session, unless the slot has one. From now on, the session counts as lost until
+    /// [`leave`](Self::leave).
+    fn enter(
+        &mut self,
         deadline: Option<Deadline>,
-        work: &mut impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
-    ) -> Result<T, StatementError> {
+    ) -> Result<&mut DatabaseSession, StatementError> {
         let session = if let Some(session) = self.session.take() {
             session
         } else {
@@ -204,17 +222,50 @@ impl PoolSlot<'_> {
             self.pool.counters.open.add(1);
             opened
         };
-        let session = self.session.insert(session);
         self.pool.counters.used.add(1);
         (self.is_used, self.is_sound) = (true, false);
+        let session = self.session.insert(session);
         session.deadline = deadline;
-        let result = work(session);
-        self.is_sound =
-            !session.is_closed() && !result.as_ref().is_err_and(StatementError::is_away);
-        if let Err(fault) = &result {
+        Ok(session)
+    }
+
+    /// Notes the fault of work on the session, if it failed.
+    fn leave(&mut self, fault: Option<&StatementError>) {
+        let is_closed = self.session.as_ref().is_none_or(DatabaseSession::is_closed);
+        self.is_sound = !is_closed && !fault.is_some_and(StatementError::is_away);
+        if let Some(fault) = fault {
             self.pool.note(fault);
         }
+    }
+
+    fn run<T>(
+        mut self,
+        deadline: Option<Deadline>,
+        work: &mut impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
+        let result = work(self.enter(deadline)?);
+        self.leave(result.as_ref().err());
         result
+    }
+}
+
+/// A session of a pool, while the caller uses the session. If the lease is dropped without
+/// [`end`](Self::end), the session is closed.
+pub(crate) struct PoolLease<'a> {
+    slot: PoolSlot<'a>,
+    /// Whether the session was open before. Then it may have been lost unnoticed.
+    pub(crate) was_idle: bool,
+}
+
+impl PoolLease<'_> {
+    /// The session; `None` after a panic.
+    pub(crate) fn session(&mut self) -> Option<&mut DatabaseSession> {
+        self.slot.session.as_mut()
+    }
+
+    /// Returns the session to the pool, and notes the fault of the caller's work, if it failed.
+    pub(crate) fn end(mut self, fault: Option<&StatementError>) {
+        self.slot.leave(fault);
     }
 }
 

@@ -106,4 +106,11 @@ impl Sessions for QuerySessions {
         self.time = time;
         done
     }
+
+    fn aside<T>(
+        &mut self,
+        work: impl FnOnce(Option<Deadline>) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
+        self.time.spend(work)
+    }
 }

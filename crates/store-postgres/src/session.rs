@@ -4,7 +4,10 @@
 //! result wakes no other thread, and the code of the archive stays synchronous.
 
 use std::collections::{BTreeMap, HashMap};
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -20,9 +23,9 @@ use crate::error::StatementError;
 use crate::statement::StatementForm;
 use crate::waiting::ConnectionRuntime;
 
-/// Maximum number of statements that stay prepared in a session. Each part of a shelf has its own
+/// Maximum number of statements that stay prepared in a session. Each part or shard of a shelf has its own
 /// statements.
-const STATEMENTS_MAX: usize = 256;
+const STATEMENTS_MAX: usize = 512;
 
 /// The durations of statements, by the name of the statement.
 #[derive(Debug, Default)]
@@ -67,6 +70,8 @@ pub(crate) struct DatabaseSession {
 /// An executed statement and its plan.
 pub(crate) struct TracedStatement {
     pub(crate) form: StatementForm,
+    /// The worker that has executed the statement; `None` if it is the database of the URL.
+    pub(crate) worker: Option<String>,
     pub(crate) text: String,
     pub(crate) rows: usize,
     /// PostgreSQL's output of EXPLAIN ANALYZE.
@@ -193,19 +198,7 @@ impl DatabaseSession {
         let form = form.into();
         let statement = self.prepare(form)?;
         let started = Instant::now();
-        let first = self.wait(async {
-            let stream = self.client.query_raw(&statement, values.iter().copied()).await?;
-            let mut stream = std::pin::pin!(stream);
-            let (mut rows, mut bytes) = (Vec::new(), 0);
-            while let Some(row) = stream.try_next().await? {
-                bytes += row.raw_size_bytes();
-                if bytes > bytes_max && !rows.is_empty() {
-                    return Ok((rows, true));
-                }
-                rows.push(row);
-            }
-            Ok((rows, false))
-        })?;
+        let first = self.wait(first_rows(&self.client, &statement, values, bytes_max))?;
         self.statement_times.note(form, started.elapsed());
         self.trace(form, values, first.0.len())?;
         Ok(first)
@@ -276,6 +269,39 @@ impl DatabaseSession {
         Ok(answers)
     }
 
+    /// Sends several statements, without waiting for their answers. Of each statement, the first
+    /// rows are returned, as by [`query_first`](Self::query_first).
+    pub(crate) fn begin<'a>(
+        &'a mut self,
+        calls: &'a [StatementCall<'a>],
+        bytes_max: usize,
+    ) -> Result<RunningCalls<'a>, StatementError> {
+        let statements: Vec<Statement> =
+            calls.iter().map(|(form, _)| self.prepare(*form)).collect::<Result<_, _>>()?;
+        let session = &*self;
+        let answers = Box::pin(async move {
+            let answers = calls.iter().zip(&statements).map(|((_, values), statement)| {
+                first_rows(&session.client, statement, values, bytes_max)
+            });
+            join_all(answers).await.into_iter().collect()
+        });
+        let form = calls.last().map(|(form, _)| *form);
+        let mut running =
+            RunningCalls { session, form, started: Instant::now(), answers, done: None };
+        running.send()?;
+        Ok(running)
+    }
+
+    /// Whether executed statements are traced.
+    pub(crate) fn is_traced(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    /// Adds a statement that another session has executed.
+    pub(crate) fn add_trace(&mut self, traced: TracedStatement) {
+        self.trace.get_or_insert_default().push(traced);
+    }
+
     /// Notes an executed statement, if statements are traced.
     fn trace(
         &mut self,
@@ -287,7 +313,7 @@ impl DatabaseSession {
             let text = form.text();
             let plan = self.explain(&text, values)?;
             if let Some(trace) = &mut self.trace {
-                trace.push(TracedStatement { form, text, rows, plan });
+                trace.push(TracedStatement { form, worker: None, text, rows, plan });
             }
         }
         Ok(())
@@ -388,5 +414,72 @@ impl DatabaseSession {
         });
         self.statement_times.note(form, started.elapsed());
         copied
+    }
+}
+
+/// The first rows of a statement, and whether there were more rows.
+pub(crate) type FirstRows = (Vec<Row>, bool);
+
+/// Executes a statement and returns its first rows: as many rows as fit into `bytes_max`, but at
+/// least one.
+async fn first_rows(
+    client: &Client,
+    statement: &Statement,
+    values: &[&(dyn ToSql + Sync)],
+    bytes_max: usize,
+) -> Result<FirstRows, tokio_postgres::Error> {
+    let stream = client.query_raw(statement, values.iter().copied()).await?;
+    let mut stream = std::pin::pin!(stream);
+    let (mut rows, mut bytes) = (Vec::new(), 0);
+    while let Some(row) = stream.try_next().await? {
+        bytes += row.raw_size_bytes();
+        if bytes > bytes_max && !rows.is_empty() {
+            return Ok((rows, true));
+        }
+        rows.push(row);
+    }
+    Ok((rows, false))
+}
+
+type PendingRows<'a> =
+    Pin<Box<dyn Future<Output = Result<Vec<FirstRows>, tokio_postgres::Error>> + Send + 'a>>;
+
+/// Statements that a session has sent, and that the database is executing.
+pub(crate) struct RunningCalls<'a> {
+    session: &'a DatabaseSession,
+    /// The last statement, for which the duration is noted.
+    form: Option<StatementForm>,
+    started: Instant,
+    answers: PendingRows<'a>,
+    /// The answers, if they came at once.
+    done: Option<Result<Vec<FirstRows>, tokio_postgres::Error>>,
+}
+
+impl RunningCalls<'_> {
+    /// Writes the statements to the socket.
+    fn send(&mut self) -> Result<(), StatementError> {
+        let answers = &mut self.answers;
+        self.done = self.session.wait(async {
+            let polled = poll_fn(|context| Poll::Ready(answers.as_mut().poll(context))).await;
+            // The task of the connection runs here, and writes.
+            tokio::task::yield_now().await;
+            Ok(match polled {
+                Poll::Ready(done) => Some(done),
+                Poll::Pending => None,
+            })
+        })?;
+        Ok(())
+    }
+
+    /// Waits for the answers.
+    pub(crate) fn wait(self) -> Result<Vec<FirstRows>, StatementError> {
+        let answered = match self.done {
+            Some(done) => done.map_err(|error| StatementError::new(&error)),
+            None => self.session.wait(self.answers),
+        };
+        if let Some(form) = self.form {
+            self.session.statement_times.note(form, self.started.elapsed());
+        }
+        answered
     }
 }

@@ -70,7 +70,9 @@ impl PostgresState {
         if !self.others.may_be() {
             return Ok(position);
         }
-        let read = self.pool.with_deadline(deadline, |session| self.layout.newest(session))?;
+        let read = self
+            .pool
+            .with_deadline(deadline, |session| self.layout.newest(session, &self.search))?;
         // If the database was replaced, the query itself finds out.
         if let Some((line, seq)) = read
             && line == position.line
@@ -115,6 +117,9 @@ impl PostgresState {
 
     pub(crate) fn open_queries(&self, query: &Query, position: TimelinePosition) -> Vec<SqlQuery> {
         let mut all = SqlQuery::opened(query, &self.shelf, position.seen);
+        for asked in &mut all {
+            asked.on_shards = true;
+        }
         // The cache of records belongs to the puts that this process has seen.
         let now = self.current.now();
         if now.era == position.era && now.seen >= position.seen {

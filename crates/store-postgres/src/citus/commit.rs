@@ -44,7 +44,7 @@ pub(super) fn prepare(session: &mut DatabaseSession) -> Result<(), StatementErro
 }
 
 /// Publishes the number of a durable batch for the questions of other processes, and notifies these
-/// processes.
+/// processes. Returns the hash of the nodes' addresses; see [`NODES`](super::sql::NODES).
 ///
 /// The coordinator makes the batch's number visible before the workers have committed. So the number
 /// is published after the transaction has ended on all workers. If publishing fails, the batch must
@@ -52,17 +52,17 @@ pub(super) fn prepare(session: &mut DatabaseSession) -> Result<(), StatementErro
 pub(super) fn publish(
     session: &mut DatabaseSession,
     batch: &CommittedBatch,
-) -> Result<(), StatementError> {
+) -> Result<Option<i64>, StatementError> {
     let has_deleted = !batch.deleted.is_empty();
-    if batch.kept.is_empty() && !has_deleted {
+    let rows = if batch.kept.is_empty() && !has_deleted {
         // A batch that changes nothing is acknowledged, too, and the process that stored its
         // records may have ended before publishing their number.
-        session.query(CitusStatement::Publish, &[&batch.seq])?;
+        session.query(CitusStatement::Publish, &[&batch.seq])?
     } else {
         let values: [&(dyn ToSql + Sync); 2] = [&batch.seq, &i32::from(has_deleted)];
-        session.query(CitusStatement::PublishTelling, &values)?;
-    }
-    Ok(())
+        session.query(CitusStatement::PublishTelling, &values)?
+    };
+    Ok(rows.first().map(|row| row.get(0)))
 }
 
 /// Begins the transaction, locks the shelf, and fetches the stored records that the rules may need.

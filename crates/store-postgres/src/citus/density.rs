@@ -27,14 +27,15 @@ pub(crate) struct RecordDensity {
 }
 
 /// Returns the density of records, and measures it again if the last measurement is too old.
-pub(super) fn density(
+pub(super) fn density<'s>(
     known: &Mutex<Option<RecordDensity>>,
-    session: &mut DatabaseSession,
+    session: impl FnOnce() -> Result<&'s mut DatabaseSession, StatementError>,
 ) -> Result<RecordDensity, StatementError> {
     let last_read = *known.lock();
     if let Some(density) = last_read.filter(|known| known.read.elapsed() < DENSITY_AGE_MAX) {
         return Ok(density);
     }
+    let session = session()?;
     let newest = session.query(CitusStatement::NewestTimes, &[&DENSITY_RECORDS])?;
     let oldest = session.query(CitusStatement::OldestTime, &[])?;
     let time = |row: Option<&Row>| row.map(|row| row.get::<_, i64>(0));

@@ -4,9 +4,12 @@
 use hark_archive::query::plan::Set;
 
 use super::density::density;
-use super::places::{Place, bodies, places};
+use super::places::Place;
+use super::reader::ShelfReader;
+use super::shards::CoordinatorSession;
 use super::statement::ValueCount;
 use super::windows::WindowWalk;
+use crate::deadline::Deadline;
 use crate::error::StatementError;
 use crate::search::asked::compare;
 use crate::search::found::{FETCH_MAX, FinderState, matching};
@@ -21,23 +24,24 @@ pub(super) struct CitusSteps {
     windows: Option<Box<WindowWalk>>,
 }
 
-impl SearchSteps for CitusSteps {
-    fn find(
+impl CitusSteps {
+    fn find_by(
         &mut self,
         found: &mut FinderState,
         shared: &SearchState,
-        session: &mut DatabaseSession,
+        coordinator: CoordinatorSession<'_>,
     ) -> Result<(), StatementError> {
         let Some(windows) = &mut self.windows else {
             if found.asked.query.ids.is_some() {
-                return find_ids(found, session);
+                return find_ids(found, shared, coordinator);
             }
-            self.windows = Some(Box::new(plan(found, shared, session)?));
+            self.windows = Some(Box::new(plan(found, shared, coordinator)?));
             return Ok(());
         };
         let before = windows.visited;
         let reach = found.reach().min(found.page_max);
-        let page = windows.next(&found.asked, reach, session)?;
+        let mut reader = ShelfReader::new(&found.asked, shared, coordinator);
+        let page = windows.next(&found.asked, reach, &mut reader)?;
         let passed = windows.visited - before;
         found.visited += passed;
         if page.is_some() {
@@ -48,19 +52,20 @@ impl SearchSteps for CitusSteps {
     }
 
     /// Fetches the records of the next keys. The places of ids are looked up first.
-    fn fetch(
-        &mut self,
+    fn fetch_by(
         found: &mut FinderState,
-        _: &SearchState,
-        session: &mut DatabaseSession,
+        shared: &SearchState,
+        coordinator: CoordinatorSession<'_>,
     ) -> Result<(), StatementError> {
         let count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
         let keys: Vec<IndexKey> = found.keys.iter().take(count).copied().collect();
         let asked = &found.asked;
-        let places = places(session, keys.iter().map(|key| &key.id[..]))?;
+        let mut reader = ShelfReader::new(asked, shared, coordinator);
+        let ids: Vec<&[u8]> = keys.iter().map(|key| &key.id[..]).collect();
+        let places = reader.places(&ids)?;
         let placed = keys.iter().filter_map(|key| Some((*key, *places.get(&key.id)?)));
         let placed: Vec<_> = placed.collect();
-        let mut records = bodies(session, &placed, asked.seq, None)?;
+        let mut records = reader.bodies(&placed, asked.seq, None)?;
         records.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
         let records = records.iter().map(|(_, body)| &body[..]);
         let records = matching(asked, records, &mut found.visited)?;
@@ -69,20 +74,59 @@ impl SearchSteps for CitusSteps {
     }
 }
 
+impl SearchSteps for CitusSteps {
+    fn find(
+        &mut self,
+        found: &mut FinderState,
+        shared: &SearchState,
+        session: &mut DatabaseSession,
+    ) -> Result<(), StatementError> {
+        self.find_by(found, shared, CoordinatorSession::with(session))
+    }
+
+    fn fetch(
+        &mut self,
+        found: &mut FinderState,
+        shared: &SearchState,
+        session: &mut DatabaseSession,
+    ) -> Result<(), StatementError> {
+        Self::fetch_by(found, shared, CoordinatorSession::with(session))
+    }
+
+    fn aside(
+        &mut self,
+        found: &mut FinderState,
+        shared: &SearchState,
+        deadline: Option<Deadline>,
+    ) -> Result<(), StatementError> {
+        let coordinator = CoordinatorSession { session: None, deadline };
+        if found.keys.is_empty() {
+            self.find_by(found, shared, coordinator)
+        } else {
+            Self::fetch_by(found, shared, coordinator)
+        }
+    }
+}
+
 /// Finds the records of ids.
-fn find_ids(found: &mut FinderState, session: &mut DatabaseSession) -> Result<(), StatementError> {
+fn find_ids(
+    found: &mut FinderState,
+    shared: &SearchState,
+    coordinator: CoordinatorSession<'_>,
+) -> Result<(), StatementError> {
     let asked = &found.asked;
-    let ids = asked.query.ids.iter().flatten();
-    found.driver = Some(Set::Ids);
-    found.visited += asked.query.ids.as_ref().map_or(0, Vec::len) as u64;
-    let placed = places(session, ids.map(|id| &id[..]))?;
+    let ids: Vec<&[u8]> = asked.query.ids.iter().flatten().map(|id| &id[..]).collect();
+    let mut reader = ShelfReader::new(asked, shared, coordinator);
+    let placed = reader.places(&ids)?;
     let keys = placed.into_iter().map(|(id, place)| (IndexKey { time: 0, id }, place));
     let keys: Vec<(IndexKey, Place)> = keys.collect();
     let mut records = Vec::new();
     // The records can be sorted by time only after all pages are read.
     for page in keys.chunks(FETCH_MAX) {
-        records.extend(bodies(session, page, asked.seq, None)?);
+        records.extend(reader.bodies(page, asked.seq, None)?);
     }
+    found.driver = Some(Set::Ids);
+    found.visited += ids.len() as u64;
     records.retain(|(key, _)| asked.lies_ahead(key));
     records.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
     let records = records.iter().map(|(_, body)| &body[..]);
@@ -96,17 +140,18 @@ fn find_ids(found: &mut FinderState, session: &mut DatabaseSession) -> Result<()
 fn plan(
     found: &mut FinderState,
     shared: &SearchState,
-    session: &mut DatabaseSession,
+    coordinator: CoordinatorSession<'_>,
 ) -> Result<WindowWalk, StatementError> {
     let (asked, wanted) = (&found.asked, found.wanted());
     let mut walk = WindowWalk::new(asked);
+    let mut reader = ShelfReader::new(asked, shared, coordinator);
     let drivers = drivers(asked);
     let alone = drivers.len() == 1;
     for &set in &drivers {
         let Set::Label(at) = set else { continue };
         walk.drive(asked, set);
         if asked.terms[at].as_ref().is_some_and(Vec::is_empty)
-            || !(alone && walk.is_ordered()) && walk.read_few(asked, session)?
+            || !(alone && walk.is_ordered()) && walk.read_few(asked, &mut reader)?
         {
             break;
         }
@@ -116,9 +161,11 @@ fn plan(
         walk.drive(asked, first.copied().unwrap_or(Set::Time));
         let is_one = walk.form().values == ValueCount::One;
         // If one shard can answer the query, no other shard is queried, unless this shard has very
-        // many rows.
-        if !(is_one && (walk.is_ordered() || walk.read_few(asked, session)?)) {
-            walk.begin(density(&shared.density, session)?, wanted);
+        // many rows. Without the coordinator, ordered ranges of all shards need no window.
+        let is_ordered = walk.is_ordered() && (is_one || reader.has_shards());
+        if !(is_ordered || is_one && walk.read_few(asked, &mut reader)?) {
+            let reader = &mut reader;
+            walk.begin(density(&shared.density, move || reader.session())?, wanted);
         }
     }
     found.driver = Some(walk.set);

@@ -6,19 +6,21 @@ use super::check::CitusCheck;
 use super::commit;
 use super::count::statements;
 use super::finder::CitusSteps;
+use super::shards::ShardReads;
 use super::statement::CitusStatement;
 use super::workers::set_planning;
 use crate::check::RepairSteps;
 use crate::check::steps::CheckSteps;
 use crate::commit::fetch::{FetchedState, RuleLookups};
 use crate::commit::{CommittedBatch, PreparedPut, ShelfAdvance};
+use crate::connector::Connector;
 use crate::count::CountStatements;
 use crate::error::StatementError;
 use crate::layout::{Layout, LayoutFacts, MigrationText};
 use crate::news::{NewsPage, NumberedPut};
 use crate::properties::ShelfProperties;
 use crate::search::recent::RecentRecords;
-use crate::search::{SearchSteps, SqlQuery};
+use crate::search::{SearchState, SearchSteps, SqlQuery};
 use crate::session::DatabaseSession;
 use crate::statement::StatementForm;
 use crate::terms::DatabaseTermHasher;
@@ -83,12 +85,20 @@ impl Layout for CitusLayout {
 
     // The number in `state` is visible before the workers have committed, so it may be read only
     // while no commit is in progress. It is read if no number of the current timeline is published.
-    fn newest(&self, session: &mut DatabaseSession) -> Result<Option<(i64, i64)>, StatementError> {
+    fn newest(
+        &self,
+        session: &mut DatabaseSession,
+        search: &SearchState,
+    ) -> Result<Option<(i64, i64)>, StatementError> {
         let mut rows = session.query(CitusStatement::Newest, &[])?;
         if rows.is_empty() {
             rows = session.query(CitusStatement::WholeState, &[])?;
         }
-        Ok(rows.first().map(|row| (row.get(0), row.get(1))))
+        let Some(row) = rows.first() else { return Ok(None) };
+        if let Some(shards) = &search.shards {
+            shards.note_nodes(row.get(2));
+        }
+        Ok(Some((row.get(0), row.get(1))))
     }
 
     fn news(
@@ -124,6 +134,10 @@ impl Layout for CitusLayout {
         None
     }
 
+    fn shard_reads(&self, connector: &Connector, sessions_max: usize) -> Option<ShardReads> {
+        Some(ShardReads::new(connector.clone(), sessions_max))
+    }
+
     fn search_steps(&self) -> Box<dyn SearchSteps> {
         Box::new(CitusSteps::default())
     }
@@ -157,8 +171,13 @@ impl Layout for CitusLayout {
         &self,
         session: &mut DatabaseSession,
         batch: &CommittedBatch,
+        search: &SearchState,
     ) -> Result<(), StatementError> {
-        commit::publish(session, batch)
+        let nodes = commit::publish(session, batch)?;
+        if let Some((shards, nodes)) = search.shards.as_ref().zip(nodes) {
+            shards.note_nodes(nodes);
+        }
+        Ok(())
     }
 
     fn rule_lookups(&self) -> RuleLookups {

@@ -3,9 +3,12 @@
 
 pub(crate) use density::RecordDensity;
 pub(crate) use layout::CitusLayout;
+pub(crate) use shards::ShardReads;
+#[cfg(test)]
+pub(crate) use shards::ShardSet;
 pub(crate) use statement::CitusStatement;
 #[cfg(test)]
-pub(crate) use statement::{ValueCount, WindowForm, WindowTable};
+pub(crate) use statement::{ShardForm, ValueCount, WindowForm, WindowTable};
 pub(crate) use workers::{exists, has_workers};
 
 mod check;
@@ -15,6 +18,8 @@ mod density;
 mod finder;
 mod layout;
 mod places;
+mod reader;
+mod shards;
 pub(crate) mod sql;
 mod statement;
 mod windows;

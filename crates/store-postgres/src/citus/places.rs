@@ -29,9 +29,13 @@ pub(super) fn places<'a>(
     let ids: Vec<&[u8]> = ids.collect();
     let count = ValueCount::of(Some(&ids));
     let id: &(dyn ToSql + Sync) = if let [one] = &ids[..] { one } else { &ids };
-    let rows = session.query(CitusStatement::Places(count), &[id])?;
+    Ok(of_rows(session.query(CitusStatement::Places(count), &[id])?.iter()))
+}
+
+/// Reads the rows of ids and their places.
+pub(super) fn of_rows<'a>(rows: impl Iterator<Item = &'a Row>) -> HashMap<[u8; 32], Place> {
     let bytes = |row: &Row, at| row.get::<_, &[u8]>(at).try_into().unwrap_or_default();
-    Ok(rows.iter().map(|row| (bytes(row, 0), bytes(row, 1))).collect())
+    rows.map(|row| (bytes(row, 0), bytes(row, 1))).collect()
 }
 
 /// Fetches records by their ids and places, in no order. The times of `keys` are ignored.

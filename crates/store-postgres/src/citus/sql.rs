@@ -10,7 +10,9 @@
 
 use hark_archive::Order;
 
-use super::statement::{CitusStatement, ValueCount, WindowForm, WindowTable};
+use super::statement::{
+    CitusStatement, ShardForm, ShardedTable, ValueCount, WindowForm, WindowTable,
+};
 
 /// The key of the shelf's advisory lock. A transaction holds this lock until all workers have
 /// committed. The row in `state` is free earlier, when the coordinator has committed.
@@ -20,6 +22,14 @@ const SHELF: &str = "hashtextextended(current_schema(), 7235419860234518)";
 const PUBLISH: &str = "INSERT INTO published (line, seq) SELECT s.line, $1::bigint FROM state s \
     ON CONFLICT (one) DO UPDATE SET line = excluded.line, seq = excluded.seq \
     WHERE published.line <> excluded.line OR published.seq < excluded.seq";
+
+/// A column expression: a hash of the addresses of all primary nodes.
+///
+/// A question of the map's nodes must not miss what a node acknowledged that has taken the place of
+/// another node. So whatever tells the number of the newest put also tells this hash.
+pub(crate) const NODES: &str = "(SELECT coalesce(hashtextextended(string_agg(n.groupid || ' ' || \
+    n.nodename || ' ' || n.nodeport, ',' ORDER BY n.groupid), 0), 0) FROM pg_dist_node n \
+    WHERE n.noderole = 'primary')";
 
 /// Returns the text of a statement.
 pub(crate) fn text(statement: CitusStatement) -> String {
@@ -66,22 +76,16 @@ pub(crate) fn text(statement: CitusStatement) -> String {
         CitusStatement::News => "SELECT r.seq, r.body FROM record r WHERE r.seq > $1 \
             AND r.seq <= $2 ORDER BY r.seq LIMIT $3"
             .into(),
-        CitusStatement::Window(form) => window(form),
-        CitusStatement::Few(form) => few(form),
-        CitusStatement::Places(count) => {
-            let id = same("p.id", "bytea", count, "$1");
-            format!("SELECT p.id, p.place FROM id_place p WHERE {id}")
-        }
+        CitusStatement::Window(form) => window(form, form.table.sharded().name()),
+        CitusStatement::Few(form) => few(form, form.table.sharded().name()),
+        CitusStatement::Places(count) => places(count, ShardedTable::Place.name()),
         CitusStatement::PlacedBodies(count) => {
             let place = same("r.place", "bytea", count, "$4");
-            // As in `conditions`, `+ 0` prevents the use of the index of numbers.
             let head = if count == ValueCount::One { ValueCount::One } else { ValueCount::Many };
-            let head = same("r.id_head", "bigint", head, "$1");
-            format!(
-                "SELECT r.time, r.id, r.body FROM record r WHERE {head} AND r.seq + 0 <= $2 \
-                 AND ($3::bigint[] IS NULL OR r.terms && $3) AND {place}"
-            )
+            format!("{} AND {place}", bodies(head, ShardedTable::Record.name()))
         }
+        CitusStatement::OnShard(form, shard) => on_shard(form, shard),
+        CitusStatement::OnShards(form, shards) => on_shards(form, shards.ids()),
         CitusStatement::NewestTimes => "SELECT r.time FROM record r \
             ORDER BY r.time DESC, r.id LIMIT $1"
             .into(),
@@ -93,35 +97,93 @@ pub(crate) fn text(statement: CitusStatement) -> String {
             .into(),
         CitusStatement::DeletePlaces => "DELETE FROM id_place WHERE id = ANY($1::bytea[])".into(),
         CitusStatement::Enter => format!("SELECT pg_advisory_xact_lock({SHELF})"),
-        CitusStatement::Publish => PUBLISH.into(),
+        CitusStatement::Publish => format!("WITH done AS ({PUBLISH}) SELECT {NODES}"),
         CitusStatement::PublishTelling => format!(
-            "WITH done AS ({PUBLISH}) SELECT pg_notify(current_schema(), \
+            "WITH done AS ({PUBLISH}) SELECT {NODES}, pg_notify(current_schema(), \
              $1::bigint || ' ' || $2::int || ' ' || s.parts || ' ' || s.line) FROM state s"
         ),
         // A published number of an earlier timeline is ignored.
-        CitusStatement::Newest => {
-            "SELECT p.line, p.seq FROM published p JOIN state s ON s.line = p.line".into()
-        }
+        CitusStatement::Newest => format!(
+            "SELECT p.line, p.seq, {NODES} FROM published p JOIN state s ON s.line = p.line"
+        ),
         // Waits until the workers have committed the last transaction that the coordinator has
         // committed.
         CitusStatement::WholeState => format!(
-            "SELECT s.line, s.seq FROM (SELECT pg_advisory_lock_shared({SHELF}), \
+            "SELECT s.line, s.seq, {NODES} FROM (SELECT pg_advisory_lock_shared({SHELF}), \
              pg_advisory_unlock_shared({SHELF})) l, LATERAL (SELECT line, seq FROM state \
              WHERE l IS NOT NULL) s"
         ),
     }
 }
 
+/// Returns a statement on the own table of a shard. Its last column tells whether the node has the
+/// shard. If the node has the shard, but no rows are found, the statement returns one row, in which
+/// all other columns are null.
+///
+/// A shard moves within one transaction, which changes the tables that the condition reads. So a
+/// statement finds either all rows of the shard, or that the shard is elsewhere.
+fn on_shard(form: ShardForm, shard: i64) -> String {
+    let table = format!("{}_{shard}", form.table().name());
+    let rows = match form {
+        ShardForm::Window(form) => window(form, &table),
+        ShardForm::Few(form) => few(form, &table),
+        ShardForm::Places => places(ValueCount::Many, &table),
+        ShardForm::Bodies => bodies(ValueCount::Many, &table),
+    };
+    format!(
+        "SELECT r.*, g.here FROM (SELECT (SELECT p.groupid FROM pg_dist_placement p \
+         WHERE p.shardid = {shard}) = (SELECT l.groupid FROM pg_dist_local_group l) AS here) g \
+         LEFT JOIN LATERAL ({rows}) r ON g.here"
+    )
+}
+
+/// Returns a statement like [`on_shard`] for the next rows of several shards of a node, in order.
+/// PostgreSQL reads no more rows of a shard than are needed, because each shard's rows are in order.
+fn on_shards(form: WindowForm, shards: &[i64]) -> String {
+    let table = form.table.sharded().name();
+    let arms: Vec<String> = shards
+        .iter()
+        .map(|shard| format!("({})", window(form, &format!("{table}_{shard}"))))
+        .collect();
+    let ids: Vec<String> = shards.iter().map(i64::to_string).collect();
+    let (columns, sorted) = (columns(form.table), sorted(form.order));
+    format!(
+        "SELECT r.*, g.here FROM (SELECT (SELECT count(*) FROM pg_dist_placement p \
+         WHERE p.shardid = ANY('{{{}}}'::bigint[]) AND p.groupid = (SELECT l.groupid \
+         FROM pg_dist_local_group l)) = {} AS here) g LEFT JOIN LATERAL (SELECT {columns} \
+         FROM ({}) r ORDER BY {sorted} LIMIT $3) r ON g.here",
+        ids.join(","),
+        shards.len(),
+        arms.join(" UNION ALL "),
+    )
+}
+
+/// Returns a statement for the places of ids.
+fn places(count: ValueCount, table: &str) -> String {
+    let id = same("p.id", "bytea", count, "$1");
+    format!("SELECT p.id, p.place FROM {table} p WHERE {id}")
+}
+
+/// Returns a statement for records with numbers up to $2, by the heads of their ids.
+fn bodies(count: ValueCount, table: &str) -> String {
+    // As in `conditions`, `+ 0` prevents the use of the index of numbers.
+    let head = same("r.id_head", "bigint", count, "$1");
+    format!(
+        "SELECT r.time, r.id, r.body FROM {table} r WHERE {head} AND r.seq + 0 <= $2 \
+         AND ($3::bigint[] IS NULL OR r.terms && $3)"
+    )
+}
+
 /// Returns a statement for the next rows of a window, in order. It returns at most $3 rows with
 /// times from $1 to $2 behind the row ($4, $5). The values of [`conditions`] come next.
-fn window(form: WindowForm) -> String {
-    let columns = if form.table == WindowTable::Tag { KEY } else { "r.time, r.id, r.body" };
-    let (behind, sorted) = match form.order {
-        Order::NewestFirst => ("r.time <= $4 AND (r.time < $4 OR r.id > $5)", "r.time DESC, r.id"),
-        Order::OldestFirst => ("r.time >= $4 AND (r.time > $4 OR r.id > $5)", "r.time, r.id"),
+fn window(form: WindowForm, table: &str) -> String {
+    let (columns, sorted) = (columns(form.table), sorted(form.order));
+    let behind = match form.order {
+        Order::NewestFirst => "r.time <= $4 AND (r.time < $4 OR r.id > $5)",
+        Order::OldestFirst => "r.time >= $4 AND (r.time > $4 OR r.id > $5)",
     };
     let arm = |arm: usize| {
-        let (table, conditions) = conditions(form, 5, arm);
+        let conditions = conditions(form, 5, arm);
         format!(
             "SELECT {columns} FROM {table} r WHERE {conditions} AND {behind} ORDER BY {sorted} \
              LIMIT $3"
@@ -132,19 +194,31 @@ fn window(form: WindowForm) -> String {
     format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $3", arms.join(" UNION ALL "))
 }
 
+/// The columns of a window's rows.
+fn columns(table: WindowTable) -> &'static str {
+    if table == WindowTable::Tag { KEY } else { "r.time, r.id, r.body" }
+}
+
+/// The order of a window's rows.
+fn sorted(order: Order) -> &'static str {
+    match order {
+        Order::NewestFirst => "r.time DESC, r.id",
+        Order::OldestFirst => "r.time, r.id",
+    }
+}
+
 /// Returns a statement for at most $3 keys with times from $1 to $2, in no order.
-fn few(form: WindowForm) -> String {
-    let (table, conditions) = conditions(form, 3, 0);
+fn few(form: WindowForm, table: &str) -> String {
+    let conditions = conditions(form, 3, 0);
     format!("SELECT {KEY} FROM {table} r WHERE {conditions} LIMIT $3")
 }
 
 /// The columns of a key and its place.
 const KEY: &str = "r.time, r.id, r.place";
 
-/// Returns the table of a window, and the conditions with times from $1 to $2. The values of the
-/// conditions follow value number `last`: kinds, terms or authors, and excluded kinds. For records,
+/// Returns the conditions of a window with times from $1 to $2. The values of the conditions follow value number `last`: kinds, terms or authors, and excluded kinds. For records,
 /// the highest number and the terms to compare come next. Each arm of a union has one kind.
-fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, String) {
+fn conditions(form: WindowForm, mut last: u32, arm: usize) -> String {
     let mut value = || {
         last += 1;
         format!("${last}")
@@ -169,16 +243,14 @@ fn conditions(form: WindowForm, mut last: u32, arm: usize) -> (&'static str, Str
     if form.has_not_kinds {
         all.push(format!("r.kind <> ALL({}::int[])", value()));
     }
-    let mut table = "tag";
     if form.table != WindowTable::Tag {
-        table = "record";
         // The addition `+ 0` prevents PostgreSQL from using the index of numbers. Without
         // statistics of the shard, PostgreSQL would choose this index and read it completely.
         all.push(format!("r.seq + 0 <= {}", value()));
         let terms = value();
         all.push(format!("({terms}::bigint[] IS NULL OR r.terms && {terms})"));
     }
-    (table, all.join(" AND "))
+    all.join(" AND ")
 }
 
 /// Returns the condition that a column equals one of `count` values.

@@ -2,6 +2,8 @@
 
 use hark_archive::Order;
 
+use super::shards::ShardSet;
+
 /// The number of values of a condition. With one value, the rows in the index are in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ValueCount {
@@ -37,6 +39,15 @@ pub(crate) enum WindowTable {
     Record,
 }
 
+impl WindowTable {
+    pub(crate) fn sharded(self) -> ShardedTable {
+        match self {
+            Self::Tag => ShardedTable::Tag,
+            Self::Author | Self::Record => ShardedTable::Record,
+        }
+    }
+}
+
 /// A statement for a window of time of distributed tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct WindowForm {
@@ -46,6 +57,54 @@ pub(crate) struct WindowForm {
     pub(crate) values: ValueCount,
     pub(crate) kinds: ValueCount,
     pub(crate) has_not_kinds: bool,
+}
+
+/// A distributed table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ShardedTable {
+    /// Records, by place.
+    Record,
+    /// Places of ids, by id.
+    Place,
+    /// Keys of records, by term.
+    Tag,
+}
+
+impl ShardedTable {
+    pub(super) const ALL: [Self; 3] = [Self::Record, Self::Place, Self::Tag];
+
+    /// Returns the name of the table.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Record => "record",
+            Self::Place => "id_place",
+            Self::Tag => "tag",
+        }
+    }
+}
+
+/// A statement on the own table of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ShardForm {
+    /// Reads the next rows of a window of time.
+    Window(WindowForm),
+    /// Reads some keys and places of a window, in no order.
+    Few(WindowForm),
+    /// Finds the places of ids.
+    Places,
+    /// Reads records by id, in no order.
+    Bodies,
+}
+
+impl ShardForm {
+    /// Returns the table to which the shard belongs.
+    pub(crate) fn table(self) -> ShardedTable {
+        match self {
+            Self::Window(form) | Self::Few(form) => form.table.sharded(),
+            Self::Places => ShardedTable::Place,
+            Self::Bodies => ShardedTable::Record,
+        }
+    }
 }
 
 /// A statement that only the layout for a Citus cluster has.
@@ -104,6 +163,12 @@ pub(crate) enum CitusStatement {
     Newest,
     /// Reads the shelf's timeline, and the number up to which the workers have committed all puts.
     WholeState,
+    /// Reads the own table of the shard with this number. Only the node that has the shard can
+    /// execute the statement.
+    OnShard(ShardForm, i64),
+    /// Reads the next rows of a window of time from all these shards. Only the node that has all of
+    /// them can execute the statement.
+    OnShards(WindowForm, ShardSet),
 }
 
 impl CitusStatement {
@@ -138,6 +203,21 @@ impl CitusStatement {
             Self::PublishTelling => "publish_telling",
             Self::Newest => "newest",
             Self::WholeState => "whole_state",
+            Self::OnShards(..) => "shards_window",
+            Self::OnShard(form, _) => match form {
+                ShardForm::Window(WindowForm { table: WindowTable::Tag, .. }) => {
+                    "shard_term_window"
+                }
+                ShardForm::Window(WindowForm { table: WindowTable::Author, .. }) => {
+                    "shard_author_window"
+                }
+                ShardForm::Window(WindowForm { table: WindowTable::Record, .. }) => {
+                    "shard_record_window"
+                }
+                ShardForm::Few(_) => "shard_few",
+                ShardForm::Places => "shard_places",
+                ShardForm::Bodies => "shard_bodies",
+            },
         }
     }
 }

@@ -14,13 +14,16 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::density::{DENSITY_RECORDS, RecordDensity};
-use super::places::{Place, bodies, key, placed_key};
-use super::statement::{CitusStatement, ValueCount, WindowForm, WindowTable};
+use super::places::{Place, key, placed_key};
+use super::reader::{ShelfReader, split};
+use super::shards::{ShardCall, ShardMap, ShardValue, TableShard, merge};
+use super::statement::{
+    CitusStatement, ShardForm, ShardedTable, ValueCount, WindowForm, WindowTable,
+};
 use crate::error::StatementError;
 use crate::search::SqlQuery;
 use crate::search::asked::compare;
 use crate::search::found::{FETCH_MAX, PAGE_BYTES_MAX, matching};
-use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 
 /// Maximum number of keys that are read at once, without a window.
@@ -141,7 +144,12 @@ impl WindowWalk {
     }
 
     pub(super) fn form(&self) -> WindowForm {
-        let (table, values) = match &self.values {
+        self.form_of(&self.values)
+    }
+
+    /// Returns the form of a statement for some of the values.
+    fn form_of(&self, values: &WindowValues) -> WindowForm {
+        let (table, values) = match values {
             WindowValues::Terms(terms) => (WindowTable::Tag, ValueCount::of(Some(terms))),
             WindowValues::Authors(authors) => (WindowTable::Author, ValueCount::of(Some(authors))),
             WindowValues::None => (WindowTable::Record, ValueCount::None),
@@ -181,15 +189,22 @@ impl WindowWalk {
     pub(super) fn read_few(
         &mut self,
         asked: &SqlQuery,
-        session: &mut DatabaseSession,
+        reader: &mut ShelfReader<'_>,
     ) -> Result<bool, StatementError> {
         let Some((from, to)) = self.rest.filter(|_| self.may_be_few) else { return Ok(false) };
-        self.may_be_few = false;
         let (few_max, form) = (i64::from(FEW_MAX), self.form());
-        let single = self.single(asked);
-        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&from, &to, &few_max];
-        self.push(&mut values, form, &single);
-        let rows = session.query(CitusStatement::Few(form), &values)?;
+        let pages = reader.on_shards(usize::MAX, |map| {
+            self.calls(asked, map, |form| (ShardForm::Few(form), few_values(from, to, few_max)))
+        })?;
+        let rows = if let Some(pages) = pages {
+            pages.into_iter().flat_map(|page| page.rows).collect()
+        } else {
+            let single = self.single(asked);
+            let mut values: Vec<&(dyn ToSql + Sync)> = vec![&from, &to, &few_max];
+            self.push(&mut values, form, &single);
+            reader.session()?.query(CitusStatement::Few(form), &values)?
+        };
+        self.may_be_few = false;
         self.visited += rows.len() as u64;
         if rows.len() >= FEW_MAX as usize {
             return Ok(false);
@@ -209,12 +224,12 @@ impl WindowWalk {
         &mut self,
         asked: &SqlQuery,
         reach: usize,
-        session: &mut DatabaseSession,
+        reader: &mut ShelfReader<'_>,
     ) -> Result<Option<Vec<Box<[u8]>>>, StatementError> {
         if !self.keys.is_empty() {
             let count = reach.clamp(1, FETCH_MAX).min(self.keys.len());
             let keys: Vec<(IndexKey, Place)> = self.keys.iter().take(count).copied().collect();
-            let mut found = bodies(session, &keys, asked.seq, asked.cut(Some(self.set)))?;
+            let mut found = reader.bodies(&keys, asked.seq, asked.cut(Some(self.set)))?;
             found.sort_unstable_by(|(a, _), (b, _)| compare(self.order, a, b));
             let bodies = found.iter().map(|(_, body)| &body[..]);
             let found = matching(asked, bodies, &mut self.visited)?;
@@ -224,7 +239,7 @@ impl WindowWalk {
         // The first window had too few rows. An ordered range does not need this step, because it
         // is read with a limit.
         let has_begun = self.now.is_none() && self.has_read;
-        if has_begun && self.width.is_some() && self.read_few(asked, session)? {
+        if has_begun && self.width.is_some() && self.read_few(asked, reader)? {
             return Ok(Some(Vec::new()));
         }
         let Some(now) = self.now.or_else(|| self.begin_window()) else { return Ok(None) };
@@ -233,7 +248,7 @@ impl WindowWalk {
         let is_tag = form.table == WindowTable::Tag;
         let limit =
             if is_tag { reach.clamp(KEYS_MIN, KEYS_MAX) } else { reach.clamp(1, FETCH_MAX) };
-        let (rows, is_cut) = self.read(asked, form, now, limit, session)?;
+        let (rows, is_cut) = self.read(asked, form, now, limit, reader)?;
         // A window costs nothing in itself: the cost must not reveal how many records are hidden
         // from the reader.
         self.visited += rows.len() as u64;
@@ -264,16 +279,124 @@ impl WindowWalk {
         form: WindowForm,
         (lo, hi): (i64, i64),
         limit: usize,
-        session: &mut DatabaseSession,
+        reader: &mut ShelfReader<'_>,
     ) -> Result<(Vec<Row>, bool), StatementError> {
         let edge = if self.order == Order::NewestFirst { i64::MAX } else { i64::MIN };
         // The empty id sorts before all other ids.
         let (time, id) = self.at.as_ref().map_or((edge, &[][..]), |at| (at.time, &at.id));
+        let values = |limit: usize| -> Vec<ShardValue<'_>> {
+            let limit = i64::from(limit as u32);
+            vec![Box::new(lo), Box::new(hi), Box::new(limit), Box::new(time), Box::new(id)]
+        };
+        let is_wide = matches!(self.values, WindowValues::None);
+        let pages = reader.on_shards(PAGE_BYTES_MAX, |map| {
+            if is_wide {
+                return self.wide_calls(asked, map, |workers| values(worker_limit(limit, workers)));
+            }
+            self.calls(asked, map, |form| (ShardForm::Window(form), values(limit)))
+        })?;
+        if let Some(mut pages) = pages {
+            let of_each = if is_wide { worker_limit(limit, pages.len()) } else { limit };
+            for page in &mut pages {
+                page.is_cut |= page.rows.len() >= of_each;
+            }
+            return Ok(merge(self.order, pages, limit));
+        }
         let limit = i64::from(limit as u32);
         let single = self.single(asked);
         let mut values: Vec<&(dyn ToSql + Sync)> = vec![&lo, &hi, &limit, &time, &id];
         self.push(&mut values, form, &single);
-        session.query_first(CitusStatement::Window(form), &values, PAGE_BYTES_MAX)
+        reader.session()?.query_first(CitusStatement::Window(form), &values, PAGE_BYTES_MAX)
+    }
+
+    /// Returns a statement for each shard that may have rows. `begin` makes the form and the first
+    /// values of a statement.
+    fn calls<'v>(
+        &'v self,
+        asked: &'v SqlQuery,
+        map: &ShardMap,
+        begin: impl Fn(WindowForm) -> (ShardForm, Vec<ShardValue<'v>>),
+    ) -> Option<Vec<ShardCall<'v>>> {
+        let parts: Vec<(TableShard, WindowValues)> = match &self.values {
+            WindowValues::Terms(terms) => {
+                let parts = split(terms, |term| map.of_term(*term))?.into_iter();
+                parts.map(|(shard, terms)| (shard, WindowValues::Terms(terms))).collect()
+            }
+            WindowValues::Authors(authors) => {
+                let authors: Vec<&Vec<u8>> = authors.iter().collect();
+                let shard_of = |author: &&Vec<u8>| map.of_bytes(ShardedTable::Record, author);
+                let parts = split(&authors, shard_of)?.into_iter();
+                let owned = |authors: Vec<&Vec<u8>>| authors.into_iter().cloned().collect();
+                parts.map(|(shard, list)| (shard, WindowValues::Authors(owned(list)))).collect()
+            }
+            WindowValues::None => {
+                let shards = map.all(ShardedTable::Record).iter();
+                shards.map(|shard| (*shard, WindowValues::None)).collect()
+            }
+        };
+        let call = |(shard, values): (TableShard, WindowValues)| {
+            let form = self.form_of(&values);
+            let (shard_form, mut all) = begin(form);
+            self.push_owned(&mut all, form, values, asked);
+            ShardCall::new(shard, shard_form, all)
+        };
+        Some(parts.into_iter().map(call).collect())
+    }
+
+    /// Returns a statement for each node, which reads all its shards of records. `begin` makes the
+    /// first values of a statement; it is given the number of nodes.
+    fn wide_calls<'v>(
+        &'v self,
+        asked: &'v SqlQuery,
+        map: &ShardMap,
+        begin: impl Fn(usize) -> Vec<ShardValue<'v>>,
+    ) -> Option<Vec<ShardCall<'v>>> {
+        let mut form = self.form();
+        if let Some(kinds) = &self.kinds
+            && (2..=ARMS_MAX).contains(&kinds.len())
+        {
+            form.kinds = ValueCount::Arms(kinds.len());
+        }
+        let nodes = map.by_group(ShardedTable::Record);
+        let count = nodes.len();
+        let call = |shards: Vec<TableShard>| {
+            let mut values = begin(count);
+            self.push_owned(&mut values, form, WindowValues::None, asked);
+            ShardCall::several(&shards, form, values)
+        };
+        nodes.into_values().map(call).collect()
+    }
+
+    /// Adds the values of the form's conditions like [`push`](Self::push), for some of the values of
+    /// the condition that drives the search.
+    fn push_owned<'v>(
+        &'v self,
+        all: &mut Vec<ShardValue<'v>>,
+        form: WindowForm,
+        values: WindowValues,
+        asked: &'v SqlQuery,
+    ) {
+        match (form.kinds, &self.kinds) {
+            (ValueCount::One, Some(kinds)) => all.push(Box::new(kinds[0])),
+            (ValueCount::Arms(_) | ValueCount::Many, Some(kinds)) => all.push(Box::new(kinds)),
+            _ => {}
+        }
+        match (values, form.values) {
+            (WindowValues::Terms(terms), ValueCount::One) => all.push(Box::new(terms[0])),
+            (WindowValues::Terms(terms), _) => all.push(Box::new(terms)),
+            (WindowValues::Authors(mut authors), ValueCount::One) => {
+                all.push(Box::new(authors.pop()));
+            }
+            (WindowValues::Authors(authors), _) => all.push(Box::new(authors)),
+            (WindowValues::None, _) => {}
+        }
+        if form.has_not_kinds {
+            all.push(Box::new(&self.not_kinds));
+        }
+        if form.table != WindowTable::Tag {
+            all.push(Box::new(asked.seq));
+            all.push(Box::new(asked.cut(Some(self.set))));
+        }
     }
 
     fn single<'a>(&self, asked: &'a SqlQuery) -> SingleValues<'a> {
@@ -354,4 +477,15 @@ impl WindowWalk {
         };
         self.width = Some(width.max(1).saturating_mul(factor));
     }
+}
+
+/// Returns the first values of [`CitusStatement::Few`].
+fn few_values<'v>(from: i64, to: i64, few_max: i64) -> Vec<ShardValue<'v>> {
+    vec![Box::new(from), Box::new(to), Box::new(few_max)]
+}
+
+/// Returns how many rows each of several nodes returns if together they have about `limit` rows:
+/// half as many more than its share, as nodes do not have equal shares.
+fn worker_limit(limit: usize, workers: usize) -> usize {
+    (limit * 3 / 2 / workers.max(1) + 8).min(limit)
 }

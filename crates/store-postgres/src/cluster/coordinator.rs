@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Config, Row};
 
 use super::ClusterError;
 use super::nodes::{ClusterNode, NodeAddress};
@@ -125,7 +125,7 @@ impl Coordinator {
         database: Option<&str>,
         limit: Duration,
     ) -> NodeConnector {
-        let connector = Connector::to_node(at(&self.address, node, database), limit);
+        let connector = Connector::to_node(self.address.of_node(node, database), limit);
         let watch = self.session.watch_of().clone();
         NodeConnector { connector, node: node.to_string(), watch }
     }
@@ -189,30 +189,6 @@ impl NodeConnector {
     pub(crate) fn open_within(&self, limit: Duration) -> Result<NodeSession, StatementError> {
         NodeSession::open(&self.connector, &self.node, limit, &self.watch)
     }
-}
-
-/// Returns the address of a database on another host, with the same user, password and TLS
-/// settings.
-fn at(from: &DatabaseAddress, node: &NodeAddress, database: Option<&str>) -> DatabaseAddress {
-    let (old, mut config) = (&from.config, Config::new());
-    config.host(&node.host).port(node.port);
-    config.ssl_mode(old.get_ssl_mode()).channel_binding(old.get_channel_binding());
-    if let Some(user) = old.get_user() {
-        config.user(user);
-    }
-    if let Some(password) = old.get_password() {
-        config.password(password);
-    }
-    if let Some(name) = database.or(old.get_dbname()) {
-        config.dbname(name);
-    }
-    if let Some(options) = old.get_options() {
-        config.options(options);
-    }
-    if let Some(name) = old.get_application_name() {
-        config.application_name(name);
-    }
-    DatabaseAddress { config, tls: from.tls.clone(), passed_over: from.passed_over.clone() }
 }
 
 /// Calls `ask` for each item, up to `NODES_AT_ONCE` items at the same time, and returns the results

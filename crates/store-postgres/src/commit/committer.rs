@@ -85,7 +85,9 @@ impl CommitterState {
             let mut begun = false;
             let attempted = attempt(inner, session, writes, puts, sweep, &mut begun);
             let published = attempted.and_then(|batch| match batch {
-                Some(batch) => inner.layout.publish(session, &batch).map(|()| Some(batch)),
+                Some(batch) => {
+                    inner.layout.publish(session, &batch, &inner.search).map(|()| Some(batch))
+                }
                 None => Ok(None),
             });
             match published {

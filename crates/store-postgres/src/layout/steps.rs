@@ -3,14 +3,16 @@
 use super::shared::MigrationText;
 use crate::check::RepairSteps;
 use crate::check::steps::CheckSteps;
+use crate::citus::ShardReads;
 use crate::commit::fetch::{FetchedState, RuleLookups};
 use crate::commit::{CommittedBatch, PreparedPut, ShelfAdvance};
+use crate::connector::Connector;
 use crate::count::CountStatements;
 use crate::error::StatementError;
 use crate::news::{NewsPage, NumberedPut};
 use crate::properties::ShelfProperties;
 use crate::search::recent::RecentRecords;
-use crate::search::{SearchSteps, SqlQuery};
+use crate::search::{SearchState, SearchSteps, SqlQuery};
 use crate::session::DatabaseSession;
 use crate::statement::StatementForm;
 use crate::terms::DatabaseTermHasher;
@@ -58,7 +60,11 @@ pub(crate) trait Layout: Send + Sync {
 
     /// Reads the timeline and a number up to which all puts are visible, including every put that a
     /// process has acknowledged. `None` if the table `state` is empty.
-    fn newest(&self, session: &mut DatabaseSession) -> Result<Option<(i64, i64)>, StatementError>;
+    fn newest(
+        &self,
+        session: &mut DatabaseSession,
+        search: &SearchState,
+    ) -> Result<Option<(i64, i64)>, StatementError>;
 
     /// Reads the position of the database, and at most `limit` puts up to this position with
     /// numbers above `after`. Waits until all of these puts are committed.
@@ -81,6 +87,10 @@ pub(crate) trait Layout: Send + Sync {
 
     /// Returns an empty cache of records; `None` if searches use no cache.
     fn record_cache(&self) -> Option<RecentRecords>;
+
+    /// Returns the reads of shards without the coordinator, on at most `sessions_max` sessions with
+    /// each node; `None` if the tables have no shards.
+    fn shard_reads(&self, connector: &Connector, sessions_max: usize) -> Option<ShardReads>;
 
     /// Returns the steps for a new search.
     fn search_steps(&self) -> Box<dyn SearchSteps>;
@@ -114,6 +124,7 @@ pub(crate) trait Layout: Send + Sync {
         &self,
         session: &mut DatabaseSession,
         batch: &CommittedBatch,
+        search: &SearchState,
     ) -> Result<(), StatementError>;
 
     /// The look-ups and searches that answer the queries of rules.

@@ -5,7 +5,9 @@ use std::fmt::{Debug, Write as _};
 use hark_archive::Order;
 
 use super::{Layout, SharedStatement, lower_values};
-use crate::citus::{CitusLayout, CitusStatement, ValueCount, WindowForm, WindowTable};
+use crate::citus::{
+    CitusLayout, CitusStatement, ShardForm, ShardSet, ValueCount, WindowForm, WindowTable,
+};
 use crate::plain::{LabelStorage, PlainLayout, PlainStatement, WindowRows, part_sql};
 use crate::statement::StatementForm;
 
@@ -132,6 +134,19 @@ fn citus_statements() -> Vec<(String, StatementForm)> {
         let order = Order::NewestFirst;
         named(CitusStatement::Window(WindowForm { order, table, values, kinds, has_not_kinds }))
     };
+    let one_term = WindowForm {
+        order: Order::NewestFirst,
+        table: WindowTable::Tag,
+        values: one,
+        kinds: one,
+        has_not_kinds: false,
+    };
+    let two_kinds = WindowForm {
+        table: WindowTable::Record,
+        values: none,
+        kinds: ValueCount::Arms(2),
+        ..one_term
+    };
     vec![
         window(WindowTable::Tag, one, one, false),
         window(WindowTable::Tag, one, ValueCount::Arms(2), false),
@@ -159,6 +174,11 @@ fn citus_statements() -> Vec<(String, StatementForm)> {
         named(CitusStatement::PlacedBodies(one)),
         named(CitusStatement::PlacedBodies(many)),
         named(CitusStatement::PlacedBodies(none)),
+        named(CitusStatement::OnShard(ShardForm::Places, 102_008)),
+        named(CitusStatement::OnShard(ShardForm::Bodies, 102_009)),
+        named(CitusStatement::OnShard(ShardForm::Window(one_term), 102_010)),
+        named(CitusStatement::OnShard(ShardForm::Few(one_term), 102_010)),
+        named(CitusStatement::OnShards(two_kinds, ShardSet::of(&[102_008, 102_011]))),
         named(CitusStatement::NewestTimes),
         named(CitusStatement::OldestTime),
         named(CitusStatement::Enter),

@@ -11,15 +11,17 @@ use super::label_storage::{LabelStorage, label_storage};
 use super::statement::PlainStatement;
 use crate::check::RepairSteps;
 use crate::check::steps::CheckSteps;
+use crate::citus::ShardReads;
 use crate::commit::fetch::{FetchedState, RuleLookups};
 use crate::commit::{CommittedBatch, PreparedPut, ShelfAdvance};
+use crate::connector::Connector;
 use crate::count::CountStatements;
 use crate::error::StatementError;
 use crate::layout::{Layout, LayoutFacts, MigrationText};
 use crate::news::{NewsPage, NumberedPut};
 use crate::properties::ShelfProperties;
 use crate::search::recent::RecentRecords;
-use crate::search::{SearchSteps, SqlQuery};
+use crate::search::{SearchState, SearchSteps, SqlQuery};
 use crate::session::DatabaseSession;
 use crate::statement::StatementForm;
 use crate::terms::DatabaseTermHasher;
@@ -108,7 +110,11 @@ impl Layout for PlainLayout {
         PlainStatement::Lock.into()
     }
 
-    fn newest(&self, session: &mut DatabaseSession) -> Result<Option<(i64, i64)>, StatementError> {
+    fn newest(
+        &self,
+        session: &mut DatabaseSession,
+        _: &SearchState,
+    ) -> Result<Option<(i64, i64)>, StatementError> {
         let rows = session.query(PlainStatement::Newest, &[])?;
         Ok(rows.first().map(|row| (row.get(0), row.get(1))))
     }
@@ -142,6 +148,10 @@ impl Layout for PlainLayout {
         Some(RecentRecords::default())
     }
 
+    fn shard_reads(&self, _: &Connector, _: usize) -> Option<ShardReads> {
+        None
+    }
+
     fn search_steps(&self) -> Box<dyn SearchSteps> {
         Box::new(PlainSteps::new(self.labels))
     }
@@ -173,7 +183,12 @@ impl Layout for PlainLayout {
         Ok(())
     }
 
-    fn publish(&self, _: &mut DatabaseSession, _: &CommittedBatch) -> Result<(), StatementError> {
+    fn publish(
+        &self,
+        _: &mut DatabaseSession,
+        _: &CommittedBatch,
+        _: &SearchState,
+    ) -> Result<(), StatementError> {
         Ok(())
     }
 

@@ -29,6 +29,9 @@ pub(crate) struct SqlQuery {
     /// The era of the cached records that the search may use; see [`recent`](super::recent). `None`
     /// if the search must depend on the database alone, as in a commit.
     pub(crate) era: Option<u64>,
+    /// Whether shards may be read without the coordinator. False in a commit, which must see what
+    /// its own transaction has changed.
+    pub(crate) on_shards: bool,
     /// The only set that may drive the search; `None` leaves the choice to the planner.
     pub(crate) driver: Option<Set>,
     /// The query without its words, which are the most expensive to compare.
@@ -76,7 +79,20 @@ impl SqlQuery {
         let listed = listed.collect();
         let plain = Query { words: None, ..query.clone() };
         let (era, driver, rank, best, probes) = (None, None, None, 0, Vec::new());
-        Self { query, terms, common, listed, seq, era, driver, plain, rank, best, probes }
+        Self {
+            query,
+            terms,
+            common,
+            listed,
+            seq,
+            era,
+            on_shards: false,
+            driver,
+            plain,
+            rank,
+            best,
+            probes,
+        }
     }
 
     /// Returns the first kind and the last kind of each range between excluded kinds; `None` if the

@@ -13,7 +13,6 @@ use super::sessions::Sessions;
 use super::state::SearchState;
 use super::steps::SearchSteps;
 use crate::error::StatementError;
-use crate::session::DatabaseSession;
 use crate::time::{IndexKey, from_db};
 
 /// Number of bytes of fetched records that every search may keep from one slice to the next. All
@@ -56,11 +55,12 @@ impl Finder {
         self.found.is_over && self.found.keys.is_empty()
     }
 
-    /// Makes one step towards the next record. Returns false if no record is left.
+    /// Makes one step towards the next record. Returns false if no record is left. If the step needs
+    /// no session with the database, no session is kept from other questions meanwhile.
     pub(super) fn step(
         &mut self,
         shared: &SearchState,
-        session: &mut DatabaseSession,
+        sessions: &mut impl Sessions,
     ) -> Result<bool, StatementError> {
         let found = &mut self.found;
         if let Some(key) = found.keys.front() {
@@ -68,15 +68,24 @@ impl Finder {
             if found.asked.rank.as_ref().is_some_and(|bound| !bound.admits_any(time)) {
                 found.keys.clear();
                 found.is_over = true;
-            } else {
-                self.steps.fetch(found, shared, session)?;
+                return Ok(true);
             }
-            return Ok(true);
-        }
-        if found.is_over {
+        } else if found.is_over {
             return Ok(false);
         }
-        self.steps.find(found, shared, session)?;
+        if found.asked.on_shards && shared.shards.is_some() {
+            match sessions.aside(|deadline| self.steps.aside(found, shared, deadline)) {
+                Err(StatementError::NoSession) => {}
+                done => return done.map(|()| true),
+            }
+        }
+        sessions.with(|session| {
+            if found.keys.is_empty() {
+                self.steps.find(found, shared, session)
+            } else {
+                self.steps.fetch(found, shared, session)
+            }
+        })?;
         Ok(true)
     }
 
@@ -124,7 +133,7 @@ impl Finder {
             if self.found.visited - start >= work.max(1) {
                 return Ok(self.release_rows(shared));
             }
-            if !sessions.with(|session| self.step(shared, session))? {
+            if !self.step(shared, sessions)? {
                 return Ok(SearchProgress::Done { more: false });
             }
         }

@@ -1,5 +1,6 @@
 //! The sessions on which a search runs.
 
+use crate::deadline::Deadline;
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
@@ -11,6 +12,13 @@ pub(crate) trait Sessions {
         &mut self,
         work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
     ) -> Result<T, StatementError>;
+
+    /// Calls `work` without a session, within the time of the question. Fails with
+    /// [`StatementError::NoSession`] if the caller wants all statements on its session.
+    fn aside<T>(
+        &mut self,
+        work: impl FnOnce(Option<Deadline>) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError>;
 }
 
 impl Sessions for DatabaseSession {
@@ -19,5 +27,12 @@ impl Sessions for DatabaseSession {
         mut work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
     ) -> Result<T, StatementError> {
         work(self)
+    }
+
+    fn aside<T>(
+        &mut self,
+        _: impl FnOnce(Option<Deadline>) -> Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
+        Err(StatementError::NoSession)
     }
 }

@@ -85,7 +85,7 @@ impl Finders {
                 } else if self.visited() - start >= work {
                     return Ok(self.release_rows(shared));
                 } else if let Some(finder) = self.all.get_mut(at)
-                    && !sessions.with(|session| finder.step(shared, session))?
+                    && !finder.step(shared, sessions)?
                 {
                     at += 1;
                 }

@@ -6,7 +6,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
 use super::recent::RecentRecords;
-use crate::citus::RecordDensity;
+use crate::citus::{RecordDensity, ShardReads};
 use crate::parts::Parts;
 use crate::plain::ListedSizes;
 
@@ -26,17 +26,24 @@ pub(crate) struct SearchState {
     pub(crate) density: Mutex<Option<RecordDensity>>,
     /// The numbers of records with listed values that searches have read last.
     pub(crate) listed_sizes: ListedSizes,
+    /// Reads shards without the coordinator; `None` if the tables have no shards.
+    pub(crate) shards: Option<ShardReads>,
 }
 
 impl SearchState {
     /// Creates the state of a shelf with these parts.
-    pub(crate) fn new(parts: Parts, recent: Option<RecentRecords>) -> Self {
+    pub(crate) fn new(
+        parts: Parts,
+        recent: Option<RecentRecords>,
+        shards: Option<ShardReads>,
+    ) -> Self {
         Self {
             parts: RwLock::new(Arc::new(parts)),
             recent,
             room: Arc::new(Semaphore::new(KEPT_ALL_BYTES)),
             density: Mutex::default(),
             listed_sizes: ListedSizes::default(),
+            shards,
         }
     }
 

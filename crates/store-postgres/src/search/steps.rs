@@ -2,6 +2,7 @@
 
 use super::found::FinderState;
 use super::state::SearchState;
+use crate::deadline::Deadline;
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
@@ -26,4 +27,15 @@ pub(crate) trait SearchSteps: Send {
         shared: &SearchState,
         session: &mut DatabaseSession,
     ) -> Result<(), StatementError>;
+
+    /// Does the same as `find`, or as `fetch` if keys are left, without a session with the database.
+    /// Fails with [`StatementError::NoSession`] if this is impossible.
+    fn aside(
+        &mut self,
+        _: &mut FinderState,
+        _: &SearchState,
+        _: Option<Deadline>,
+    ) -> Result<(), StatementError> {
+        Err(StatementError::NoSession)
+    }
 }

@@ -1,0 +1,124 @@
+//! The reads of a search of distributed tables: from the shards themselves, or through the
+//! coordinator.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::places::{self, Place, PlacedBody, id_head, key};
+use super::shards::{
+    CoordinatorSession, ShardCall, ShardMap, ShardPage, ShardReads, ShardValue, TableShard,
+};
+use super::statement::{ShardForm, ShardedTable};
+use crate::error::StatementError;
+use crate::search::{SearchState, SqlQuery};
+use crate::session::DatabaseSession;
+use crate::time::IndexKey;
+
+/// Reads distributed tables for a search.
+pub(super) struct ShelfReader<'a> {
+    coordinator: CoordinatorSession<'a>,
+    /// `None` if all reads go through the coordinator.
+    shards: Option<&'a ShardReads>,
+}
+
+impl<'a> ShelfReader<'a> {
+    pub(super) fn new(
+        asked: &SqlQuery,
+        shared: &'a SearchState,
+        coordinator: CoordinatorSession<'a>,
+    ) -> Self {
+        Self { coordinator, shards: shared.shards.as_ref().filter(|_| asked.on_shards) }
+    }
+
+    /// Returns the session with the coordinator, or fails if there is none.
+    pub(super) fn session(&mut self) -> Result<&mut DatabaseSession, StatementError> {
+        self.coordinator.session.as_deref_mut().ok_or(StatementError::NoSession)
+    }
+
+    /// Whether shards may be read without the coordinator.
+    pub(super) fn has_shards(&self) -> bool {
+        self.shards.is_some()
+    }
+
+    /// Executes the statements that `plan` makes. Returns `None` if the read must go through the
+    /// coordinator.
+    pub(super) fn on_shards<'v>(
+        &mut self,
+        bytes_max: usize,
+        plan: impl Fn(&ShardMap) -> Option<Vec<ShardCall<'v>>>,
+    ) -> Result<Option<Vec<ShardPage>>, StatementError> {
+        match self.shards {
+            Some(shards) => shards.read(&mut self.coordinator, bytes_max, plan),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the places of the stored ids among `ids`.
+    pub(super) fn places(
+        &mut self,
+        ids: &[&[u8]],
+    ) -> Result<HashMap<[u8; 32], Place>, StatementError> {
+        match self.on_shards(usize::MAX, |map| place_calls(map, ids))? {
+            Some(pages) => Ok(places::of_rows(pages.iter().flat_map(|page| &page.rows))),
+            None => places::places(self.session()?, ids.iter().copied()),
+        }
+    }
+
+    /// Fetches records by their ids and places, in no order. The times of `keys` are ignored.
+    pub(super) fn bodies(
+        &mut self,
+        keys: &[(IndexKey, Place)],
+        seq: i64,
+        cut: Option<&Vec<i64>>,
+    ) -> Result<Vec<PlacedBody>, StatementError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let pages = self.on_shards(usize::MAX, |map| body_calls(map, keys, seq, cut))?;
+        let Some(pages) = pages else {
+            return places::bodies(self.session()?, keys, seq, cut);
+        };
+        // Different ids may have the same first 8 bytes.
+        let ids: HashSet<&[u8]> = keys.iter().map(|(key, _)| &key.id[..]).collect();
+        let rows = pages.iter().flat_map(|page| &page.rows);
+        let wanted = rows.filter(|row| ids.contains(row.get::<_, &[u8]>(1)));
+        Ok(wanted.map(|row| (key(row), row.get::<_, &[u8]>(2).into())).collect())
+    }
+}
+
+/// Returns a statement for each shard with places of these ids.
+fn place_calls<'v>(map: &ShardMap, ids: &[&'v [u8]]) -> Option<Vec<ShardCall<'v>>> {
+    let split = split(ids, |id| map.of_bytes(ShardedTable::Place, id))?.into_iter();
+    let call = |(shard, ids): (TableShard, Vec<&'v [u8]>)| {
+        ShardCall::new(shard, ShardForm::Places, vec![Box::new(ids)])
+    };
+    Some(split.map(call).collect())
+}
+
+/// Returns a statement for each shard with these records.
+fn body_calls<'v>(
+    map: &ShardMap,
+    keys: &[(IndexKey, Place)],
+    seq: i64,
+    cut: Option<&'v Vec<i64>>,
+) -> Option<Vec<ShardCall<'v>>> {
+    let split = split(keys, |(_, place)| map.of_bytes(ShardedTable::Record, place))?.into_iter();
+    let call = |(shard, keys): (TableShard, Vec<(IndexKey, Place)>)| {
+        let heads: Vec<i64> = keys.iter().map(|(key, _)| id_head(&key.id)).collect();
+        let values: Vec<ShardValue<'v>> = vec![Box::new(heads), Box::new(seq), Box::new(cut)];
+        ShardCall::new(shard, ShardForm::Bodies, values)
+    };
+    Some(split.map(call).collect())
+}
+
+/// Divides values by the shards that have them. Returns `None` if the map lacks a shard.
+pub(super) fn split<T: Copy>(
+    values: &[T],
+    shard_of: impl Fn(&T) -> Option<TableShard>,
+) -> Option<Vec<(TableShard, Vec<T>)>> {
+    let mut split: BTreeMap<i64, (TableShard, Vec<T>)> = BTreeMap::new();
+    for value in values {
+        let shard = shard_of(value)?;
+        split.entry(shard.id).or_insert_with(|| (shard, Vec::new())).1.push(*value);
+    }
+    Some(split.into_values().collect())
+}

@@ -1,0 +1,111 @@
+//! The sessions with a node that has shards.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::connector::Connector;
+use crate::deadline::Deadline;
+use crate::error::StatementError;
+use crate::pool::{Pool, PoolLease};
+
+/// How long a node is not queried directly after a connection to it has failed.
+const CLOSED: Duration = Duration::from_secs(10);
+
+/// The sessions with a node that has shards.
+pub(super) struct Worker {
+    /// Host and port of the node.
+    pub(super) name: String,
+    pub(super) pool: Pool,
+    /// Whether the node has ever answered.
+    was_reached: AtomicBool,
+    /// Whether the node has not answered, and that was logged.
+    is_late: AtomicBool,
+    /// After a connection to the node has failed: when the next is tried.
+    closed: Mutex<Option<Instant>>,
+}
+
+/// Why shards could not be read from a node.
+pub(super) enum WorkerFault {
+    /// A shard is on another node.
+    Moved,
+    /// An idle session was lost. Another session may be opened.
+    Lost,
+    /// The node cannot be reached from here, or refuses the statement.
+    Closed,
+    /// The question fails.
+    Failed(StatementError),
+}
+
+impl Worker {
+    pub(super) fn new(name: String, connector: Connector, sessions_max: usize) -> Self {
+        Self {
+            name,
+            pool: Pool::new(connector, sessions_max),
+            was_reached: AtomicBool::new(false),
+            is_late: AtomicBool::new(false),
+            closed: Mutex::default(),
+        }
+    }
+
+    /// Returns a session with the node.
+    pub(super) fn lease(&self, deadline: Option<Deadline>) -> Result<PoolLease<'_>, WorkerFault> {
+        if self.closed.lock().is_some_and(|until| Instant::now() < until) {
+            return Err(WorkerFault::Closed);
+        }
+        let lease = self.pool.lease(deadline).map_err(|fault| {
+            let has_no_time = deadline.is_some_and(|deadline| deadline.left().is_zero());
+            let has_answered = self.was_reached.load(Ordering::Relaxed);
+            // The coordinator would wait for a node that hangs, too. But if the node never answered,
+            // perhaps the network drops what Hark sends to it.
+            if has_answered && (fault.is_late() || has_no_time) {
+                self.late(fault)
+            } else {
+                self.close(&fault)
+            }
+        })?;
+        self.was_reached.store(true, Ordering::Relaxed);
+        let was_closed = self.closed.lock().take().is_some();
+        if self.is_late.swap(false, Ordering::Relaxed) || was_closed {
+            tracing::info!(worker = self.name, "a worker answers questions again");
+        }
+        Ok(lease)
+    }
+
+    /// Decides about the fault of a statement. `was_idle` tells whether its session was open before.
+    pub(super) fn decide(&self, fault: StatementError, was_idle: bool) -> WorkerFault {
+        match fault {
+            StatementError::Missing(_) => WorkerFault::Moved,
+            StatementError::Late(_) => self.late(fault),
+            StatementError::Away(_) if was_idle => {
+                // The other idle sessions are probably lost, too.
+                self.pool.close_idle();
+                WorkerFault::Lost
+            }
+            fault => self.close(&fault),
+        }
+    }
+
+    /// Reports that the node does not answer. Questions that need the node fail.
+    fn late(&self, fault: StatementError) -> WorkerFault {
+        if !self.is_late.swap(true, Ordering::Relaxed) {
+            tracing::warn!(worker = self.name, %fault, "a worker does not answer");
+        }
+        WorkerFault::Failed(StatementError::Worker(Box::new(fault)))
+    }
+
+    /// Stops querying the node directly for a while.
+    fn close(&self, fault: &StatementError) -> WorkerFault {
+        let mut closed = self.closed.lock();
+        if closed.is_none() {
+            tracing::warn!(
+                worker = self.name,
+                %fault,
+                "questions for this worker go through the coordinator"
+            );
+        }
+        *closed = Some(Instant::now() + CLOSED);
+        WorkerFault::Closed
+    }
+}
