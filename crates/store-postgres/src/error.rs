@@ -20,6 +20,9 @@ pub(crate) enum StatementError {
     /// The database refused the statement.
     #[error("the database refused: {0}")]
     Refused(String),
+    /// The database cancelled the statement, which took too long.
+    #[error("the database refused: {0}")]
+    Cancelled(String),
     /// The database refused the statement because a table's lock was not free in time.
     #[error("the database refused, as others use what is to be changed: {0}; try again")]
     Busy(String),
@@ -70,6 +73,8 @@ impl StatementError {
         let code = refused.code().code();
         if code.starts_with("57P") || code.starts_with("08") || code == "53300" {
             Self::Away(said)
+        } else if code == "57014" {
+            Self::Cancelled(said)
         } else if code == "42P01" {
             Self::Missing(said)
         } else if code == "55P03" {

@@ -123,7 +123,7 @@ fn queries() -> Vec<Query> {
 /// Whether a question is sent to the workers.
 fn is_on_shards(store: &PostgresStore, query: &Query) -> bool {
     let explained = store.explain(query).expect("is explained");
-    explained.steps.iter().any(|step| step.source.starts_with("shard_"))
+    explained.steps.iter().any(|step| step.source.starts_with("shard"))
 }
 
 /// Returns the port of the worker that has an author's records.

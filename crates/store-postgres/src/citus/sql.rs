@@ -121,19 +121,40 @@ pub(crate) fn text(statement: CitusStatement) -> String {
 /// all other columns are null.
 ///
 /// A shard moves within one transaction, which changes the tables that the condition reads. So a
-/// statement finds either all rows of the shard, or that the shard is elsewhere.
+/// statement finds either all rows of the shard, or that the shard is elsewhere. `OFFSET 0` prevents
+/// PostgreSQL from evaluating the condition twice.
 fn on_shard(form: ShardForm, shard: i64) -> String {
     let table = format!("{}_{shard}", form.table().name());
     let rows = match form {
-        ShardForm::Window(form) => window(form, &table),
-        ShardForm::Few(form) => few(form, &table),
+        ShardForm::Window(form) => each(form, 5, window(form, &table)),
+        ShardForm::Few(form) => each(form, 3, few(form, &table)),
         ShardForm::Places => places(ValueCount::Many, &table),
         ShardForm::Bodies => bodies(ValueCount::Many, &table),
     };
     format!(
         "SELECT r.*, g.here FROM (SELECT (SELECT p.groupid FROM pg_dist_placement p \
-         WHERE p.shardid = {shard}) = (SELECT l.groupid FROM pg_dist_local_group l) AS here) g \
+         WHERE p.shardid = {shard}) = (SELECT l.groupid FROM pg_dist_local_group l) AS here OFFSET 0) g \
          LEFT JOIN LATERAL ({rows}) r ON g.here"
+    )
+}
+
+/// If each value of the condition is looked up by itself, returns a statement that executes `rows` for
+/// each value. So PostgreSQL chooses the index of the values. With a list of values, PostgreSQL would
+/// choose the index of kinds and times, since the plan of a prepared statement assumes that a window
+/// has few rows. `last` is the number of the last value before the values of [`conditions`].
+fn each(form: WindowForm, last: u32, rows: String) -> String {
+    if form.values != ValueCount::Each {
+        return rows;
+    }
+    let values = last + 1 + u32::from(form.kinds != ValueCount::None);
+    let of = if form.table == WindowTable::Tag { "bigint" } else { "bytea" };
+    let (columns, order) = match last {
+        3 => (KEY, String::new()),
+        _ => (columns(form.table), format!("ORDER BY {} ", sorted(form.order))),
+    };
+    format!(
+        "SELECT {columns} FROM unnest(${values}::{of}[]) AS v(value) CROSS JOIN LATERAL ({rows}) r \
+         {order}LIMIT $3"
     )
 }
 
@@ -150,7 +171,7 @@ fn on_shards(form: WindowForm, shards: &[i64]) -> String {
     format!(
         "SELECT r.*, g.here FROM (SELECT (SELECT count(*) FROM pg_dist_placement p \
          WHERE p.shardid = ANY('{{{}}}'::bigint[]) AND p.groupid = (SELECT l.groupid \
-         FROM pg_dist_local_group l)) = {} AS here) g LEFT JOIN LATERAL (SELECT {columns} \
+         FROM pg_dist_local_group l)) = {} AS here OFFSET 0) g LEFT JOIN LATERAL (SELECT {columns} \
          FROM ({}) r ORDER BY {sorted} LIMIT $3) r ON g.here",
         ids.join(","),
         shards.len(),
@@ -258,6 +279,7 @@ fn same(column: &str, of: &str, count: ValueCount, value: &str) -> String {
     match count {
         ValueCount::None => "true".into(),
         ValueCount::One => format!("{column} = {value}::{of}"),
+        ValueCount::Each => format!("{column} = v.value"),
         ValueCount::Arms(_) | ValueCount::Many => format!("{column} = ANY({value}::{of}[])"),
     }
 }

@@ -239,7 +239,10 @@ impl WindowWalk {
         // The first window had too few rows. An ordered range does not need this step, because it
         // is read with a limit.
         let has_begun = self.now.is_none() && self.has_read;
-        if has_begun && self.width.is_some() && self.read_few(asked, reader)? {
+        // Without the coordinator, a further window costs less than reading the keys of all remaining
+        // times, unless there is no row by which to choose its width.
+        let may_be_few = self.found == 0 || !reader.has_shards();
+        if has_begun && may_be_few && self.width.is_some() && self.read_few(asked, reader)? {
             return Ok(Some(Vec::new()));
         }
         let Some(now) = self.now.or_else(|| self.begin_window()) else { return Ok(None) };
@@ -335,7 +338,10 @@ impl WindowWalk {
             }
         };
         let call = |(shard, values): (TableShard, WindowValues)| {
-            let form = self.form_of(&values);
+            let mut form = self.form_of(&values);
+            if form.values == ValueCount::Many {
+                form.values = ValueCount::Each;
+            }
             let (shard_form, mut all) = begin(form);
             self.push_owned(&mut all, form, values, asked);
             ShardCall::new(shard, shard_form, all)

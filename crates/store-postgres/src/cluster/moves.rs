@@ -124,7 +124,9 @@ fn make(
             let moved = watch(coordinator, &mut mover, one, mode, work, &progress, started);
             match moved? {
                 Ok(()) => break,
-                Err(StatementError::Refused(why)) if tries < TRIES && !work.is_stopped() => {
+                Err(StatementError::Refused(why) | StatementError::Cancelled(why))
+                    if tries < TRIES && !work.is_stopped() =>
+                {
                     work.note(format!("shard {} is moved again, as {why}", one.shard));
                     coordinator.batch("CALL citus_cleanup_orphaned_resources()")?;
                 }

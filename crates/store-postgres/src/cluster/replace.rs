@@ -189,7 +189,9 @@ fn update_node(
         &[&node.id, &standby.host, &standby.port(), &LOCK_COOLDOWN_MS],
     );
     match updated {
-        Err(fault @ StatementError::Refused(_)) if started.elapsed() >= UPDATE_MAX => {
+        Err(fault @ (StatementError::Cancelled(_) | StatementError::Refused(_)))
+            if started.elapsed() >= UPDATE_MAX =>
+        {
             Err(ClusterError::Refused(format!(
                 "{standby} could not take the place of {} within {} s ({fault}), because a session of \
                  the coordinator keeps locks on the worker's shards and does not end, as happens \

@@ -147,6 +147,8 @@ fn citus_statements() -> Vec<(String, StatementForm)> {
         kinds: ValueCount::Arms(2),
         ..one_term
     };
+    let each_author =
+        WindowForm { table: WindowTable::Author, values: ValueCount::Each, ..one_term };
     vec![
         window(WindowTable::Tag, one, one, false),
         window(WindowTable::Tag, one, ValueCount::Arms(2), false),
@@ -178,6 +180,8 @@ fn citus_statements() -> Vec<(String, StatementForm)> {
         named(CitusStatement::OnShard(ShardForm::Bodies, 102_009)),
         named(CitusStatement::OnShard(ShardForm::Window(one_term), 102_010)),
         named(CitusStatement::OnShard(ShardForm::Few(one_term), 102_010)),
+        named(CitusStatement::OnShard(ShardForm::Window(each_author), 102_012)),
+        named(CitusStatement::OnShard(ShardForm::Few(each_author), 102_012)),
         named(CitusStatement::OnShards(two_kinds, ShardSet::of(&[102_008, 102_011]))),
         named(CitusStatement::NewestTimes),
         named(CitusStatement::OldestTime),

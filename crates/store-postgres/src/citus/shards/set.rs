@@ -1,5 +1,7 @@
 //! Sets of shards that one statement reads.
 
+use std::fmt;
+
 use parking_lot::RwLock;
 
 /// All sets. Each stays here, so that a prepared statement can be found by a small key. A move of
@@ -7,8 +9,14 @@ use parking_lot::RwLock;
 static SETS: RwLock<Vec<&'static [i64]>> = RwLock::new(Vec::new());
 
 /// A set of shards that one statement reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ShardSet(u32);
+
+impl fmt::Debug for ShardSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ShardSet").field(&self.ids()).finish()
+    }
+}
 
 impl ShardSet {
     /// Returns the set of shards with these numbers, in this order.

@@ -78,6 +78,8 @@ impl Worker {
         match fault {
             StatementError::Missing(_) => WorkerFault::Moved,
             StatementError::Late(_) => self.late(fault),
+            // The coordinator would have no time left.
+            StatementError::Cancelled(_) => WorkerFault::Failed(fault),
             StatementError::Away(_) if was_idle => {
                 // The other idle sessions are probably lost, too.
                 self.pool.close_idle();
