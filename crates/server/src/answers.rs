@@ -1,5 +1,5 @@
 //! Bounds the bytes of answers that clients have not read yet, in total and per address. The bounds
-//! cover the answers of the REST APIs and the answers to Whisper's peers. An answer above the
+//! cover the answers of the REST APIs and the pages that are sent to peers. An answer above the
 //! bounds is refused, so a client that does not read delays only itself.
 //!
 //! Messages to WebSockets are counted separately, in the outboxes: a page to a WebSocket waits

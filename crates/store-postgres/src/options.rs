@@ -8,6 +8,7 @@ use hark_archive::TextSource;
 /// Options for a shelf in a database. Options may contain a password, so they do not implement
 /// `Debug`.
 #[derive(Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "options that are independent of each other")]
 pub struct PostgresOptions {
     /// URL of a replica. The replica answers queries while it is up to date.
     pub read_url: Option<String>,

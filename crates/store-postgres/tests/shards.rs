@@ -152,7 +152,7 @@ fn shards_answer_like_the_coordinator() {
         assert!(is_on_shards(&direct, &query) && !is_on_shards(&through, &query), "{query:?}");
     }
     let explained = direct.explain(&of_ids(0..3)).unwrap();
-    let ports = CitusCluster::shared().workers.iter().map(|worker| worker.port());
+    let ports = CitusCluster::shared().workers.iter().map(hark_testkit::postgres::Cluster::port);
     let mut sources = explained.steps.iter().map(|step| step.source.as_str());
     let names: Vec<String> = ports.map(|port| format!("on 127.0.0.1:{port}")).collect();
     assert!(sources.all(|source| names.iter().any(|name| source.ends_with(name))), "{explained:?}");

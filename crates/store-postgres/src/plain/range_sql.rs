@@ -70,8 +70,8 @@ pub(super) fn page(
 }
 
 /// Returns a query for rows of the terms $5, with times from $1 to $2 and kind $6. It returns at most
-/// $3 rows. In an order, these are the first rows, and the rows behind the row ($7, $8) that have the
-/// time $7 come before them.
+/// $3 rows. In an order, these are the first rows. Rows of time $7 behind the row ($7, $8) precede
+/// all of these.
 ///
 /// No index has the rows of several terms in order, so they are sorted. Their number is small,
 /// because the range of times is short.

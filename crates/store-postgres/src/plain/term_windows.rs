@@ -43,8 +43,8 @@ pub(super) struct TermWindowWalk {
     at: Option<IndexKey>,
     /// Expected number of records per unit of time, in the times of the parts.
     density: f64,
-    /// The same for times before the first part and after the last part. `None` before a window of
-    /// these times had too many records: these times have few records, so a window has all of them.
+    /// The same for times before the first part and after the last part. `None` until a window of
+    /// these times had too many records: before, one window has all of these records.
     density_outside: Option<f64>,
     /// Maximum number of records of the next page.
     records_max: usize,
