@@ -3,8 +3,8 @@
 -- indices by author and by kind. It is applied to new shelves of such networks, and by `hark migrate
 -- up` to existing ones. It is not a numbered migration, because not all networks have it.
 --
--- `tag` becomes a view, so that statements for both forms read the same columns. A trigger discards the
--- rows that are written to the view.
+-- `tag` becomes a view, so that statements for both forms read the same columns. A trigger discards
+-- the rows that are written to the view.
 DO $$ DECLARE
     p record;
 BEGIN

@@ -36,11 +36,12 @@ pub(crate) enum StatementError {
          pool_mode = session for its database, or name PostgreSQL itself"
     )]
     Shared,
-    /// A worker of the cluster has failed, and not the coordinator, whose session can be used again.
+    /// A worker of the cluster has failed, and not the coordinator, whose session can be used
+    /// again.
     #[error("{0}")]
     Worker(Box<StatementError>),
-    /// The work needs a session with the database, and its caller has none. The work is repeated with
-    /// a session.
+    /// The work needs a session with the database, and its caller has none. The work is repeated
+    /// with a session.
     #[error("a session with the database is needed")]
     NoSession,
     /// The caller asked to stop. If the statement may still run, the text says where.

@@ -29,8 +29,8 @@ pub struct PostgresOptions {
     pub units_per_s: u64,
     /// Whether all records have kind 0, so that kinds need not be looked up.
     pub one_kind: bool,
-    /// Whether each record has exactly one label. The tables of a new shelf are then slim: the labels
-    /// have no rows of their own.
+    /// Whether each record has exactly one label. The tables of a new shelf are then slim: the
+    /// labels have no rows of their own.
     pub one_label: bool,
     /// Names of labels whose values are common: each value is in a large part of all records. If a
     /// search has another condition, such a label never drives the search.
@@ -40,7 +40,8 @@ pub struct PostgresOptions {
     pub listed_labels: &'static [u8],
     /// The texts whose words are indexed. With `None`, a search for words reads the records.
     pub texts: Option<Arc<dyn TextSource>>,
-    /// Whether queries read the shards of a Citus cluster from the workers, without the coordinator.
+    /// Whether queries read the shards of a Citus cluster from the workers, without the
+    /// coordinator.
     pub shard_reads: bool,
     /// Number of shards of a new shelf's tables, if the database is a Citus cluster.
     pub shards: u32,

@@ -209,8 +209,8 @@ struct PoolSlot<'a> {
 }
 
 impl PoolSlot<'_> {
-    /// Opens a session, unless the slot has one. From now on, the session counts as lost until
-    /// [`leave`](Self::leave).
+    /// Opens a session, unless the slot has a session. From now on, the session counts as lost
+    /// until [`leave`](Self::leave).
     fn enter(
         &mut self,
         deadline: Option<Deadline>,

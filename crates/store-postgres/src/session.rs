@@ -23,8 +23,8 @@ use crate::error::StatementError;
 use crate::statement::StatementForm;
 use crate::waiting::ConnectionRuntime;
 
-/// Maximum number of statements that stay prepared in a session. Each part or shard of a shelf has its own
-/// statements.
+/// Maximum number of statements that stay prepared in a session. Each part or shard of a shelf has
+/// its own statements.
 const STATEMENTS_MAX: usize = 512;
 
 /// The durations of statements, by the name of the statement.

@@ -250,7 +250,7 @@ fn no_answer_lacks_a_record_while_shards_move() {
     assert!(is_on_shards(&store, &of_author(3)));
 }
 
-/// The old worker still runs, and answers whoever asks it.
+/// The old worker still runs, and answers all questions.
 #[test]
 fn a_worker_that_was_replaced_is_not_asked_any_more() {
     if !is_installed() {

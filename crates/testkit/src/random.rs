@@ -132,12 +132,12 @@ impl World {
         self.now += u64::from(self.random.once_in(3)) * self.unit();
         let author = self.author();
         // An id is a hash of its record's content, so a record that repeats an id also repeats the
-        // time.
-        let (id, time) = if self.random.once_in(40) {
-            let (id, time, _) = self.earlier();
-            (id, time)
+        // time and the author.
+        let (id, time, repeated) = if self.random.once_in(40) {
+            let (id, time, author) = self.earlier();
+            (id, time, Some(author))
         } else {
-            (self.random.bytes(), self.time())
+            (self.random.bytes(), self.time(), None)
         };
         let kind = if self.flavour == Flavour::Nostr { *self.random.pick(&KINDS) } else { 0 };
         let mut labels = Vec::new();
@@ -178,6 +178,7 @@ impl World {
             }
             _ => author,
         };
+        let author = repeated.unwrap_or(author);
         self.made.push((id, time, author));
         let author = (self.flavour == Flavour::Nostr).then_some(author);
         let head = RecordHeader { id, time, author, kind, expires };

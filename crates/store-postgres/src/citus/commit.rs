@@ -46,9 +46,10 @@ pub(super) fn prepare(session: &mut DatabaseSession) -> Result<(), StatementErro
 /// Publishes the number of a durable batch for the questions of other processes, and notifies these
 /// processes. Returns the hash of the nodes' addresses; see [`NODES`](super::sql::NODES).
 ///
-/// The coordinator makes the batch's number visible before the workers have committed. So the number
-/// is published after the transaction has ended on all workers. If publishing fails, the batch must
-/// not be acknowledged: another process could answer a later query without the batch's records.
+/// The coordinator makes the batch's number visible before the workers have committed. So the
+/// number is published after the transaction has ended on all workers. If publishing fails, the
+/// batch must not be acknowledged: another process could answer a later query without the batch's
+/// records.
 pub(super) fn publish(
     session: &mut DatabaseSession,
     batch: &CommittedBatch,
@@ -103,8 +104,8 @@ pub(super) fn fetch(
     Ok(fetched)
 }
 
-/// Removes those ids from the known ids whose record is not stored. A worker loses a record of which
-/// other workers have rows if a standby that lagged takes its place.
+/// Removes those ids from the known ids whose record is not stored. A worker loses a record of
+/// which other workers have rows if a standby that lagged takes its place.
 fn forget_lost(
     fetched: &mut FetchedState,
     session: &mut DatabaseSession,

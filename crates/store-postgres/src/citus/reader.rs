@@ -110,7 +110,7 @@ fn body_calls<'v>(
     Some(split.map(call).collect())
 }
 
-/// Divides values by the shards that have them. Returns `None` if the map lacks a shard.
+/// Divides values by their shards. Returns `None` if the map lacks a shard.
 pub(super) fn split<T: Copy>(
     values: &[T],
     shard_of: impl Fn(&T) -> Option<TableShard>,

@@ -121,8 +121,8 @@ pub(crate) fn text(statement: CitusStatement) -> String {
 /// all other columns are null.
 ///
 /// A shard moves within one transaction, which changes the tables that the condition reads. So a
-/// statement finds either all rows of the shard, or that the shard is elsewhere. `OFFSET 0` prevents
-/// PostgreSQL from evaluating the condition twice.
+/// statement finds either all rows of the shard, or that the shard is elsewhere. `OFFSET 0`
+/// prevents PostgreSQL from evaluating the condition twice.
 fn on_shard(form: ShardForm, shard: i64) -> String {
     let table = format!("{}_{shard}", form.table().name());
     let rows = match form {
@@ -138,10 +138,10 @@ fn on_shard(form: ShardForm, shard: i64) -> String {
     )
 }
 
-/// If each value of the condition is looked up by itself, returns a statement that executes `rows` for
-/// each value. So PostgreSQL chooses the index of the values. With a list of values, PostgreSQL would
-/// choose the index of kinds and times, since the plan of a prepared statement assumes that a window
-/// has few rows. `last` is the number of the last value before the values of [`conditions`].
+/// If each value of the condition is looked up by itself, returns a statement that executes `rows`
+/// for each value. So PostgreSQL chooses the index of the values. With a list of values, PostgreSQL
+/// would choose the index of kinds and times, since the plan of a prepared statement assumes that a
+/// window has few rows. `last` is the number of the last value before the values of [`conditions`].
 fn each(form: WindowForm, last: u32, rows: String) -> String {
     if form.values != ValueCount::Each {
         return rows;
@@ -159,7 +159,8 @@ fn each(form: WindowForm, last: u32, rows: String) -> String {
 }
 
 /// Returns a statement like [`on_shard`] for the next rows of several shards of a node, in order.
-/// PostgreSQL reads no more rows of a shard than are needed, because each shard's rows are in order.
+/// PostgreSQL reads no more rows of a shard than are needed, because each shard's rows are in
+/// order.
 fn on_shards(form: WindowForm, shards: &[i64]) -> String {
     let table = form.table.sharded().name();
     let arms: Vec<String> = shards
@@ -237,8 +238,9 @@ fn few(form: WindowForm, table: &str) -> String {
 /// The columns of a key and its place.
 const KEY: &str = "r.time, r.id, r.place";
 
-/// Returns the conditions of a window with times from $1 to $2. The values of the conditions follow value number `last`: kinds, terms or authors, and excluded kinds. For records,
-/// the highest number and the terms to compare come next. Each arm of a union has one kind.
+/// Returns the conditions of a window with times from $1 to $2. The values of the conditions follow
+/// value number `last`: kinds, terms or authors, and excluded kinds. For records, the highest
+/// number and the terms to compare come next. Each arm of a union has one kind.
 fn conditions(form: WindowForm, mut last: u32, arm: usize) -> String {
     let mut value = || {
         last += 1;

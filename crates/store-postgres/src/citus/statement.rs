@@ -15,7 +15,8 @@ pub(crate) enum ValueCount {
     Arms(usize),
     /// A list of any number of values.
     Many,
-    /// A list of any number of values, each of which is looked up by itself. Citus refuses this.
+    /// A list of any number of values, each of which is looked up by itself. Citus refuses such
+    /// statements.
     Each,
 }
 

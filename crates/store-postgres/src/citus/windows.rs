@@ -239,8 +239,8 @@ impl WindowWalk {
         // The first window had too few rows. An ordered range does not need this step, because it
         // is read with a limit.
         let has_begun = self.now.is_none() && self.has_read;
-        // Without the coordinator, a further window costs less than reading the keys of all remaining
-        // times, unless there is no row by which to choose its width.
+        // Without the coordinator, a further window costs less than reading the keys of all
+        // remaining times, unless there is no row by which to choose its width.
         let may_be_few = self.found == 0 || !reader.has_shards();
         if has_begun && may_be_few && self.width.is_some() && self.read_few(asked, reader)? {
             return Ok(Some(Vec::new()));
@@ -373,8 +373,8 @@ impl WindowWalk {
         nodes.into_values().map(call).collect()
     }
 
-    /// Adds the values of the form's conditions like [`push`](Self::push), for some of the values of
-    /// the condition that drives the search.
+    /// Adds the values of the form's conditions like [`push`](Self::push), for some of the values
+    /// of the condition that drives the search.
     fn push_owned<'v>(
         &'v self,
         all: &mut Vec<ShardValue<'v>>,

@@ -31,8 +31,9 @@ const BATCH_TIMES: u32 = 2;
 const PROBE: &str = "INSERT INTO record SELECT * FROM record WHERE seq = -1; \
                      UPDATE state SET seq = seq";
 
-/// Sets the time after which the database ends the transaction of a process that stops in the middle
-/// of a commit. Other processes wait longer for the shelf's lock, until `statement_timeout_ms`.
+/// Sets the time after which the database ends the transaction of a process that stops in the
+/// middle of a commit. Other processes wait longer for the shelf's lock, until
+/// `statement_timeout_ms`.
 const IDLE_MAX: &str = "SET idle_in_transaction_session_timeout = '8s'";
 
 /// The state of the thread that commits.

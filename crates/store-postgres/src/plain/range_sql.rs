@@ -69,9 +69,8 @@ pub(super) fn page(
     format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $5", arms.join(" UNION ALL "))
 }
 
-/// Returns a query for rows of the terms $5, with times from $1 to $2 and kind $6. It returns at most
-/// $3 rows. In an order, these are the first rows. Rows of time $7 behind the row ($7, $8) precede
-/// all of these.
+/// Returns a query for at most $3 rows of the terms $5, with times from $1 to $2 and kind $6. For
+/// [`WindowRows::Behind`], the rows of the time $7 behind the row ($7, $8) come first.
 ///
 /// No index has the rows of several terms in order, so they are sorted. Their number is small,
 /// because the range of times is short.

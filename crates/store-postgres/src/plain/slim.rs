@@ -37,7 +37,7 @@ pub(crate) fn make_new_slim(session: &mut DatabaseSession) -> Result<(), Stateme
     Ok(())
 }
 
-/// Makes the tables slim while servers use the tables. Fails, and does not change the tables, if a
+/// Makes the tables slim beside running servers. Fails, and leaves the tables as they are, if a
 /// record does not have exactly one label.
 pub(crate) fn make_slim(session: &mut DatabaseSession) -> Result<(), StatementError> {
     if label_storage(session)? == LabelStorage::Records {

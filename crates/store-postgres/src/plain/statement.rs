@@ -38,8 +38,8 @@ pub(crate) enum PlainStatement {
     TimePageBut(Order, Option<i64>),
     /// Reads a page of all records that have any of the given terms, in all parts or in one part.
     TermTimePage(Order, Option<i64>),
-    /// Reads records of slim tables that have any of the given terms within a window of time, in all
-    /// parts or in one part.
+    /// Reads records of slim tables that have any of the given terms within a window of time, in
+    /// all parts or in one part.
     SlimWindow(Order, Option<i64>, WindowRows),
     /// Finds the keys of ids; if `whole`, with their records.
     Ids { whole: bool },

@@ -1,8 +1,8 @@
 //! Walks the records of many terms in slim tables, in windows of time.
 //!
-//! A statement reads the rows of all terms within a window, and these rows are sorted. So a window is
-//! made just long enough for the records of a page, by the number of records per unit of time that
-//! the earlier windows had.
+//! A statement reads the rows of all terms within a window, and these rows are sorted. So a window
+//! is made just long enough for the records of a page, by the number of records per unit of time
+//! that the earlier windows had.
 
 use hark_archive::Order;
 use tokio_postgres::Row;
@@ -43,8 +43,9 @@ pub(super) struct TermWindowWalk {
     at: Option<IndexKey>,
     /// Expected number of records per unit of time, in the times of the parts.
     density: f64,
-    /// The same for times before the first part and after the last part. `None` until a window of
-    /// these times had too many records: before, one window has all of these records.
+    /// The same for times before the first part and after the last part. These times have few
+    /// records, so a window covers all these times. `None` until such a window has too many
+    /// records.
     density_outside: Option<f64>,
     /// Maximum number of records of the next page.
     records_max: usize,
@@ -220,8 +221,8 @@ impl TermWindowWalk {
         if wanted < UNSORTED_MIN {
             return self.query(asked, window, (wanted, WindowRows::First), session);
         }
-        // Sorting whole records takes PostgreSQL a quarter of the statement's time, so it sorts them
-        // only if the window has more records than expected.
+        // Sorting whole records takes PostgreSQL a quarter of the statement's time, so PostgreSQL
+        // sorts the records only if the window has more records than expected.
         let all = (wanted, WindowRows::All);
         let (mut rows, is_cut) = self.query(asked, window, all, session)?;
         if is_cut || rows.len() >= wanted {

@@ -55,8 +55,8 @@ impl Finder {
         self.found.is_over && self.found.keys.is_empty()
     }
 
-    /// Makes one step towards the next record. Returns false if no record is left. If the step needs
-    /// no session with the database, no session is kept from other questions meanwhile.
+    /// Makes one step towards the next record. Returns false if no record is left. If the step
+    /// needs no session with the database, no session is kept from other questions meanwhile.
     pub(super) fn step(
         &mut self,
         shared: &SearchState,

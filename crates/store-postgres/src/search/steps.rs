@@ -28,8 +28,8 @@ pub(crate) trait SearchSteps: Send {
         session: &mut DatabaseSession,
     ) -> Result<(), StatementError>;
 
-    /// Does the same as `find`, or as `fetch` if keys are left, without a session with the database.
-    /// Fails with [`StatementError::NoSession`] if this is impossible.
+    /// Does the same as `find`, or as `fetch` if keys are left, without a session with the
+    /// database. Fails with [`StatementError::NoSession`] if this is impossible.
     fn aside(
         &mut self,
         _: &mut FinderState,

@@ -1,6 +1,6 @@
 //! The hash functions by which Citus divides values among shards: PostgreSQL's `hash_bytes` and
-//! `hash_bytes_uint32` (`src/common/hashfn.c`) on a little-endian machine. The map of shards is used
-//! only if the coordinator finds the same shards for some values.
+//! `hash_bytes_uint32` (`src/common/hashfn.c`) on a little-endian machine. The map of shards is
+//! used only if the coordinator finds the same shards for some values.
 
 /// The initial state of a hash.
 fn start(bytes: u32) -> [u32; 3] {
@@ -44,7 +44,8 @@ pub(super) fn of_bytes(bytes: &[u8]) -> i32 {
     for block in &mut blocks {
         state = mix(add(state, block));
     }
-    // The lowest byte of the last word is left free for the length, which `start` has added already.
+    // The lowest byte of the last word is left free for the length, which `start` has added
+    // already.
     let mut last = [0; 12];
     let rest = blocks.remainder();
     let (first, third) = rest.split_at(rest.len().min(8));

@@ -11,7 +11,7 @@ use crate::cluster::NodeAddress;
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// A shard and the node that has it.
+/// A shard, and the group of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::citus) struct TableShard {
     /// Citus' number of the shard. The name of the shard's own table ends with this number.

@@ -10,7 +10,7 @@ use crate::time::IndexKey;
 /// Rows of a shard, in order.
 pub(in crate::citus) struct ShardPage<R = Row> {
     pub(in crate::citus) rows: Vec<R>,
-    /// Whether the shard may have more rows after the last one.
+    /// Whether the shard may have more rows after the last row.
     pub(in crate::citus) is_cut: bool,
 }
 

@@ -57,8 +57,8 @@ struct KnownShards {
     /// The number of different hashes that were noted so far. A map that was read meanwhile may be
     /// older than the last hash.
     changes: u64,
-    /// Why questions go through the coordinator, as it was logged. Set until a question has been sent
-    /// to the workers.
+    /// Why questions go through the coordinator, as it was logged. Set until a question has been
+    /// sent to the workers.
     reason: Option<String>,
     /// The sessions of each node with shards; `None` stands for the coordinator.
     workers: BTreeMap<Option<NodeAddress>, Arc<Worker>>,
@@ -79,8 +79,8 @@ impl ShardReads {
         Self { coordinator, sessions_max, known: Mutex::default() }
     }
 
-    /// Notes a hash of the nodes' addresses; see [`NODES`](crate::citus::sql::NODES). If the map has another
-    /// hash, the map is read again before the next question.
+    /// Notes a hash of the nodes' addresses; see [`NODES`](crate::citus::sql::NODES). If the map
+    /// has another hash, the map is read again before the next question.
     pub(crate) fn note_nodes(&self, nodes: i64) {
         let mut known = self.known.lock();
         if known.nodes.replace(nodes) == Some(nodes) {
@@ -92,9 +92,10 @@ impl ShardReads {
         }
     }
 
-    /// Reads shards: executes the statements that `plan` makes. Returns a page for each statement, in
-    /// order. All pages together have about `bytes_max` bytes at most. Returns `None` if the question
-    /// must go through the coordinator, or needs a session with the coordinator to read the map.
+    /// Reads shards: executes the statements that `plan` makes. Returns a page for each statement,
+    /// in order. All pages together have about `bytes_max` bytes at most. Returns `None` if the
+    /// question must go through the coordinator, or needs a session with the coordinator to read
+    /// the map.
     pub(in crate::citus) fn read<'a>(
         &self,
         coordinator: &mut CoordinatorSession<'_>,
@@ -118,8 +119,8 @@ impl ShardReads {
                 Err(WorkerFault::Failed(fault)) => return Err(fault),
             }
         }
-        // A move may be ending just now. Otherwise the nodes do not have the metadata of the cluster.
-        // The caller has a session, as otherwise the map could not be read again.
+        // A move may be ending just now. Otherwise the nodes do not have the metadata of the
+        // cluster. The caller has a session, as otherwise the map could not be read again.
         self.known
             .lock()
             .close("the workers do not have the shards that the coordinator names".into());
@@ -152,7 +153,7 @@ impl ShardReads {
         let read = ShardMap::read(coordinator);
         let mut known = self.known.lock();
         if known.changes != changes {
-            // This question does not depend on what was noted after it began.
+            // This question began before the other hash was noted, and does not depend on the hash.
             return Ok(read.ok().map(Arc::new));
         }
         known.read = Some(Instant::now());

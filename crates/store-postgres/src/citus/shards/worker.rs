@@ -57,8 +57,8 @@ impl Worker {
         let lease = self.pool.lease(deadline).map_err(|fault| {
             let has_no_time = deadline.is_some_and(|deadline| deadline.left().is_zero());
             let has_answered = self.was_reached.load(Ordering::Relaxed);
-            // The coordinator would wait for a node that hangs, too. But if the node never answered,
-            // perhaps the network drops what Hark sends to it.
+            // The coordinator would wait for a node that hangs, too. But if the node never
+            // answered, perhaps the network drops Hark's packets.
             if has_answered && (fault.is_late() || has_no_time) {
                 self.late(fault)
             } else {
@@ -73,7 +73,8 @@ impl Worker {
         Ok(lease)
     }
 
-    /// Decides about the fault of a statement. `was_idle` tells whether its session was open before.
+    /// Decides about the fault of a statement. `was_idle` tells whether its session was open
+    /// before.
     pub(super) fn decide(&self, fault: StatementError, was_idle: bool) -> WorkerFault {
         match fault {
             StatementError::Missing(_) => WorkerFault::Moved,
