@@ -15,7 +15,7 @@
 //! [`pack`] instead writes a backup into one file. This file has the state of the archive at one
 //! moment and never changes.
 //!
-//! A store without logs, such as a database, is backed up in the same format: [`puts`] writes
+//! A store without logs, such as a database, is backed up in the same format: `puts` writes
 //! logs of its records. [`backed_up_records`] reads the records of any backup, for a restore into such
 //! a store.
 
