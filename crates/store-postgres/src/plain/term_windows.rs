@@ -196,12 +196,16 @@ impl TermWindowWalk {
         let first = rows.first().map(key).filter(|_| is_full);
         let covered = first.map_or_else(|| hi.abs_diff(lo), |first| first.time.abs_diff(end));
         let density = rows.len() as f64 / (covered as f64 + 1.0);
+        let known = if window.is_outside { self.density_outside } else { Some(self.density) };
+        let density = match known {
+            None => Some(density).filter(|_| is_full),
+            Some(known) if rows.is_empty() => Some(known / WIDEN),
+            Some(_) => Some(density),
+        };
         if window.is_outside {
-            self.density_outside = Some(density).filter(|_| is_full).or(self.density_outside);
-        } else if rows.is_empty() {
-            self.density /= WIDEN;
+            self.density_outside = density;
         } else {
-            self.density = density;
+            self.density = density.unwrap_or(self.density);
         }
     }
 
