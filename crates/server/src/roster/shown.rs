@@ -62,6 +62,8 @@ fn hash(ip: IpAddr) -> String {
 
 #[cfg(test)]
 mod tests {
+    use hark_codec::hex;
+
     use super::*;
 
     #[test]
@@ -78,10 +80,9 @@ mod tests {
         let hash = |address| AddressPrivacy::Hash.show(ip(address));
         let one = hash("192.0.2.77");
         assert_eq!((one.len(), one.starts_with(HASH_MARK)), (1 + 2 * HASH_BYTES, true));
-        assert!(!one.contains("192"));
         assert_eq!(one, hash("::ffff:192.0.2.77"));
         assert_ne!(one, hash("192.0.2.78"));
-        let plain = sha256(b"192.0.2.77");
-        assert!(!one.contains(&format!("{:02x}{:02x}", plain[0], plain[1])), "the hash has a key");
+        let plain = hex::encode_32(&sha256(b"192.0.2.77"));
+        assert_ne!(one.as_bytes()[1..], plain[..2 * HASH_BYTES], "the hash has a key");
     }
 }
