@@ -1,5 +1,5 @@
-//! The values of listed labels (labels whose values have stored counts, such as Whisper's topic),
-//! and for each value its number of records. Commits update these numbers in the table
+//! The values of listed labels (labels whose values have stored counts, such as the topic of an
+//! envelope), and for each value its number of records. Commits update these numbers in the table
 //! `label_value`. If the network's list of labels changes, all values are counted again.
 
 use std::collections::HashMap;

@@ -148,9 +148,10 @@ fn each(form: WindowForm, last: u32, rows: String) -> String {
     }
     let values = last + 1 + u32::from(form.kinds != ValueCount::None);
     let of = if form.table == WindowTable::Tag { "bigint" } else { "bytea" };
-    let (columns, order) = match last {
-        3 => (KEY, String::new()),
-        _ => (columns(form.table), format!("ORDER BY {} ", sorted(form.order))),
+    let (columns, order) = if last == 3 {
+        (KEY, String::new())
+    } else {
+        (columns(form.table), format!("ORDER BY {} ", sorted(form.order)))
     };
     format!(
         "SELECT {columns} FROM unnest(${values}::{of}[]) AS v(value) CROSS JOIN LATERAL ({rows}) r \
