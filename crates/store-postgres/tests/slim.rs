@@ -119,8 +119,7 @@ fn a_page_reads_hardly_more_records_than_it_has_bytes() {
     let database = Cluster::shared().database("slim bytes");
     let store = open(&database, true);
     put(&store, 0..6_000);
-    let labels = vec![LabelSet::one(b't', &topic(0))];
-    let query = Query { labels, bytes: 30_000, ..Query::default() };
+    let query = Query { bytes: 30_000, ..Query::default() };
     let (mut bytes, mut records) = (0, 0);
     let mut search = store.search(&query).expect("searches");
     let mut sink = |record: &hark_archive::Record<'_>| {
