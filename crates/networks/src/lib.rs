@@ -63,6 +63,19 @@ pub struct RecordProperties {
     pub listed_labels: &'static [u8],
 }
 
+/// A network with times in seconds, whose records have nothing else in common.
+impl Default for RecordProperties {
+    fn default() -> Self {
+        Self {
+            units_per_s: 1,
+            one_kind: false,
+            one_label: false,
+            common_labels: &[],
+            listed_labels: &[],
+        }
+    }
+}
+
 /// Records as lines of JSON, without line endings.
 pub trait LineFormat: Send + Sync {
     /// Appends the line of a record.

@@ -28,13 +28,7 @@ impl Network for Toy {
         "lines"
     }
     fn nature(&self) -> RecordProperties {
-        RecordProperties {
-            units_per_s: 1,
-            one_kind: true,
-            one_label: false,
-            common_labels: &[],
-            listed_labels: b"t",
-        }
+        RecordProperties { one_kind: true, listed_labels: b"t", ..RecordProperties::default() }
     }
     fn rules(&self) -> Box<dyn Rules> {
         Box::new(Self)
