@@ -70,7 +70,6 @@ pub(crate) async fn serve<F, A>(
             stream.send_at_once();
             let entry = listed.as_ref().map(|entry| Arc::clone(entry));
             let answer = move |request: Request<Incoming>| {
-                let entry = entry.clone();
                 if let Some(entry) = &entry {
                     entry.set_agent_of(request.headers());
                 }
@@ -78,9 +77,6 @@ pub(crate) async fn serve<F, A>(
                 async move {
                     let answer = answer.await;
                     let named = answer.extensions().get::<AnsweredClient>();
-                    if let Some((entry, named)) = entry.zip(named) {
-                        entry.set_ip(named.0);
-                    }
                     let Some(answers) = answers else { return answer };
                     let client = named.map(|named| named.0.into()).or(of_connection);
                     held(answer, |bytes| match client {

@@ -159,6 +159,8 @@ const NOT_HTTP: ClientRefusal<'_> = ClientRefusal {
 /// Serves the HTTP requests of one connection. After an upgrade, the session holds `context`.
 async fn serve(accepted: AcceptedStream, web: WebState, context: ConnectionContext) {
     let (mut stop, slot) = (web.stop.clone(), Arc::clone(&context.slot));
+    // A request that cannot be read does not name the client of a proxy.
+    let is_direct = !web.relay.connections.is_proxy(context.peer);
     let Some(stream) = accepted.open(&mut stop).await else { return };
     stream.send_at_once();
     let (head_timeout, take_max) = {
@@ -181,7 +183,7 @@ async fn serve(accepted: AcceptedStream, web: WebState, context: ConnectionConte
     tokio::select! {
         served = &mut connection => {
             // After an upgrade, the session serves the connection.
-            if served.is_err_and(|error| error.is_parse()) {
+            if is_direct && served.is_err_and(|error| error.is_parse()) {
                 slot.listed.refuse(&NOT_HTTP);
             }
             return;

@@ -166,8 +166,8 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
     let listed = &context.slot.listed;
     listed.set_agent_of(headers);
     let is_proxy = web.relay.connections.is_proxy(context.peer);
-    if let Some(client) = web.relay.connections.named(headers).filter(|_| is_proxy) {
-        listed.set_ip(client);
+    if is_proxy {
+        listed.set_client(context.peer, web.relay.connections.named(headers));
     }
     // A proxy may forward or strip the path of the relay's URL.
     let path = request.uri().path();

@@ -22,6 +22,7 @@ use axum::response::{IntoResponse as _, Response};
 use super::RestAnswer;
 use crate::Clients;
 use crate::http::AnsweredClient;
+use crate::roster::serving;
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
@@ -62,6 +63,11 @@ pub(crate) async fn guard(
 ) -> Response {
     let peer = request.extensions().get::<IpAddr>().copied();
     let peer = peer.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+    if guard.clients.is_proxy(peer)
+        && let Some(listed) = serving()
+    {
+        listed.set_client(peer, guard.clients.named(request.headers()));
+    }
     let Some(client) = guard.clients.client(peer, request.headers()) else {
         let words = "blocked: this node does not serve your address\n";
         return RestAnswer::words(StatusCode::FORBIDDEN, words).into_response();

@@ -97,6 +97,13 @@ struct ClientFacts {
     keys: Vec<KeyName>,
 }
 
+/// Whether a terminal shows a character as itself, and not as a command or in another direction.
+fn is_printable(c: char) -> bool {
+    let is_direction = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}')
+        || matches!(c, '\u{2066}'..='\u{2069}');
+    !c.is_control() && !is_direction
+}
+
 /// An open connection.
 #[derive(Debug)]
 pub(crate) struct OpenConnection {
@@ -164,10 +171,11 @@ impl OpenConnection {
         (!facts.is_of_proxy).then_some(facts.ip)
     }
 
-    /// Replaces the address by the client's address that a trusted proxy names.
-    pub(crate) fn set_ip(&self, ip: IpAddr) {
+    /// Records the client of a request that came through the trusted proxy `proxy`. With `None`,
+    /// the proxy names no client, and the client of an earlier request is forgotten.
+    pub(crate) fn set_client(&self, proxy: IpAddr, client: Option<IpAddr>) {
         let mut facts = self.facts.lock();
-        (facts.ip, facts.is_of_proxy) = (ip.to_canonical(), false);
+        (facts.ip, facts.is_of_proxy) = (client.unwrap_or(proxy).to_canonical(), client.is_none());
     }
 
     /// Records that the connection speaks another protocol from now on.
@@ -179,7 +187,8 @@ impl OpenConnection {
     pub(crate) fn set_agent(&self, agent: &str) {
         let mut facts = self.facts.lock();
         if *facts.agent != *agent {
-            facts.agent = agent.chars().take(AGENT_CHARS_MAX).collect();
+            let shown = agent.chars().take(AGENT_CHARS_MAX);
+            facts.agent = shown.map(|c| if is_printable(c) { c } else { '?' }).collect();
         }
     }
 
@@ -217,7 +226,10 @@ impl OpenConnection {
         } else {
             self.counts.unanswered.add(1);
         }
-        self.refusals.note(self.ip(), || self.key(), refusal);
+        // The address of a proxy stands for many clients, and somebody may ban a logged address.
+        if let Some(ip) = self.client_ip() {
+            self.refusals.note(ip, || self.key(), refusal);
+        }
     }
 
     /// Closes the connection with a reason for the client. Returns false if the connection was

@@ -119,6 +119,7 @@ impl Roster {
 #[cfg(test)]
 mod tests {
     use super::super::connection::KeyName;
+    use super::super::shown::AddressPrivacy;
     use super::*;
 
     fn ip(text: &str) -> IpAddr {
@@ -162,6 +163,13 @@ mod tests {
         assert_eq!(kick(&open[3].number().to_string()), 1);
         assert_eq!(kick("192.0.2.0/30"), 2);
         assert!(open.iter().all(|entry| entry.kick_reason().is_some()));
+        // The address of a proxy that names no client is nobody's.
+        open[0].set_client(ip("10.0.0.1"), Some(ip("192.0.2.7")));
+        assert_eq!(open[0].client_ip(), Some(ip("192.0.2.7")));
+        open[0].set_client(ip("10.0.0.1"), None);
+        assert_eq!((open[0].client_ip(), open[0].ip()), (None, ip("10.0.0.1")));
+        open[0].set_agent("a\u{9b}2J\u{202e}b\u{e9}");
+        assert_eq!(open[0].row(AddressPrivacy::Whole)["agent"], "a?2J?b\u{e9}");
         for unclear in ["", "key", "192.0.2.1/24", "somewhere.example", "-1"] {
             assert!(ConnectionPattern::parse(unclear).is_err(), "{unclear}");
         }

@@ -107,7 +107,8 @@ impl SlowLog {
         if !self.is_slow(spent.time) {
             return;
         }
-        let own_ip = client.and_then(OpenConnection::client_ip);
+        // Programs of this machine, such as Tor, stand for many clients.
+        let own_ip = client.and_then(OpenConnection::client_ip).filter(|ip| !ip.is_loopback());
         let Some(suppressed) = self.count(own_ip, Instant::now()) else { return };
         let (_, plan) = SearchDriver::ALL[spent.plan.number()];
         let shown = self.settings.load().addresses_shown;

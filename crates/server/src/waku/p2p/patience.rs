@@ -13,8 +13,18 @@ use tokio::time::{Sleep, sleep};
 /// Maximum time that a write may wait without the peer reading any byte of the stream.
 const STALL_MAX: Duration = Duration::from_secs(10);
 
-/// A connection whose streams are [`PatientStream`]s.
-pub(super) struct PatientMuxer(pub(super) StreamMuxerBox);
+/// A connection whose streams are [`PatientStream`]s, and whose end waits at most [`STALL_MAX`].
+pub(super) struct PatientMuxer {
+    muxer: StreamMuxerBox,
+    /// The timer. Set only while the end waits for the peer.
+    over: Option<Pin<Box<Sleep>>>,
+}
+
+impl PatientMuxer {
+    pub(super) fn new(muxer: StreamMuxerBox) -> Self {
+        Self { muxer, over: None }
+    }
+}
 
 /// A stream whose writes fail after waiting for [`STALL_MAX`]. Every byte that the peer reads
 /// resets the timer, so a burst to a slow peer does not end the stream.
@@ -38,22 +48,27 @@ impl StreamMuxer for PatientMuxer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<PatientStream>> {
-        Pin::new(&mut self.0).poll_inbound(cx).map_ok(PatientStream::new)
+        Pin::new(&mut self.muxer).poll_inbound(cx).map_ok(PatientStream::new)
     }
 
     fn poll_outbound(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<PatientStream>> {
-        Pin::new(&mut self.0).poll_outbound(cx).map_ok(PatientStream::new)
+        Pin::new(&mut self.muxer).poll_outbound(cx).map_ok(PatientStream::new)
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_close(cx)
+        let closed = Pin::new(&mut self.muxer).poll_close(cx);
+        if closed.is_ready() {
+            return closed;
+        }
+        ready!(self.over.get_or_insert_with(|| Box::pin(sleep(STALL_MAX))).as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<StreamMuxerEvent>> {
-        Pin::new(&mut self.0).poll(cx)
+        Pin::new(&mut self.muxer).poll(cx)
     }
 }
 

@@ -92,7 +92,7 @@ fn transport(key: &Keypair) -> SetUp<Boxed<(PeerId, StreamMuxerBox)>> {
         .or_transport(plain.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer))))
         .map(|either, _| {
             let (peer, muxer) = either.into_inner();
-            (peer, StreamMuxerBox::new(PatientMuxer(muxer)))
+            (peer, StreamMuxerBox::new(PatientMuxer::new(muxer)))
         })
         .boxed())
 }
