@@ -67,7 +67,7 @@ pub(super) fn run(
     let dir = unpacked.as_ref().map_or(args.from, |unpacked| &*unpacked.dir);
     let is_unpacked = unpacked.is_some();
     must_be_known(&catalog)?;
-    must_fit(&catalog, &location.data)?;
+    must_fit(&catalog, args.merge, &location.data)?;
     let mut writers = Vec::new();
     for shelf in &catalog.shelves {
         writers.push(writer(args, location, shelf)?);
@@ -96,7 +96,14 @@ fn writer(
     let network = setup(&shelf.name).map_or(location.network, |known| known.network);
     let location = location.of(network);
     let writer = location.import()?;
-    let records = location.read_beside(&writer)?.stats().records;
+    let stats = location.read_beside(&writer)?.stats();
+    if location.facts().is_remote && stats.database.is_none() {
+        bail!(
+            "the number of records in {} could not be read. Nothing was restored",
+            location.store.shown(&location.place())
+        );
+    }
+    let records = stats.records;
     if records > 0 && !args.merge {
         bail!(
             "{} has {} already; name an empty database, or add what it lacks with --merge. Nothing was \
@@ -187,10 +194,24 @@ fn must_be_known(catalog: &BackupCatalog) -> anyhow::Result<()> {
     }
 }
 
-/// Fails if the archive's directory has another key than the backup.
-fn must_fit(catalog: &BackupCatalog, data: &Path) -> anyhow::Result<()> {
-    let is_key = |name: &str| Path::new(name).extension().is_some_and(|ending| ending == "key");
-    for file in catalog.files.iter().filter(|file| is_key(&file.name)) {
+/// Fails if the archive's directory has another key than the backup. Before a restore into an empty
+/// store, the directory must also have no other file `*.online`. Such a file promises that the store
+/// has all messages up to a time, so the server would not fetch the missing messages from others.
+fn must_fit(catalog: &BackupCatalog, is_merged: bool, data: &Path) -> anyhow::Result<()> {
+    let ends = |name: &Path, with: &str| name.extension().is_some_and(|ending| ending == with);
+    for entry in fs::read_dir(data).into_iter().flatten().flatten().filter(|_| !is_merged) {
+        let name = entry.file_name();
+        let is_saved = catalog.files.iter().any(|file| *file.name == *name);
+        if ends(Path::new(&name), "online") && !is_saved {
+            bail!(
+                "{} promises messages that the backup lacks; stop the server, and move the file away",
+                entry.path().display()
+            );
+        }
+    }
+    let is_compared =
+        |name: &str| ends(Path::new(name), "key") || !is_merged && ends(Path::new(name), "online");
+    for file in catalog.files.iter().filter(|file| is_compared(&file.name)) {
         let path = data.join(&file.name);
         match fs::read(&path) {
             Ok(found) if found != file.content => bail!(

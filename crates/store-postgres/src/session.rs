@@ -140,8 +140,17 @@ impl DatabaseSession {
         &self,
         answer: impl Future<Output = Result<T, tokio_postgres::Error>> + Send,
     ) -> Result<T, StatementError> {
+        self.wait_at_least(Duration::ZERO, answer)
+    }
+
+    /// Waits for an answer until the deadline, and at least for this time.
+    fn wait_at_least<T: Send>(
+        &self,
+        least: Duration,
+        answer: impl Future<Output = Result<T, tokio_postgres::Error>> + Send,
+    ) -> Result<T, StatementError> {
         let first = self.deadline.filter(|deadline| deadline.left() < self.timeout);
-        let limit = first.map_or(self.timeout, Deadline::left);
+        let limit = first.map_or(self.timeout, |deadline| deadline.left().max(least));
         self.wait_within(limit, answer)?
             .ok_or_else(|| first.map_or(StatementError::Late(self.timeout), Deadline::missed))
     }
@@ -417,6 +426,10 @@ impl DatabaseSession {
     }
 }
 
+/// Minimum time to read an answer. If another session has used up the time of a question, an answer
+/// that has arrived meanwhile is read all the same, so its session is not taken for one that hangs.
+const ARRIVED: Duration = Duration::from_millis(200);
+
 /// The first rows of a statement, and whether there were more rows.
 pub(crate) type FirstRows = (Vec<Row>, bool);
 
@@ -430,15 +443,17 @@ async fn first_rows(
 ) -> Result<FirstRows, tokio_postgres::Error> {
     let stream = client.query_raw(statement, values.iter().copied()).await?;
     let mut stream = std::pin::pin!(stream);
-    let (mut rows, mut bytes) = (Vec::new(), 0);
+    let (mut rows, mut bytes, mut is_cut) = (Vec::new(), 0, false);
+    // Rows that do not fit are read and dropped: otherwise the database would wait in the middle of
+    // its answer, with a snapshot, until the session's next use.
     while let Some(row) = stream.try_next().await? {
         bytes += row.raw_size_bytes();
-        if bytes > bytes_max && !rows.is_empty() {
-            return Ok((rows, true));
+        is_cut |= bytes > bytes_max && !rows.is_empty();
+        if !is_cut {
+            rows.push(row);
         }
-        rows.push(row);
     }
-    Ok((rows, false))
+    Ok((rows, is_cut))
 }
 
 type PendingRows<'a> =
@@ -475,7 +490,7 @@ impl RunningCalls<'_> {
     pub(crate) fn wait(self) -> Result<Vec<FirstRows>, StatementError> {
         let answered = match self.done {
             Some(done) => done.map_err(|error| StatementError::new(&error)),
-            None => self.session.wait(self.answers),
+            None => self.session.wait_at_least(ARRIVED, self.answers),
         };
         if let Some(form) = self.form {
             self.session.statement_times.note(form, self.started.elapsed());

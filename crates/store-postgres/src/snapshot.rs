@@ -28,7 +28,7 @@ const PAGE_BYTES: usize = 8 << 20;
 /// Smallest, first and greatest number of records of a page.
 const PAGE_MIN: i64 = 20;
 const PAGE_FIRST: i64 = 200;
-const PAGE_MAX: i64 = 5_000;
+const PAGE_MAX: i64 = 500;
 /// Maximum number of puts whose numbers are read at a time.
 const NUMBERS_MAX: u64 = 1 << 18;
 

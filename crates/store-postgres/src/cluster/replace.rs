@@ -211,7 +211,7 @@ fn recover(coordinator: &Coordinator) -> Result<Result<i32, StatementError>, Clu
     let mut session = coordinator.another(RECOVER_MAX)?;
     match session.query_once("SELECT recover_prepared_transactions()", &[]) {
         Ok(rows) => Ok(Ok(rows.first().map_or(0, |row| row.get(0)))),
-        Err(fault @ StatementError::Refused(_)) => Ok(Err(fault)),
+        Err(fault @ (StatementError::Refused(_) | StatementError::Cancelled(_))) => Ok(Err(fault)),
         Err(fault) => Err(fault.into()),
     }
 }
@@ -258,7 +258,7 @@ fn ask_both(
     });
     let there = match there {
         // The coordinator had no answer from the worker in time.
-        Ok(Err(StatementError::Refused(_))) => false,
+        Ok(Err(StatementError::Refused(_) | StatementError::Cancelled(_))) => false,
         Ok(there) => there?,
         Err(_) => return Err(ClusterError::Away("the query to it has failed".into())),
     };

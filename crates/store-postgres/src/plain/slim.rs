@@ -45,8 +45,9 @@ pub(crate) fn make_slim(session: &mut DatabaseSession) -> Result<(), StatementEr
     }
     session.batch("SET statement_timeout = 0")?;
     let done = make_slim_untimed(session);
-    session.batch("RESET statement_timeout")?;
-    done
+    // The first fault tells more than that of the reset.
+    let reset = session.batch("RESET statement_timeout");
+    done.and(reset)
 }
 
 fn make_slim_untimed(session: &mut DatabaseSession) -> Result<(), StatementError> {
@@ -60,7 +61,9 @@ fn make_slim_untimed(session: &mut DatabaseSession) -> Result<(), StatementError
     let checked = "ALTER TABLE record VALIDATE CONSTRAINT one_term";
     if let Err(fault) = session.batch_within(STATEMENT_MAX, checked) {
         // A record has no label or several labels.
-        session.batch("ALTER TABLE record DROP CONSTRAINT one_term")?;
+        if matches!(fault, StatementError::Refused(_)) {
+            change_tables(session, "ALTER TABLE record DROP CONSTRAINT IF EXISTS one_term;")?;
+        }
         return Err(fault);
     }
     let tables = "SELECT i.inhrelid::regclass::text FROM pg_inherits i \
@@ -86,7 +89,10 @@ fn build_index(
     match session.query_once(text, &[&name])?.first().map(|row| row.get(0)) {
         Some(true) => return Ok(()),
         // An earlier attempt was interrupted.
-        Some(false) => session.batch(&format!("DROP INDEX {name}"))?,
+        Some(false) => {
+            let text = format!("DROP INDEX CONCURRENTLY IF EXISTS {name}");
+            session.batch_within(STATEMENT_MAX, &text)?;
+        }
         None => {}
     }
     let build = format!("CREATE INDEX CONCURRENTLY {name} ON {table} USING {columns}");

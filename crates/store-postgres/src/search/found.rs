@@ -86,7 +86,8 @@ impl FinderState {
         }
         let left = self.asked.query.bytes.saturating_sub(self.matched_bytes);
         let each = self.matched_bytes.checked_div(self.matched).unwrap_or(RECORD_BYTES).max(1);
-        (left / each).saturating_mul(5) / 4 + BYTES_READ_MIN
+        // The caller may count fewer bytes for each record than are stored.
+        (left / each).saturating_mul(5) / 4 + BYTES_READ_MIN.max(self.matched / 8)
     }
 
     /// Returns how many keys are needed for the wanted number of records, if the share of matches

@@ -128,7 +128,8 @@ impl<'a> ShelfWriting<'a> {
             let Some((last, _)) = page.last() else { return Ok(()) };
             after = *last;
             for (number, record) in &page {
-                let Ok(found) = Record::new(record) else {
+                let whole = Record::new(record).and_then(|found| found.check().map(|()| found));
+                let Ok(found) = whole else {
                     let cause =
                         format!("the record of put {number} is damaged; `hark check` tells more");
                     return Err(self.failed(cause.into()));

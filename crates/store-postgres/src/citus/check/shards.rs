@@ -23,7 +23,7 @@ pub(super) fn add(
              FROM %s"
         );
         let rows = match session.query_once(text, &[&table, &hashes]) {
-            Err(StatementError::Refused(reason)) => {
+            Err(StatementError::Refused(reason) | StatementError::Cancelled(reason)) => {
                 report.notes.push(format!("the shards of {table} were not compared: {reason}"));
                 continue;
             }

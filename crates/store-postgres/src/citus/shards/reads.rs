@@ -166,7 +166,7 @@ impl ShardReads {
             }
             // This question runs on a replica, whose map may be old.
             Err(MapFault::Standby) => {
-                (known.map, known.read) = (None, None);
+                (known.map, known.read) = (None, Some(Instant::now()));
                 Ok(None)
             }
             Err(MapFault::Database(fault)) if fault.is_away() => {
@@ -229,17 +229,31 @@ impl ShardReads {
             }
         }
         let bytes_max = bytes_max / calls.len().max(1);
+        let mut has_failed = false;
         let sessions = leases.iter_mut().zip(&workers).map(|(lease, (_, _, statements))| {
+            // The first fault may have used up the time of the question, so no other session is
+            // begun, which would count as late.
+            if has_failed {
+                return None;
+            }
             let away = || StatementError::Away("the session was lost".into());
-            lease.session().ok_or_else(away)?.begin(statements, bytes_max)
+            let session = lease.session().ok_or_else(away);
+            let begun = session.and_then(|session| session.begin(statements, bytes_max));
+            has_failed = begun.is_err();
+            Some(begun)
         });
         let running: Vec<_> = sessions.collect();
-        let answers: Vec<_> = running.into_iter().map(|running| running?.wait()).collect();
+        let answers: Vec<_> =
+            running.into_iter().map(|running| running.map(|running| running?.wait())).collect();
         let mut pages: Vec<Option<ShardPage>> = calls.iter().map(|_| None).collect();
         let mut failed = None;
         for ((mut lease, (worker, calls_of, statements)), answer) in
             leases.into_iter().zip(&workers).zip(answers)
         {
+            let Some(answer) = answer else {
+                lease.end(None);
+                continue;
+            };
             let answer = answer.and_then(|answer| {
                 let traced = coordinator.session.as_mut().filter(|session| session.is_traced());
                 if let Some((traced, session)) = traced.zip(lease.session()) {
@@ -251,6 +265,7 @@ impl ShardReads {
             lease.end(answer.as_ref().err());
             match answer {
                 Ok(answer) => {
+                    worker.answered();
                     for (at, (rows, is_cut)) in calls_of.iter().zip(answer) {
                         pages[*at] = rows_here(rows).map(|rows| ShardPage { rows, is_cut });
                     }

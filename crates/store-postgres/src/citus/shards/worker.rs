@@ -12,6 +12,11 @@ use crate::pool::{Pool, PoolLease};
 
 /// How long a node is not queried directly after a connection to it has failed.
 const CLOSED: Duration = Duration::from_secs(10);
+/// Maximum of this time for a node that never answered. The time doubles with each attempt.
+const CLOSED_MAX: Duration = Duration::from_mins(10);
+/// Maximum time for the connection to a node that never answered. A firewall may drop the packets,
+/// and then the coordinator needs the rest of the question's time.
+const REACHED_WITHIN: Duration = Duration::from_millis(1_500);
 
 /// The sessions with a node that has shards.
 pub(super) struct Worker {
@@ -22,8 +27,8 @@ pub(super) struct Worker {
     was_reached: AtomicBool,
     /// Whether the node has not answered, and that was logged.
     is_late: AtomicBool,
-    /// After a connection to the node has failed: when the next is tried.
-    closed: Mutex<Option<Instant>>,
+    /// After a connection to the node has failed: when the next is tried, and the pause before.
+    closed: Mutex<Option<(Instant, Duration)>>,
 }
 
 /// Why shards could not be read from a node.
@@ -51,12 +56,15 @@ impl Worker {
 
     /// Returns a session with the node.
     pub(super) fn lease(&self, deadline: Option<Deadline>) -> Result<PoolLease<'_>, WorkerFault> {
-        if self.closed.lock().is_some_and(|until| Instant::now() < until) {
+        if self.closed.lock().is_some_and(|(until, _)| Instant::now() < until) {
             return Err(WorkerFault::Closed);
         }
-        let lease = self.pool.lease(deadline).map_err(|fault| {
-            let has_no_time = deadline.is_some_and(|deadline| deadline.left().is_zero());
-            let has_answered = self.was_reached.load(Ordering::Relaxed);
+        let has_answered = self.was_reached.load(Ordering::Relaxed);
+        let given = deadline.unwrap_or_else(|| Deadline::after(self.pool.door().timeout()));
+        let quarter = (given.left() / 4).min(REACHED_WITHIN);
+        let given = if has_answered { given } else { Deadline::after(quarter) };
+        let mut lease = self.pool.lease(Some(given)).map_err(|fault| {
+            let has_no_time = given.left().is_zero();
             // The coordinator would wait for a node that hangs, too. But if the node never
             // answered, perhaps the network drops Hark's packets.
             if has_answered && (fault.is_late() || has_no_time) {
@@ -66,11 +74,18 @@ impl Worker {
             }
         })?;
         self.was_reached.store(true, Ordering::Relaxed);
+        if let Some(session) = lease.session() {
+            session.deadline = deadline;
+        }
+        Ok(lease)
+    }
+
+    /// Notes that the node has answered a question.
+    pub(super) fn answered(&self) {
         let was_closed = self.closed.lock().take().is_some();
         if self.is_late.swap(false, Ordering::Relaxed) || was_closed {
             tracing::info!(worker = self.name, "a worker answers questions again");
         }
-        Ok(lease)
     }
 
     /// Decides about the fault of a statement. `was_idle` tells whether its session was open
@@ -108,7 +123,13 @@ impl Worker {
                 "questions for this worker go through the coordinator"
             );
         }
-        *closed = Some(Instant::now() + CLOSED);
+        let pause = match *closed {
+            Some((_, last)) if !self.was_reached.load(Ordering::Relaxed) => {
+                CLOSED_MAX.min(2 * last)
+            }
+            _ => CLOSED,
+        };
+        *closed = Some((Instant::now() + pause, pause));
         WorkerFault::Closed
     }
 }
