@@ -10,13 +10,15 @@ use crate::doors;
 use crate::world::program;
 
 /// Codes of frames on control.sock, each with its sender: a command or a life of the table.
-const FRAMES: [(&str, &str); 21] = [
+const FRAMES: [(&str, &str); 23] = [
     ("PUT", "import"),
     ("BRING", "import"),
     ("ERASE", "delete"),
     ("COMPACT", "compact"),
     ("STATS", "stats"),
     ("RELOAD", "reload"),
+    ("CLIENTS", "clients"),
+    ("KICK", "kick"),
     ("FOLLOW", "stream"),
     ("TAKEOVER", "taken over"),
     ("READY", "taken over"),

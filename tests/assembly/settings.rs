@@ -119,6 +119,7 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("whisper", "trusted", ["[]", ENODES, "[\"enode://ab@127.0.0.1:1\"]"]),
     ("whisper", "pow_min", ["0.0", "1000000.0", "0.000001"]),
     ("log", "level", ["\"off\"", "\"trace\"", "\"warn,hark_server=debug\""]),
+    ("log", "addresses", ["\"whole\"", "\"hash\"", "\"some\""]),
     ("log", "format", ["\"text\"", "\"json\"", "\"xml\""]),
 ];
 

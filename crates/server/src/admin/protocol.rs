@@ -9,9 +9,10 @@
 //!  .  .  body
 //! ```
 //!
-//! Requests: PUT and BRING (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD,
-//! CLIENTS and KICK, which `clients` describes. CLIENTS and KICK are about all shelves. Every request has one answer, which names the same shelf. Answers come in the order of the
-//! requests. PROGRESS lines may come before the answer to a COMPACT or ERASE.
+//! Requests: PUT and BRING (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD, and
+//! CLIENTS and KICK, which `clients` describes and which are about all shelves. Every request has
+//! one answer, which names the same shelf. Answers come in the order of the requests. PROGRESS lines
+//! may come before the answer to a COMPACT or ERASE.
 //!
 //! FOLLOW turns the connection into a feed. After a TEXT, the server sends each new RECORD of the
 //! shelf, and LAGGED if it has left some records out.
