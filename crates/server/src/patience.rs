@@ -8,36 +8,49 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A stream whose write fails if it makes no progress for the time `max`. Every written byte
-/// restarts the time.
-pub(crate) struct TimedStream<S> {
-    stream: S,
+/// Limits the time that an operation may wait without progress.
+pub(crate) struct StallTimer {
     max: Duration,
-    /// The timer, while a write waits.
+    /// The timer, while an operation waits.
     over: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> TimedStream<S> {
-    pub(crate) fn new(stream: S, max: Duration) -> Self {
-        Self { stream, max, over: None }
+impl StallTimer {
+    /// Creates a timer for operations that may wait for the time `max`.
+    pub(crate) fn new(max: Duration) -> Self {
+        Self { max, over: None }
     }
 
-    pub(crate) fn into_inner(self) -> S {
-        self.stream
-    }
-
-    fn watch<T>(
+    /// Passes on a result. If the operation waits, it fails after the time `max`.
+    pub(crate) fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,
-        written: Poll<io::Result<T>>,
+        polled: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
+        if polled.is_ready() {
             self.over = None;
-            return written;
+            return polled;
         }
         let max = self.max;
         ready!(self.over.get_or_insert_with(|| Box::pin(sleep(max))).as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+/// A stream whose write fails if it makes no progress for the time `max`. Every written byte
+/// restarts the time.
+pub(crate) struct TimedStream<S> {
+    stream: S,
+    timer: StallTimer,
+}
+
+impl<S> TimedStream<S> {
+    pub(crate) fn new(stream: S, max: Duration) -> Self {
+        Self { stream, timer: StallTimer::new(max) }
+    }
+
+    pub(crate) fn into_inner(self) -> S {
+        self.stream
     }
 }
 
@@ -58,7 +71,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.watch(cx, written)
+        self.timer.watch(cx, written)
     }
 
     fn poll_write_vectored(
@@ -67,7 +80,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.watch(cx, written)
+        self.timer.watch(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -76,12 +89,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.watch(cx, flushed)
+        self.timer.watch(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.watch(cx, shut)
+        self.timer.watch(cx, shut)
     }
 }
 

@@ -147,6 +147,16 @@ impl PeerAdmission {
     }
 }
 
+/// The connection that has ended with this event, or could not be opened.
+pub(super) fn ended_connection(event: &FromSwarm<'_>) -> Option<ConnectionId> {
+    match event {
+        FromSwarm::ConnectionClosed(closed) => Some(closed.connection_id),
+        FromSwarm::ListenFailure(failure) => Some(failure.connection_id),
+        FromSwarm::DialFailure(failure) => Some(failure.connection_id),
+        _ => None,
+    }
+}
+
 impl NetworkBehaviour for PeerAdmission {
     type ConnectionHandler = dummy::ConnectionHandler;
     type ToSwarm = Infallible;
@@ -187,12 +197,7 @@ impl NetworkBehaviour for PeerAdmission {
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
-        let ended = match event {
-            FromSwarm::ConnectionClosed(closed) => closed.connection_id,
-            FromSwarm::ListenFailure(failure) => failure.connection_id,
-            FromSwarm::DialFailure(failure) => failure.connection_id,
-            _ => return,
-        };
+        let Some(ended) = ended_connection(&event) else { return };
         self.knocking.remove(&ended);
         self.open.remove(&ended);
     }

@@ -22,6 +22,7 @@ use libp2p::{PeerId, StreamProtocol};
 use tokio::sync::watch;
 
 use super::addr::ip;
+use super::admission::ended_connection;
 use crate::Clients;
 use crate::permits::{Permit, Permits};
 use crate::rate::RateSource;
@@ -167,12 +168,7 @@ impl NetworkBehaviour for IncomingStreams {
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
-        let ended = match event {
-            FromSwarm::ConnectionClosed(closed) => closed.connection_id,
-            FromSwarm::ListenFailure(failure) => failure.connection_id,
-            FromSwarm::DialFailure(failure) => failure.connection_id,
-            _ => return,
-        };
+        let Some(ended) = ended_connection(&event) else { return };
         self.open.remove(&ended);
     }
 

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::{AsyncRead, AsyncWrite};
 use libp2p::core::StreamMuxer;
 use libp2p::core::muxing::{StreamMuxerBox, StreamMuxerEvent, SubstreamBox};
-use tokio::time::{Sleep, sleep};
+
+use crate::patience::StallTimer;
 
 /// Maximum time that a write may wait without the peer reading any byte of the stream.
 const STALL_MAX: Duration = Duration::from_secs(10);
@@ -16,13 +17,13 @@ const STALL_MAX: Duration = Duration::from_secs(10);
 /// A connection whose streams are [`PatientStream`]s, and whose end waits at most [`STALL_MAX`].
 pub(super) struct PatientMuxer {
     muxer: StreamMuxerBox,
-    /// The timer. Set only while the end waits for the peer.
-    over: Option<Pin<Box<Sleep>>>,
+    /// The timer of the end.
+    timer: StallTimer,
 }
 
 impl PatientMuxer {
     pub(super) fn new(muxer: StreamMuxerBox) -> Self {
-        Self { muxer, over: None }
+        Self { muxer, timer: StallTimer::new(STALL_MAX) }
     }
 }
 
@@ -30,13 +31,13 @@ impl PatientMuxer {
 /// resets the timer, so a burst to a slow peer does not end the stream.
 pub(super) struct PatientStream {
     stream: SubstreamBox,
-    /// The timer. Set only while a write waits.
-    over: Option<Pin<Box<Sleep>>>,
+    /// The timer of the writes.
+    timer: StallTimer,
 }
 
 impl PatientStream {
     fn new(stream: SubstreamBox) -> Self {
-        Self { stream, over: None }
+        Self { stream, timer: StallTimer::new(STALL_MAX) }
     }
 }
 
@@ -60,11 +61,7 @@ impl StreamMuxer for PatientMuxer {
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let closed = Pin::new(&mut self.muxer).poll_close(cx);
-        if closed.is_ready() {
-            return closed;
-        }
-        ready!(self.over.get_or_insert_with(|| Box::pin(sleep(STALL_MAX))).as_mut().poll(cx));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        self.timer.watch(cx, closed)
     }
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<StreamMuxerEvent>> {
@@ -89,12 +86,7 @@ impl AsyncWrite for PatientStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        if written.is_ready() {
-            self.over = None;
-            return written;
-        }
-        ready!(self.over.get_or_insert_with(|| Box::pin(sleep(STALL_MAX))).as_mut().poll(cx));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        self.timer.watch(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
