@@ -14,23 +14,24 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
     let mut steps = |done, total, what: &str| meter.at(done, total, what);
     let rebuilt = location.store.rebuild(&location.place(), &mut steps)?;
     meter.finish();
+    let last = rebuilt.last;
     if args.json {
         print::line(&Value::Object(rebuilt.fields).to_string())?;
     } else {
         print::line(&rebuilt.summary)?;
         faults_table(&rebuilt.repaired)?;
-        if rebuilt.left > 0 {
-            print::line(&format!("{} left", print::count(rebuilt.left, "fault")))?;
-            faults_table(&rebuilt.sorts)?;
-            listed_faults(&rebuilt.listed, rebuilt.left)?;
+        if last.faults > 0 {
+            print::line(&format!("{} left", print::count(last.faults, "fault")))?;
+            faults_table(&last.sorts)?;
+            listed_faults(&last.listed, last.faults)?;
         }
     }
-    for note in &rebuilt.notes {
+    for note in &last.notes {
         print::note!("hark: {note}");
     }
-    if rebuilt.left == 0 {
+    if last.faults == 0 {
         return Ok(ExitCode::SUCCESS);
     }
-    print::note!("hark: not all faults were repaired. {}", rebuilt.advice);
+    print::note!("hark: not all faults were repaired. {}", last.advice);
     Ok(ExitCode::FAILURE)
 }

@@ -33,14 +33,6 @@ pub struct ArchiveRebuild {
     pub fields: Map<String, Value>,
     /// The number of repaired faults of each kind, if the store distinguishes kinds of faults.
     pub repaired: Vec<(&'static str, u64)>,
-    /// The number of all faults that remain.
-    pub left: u64,
-    /// The number of faults of each kind that remain.
-    pub sorts: Vec<(&'static str, u64)>,
-    /// Descriptions of the first faults that remain.
-    pub listed: Vec<String>,
-    /// Messages that are printed even if no faults remain.
-    pub notes: Vec<String>,
-    /// Advice for the faults that remain.
-    pub advice: String,
+    /// The last check, with the faults that remain; without faults if the store makes no check.
+    pub last: ArchiveCheck,
 }

@@ -56,6 +56,11 @@ impl Parts {
         (time < *stop).then_some(*number)
     }
 
+    /// Returns the number of the part that contains all these times; both bounds are inclusive.
+    pub(crate) fn of_times(&self, (from, to): (i64, i64)) -> Option<i64> {
+        self.of_time(from).filter(|part| self.of_time(to) == Some(*part))
+    }
+
     /// Returns the numbers of those parts that must be made for `times`.
     pub(crate) fn missing(
         &self,

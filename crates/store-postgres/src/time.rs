@@ -1,6 +1,7 @@
 //! Converts a network's times (u64) to PostgreSQL's bigint, so that their order stays the same.
 
 use hark_archive::{Position, Record};
+use tokio_postgres::Row;
 
 const TOP: u64 = 1 << 63;
 
@@ -25,6 +26,12 @@ impl IndexKey {
     /// Returns the key of a record.
     pub(crate) fn of(record: &Record<'_>) -> Self {
         Self { time: to_db(record.time()), id: *record.id() }
+    }
+
+    /// Reads a key from the columns beginning with `at`.
+    pub(crate) fn read(row: &Row, at: usize) -> Self {
+        let id: &[u8] = row.get(at + 1);
+        Self { time: row.get(at), id: id.try_into().unwrap_or_default() }
     }
 
     pub(crate) fn position(&self) -> Position {

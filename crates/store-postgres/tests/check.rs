@@ -4,10 +4,8 @@
 mod checked;
 mod planted;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
+use hark_archive::Store;
 use hark_archive::effects::KeepAll;
-use hark_archive::{Query, Store};
 use hark_networks::nostr::Nostr;
 use hark_networks::whisper::Whisper;
 use hark_store_postgres::{DatabaseOpenError, PostgresOptions};
@@ -17,7 +15,8 @@ use hark_testkit::wait::until;
 use planted::{copied, faults, one, plant};
 
 use checked::{
-    checked, counts, event, events, no_faults, open, open_with, options, put, shelves, try_check,
+    beside_a_writer, checked, counts, event, events, no_faults, open, open_with, options, put,
+    shelves, try_check,
 };
 
 #[test]
@@ -136,29 +135,11 @@ fn a_check_beside_a_writer_finds_no_faults() {
     let database = Cluster::shared().database("check beside");
     let store = open(&database.url, &Nostr);
     put(&store, &Nostr, &events(60));
-    let count = || store.count(&Query::default()).expect("counts");
-    let (before, ended) = (count(), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for number in 0_u64.. {
-                if ended.load(Ordering::Relaxed) {
-                    return;
-                }
-                let at = 60_000 + number;
-                let note = event(9, at, 1, &[&["t", "beside"]], &format!("about {number}"));
-                let profile = event(9, at, 0, &[], "{}");
-                let deletion = event(9, at, 5, &[&["e", &checked::id(&note)]], "");
-                let kept = event(9, at, 1, &[&["t", "kept"]], &format!("kept {number}"));
-                put(&store, &Nostr, &[note, profile, kept]);
-                put(&store, &Nostr, &[deletion]);
-            }
-        });
-        until("the writer has begun", || count() > before);
+    beside_a_writer(&store, 60_000, || {
         for _ in 0..10 {
             let report = checked(&database.url, &Nostr);
             assert_eq!(counts(&report), no_faults(), "{report:?}");
         }
-        ended.store(true, Ordering::Relaxed);
     });
     assert_eq!(counts(&checked(&database.url, &Nostr)), no_faults());
 }

@@ -3,14 +3,11 @@
 
 mod checked;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use hark_archive::{Query, Store};
+use hark_archive::Store;
 use hark_networks::nostr::Nostr;
 use hark_testkit::citus::{CitusCluster, is_installed};
-use hark_testkit::wait::until;
 
-use checked::{checked, counts, event, events, no_faults, open, put, shelves};
+use checked::{beside_a_writer, checked, counts, event, events, no_faults, open, put, shelves};
 
 #[test]
 fn shelves_of_all_networks_have_no_faults_on_a_cluster() {
@@ -128,26 +125,10 @@ fn a_check_beside_a_writer_finds_no_faults_on_a_cluster() {
     let database = CitusCluster::shared().database("check beside");
     let store = open(&database.url, &Nostr);
     put(&store, &Nostr, &events(40));
-    let count = || store.count(&Query::default()).expect("counts");
-    let (before, ended) = (count(), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for number in 0_u64.. {
-                if ended.load(Ordering::Relaxed) {
-                    return;
-                }
-                let at = 60_000 + number;
-                let note = event(9, at, 1, &[&["t", "beside"]], &format!("about {number}"));
-                let deletion = event(9, at, 5, &[&["e", &checked::id(&note)]], "");
-                put(&store, &Nostr, &[note, event(9, at, 0, &[], "{}")]);
-                put(&store, &Nostr, &[deletion]);
-            }
-        });
-        until("the writer has begun", || count() > before);
+    beside_a_writer(&store, 60_000, || {
         for _ in 0..5 {
             let report = checked(&database.url, &Nostr);
             assert_eq!(counts(&report), no_faults(), "{report:?}");
         }
-        ended.store(true, Ordering::Relaxed);
     });
 }

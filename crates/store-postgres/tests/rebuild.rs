@@ -6,7 +6,6 @@ mod planted;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use hark_archive::effects::KeepAll;
 use hark_archive::{LabelSet, Query, Record, SearchProgress, Store, WordCondition};
@@ -17,11 +16,11 @@ use hark_store_postgres::{
     CheckProgress, DatabaseRebuild, PostgresOptions, PostgresStore, RebuildError, rebuild,
 };
 use hark_testkit::postgres::{Cluster, Database};
-use hark_testkit::wait::until;
 use hark_words::SearchText;
 
 use checked::{
-    checked, counts, event, events, no_faults, open, open_with, options, put, shelves, texts,
+    beside_a_writer, checked, counts, event, events, no_faults, open, open_with, options, put,
+    shelves, texts,
 };
 use planted::{copied, faults, one, plant};
 
@@ -322,24 +321,7 @@ fn an_interrupted_rebuild_is_continued() {
 fn a_rebuild_beside_a_writer_repairs_everything() {
     let database = shelf("rebuild beside", 120);
     let store = open(&database.url, &Nostr);
-    let count = || store.count(&Query::default()).expect("counts");
-    let (before, ended) = (count(), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for number in 0_u64.. {
-                if ended.load(Ordering::Relaxed) {
-                    return;
-                }
-                let at = 200_000 + number;
-                let note = event(9, at, 1, &[&["t", "beside"]], &format!("about {number}"));
-                let profile = event(9, at, 0, &[], "{}");
-                let deletion = event(9, at, 5, &[&["e", &checked::id(&note)]], "");
-                let kept = event(9, at, 1, &[&["t", "kept"]], &format!("kept {number}"));
-                put(&store, &Nostr, &[note, profile, kept]);
-                put(&store, &Nostr, &[deletion]);
-            }
-        });
-        until("the writer has begun", || count() > before);
+    beside_a_writer(&store, 200_000, || {
         for _ in 0..3 {
             plant(
                 &database,
@@ -352,7 +334,6 @@ fn a_rebuild_beside_a_writer_repairs_everything() {
             let done = rebuilt(&database.url, &Nostr);
             assert_eq!(counts(&done.last), no_faults(), "{done:?}");
         }
-        ended.store(true, Ordering::Relaxed);
     });
     assert_eq!(counts(&checked(&database.url, &Nostr)), no_faults());
     let bytes = checked::record(&Nostr, &event(9, 1, 1, &[], ""));

@@ -47,23 +47,19 @@ fn of(rebuilt: &DatabaseRebuild, place: &ShelfPlace<'_>) -> ArchiveRebuild {
     let names = |counts: &BTreeMap<FaultSort, u64>| -> BTreeMap<&str, u64> {
         counts.iter().map(|(sort, count)| (sort.name(), *count)).collect()
     };
-    let check = archive_check(&rebuilt.last, place);
+    let last = archive_check(&rebuilt.last, place);
     let repaired: u64 = rebuilt.repaired.values().sum();
-    let mut fields = check.fields;
+    let mut fields = last.fields.clone();
     fields.insert("repaired".into(), json!(names(&rebuilt.repaired)));
-    fields.insert("faults".into(), json!(check.listed));
+    fields.insert("faults".into(), json!(last.listed));
     let summary = match repaired {
-        0 => format!("{}: nothing to repair", check.compared.join(", ")),
-        _ => format!("{}: {} repaired", check.compared.join(", "), print::count(repaired, "fault")),
+        0 => format!("{}: nothing to repair", last.compared.join(", ")),
+        _ => format!("{}: {} repaired", last.compared.join(", "), print::count(repaired, "fault")),
     };
     ArchiveRebuild {
         fields,
         summary,
         repaired: rebuilt.repaired.iter().map(|(sort, count)| (sort.title(), *count)).collect(),
-        left: check.faults,
-        sorts: check.sorts,
-        listed: check.listed,
-        notes: check.notes,
-        advice: check.advice,
+        last,
     }
 }

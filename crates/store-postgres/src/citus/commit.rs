@@ -138,8 +138,7 @@ fn find_placed(
         let slot = SlotQuery { author: id(row.get(0)), kind: row.get(1), term: None };
         // The statement has returned records of all combinations of these authors and kinds.
         if let Some(held) = fetched.slots.get_mut(&slot) {
-            let key = IndexKey { time: row.get(2), id: id(row.get(3)) };
-            held.push(SizedKey { key, bytes: 0 });
+            held.push(SizedKey { key: IndexKey::read(row, 2), bytes: 0 });
         }
     }
     let placed = |row: &Row, at| (IndexKey { time: 0, id: id(row.get(at)) }, id(row.get(at + 1)));

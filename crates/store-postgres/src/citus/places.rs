@@ -70,7 +70,7 @@ pub(super) fn bodies(
     // Different ids may have the same first 8 bytes.
     let ids: HashSet<&[u8]> = keys.iter().map(|(key, _)| &key.id[..]).collect();
     let wanted = rows.iter().filter(|row| ids.contains(row.get::<_, &[u8]>(1)));
-    Ok(wanted.map(|row| (key(row), row.get::<_, &[u8]>(2).into())).collect())
+    Ok(wanted.map(|row| (IndexKey::read(row, 0), row.get::<_, &[u8]>(2).into())).collect())
 }
 
 /// Returns the first 8 bytes of an id: the value of the indexed column `id_head`.
@@ -78,14 +78,8 @@ pub(crate) fn id_head(id: &[u8; 32]) -> i64 {
     id.first_chunk().map_or(0, |head| i64::from_be_bytes(*head))
 }
 
-/// Reads a key.
-pub(super) fn key(row: &Row) -> IndexKey {
-    let id: &[u8] = row.get(1);
-    IndexKey { time: row.get(0), id: id.try_into().unwrap_or_default() }
-}
-
 /// Reads a key and its place.
 pub(super) fn placed_key(row: &Row) -> (IndexKey, Place) {
     let place: &[u8] = row.get(2);
-    (key(row), place.try_into().unwrap_or_default())
+    (IndexKey::read(row, 0), place.try_into().unwrap_or_default())
 }

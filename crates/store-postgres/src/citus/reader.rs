@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::places::{self, Place, PlacedBody, id_head, key};
+use super::places::{self, Place, PlacedBody, id_head};
 use super::shards::{
     CoordinatorSession, ShardCall, ShardMap, ShardPage, ShardReads, ShardValue, TableShard,
 };
@@ -81,7 +81,7 @@ impl<'a> ShelfReader<'a> {
         let ids: HashSet<&[u8]> = keys.iter().map(|(key, _)| &key.id[..]).collect();
         let rows = pages.iter().flat_map(|page| &page.rows);
         let wanted = rows.filter(|row| ids.contains(row.get::<_, &[u8]>(1)));
-        Ok(wanted.map(|row| (key(row), row.get::<_, &[u8]>(2).into())).collect())
+        Ok(wanted.map(|row| (IndexKey::read(row, 0), row.get::<_, &[u8]>(2).into())).collect())
     }
 }
 

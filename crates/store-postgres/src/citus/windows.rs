@@ -14,7 +14,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::density::{DENSITY_RECORDS, RecordDensity};
-use super::places::{Place, key, placed_key};
+use super::places::{Place, placed_key};
 use super::reader::{ShelfReader, split};
 use super::shards::{ShardCall, ShardMap, ShardValue, TableShard, merge};
 use super::statement::{
@@ -267,7 +267,7 @@ impl WindowWalk {
             found = matching(asked, rows.iter().map(|row| row.get(2)), &mut self.visited)?;
         }
         if let Some(last) = rows.last() {
-            self.at = Some(key(last));
+            self.at = Some(IndexKey::read(last, 0));
         }
         if !is_cut && rows.len() < limit {
             self.now = None;

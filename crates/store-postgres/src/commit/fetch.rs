@@ -283,8 +283,10 @@ impl<'a> NamedIds<'a> {
 
 /// Reads a record's key and size from the columns beginning with `at`.
 pub(crate) fn sized(row: &Row, at: usize) -> SizedKey {
-    let key = IndexKey { time: row.get(at), id: id(row.get(at + 1)) };
-    SizedKey { key, bytes: row.get::<_, i32>(at + 2).unsigned_abs() as usize }
+    SizedKey {
+        key: IndexKey::read(row, at),
+        bytes: row.get::<_, i32>(at + 2).unsigned_abs() as usize,
+    }
 }
 
 /// Reads an id or an author.

@@ -93,10 +93,7 @@ fn few_of(
     let read = |rows: &[Row]| -> Vec<FirstRow> {
         let one = |row: &Row| FirstRow {
             n: row.get::<_, i64>(0) as usize - 1,
-            key: IndexKey {
-                time: row.get(1),
-                id: row.get::<_, &[u8]>(2).try_into().unwrap_or_default(),
-            },
+            key: IndexKey::read(row, 1),
             kind: row.get(3),
         };
         rows.iter().map(one).collect()

@@ -103,8 +103,7 @@ impl PageWalk {
         let behind =
             at.as_ref().map_or((self.windows.edge(order), &[][..]), |at| (at.time, &at.id));
         // A look-up in the tables of all parts would take twice the time.
-        let (first, last) = self.windows.window();
-        let part = parts.of_time(first).filter(|part| parts.of_time(last) == Some(*part));
+        let part = parts.of_times(self.windows.window());
         let (rows, is_cut) = match self.read(asked, behind, wanted, part, session) {
             // The part may have been dropped, or a lagging replica may not have the part yet.
             Err(StatementError::Missing(_)) if part.is_some() => {
@@ -112,10 +111,7 @@ impl PageWalk {
             }
             rows => rows?,
         };
-        let key = |row: &Row| {
-            let id: &[u8] = row.get(1);
-            IndexKey { time: row.get(0), id: id.try_into().unwrap_or_default() }
-        };
+        let key = |row: &Row| IndexKey::read(row, 0);
         // A record that has two of the values is returned twice. If a record was stored after the
         // query began, its row has no body.
         let once = || rows.chunk_by(|a, b| key(a) == key(b));

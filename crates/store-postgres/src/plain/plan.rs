@@ -137,11 +137,8 @@ fn find_ids(found: &mut FinderState, session: &mut DatabaseSession) -> Result<()
     let ids: Vec<&[u8]> = asked.query.ids.iter().flatten().map(|id| &id[..]).collect();
     let whole = ids.len() <= found.wanted().min(FETCH_MAX);
     let rows = session.query(PlainStatement::Ids { whole }, &[&ids, &asked.seq])?;
-    let key = |row: &Row| {
-        let id: &[u8] = row.get(1);
-        IndexKey { time: row.get(0), id: id.try_into().unwrap_or_default() }
-    };
-    let mut keys: Vec<(IndexKey, &Row)> = rows.iter().map(|row| (key(row), row)).collect();
+    let mut keys: Vec<(IndexKey, &Row)> =
+        rows.iter().map(|row| (IndexKey::read(row, 0), row)).collect();
     keys.retain(|(key, _)| asked.lies_ahead(key));
     keys.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
     found.visited += ids.len() as u64;

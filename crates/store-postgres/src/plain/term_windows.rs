@@ -135,8 +135,7 @@ impl TermWindowWalk {
     /// Returns the next window. If records of the time of the last key may follow, the window is in
     /// the same part as the last key.
     fn window(&self, order: Order, parts: &Parts, wanted: usize) -> TimeWindow {
-        let part_of = |time| parts.of_time(time);
-        let part_of_last = self.at.and_then(|at| part_of(at.time));
+        let part_of_last = self.at.and_then(|at| parts.of_time(at.time));
         let only_ties = TimeWindow { times: EMPTY, part: part_of_last, is_outside: false };
         let Some((from, to)) = self.rest else { return only_ties };
         let edge = if order == Order::NewestFirst { to } else { from };
@@ -166,8 +165,7 @@ impl TermWindowWalk {
                 (from, to.min(high).min(end))
             }
         };
-        let part = part_of(edge).filter(|part| part_of(times.0) == Some(*part));
-        let part = part.filter(|part| part_of(times.1) == Some(*part));
+        let part = parts.of_times(times);
         if self.at.is_some() && part_of_last != part {
             return only_ties;
         }
@@ -268,6 +266,5 @@ fn behind(order: Order, (from, to): (i64, i64), time: i64) -> Option<(i64, i64)>
 }
 
 fn key(row: &Row) -> IndexKey {
-    let id: &[u8] = row.get(1);
-    IndexKey { time: row.get(0), id: id.try_into().unwrap_or_default() }
+    IndexKey::read(row, 0)
 }

@@ -281,8 +281,7 @@ impl IndexWalk {
         let authors = asked.query.authors.as_deref().filter(|_| with_author);
         for row in rows {
             let n = row.get::<_, i64>(0) as usize - 1;
-            let id: &[u8] = row.get(2);
-            let key = IndexKey { time: row.get(1), id: id.try_into().unwrap_or_default() };
+            let key = IndexKey::read(row, 1);
             let range = &mut self.ranges[due[n]];
             counts[n] += 1;
             if range.at.is_none_or(|at| compare(order, &at, &key).is_lt()) {

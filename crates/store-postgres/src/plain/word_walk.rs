@@ -341,12 +341,8 @@ impl WordWalk {
             .map(|(part, given)| (PlainStatement::WordBodies(*part).into(), &given[..]))
             .collect();
         let answers = session.pipeline(&calls)?;
-        let key = |row: &Row| {
-            let id: &[u8] = row.get(2);
-            IndexKey { time: row.get(1), id: id.try_into().unwrap_or_default() }
-        };
         let mut found: Vec<(IndexKey, &[u8])> =
-            answers.iter().flatten().map(|row| (key(row), row.get(3))).collect();
+            answers.iter().flatten().map(|row| (IndexKey::read(row, 1), row.get(3))).collect();
         found.retain(|(key, _)| asked.lies_ahead(key));
         found.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
         matching(asked, found.into_iter().map(|(_, body)| body), &mut self.visited)

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hark_archive::effects::Rules;
-use hark_archive::{Outcome, Record, Store, TextSource, Write};
+use hark_archive::{Outcome, Query, Record, Store, TextSource, Write};
 use hark_codec::crypto::KeyPair;
 use hark_codec::nostr::EventDraft;
 use hark_networks::nostr::Nostr;
@@ -15,6 +16,7 @@ use hark_networks::{Network, ReadOptions};
 use hark_store_postgres::{
     DatabaseCheck, DatabaseOpenError, PostgresOptions, PostgresStore, check,
 };
+use hark_testkit::wait::until;
 
 const DAY: u64 = 86_400;
 /// The first second of a part.
@@ -122,6 +124,31 @@ pub(crate) fn events(rounds: u64) -> Vec<String> {
         all.push(note);
     }
     all
+}
+
+/// Runs `work` while a thread stores and deletes events of person 9, the first at the time `from`.
+pub(crate) fn beside_a_writer(store: &PostgresStore, from: u64, work: impl FnOnce()) {
+    let count = || store.count(&Query::default()).expect("counts");
+    let (before, ended) = (count(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0_u64.. {
+                if ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                let at = from + number;
+                let note = event(9, at, 1, &[&["t", "beside"]], &format!("about {number}"));
+                let profile = event(9, at, 0, &[], "{}");
+                let deletion = event(9, at, 5, &[&["e", &id(&note)]], "");
+                let kept = event(9, at, 1, &[&["t", "kept"]], &format!("kept {number}"));
+                put(store, &Nostr, &[note, profile, kept]);
+                put(store, &Nostr, &[deletion]);
+            }
+        });
+        until("the writer has begun", || count() > before);
+        work();
+        ended.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Messages of a few content topics.

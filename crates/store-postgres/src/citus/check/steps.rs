@@ -148,7 +148,7 @@ impl CheckSteps for CitusCheck {
             let (authors, kinds, _) = slot_columns(&plain);
             for row in session.query(CitusStatement::Slots, &[&authors, &kinds])? {
                 let slot = SlotQuery { author: id(row.get(0)), kind: row.get(1), term: None };
-                let key = IndexKey { time: row.get(2), id: id(row.get(3)) };
+                let key = IndexKey::read(&row, 2);
                 holders.extend(indices.get(&slot).map(|at| (*at, key)));
             }
         }

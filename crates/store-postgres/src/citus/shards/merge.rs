@@ -3,7 +3,6 @@
 use hark_archive::Order;
 use tokio_postgres::Row;
 
-use crate::citus::places::key;
 use crate::search::asked::compare;
 use crate::time::IndexKey;
 
@@ -21,7 +20,7 @@ trait Positioned {
 
 impl Positioned for Row {
     fn position(&self) -> IndexKey {
-        key(self)
+        IndexKey::read(self, 0)
     }
 }
 

@@ -29,8 +29,14 @@ pub(super) struct RecordTables {
     parts: Parts,
 }
 
-/// A table that is attached as a part: its oid, and the bounds of its times.
-type AttachedTable = (u32, Option<(i64, i64)>);
+/// A table that is attached as a part.
+struct AttachedTable {
+    oid: u32,
+    /// The number in the table's name.
+    number: Option<i64>,
+    /// The bounds of the table's times; `None` for the table of all other times.
+    bounds: Option<(i64, i64)>,
+}
 
 impl RecordTables {
     /// Reads the list of parts and the attached tables, and adds their differences.
@@ -53,16 +59,14 @@ impl RecordTables {
                     None if is_needed => {
                         format!("the table {name} of a listed part is not attached")
                     }
-                    Some((_, found)) if *found != Some(*bounds) => {
+                    Some(table) if table.bounds != Some(*bounds) => {
                         format!("the table {name} has other times than its part in the list")
                     }
                     _ => continue,
                 };
                 report.add(DatabaseFault::general(FaultSort::PartTable, what));
             }
-            for (name, (oid, bounds)) in attached {
-                let number = name.strip_prefix(&format!("{parent}_"));
-                let number = number.and_then(|number| number.parse().ok());
+            for (name, AttachedTable { oid, number, bounds }) in attached {
                 let number = number.filter(|number| listed.contains_key(number));
                 if number.is_none() && bounds.is_some() {
                     let what = format!("the table {name} is attached, and no listed part has it");
@@ -97,9 +101,8 @@ pub(super) fn repair(session: &mut DatabaseSession) -> Result<(), StatementError
         listed.keys().map(|number| (*number, BTreeMap::new())).collect();
     let labels = label_storage(session)?;
     for parent in PARENTS.into_iter().filter(|parent| has_tables(parent, labels)) {
-        for (name, (_, bounds)) in attached(session, parent)? {
-            let number = name.strip_prefix(parent).and_then(|rest| rest.strip_prefix('_'));
-            if let (Some(number), Some(bounds)) = (number.and_then(|it| it.parse().ok()), bounds) {
+        for table in attached(session, parent)?.into_values() {
+            if let (Some(number), Some(bounds)) = (table.number, table.bounds) {
                 tables.entry(number).or_default().insert(parent, bounds);
             }
         }
@@ -160,7 +163,7 @@ fn repair_part(
     Ok(true)
 }
 
-/// Reads the tables that are attached to a table.
+/// Reads the tables that are attached to a table, by their names.
 fn attached(
     session: &mut DatabaseSession,
     parent: &str,
@@ -170,8 +173,11 @@ fn attached(
         WHERE i.inhparent = $1::text::regclass";
     let rows = session.query_once(text, &[&parent])?;
     let table = |row: &tokio_postgres::Row| {
+        let name: String = row.get(0);
+        let number = name.strip_prefix(parent).and_then(|rest| rest.strip_prefix('_'));
+        let number = number.and_then(|number| number.parse().ok());
         let bounds = row.get::<_, Option<&str>>(2).and_then(bounds);
-        (row.get(0), (row.get(1), bounds))
+        (name, AttachedTable { oid: row.get(1), number, bounds })
     };
     Ok(rows.iter().map(table).collect())
 }

@@ -14,7 +14,7 @@ use crate::check::steps::{COLUMNS, CheckSteps};
 use crate::check::{
     DatabaseCheck, DatabaseFault, ExpectedRecord, FaultSort, IndexedTexts, LabelRows, PageRows,
 };
-use crate::commit::fetch::{SlotQuery, id, slot_columns};
+use crate::commit::fetch::{SlotQuery, slot_columns};
 use crate::error::StatementError;
 use crate::plain::retire;
 use crate::plain::statement::PlainStatement;
@@ -142,7 +142,7 @@ impl CheckSteps for PlainCheck {
         let mut add = |indices: &[usize], rows: &[Row]| {
             holders.extend(rows.iter().map(|row| {
                 let at = indices[row.get::<_, i64>(0) as usize - 1];
-                (at, IndexKey { time: row.get(1), id: id(row.get(2)) })
+                (at, IndexKey::read(row, 1))
             }));
         };
         if !plain.is_empty() {
