@@ -1,7 +1,7 @@
 //! `hark clients`: lists the open connections of the running server.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -178,21 +178,19 @@ fn list(
     args: &ClientsArgs,
     limit: usize,
 ) -> anyhow::Result<ClientList> {
-    // The heap's greatest element is the row that is last in the order.
-    let (mut first, mut matching) = (BinaryHeap::new(), 0);
+    let (mut first, mut matching) = (BTreeMap::new(), 0);
     let last = read_pages(server, &args.filter, |rows| {
         matching += rows.len() as u64;
         for row in rows {
             let rank = (Reverse(args.sort.measure(&row)), number(&row, "number"));
-            first.push((rank, row.to_string()));
+            first.insert(rank, row);
             if first.len() > limit {
-                first.pop();
+                first.pop_last();
             }
         }
         Ok(true)
     })?;
-    let rows = first.into_sorted_vec().into_iter();
-    let rows = rows.map(|(_, row)| serde_json::from_str(&row)).collect::<Result<_, _>>()?;
+    let rows = first.into_values().collect();
     let (open, earlier_processes) = (number(&last, "open"), number(&last, "earlier_processes"));
     Ok(ClientList { rows, matching, open, earlier_processes })
 }

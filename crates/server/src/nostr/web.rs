@@ -154,8 +154,7 @@ async fn respond_to_operators(
     let mut answer = if ["/healthz", "/metrics"].contains(&request.uri().path()) {
         respond(web, context, request).await
     } else {
-        note_refused_connection(&web.relay, peer, why);
-        refusal_response(why).into_response()
+        refuse_connection(&web.relay, peer, why)
     };
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     answer
@@ -350,20 +349,22 @@ pub(super) fn note_refused_connection(relay: &Relay, peer: IpAddr, why: Connecti
     relay.connections.clients().roster().refusals().note(peer, || None, &refusal);
 }
 
+/// Counts a refused connection, and returns the answer to its request.
+fn refuse_connection(relay: &Relay, peer: IpAddr, why: ConnectionRefusal) -> Response {
+    note_refused_connection(relay, peer, why);
+    refusal_response(why).into_response()
+}
+
 fn upgrade(web: WebState, context: ConnectionContext, request: Request) -> Response {
     if context.slot.entered.is_beyond {
         let ip = context.slot.listed.ip();
-        note_refused_connection(&web.relay, ip, ConnectionRefusal::Address);
-        return refusal_response(ConnectionRefusal::Address).into_response();
+        return refuse_connection(&web.relay, ip, ConnectionRefusal::Address);
     }
     let (mut parts, _) = request.into_parts();
     let listed = &context.slot.listed;
     let (address, permit) = match client(&web.relay, context.peer, &parts.headers) {
         Ok(client) => client,
-        Err(why) => {
-            note_refused_connection(&web.relay, listed.ip(), why);
-            return refusal_response(why).into_response();
-        }
+        Err(why) => return refuse_connection(&web.relay, listed.ip(), why),
     };
     let message_bytes_max = web.relay.settings().limits.message_bytes_max;
     let handshake = Handshake::new(&mut parts, &web.relay.deflate, message_bytes_max);

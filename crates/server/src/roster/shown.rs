@@ -1,10 +1,10 @@
 //! The form in which logs and lists show the addresses of clients.
 
-use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
 
 use hark_codec::crypto::sha256;
+use hark_codec::hex;
 
 /// How logs and lists show the addresses of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,17 +53,12 @@ fn hash(ip: IpAddr) -> String {
     let Some(key) = key else { return format!("{HASH_MARK}hidden") };
     // The key has a fixed length and comes first, and only prefixes of the hash are shown.
     let digest = sha256(&[&key[..], ip.to_string().as_bytes()].concat());
-    let mut shown = String::from(HASH_MARK);
-    for byte in digest.iter().take(HASH_BYTES) {
-        let _ = write!(shown, "{byte:02x}");
-    }
-    shown
+    let digits = hex::encode_32(&digest);
+    format!("{HASH_MARK}{}", String::from_utf8_lossy(&digits[..2 * HASH_BYTES]))
 }
 
 #[cfg(test)]
 mod tests {
-    use hark_codec::hex;
-
     use super::*;
 
     #[test]

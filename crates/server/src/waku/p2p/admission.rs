@@ -147,12 +147,13 @@ impl PeerAdmission {
     }
 }
 
-/// The connection that has ended with this event, or could not be opened.
-pub(super) fn ended_connection(event: &FromSwarm<'_>) -> Option<ConnectionId> {
+/// The connection that has ended with this event, or could not be opened, and its peer. A connection
+/// that was never established may have no peer.
+pub(super) fn ended_connection(event: &FromSwarm<'_>) -> Option<(Option<PeerId>, ConnectionId)> {
     match event {
-        FromSwarm::ConnectionClosed(closed) => Some(closed.connection_id),
-        FromSwarm::ListenFailure(failure) => Some(failure.connection_id),
-        FromSwarm::DialFailure(failure) => Some(failure.connection_id),
+        FromSwarm::ConnectionClosed(closed) => Some((Some(closed.peer_id), closed.connection_id)),
+        FromSwarm::ListenFailure(failure) => Some((failure.peer_id, failure.connection_id)),
+        FromSwarm::DialFailure(failure) => Some((failure.peer_id, failure.connection_id)),
         _ => None,
     }
 }
@@ -197,7 +198,7 @@ impl NetworkBehaviour for PeerAdmission {
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
-        let Some(ended) = ended_connection(&event) else { return };
+        let Some((_, ended)) = ended_connection(&event) else { return };
         self.knocking.remove(&ended);
         self.open.remove(&ended);
     }

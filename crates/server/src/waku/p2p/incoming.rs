@@ -1,7 +1,7 @@
 //! Incoming streams of peers. Each stream is passed to the handler of its protocol, together with
 //! the source that its peer's requests are charged to.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::hash::{Hash as _, Hasher as _};
@@ -68,7 +68,7 @@ pub(super) struct IncomingStreams {
     table: ProtocolTable,
     clients: Clients,
     /// The open connections, and the name of the network in their list.
-    open: HashMap<ConnectionId, (PeerId, Arc<OpenConnection>)>,
+    open: BTreeMap<(PeerId, ConnectionId), Arc<OpenConnection>>,
     network: &'static str,
     /// The connections that the operator closes.
     closing: Vec<(PeerId, ConnectionId)>,
@@ -83,18 +83,23 @@ impl IncomingStreams {
             permits: Permits::default(),
             serve: OnceLock::new(),
         });
-        let (table, open, closing) = (served.collect(), HashMap::new(), Vec::new());
+        let (table, open, closing) = (served.collect(), BTreeMap::new(), Vec::new());
         Self { table, clients, open, network, closing }
     }
 
     /// Returns a connection in the list of open connections.
-    pub(super) fn connection(&self, id: ConnectionId) -> Option<&Arc<OpenConnection>> {
-        self.open.get(&id).map(|(_, listed)| listed)
+    pub(super) fn connection(
+        &self,
+        peer: PeerId,
+        id: ConnectionId,
+    ) -> Option<&Arc<OpenConnection>> {
+        self.open.get(&(peer, id))
     }
 
     /// Returns a connection of a peer in the list of open connections.
     pub(super) fn connection_of(&self, peer: PeerId) -> Option<&Arc<OpenConnection>> {
-        self.open.values().find(|(of, _)| *of == peer).map(|(_, listed)| listed)
+        let mut from = self.open.range((peer, ConnectionId::new_unchecked(0))..);
+        from.next().filter(|((of, _), _)| *of == peer).map(|(_, listed)| listed)
     }
 
     fn dispatcher(
@@ -116,7 +121,7 @@ impl IncomingStreams {
         let text: Box<str> = peer.to_string().into();
         entry.add_key(KeyName { shown: text.clone(), digits: text });
         let listed = Arc::clone(&entry);
-        self.open.insert(id, (peer, Arc::clone(&listed)));
+        self.open.insert((peer, id), Arc::clone(&listed));
         let peer = StreamPeer { id: peer, source, connection: alive.subscribe(), listed };
         let table = Arc::clone(&self.table);
         StreamDispatcher { peer, table, entry, is_closing: false, _alive: alive }
@@ -168,8 +173,9 @@ impl NetworkBehaviour for IncomingStreams {
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
-        let Some(ended) = ended_connection(&event) else { return };
-        self.open.remove(&ended);
+        if let Some((Some(peer), ended)) = ended_connection(&event) {
+            self.open.remove(&(peer, ended));
+        }
     }
 
     fn on_connection_handler_event(

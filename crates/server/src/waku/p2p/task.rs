@@ -237,7 +237,7 @@ impl NetworkTask {
                 connection_id,
             })) => {
                 let incoming = &self.swarm.behaviour().incoming;
-                if let Some(listed) = incoming.connection(connection_id) {
+                if let Some(listed) = incoming.connection(peer_id, connection_id) {
                     listed.set_agent(&info.agent_version);
                 }
                 self.known.identified(peer_id, info);

@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use hark_codec::hex;
 use hark_codec::whisper::keys::{PublicKey, SecretKey};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -42,9 +41,7 @@ const CLIENT: &str = concat!("hark/v", env!("CARGO_PKG_VERSION"));
 
 /// Formats the node's id for peers: `enode://` with the key, the address and the port.
 pub fn enode(id: &PublicKey, at: SocketAddr) -> String {
-    let mut digits = Vec::new();
-    hex::encode_into(&id.bytes(), &mut digits);
-    format!("enode://{}@{at}", String::from_utf8_lossy(&digits))
+    format!("enode://{}@{at}", run::key_digits(id))
 }
 
 /// Reads the node's key from a file. Creates a missing file.

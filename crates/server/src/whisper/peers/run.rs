@@ -29,7 +29,7 @@ use crate::whisper::rlpx::{ReadAllowance, RlpxConnection, RlpxError, RlpxMessage
 const REQUESTS_WAITING_MAX: usize = 4;
 
 /// Returns the digits of a peer's key, as in its `enode` URL.
-fn key_digits(id: &PublicKey) -> Box<str> {
+pub(super) fn key_digits(id: &PublicKey) -> Box<str> {
     let mut digits = Vec::new();
     hex::encode_into(&id.bytes(), &mut digits);
     String::from_utf8_lossy(&digits).into()
