@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use hark_store_embedded::backup::{self, BackupCatalog, BackupResult};
+use hark_store_embedded::backup::{self, BackupCatalog, BackupResult, SavedFile};
 use hark_store_embedded::disk::{Disk as _, DiskFile, RealDisk};
 use hark_store_embedded::permissions;
 
@@ -161,6 +161,23 @@ pub(super) fn read_catalog(dir: &Path) -> anyhow::Result<BackupCatalog> {
         bail!("the backup in {} was never finished; nothing was restored", dir.display());
     }
     Ok(catalog)
+}
+
+/// Creates the small files of a backup durably in the directory `into`.
+pub(super) fn write_small_files<'a>(
+    files: impl IntoIterator<Item = &'a SavedFile>,
+    into: &Path,
+) -> anyhow::Result<()> {
+    for file in files {
+        let path = into.join(&file.name);
+        let write = || {
+            let mut out = permissions::create_file(&path)?;
+            io::Write::write_all(&mut out, &file.content)?;
+            out.sync_all()
+        };
+        write().with_context(|| format!("{} could not be written", path.display()))?;
+    }
+    RealDisk.sync_dir(into).with_context(|| format!("{} could not be synced", into.display()))
 }
 
 /// Reads a backup of one file, or stdin, into a directory.

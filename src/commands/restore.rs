@@ -8,7 +8,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -257,17 +257,6 @@ fn make(
             print::note!("{}: {logs} restored, {segments} rebuilt", backup.name);
         }
     }
-    for file in &catalog.files {
-        let path = restoring.join(&file.name);
-        let write = || {
-            let mut out = permissions::create_file(&path)?;
-            out.write_all(&file.content)?;
-            out.sync_all()
-        };
-        write().with_context(|| format!("{} could not be written", path.display()))?;
-    }
-    RealDisk
-        .sync_dir(restoring)
-        .with_context(|| format!("{} could not be synced", restoring.display()))?;
+    backup_file::write_small_files(&catalog.files, restoring)?;
     Ok(catalog.time_s)
 }

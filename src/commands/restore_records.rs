@@ -2,7 +2,7 @@
 //! The whole backup is verified first. Then its records are put like the records of an import.
 
 use std::fs;
-use std::io::{ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use hark_store_embedded::DirectoryLock;
 use hark_store_embedded::backup::{
     BackupCatalog, LogFolder, ShelfBackup, VerifiedShelf, backed_up_records, verify_records,
 };
-use hark_store_embedded::disk::{Disk as _, RealDisk};
+use hark_store_embedded::disk::RealDisk;
 use hark_store_embedded::permissions;
 use serde_json::json;
 
@@ -240,16 +240,7 @@ fn save_files(
     }
     let source = if args.from.exists() { args.from } else { data };
     owner::make_dir_like(data, source)?;
-    for file in missing {
-        let path = data.join(&file.name);
-        let write = || {
-            let mut out = permissions::create_file(&path)?;
-            out.write_all(&file.content)?;
-            out.sync_all()
-        };
-        write().with_context(|| format!("{} could not be written", path.display()))?;
-    }
-    RealDisk.sync_dir(data).with_context(|| format!("{} could not be synced", data.display()))
+    backup_file::write_small_files(missing, data)
 }
 
 /// The content of a backup in one file. The directory is removed when this value is dropped.

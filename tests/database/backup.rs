@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hark_testkit::citus::{self, CitusCluster};
+use hark_testkit::clock::now_s;
 use hark_testkit::nostr::{event, event_line};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::program::Finished;
@@ -378,8 +379,7 @@ fn a_backup_beside_a_busy_server_has_all_events_from_before_it() {
 fn an_event_that_expires_between_two_backups_goes_from_the_backup() {
     let archive = StoredArchive::new("expired");
     archive.import(&notes(50));
-    let now_s =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let now_s = now_s();
     let tag: &[&str] = &["expiration", &(now_s + 3).to_string()];
     archive.import(&event_line(1, now_s, 1, &[tag], "soon gone"));
     let to = archive.place.path("backup");

@@ -73,8 +73,13 @@ pub struct PutListCopy {
 impl PutListCopy {
     /// The path of the list's file in the backup's directory of a shelf.
     pub(super) fn path(&self, shelf: &Path) -> PathBuf {
-        shelf.join(format!("{:08}.puts", self.file))
+        list_path(shelf, self.file)
     }
+}
+
+/// The path of the list of puts with the number `file` in the backup's directory of a shelf.
+pub(super) fn list_path(shelf: &Path, file: u32) -> PathBuf {
+    shelf.join(format!("{file:08}.puts"))
 }
 
 /// The backup of a shelf.

@@ -8,7 +8,7 @@ use super::{PutSource, SourceError};
 use crate::backup::BackupError;
 use crate::backup::catalog::{BackupCatalog, PutListCopy, ShelfBackup};
 use crate::backup::pack::pack_shelves;
-use crate::backup::shelf_copy::{BackupSource, PutTotals};
+use crate::backup::shelf_copy::BackupSource;
 use crate::backup::take::{BackupResult, BackupTask, CopiedShelf, ShelfTask, back_up_shelves};
 use crate::disk::{Disk, DiskFile};
 
@@ -107,11 +107,9 @@ fn copy_shelf(
         }
     }
     let mut writing = ShelfWriting::new((name, source), target, None, first, Some(place))?;
+    writing.totals.anew = former.is_some();
     writing.add_puts(0, checkpoint, progress)?;
-    let (backup, mut saved) = writing.end()?;
-    let anew = former.is_some();
-    saved.puts = saved.puts.map(|totals| PutTotals { anew, ..totals });
-    Ok((backup, saved))
+    writing.end()
 }
 
 /// Number of deleted records in the logs.

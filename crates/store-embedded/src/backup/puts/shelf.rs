@@ -8,7 +8,7 @@ use super::list::{ListedPut, PutListReader, PutListWriter};
 use super::logs::LogWriter;
 use super::{PutSource, SourceError};
 use crate::backup::BackupError;
-use crate::backup::catalog::{LogCopy, PutListCopy, ShelfBackup};
+use crate::backup::catalog::{LogCopy, PutListCopy, ShelfBackup, list_path};
 use crate::backup::shelf_copy::{CopyTarget, PutTotals, SavedShelf};
 use crate::disk::Disk;
 use crate::manifest::Manifest;
@@ -31,11 +31,7 @@ pub(super) struct ListPlace<'a> {
 
 impl ListPlace<'_> {
     fn path(&self) -> PathBuf {
-        self.copy((0, 0), String::new(), String::new()).path(&self.shelf)
-    }
-
-    fn copy(&self, (puts, crc): (u64, u32), origin: String, position: String) -> PutListCopy {
-        PutListCopy { file: self.file, puts, crc, origin, position }
+        list_path(&self.shelf, self.file)
     }
 }
 
@@ -46,7 +42,7 @@ pub(super) struct ShelfWriting<'a> {
     logs: LogWriter<'a>,
     /// The new list; `None` if the backup is one file.
     list: Option<(PutListWriter, ListPlace<'a>)>,
-    totals: PutTotals,
+    pub(super) totals: PutTotals,
 }
 
 impl<'a> ShelfWriting<'a> {
@@ -170,7 +166,8 @@ impl<'a> ShelfWriting<'a> {
                 list.sync().map_err(BackupError::io(&place.path()))?;
                 let (origin, position) = (self.source.origin(), self.source.position(number));
                 place.disk.sync_dir(&place.shelf).map_err(BackupError::io(&place.shelf))?;
-                Some(place.copy((list.puts, list.crc), origin, position))
+                let (file, puts, crc) = (place.file, list.puts, list.crc);
+                Some(PutListCopy { file, puts, crc, origin, position })
             }
             None => None,
         };
