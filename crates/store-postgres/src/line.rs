@@ -27,6 +27,13 @@ use crate::session::DatabaseSession;
 /// A timeline: its id, and the number up to which it has the same puts as the previous timeline.
 pub(crate) type Timeline = (i64, i64);
 
+/// Returns the number up to which two databases have the same puts, by their timelines. Returns
+/// `None` if the timelines are the same.
+pub(crate) fn parted_at(one: &[Timeline], other: &[Timeline]) -> Option<i64> {
+    let same = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+    one[same..].iter().chain(&other[same..]).map(|(_, since)| *since).min()
+}
+
 /// A position in the sequence of puts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TimelinePosition {
@@ -101,10 +108,11 @@ impl CurrentPosition {
     /// timeline.
     pub(crate) fn switch_line(&self, lines: Vec<Timeline>) -> Option<i64> {
         let now = &mut *self.now.lock();
-        let common = lines.iter().zip(&now.lines).take_while(|(one, other)| one == other).count();
-        let line = lines.get(common..)?.last()?.0;
-        let apart = lines[common..].iter().chain(&now.lines[common..]);
-        let since = apart.map(|(_, since)| *since).min().unwrap_or(0);
+        if now.lines.starts_with(&lines) {
+            return None;
+        }
+        let line = lines.last()?.0;
+        let since = parted_at(&lines, &now.lines).unwrap_or(0);
         let lost = (now.position.seen - since).max(0);
         let TimelinePosition { seen, era, shift, .. } = now.position;
         let (seen, shift) = (seen - lost, shift + lost);

@@ -65,6 +65,8 @@ impl From<StatementError> for DatabaseOpenError {
 const VERSION_MIN: u32 = 15;
 /// A shelf that is being opened: its layout, a connector, and an open session.
 struct EnteredShelf {
+    /// Whether the database has the shelf's tables.
+    exists: bool,
     layout: &'static dyn Layout,
     connector: Connector,
     session: DatabaseSession,
@@ -78,7 +80,7 @@ pub(crate) fn open(
     options: &PostgresOptions,
 ) -> Result<(PostgresState, String), DatabaseOpenError> {
     let schema = schema(shelf)?;
-    let EnteredShelf { layout, connector, mut session } = enter(url, &schema, options)?;
+    let EnteredShelf { layout, connector, mut session, .. } = enter(url, &schema, options)?;
     let session = &mut session;
     let facts = layout.facts();
     let layout = prepare_tables(session, layout, (shelf, &schema), options)?;
@@ -186,10 +188,9 @@ pub(crate) fn enter_sessions(
     options: &PostgresOptions,
 ) -> Result<Option<EnteredSessions>, DatabaseOpenError> {
     let schema = schema(shelf)?;
-    let EnteredShelf { layout, connector, session: mut first } = enter(url, &schema, options)?;
-    let text = "SELECT to_regclass($1::text) IS NOT NULL";
-    let rows = first.query_once(text, &[&format!("{schema}.state")])?;
-    if !rows.first().is_some_and(|row| row.get(0)) {
+    let EnteredShelf { exists, layout, connector, session: mut first } =
+        enter(url, &schema, options)?;
+    if !exists {
         return Ok(None);
     }
     prepare_tables(&mut first, layout, (shelf, &schema), options)?;
@@ -305,17 +306,14 @@ fn enter(
     let text = "SELECT to_regclass($1::text) IS NOT NULL, to_regclass($2::text) IS NOT NULL";
     let (state, places) = (format!("{schema}.state"), format!("{schema}.id_place"));
     let rows = session.query_once(text, &[&state, &places])?;
-    let is_cluster = match rows.first().map(|row| (row.get(0), row.get(1))) {
-        Some((_, true)) => true,
-        Some((false, false)) => has_workers(&mut session)?,
-        _ => false,
-    };
-    if !is_cluster {
-        return Ok(EnteredShelf { layout: &PlainLayout::LABELLED, connector: plain, session });
+    let (exists, has_places) = rows.first().map_or((false, false), |row| (row.get(0), row.get(1)));
+    if !has_places && (exists || !has_workers(&mut session)?) {
+        let layout = &PlainLayout::LABELLED;
+        return Ok(EnteredShelf { exists, layout, connector: plain, session });
     }
     let connector = connector(url, schema, options, &CitusLayout)?;
     let session = connector.open()?;
-    Ok(EnteredShelf { layout: &CitusLayout, connector, session })
+    Ok(EnteredShelf { exists, layout: &CitusLayout, connector, session })
 }
 
 /// Fails if the database is older than the versions that Hark supports.

@@ -127,9 +127,8 @@ impl PutSnapshot {
     /// text. `None` if the text cannot be read.
     pub fn common(&self, position: &str) -> Option<u64> {
         let (newest, lines) = parse(position)?;
-        let same = self.lines.iter().zip(&lines).take_while(|(one, other)| one == other).count();
-        let apart = self.lines[same..].iter().chain(&lines[same..]).map(|(_, since)| *since);
-        let common = apart.min().map_or(newest, |since| since.min(newest)).min(self.newest);
+        let parted = line::parted_at(&self.lines, &lines).unwrap_or(i64::MAX);
+        let common = parted.min(newest).min(self.newest);
         Some(common.max(0).cast_unsigned())
     }
 
