@@ -6,15 +6,12 @@ use hark_archive::query::plan::Set;
 use super::density::density;
 use super::places::Place;
 use super::reader::ShelfReader;
-use super::shards::CoordinatorSession;
 use super::statement::ValueCount;
 use super::windows::WindowWalk;
-use crate::deadline::Deadline;
 use crate::error::StatementError;
 use crate::search::asked::compare;
 use crate::search::found::{FETCH_MAX, FinderState, matching};
-use crate::search::{SearchState, SearchSteps, SqlQuery};
-use crate::session::DatabaseSession;
+use crate::search::{SearchState, SearchSteps, SqlQuery, StepSession};
 use crate::time::IndexKey;
 
 /// The steps of a search of distributed tables.
@@ -24,23 +21,23 @@ pub(super) struct CitusSteps {
     windows: Option<Box<WindowWalk>>,
 }
 
-impl CitusSteps {
-    fn find_by(
+impl SearchSteps for CitusSteps {
+    fn find(
         &mut self,
         found: &mut FinderState,
         shared: &SearchState,
-        coordinator: CoordinatorSession<'_>,
+        session: StepSession<'_>,
     ) -> Result<(), StatementError> {
         let Some(windows) = &mut self.windows else {
             if found.asked.query.ids.is_some() {
-                return find_ids(found, shared, coordinator);
+                return find_ids(found, shared, session);
             }
-            self.windows = Some(Box::new(plan(found, shared, coordinator)?));
+            self.windows = Some(Box::new(plan(found, shared, session)?));
             return Ok(());
         };
         let before = windows.visited;
         let reach = found.reach().min(found.page_max);
-        let mut reader = ShelfReader::new(&found.asked, shared, coordinator);
+        let mut reader = ShelfReader::new(&found.asked, shared, session);
         let page = windows.next(&found.asked, reach, &mut reader)?;
         let passed = windows.visited - before;
         found.visited += passed;
@@ -52,15 +49,16 @@ impl CitusSteps {
     }
 
     /// Fetches the records of the next keys. The places of ids are looked up first.
-    fn fetch_by(
+    fn fetch(
+        &mut self,
         found: &mut FinderState,
         shared: &SearchState,
-        coordinator: CoordinatorSession<'_>,
+        session: StepSession<'_>,
     ) -> Result<(), StatementError> {
         let count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
         let keys: Vec<IndexKey> = found.keys.iter().take(count).copied().collect();
         let asked = &found.asked;
-        let mut reader = ShelfReader::new(asked, shared, coordinator);
+        let mut reader = ShelfReader::new(asked, shared, session);
         let ids: Vec<&[u8]> = keys.iter().map(|key| &key.id[..]).collect();
         let places = reader.places(&ids)?;
         let placed = keys.iter().filter_map(|key| Some((*key, *places.get(&key.id)?)));
@@ -74,49 +72,15 @@ impl CitusSteps {
     }
 }
 
-impl SearchSteps for CitusSteps {
-    fn find(
-        &mut self,
-        found: &mut FinderState,
-        shared: &SearchState,
-        session: &mut DatabaseSession,
-    ) -> Result<(), StatementError> {
-        self.find_by(found, shared, CoordinatorSession::with(session))
-    }
-
-    fn fetch(
-        &mut self,
-        found: &mut FinderState,
-        shared: &SearchState,
-        session: &mut DatabaseSession,
-    ) -> Result<(), StatementError> {
-        Self::fetch_by(found, shared, CoordinatorSession::with(session))
-    }
-
-    fn aside(
-        &mut self,
-        found: &mut FinderState,
-        shared: &SearchState,
-        deadline: Option<Deadline>,
-    ) -> Result<(), StatementError> {
-        let coordinator = CoordinatorSession { session: None, deadline };
-        if found.keys.is_empty() {
-            self.find_by(found, shared, coordinator)
-        } else {
-            Self::fetch_by(found, shared, coordinator)
-        }
-    }
-}
-
 /// Finds the records of ids.
 fn find_ids(
     found: &mut FinderState,
     shared: &SearchState,
-    coordinator: CoordinatorSession<'_>,
+    session: StepSession<'_>,
 ) -> Result<(), StatementError> {
     let asked = &found.asked;
     let ids: Vec<&[u8]> = asked.query.ids.iter().flatten().map(|id| &id[..]).collect();
-    let mut reader = ShelfReader::new(asked, shared, coordinator);
+    let mut reader = ShelfReader::new(asked, shared, session);
     let placed = reader.places(&ids)?;
     let keys = placed.into_iter().map(|(id, place)| (IndexKey { time: 0, id }, place));
     let keys: Vec<(IndexKey, Place)> = keys.collect();
@@ -140,11 +104,11 @@ fn find_ids(
 fn plan(
     found: &mut FinderState,
     shared: &SearchState,
-    coordinator: CoordinatorSession<'_>,
+    session: StepSession<'_>,
 ) -> Result<WindowWalk, StatementError> {
     let (asked, wanted) = (&found.asked, found.wanted());
     let mut walk = WindowWalk::new(asked);
-    let mut reader = ShelfReader::new(asked, shared, coordinator);
+    let mut reader = ShelfReader::new(asked, shared, session);
     let drivers = drivers(asked);
     let alone = drivers.len() == 1;
     for &set in &drivers {

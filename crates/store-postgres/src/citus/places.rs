@@ -67,10 +67,18 @@ pub(super) fn bodies(
             session.query(form, &[&heads, &seq, &cut])?
         }
     };
+    Ok(bodies_of_rows(keys, rows.iter()))
+}
+
+/// Reads the rows of records that were found by the heads of these ids.
+pub(super) fn bodies_of_rows<'a>(
+    keys: &[(IndexKey, Place)],
+    rows: impl Iterator<Item = &'a Row>,
+) -> Vec<PlacedBody> {
     // Different ids may have the same first 8 bytes.
     let ids: HashSet<&[u8]> = keys.iter().map(|(key, _)| &key.id[..]).collect();
-    let wanted = rows.iter().filter(|row| ids.contains(row.get::<_, &[u8]>(1)));
-    Ok(wanted.map(|row| (IndexKey::read(row, 0), row.get::<_, &[u8]>(2).into())).collect())
+    let wanted = rows.filter(|row| ids.contains(row.get::<_, &[u8]>(1)));
+    wanted.map(|row| (IndexKey::read(row, 0), row.get::<_, &[u8]>(2).into())).collect()
 }
 
 /// Returns the first 8 bytes of an id: the value of the indexed column `id_head`.

@@ -1,21 +1,19 @@
 //! The reads of a search of distributed tables: from the shards themselves, or through the
 //! coordinator.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use super::places::{self, Place, PlacedBody, id_head};
-use super::shards::{
-    CoordinatorSession, ShardCall, ShardMap, ShardPage, ShardReads, ShardValue, TableShard,
-};
+use super::shards::{ShardCall, ShardMap, ShardPage, ShardReads, ShardValue, TableShard};
 use super::statement::{ShardForm, ShardedTable};
 use crate::error::StatementError;
-use crate::search::{SearchState, SqlQuery};
+use crate::search::{SearchState, SqlQuery, StepSession};
 use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 
 /// Reads distributed tables for a search.
 pub(super) struct ShelfReader<'a> {
-    coordinator: CoordinatorSession<'a>,
+    coordinator: StepSession<'a>,
     /// `None` if all reads go through the coordinator.
     shards: Option<&'a ShardReads>,
 }
@@ -24,14 +22,14 @@ impl<'a> ShelfReader<'a> {
     pub(super) fn new(
         asked: &SqlQuery,
         shared: &'a SearchState,
-        coordinator: CoordinatorSession<'a>,
+        coordinator: StepSession<'a>,
     ) -> Self {
         Self { coordinator, shards: shared.shards.as_ref().filter(|_| asked.on_shards) }
     }
 
     /// Returns the session with the coordinator, or fails if there is none.
     pub(super) fn session(&mut self) -> Result<&mut DatabaseSession, StatementError> {
-        self.coordinator.session.as_deref_mut().ok_or(StatementError::NoSession)
+        self.coordinator.required()
     }
 
     /// Whether shards may be read without the coordinator.
@@ -73,15 +71,12 @@ impl<'a> ShelfReader<'a> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let pages = self.on_shards(usize::MAX, |map| body_calls(map, keys, seq, cut))?;
-        let Some(pages) = pages else {
-            return places::bodies(self.session()?, keys, seq, cut);
-        };
-        // Different ids may have the same first 8 bytes.
-        let ids: HashSet<&[u8]> = keys.iter().map(|(key, _)| &key.id[..]).collect();
-        let rows = pages.iter().flat_map(|page| &page.rows);
-        let wanted = rows.filter(|row| ids.contains(row.get::<_, &[u8]>(1)));
-        Ok(wanted.map(|row| (IndexKey::read(row, 0), row.get::<_, &[u8]>(2).into())).collect())
+        match self.on_shards(usize::MAX, |map| body_calls(map, keys, seq, cut))? {
+            Some(pages) => {
+                Ok(places::bodies_of_rows(keys, pages.iter().flat_map(|page| &page.rows)))
+            }
+            None => places::bodies(self.session()?, keys, seq, cut),
+        }
     }
 }
 

@@ -131,9 +131,17 @@ fn on_shard(form: ShardForm, shard: i64) -> String {
         ShardForm::Places => places(ValueCount::Many, &table),
         ShardForm::Bodies => bodies(ValueCount::Many, &table),
     };
+    let here = format!(
+        "(SELECT p.groupid FROM pg_dist_placement p WHERE p.shardid = {shard}) = \
+         (SELECT l.groupid FROM pg_dist_local_group l)"
+    );
+    if_here(&here, &rows)
+}
+
+/// Returns a statement that executes `rows` only if the node has the shards, as `here` tells.
+fn if_here(here: &str, rows: &str) -> String {
     format!(
-        "SELECT r.*, g.here FROM (SELECT (SELECT p.groupid FROM pg_dist_placement p \
-         WHERE p.shardid = {shard}) = (SELECT l.groupid FROM pg_dist_local_group l) AS here OFFSET 0) g \
+        "SELECT r.*, g.here FROM (SELECT {here} AS here OFFSET 0) g \
          LEFT JOIN LATERAL ({rows}) r ON g.here"
     )
 }
@@ -164,21 +172,22 @@ fn each(form: WindowForm, last: u32, rows: String) -> String {
 /// order.
 fn on_shards(form: WindowForm, shards: &[i64]) -> String {
     let table = form.table.sharded().name();
-    let arms: Vec<String> = shards
-        .iter()
-        .map(|shard| format!("({})", window(form, &format!("{table}_{shard}"))))
-        .collect();
+    let arms = shards.iter().map(|shard| window(form, &format!("{table}_{shard}")));
     let ids: Vec<String> = shards.iter().map(i64::to_string).collect();
-    let (columns, sorted) = (columns(form.table), sorted(form.order));
-    format!(
-        "SELECT r.*, g.here FROM (SELECT (SELECT count(*) FROM pg_dist_placement p \
-         WHERE p.shardid = ANY('{{{}}}'::bigint[]) AND p.groupid = (SELECT l.groupid \
-         FROM pg_dist_local_group l)) = {} AS here OFFSET 0) g LEFT JOIN LATERAL (SELECT {columns} \
-         FROM ({}) r ORDER BY {sorted} LIMIT $3) r ON g.here",
+    let here = format!(
+        "(SELECT count(*) FROM pg_dist_placement p WHERE p.shardid = ANY('{{{}}}'::bigint[]) \
+         AND p.groupid = (SELECT l.groupid FROM pg_dist_local_group l)) = {}",
         ids.join(","),
         shards.len(),
-        arms.join(" UNION ALL "),
-    )
+    );
+    if_here(&here, &union(form, arms))
+}
+
+/// Returns a statement for the next rows of several statements for windows, in order.
+fn union(form: WindowForm, arms: impl Iterator<Item = String>) -> String {
+    let arms: Vec<String> = arms.map(|arm| format!("({arm})")).collect();
+    let (columns, sorted) = (columns(form.table), sorted(form.order));
+    format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $3", arms.join(" UNION ALL "))
 }
 
 /// Returns a statement for the places of ids.
@@ -213,8 +222,7 @@ fn window(form: WindowForm, table: &str) -> String {
         )
     };
     let ValueCount::Arms(count) = form.kinds else { return arm(0) };
-    let arms: Vec<String> = (1..=count).map(|at| format!("({})", arm(at))).collect();
-    format!("SELECT {columns} FROM ({}) r ORDER BY {sorted} LIMIT $3", arms.join(" UNION ALL "))
+    union(form, (1..=count).map(arm))
 }
 
 /// The columns of a window's rows.

@@ -11,12 +11,11 @@ use std::collections::VecDeque;
 use hark_archive::Order;
 use hark_archive::query::plan::Set;
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
 
 use super::density::{DENSITY_RECORDS, RecordDensity};
 use super::places::{Place, placed_key};
 use super::reader::{ShelfReader, split};
-use super::shards::{ShardCall, ShardMap, ShardValue, TableShard, merge};
+use super::shards::{ShardCall, ShardMap, ShardValue, TableShard, merge, references};
 use super::statement::{
     CitusStatement, ShardForm, ShardedTable, ValueCount, WindowForm, WindowTable,
 };
@@ -43,20 +42,11 @@ const SHARE_VALUES: u64 = 32;
 const WIDEN_MAX: u64 = 64;
 
 /// The values of the condition that drives a search.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum WindowValues {
     Terms(Vec<i64>),
     Authors(Vec<Vec<u8>>),
     None,
-}
-
-/// The values of a statement, except the lists.
-struct SingleValues<'a> {
-    kind: Option<i32>,
-    term: Option<i64>,
-    author: Option<Vec<u8>>,
-    seq: i64,
-    cut: Option<&'a Vec<i64>>,
 }
 
 /// A walk through the records that meet a condition, window by window.
@@ -199,10 +189,9 @@ impl WindowWalk {
         let rows = if let Some(pages) = pages {
             pages.into_iter().flat_map(|page| page.rows).collect()
         } else {
-            let single = self.single(asked);
-            let mut values: Vec<&(dyn ToSql + Sync)> = vec![&from, &to, &few_max];
-            self.push(&mut values, form, &single);
-            reader.session()?.query(CitusStatement::Few(form), &values)?
+            let mut values = few_values(from, to, few_max);
+            self.push(&mut values, form, self.values.clone(), asked);
+            reader.session()?.query(CitusStatement::Few(form), &references(&values))?
         };
         self.may_be_few = false;
         self.visited += rows.len() as u64;
@@ -305,10 +294,9 @@ impl WindowWalk {
             }
             return Ok(merge(self.order, pages, limit));
         }
-        let limit = i64::from(limit as u32);
-        let single = self.single(asked);
-        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&lo, &hi, &limit, &time, &id];
-        self.push(&mut values, form, &single);
+        let mut values = values(limit);
+        self.push(&mut values, form, self.values.clone(), asked);
+        let values = references(&values);
         reader.session()?.query_first(CitusStatement::Window(form), &values, PAGE_BYTES_MAX)
     }
 
@@ -343,7 +331,7 @@ impl WindowWalk {
                 form.values = ValueCount::Each;
             }
             let (shard_form, mut all) = begin(form);
-            self.push_owned(&mut all, form, values, asked);
+            self.push(&mut all, form, values, asked);
             ShardCall::new(shard, shard_form, all)
         };
         Some(parts.into_iter().map(call).collect())
@@ -367,15 +355,15 @@ impl WindowWalk {
         let count = nodes.len();
         let call = |shards: Vec<TableShard>| {
             let mut values = begin(count);
-            self.push_owned(&mut values, form, WindowValues::None, asked);
+            self.push(&mut values, form, WindowValues::None, asked);
             ShardCall::several(&shards, form, values)
         };
         nodes.into_values().map(call).collect()
     }
 
-    /// Adds the values of the form's conditions like [`push`](Self::push), for some of the values
-    /// of the condition that drives the search.
-    fn push_owned<'v>(
+    /// Adds the values of the form's conditions, in the order of the conditions in the statement.
+    /// `values` are all or some of the values of the condition that drives the search.
+    fn push<'v>(
         &'v self,
         all: &mut Vec<ShardValue<'v>>,
         form: WindowForm,
@@ -402,50 +390,6 @@ impl WindowWalk {
         if form.table != WindowTable::Tag {
             all.push(Box::new(asked.seq));
             all.push(Box::new(asked.cut(Some(self.set))));
-        }
-    }
-
-    fn single<'a>(&self, asked: &'a SqlQuery) -> SingleValues<'a> {
-        let mut single = SingleValues {
-            kind: self.kinds.as_ref().and_then(|kinds| kinds.first().copied()),
-            term: None,
-            author: None,
-            seq: asked.seq,
-            cut: asked.cut(Some(self.set)),
-        };
-        match &self.values {
-            WindowValues::Terms(terms) => single.term = terms.first().copied(),
-            WindowValues::Authors(authors) => single.author = authors.first().cloned(),
-            WindowValues::None => {}
-        }
-        single
-    }
-
-    /// Adds the values of the form's conditions, in the order of the conditions in the statement.
-    fn push<'a>(
-        &'a self,
-        values: &mut Vec<&'a (dyn ToSql + Sync)>,
-        form: WindowForm,
-        single: &'a SingleValues<'_>,
-    ) {
-        match (form.kinds, &self.kinds) {
-            (ValueCount::One, _) => values.push(&single.kind),
-            (ValueCount::Arms(_) | ValueCount::Many, Some(kinds)) => values.push(kinds),
-            _ => {}
-        }
-        match (&self.values, form.values) {
-            (WindowValues::Terms(_), ValueCount::One) => values.push(&single.term),
-            (WindowValues::Terms(terms), _) => values.push(terms),
-            (WindowValues::Authors(_), ValueCount::One) => values.push(&single.author),
-            (WindowValues::Authors(authors), _) => values.push(authors),
-            (WindowValues::None, _) => {}
-        }
-        if form.has_not_kinds {
-            values.push(&self.not_kinds);
-        }
-        if form.table != WindowTable::Tag {
-            values.push(&single.seq);
-            values.push(&single.cut);
         }
     }
 

@@ -15,7 +15,7 @@ use super::word_walk::still_indexed;
 use crate::error::StatementError;
 use crate::search::found::{FETCH_PARTS_MAX, FinderState, matching};
 use crate::search::recent::FetchedRecord;
-use crate::search::{SearchState, SearchSteps};
+use crate::search::{SearchState, SearchSteps, StepSession};
 use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 use crate::words::mark::mark;
@@ -43,8 +43,9 @@ impl SearchSteps for PlainSteps {
         &mut self,
         found: &mut FinderState,
         shared: &SearchState,
-        session: &mut DatabaseSession,
+        mut session: StepSession<'_>,
     ) -> Result<(), StatementError> {
+        let session = session.required()?;
         let reach = found.reach();
         match &mut self.stage {
             PlainStage::Start => {
@@ -109,8 +110,9 @@ impl SearchSteps for PlainSteps {
         &mut self,
         found: &mut FinderState,
         shared: &SearchState,
-        session: &mut DatabaseSession,
+        mut session: StepSession<'_>,
     ) -> Result<(), StatementError> {
+        let session = session.required()?;
         let count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
         let keys: Vec<IndexKey> = found.keys.iter().take(count).copied().collect();
         let mut bodies: Vec<(usize, Arc<[u8]>)> = Vec::new();

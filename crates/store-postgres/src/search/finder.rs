@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::asked::SqlQuery;
 use super::found::{FETCH_MAX, FETCH_MIN, FinderState};
-use super::sessions::Sessions;
+use super::sessions::{Sessions, StepSession};
 use super::state::SearchState;
 use super::steps::SearchSteps;
 use crate::error::StatementError;
@@ -73,19 +73,21 @@ impl Finder {
         } else if found.is_over {
             return Ok(false);
         }
-        if found.asked.on_shards && shared.shards.is_some() {
-            match sessions.aside(|deadline| self.steps.aside(found, shared, deadline)) {
-                Err(StatementError::NoSession) => {}
-                done => return done.map(|()| true),
-            }
-        }
-        sessions.with(|session| {
+        let on_shards = found.asked.on_shards && shared.shards.is_some();
+        let mut step = |session: StepSession<'_>| {
             if found.keys.is_empty() {
                 self.steps.find(found, shared, session)
             } else {
                 self.steps.fetch(found, shared, session)
             }
-        })?;
+        };
+        if on_shards {
+            match sessions.aside(|deadline| step(StepSession { session: None, deadline })) {
+                Err(StatementError::NoSession) => {}
+                done => return done.map(|()| true),
+            }
+        }
+        sessions.with(|session| step(StepSession::with(session)))?;
         Ok(true)
     }
 

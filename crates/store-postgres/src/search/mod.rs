@@ -6,7 +6,7 @@
 
 pub(crate) use asked::SqlQuery;
 pub(crate) use pooled::start;
-pub(crate) use sessions::Sessions;
+pub(crate) use sessions::{Sessions, StepSession};
 pub(crate) use several::Finders;
 pub(crate) use state::SearchState;
 pub(crate) use steps::SearchSteps;

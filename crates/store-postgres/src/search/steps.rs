@@ -1,15 +1,15 @@
 //! The steps of a search in which layouts differ.
 
 use super::found::FinderState;
+use super::sessions::StepSession;
 use super::state::SearchState;
-use crate::deadline::Deadline;
 use crate::error::StatementError;
-use crate::session::DatabaseSession;
 
 /// How a layout finds the keys of the records that a query wants, and how it fetches these records.
 ///
 /// If the connection is lost, the step is repeated on another session. So a step that fails must
-/// leave the state unchanged.
+/// leave the state unchanged. A step may be tried without a session first. It fails with
+/// [`StatementError::NoSession`] if it needs a session.
 pub(crate) trait SearchSteps: Send {
     /// Finds the next keys or records. Called when no keys are left. Sets [`FinderState::is_over`]
     /// once all keys are found.
@@ -17,7 +17,7 @@ pub(crate) trait SearchSteps: Send {
         &mut self,
         found: &mut FinderState,
         shared: &SearchState,
-        session: &mut DatabaseSession,
+        session: StepSession<'_>,
     ) -> Result<(), StatementError>;
 
     /// Fetches the records of the next keys.
@@ -25,17 +25,6 @@ pub(crate) trait SearchSteps: Send {
         &mut self,
         found: &mut FinderState,
         shared: &SearchState,
-        session: &mut DatabaseSession,
+        session: StepSession<'_>,
     ) -> Result<(), StatementError>;
-
-    /// Does the same as `find`, or as `fetch` if keys are left, without a session with the
-    /// database. Fails with [`StatementError::NoSession`] if this is impossible.
-    fn aside(
-        &mut self,
-        _: &mut FinderState,
-        _: &SearchState,
-        _: Option<Deadline>,
-    ) -> Result<(), StatementError> {
-        Err(StatementError::NoSession)
-    }
 }

@@ -45,8 +45,15 @@ impl<'a> ShardCall<'a> {
     }
 
     pub(super) fn values(&self) -> Vec<&(dyn ToSql + Sync)> {
-        self.values.iter().map(|value| -> &(dyn ToSql + Sync) { &**value }).collect()
+        references(&self.values)
     }
+}
+
+/// Returns references to values, in the form that statements need.
+pub(in crate::citus) fn references<'a>(
+    values: &'a [ShardValue<'_>],
+) -> Vec<&'a (dyn ToSql + Sync)> {
+    values.iter().map(|value| -> &(dyn ToSql + Sync) { &**value }).collect()
 }
 
 /// Returns the rows of a statement's result; `None` if the node does not have the shard.

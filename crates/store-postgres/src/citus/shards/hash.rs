@@ -74,33 +74,21 @@ pub(super) fn of_bigint(value: i64) -> i32 {
 #[cfg(test)]
 mod tests {
     use hark_testkit::citus::{CitusCluster, is_installed};
+    use hark_testkit::digits::digits;
+    use hark_testkit::generator::Random;
     use hark_testkit::postgres::Cluster;
 
     use super::*;
 
     /// Returns values of all lengths and of all signs, from a seed.
     fn values() -> (Vec<Vec<u8>>, Vec<i64>) {
-        let mut state = 20_261_128_u64;
-        let mut next = || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            state ^ (state >> 29)
-        };
-        let bytes = (0..400).map(|at| (0..at % 50).map(|_| next() as u8).collect());
+        let mut random = Random::new(20_261_128);
+        let bytes = (0..400).map(|at| (0..at % 50).map(|_| random.bits() as u8).collect());
         let bytes = bytes.collect();
         let mut numbers =
             vec![0, 1, -1, i64::MIN, i64::MAX, i64::from(i32::MIN), 1 << 32, -(1 << 32)];
-        numbers.extend((0..400).map(|at| next().cast_signed() >> (at % 64)));
+        numbers.extend((0..400).map(|at| random.bits().cast_signed() >> (at % 64)));
         (bytes, numbers)
-    }
-
-    fn texts(bytes: &[Vec<u8>]) -> String {
-        let hex = |bytes: &Vec<u8>| {
-            let digits: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("'\\x{}'::bytea", digits.concat())
-        };
-        bytes.iter().map(hex).collect::<Vec<_>>().join(",")
     }
 
     fn joined<T: ToString>(values: impl Iterator<Item = T>) -> String {
@@ -134,6 +122,7 @@ mod tests {
             return;
         }
         let (bytes, numbers) = values();
+        let texts = joined(bytes.iter().map(|one| format!("'\\x{}'::bytea", digits(one))));
         let cluster = CitusCluster::shared();
         let database = cluster.database("hash shards");
         database.sql(
@@ -141,7 +130,7 @@ mod tests {
              SELECT create_distributed_table('b', 'v'); SELECT create_distributed_table('n', 'v')",
         );
         for (table, list, hashes) in [
-            ("b", texts(&bytes), bytes.iter().map(|one| of_bytes(one)).collect::<Vec<i32>>()),
+            ("b", texts, bytes.iter().map(|one| of_bytes(one)).collect::<Vec<i32>>()),
             ("n", joined(numbers.iter()), numbers.iter().map(|one| of_bigint(*one)).collect()),
         ] {
             let of = if table == "b" { "bytea" } else { "bigint" };

@@ -12,10 +12,9 @@
 //! - **A node is replaced, and the old node still answers.** So each position that a question may
 //!   have to see comes with a hash of the nodes' addresses; see [`NODES`](super::sql::NODES).
 
-pub(super) use call::{ShardCall, ShardValue};
+pub(super) use call::{ShardCall, ShardValue, references};
 pub(super) use map::{ShardMap, TableShard};
 pub(super) use merge::{ShardPage, merge};
-pub(super) use reads::CoordinatorSession;
 pub(crate) use reads::ShardReads;
 pub(crate) use set::ShardSet;
 

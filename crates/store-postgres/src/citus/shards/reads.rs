@@ -12,8 +12,8 @@ use super::merge::ShardPage;
 use super::worker::{Worker, WorkerFault};
 use crate::cluster::NodeAddress;
 use crate::connector::Connector;
-use crate::deadline::Deadline;
 use crate::error::StatementError;
+use crate::search::StepSession;
 use crate::session::{DatabaseSession, StatementCall, TracedStatement};
 
 /// Time after which the map is read again, and after which a cluster without a map is tried again.
@@ -23,20 +23,6 @@ use crate::session::{DatabaseSession, StatementCall, TracedStatement};
 const MAP_AGE_MAX: Duration = Duration::from_secs(5);
 /// How often a question is repeated with a new map or with new sessions.
 const ROUNDS_MAX: usize = 3;
-
-/// The session with the coordinator that a question has, if any.
-pub(in crate::citus) struct CoordinatorSession<'a> {
-    pub(in crate::citus) session: Option<&'a mut DatabaseSession>,
-    /// The deadline of the question.
-    pub(in crate::citus) deadline: Option<Deadline>,
-}
-
-impl<'a> CoordinatorSession<'a> {
-    pub(in crate::citus) fn with(session: &'a mut DatabaseSession) -> Self {
-        let deadline = session.deadline;
-        Self { session: Some(session), deadline }
-    }
-}
 
 /// Reads the shards of a shelf without the coordinator.
 pub(crate) struct ShardReads {
@@ -98,7 +84,7 @@ impl ShardReads {
     /// the map.
     pub(in crate::citus) fn read<'a>(
         &self,
-        coordinator: &mut CoordinatorSession<'_>,
+        coordinator: &mut StepSession<'_>,
         bytes_max: usize,
         plan: impl Fn(&ShardMap) -> Option<Vec<ShardCall<'a>>>,
     ) -> Result<Option<Vec<ShardPage>>, StatementError> {
@@ -130,7 +116,7 @@ impl ShardReads {
     /// Returns the map. Reads the map again if it is too old, or if it is still `old`.
     fn map(
         &self,
-        coordinator: &mut CoordinatorSession<'_>,
+        coordinator: &mut StepSession<'_>,
         old: Option<&Arc<ShardMap>>,
     ) -> Result<Option<Arc<ShardMap>>, StatementError> {
         let mut known = self.known.lock();
@@ -197,7 +183,7 @@ impl ShardReads {
     /// Executes statements, on all nodes at the same time.
     fn ask(
         &self,
-        coordinator: &mut CoordinatorSession<'_>,
+        coordinator: &mut StepSession<'_>,
         map: &ShardMap,
         calls: &[ShardCall<'_>],
         bytes_max: usize,
