@@ -1,19 +1,22 @@
 //! The cases whose instructions are counted. Each is prepared once and then run many times.
 
 use std::hint::black_box;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Poll;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use hark_archive::live::{LiveIndex, NewRecord, SubscriptionSink};
 use hark_archive::query::plan::{Set, SetSize, plan};
 use hark_archive::query::prepared::PreparedQuery;
-use hark_archive::{LabelSet, Query, Record};
+use hark_archive::effects::KeepAll;
+use hark_archive::{LabelSet, Query, Record, SearchProgress, Store, Write};
 use hark_bench::codec::{CodecSample, follow_list, note};
 use hark_codec::nostr::{Event, EventArena, EventEncoder, EventRecord, canonical};
 use hark_codec::record::{self, Key, LabelPosition, RecordHeader};
-use hark_store_embedded::EmbeddedOptions;
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_store_embedded::term::TermHasher;
+use hark_testkit::folder::Folder;
 
 /// Runs a prepared case once.
 pub(crate) type Work = Box<dyn FnMut()>;
@@ -43,6 +46,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(case("plan: 75 values of a tag", || Ok(planned(0, 75))));
     cases.push(case("live match: 1,000 subscriptions", || live(1_000)));
     cases.push(case("live match: 100,000 subscriptions", || live(100_000)));
+    cases.push(case("search: 256 topics, without kinds", searched));
     cases
 }
 
@@ -184,5 +188,45 @@ fn live(subscriptions: u32) -> anyhow::Result<Work> {
         if let Ok(record) = Record::new(&records[seq % records.len()]) {
             live.publish(Some(seq as u64), &record);
         }
+    }))
+}
+
+/// Prepares a case that finds the newest 100 records of 256 topics in a segment, in a network whose
+/// records have no kind.
+fn searched() -> anyhow::Result<Work> {
+    let topics: Vec<[u8; 4]> = (0..1_024_u32).map(u32::to_be_bytes).collect();
+    let dir = Folder::new("instructions");
+    let options =
+        EmbeddedOptions { seal_records: 16_384, background: false, ..EmbeddedOptions::default() };
+    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options)?;
+    let mut writes = Vec::new();
+    for n in 0..16_384 {
+        let head = RecordHeader {
+            id: key(n),
+            time: 1_000_000 + u64::from(n),
+            author: None,
+            kind: 0,
+            expires: None,
+        };
+        let mut bytes = Vec::new();
+        record::write(&mut bytes, &head, &[0; 64], [(b't', LabelPosition::Bytes(&topics[n as usize % 1_024]))].into_iter());
+        writes.push(Write::Put(bytes.into()));
+    }
+    store.commit(&writes)?;
+    ensure!(store.stats().segments == 1, "the records are not in one segment");
+    let values = topics.iter().step_by(4).map(|topic| Box::from(topic.as_slice())).collect();
+    let labels = vec![LabelSet { name: b't', values }];
+    let query = Query { labels, limit: 100, ..Query::default() };
+    Ok(Box::new(move || {
+        black_box(&dir);
+        let mut found = 0;
+        let mut sink = |_: &Record<'_>| {
+            found += 1;
+            ControlFlow::Continue(())
+        };
+        if let Ok(mut search) = store.search(black_box(&query)) {
+            while let Ok(SearchProgress::Paused) = search.slice(u64::MAX, &mut sink) {}
+        }
+        assert_eq!(found, 100);
     }))
 }

@@ -151,16 +151,21 @@ impl SegmentFile {
     /// Checks whether the zero at byte `at` of a section belongs to a lost page, and notes the
     /// loss. A page of zeros may also be correct: many rows may have the oldest time, or all
     /// entries of a page may have kind 0 or row 0. So the checksum of the section decides, which is
-    /// calculated only once.
+    /// calculated only once. In a network without kinds, all entries have kind 0, and every lookup
+    /// comes here.
     #[cold]
     fn note_zero(&self, section: SegmentSection, at: usize) {
+        let is_whole = &self.with_zeros[section as usize];
+        if is_whole.get() == Some(&true) {
+            return;
+        }
         let all = &self.sections[section as usize];
         let page = (all.start + at) / PAGE_BYTES * PAGE_BYTES;
         let part = page.max(all.start)..(page + PAGE_BYTES).min(all.end);
         if self.map.get(part).is_none_or(|part| part.iter().any(|byte| *byte != 0)) {
             return;
         }
-        if !*self.with_zeros[section as usize].get_or_init(|| !self.is_damaged(section)) {
+        if !*is_whole.get_or_init(|| !self.is_damaged(section)) {
             self.note_lost();
         }
     }
