@@ -15,6 +15,10 @@ use crate::print;
 use crate::stores::address_forms;
 use crate::stores::embedded::space_bounds;
 
+/// Begins the line about a certificate that could not be put in force. `hark reload` fails if its
+/// answer has such a line.
+pub(crate) const OLD_CERTIFICATE: &str = "the certificate stays the old one";
+
 /// Watches one configuration.
 pub(crate) struct ConfigWatch {
     config: Config,
@@ -136,7 +140,7 @@ impl ConfigWatch {
             }
             Ok(None) => {}
             // The server logs the fault.
-            Err(fault) => lines.push(format!("the certificate stays the old one: {fault}")),
+            Err(fault) => lines.push(format!("{OLD_CERTIFICATE}: {fault}")),
         }
         for (change, is_live) in config.changes(&self.config) {
             if is_live {

@@ -274,7 +274,9 @@ fn files_that_cannot_be_used_are_refused_at_the_start_and_change_nothing_later()
     for (certificate, key, said) in wrong {
         write(certificate, key);
         for _ in 0..2 {
-            let told = place.command(&["reload"]).run_with(b"").text();
+            let reload = place.command(&["reload"]).run_with(b"");
+            assert_eq!(reload.code, 1, "{reload:?}");
+            let told = reload.stdout;
             let is_told = told.contains("the certificate stays the old one: ");
             assert!(is_told && told.contains(said), "{told}");
         }

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::location::ArchiveLocation;
 use crate::print;
+use crate::watch::OLD_CERTIFICATE;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -19,7 +20,7 @@ Examples:
 The server reads its configuration file, the files that the configuration names, and its
 environment. It also does so by itself when one of these files changes, and on SIGHUP; this command
 waits for the result. A configuration with faults changes nothing: the faults are printed, and the
-exit code is 1.
+exit code is 1. The exit code is also 1 if only the certificate could not be put in force.
 
 With --json, the object tells whether the configuration is `in_force`, and has its `changes` and its \
 `faults`. The exit code is the same.")]
@@ -43,15 +44,15 @@ pub(crate) fn run(args: &ReloadArgs, location: &ArchiveLocation) -> anyhow::Resu
             return Err(anyhow::Error::new(error).context("the server did not report the result"));
         }
     };
+    let is_fault = |line: &str| read.is_err() || line.trim().starts_with(OLD_CERTIFICATE);
+    let text = read.as_ref().unwrap_or_else(|why| why);
+    let exit = if text.lines().any(is_fault) { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     if args.json {
-        let lines = |text: &str| text.lines().map(|line| line.trim().into()).collect();
-        let (changes, faults): (Vec<String>, Vec<String>) = match &read {
-            Ok(changes) => (lines(changes), Vec::new()),
-            Err(why) => (Vec::new(), lines(why)),
-        };
+        let (faults, changes): (Vec<_>, Vec<_>) =
+            text.lines().map(str::trim).partition(|line| is_fault(line));
         let json = json!({ "in_force": read.is_ok(), "changes": changes, "faults": faults });
         print::line(&json.to_string())?;
-        return Ok(if read.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        return Ok(exit);
     }
     let changes = match read {
         Ok(changes) => changes,
@@ -68,5 +69,5 @@ pub(crate) fn run(args: &ReloadArgs, location: &ArchiveLocation) -> anyhow::Resu
             "  nothing has changed since the server last read it; a server reads changed files by itself",
         )?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(exit)
 }
