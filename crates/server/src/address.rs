@@ -119,7 +119,12 @@ impl AddressLists {
     /// Whether a client at `ip` is served.
     pub(crate) fn serve(&self, ip: IpAddr) -> bool {
         let on = |list: &[IpNet]| ranges::contain(list, ip);
-        !on(&self.deny) && self.allow.as_deref().is_none_or(on)
+        !self.denies(ip) && self.allow.as_deref().is_none_or(on)
+    }
+
+    /// Whether the list of denied addresses has `ip`.
+    pub(crate) fn denies(&self, ip: IpAddr) -> bool {
+        ranges::contain(&self.deny, ip)
     }
 }
 

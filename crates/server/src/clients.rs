@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use axum::http::HeaderMap;
 
 use crate::address::Proxies;
+use crate::moderation::{AddressRuling, Moderation};
 use crate::roster::{ConnectionForm, Roster, RosterEntry};
 use crate::settings::{Settings, SharedSettings};
 
@@ -17,6 +18,7 @@ pub struct Clients {
     settings: SharedSettings,
     proxies: Arc<Proxies>,
     roster: Arc<Roster>,
+    moderation: Moderation,
 }
 
 /// The class of a new connection's peer address.
@@ -31,14 +33,20 @@ pub(crate) enum AddressClass {
 }
 
 impl Clients {
-    pub(crate) fn new(settings: SharedSettings, proxies: Proxies) -> Self {
+    pub(crate) fn new(settings: SharedSettings, proxies: Proxies, moderation: Moderation) -> Self {
         let roster = Arc::new(Roster::new(&settings));
-        Self { settings, proxies: Arc::new(proxies), roster }
+        Self { settings, proxies: Arc::new(proxies), roster, moderation }
     }
 
     /// Adds a connection from `peer` to the list of open connections.
     pub(crate) fn list(&self, of: (&'static str, ConnectionForm), peer: IpAddr) -> RosterEntry {
-        self.roster.enter(of, (peer, self.is_proxy(peer)))
+        let is_proxy = self.is_proxy(peer);
+        let entry = self.roster.enter(of, (peer, is_proxy));
+        // A ban that came into force after the check of the address has not seen this entry.
+        if !is_proxy && let Some(reason) = self.moderation.address_ban(peer) {
+            entry.kick(&reason);
+        }
+        entry
     }
 
     /// The open connections of all doors.
@@ -56,9 +64,14 @@ impl Clients {
         self.proxies.client(headers)
     }
 
-    /// Whether the address lists admit a client at `ip`.
+    /// Whether the address lists and the bans admit a client at `ip`.
     pub(crate) fn serve(&self, ip: IpAddr) -> bool {
-        self.settings.load().addresses.serve(ip)
+        let addresses = &self.settings.load().addresses;
+        match self.moderation.address_ruling(ip) {
+            AddressRuling::Banned => false,
+            AddressRuling::Allowed => !addresses.denies(ip),
+            AddressRuling::Unruled => addresses.serve(ip),
+        }
     }
 
     /// Returns the class of an address.
@@ -90,7 +103,8 @@ impl Clients {
 impl Default for Clients {
     fn default() -> Self {
         let proxies = Proxies { trusted: Vec::new(), ..Proxies::default() };
-        Self::new(Arc::new(ArcSwap::from_pointee(Settings::default())), proxies)
+        let settings = Arc::new(ArcSwap::from_pointee(Settings::default()));
+        Self::new(settings, proxies, Moderation::default())
     }
 }
 
@@ -105,7 +119,7 @@ mod tests {
         let proxies =
             Proxies { trusted: vec!["10.0.0.0/8".parse().unwrap()], ..Proxies::default() };
         let shared: SharedSettings = Arc::default();
-        let clients = Clients::new(Arc::clone(&shared), proxies);
+        let clients = Clients::new(Arc::clone(&shared), proxies, Moderation::default());
         assert_eq!(clients.class(one), AddressClass::Client);
         let mut settings = Settings::default();
         settings.addresses.deny =

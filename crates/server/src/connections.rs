@@ -186,6 +186,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::moderation::Moderation;
     use crate::{AddressLists, Proxies, Settings, SettingsHandle};
 
     #[test]
@@ -214,7 +215,7 @@ mod tests {
         let shared = Arc::default();
         let proxies =
             Proxies { trusted: vec!["10.0.0.0/8".parse().unwrap()], ..Proxies::default() };
-        let clients = Clients::new(Arc::clone(&shared), proxies);
+        let clients = Clients::new(Arc::clone(&shared), proxies, Moderation::default());
         let connections = Connections::new(clients.clone(), false);
         let enter = |from: &str| connections.enter(ip(from), 5, 2);
         let one: Vec<_> = (0..2).map(|_| enter("192.0.2.1").unwrap()).collect();

@@ -17,6 +17,7 @@ use crate::connections::Connections;
 use crate::listen_address::ListenAddress;
 use crate::listener::Listener;
 use crate::metrics::MetricsPage;
+use crate::moderation::Moderation;
 use crate::settings::SharedSettings;
 use crate::sockets::{BoundSocket, UNIX_PEER, WantedSocket};
 use crate::stop::StopSignal;
@@ -128,6 +129,8 @@ pub struct Host<'a> {
     pub(crate) settings: SharedSettings,
     /// Decides which clients may connect.
     pub clients: Clients,
+    /// The bans and allows that are kept in the archive.
+    pub moderation: Moderation,
     /// Bounds the answers that clients of these doors have not read yet.
     pub(crate) answers: Answers,
     /// Whether rate limits are disabled, for tests and benchmarks.

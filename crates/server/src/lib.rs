@@ -28,6 +28,7 @@ pub mod limits;
 mod listen_address;
 pub mod listener;
 pub mod metrics;
+pub mod moderation;
 pub mod nostr;
 mod page_faults;
 mod patience;

@@ -27,6 +27,7 @@ use crate::blocking;
 use crate::clients::Clients;
 use crate::door::{DoorAddress, Host, OpenNetwork, ServableNetwork};
 use crate::error::ServeError;
+use crate::moderation::Moderation;
 use crate::reload::{ReloadHandle, ReloadRequest, RetentionThreads};
 use crate::settings::{Settings, SettingsHandle, SharedSettings};
 use crate::shelf::MovableShelf;
@@ -105,16 +106,19 @@ impl Server {
             }
             None => None,
         };
+        let moderation = Moderation::default();
         let mut host = Host {
-            clients: Clients::new(Arc::clone(&settings), config.proxies),
+            clients: Clients::new(Arc::clone(&settings), config.proxies, moderation.clone()),
             answers: Answers::new(Arc::clone(&settings)),
             settings: Arc::clone(&settings),
             unlimited: config.unlimited,
             tls: tls.clone(),
             rest_tls: tls.clone().filter(|_| config.tls.is_some_and(|options| options.rest)),
             taking: taking.as_mut(),
+            moderation: moderation.clone(),
         };
         let roster = Arc::clone(host.clients.roster());
+        moderation.set_roster(&roster);
         let operators = OperatorsDoor::open(config.metrics, config.version, &mut host)?;
         let mut opened = Vec::with_capacity(networks.len());
         for network in networks {

@@ -52,6 +52,9 @@ pub trait Subscribers: Send + Sync {
     /// number is never stored.
     fn publish(&self, seq: Option<u64>, record: &Record<'_>);
 
+    /// Called after the records of a batch were published, and before their senders are answered.
+    fn published(&self) {}
+
     /// Runs `publish`, which publishes records and answers their senders, and never waits.
     fn together(&self, publish: &mut dyn FnMut()) {
         publish();
@@ -300,6 +303,7 @@ impl CommitListener for ShelfListener {
                 self.subscribers.publish(Some(seq), &record);
                 self.feeds.publish(&record);
             }
+            self.subscribers.published();
             self.siblings.grown();
             answer();
         });

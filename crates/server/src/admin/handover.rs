@@ -269,6 +269,7 @@ impl TakeoverSource {
                         shelf.subscribers().publish(Some(seq), record);
                         shelf.feeds().publish(record);
                     })?;
+                    shelf.subscribers().published();
                     shelf.siblings().grown();
                 }
                 EPHEMERAL => {

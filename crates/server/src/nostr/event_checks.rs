@@ -9,6 +9,7 @@ use super::identity::SharedIdentity;
 use super::metrics::RelayMetrics;
 use super::policy;
 use super::reply_handle::ReplyHandle;
+use crate::moderation::Moderation;
 use crate::settings::SharedSettings;
 use crate::shelf::Shelf;
 
@@ -17,6 +18,7 @@ pub(crate) struct IntakeContext {
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) settings: SharedSettings,
     pub(crate) policy: policy::SharedPolicy,
+    pub(crate) moderation: Moderation,
     pub(crate) identity: SharedIdentity,
     pub(crate) metrics: Arc<RelayMetrics>,
 }
@@ -58,7 +60,7 @@ pub(super) fn check(
         let policy = parts.policy.load();
         let stranger = proven.is_empty().then(|| policy.auth_refusal(event)).flatten();
         let refusal = refusal.or(stranger).or_else(|| vanish_refusal(parts, event));
-        let unwelcome = policy.refusal(event);
+        let unwelcome = parts.moderation.event_refusal(&policy, event);
         let is_heard = || parts.identity.current().own_urls.are_named_by_deletion(event);
         match unwelcome {
             Some(_) if refusal.is_none() && is_heard() => (None, unwelcome),

@@ -70,6 +70,7 @@ impl RelayService {
             shelf: Arc::clone(&shelf),
             settings: Arc::clone(&settings),
             policy: Arc::clone(&config.policy),
+            moderation: host.moderation.clone(),
             identity: identity.clone(),
             metrics: Arc::clone(&metrics),
         };
@@ -94,6 +95,7 @@ impl RelayService {
             intake,
             settings,
             policy: config.policy,
+            moderation: host.moderation.clone(),
             rates,
             metrics,
             identity,

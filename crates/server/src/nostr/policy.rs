@@ -55,6 +55,31 @@ pub struct EventPolicy {
     pub wraps_need_auth: bool,
 }
 
+/// What is allowed in addition to the allow lists of a policy.
+pub(crate) trait PolicyAllowances {
+    /// Whether events of this key are allowed.
+    fn allows_key(&self, key: &Key) -> bool;
+    /// Whether events of this kind are allowed.
+    fn allows_kind(&self, kind: u16) -> bool;
+    /// Whether events with this text, in lower case, are allowed.
+    fn allows_word_in(&self, text: &str) -> bool;
+}
+
+/// Nothing more is allowed.
+impl PolicyAllowances for () {
+    fn allows_key(&self, _: &Key) -> bool {
+        false
+    }
+
+    fn allows_kind(&self, _: u16) -> bool {
+        false
+    }
+
+    fn allows_word_in(&self, _: &str) -> bool {
+        false
+    }
+}
+
 impl EventPolicy {
     /// Whether an ordinary event may be refused: NIP-11's `restricted_writes`.
     pub(crate) fn restricts_writes(&self) -> bool {
@@ -89,6 +114,15 @@ impl EventPolicy {
 
     /// The reason for refusing an event. `None` if the policy allows the event.
     pub fn refusal(&self, event: &Event<'_>) -> Option<NostrRefusal> {
+        self.refusal_beside(event, &())
+    }
+
+    /// Does the same as [`EventPolicy::refusal`], with further entries of the allow lists.
+    pub(crate) fn refusal_beside(
+        &self,
+        event: &Event<'_>,
+        allowed: &impl PolicyAllowances,
+    ) -> Option<NostrRefusal> {
         let (key, kind) = (event.pubkey(), event.kind());
         let on = |list: &[RangeInclusive<u16>]| list.iter().any(|kinds| kinds.contains(&kind));
         if self.deny_keys.contains(key) {
@@ -98,32 +132,36 @@ impl EventPolicy {
         }
         if let Some(keys) = &self.allow_keys
             && !keys.contains(key)
+            && !allowed.allows_key(key)
             && !on(&self.open_kinds)
-            && !(on(&self.addressed_kinds) && is_addressed(event, keys))
+            && !(on(&self.addressed_kinds)
+                && is_addressed(event, |key| keys.contains(key) || allowed.allows_key(key)))
         {
             return Some(
                 NostrVerdict::Blocked.because("this relay takes events of certain keys only"),
             );
         }
-        if on(&self.deny_kinds) || self.allow_kinds.as_deref().is_some_and(|kinds| !on(kinds)) {
+        let is_unlisted = |kinds| !on(kinds) && !allowed.allows_kind(kind);
+        if on(&self.deny_kinds) || self.allow_kinds.as_deref().is_some_and(is_unlisted) {
             return Some(
                 NostrVerdict::Blocked
                     .because(format!("this relay does not take events of kind {kind}")),
             );
         }
-        if let Some(reason) = self.work_missing(event) {
+        if let Some(reason) = self.work_refusal(event) {
             return Some(reason);
         }
         if self.deny_words.is_empty() && self.allow_words.is_none() {
             return None;
         }
-        let text = text(event);
+        let text = event_text(event);
         if self.deny_words.are_in(&text) {
             return Some(
                 NostrVerdict::Blocked.because("the event has a word that this relay does not take"),
             );
         }
-        if self.allow_words.as_ref().is_some_and(|words| !words.are_in(&text)) {
+        let lacks_words = |words: &WordList| !words.are_in(&text) && !allowed.allows_word_in(&text);
+        if self.allow_words.as_ref().is_some_and(lacks_words) {
             return Some(
                 NostrVerdict::Blocked
                     .because("the event has none of the words that this relay is for"),
@@ -132,7 +170,8 @@ impl EventPolicy {
         None
     }
 
-    fn work_missing(&self, event: &Event<'_>) -> Option<NostrRefusal> {
+    /// The reason for refusing an event with too little proof of work.
+    pub(crate) fn work_refusal(&self, event: &Event<'_>) -> Option<NostrRefusal> {
         let wanted = u32::from(self.pow_bits_min);
         if wanted == 0 {
             return None;
@@ -153,13 +192,13 @@ impl EventPolicy {
     }
 }
 
-/// Whether a `p` tag of the event names one of these keys.
-fn is_addressed(event: &Event<'_>, keys: &HashSet<Key>) -> bool {
+/// Whether a `p` tag of the event names a listed key.
+fn is_addressed(event: &Event<'_>, is_listed: impl Fn(&Key) -> bool) -> bool {
     event
         .tags()
         .filter(|tag| tag.name() == "p")
         .filter_map(|tag| hex::decode_32(tag.value()?.as_bytes()))
-        .any(|key| keys.contains(&key))
+        .any(|key| is_listed(&key))
 }
 
 fn leading_zero_bits(id: &[u8; 32]) -> u32 {
@@ -173,7 +212,7 @@ pub fn nothing_allowed(name: &str) -> String {
 }
 
 /// The text that is searched for words: the content and the value of each tag, in lower case.
-fn text(event: &Event<'_>) -> String {
+pub(crate) fn event_text(event: &Event<'_>) -> String {
     let mut text = event.content().to_lowercase();
     for value in event.tags().filter_map(|tag| tag.value()) {
         text.push('\n');
@@ -220,12 +259,22 @@ impl WordList {
 
     /// Whether one of the words is in `text`, which must be in lower case.
     fn are_in(&self, text: &str) -> bool {
-        let Some(found) = &self.0 else { return false };
+        self.found_in(text).next().is_some()
+    }
+
+    /// The indices of the words in `text`, which must be in lower case. If a word was left out, the
+    /// indices count only the other words.
+    pub(crate) fn found_in(&self, text: &str) -> impl Iterator<Item = usize> {
         let is_letter = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
-        found.automaton.find_overlapping_iter(text).any(|word| {
-            let (before, after) = found.open[word.pattern().as_usize()];
-            (before || !is_letter(text[..word.start()].chars().next_back()))
-                && (after || !is_letter(text[word.end()..].chars().next()))
+        self.0.iter().flat_map(move |found| {
+            let words = found.automaton.find_overlapping_iter(text);
+            words.filter_map(move |word| {
+                let at = word.pattern().as_usize();
+                let (before, after) = found.open[at];
+                let is_alone = (before || !is_letter(text[..word.start()].chars().next_back()))
+                    && (after || !is_letter(text[word.end()..].chars().next()));
+                is_alone.then_some(at)
+            })
         })
     }
 }

@@ -15,6 +15,7 @@ use super::policy::SharedPolicy;
 use super::readers::Readers;
 use crate::budget::Budget;
 use crate::connections::Connections;
+use crate::moderation::Moderation;
 use crate::rate::RateLimiter;
 use crate::service::SlowLog;
 use crate::settings::{Settings, SharedSettings};
@@ -30,6 +31,8 @@ pub(crate) struct Relay {
     pub(crate) intake: Arc<Intake>,
     pub(crate) settings: SharedSettings,
     pub(crate) policy: SharedPolicy,
+    /// The bans and allows that are kept in the archive.
+    pub(crate) moderation: Moderation,
     pub(crate) rates: RateLimiter,
     pub(crate) metrics: Arc<RelayMetrics>,
     pub(crate) slow: SlowLog,

@@ -209,7 +209,7 @@ impl OpenConnection {
     }
 
     /// Returns whether `has` holds for the client's address, and for any of its keys.
-    pub(super) fn facts_match(&self, has: impl FnOnce(IpAddr, &[KeyName]) -> bool) -> bool {
+    pub(crate) fn facts_match(&self, has: impl FnOnce(IpAddr, &[KeyName]) -> bool) -> bool {
         let facts = self.facts.lock();
         has(facts.ip, &facts.keys)
     }

@@ -27,6 +27,7 @@ use super::*;
 use crate::Clients;
 use crate::answers::Answers;
 use crate::door::Host;
+use crate::moderation::Moderation;
 use crate::settings::SharedSettings;
 use crate::shelf;
 use crate::stop::{Phase, StopSignal};
@@ -110,6 +111,7 @@ impl Pair {
             settings,
             clients,
             answers,
+            moderation: Moderation::default(),
             unlimited: false,
             tls: None,
             rest_tls: None,
@@ -307,7 +309,11 @@ async fn a_denied_address_does_not_get_in_and_one_of_a_proxy_may_bring_many() {
     let reload = crate::SettingsHandle { shared: Arc::clone(&shared), unlimited: false };
     let loopback = crate::ranges::LOOPBACK.to_vec();
     let proxies = |trusted| crate::Proxies { trusted, ..crate::Proxies::default() };
-    let pair = Pair::with("denied", Clients::new(Arc::clone(&shared), proxies(Vec::new()))).await;
+    let pair = Pair::with(
+        "denied",
+        Clients::new(Arc::clone(&shared), proxies(Vec::new()), Moderation::default()),
+    )
+    .await;
     let second = pair.enters().await;
     assert!(second.0);
     // The lists change while the node runs, and change back.
@@ -320,7 +326,8 @@ async fn a_denied_address_does_not_get_in_and_one_of_a_proxy_may_bring_many() {
     drop(second);
     pair.end().await;
 
-    let pair = Pair::with("proxy", Clients::new(shared, proxies(loopback))).await;
+    let pair =
+        Pair::with("proxy", Clients::new(shared, proxies(loopback), Moderation::default())).await;
     let mut peers = Vec::new();
     for _ in 0..6 {
         peers.push(pair.enters().await);

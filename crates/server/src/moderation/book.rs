@@ -1,0 +1,118 @@
+//! All entries of the archive, as one process knows them, and the changes that are not in the sets
+//! of `lists` yet.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use super::entry::RulingEntry;
+use super::lists::RulingLists;
+use super::records::RulingState;
+use super::subject::{Ruling, RulingSubject, SubjectSort};
+
+/// The identity of an entry.
+pub(super) type EntryKey = (Ruling, RulingSubject);
+
+/// The entries, and their changes.
+#[derive(Debug, Default)]
+pub(super) struct RulingBook {
+    /// Each entry, with the time of its record in nanoseconds.
+    entries: BTreeMap<EntryKey, (u64, RulingEntry)>,
+    /// The entries that have changed since the sets were made.
+    changed: Vec<EntryKey>,
+}
+
+/// The effects of new sets on clients.
+#[derive(Debug, Default)]
+pub(super) struct NewBans {
+    /// Whether keys or addresses were banned. Their connections are to be closed.
+    pub(super) concern_clients: bool,
+    /// Whether more records are hidden from readers than before.
+    pub(super) hide_records: bool,
+}
+
+impl RulingBook {
+    /// Applies a record, unless a newer record of the same subject was applied before.
+    pub(super) fn apply(&mut self, state: RulingState) {
+        let RulingState { at_ns, ruling, subject, entry } = state;
+        let key = (ruling, subject);
+        if self.entries.get(&key).is_some_and(|(known_ns, _)| *known_ns > at_ns) {
+            return;
+        }
+        match entry {
+            Some(entry) => drop(self.entries.insert(key.clone(), (at_ns, entry))),
+            None => drop(self.entries.remove(&key)),
+        }
+        self.changed.push(key);
+    }
+
+    /// Returns the entry, with the time of its record.
+    pub(super) fn find(&self, key: &EntryKey) -> Option<&(u64, RulingEntry)> {
+        self.entries.get(key)
+    }
+
+    /// Number of entries.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Removes the entries that have ended.
+    pub(super) fn remove_ended(&mut self, now_s: u64) {
+        let ended = self.entries.iter().filter(|(_, (_, entry))| !entry.is_in_force(now_s));
+        let ended: Vec<EntryKey> = ended.map(|(key, _)| key.clone()).collect();
+        for key in ended {
+            self.entries.remove(&key);
+            self.changed.push(key);
+        }
+    }
+
+    /// The entries after a key, in order.
+    pub(super) fn after(
+        &self,
+        key: Option<&EntryKey>,
+    ) -> impl Iterator<Item = (&EntryKey, &RulingEntry)> {
+        let from = key.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.entries.range((from, Bound::Unbounded));
+        rest.map(|(key, (_, entry))| (key, entry))
+    }
+
+    /// Makes the sets of the present entries from the earlier sets. Returns `None` if nothing has
+    /// changed.
+    pub(super) fn make_lists(&mut self, before: &RulingLists) -> Option<(RulingLists, NewBans)> {
+        if self.changed.is_empty() {
+            return None;
+        }
+        let (mut lists, mut new) = (before.clone(), NewBans::default());
+        let changed = std::mem::take(&mut self.changed);
+        let mut words = Vec::new();
+        for key in &changed {
+            let (ruling, subject) = key;
+            let entry = self.entries.get(key).map(|(_, entry)| entry);
+            lists.put((*ruling, subject), entry);
+            if subject.sort() == SubjectSort::Word && !words.contains(ruling) {
+                words.push(*ruling);
+            }
+            if entry.is_some() && *ruling == Ruling::Ban {
+                use SubjectSort::{Addresses, Id, Key};
+                new.concern_clients |= matches!(subject.sort(), Key | Addresses);
+                new.hide_records |= matches!(subject.sort(), Key | Id);
+            }
+        }
+        for ruling in words {
+            if let Err(error) = lists.set_words(ruling, self.words(ruling)) {
+                // The automaton is bounded by the number of entries, so this is not reached.
+                tracing::error!(%error, "the words of the bans could not be put in force");
+            }
+        }
+        Some((lists, new))
+    }
+
+    fn words(&self, wanted: Ruling) -> impl Iterator<Item = (&str, &RulingEntry)> {
+        let from = (wanted, RulingSubject::Word(String::new()));
+        let rest =
+            self.entries.range(from..).map(move |((ruling, subject), (_, entry))| match subject {
+                RulingSubject::Word(word) if *ruling == wanted => Some((word.as_str(), entry)),
+                _ => None,
+            });
+        rest.map_while(|found| found)
+    }
+}

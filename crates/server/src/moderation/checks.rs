@@ -1,0 +1,194 @@
+//! The questions that the doors ask about events, records and clients.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use hark_archive::Record;
+use hark_codec::hex;
+use hark_codec::nostr::Event;
+use hark_codec::record::{Id, Key};
+use hark_networks::nostr::{NostrRefusal, NostrVerdict};
+
+use super::lists::{RulingLists, RulingTerm};
+use super::state::{Moderation, ModerationState};
+use super::subject::Ruling;
+use crate::nostr::policy::{EventPolicy, PolicyAllowances, event_text};
+use crate::roster::Roster;
+
+/// The reason that clients at a banned address get.
+const ADDRESS_WORDS: &str = "this server does not serve your address";
+/// The reason that clients get that have proved a banned key.
+const KEY_BANNED: &str = "this key is banned here";
+const KEY_WORDS: &str = "this relay does not take events of this key";
+
+/// The sets in force when a check began. A change of the sets waits until this value is dropped, so
+/// a caller holds the value only while it carries out the result of the check.
+pub(crate) struct RulingCheck<'m> {
+    lists: arc_swap::Guard<Arc<RulingLists>>,
+    moderation: &'m Moderation,
+}
+
+/// Returns a reason for a client: the words, and the operator's reason if there is one.
+fn because(words: &str, reason: &str) -> String {
+    if reason.is_empty() { words.into() } else { format!("{words}: {reason}") }
+}
+
+fn refusal(words: &str, term: &RulingTerm) -> NostrRefusal {
+    NostrVerdict::Blocked.because(because(words, &term.reason))
+}
+
+impl Moderation {
+    /// Begins a check with the sets in force.
+    pub(crate) fn check(&self) -> RulingCheck<'_> {
+        RulingCheck { lists: self.state.lists.load(), moderation: self }
+    }
+
+    /// Returns the reason to refuse an event, by the entries and by the lists in files. `None` if
+    /// both accept the event.
+    ///
+    /// An allowed id passes all lists, but not the proof of work. A ban refuses the event even if
+    /// another list allows it. Allows extend the allow lists of the policy.
+    pub fn event_refusal(&self, policy: &EventPolicy, event: &Event<'_>) -> Option<NostrRefusal> {
+        self.check().event_refusal(policy, event)
+    }
+
+    /// Whether the entries let a client at this address connect, and whether an allow admits the
+    /// address in addition to `[policy] allow_addresses`.
+    pub(crate) fn address_ruling(&self, ip: IpAddr) -> AddressRuling {
+        let (lists, now_s) = (self.state.lists.load(), || self.now_s());
+        if lists.address(Ruling::Ban, ip, &now_s).is_some() {
+            AddressRuling::Banned
+        } else if lists.address(Ruling::Allow, ip, &now_s).is_some() {
+            AddressRuling::Allowed
+        } else {
+            AddressRuling::Unruled
+        }
+    }
+
+    /// Returns the reason to close a connection that has proved this key.
+    pub(crate) fn key_ban(&self, key: &Key) -> Option<String> {
+        let (lists, now_s) = (self.state.lists.load(), || self.now_s());
+        let term = lists.key(Ruling::Ban, key, &now_s)?;
+        Some(because(KEY_BANNED, &term.reason))
+    }
+
+    /// Returns the reason to close a connection from a banned address.
+    pub(crate) fn address_ban(&self, ip: IpAddr) -> Option<String> {
+        let (lists, now_s) = (self.state.lists.load(), || self.now_s());
+        let term = lists.address(Ruling::Ban, ip, &now_s)?;
+        Some(because(ADDRESS_WORDS, &term.reason))
+    }
+
+    /// Whether a stored record is hidden from readers: it has a banned id, or its author is banned.
+    pub fn hides(&self, record: &Record<'_>) -> bool {
+        self.check().hides(record.id(), record.author())
+    }
+}
+
+/// What the entries say about an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AddressRuling {
+    /// Clients at the address are refused.
+    Banned,
+    /// Clients at the address are served even if the allow list in files does not name them.
+    Allowed,
+    /// No entry names the address.
+    Unruled,
+}
+
+impl RulingCheck<'_> {
+    /// Does the same as [`Moderation::event_refusal`].
+    pub(crate) fn event_refusal(
+        &self,
+        policy: &EventPolicy,
+        event: &Event<'_>,
+    ) -> Option<NostrRefusal> {
+        let (lists, now_s) = (&*self.lists, || self.moderation.now_s());
+        if lists.id(Ruling::Allow, event.id(), &now_s).is_some() {
+            return policy.work_refusal(event);
+        }
+        if let Some(term) = lists.id(Ruling::Ban, event.id(), &now_s) {
+            return Some(refusal("this relay does not take this event", term));
+        }
+        if let Some(term) = lists.key(Ruling::Ban, event.pubkey(), &now_s) {
+            return Some(refusal(KEY_WORDS, term));
+        }
+        if let Some(term) = lists.kind(Ruling::Ban, event.kind(), &now_s) {
+            let words = format!("this relay does not take events of kind {}", event.kind());
+            return Some(refusal(&words, term));
+        }
+        if lists.has_words(Ruling::Ban)
+            && let Some(term) = lists.word(Ruling::Ban, &event_text(event), &now_s)
+        {
+            return Some(refusal("the event has a word that this relay does not take", term));
+        }
+        policy.refusal_beside(event, self)
+    }
+
+    /// Whether a record with this id and author is hidden from readers.
+    pub(crate) fn hides(&self, id: &Id, author: Option<&Key>) -> bool {
+        let (lists, now_s) = (&*self.lists, || self.moderation.now_s());
+        lists.hides()
+            && (lists.id(Ruling::Ban, id, &now_s).is_some()
+                || author.is_some_and(|key| lists.key(Ruling::Ban, key, &now_s).is_some()))
+            && lists.id(Ruling::Allow, id, &now_s).is_none()
+    }
+
+    /// Returns the reason to refuse an event that was accepted before, when its OK is sent: a ban
+    /// of its id or its author has come into force.
+    pub(crate) fn late_refusal(&self, id: &Id, author: &Key) -> Option<NostrRefusal> {
+        if !self.hides(id, Some(author)) {
+            return None;
+        }
+        let (lists, now_s) = (&*self.lists, || self.moderation.now_s());
+        let of_key = lists.key(Ruling::Ban, author, &now_s);
+        let term = lists.id(Ruling::Ban, id, &now_s).or(of_key);
+        term.map(|term| refusal("this relay does not take this event", term))
+    }
+}
+
+impl PolicyAllowances for RulingCheck<'_> {
+    fn allows_key(&self, key: &Key) -> bool {
+        self.lists.key(Ruling::Allow, key, &|| self.moderation.now_s()).is_some()
+    }
+
+    fn allows_kind(&self, kind: u16) -> bool {
+        self.lists.kind(Ruling::Allow, kind, &|| self.moderation.now_s()).is_some()
+    }
+
+    fn allows_word_in(&self, text: &str) -> bool {
+        self.lists.word(Ruling::Allow, text, &|| self.moderation.now_s()).is_some()
+    }
+}
+
+impl ModerationState {
+    /// Closes the connections of banned keys and addresses.
+    pub(super) fn close_banned(&self, roster: &Roster) {
+        let (lists, now_s) = (self.lists.load_full(), || self.now_s());
+        let mut closed = 0_u64;
+        roster.visit(0, |connection| {
+            let of_address = connection.client_ip().and_then(|ip| {
+                let term = lists.address(Ruling::Ban, ip, &now_s)?;
+                Some(because(ADDRESS_WORDS, &term.reason))
+            });
+            let of_key = || {
+                let mut banned = None;
+                connection.facts_match(|_, keys| {
+                    let keys = keys.iter().filter_map(|key| hex::decode_32(key.digits.as_bytes()));
+                    let mut terms =
+                        keys.filter_map(|key| lists.key(Ruling::Ban, &key, &now_s).cloned());
+                    banned = terms.next();
+                    banned.is_some()
+                });
+                banned.map(|term| because(KEY_BANNED, &term.reason))
+            };
+            let reason = of_address.or_else(of_key);
+            closed += u64::from(reason.is_some_and(|reason| connection.kick(&reason)));
+            true
+        });
+        if closed > 0 {
+            // An address may be private, so the log has only the number of connections.
+            tracing::info!(closed, "connections of banned clients are closed");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! The rulings in force, in sets that answer a question about one event or one address quickly.
+//! The sets never change: each change of the entries makes new sets, which share the unchanged
+//! parts with the earlier sets.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use hark_codec::record::{Id, Key};
+use ipnet::IpNet;
+
+use super::entry::RulingEntry;
+use super::subject::{Ruling, RulingSubject, SubjectSort};
+use crate::nostr::policy::WordList;
+
+/// The end and the reason of an entry.
+#[derive(Clone, Debug)]
+pub(super) struct RulingTerm {
+    /// When the entry ends, in seconds since 1970. `u64::MAX`: never.
+    until_s: u64,
+    pub(super) reason: Arc<str>,
+}
+
+/// The subjects of one sort, each with its term.
+type Terms<K> = Arc<HashMap<K, RulingTerm>>;
+
+/// The words of the entries. Word number `n` of the list has term number `n`.
+#[derive(Clone, Debug, Default)]
+struct WordTerms {
+    list: WordList,
+    terms: Vec<RulingTerm>,
+}
+
+/// The ranges of addresses. A range is found by the bits of its prefix.
+#[derive(Clone, Debug, Default)]
+struct RangeTerms {
+    ranges: HashMap<IpNet, RulingTerm>,
+    /// The number of ranges with each length of a prefix, of IPv4 and of IPv6.
+    four: Vec<(u8, usize)>,
+    six: Vec<(u8, usize)>,
+}
+
+/// The entries of one ruling, by sort.
+#[derive(Clone, Debug, Default)]
+struct SortedTerms {
+    keys: Terms<Key>,
+    ids: Terms<Id>,
+    kinds: Terms<u16>,
+    words: Arc<WordTerms>,
+    addresses: Arc<RangeTerms>,
+}
+
+/// The rulings in force; see the module.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RulingLists {
+    bans: SortedTerms,
+    allows: SortedTerms,
+}
+
+impl RulingTerm {
+    fn new(entry: &RulingEntry) -> Self {
+        Self { until_s: entry.until_s.unwrap_or(u64::MAX), reason: Arc::clone(&entry.reason) }
+    }
+
+    /// Whether the entry is in force. `now_s` is read only for an entry that ends.
+    fn holds(&self, now_s: &impl Fn() -> u64) -> bool {
+        self.until_s == u64::MAX || now_s() < self.until_s
+    }
+}
+
+/// Returns the term of a subject, if its entry is in force.
+fn term_of<'t, K: Eq + Hash>(
+    terms: &'t Terms<K>,
+    subject: &K,
+    now_s: &impl Fn() -> u64,
+) -> Option<&'t RulingTerm> {
+    if terms.is_empty() {
+        return None;
+    }
+    terms.get(subject).filter(|term| term.holds(now_s))
+}
+
+fn put<K: Eq + Hash + Clone>(terms: &mut Terms<K>, subject: &K, term: Option<RulingTerm>) {
+    match term {
+        Some(term) => drop(Arc::make_mut(terms).insert(subject.clone(), term)),
+        None if terms.contains_key(subject) => drop(Arc::make_mut(terms).remove(subject)),
+        None => {}
+    }
+}
+
+impl RangeTerms {
+    fn put(&mut self, range: IpNet, term: Option<RulingTerm>) {
+        let lengths = if matches!(range, IpNet::V4(_)) { &mut self.four } else { &mut self.six };
+        let length = range.prefix_len();
+        let at = lengths.binary_search_by_key(&length, |(length, _)| *length);
+        let is_new = match term {
+            Some(term) => self.ranges.insert(range, term).is_none().then_some(true),
+            None => self.ranges.remove(&range).map(|_| false),
+        };
+        match (is_new, at) {
+            (Some(true), Ok(at)) => lengths[at].1 += 1,
+            (Some(true), Err(at)) => lengths.insert(at, (length, 1)),
+            (Some(false), Ok(at)) if lengths[at].1 == 1 => drop(lengths.remove(at)),
+            (Some(false), Ok(at)) => lengths[at].1 -= 1,
+            _ => {}
+        }
+    }
+
+    /// Returns the term of the smallest range that contains the address.
+    fn term(&self, ip: IpAddr, now_s: &impl Fn() -> u64) -> Option<&RulingTerm> {
+        let ip = ip.to_canonical();
+        let lengths = if ip.is_ipv4() { &self.four } else { &self.six };
+        let mut ranges = lengths
+            .iter()
+            .rev()
+            .filter_map(|(length, _)| self.ranges.get(&IpNet::new(ip, *length).ok()?.trunc()));
+        ranges.find(|term| term.holds(now_s))
+    }
+}
+
+impl WordTerms {
+    /// Returns the term of the first word in `text`, which must be in lower case.
+    fn term(&self, text: &str, now_s: &impl Fn() -> u64) -> Option<&RulingTerm> {
+        let mut found = self.list.found_in(text).filter_map(|at| self.terms.get(at));
+        found.find(|term| term.holds(now_s))
+    }
+}
+
+impl SortedTerms {
+    fn put(&mut self, subject: &RulingSubject, term: Option<RulingTerm>) {
+        match subject {
+            RulingSubject::Key(key) => put(&mut self.keys, key, term),
+            RulingSubject::Id(id) => put(&mut self.ids, id, term),
+            RulingSubject::Kind(kind) => put(&mut self.kinds, kind, term),
+            RulingSubject::Addresses(range) => Arc::make_mut(&mut self.addresses).put(*range, term),
+            // All words are in one automaton, which `set_words` builds.
+            RulingSubject::Word(_) => {}
+        }
+    }
+
+    fn count(&self, sort: SubjectSort) -> usize {
+        match sort {
+            SubjectSort::Key => self.keys.len(),
+            SubjectSort::Id => self.ids.len(),
+            SubjectSort::Kind => self.kinds.len(),
+            SubjectSort::Word => self.words.terms.len(),
+            SubjectSort::Addresses => self.addresses.ranges.len(),
+        }
+    }
+}
+
+impl RulingLists {
+    fn of(&self, ruling: Ruling) -> &SortedTerms {
+        match ruling {
+            Ruling::Ban => &self.bans,
+            Ruling::Allow => &self.allows,
+        }
+    }
+
+    fn of_mut(&mut self, ruling: Ruling) -> &mut SortedTerms {
+        match ruling {
+            Ruling::Ban => &mut self.bans,
+            Ruling::Allow => &mut self.allows,
+        }
+    }
+
+    /// Adds or replaces the entry of a subject that is no word, or removes the entry.
+    pub(super) fn put(
+        &mut self,
+        (ruling, subject): (Ruling, &RulingSubject),
+        entry: Option<&RulingEntry>,
+    ) {
+        self.of_mut(ruling).put(subject, entry.map(RulingTerm::new));
+    }
+
+    /// Replaces all words of a ruling.
+    pub(super) fn set_words<'e>(
+        &mut self,
+        ruling: Ruling,
+        entries: impl Iterator<Item = (&'e str, &'e RulingEntry)>,
+    ) -> Result<(), aho_corasick::BuildError> {
+        let (words, terms): (Vec<_>, Vec<_>) =
+            entries.map(|(word, entry)| (word, RulingTerm::new(entry))).unzip();
+        self.of_mut(ruling).words = Arc::new(WordTerms { list: WordList::new(&words)?, terms });
+        Ok(())
+    }
+
+    /// Number of entries, including entries that have ended and are not removed yet.
+    pub(super) fn count(&self, ruling: Ruling, sort: SubjectSort) -> usize {
+        self.of(ruling).count(sort)
+    }
+
+    pub(super) fn key(
+        &self,
+        ruling: Ruling,
+        key: &Key,
+        now_s: &impl Fn() -> u64,
+    ) -> Option<&RulingTerm> {
+        term_of(&self.of(ruling).keys, key, now_s)
+    }
+
+    pub(super) fn id(
+        &self,
+        ruling: Ruling,
+        id: &Id,
+        now_s: &impl Fn() -> u64,
+    ) -> Option<&RulingTerm> {
+        term_of(&self.of(ruling).ids, id, now_s)
+    }
+
+    pub(super) fn kind(
+        &self,
+        ruling: Ruling,
+        kind: u16,
+        now_s: &impl Fn() -> u64,
+    ) -> Option<&RulingTerm> {
+        term_of(&self.of(ruling).kinds, &kind, now_s)
+    }
+
+    /// Whether there are words with this ruling.
+    pub(super) fn has_words(&self, ruling: Ruling) -> bool {
+        !self.of(ruling).words.list.is_empty()
+    }
+
+    /// Returns the term of the first word in `text`, which must be in lower case.
+    pub(super) fn word(
+        &self,
+        ruling: Ruling,
+        text: &str,
+        now_s: &impl Fn() -> u64,
+    ) -> Option<&RulingTerm> {
+        self.of(ruling).words.term(text, now_s)
+    }
+
+    pub(super) fn address(
+        &self,
+        ruling: Ruling,
+        ip: IpAddr,
+        now_s: &impl Fn() -> u64,
+    ) -> Option<&RulingTerm> {
+        let addresses = &self.of(ruling).addresses;
+        if addresses.ranges.is_empty() { None } else { addresses.term(ip, now_s) }
+    }
+
+    /// Whether some records are hidden from readers: those of banned keys, and banned ids.
+    pub(super) fn hides(&self) -> bool {
+        !self.bans.keys.is_empty() || !self.bans.ids.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(text: &str, ruling: Ruling, until_s: Option<u64>) -> RulingEntry {
+        let (subject, reason, by) = (text.parse().unwrap(), text.into(), "test".into());
+        RulingEntry { subject, ruling, reason, since_s: 0, until_s, by }
+    }
+
+    #[test]
+    fn addresses_are_found_in_networks_of_every_length_and_entries_end() {
+        let mut lists = RulingLists::default();
+        for (text, until_s) in [
+            ("192.0.2.7", None),
+            ("198.51.100.0/24", None),
+            ("198.51.100.128/25", Some(10)),
+            ("2001:db8::/32", None),
+            ("2001:db8:1::7", None),
+        ] {
+            let entry = entry(text, Ruling::Ban, until_s);
+            lists.put((Ruling::Ban, &entry.subject), Some(&entry));
+        }
+        let reason = |lists: &RulingLists, ip: &str, now_s: u64| {
+            let term = lists.address(Ruling::Ban, ip.parse().unwrap(), &|| now_s);
+            term.map(|term| term.reason.to_string())
+        };
+        for (ip, now_s, found) in [
+            ("192.0.2.7", 0, Some("192.0.2.7")),
+            ("::ffff:192.0.2.7", 0, Some("192.0.2.7")),
+            ("192.0.2.8", 0, None),
+            ("198.51.100.200", 9, Some("198.51.100.128/25")),
+            ("198.51.100.200", 10, Some("198.51.100.0/24")),
+            ("2001:db8:1::7", 0, Some("2001:db8:1::7")),
+            ("2001:db8:1::8", 0, Some("2001:db8::/32")),
+            ("2001:db9::", 0, None),
+        ] {
+            assert_eq!(reason(&lists, ip, now_s).as_deref(), found, "{ip} {now_s}");
+        }
+        assert!(lists.address(Ruling::Allow, "192.0.2.7".parse().unwrap(), &|| 0).is_none());
+        let gone: RulingSubject = "198.51.100.0/24".parse().unwrap();
+        lists.put((Ruling::Ban, &gone), None);
+        lists.put((Ruling::Ban, &gone), None);
+        assert_eq!(reason(&lists, "198.51.100.1", 0), None);
+        assert_eq!(lists.count(Ruling::Ban, SubjectSort::Addresses), 4);
+        assert_eq!(lists.bans.addresses.four, [(25, 1), (32, 1)]);
+    }
+
+    #[test]
+    fn words_and_kinds_are_found_until_they_end() {
+        let mut lists = RulingLists::default();
+        let entries = [
+            entry("word:casino", Ruling::Ban, Some(5)),
+            entry("word:*coin", Ruling::Ban, None),
+            entry("kind:1984", Ruling::Ban, None),
+        ];
+        lists
+            .set_words(Ruling::Ban, [("casino", &entries[0]), ("*coin", &entries[1])].into_iter())
+            .unwrap();
+        lists.put((Ruling::Ban, &entries[2].subject), Some(&entries[2]));
+        let reason = |text: &str, now_s: u64| {
+            lists.word(Ruling::Ban, text, &|| now_s).map(|term| term.reason.to_string())
+        };
+        assert_eq!(reason("a casino with bitcoin", 4).as_deref(), Some("word:casino"));
+        assert_eq!(reason("a casino with bitcoin", 5).as_deref(), Some("word:*coin"));
+        assert_eq!(reason("casinos", 0), None);
+        assert!(lists.has_words(Ruling::Ban) && !lists.has_words(Ruling::Allow));
+        assert!(lists.kind(Ruling::Ban, 1984, &|| 0).is_some() && !lists.hides());
+        assert!(lists.kind(Ruling::Ban, 1985, &|| 0).is_none());
+    }
+}

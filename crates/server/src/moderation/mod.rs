@@ -1,0 +1,33 @@
+//! Bans and allows that are kept in the archive, and the audit log of all acts.
+//!
+//! The lists in files (`[policy]`) stay in force beside these entries. The entries are records of a
+//! shelf without a door (`records`), so they are durable, copied and backed up like all records,
+//! and every process of the archive learns of a new entry as it learns of any new record. A process
+//! has all entries in memory (`book`), and answers questions about events and addresses from
+//! immutable sets (`lists`) that are replaced as a whole.
+//!
+//! Read in this order: `subject`, `entry`, `records`, `lists`, `book`, `state` (the interface),
+//! `checks` (the questions that the doors ask), `pages`, `opening`.
+
+mod book;
+mod checks;
+mod entry;
+mod lists;
+mod opening;
+mod pages;
+mod records;
+mod state;
+mod subject;
+
+pub(crate) use checks::AddressRuling;
+pub use entry::{
+    AuditAct, AuditNote, AuditPage, ChangedRuling, EntryFilter, EntryPage, RulingChange,
+    RulingEntry,
+};
+pub use opening::ModerationService;
+pub use records::{ENTRY_KIND, ModerationNetwork, RECORDS_MAX};
+pub use state::{Moderation, ModerationError};
+pub use subject::{Ruling, RulingSubject, SubjectError, SubjectSort};
+
+#[cfg(test)]
+mod tests;

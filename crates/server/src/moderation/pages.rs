@@ -1,0 +1,96 @@
+//! Pages of the entries in force, and of the audit log.
+
+use std::ops::ControlFlow;
+
+use hark_archive::{Position, Query, SearchProgress};
+use hark_codec::hex;
+
+use super::entry::{AuditPage, EntryFilter, EntryPage};
+use super::records::{NS_PER_S, note_of, notes};
+use super::state::{Moderation, ModerationError};
+use super::subject::{Ruling, RulingSubject, SubjectSort};
+
+/// Maximum number of rows of a page.
+const PAGE_ROWS_MAX: usize = 500;
+
+impl Moderation {
+    /// Returns a page of the entries in force, in the order of ruling and subject. `after` is the
+    /// cursor of the page before. A page has at most 500 entries.
+    pub fn entries(
+        &self,
+        filter: EntryFilter,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<EntryPage, ModerationError> {
+        let after = after.map(|text| {
+            let (ruling, subject) = text.split_once(' ').ok_or(ModerationError::Cursor)?;
+            let ruling = Ruling::from_name(ruling).ok_or(ModerationError::Cursor)?;
+            let subject: RulingSubject = subject.parse().map_err(|_| ModerationError::Cursor)?;
+            Ok::<_, ModerationError>((ruling, subject))
+        });
+        let (after, now_s) = (after.transpose()?, self.now_s());
+        let limit = limit.clamp(1, PAGE_ROWS_MAX);
+        let book = self.state.book.lock();
+        let mut found = book.after(after.as_ref()).filter(|((ruling, subject), entry)| {
+            filter.matches((*ruling, subject)) && entry.is_in_force(now_s)
+        });
+        let mut page = EntryPage::default();
+        page.entries.extend(found.by_ref().take(limit).map(|(_, entry)| entry.clone()));
+        if found.next().is_some() {
+            let cursor =
+                |entry: &super::RulingEntry| format!("{} {}", entry.ruling.name(), entry.subject);
+            page.next = page.entries.last().map(cursor);
+        }
+        Ok(page)
+    }
+
+    /// Number of entries with this ruling and of this sort. An entry counts until it is removed,
+    /// which may be some time after its end.
+    pub fn count(&self, ruling: Ruling, sort: SubjectSort) -> usize {
+        self.state.lists.load().count(ruling, sort)
+    }
+
+    /// Returns a page of the audit log, newest first: notes from the time `since_s` on. `after` is
+    /// the cursor of the page before. A page has at most 500 notes. The call waits for the archive,
+    /// so the caller's thread must be allowed to block.
+    pub fn log(
+        &self,
+        since_s: u64,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<AuditPage, ModerationError> {
+        let after = after.map(|text| position(text).ok_or(ModerationError::Cursor)).transpose()?;
+        let limit = limit.clamp(1, PAGE_ROWS_MAX);
+        let query = Query {
+            from: since_s.saturating_mul(NS_PER_S),
+            after,
+            limit: limit + 1,
+            now: self.now_s().saturating_mul(NS_PER_S),
+            ..notes()
+        };
+        let mut search = self.shelf()?.store().search(&query)?;
+        let (mut page, mut last, mut found) = (AuditPage::default(), None, 0);
+        while search.slice(u64::MAX, &mut |record| {
+            found += 1;
+            if found > limit {
+                page.next = last.as_ref().map(cursor);
+                return ControlFlow::Break(());
+            }
+            page.notes.extend(note_of(record));
+            last = Some(Position::of(record));
+            ControlFlow::Continue(())
+        })? == SearchProgress::Paused
+            && found <= limit
+        {}
+        Ok(page)
+    }
+}
+
+fn cursor(at: &Position) -> String {
+    format!("{} {}", at.time, String::from_utf8_lossy(&hex::encode_32(&at.id)))
+}
+
+fn position(text: &str) -> Option<Position> {
+    let (time, id) = text.split_once(' ')?;
+    Some(Position { time: time.parse().ok()?, id: hex::decode_32(id.as_bytes())? })
+}
