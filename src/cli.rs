@@ -20,6 +20,9 @@ use crate::commands::import::ImportArgs;
 use crate::commands::init::InitArgs;
 use crate::commands::kick::KickArgs;
 use crate::commands::migrate::MigrateArgs;
+use crate::commands::moderation::change::{AllowArgs, BanArgs, LiftArgs};
+use crate::commands::moderation::list::ListArgs;
+use crate::commands::moderation::log::AuditArgs;
 use crate::commands::query::QueryArgs;
 use crate::commands::relays::router::RouterArgs;
 use crate::commands::relays::stream::StreamArgs;
@@ -152,6 +155,18 @@ pub(crate) enum Command {
     Clients(ClientsArgs),
     /// Close connections of the running server, by address, network, key or number
     Kick(KickArgs),
+    /// Ban keys, events, kinds, words, addresses and networks, at once on all servers of the archive
+    Ban(BanArgs),
+    /// Lift bans
+    Unban(LiftArgs),
+    /// Allow keys, events, kinds, words, addresses and networks in addition to the allow lists
+    Allow(AllowArgs),
+    /// Lift allows
+    Unallow(LiftArgs),
+    /// List the bans and allows in the archive
+    List(ListArgs),
+    /// Print the audit log: every ban, allow and management call, newest first
+    Log(AuditArgs),
     /// Check the health of a running server; without --at, of the server that the configuration
     /// names
     Healthz(HealthzArgs),
@@ -170,7 +185,7 @@ pub(crate) enum Command {
 }
 
 /// Names of the commands that take no --network. [`Command::of_no_network`] gives the reasons.
-const OF_NO_NETWORK: [&str; 18] = [
+const OF_NO_NETWORK: [&str; 24] = [
     "serve",
     "sync",
     "stream",
@@ -183,6 +198,12 @@ const OF_NO_NETWORK: [&str; 18] = [
     "reload",
     "clients",
     "kick",
+    "ban",
+    "unban",
+    "allow",
+    "unallow",
+    "list",
+    "log",
     "healthz",
     "init",
     "config",
@@ -234,6 +255,12 @@ impl Command {
             Self::Clients(_) | Self::Kick(_) => Some(
                 "the connections of all networks are in one list; `--filter` also takes a name",
             ),
+            Self::Ban(_)
+            | Self::Unban(_)
+            | Self::Allow(_)
+            | Self::Unallow(_)
+            | Self::List(_)
+            | Self::Log(_) => Some("the bans and allows of an archive hold for all its networks"),
             Self::Healthz(_) => Some("`hark healthz` covers all networks of a server"),
             Self::Backup(_) | Self::Restore(_) => Some("a backup has all networks"),
             Self::Init(_) => Some("`hark init` names the networks to serve with --networks"),

@@ -43,6 +43,8 @@ pub use crate::stores::{
 };
 pub use crate::writer::OwnedStore;
 
+use hark_server::moderation::Ruling;
+
 use crate::cli::{Cli, Command};
 use crate::wrong_use::WrongUse;
 
@@ -96,6 +98,14 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Reload(args) => commands::reload::run(&args, &location),
         Command::Clients(args) => commands::clients::run(&args, &location),
         Command::Kick(args) => commands::kick::run(&args, &location),
+        Command::Ban(args) => commands::moderation::change::ban(&args, &location),
+        Command::Unban(args) => commands::moderation::change::lift(Ruling::Ban, &args, &location),
+        Command::Allow(args) => commands::moderation::change::allow(&args, &location),
+        Command::Unallow(args) => {
+            commands::moderation::change::lift(Ruling::Allow, &args, &location)
+        }
+        Command::List(args) => commands::moderation::list::run(&args, &location),
+        Command::Log(args) => commands::moderation::log::run(&args, &location),
         Command::Healthz(args) => commands::healthz::run(&args, &location),
         Command::Doctor(args) => commands::doctor::run(&args, &location),
         Command::Stats(args) => commands::stats::run(&args, &location),

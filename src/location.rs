@@ -13,6 +13,7 @@ use clap::{Args, ValueHint};
 use hark_archive::{Store, TextSource};
 use hark_networks::Network;
 use hark_server::control::ControlClient;
+use hark_server::moderation::{Moderation, ModerationNetwork, concern};
 use parking_lot::Mutex;
 use rustix::fs::{Access, access};
 
@@ -244,7 +245,23 @@ impl ArchiveLocation {
     /// Acquires the lock and opens the shelf for writing.
     pub fn own(&self) -> anyhow::Result<OwnedStore> {
         let lock = self.store.lock()?;
-        Ok(OwnedStore { store: self.store.open(&self.place())?, _lock: lock })
+        Ok(OwnedStore { store: self.store.open(&self.place())?, bans: None, _lock: lock })
+    }
+
+    /// Opens the bans that concern the records of this shelf, under the archive's lock. Returns
+    /// `None` if no ban concerns them.
+    fn bans(&self) -> anyhow::Result<Option<Moderation>> {
+        let shelf = setup(ModerationNetwork.name()).filter(|_| concern(self.network));
+        let Some(shelf) = shelf.map(|setup| self.of(setup.network)) else { return Ok(None) };
+        let store = if !self.facts().is_in_directory {
+            // The tables are made here if the database has none yet.
+            shelf.store.open(&shelf.place())?
+        } else if shelf.exists() {
+            shelf.store.open_read_only(&shelf.place())?
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(Moderation::over(store)?))
     }
 
     /// Returns a function that opens another archive's shelf as this shelf's mirror. The function
@@ -285,7 +302,9 @@ impl ArchiveLocation {
                 );
             }
         }
-        self.own().map(WriterHandle::Own)
+        let mut owned = self.own()?;
+        owned.bans = self.bans()?;
+        Ok(WriterHandle::Own(owned))
     }
 
     /// Whether the first write will create the archive. Fails, with advice, if a new archive is

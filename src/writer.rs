@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use hark_archive::clock::Clock;
+use hark_archive::effects::Refusal;
 use hark_archive::retention::{RetentionPolicy, RetentionState};
 use hark_archive::{Outcome, Query, Record, Store, Write};
 use hark_server::control::{ControlClient, ControlError, WriteRefusal};
+use hark_server::moderation::Moderation;
 
 use crate::print;
 use crate::stores::StoreLock;
@@ -21,6 +23,8 @@ const SERVER_IS_GONE: &str = "the server stopped answering; what was reported as
 pub struct OwnedStore {
     /// The open store.
     pub store: Arc<dyn Store>,
+    /// The bans of the archive, if they concern the records of this store.
+    pub(crate) bans: Option<Moderation>,
     // Dropped after the store.
     pub(crate) _lock: StoreLock,
 }
@@ -47,7 +51,7 @@ impl WriterHandle {
         records: Vec<Box<[u8]>>,
     ) -> anyhow::Result<Vec<Result<Outcome, String>>> {
         match self {
-            Self::Own(owned) => put(&*owned.store, records),
+            Self::Own(owned) => owned.put(records),
             Self::Server(client) => {
                 let records: Vec<Vec<u8>> = records.into_iter().map(Vec::from).collect();
                 Ok(texts(client.put_many(&records).context(SERVER_IS_GONE)?))
@@ -164,12 +168,31 @@ fn texts(outcomes: Vec<Result<Outcome, WriteRefusal>>) -> Vec<Result<Outcome, St
     outcomes.into_iter().map(|outcome| outcome.map_err(|refusal| refusal.to_string())).collect()
 }
 
-fn put(store: &dyn Store, records: Vec<Box<[u8]>>) -> anyhow::Result<Vec<Result<Outcome, String>>> {
-    let writes: Vec<Write> = records.into_iter().map(Write::Put).collect();
-    let committed = store
-        .commit(&writes)
-        .context("the archive could not be written to; what was reported as stored is safe")?;
-    Ok(committed.outcomes.into_iter().map(Ok).collect())
+impl OwnedStore {
+    /// Stores records that no ban refuses.
+    fn put(&self, records: Vec<Box<[u8]>>) -> anyhow::Result<Vec<Result<Outcome, String>>> {
+        let is_banned = |bytes: &[u8]| {
+            let bans = self.bans.as_ref();
+            bans.is_some_and(|bans| {
+                Record::new(bytes).is_ok_and(|record| bans.bans_record(&record))
+            })
+        };
+        let mut outcomes = Vec::with_capacity(records.len());
+        let mut writes = Vec::with_capacity(records.len());
+        for record in records {
+            let banned = is_banned(&record).then_some(Outcome::Refused(Refusal::Banned));
+            if banned.is_none() {
+                writes.push(Write::Put(record));
+            }
+            outcomes.push(banned);
+        }
+        let committed = (self.store)
+            .commit(&writes)
+            .context("the archive could not be written to; what was reported as stored is safe")?;
+        let mut stored = committed.outcomes.into_iter();
+        let outcomes = outcomes.into_iter().map(|banned| banned.or_else(|| stored.next()));
+        Ok(outcomes.flatten().map(Ok).collect())
+    }
 }
 
 fn erase(store: &dyn Store, ids: &[hark_archive::Id]) -> anyhow::Result<u64> {

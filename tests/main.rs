@@ -15,6 +15,7 @@ mod fleet;
 mod fuzz;
 mod go_program;
 mod house;
+mod moderation;
 mod moving;
 mod nostr;
 mod page;

@@ -22,6 +22,7 @@ pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod kick;
 pub(crate) mod migrate;
+pub(crate) mod moderation;
 pub(crate) mod query;
 pub(crate) mod rebuild;
 mod refusal;

@@ -17,6 +17,7 @@ pub(super) enum RefusalReason {
     Superseded,
     Deleted,
     Vanished,
+    Banned,
     /// The source no longer has the event. Only adoptions use this reason.
     Gone,
     /// The source has other data at this position. Only adoptions use this reason.
@@ -48,6 +49,7 @@ impl RefusalReason {
             Outcome::Superseded => Some(Self::Superseded),
             Outcome::Refused(Refusal::Deleted) => Some(Self::Deleted),
             Outcome::Refused(Refusal::Vanished) => Some(Self::Vanished),
+            Outcome::Refused(Refusal::Banned) => Some(Self::Banned),
         }
     }
 }

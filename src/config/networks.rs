@@ -7,10 +7,11 @@ use hark_networks::Network;
 
 use super::network_setup::{NetworkSetup, ShelfConfig};
 use super::values::Config;
-use super::{nostr, waku, whisper};
+use super::{moderation, nostr, waku, whisper};
 
 /// All networks, in the order in which they are served. The first is the default.
-pub static NETWORKS: &[NetworkSetup] = &[nostr::SETUP, waku::SETUP, whisper::SETUP];
+pub static NETWORKS: &[NetworkSetup] =
+    &[nostr::SETUP, waku::SETUP, whisper::SETUP, moderation::SETUP];
 
 /// The networks that this process knows; [`NETWORKS`] if unset.
 static KNOWN: OnceLock<&'static [NetworkSetup]> = OnceLock::new();

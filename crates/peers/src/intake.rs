@@ -438,6 +438,7 @@ fn count(origin: &Origin, outcome: WriteOutcome) -> bool {
         Ok(Outcome::Superseded) => "superseded",
         Ok(Outcome::Refused(Refusal::Deleted)) => "deleted",
         Ok(Outcome::Refused(Refusal::Vanished)) => "vanished",
+        Ok(Outcome::Refused(Refusal::Banned)) => "banned",
         Err(why) => {
             meter.refuse_here("not stored", &why);
             return false;

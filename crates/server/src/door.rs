@@ -52,6 +52,13 @@ pub trait Door: Send + Sync {
         let _ = record;
     }
 
+    /// Whether an operator has banned a record, which a command or another relay has sent. The door
+    /// itself checks the records of its clients.
+    fn refuses(&self, record: &Record<'_>) -> bool {
+        let _ = record;
+        false
+    }
+
     /// Writes the door's own metrics for Prometheus. The metrics of the shelves are written
     /// elsewhere.
     fn metrics(&self, page: &mut MetricsPage) {

@@ -146,7 +146,14 @@ impl Server {
                 Ok(Arc::new(TakeoverSource { lock, shelves, listeners, role: role.clone() }))
             });
             let giving = giving.transpose().map_err(failed)?;
-            let started = ControlSocket::start(&path, &networks, &settings, &desk, &roster, giving);
+            let started = ControlSocket::start(
+                &path,
+                &networks,
+                &settings,
+                &desk,
+                (&roster, &moderation),
+                giving,
+            );
             match (taking, movable) {
                 (Some(taking), Some((lock, shelves))) => {
                     let control = control.insert(started.map_err(failed)?);

@@ -10,7 +10,7 @@ use crate::commands::refusal::RefusalReason;
 use crate::print;
 
 /// The reasons, each with its name and an explanation for people.
-const ALL: [(RefusalReason, &str, &str); 10] = [
+const ALL: [(RefusalReason, &str, &str); 11] = [
     (RefusalReason::Malformed, "malformed", "not a record of this network"),
     (RefusalReason::BadId, "bad id", "its id is not the hash of the rest"),
     (RefusalReason::BadSignature, "bad signature", "not signed by its author"),
@@ -21,6 +21,7 @@ const ALL: [(RefusalReason, &str, &str); 10] = [
     (RefusalReason::Superseded, "superseded", "a newer version is kept"),
     (RefusalReason::Deleted, "deleted", "its author asked for deletion"),
     (RefusalReason::Vanished, "vanished", "its author asked to vanish"),
+    (RefusalReason::Banned, "banned", "`hark ban` refuses it"),
 ];
 
 /// Counts of lines. Line numbers start at 0 here, and at 1 in output.

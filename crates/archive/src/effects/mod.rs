@@ -20,6 +20,9 @@ pub enum Refusal {
     /// The new record's author has requested the deletion of all the author's records up to a time
     /// that is not before the new record's time.
     Vanished,
+    /// An operator has banned the record. No store returns this reason: code in front of the store
+    /// refuses the record.
+    Banned,
 }
 
 /// Describes the stored records that forbid a new record.

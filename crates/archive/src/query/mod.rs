@@ -14,6 +14,7 @@ mod driver_stream;
 mod excluded;
 pub mod explain;
 mod gate;
+mod hidden;
 mod labels;
 pub mod merge;
 mod opening;
@@ -33,6 +34,7 @@ pub mod words;
 
 pub use compared::{ComparedRecord, ComparisonCost};
 pub use gate::Gate;
+pub use hidden::{HiddenRecords, HideRecords};
 pub use labels::LabelSet;
 pub use order::{Order, Position};
 pub use ungated::UngatedQuery;
@@ -95,6 +97,8 @@ pub struct Query {
     pub now: u64,
     /// The records that are hidden from the reader.
     pub gate: Option<Arc<Gate>>,
+    /// The records that are hidden from all readers. `None` hides no record.
+    pub hidden: Option<HiddenRecords>,
     /// Maximum total number of rows to visit. The query is given up as too expensive once it has
     /// visited this number.
     pub budget: u64,
@@ -119,6 +123,7 @@ impl Default for Query {
             bytes: usize::MAX,
             now: 0,
             gate: None,
+            hidden: None,
             budget: u64::MAX,
         }
     }
@@ -238,6 +243,7 @@ impl Query {
                 || record.author().is_none_or(|author| !holds(&self.not_authors, author)))
             && labels().all(|(at, set)| known == Some(Set::Label(at)) || carries(set))
             && self.gate.as_ref().is_none_or(|gate| gate.is_visible_if(record, carries))
+            && self.hidden.as_ref().is_none_or(|hidden| !hidden.have(record))
     }
 }
 

@@ -343,6 +343,7 @@ pub fn answer(kind: u16, outcome: Outcome) -> Result<(), NostrRefusal> {
         }
         Outcome::Refused(Refusal::Deleted) => (Blocked, "event was deleted by its author"),
         Outcome::Refused(Refusal::Vanished) => (Blocked, "its author asked to vanish"),
+        Outcome::Refused(Refusal::Banned) => (Blocked, "this relay does not take this event"),
     };
     Err(verdict.because(words))
 }

@@ -1,5 +1,5 @@
 //! The list of open connections for `hark clients`, in pages, and the end of connections by
-//! `hark kick`.
+//! `hark kick`. Requests of `hark ban` and its companions are answered here, too.
 //!
 //! A request for a page names the number of the last connection that the operator has seen, and a
 //! filter. A page has a bounded number of connections and of bytes, so a list of any length needs
@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::moderation::{Moderation, ModerationRequestError};
 use crate::roster::{ConnectionPattern, Roster, is_listed};
 use crate::settings::SharedSettings;
 
@@ -43,12 +44,15 @@ pub(super) enum ClientsError {
     Request(#[from] serde_json::Error),
     #[error("`{0}` {1}")]
     Whom(String, String),
+    #[error(transparent)]
+    Moderation(#[from] ModerationRequestError),
 }
 
 /// Lists and closes the open connections of this process.
 #[derive(Clone)]
 pub(super) struct ClientsDesk {
     pub(super) roster: Arc<Roster>,
+    pub(super) moderation: Moderation,
     pub(super) settings: SharedSettings,
     /// Number of earlier processes that still serve their connections after a takeover.
     pub(super) followers: watch::Sender<usize>,
@@ -80,6 +84,11 @@ impl ClientsDesk {
         Ok(format!(
             "{{\"connections\":[{rows}],\"next\":{next},\"open\":{open},\"earlier_processes\":{earlier}}}"
         ))
+    }
+
+    /// Answers a request about bans and allows.
+    pub(super) fn moderate(&self, body: &[u8]) -> Result<String, ClientsError> {
+        Ok(self.moderation.answer(body)?.to_string())
     }
 
     /// Closes connections. Returns the number of connections that are being closed.
@@ -120,7 +129,8 @@ mod tests {
             open[0].add_key(KeyName { shown: format!("{digit:0128}").into(), digits: "".into() });
         }
         let (settings, followers) = (SharedSettings::default(), watch::Sender::new(0));
-        let desk = ClientsDesk { roster, settings, followers };
+        let moderation = Moderation::default();
+        let desk = ClientsDesk { roster, moderation, settings, followers };
         let (mut after, mut rows) = (0, 0);
         loop {
             let request = json!({ "after": after, "filter": "" }).to_string();

@@ -14,10 +14,11 @@ use serde_json::{Map, Value, json};
 
 use super::control_error::broken;
 use super::protocol::{
-    self, BRING, CLIENTS, COMPACT, ControlFrame, ERASE, FAILED, FOLLOW, KICK, OUTCOME, PROGRESS,
-    PUT, RELOAD, STATS, TEXT, ids_bytes,
+    self, BRING, CLIENTS, COMPACT, ControlFrame, ERASE, FAILED, FOLLOW, KICK, MODERATE, OUTCOME,
+    PROGRESS, PUT, RELOAD, STATS, TEXT, ids_bytes,
 };
 use super::socket;
+use crate::moderation::ModerationRequest;
 
 pub use super::control_error::ControlError;
 pub use super::subscribed::{FedRecord, RecordStream};
@@ -131,6 +132,13 @@ impl ControlClient {
     /// the number of these connections as `closed`.
     pub fn kick(&mut self, whom: &str, reason: Option<&str>) -> Result<Value, ControlError> {
         self.ask_json(KICK, &json!({ "whom": whom, "reason": reason }))
+    }
+
+    /// Sends a request about bans, allows and the audit log, and returns the answer; see
+    /// [`ModerationRequest`].
+    pub fn moderate(&mut self, request: &ModerationRequest) -> Result<Value, ControlError> {
+        let request = serde_json::to_value(request).map_err(io::Error::other)?;
+        self.ask_json(MODERATE, &request)
     }
 
     fn ask_json(&mut self, what: u8, body: &Value) -> Result<Value, ControlError> {

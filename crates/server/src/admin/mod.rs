@@ -14,6 +14,7 @@ pub(crate) mod prometheus;
 mod protocol;
 pub(crate) mod reload;
 pub(crate) mod served;
+mod shelf_stats;
 mod socket;
 pub(crate) mod subscribed;
 mod successor;

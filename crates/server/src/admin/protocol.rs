@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Requests: PUT and BRING (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD, and
-//! CLIENTS and KICK, which `clients` describes and which are about all shelves. Every request has
+//! CLIENTS, KICK and MODERATE, which are about all shelves (`clients`, `moderation`). Every request has
 //! one answer, which names the same shelf. Answers come in the order of the requests. PROGRESS lines
 //! may come before the answer to a COMPACT or ERASE.
 //!
@@ -55,6 +55,8 @@ pub(super) const BRING: u8 = 11;
 pub(super) const CLIENTS: u8 = 12;
 /// A request to close connections. The body and the answer are JSON.
 pub(super) const KICK: u8 = 13;
+/// A request about bans, allows and the audit log. The body and the answer are JSON.
+pub(super) const MODERATE: u8 = 20;
 
 /// The answer to a PUT: an outcome.
 pub(super) const OUTCOME: u8 = 0x81;
@@ -226,6 +228,7 @@ pub(super) fn outcome_bytes(outcome: Outcome) -> [u8; 9] {
         Outcome::Superseded => (2, 0),
         Outcome::Refused(Refusal::Deleted) => (3, 0),
         Outcome::Refused(Refusal::Vanished) => (4, 0),
+        Outcome::Refused(Refusal::Banned) => (6, 0),
         Outcome::Erased(count) => (5, count),
     };
     let mut bytes = [code; 9];
@@ -244,6 +247,7 @@ pub(super) fn outcome(bytes: &[u8]) -> Option<Outcome> {
         3 => Outcome::Refused(Refusal::Deleted),
         4 => Outcome::Refused(Refusal::Vanished),
         5 => Outcome::Erased(number),
+        6 => Outcome::Refused(Refusal::Banned),
         _ => return None,
     })
 }
@@ -316,6 +320,7 @@ mod tests {
             Outcome::Superseded,
             Outcome::Refused(Refusal::Deleted),
             Outcome::Refused(Refusal::Vanished),
+            Outcome::Refused(Refusal::Banned),
             Outcome::Erased(u64::MAX),
         ];
         for each in outcomes {

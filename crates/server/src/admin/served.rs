@@ -9,28 +9,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use hark_archive::store::{LogPosition, MirrorLag, ScrubStats};
+use hark_archive::effects::Refusal;
+use hark_archive::store::LogPosition;
 use hark_archive::{CommitError, Id, Outcome, Query, Record, Write, vital};
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::clients::{ClientsDesk, ClientsError};
 use super::feed::{FeedWriter, SiblingFeed};
 use super::handover::TakeoverSource;
-use super::process::ProcessStats;
 use super::protocol::{
-    self, BRING, CLIENTS, COMPACT, ControlFrame, EPHEMERAL, ERASE, FAILED, FOLLOW, KICK, OUTCOME,
-    PEER_FRAME_BYTES_MAX, PROGRESS, PUT, RELOAD, STATS, TAKEOVER, TEXT, outcome_bytes,
+    self, BRING, CLIENTS, COMPACT, ControlFrame, EPHEMERAL, ERASE, FAILED, FOLLOW, KICK, MODERATE,
+    OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS, PUT, RELOAD, STATS, TAKEOVER, TEXT, outcome_bytes,
 };
 use super::reload::{ReloadDesk, ReloadError};
+use super::shelf_stats::stats;
 use super::socket;
 use super::takeover_parties::Sibling;
 use crate::door::{Door, OpenNetwork};
+use crate::moderation::Moderation;
 use crate::roster::Roster;
 use crate::settings::SharedSettings;
 use crate::shelf::{CompactFault, MovableShelf, Shelf};
 
+/// The outcome of a record that a ban refuses.
+const BANNED: Outcome = Outcome::Refused(Refusal::Banned);
 /// Maximum number of ids that one write deletes.
 const ERASE_BATCH: usize = 512;
 
@@ -60,7 +64,7 @@ impl ControlSocket {
         networks: &Arc<[OpenNetwork]>,
         settings: &SharedSettings,
         desk: &Arc<ReloadDesk>,
-        roster: &Arc<Roster>,
+        (roster, moderation): (&Arc<Roster>, &Moderation),
         giving: Option<Arc<TakeoverSource>>,
     ) -> io::Result<Self> {
         let (bound, listener) = socket::bind_beside(path)?;
@@ -69,7 +73,12 @@ impl ControlSocket {
         let (networks, settings) = (Arc::clone(networks), Arc::clone(settings));
         let (desk, roster) = (Arc::clone(desk), Arc::clone(roster));
         let (followers, of_clients) = (watch::Sender::new(0), Arc::clone(&settings));
-        let clients = ClientsDesk { roster, settings: of_clients, followers: followers.clone() };
+        let clients = ClientsDesk {
+            roster,
+            moderation: moderation.clone(),
+            settings: of_clients,
+            followers: followers.clone(),
+        };
         let connection = ControlConnection { networks, settings, desk, clients, giving, stopping };
         let streams = OpenStreams::default();
         let accepting = vital::spawn("hark-control", {
@@ -321,7 +330,16 @@ impl ControlConnection {
                     let _ = say.send((FAILED, reason.to_string().into()));
                     return;
                 }
+                let own_door = door;
                 let door = of_sibling.then(|| Arc::clone(door));
+                // A sibling has checked its records against the same bans.
+                if !of_sibling
+                    && let Ok(record) = Record::new(frame.body())
+                    && own_door.refuses(&record)
+                {
+                    let _ = say.send((OUTCOME, outcome_bytes(BANNED).into()));
+                    return;
+                }
                 return put(shelf, door, frame.body(), say);
             }
             ERASE => self.erase(shelf, frame.body(), &say).map(|count| count.to_string()),
@@ -334,6 +352,7 @@ impl ControlConnection {
             },
             RELOAD => self.desk.ask().map_err(ShelfRequestError::from),
             CLIENTS => self.clients.page(frame.body()).map_err(ShelfRequestError::from),
+            MODERATE => self.clients.moderate(frame.body()).map_err(ShelfRequestError::from),
             KICK => self.clients.kick(frame.body()).map_err(ShelfRequestError::from),
             STATS => {
                 let (more, rows) = door.stats();
@@ -419,52 +438,6 @@ fn put(shelf: &Shelf, door: Option<Arc<dyn Door>>, body: &[u8], say: ReplySender
     if shelf.writer().submit(Write::Put(record), Box::new(done)).is_err() {
         let _ = refused.send((FAILED, "the archive takes no more writes".into()));
     }
-}
-
-/// Returns the statistics common to shelves of all networks.
-fn stats(shelf: &Shelf) -> Map<String, Value> {
-    let (stats, counters) = (shelf.store().stats(), shelf.writer().counters());
-    let more = [
-        ("damaged_files", json!(stats.damaged_files)),
-        ("maintenance_failed", json!(stats.maintenance_failed)),
-        ("scrub", json!(stats.scrub.as_ref().map(scrub))),
-        ("written_bytes", json!(stats.written_bytes)),
-        ("mirror", json!(stats.mirror.as_ref().map(mirror))),
-        ("batches", json!(counters.batches.read().count())),
-        ("writes", json!(counters.writes.get())),
-        ("resident_bytes", json!(ProcessStats::now().resident_bytes)),
-        ("since", json!(shelf.since_s())),
-        ("trouble", json!(shelf.trouble())),
-    ];
-    let mut fields = super::control::fields(&stats);
-    fields.extend(more.map(|(name, value)| (name.to_owned(), value)));
-    fields
-}
-
-fn scrub(scrub: &ScrubStats) -> Value {
-    json!({
-        "read_bytes": scrub.read_bytes,
-        "pass_bytes": scrub.pass_bytes,
-        "total_bytes": scrub.total_bytes,
-        "passes": scrub.passes,
-        "last_pass_s": scrub.last_pass_age.map(|age| age.as_secs()),
-        "last_faults": scrub.last_faults,
-        "repaired": scrub.repaired,
-    })
-}
-
-fn mirror(lag: &MirrorLag) -> Value {
-    json!({
-        "in_step": lag.in_step,
-        "behind_ms": lag.behind_ms,
-        "queued": lag.queued,
-        "queued_bytes": lag.queued_bytes,
-        "copied": lag.copied,
-        "extra": lag.extra,
-        "refused": lag.refused,
-        "trouble": lag.trouble,
-        "idle_ms": lag.idle_ms,
-    })
 }
 
 /// Writes the pending answers in order. Flushes before each wait for an answer.

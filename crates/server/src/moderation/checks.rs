@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use hark_archive::Record;
+use hark_archive::query::{HiddenRecords, HideRecords};
 use hark_codec::hex;
-use hark_codec::nostr::Event;
+use hark_codec::nostr::{Event, EventArena, REQUESTS};
 use hark_codec::record::{Id, Key};
 use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 
@@ -79,8 +80,38 @@ impl Moderation {
         Some(because(ADDRESS_WORDS, &term.reason))
     }
 
-    /// Whether a stored record is hidden from readers: it has a banned id, or its author is banned.
-    pub fn hides(&self, record: &Record<'_>) -> bool {
+    /// Whether a ban refuses an event that a command or another relay has sent, as a record. Requests
+    /// about their author's own data are not refused, unless their id is banned.
+    pub fn bans_record(&self, record: &Record<'_>) -> bool {
+        let (check, now_s) = (self.check(), || self.now_s());
+        let (lists, id) = (&*check.lists, record.id());
+        if lists.id(Ruling::Allow, id, &now_s).is_some() {
+            return false;
+        }
+        if lists.id(Ruling::Ban, id, &now_s).is_some() {
+            return true;
+        }
+        let Ok(kind) = u16::try_from(record.kind()) else { return false };
+        if REQUESTS.contains(&kind) {
+            return false;
+        }
+        record.author().is_some_and(|key| lists.key(Ruling::Ban, key, &now_s).is_some())
+            || lists.kind(Ruling::Ban, kind, &now_s).is_some()
+            || lists.has_words(Ruling::Ban)
+                && Event::parse(record.wire(), &mut EventArena::new()).is_ok_and(|event| {
+                    lists.word(Ruling::Ban, &event_text(&event), &now_s).is_some()
+                })
+    }
+
+    /// The records that are hidden from readers: those with a banned id, and those of banned keys,
+    /// except allowed ids.
+    pub fn hidden(&self) -> HiddenRecords {
+        HiddenRecords::new(Arc::new(self.clone()))
+    }
+}
+
+impl HideRecords for Moderation {
+    fn hides(&self, record: &Record<'_>) -> bool {
         self.check().hides(record.id(), record.author())
     }
 }

@@ -3,9 +3,10 @@
 //! parts with the earlier sets.
 
 use std::collections::HashMap;
-use std::hash::Hash;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use hark_codec::record::{Id, Key};
 use ipnet::IpNet;
@@ -23,7 +24,50 @@ pub(super) struct RulingTerm {
 }
 
 /// The subjects of one sort, each with its term.
-type Terms<K> = Arc<HashMap<K, RulingTerm>>;
+type Terms<K> = Arc<HashMap<K, RulingTerm, KeyHashes>>;
+
+/// Hashes of keys and ids. Both are random, so their first bytes suffice. They are multiplied by a
+/// secret number, because a client can choose a few of these bytes.
+#[derive(Clone, Copy, Debug)]
+struct KeyHashes {
+    secret: u64,
+}
+
+impl Default for KeyHashes {
+    fn default() -> Self {
+        static SECRET: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0_u64) | 1);
+        Self { secret: *SECRET }
+    }
+}
+
+impl BuildHasher for KeyHashes {
+    type Hasher = KeyHasher;
+
+    fn build_hasher(&self) -> KeyHasher {
+        KeyHasher { secret: self.secret, hash: 0 }
+    }
+}
+
+/// See [`KeyHashes`].
+struct KeyHasher {
+    secret: u64,
+    hash: u64,
+}
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        let first = bytes.iter().take(8).fold(0, |first, byte| first << 8 | u64::from(*byte));
+        let product = u128::from(self.hash ^ first) * u128::from(self.secret);
+        self.hash = product as u64 ^ (product >> 64) as u64;
+    }
+
+    /// Ignores the length of a key, which is always the same.
+    fn write_usize(&mut self, _: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.hash
+    }
+}
 
 /// The words of the entries. Word number `n` of the list has term number `n`.
 #[derive(Clone, Debug, Default)]

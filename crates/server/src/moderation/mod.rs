@@ -16,6 +16,7 @@ mod lists;
 mod opening;
 mod pages;
 mod records;
+mod requests;
 mod state;
 mod subject;
 
@@ -26,8 +27,14 @@ pub use entry::{
 };
 pub use opening::ModerationService;
 pub use records::{ENTRY_KIND, ModerationNetwork, RECORDS_MAX};
+pub use requests::{ModerationRequest, ModerationRequestError, ROWS_MAX};
 pub use state::{Moderation, ModerationError};
 pub use subject::{Ruling, RulingSubject, SubjectError, SubjectSort};
+
+/// Whether the bans and allows of events concern the records of a network.
+pub fn concern(network: &dyn hark_networks::Network) -> bool {
+    network.name() == hark_networks::Network::name(&hark_networks::nostr::Nostr)
+}
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,9 @@ use hark_archive::retention::RetentionPolicy;
 use hark_archive::store::commit_whole;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::writer::{BetweenBatchesJob, WriteTarget, WriterOptions};
-use hark_archive::{CommitError, Outcome, Query, Record, SearchError, SearchProgress, Write};
+use hark_archive::{
+    CommitError, Outcome, Query, Record, SearchError, SearchProgress, Store, Write,
+};
 use hark_networks::Network as _;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -34,8 +36,10 @@ const CHANGES_AT_ONCE: usize = 1_024;
 const ATTEMPTS: usize = 5;
 /// Interval between two attempts to queue a job while the writer's queue is full.
 const RETRY: Duration = Duration::from_millis(5);
-/// How long a change waits for the writer's queue, and for checks that began before the change.
+/// How long a change waits for the writer's queue.
 const WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long a change waits for work that began before the change, such as a slice of a search.
+const READERS_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of bytes of a reason, and of a name of who has acted.
 const TEXT_BYTES_MAX: usize = 1_000;
 
@@ -142,17 +146,17 @@ impl ModerationState {
             }
             (self.lists.swap(Arc::new(lists)), new)
         };
-        wait_for_readers(&before);
         if let Some(roster) = self.roster.get().filter(|_| new.concern_clients) {
             self.close_banned(roster);
         }
+        wait_for_readers(&before);
     }
 }
 
 /// Waits until no other thread uses the sets.
 fn wait_for_readers(lists: &Arc<RulingLists>) {
     let began = Instant::now();
-    while Arc::strong_count(lists) > 1 && began.elapsed() < WAIT_MAX {
+    while Arc::strong_count(lists) > 1 && began.elapsed() < READERS_MAX {
         std::thread::yield_now();
         if began.elapsed() > Duration::from_millis(1) {
             std::thread::sleep(Duration::from_millis(1));
@@ -163,19 +167,29 @@ fn wait_for_readers(lists: &Arc<RulingLists>) {
 impl Moderation {
     /// Makes bans and allows that are kept in memory only, for tests.
     pub fn in_memory(clock: Clock) -> Self {
+        let store = Arc::new(MemoryStore::new(ModerationNetwork.rules()));
+        // A new store in memory has no entries, so reading it does not fail.
+        Self::with_clock(store, clock).unwrap_or_default()
+    }
+
+    /// Opens the bans and allows in a store, for a command that has opened the archive itself.
+    pub fn over(store: Arc<dyn Store>) -> Result<Self, SearchError> {
+        Self::with_clock(store, Clock::System)
+    }
+
+    fn with_clock(store: Arc<dyn Store>, clock: Clock) -> Result<Self, SearchError> {
         let moderation = Self::default();
         let options = ShelfOptions {
             network: &ModerationNetwork,
-            store: Arc::new(MemoryStore::new(ModerationNetwork.rules())),
+            store,
             writer: WriterOptions::default(),
             clock,
             retention: RetentionPolicy::default(),
             compact: None,
             handover: None,
         };
-        // A new store in memory has no entries, so reading it cannot fail.
-        drop(moderation.open(options));
-        moderation
+        moderation.open(options)?;
+        Ok(moderation)
     }
 
     /// Opens the shelf of the entries, and puts all entries in force.

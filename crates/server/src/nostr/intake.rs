@@ -19,7 +19,7 @@ use hark_archive::{Query, Record, SearchError, SearchProgress, Write, vital};
 use hark_codec::crypto::{Signature, SignatureVerifier, UnverifiedSignature};
 use hark_codec::hex;
 use hark_codec::nostr::{
-    ClientMessage, Event, EventArena, EventEncoder, MessageBuffers, RefusalSubject, npub,
+    ClientMessage, Event, EventArena, EventEncoder, MessageBuffers, REQUESTS, RefusalSubject, npub,
 };
 use hark_codec::record::{Id, Key};
 use hark_networks::nostr::admit::{self, PrivateLabels};
@@ -320,13 +320,29 @@ impl<'a> VerifyWorker<'a> {
                 continue;
             }
             match purpose {
-                EventPurpose::Keep(record) => self.submit(id, kind, record, from),
+                EventPurpose::Keep(record) => {
+                    // Checked here as well, because a ban may have come into force meanwhile.
+                    let check = self.parts.moderation.check();
+                    match check.late_refusal(&id, &key).filter(|_| !REQUESTS.contains(&kind)) {
+                        Some(refusal) => from.refuse(&id, &refusal),
+                        None => {
+                            // The writer's queue may be full for a while.
+                            drop(check);
+                            self.submit((id, key), kind, record, from);
+                        }
+                    }
+                }
                 EventPurpose::KeepRequest(record, refusal) => match self.is_heard(kind, &record) {
-                    Ok(true) => self.submit(id, kind, record, from),
+                    Ok(true) => self.submit((id, key), kind, record, from),
                     Ok(false) => from.refuse(&id, &refusal),
                     Err(error) => from.refuse(&id, &error.into()),
                 },
                 EventPurpose::PassOn(record) => {
+                    let check = self.parts.moderation.check();
+                    if let Some(refusal) = check.late_refusal(&id, &key) {
+                        from.refuse(&id, &refusal);
+                        continue;
+                    }
                     if let Ok(record) = Record::new(&record) {
                         self.parts.shelf.pass_on(&record);
                     }
@@ -341,7 +357,14 @@ impl<'a> VerifyWorker<'a> {
                                 shown: npub::encode(&key).into(),
                                 digits: String::from_utf8_lossy(&hex::encode_32(&key)).into(),
                             });
-                            from.done(&id);
+                            // A ban closes the connections whose keys it finds in the list.
+                            match self.parts.moderation.key_ban(&key) {
+                                Some(reason) => {
+                                    from.rated.listed().kick(&reason);
+                                    from.refuse(&id, &NostrVerdict::Blocked.because(reason));
+                                }
+                                None => from.done(&id),
+                            }
                         }
                         Err(refusal) => from.refuse(&id, &refusal),
                     }
@@ -380,13 +403,20 @@ impl<'a> VerifyWorker<'a> {
 
     /// Passes an event to the writer, and blocks while the writer's queue is full. Blocking is
     /// safe: this thread has no other work, and the queue of the intake is bounded.
-    fn submit(&self, id: Id, kind: u16, record: Vec<u8>, from: ReplyHandle) {
+    fn submit(&self, (id, key): (Id, Key), kind: u16, record: Vec<u8>, from: ReplyHandle) {
         let outbox = Arc::clone(from.outbox());
+        let moderation = self.parts.moderation.clone();
+        let is_request = REQUESTS.contains(&kind);
         let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {
-            Ok(outcome) => match admit::answer(kind, outcome) {
-                Ok(()) => from.accepted(&id, kind),
-                Err(refusal) => from.refuse(&id, &refusal),
-            },
+            Ok(outcome) => {
+                // Held until the OK is in the outbox, so that no OK follows a ban.
+                let check = moderation.check();
+                let banned = check.late_refusal(&id, &key).filter(|_| !is_request);
+                match admit::answer(kind, outcome).and(banned.map_or(Ok(()), Err)) {
+                    Ok(()) => from.accepted(&id, kind),
+                    Err(refusal) => from.refuse(&id, &refusal),
+                }
+            }
             Err(error) => {
                 let words = format!("event was not kept: {error}");
                 from.refuse(&id, &NostrVerdict::Error.because(words));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use hark_archive::Record;
 use hark_networks::nostr::NostrVerdict;
 use hark_networks::nostr::admit::host_name;
 use hyper::body::Incoming;
@@ -57,6 +58,10 @@ impl Door for RelayDoor {
 
     fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
         self.listener.sockets()
+    }
+
+    fn refuses(&self, record: &Record<'_>) -> bool {
+        self.relay.moderation.bans_record(record)
     }
 
     fn metrics(&self, page: &mut MetricsPage) {

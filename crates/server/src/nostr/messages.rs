@@ -428,7 +428,12 @@ impl MessageHandler {
             return Err(NostrVerdict::Blocked.because(words));
         }
         let (now_s, gate) = (self.relay.shelf.clock().now_s(), self.caller.gate());
-        query::at_door(filters, &limits.filters, now_s, &gate, self.relay.texts.as_ref())
+        let texts = self.relay.texts.as_ref();
+        let mut queries = query::at_door(filters, &limits.filters, now_s, &gate, texts)?;
+        for query in &mut queries {
+            query.hidden = Some(self.relay.hidden.clone());
+        }
+        Ok(queries)
     }
 
     fn end(&mut self, id: &str) {

@@ -16,21 +16,28 @@ use super::threads::RelayThreads;
 use super::{Relay, RelayService, auth, outbox, vanish};
 use crate::ServeError;
 use crate::door::{Host, OpenFuture, OpenNetwork, ServableNetwork};
+use crate::moderation::Moderation;
 use crate::rate::RateLimiter;
 use crate::service::SlowLog;
 use crate::shelf::{Shelf, Subscribers};
 use crate::websocket::DeflateOptions;
 
 /// Notifies subscriptions through the live index, and wakes their sessions on the runtime.
-struct LiveNotifier(Arc<LiveIndex>, Handle);
+struct LiveNotifier {
+    live: Arc<LiveIndex>,
+    runtime: Handle,
+    moderation: Moderation,
+}
 
 impl Subscribers for LiveNotifier {
     fn publish(&self, seq: Option<u64>, record: &Record<'_>) {
-        self.0.publish(seq, record);
+        // A ban waits until subscribers that do not see the ban yet have been notified.
+        let _before = self.moderation.check();
+        self.live.publish(seq, record);
     }
 
     fn together(&self, publish: &mut dyn FnMut()) {
-        let _sessions = self.1.enter();
+        let _sessions = self.runtime.enter();
         outbox::together(publish);
     }
 }
@@ -53,8 +60,12 @@ impl RelayService {
         let nothing = Query { limit: 0, ..Query::default() };
         let seq = shelf.store.search(&nothing).map_or(0, |search| search.seq());
         let live = Arc::new(LiveIndex::since(seq));
-        let shelf =
-            Shelf::open(shelf, Arc::new(LiveNotifier(Arc::clone(&live), Handle::current())));
+        let notifier = LiveNotifier {
+            live: Arc::clone(&live),
+            runtime: Handle::current(),
+            moderation: host.moderation.clone(),
+        };
+        let shelf = Shelf::open(shelf, Arc::new(notifier));
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = |wanted: usize| if wanted == 0 { cores } else { wanted };
         let identity = config.identity;
@@ -95,6 +106,7 @@ impl RelayService {
             intake,
             settings,
             policy: config.policy,
+            hidden: host.moderation.hidden(),
             moderation: host.moderation.clone(),
             rates,
             metrics,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use hark_archive::TextSource;
 use hark_archive::live::LiveIndex;
+use hark_archive::query::HiddenRecords;
 
 use super::auth::AuthState;
 use super::identity::SharedIdentity;
@@ -33,6 +34,8 @@ pub(crate) struct Relay {
     pub(crate) policy: SharedPolicy,
     /// The bans and allows that are kept in the archive.
     pub(crate) moderation: Moderation,
+    /// The records that the bans hide from readers.
+    pub(crate) hidden: HiddenRecords,
     pub(crate) rates: RateLimiter,
     pub(crate) metrics: Arc<RelayMetrics>,
     pub(crate) slow: SlowLog,

@@ -73,6 +73,7 @@ pub(super) const REASONS: ReasonWords = &[
     (RefusalReason::Superseded, "superseded", "a newer version is kept"),
     (RefusalReason::Deleted, "deleted", "its author asked for deletion"),
     (RefusalReason::Vanished, "vanished", "its author asked to vanish"),
+    (RefusalReason::Banned, "banned", "`hark ban` refuses it"),
     (RefusalReason::Gone, "deleted there", "nostream keeps the row and returns it to nobody"),
 ];
 /// A read of newly published events begins this number of seconds before the newest time, because

@@ -28,6 +28,7 @@ pub(super) const REASONS: ReasonWords = &[
     (RefusalReason::Superseded, "superseded", "a newer version is kept"),
     (RefusalReason::Deleted, "deleted", "its author asked for deletion"),
     (RefusalReason::Vanished, "vanished", "its author asked to vanish"),
+    (RefusalReason::Banned, "banned", "`hark ban` refuses it"),
     (RefusalReason::Gone, "deleted there", "the relay keeps the row and returns it to nobody"),
 ];
 /// Interval between two reads of newly published events.

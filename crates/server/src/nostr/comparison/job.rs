@@ -91,6 +91,13 @@ impl ComparisonJob {
 
     /// Does a time slice of the work. A step that returns an error is the last step.
     fn work(&mut self) -> Result<SliceResult, ComparisonRefusal> {
+        // A ban waits until this slice has ended.
+        let relay = Arc::clone(&self.relay);
+        let _before = relay.moderation.check();
+        if relay.moderation.hidings() != self.comparison.hidings {
+            let words = "events of this comparison may have been banned; begin again";
+            return Err(NostrVerdict::Closed.because(words).into());
+        }
         let step = match std::mem::replace(&mut self.step, ComparisonStep::Done) {
             ComparisonStep::Begin { message, memory } => self.begin(message, memory)?,
             ComparisonStep::Prepare { message, memory, candidate } => {

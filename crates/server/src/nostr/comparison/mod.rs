@@ -99,6 +99,7 @@ impl Comparisons {
             query,
             is_whole,
             events_max,
+            hidings: self.relay.moderation.hidings(),
             over: EndFlag::default(),
             outbox: Arc::clone(&self.outbox),
             metrics: Arc::clone(&self.relay.metrics),
