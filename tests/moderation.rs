@@ -117,12 +117,13 @@ fn ban_a_flood(name: &str, nodes: &mut [Node]) {
     let runtime = Runtime::new().expect("a runtime");
     let mut writers = Vec::new();
     runtime.block_on(async {
-        for node in &*nodes {
+        for (at, node) in nodes.iter().enumerate() {
             for who in FLOOD.into_iter().chain([MEMBER]) {
                 let mut writer = node.client().await;
                 writer.auth(who).await;
                 for n in 0..if who == MEMBER { 2 } else { 20 } {
-                    writer.publish_new(&note(who, now_s() - n, &format!("{n} of a flood"))).await;
+                    let content = format!("{n} of a flood at {at}");
+                    writer.publish_new(&note(who, now_s() - n, &content)).await;
                 }
                 writers.push((who, writer));
             }
@@ -137,9 +138,10 @@ fn ban_a_flood(name: &str, nodes: &mut [Node]) {
 
     // Open connections of the banned keys end on all nodes, and others stay open.
     runtime.block_on(async {
-        for (who, writer) in &mut writers {
+        for (at, (who, writer)) in writers.iter_mut().enumerate() {
             if *who == MEMBER {
-                writer.publish_new(&note(*who, now_s(), "still here")).await;
+                let content = format!("still here at {at}");
+                writer.publish_new(&note(*who, now_s(), &content)).await;
             } else {
                 let closed = tokio::time::timeout(PATIENCE, writer.closed()).await;
                 assert_eq!(closed.expect("it is closed").map(u16::from), Some(POLICY), "{who}");
@@ -245,11 +247,9 @@ fn a_takeover_keeps_the_bans_and_a_later_ban_reaches_the_old_process() {
     node.hark(&["ban", &pubkey(11)]).text();
     let (mut old, mut silent) =
         runtime.block_on(async { (node.client().await, node.client().await) });
-    let address = node.server.as_ref().expect("a server").address.clone();
     let before = node.server.take();
     let flags: Vec<&str> = node.flags.iter().map(String::as_str).collect();
-    let after =
-        node.place.serve_with(&[&flags[..], &["--takeover", "--listen", &address]].concat()[..]);
+    let after = node.place.serve_with(&[&flags[..], &["--takeover"]].concat());
     node.server = Some(after);
     runtime.block_on(async {
         assert!(!publish(&node, 11, "at the new process").await.0);

@@ -46,6 +46,26 @@ pub(crate) const COMMANDS: &[Door] = &[
         assert_eq!((done.code, done.stdout.as_str()), (1, "0 connections closed\n"), "{done:?}");
         Own
     }),
+    command("ban", |world| changed(world, "ban", " is banned")),
+    command("unban", |world| {
+        changed(world, "ban", " is banned");
+        changed(world, "unban", " is no longer banned")
+    }),
+    command("allow", |world| changed(world, "allow", " is allowed")),
+    command("unallow", |world| {
+        changed(world, "allow", " is allowed");
+        changed(world, "unallow", " is no longer allowed")
+    }),
+    command("list", |world| {
+        changed(world, "ban", " is banned");
+        assert!(world.hark(&["list"]).text().contains(NO_CLIENT));
+        Own
+    }),
+    command("log", |world| {
+        changed(world, "ban", " is banned");
+        assert!(world.hark(&["log"]).text().contains("hark ban"));
+        Own
+    }),
     command("reload", |world| Same(world.hark(&["reload"]).text())),
     command("init", init),
     command("config", config),
@@ -92,6 +112,17 @@ pub(crate) const COMMANDS: &[Door] = &[
 
 /// Commands that are no doors to an archive, with the reason.
 pub(crate) const NO_DOORS: [(&str, &str); 1] = [("bench", "it measures a server by its address")];
+
+/// An address that no client of a test has.
+const NO_CLIENT: &str = "203.0.113.254";
+
+/// Bans or allows an address, or lifts the entry.
+fn changed(world: &World, command: &str, words: &str) -> Answer {
+    let text = world.hark(&[command, NO_CLIENT]).text();
+    let words = words.trim_start_matches(" is");
+    assert!(text.starts_with(NO_CLIENT) && text.contains(words), "{text}");
+    Own
+}
 
 /// `hark doctor` checks every subject, and finds no fault while the servers run.
 fn doctor(world: &World) -> Answer {

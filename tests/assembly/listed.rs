@@ -10,7 +10,7 @@ use crate::doors;
 use crate::world::program;
 
 /// Codes of frames on control.sock, each with its sender: a command or a life of the table.
-const FRAMES: [(&str, &str); 23] = [
+const FRAMES: [(&str, &str); 24] = [
     ("PUT", "import"),
     ("BRING", "import"),
     ("ERASE", "delete"),
@@ -19,6 +19,7 @@ const FRAMES: [(&str, &str); 23] = [
     ("RELOAD", "reload"),
     ("CLIENTS", "clients"),
     ("KICK", "kick"),
+    ("MODERATE", "ban"),
     ("FOLLOW", "stream"),
     ("TAKEOVER", "taken over"),
     ("READY", "taken over"),

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{files, has_ending, read};
 
 /// The sources that write a server's page for Prometheus.
-const PAGES: [&str; 4] = [
+const PAGES: [&str; 5] = [
     "crates/server/src/admin/prometheus.rs",
+    "crates/server/src/moderation/opening.rs",
     "crates/server/src/nostr/prometheus.rs",
     "crates/server/src/waku/prometheus.rs",
     "crates/server/src/whisper/prometheus.rs",

@@ -354,7 +354,7 @@ async fn become_writer(
     control: &mut ControlSocket,
     patience: Duration,
 ) -> Result<(), ServeError> {
-    let states = taking.states();
+    let (states, served_before) = (taking.states(), taking.shelves());
     // This runs on a blocking thread, because it waits for the other process and for the disk, and
     // must not delay the signal handler.
     let finishing = blocking::run({
@@ -367,8 +367,14 @@ async fn become_writer(
     // failure below, so these failures are only logged.
     let begins: Vec<_> = shelves.iter().map(|shelf| shelf.store.end()).collect();
     let followed: Vec<_> = shelves.into_iter().zip(begins).collect();
+    let is_followed = |moved: &MovableShelf| {
+        // An earlier version does not have every shelf.
+        served_before.iter().any(|name| name == moved.shelf.name())
+    };
     for (shelf, begin) in &followed {
-        shelf.store.followed(Some(*begin));
+        if is_followed(shelf) {
+            shelf.store.followed(Some(*begin));
+        }
         shelf.store.pause_maintenance(false);
     }
     if let Err(error) = lock.sign() {
@@ -382,6 +388,7 @@ async fn become_writer(
     if let Err(error) = control.publish() {
         tracing::error!(%error, "control.sock is missing: commands cannot reach this server");
     }
+    let followed = followed.into_iter().filter(|(shelf, _)| is_followed(shelf)).collect();
     if let Err(error) = control.serve_follower(before, followed) {
         tracing::error!(%error, "the old server cannot follow, and closes its connections");
     }

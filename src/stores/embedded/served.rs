@@ -4,8 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use hark_networks::Network as _;
 use hark_server::StoreLocation;
 use hark_server::control::{ControlError, Handover, Takeover};
+use hark_server::moderation::ModerationNetwork;
 use hark_server::shelf::CompactFn;
 use hark_store_embedded::{CompactionResult, DirectoryLock, DiskReserve, EmbeddedStore};
 
@@ -22,9 +24,17 @@ pub(super) fn take_over(
     shelves: &[&str],
 ) -> anyhow::Result<Option<(DirectoryLock, Takeover)>> {
     let socket = data.join(CONTROL_SOCKET);
-    let mut taking = match Takeover::ask(&socket, shelves, &mut |line| {
-        tracing::info!("the running server: {line}");
-    }) {
+    let ask = |shelves: &[&str]| {
+        Takeover::ask(&socket, shelves, &mut |line| tracing::info!("the running server: {line}"))
+    };
+    // A server of an earlier version has no shelf for bans.
+    let asked = ask(shelves).or_else(|refused| {
+        let bans = ModerationNetwork.name();
+        let is_refused = matches!(refused, ControlError::Refused(_)) && shelves.contains(&bans);
+        let earlier: Vec<&str> = shelves.iter().copied().filter(|name| *name != bans).collect();
+        is_refused.then(|| ask(&earlier).ok()).flatten().ok_or(refused)
+    });
+    let mut taking = match asked {
         Ok(taking) => taking,
         Err(ControlError::Absent) => {
             tracing::info!("no server runs on this archive, so there is none to take over from");
@@ -63,6 +73,10 @@ fn open(
     is_takeover: bool,
 ) -> anyhow::Result<ServedShelf> {
     let name = shelf.place.network.name();
+    if is_takeover && !shelf.dir().is_dir() {
+        // The running server does not have this shelf, so this process makes the shelf.
+        drop(shelf.open()?);
+    }
     let store = if is_takeover { shelf.open_released() } else { shelf.open() };
     let store = Arc::new(store.or_else(|error| shelf.open_refusing(error))?);
     let (mut compact, mut handover) = (None, None);

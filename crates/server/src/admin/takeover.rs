@@ -23,6 +23,8 @@ pub struct Takeover {
     turn: u64,
     sockets: Vec<OwnedFd>,
     states: Vec<(String, Vec<u8>)>,
+    /// The shelves of the running server.
+    shelves: Vec<String>,
 }
 
 impl Takeover {
@@ -55,7 +57,13 @@ impl Takeover {
         let mut handed = fds::receive(&stream)?.into_iter();
         let lock = handed.next();
         let sockets = handed.collect();
-        Ok(Self { stream, lock, turn, sockets, states })
+        let shelves = shelves.iter().map(|name| (*name).to_owned()).collect();
+        Ok(Self { stream, lock, turn, sockets, states, shelves })
+    }
+
+    /// Returns the names of the shelves of the running server, which it follows after the takeover.
+    pub(crate) fn shelves(&self) -> Vec<String> {
+        self.shelves.clone()
     }
 
     /// Returns the states of the other server's doors, by shelf name. Empty at the second call.

@@ -54,7 +54,9 @@ pub(super) fn check(
         let refusal = admit::protected_refusal(event, proven);
         // A vanish request may be known without having been carried out, because an import also
         // stores requests to other relays.
-        (refusal.or_else(|| vanish_refusal(parts, event)), None)
+        let refusal = refusal.or_else(|| vanish_refusal(parts, event));
+        let banned = || parts.moderation.check().late_refusal(event.id(), event.pubkey());
+        (refusal.or_else(banned), None)
     } else {
         let refusal = admit::refusal(event, bytes, &settings.limits.events, now_s, proven, arena);
         let policy = parts.policy.load();

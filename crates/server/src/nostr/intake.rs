@@ -412,7 +412,7 @@ impl<'a> VerifyWorker<'a> {
                 // Held until the OK is in the outbox, so that no OK follows a ban.
                 let check = moderation.check();
                 let banned = check.late_refusal(&id, &key).filter(|_| !is_request);
-                match admit::answer(kind, outcome).and(banned.map_or(Ok(()), Err)) {
+                match banned.map_or_else(|| admit::answer(kind, outcome), Err) {
                     Ok(()) => from.accepted(&id, kind),
                     Err(refusal) => from.refuse(&id, &refusal),
                 }
