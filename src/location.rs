@@ -249,7 +249,7 @@ impl ArchiveLocation {
     }
 
     /// Opens the bans that concern the records of this shelf, under the archive's lock. Returns
-    /// `None` if no ban concerns them.
+    /// `None` if bans do not concern the network.
     fn bans(&self) -> anyhow::Result<Option<Moderation>> {
         let shelf = setup(ModerationNetwork.name()).filter(|_| concern(self.network));
         let Some(shelf) = shelf.map(|setup| self.of(setup.network)) else { return Ok(None) };

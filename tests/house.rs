@@ -199,7 +199,7 @@ const KEPT_OUT: [(&str, &[&str], &str); 4] = [
 ];
 
 /// Places that may name a network, with the reason.
-const NAMED: [(&str, &str); 22] = [
+const NAMED: [(&str, &str); 23] = [
     ("crates/codec/src/nostr/", "its folder"),
     ("crates/codec/src/waku/", "its folder"),
     ("crates/codec/src/whisper/", "its folder"),
@@ -209,6 +209,7 @@ const NAMED: [(&str, &str); 22] = [
     ("crates/server/src/nostr/", "its folder"),
     ("crates/server/src/waku/", "its folder"),
     ("crates/server/src/whisper/", "its folder"),
+    ("crates/server/src/moderation/", "the keys, ids and kinds of bans are those of events"),
     ("crates/codec/src/lib.rs", "the list of folders"),
     ("crates/networks/src/lib.rs", "the list of folders"),
     ("crates/server/src/lib.rs", "the list of folders"),

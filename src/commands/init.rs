@@ -12,7 +12,7 @@ use hark_server::{ListenAddress, ListenAddressFault};
 
 use super::config;
 use super::export::unfinished;
-use crate::config::{Config, setups};
+use crate::config::{Config, client_setups};
 use crate::location::{LocationArgs, SERVICE_CONFIG, SERVICES};
 use crate::print;
 use crate::stores::{AddressForm, StoreAddress, address_forms};
@@ -133,10 +133,10 @@ fn prompts<'a>(
     config: &Config,
     forms: &[AddressForm],
 ) -> anyhow::Result<Vec<Prompt<'a>>> {
-    let networks = setups().iter().map(|setup| setup.network);
+    let networks = client_setups().map(|setup| setup.network);
     let networks = networks.map(|network| format!("{} ({})", network.name(), network.records()));
     let networks = networks.collect::<Vec<_>>().join(", ");
-    let served = setups().iter().filter(|setup| (setup.is_served)(config));
+    let served = client_setups().filter(|setup| (setup.is_served)(config));
     let served = served.map(|setup| setup.network.name()).collect::<Vec<_>>().join(", ");
     let data = location.data.as_deref().map(|data| {
         data.to_str()
@@ -198,8 +198,8 @@ fn prompts<'a>(
 
 fn serve_networks(config: &mut Config, text: &str, _: &[AddressForm]) -> Result<(), String> {
     for name in text.split([',', ' ']).filter(|name| !name.is_empty()) {
-        let Some(setup) = setups().iter().find(|setup| setup.network.name() == name) else {
-            let names: Vec<&str> = setups().iter().map(|setup| setup.network.name()).collect();
+        let Some(setup) = client_setups().find(|setup| setup.network.name() == name) else {
+            let names: Vec<&str> = client_setups().map(|setup| setup.network.name()).collect();
             return Err(format!("there is no network `{name}`; there are {}", names.join(", ")));
         };
         config.serve(setup.network)?;

@@ -11,7 +11,9 @@ use hark_archive::clock::Clock;
 use hark_archive::mirror::{self, MirroredStore};
 use hark_archive::retention::RetentionPolicy;
 use hark_archive::{Store, vital};
+use hark_networks::Network as _;
 use hark_server::control::{ControlClient, Takeover, TakeoverLock};
+use hark_server::moderation::ModerationNetwork;
 use hark_server::{ListenAddress, ServeError, Server, shelf};
 use hark_store_embedded::disk::{RealDisk, make_dir};
 
@@ -114,7 +116,17 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
         let addresses: Vec<_> = relay.iter().cloned().chain(metrics).collect();
         let is_away = |error: &anyhow::Error| location.store.is_away(error);
         let opened =
-            waiting::for_database(&addresses, is_away, || (served.open)(&location.place()))?;
+            waiting::for_database(&addresses, is_away, || (served.open)(&location.place()));
+        let is_of_bans = setup.network.name() == ModerationNetwork.name();
+        let opened = match opened {
+            // A database that this server may only read has no bans until another server makes
+            // their tables.
+            Err(error) if is_of_bans && location.store.lacks(&location.place()) => {
+                tracing::warn!("this server keeps no bans: {error:#}");
+                continue;
+            }
+            opened => opened?,
+        };
         let at = DoorFacts {
             data: &location.data,
             store: location.facts().name,

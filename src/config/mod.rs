@@ -39,6 +39,6 @@ pub(crate) use load::Faults;
 pub(crate) use log::{LogFormat, LogSettings};
 pub use network_setup::{NetworkService, NetworkSetup, ReloadCallback, ShelfConfig};
 pub use networks::NETWORKS;
-pub(crate) use networks::{serve_these, setup, setups, shelf_config};
+pub(crate) use networks::{client_setups, serve_these, setup, setups, shelf_config};
 pub(crate) use reread::{FileWatch, LOOK_EVERY};
 pub use values::Config;

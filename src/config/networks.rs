@@ -4,6 +4,7 @@
 use std::sync::OnceLock;
 
 use hark_networks::Network;
+use hark_server::moderation::ModerationNetwork;
 
 use super::network_setup::{NetworkSetup, ShelfConfig};
 use super::values::Config;
@@ -25,6 +26,11 @@ pub(crate) fn serve_these(setups: &'static [NetworkSetup]) {
 /// The networks that this process knows.
 pub(crate) fn setups() -> &'static [NetworkSetup] {
     KNOWN.get().copied().unwrap_or(NETWORKS)
+}
+
+/// The networks with clients of their own. The shelf of the bans has none.
+pub(crate) fn client_setups() -> impl Iterator<Item = &'static NetworkSetup> {
+    setups().iter().filter(|setup| setup.network.name() != ModerationNetwork.name())
 }
 
 /// Returns the [`NetworkSetup`] of the network with this name.

@@ -166,6 +166,11 @@ pub trait ArchiveStore: Any + Send + Sync {
         bail!("{}", self.refuses("rebuild"))
     }
 
+    /// Whether the shelf has never been made, and this process cannot make it.
+    fn lacks(&self, _shelf: &ShelfPlace<'_>) -> bool {
+        false
+    }
+
     /// Whether an error from opening a shelf means that the store is temporarily unreachable.
     fn is_away(&self, _error: &anyhow::Error) -> bool {
         false

@@ -18,6 +18,7 @@ use crate::doors::Answer::{self, Own, Same};
 use crate::doors::{Door, command};
 use crate::fixture::{self, LAST_S, id};
 use crate::lives::{fill_envelopes_table, fill_nostream};
+use crate::moderation;
 use crate::stores::StoreKind;
 use crate::world::{Node, World, number, program};
 
@@ -46,26 +47,12 @@ pub(crate) const COMMANDS: &[Door] = &[
         assert_eq!((done.code, done.stdout.as_str()), (1, "0 connections closed\n"), "{done:?}");
         Own
     }),
-    command("ban", |world| changed(world, "ban", " is banned")),
-    command("unban", |world| {
-        changed(world, "ban", " is banned");
-        changed(world, "unban", " is no longer banned")
-    }),
-    command("allow", |world| changed(world, "allow", " is allowed")),
-    command("unallow", |world| {
-        changed(world, "allow", " is allowed");
-        changed(world, "unallow", " is no longer allowed")
-    }),
-    command("list", |world| {
-        changed(world, "ban", " is banned");
-        assert!(world.hark(&["list"]).text().contains(NO_CLIENT));
-        Own
-    }),
-    command("log", |world| {
-        changed(world, "ban", " is banned");
-        assert!(world.hark(&["log"]).text().contains("hark ban"));
-        Own
-    }),
+    command("ban", moderation::ban),
+    command("unban", moderation::unban),
+    command("allow", moderation::allow),
+    command("unallow", moderation::unallow),
+    command("list", moderation::list),
+    command("log", moderation::log),
     command("reload", |world| Same(world.hark(&["reload"]).text())),
     command("init", init),
     command("config", config),
@@ -112,17 +99,6 @@ pub(crate) const COMMANDS: &[Door] = &[
 
 /// Commands that are no doors to an archive, with the reason.
 pub(crate) const NO_DOORS: [(&str, &str); 1] = [("bench", "it measures a server by its address")];
-
-/// An address that no client of a test has.
-const NO_CLIENT: &str = "203.0.113.254";
-
-/// Bans or allows an address, or lifts the entry.
-fn changed(world: &World, command: &str, words: &str) -> Answer {
-    let text = world.hark(&[command, NO_CLIENT]).text();
-    let words = words.trim_start_matches(" is");
-    assert!(text.starts_with(NO_CLIENT) && text.contains(words), "{text}");
-    Own
-}
 
 /// `hark doctor` checks every subject, and finds no fault while the servers run.
 fn doctor(world: &World) -> Answer {

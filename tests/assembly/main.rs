@@ -19,6 +19,7 @@ mod doors;
 mod fixture;
 mod listed;
 mod lives;
+mod moderation;
 mod peers;
 #[path = "../served.rs"]
 #[allow(dead_code)]

@@ -111,7 +111,7 @@ impl ModerationDesk {
     }
 }
 
-/// Who acts, for the audit log: the command and its user.
+/// Returns the actor for the audit log: the command and its user.
 pub(super) fn actor(command: &str) -> String {
     let named = ["SUDO_USER", "USER"].iter().find_map(|name| std::env::var(name).ok());
     let uid = rustix::process::getuid().as_raw();

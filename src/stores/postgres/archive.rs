@@ -7,7 +7,7 @@ use hark_archive::Store;
 use hark_server::StoreLocation;
 use hark_store_embedded::backup::PutSource;
 use hark_store_postgres::{
-    DatabaseOpenError, PostgresOptions, PostgresStore, SnapshotError, shown,
+    DatabaseOpenError, MigrateError, PostgresOptions, PostgresStore, SnapshotError, shown,
 };
 
 use super::backup::put_source;
@@ -167,6 +167,17 @@ impl ArchiveStore for DatabaseArchive {
         }
         let open = Box::new(move |place: &ShelfPlace<'_>| self.open_served(place));
         Ok(ServedStore { lock: None, taking: None, open })
+    }
+
+    fn lacks(&self, shelf: &ShelfPlace<'_>) -> bool {
+        let opened = self.connect(shelf, false);
+        let missing = opened.err().is_some_and(|error| {
+            matches!(
+                error.downcast_ref(),
+                Some(DatabaseOpenError::Migrate(MigrateError::Missing { .. }))
+            )
+        });
+        missing
     }
 
     fn is_away(&self, error: &anyhow::Error) -> bool {

@@ -275,8 +275,7 @@ impl TakeoverSource {
                 EPHEMERAL => {
                     if let Ok(record) = Record::new(frame.body()) {
                         shelf.subscribers().publish(None, &record);
-                        let sibling = Arc::clone(successor) as Arc<dyn Sibling>;
-                        shelf.siblings().pass_on(&record, Some(&sibling));
+                        shelf.siblings().pass_on(&record, Some(&(Arc::clone(successor) as _)));
                     }
                 }
                 PROGRESS => {}

@@ -29,7 +29,7 @@ pub(crate) struct RulingCheck<'m> {
     moderation: &'m Moderation,
 }
 
-/// Returns a reason for a client: the words, and the operator's reason if there is one.
+/// Returns the reason for a client: the words, and the operator's reason unless it is empty.
 fn because(words: &str, reason: &str) -> String {
     if reason.is_empty() { words.into() } else { format!("{words}: {reason}") }
 }
@@ -48,7 +48,7 @@ impl Moderation {
     /// both accept the event.
     ///
     /// An allowed id passes all lists, but not the proof of work. A ban refuses the event even if
-    /// another list allows it. Allows extend the allow lists of the policy.
+    /// another list allows the event. Allows extend the allow lists of the policy.
     pub fn event_refusal(&self, policy: &EventPolicy, event: &Event<'_>) -> Option<NostrRefusal> {
         self.check().event_refusal(policy, event)
     }
@@ -116,12 +116,12 @@ impl HideRecords for Moderation {
     }
 }
 
-/// What the entries say about an address.
+/// The entry that decides about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressRuling {
     /// Clients at the address are refused.
     Banned,
-    /// Clients at the address are served even if the allow list in files does not name them.
+    /// Clients at the address are served even if the allow list in files does not have the address.
     Allowed,
     /// No entry names the address.
     Unruled,

@@ -19,7 +19,7 @@ pub struct RulingEntry {
     pub since_s: u64,
     /// When the entry ends, in seconds since 1970. `None`: never.
     pub until_s: Option<u64>,
-    /// Who made the entry.
+    /// The maker of the entry.
     pub by: Arc<str>,
 }
 
@@ -116,7 +116,7 @@ impl ChangedRuling {
     }
 }
 
-/// An act of a person, a command or a management call, as the audit log has it.
+/// A note of the audit log: an act of a person, a command or a management call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditNote {
     /// When, in nanoseconds since 1970.

@@ -1,6 +1,6 @@
 //! The records of the shelf `moderation`: an entry for each subject and ruling, and the notes of the
 //! audit log. A newer entry replaces the earlier entry of the same subject and ruling; an entry
-//! that was lifted is replaced by a record without an entry, so that other processes learn of it.
+//! that was lifted is replaced by a record without an entry, so that other processes learn of the end.
 //!
 //! A record's message is a line of JSON, and its id is the hash of this line.
 
@@ -67,7 +67,7 @@ enum RecordLine {
     },
 }
 
-/// The state of a subject from a time on, as one record has it.
+/// The content of one record: the state of a subject from a time on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RulingState {
     pub(super) at_ns: u64,

@@ -28,7 +28,7 @@ pub enum ModerationRequest {
         /// The end of new entries, in seconds since 1970.
         #[serde(default)]
         until: Option<u64>,
-        /// Who acts.
+        /// The actor, for the audit log.
         by: String,
     },
     /// Write a note of an act that changes no entry.
@@ -39,7 +39,7 @@ pub enum ModerationRequest {
         subject: String,
         /// The state after the act.
         after: Value,
-        /// Who acts.
+        /// The actor, for the audit log.
         by: String,
     },
     /// A page of the entries in force.

@@ -136,9 +136,9 @@ impl ModerationState {
     /// Makes the sets of the present entries, and replaces the sets in force. On return, no check
     /// that used the earlier sets is under way any more, and the connections of banned clients are
     /// being closed.
-    fn put_in_force(&self) {
+    pub(super) fn put_in_force(&self) {
         let (before, new) = {
-            // The lock is held until the new sets are in force, so that no older sets follow them.
+            // The lock is held until the new sets are in force, so that older sets never replace newer sets.
             let mut book = self.book.lock();
             let Some((lists, new)) = book.make_lists(&self.lists.load()) else { return };
             if new.hide_records {
@@ -233,8 +233,8 @@ impl Moderation {
     }
 
     /// Changes entries, and writes a note of each change into the audit log. On return, the changes
-    /// are durable and in force in this process, and every other server of the archive learns of
-    /// them. Returns the effect of each change, in order. A change without effect writes no note.
+    /// are durable and in force in this process, and every other server of the archive learns
+    /// of the changes. Returns the effect of each change, in order. A change without effect writes no note.
     /// After an error, the first changes may have been made; making all again is safe.
     pub async fn change(
         &self,

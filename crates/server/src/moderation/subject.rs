@@ -1,5 +1,4 @@
-//! The subjects of rulings: keys, ids, kinds, words, and addresses, in the forms in which people
-//! type them.
+//! The subjects of rulings: keys, ids, kinds, words, and addresses, in the forms that people type.
 
 use std::fmt;
 use std::str::FromStr;
@@ -120,7 +119,7 @@ pub enum SubjectError {
         sort: SubjectSort,
         /// The text.
         text: String,
-        /// What is wrong, after a colon or a semicolon; empty if the sort explains it.
+        /// The form that is expected, after a colon; empty if the sort has an obvious form.
         advice: &'static str,
     },
 }

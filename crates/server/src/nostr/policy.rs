@@ -55,7 +55,7 @@ pub struct EventPolicy {
     pub wraps_need_auth: bool,
 }
 
-/// What is allowed in addition to the allow lists of a policy.
+/// Further entries of the allow lists of a policy.
 pub(crate) trait PolicyAllowances {
     /// Whether events of this key are allowed.
     fn allows_key(&self, key: &Key) -> bool;
