@@ -73,10 +73,13 @@ fn state(value: &Value) -> Option<String> {
         Value::Null => None,
         Value::String(text) => Some(text.clone()),
         Value::Object(fields) => {
-            let shown = fields.iter().filter(|(_, value)| !value.is_null() && **value != "");
+            let shown = fields.iter().filter(|(name, value)| {
+                // The maker of an entry is in the row of the act that made the entry.
+                name.as_str() != "by" && !value.is_null() && **value != ""
+            });
             let fields: Vec<String> =
                 shown.map(|(name, value)| format!("{name} {value}")).collect();
-            Some(fields.join(", "))
+            Some(fields.join(", ")).filter(|text| !text.is_empty())
         }
         other => Some(other.to_string()),
     }

@@ -305,7 +305,12 @@ impl StoredAnswer {
             // A record may be compared with all earlier queries, including their search words.
             let comparing = ComparisonCost::of(&queries[..reached.len()]);
             let mut compared_rows = 0;
+            let hidden = &self.relay.hidden;
             let progress = self.cost.slice(search, work, &mut |record: &Record<'_>| {
+                // A search may have read ahead before a ban came.
+                if hidden.have(record) {
+                    return ControlFlow::Continue(());
+                }
                 if *handed >= enough && last.is_none_or(|last| last.time != record.time()) {
                     ended = true;
                     return ControlFlow::Break(());
