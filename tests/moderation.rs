@@ -1,8 +1,6 @@
 //! Bans and allows in the archive, with real clients, servers and commands: a flood is found, banned
 //! on all servers at once, kept away from every source, and accepted again once the ban is lifted.
 
-use std::io::Write as _;
-
 use hark_testkit::clock::now_s;
 use hark_testkit::nostr::client::Client;
 use hark_testkit::nostr::compare::NOTHING;
@@ -12,7 +10,6 @@ use hark_testkit::server::Server;
 use hark_testkit::wait::{PATIENCE, until};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
-use tokio_tungstenite::tungstenite::Message;
 
 use crate::cli::support::Place;
 
@@ -296,11 +293,22 @@ fn an_address_is_banned_on_every_connection_until_its_time_is_over() {
 
 #[test]
 fn a_ban_ends_answers_subscriptions_and_comparisons_that_are_under_way() {
+    ban_meanwhile(&Node::start("ban-under-way", "", &[]));
+}
+
+#[test]
+fn a_ban_ends_answers_of_a_database_that_are_under_way() {
+    let cluster = Cluster::with(&["fsync=off"]);
+    let database = cluster.database("under_way");
+    ban_meanwhile(&Node::start("ban-database-under-way", "", &["--store", &database.url]));
+}
+
+/// Bans a key and an event while clients receive their events.
+fn ban_meanwhile(node: &Node) {
     let runtime = Runtime::new().expect("a runtime");
-    let node = Node::start("ban-under-way", "", &[]);
     let content = "x".repeat(4_000);
     let lines: String =
-        (0..10_000).map(|n| event_line(11, now_s() - 20_000 + n, 1, &[], &content)).collect();
+        (0..6_000).map(|n| event_line(11, now_s() - 20_000 + n, 1, &[], &content)).collect();
     node.hark_fed(&["import", "--trusted", "-"], &lines).text();
     let banned_id = event(12, now_s() - 5, 1, &[], "one event");
     runtime.block_on(async {
@@ -329,7 +337,7 @@ fn a_ban_ends_answers_subscriptions_and_comparisons_that_are_under_way() {
             found += 1;
         }
         assert!(found < 5_000, "{found}");
-        assert_eq!(live.publish(&note(11, now_s(), "a")).await.0, false);
+        assert!(!live.publish(&note(11, now_s(), "a")).await.0);
         let mut writer = node.client().await;
         writer.publish_new(&note(13, now_s(), "of a member")).await;
         let delivered = live.receive().await;
@@ -341,7 +349,6 @@ fn a_ban_ends_answers_subscriptions_and_comparisons_that_are_under_way() {
         let found = writer.ask("ids", &[json!({ "ids": [id] }), of_keys(&[11])]).await;
         assert!(found.is_empty(), "{found:?}");
         assert!(!writer.publish(&banned_id).await.0);
-        drop(writer.send(Message::Close(None)));
     });
 }
 
@@ -372,11 +379,8 @@ fn bans_are_made_and_hold_without_a_server_and_in_a_new_archive() {
     let place = Place::new("ban-alone");
     let said = place.hark(&["list"]);
     assert_eq!((said.code, said.stdout.as_str()), (0, "0 entries\n"), "{said:?}");
-    let mut subjects = std::fs::File::create(place.path("subjects")).expect("a file");
-    writeln!(subjects, "# a list\n{}\n\nkind:1984\nword:casino\n203.0.113.0/24", pubkey(11))
-        .expect("is written");
-    let subjects = std::fs::read(place.path("subjects")).expect("is read");
-    place.hark_fed(&["ban", "-", "--reason", "a list"], &subjects).text();
+    let subjects = format!("# a list\n{}\n\nkind:1984\nword:casino\n203.0.113.0/24", pubkey(11));
+    place.hark_fed(&["ban", "-", "--reason", "a list"], subjects.as_bytes()).text();
     place.hark(&["allow", "kind:7", "--for", "1d"]).text();
     let list = place.hark(&["list", "bans", "--json"]).text();
     assert_eq!(list.lines().count(), 4, "{list}");

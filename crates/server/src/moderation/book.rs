@@ -7,7 +7,7 @@ use std::ops::Bound;
 use super::entry::RulingEntry;
 use super::lists::RulingLists;
 use super::records::RulingState;
-use super::subject::{Ruling, RulingSubject, SubjectSort};
+use super::subject::{Ruling, RulingSubject};
 
 /// The identity of an entry.
 pub(super) type EntryKey = (Ruling, RulingSubject);
@@ -26,8 +26,8 @@ pub(super) struct RulingBook {
 pub(super) struct NewBans {
     /// Whether keys or addresses were banned. Their connections are to be closed.
     pub(super) concern_clients: bool,
-    /// Whether more records are hidden from readers than before.
-    pub(super) hide_records: bool,
+    /// The banned keys and ids, whose records are hidden from readers.
+    pub(super) hidden: Vec<[u8; 32]>,
 }
 
 impl RulingBook {
@@ -83,36 +83,30 @@ impl RulingBook {
         }
         let (mut lists, mut new) = (before.clone(), NewBans::default());
         let changed = std::mem::take(&mut self.changed);
-        let mut words = Vec::new();
         for key in &changed {
             let (ruling, subject) = key;
             let entry = self.entries.get(key).map(|(_, entry)| entry);
             lists.put((*ruling, subject), entry);
-            if subject.sort() == SubjectSort::Word && !words.contains(ruling) {
-                words.push(*ruling);
-            }
             if entry.is_some() && *ruling == Ruling::Ban {
-                use SubjectSort::{Addresses, Id, Key};
-                new.concern_clients |= matches!(subject.sort(), Key | Addresses);
-                new.hide_records |= matches!(subject.sort(), Key | Id);
+                use RulingSubject::{Addresses, Id, Key};
+                new.concern_clients |= matches!(subject, Key(_) | Addresses(_));
+                if let Key(bytes) | Id(bytes) = subject {
+                    new.hidden.push(*bytes);
+                }
             }
         }
-        for ruling in words {
-            if let Err(error) = lists.set_words(ruling, self.words(ruling)) {
+        for ruling in Ruling::ALL {
+            let words = changed.iter().filter_map(|key| match key {
+                (of, RulingSubject::Word(word)) if *of == ruling => {
+                    Some((word.as_str(), self.entries.get(key).map(|(_, entry)| entry)))
+                }
+                _ => None,
+            });
+            if let Err(error) = lists.put_words(ruling, words) {
                 // The automaton is bounded by the number of entries, so this is not reached.
                 tracing::error!(%error, "the words of the bans could not be put in force");
             }
         }
         Some((lists, new))
-    }
-
-    fn words(&self, wanted: Ruling) -> impl Iterator<Item = (&str, &RulingEntry)> {
-        let from = (wanted, RulingSubject::Word(String::new()));
-        let rest =
-            self.entries.range(from..).map(move |((ruling, subject), (_, entry))| match subject {
-                RulingSubject::Word(word) if *ruling == wanted => Some((word.as_str(), entry)),
-                _ => None,
-            });
-        rest.map_while(|found| found)
     }
 }

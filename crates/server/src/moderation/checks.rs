@@ -112,7 +112,8 @@ impl Moderation {
 
 impl HideRecords for Moderation {
     fn hides(&self, record: &Record<'_>) -> bool {
-        self.check().hides(record.id(), record.author())
+        let (id, author) = (record.id(), record.author());
+        self.state.may_hide(id, author) && self.check().hides(id, author)
     }
 }
 
@@ -159,7 +160,7 @@ impl RulingCheck<'_> {
     /// Whether a record with this id and author is hidden from readers.
     pub(crate) fn hides(&self, id: &Id, author: Option<&Key>) -> bool {
         let (lists, now_s) = (&*self.lists, || self.moderation.now_s());
-        lists.hides()
+        self.moderation.state.may_hide(id, author)
             && (lists.id(Ruling::Ban, id, &now_s).is_some()
                 || author.is_some_and(|key| lists.key(Ruling::Ban, key, &now_s).is_some()))
             && lists.id(Ruling::Allow, id, &now_s).is_none()
@@ -193,6 +194,11 @@ impl PolicyAllowances for RulingCheck<'_> {
 }
 
 impl ModerationState {
+    /// Whether a record with this id and author may be hidden.
+    fn may_hide(&self, id: &Id, author: Option<&Key>) -> bool {
+        self.filter.may_have(id) || author.is_some_and(|key| self.filter.may_have(key))
+    }
+
     /// Closes the connections of banned keys and addresses.
     pub(super) fn close_banned(&self, roster: &Roster) {
         let (lists, now_s) = (self.lists.load_full(), || self.now_s());

@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
+use aho_corasick::BuildError;
 use hark_codec::record::{Id, Key};
 use ipnet::IpNet;
 
@@ -64,25 +65,47 @@ impl Hasher for KeyHasher {
     /// Ignores the length of a key, which is always the same.
     fn write_usize(&mut self, _: usize) {}
 
+    /// The bits of an address, of which the last ones may all be 0.
+    fn write_u128(&mut self, bits: u128) {
+        let mixed = bits as u64 ^ ((bits >> 64) as u64).rotate_left(32);
+        self.write(&mixed.to_be_bytes());
+    }
+
     fn finish(&self) -> u64 {
         self.hash
     }
 }
 
-/// The words of the entries. Word number `n` of the list has term number `n`.
+/// Number of new words that are searched apart from the other words. To build an automaton of all
+/// words takes seconds if there are many.
+const NEW_WORDS_MAX: usize = 512;
+
+/// The words of the entries.
 #[derive(Clone, Debug, Default)]
 struct WordTerms {
-    list: WordList,
-    terms: Vec<RulingTerm>,
+    terms: Arc<HashMap<Box<str>, RulingTerm>>,
+    /// The automata that find the words. A word that is in an automaton and has no term was lifted.
+    most: SearchedWords,
+    new: SearchedWords,
 }
 
-/// The ranges of addresses. A range is found by the bits of its prefix.
+/// Words, and the automaton that finds them.
+#[derive(Clone, Debug, Default)]
+struct SearchedWords {
+    list: Arc<WordList>,
+    /// The words by their numbers in the list.
+    words: Arc<Vec<Box<str>>>,
+}
+
+/// The ranges of addresses of one family, by the length of their prefixes, ascending. A range is
+/// found by the bits of its prefix, all others being 0.
+type RangesByLength = Vec<(u8, HashMap<u128, RulingTerm, KeyHashes>)>;
+
+/// The ranges of addresses.
 #[derive(Clone, Debug, Default)]
 struct RangeTerms {
-    ranges: HashMap<IpNet, RulingTerm>,
-    /// The number of ranges with each length of a prefix, of IPv4 and of IPv6.
-    four: Vec<(u8, usize)>,
-    six: Vec<(u8, usize)>,
+    four: RangesByLength,
+    six: RangesByLength,
 }
 
 /// The entries of one ruling, by sort.
@@ -133,40 +156,102 @@ fn put<K: Eq + Hash + Clone>(terms: &mut Terms<K>, subject: &K, term: Option<Rul
     }
 }
 
+/// Returns the bits of an address from its first bit on, and whether it is an address of IPv4.
+fn bits(ip: IpAddr) -> (u128, bool) {
+    match ip {
+        IpAddr::V4(ip) => (u128::from(ip.to_bits()) << 96, true),
+        IpAddr::V6(ip) => (ip.to_bits(), false),
+    }
+}
+
+/// Returns the first bits, and 0 for the others.
+fn prefix(bits: u128, length: u8) -> u128 {
+    bits & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
+}
+
 impl RangeTerms {
     fn put(&mut self, range: IpNet, term: Option<RulingTerm>) {
-        let lengths = if matches!(range, IpNet::V4(_)) { &mut self.four } else { &mut self.six };
+        let (bits, is_four) = bits(range.addr());
+        let lengths = if is_four { &mut self.four } else { &mut self.six };
         let length = range.prefix_len();
-        let at = lengths.binary_search_by_key(&length, |(length, _)| *length);
-        let is_new = match term {
-            Some(term) => self.ranges.insert(range, term).is_none().then_some(true),
-            None => self.ranges.remove(&range).map(|_| false),
+        let at = match lengths.binary_search_by_key(&length, |(length, _)| *length) {
+            Ok(at) => at,
+            Err(at) => {
+                lengths.insert(at, (length, HashMap::default()));
+                at
+            }
         };
-        match (is_new, at) {
-            (Some(true), Ok(at)) => lengths[at].1 += 1,
-            (Some(true), Err(at)) => lengths.insert(at, (length, 1)),
-            (Some(false), Ok(at)) if lengths[at].1 == 1 => drop(lengths.remove(at)),
-            (Some(false), Ok(at)) => lengths[at].1 -= 1,
-            _ => {}
+        let ranges = &mut lengths[at].1;
+        match term {
+            Some(term) => drop(ranges.insert(prefix(bits, length), term)),
+            None => drop(ranges.remove(&prefix(bits, length))),
+        }
+        if ranges.is_empty() {
+            lengths.remove(at);
         }
     }
 
     /// Returns the term of the smallest range that contains the address.
     fn term(&self, ip: IpAddr, now_s: &impl Fn() -> u64) -> Option<&RulingTerm> {
-        let ip = ip.to_canonical();
-        let lengths = if ip.is_ipv4() { &self.four } else { &self.six };
-        let mut ranges = lengths
-            .iter()
-            .rev()
-            .filter_map(|(length, _)| self.ranges.get(&IpNet::new(ip, *length).ok()?.trunc()));
-        ranges.find(|term| term.holds(now_s))
+        let (bits, is_four) = bits(ip.to_canonical());
+        let lengths = if is_four { &self.four } else { &self.six };
+        let mut found =
+            lengths.iter().rev().filter_map(|(length, ranges)| ranges.get(&prefix(bits, *length)));
+        found.find(|term| term.holds(now_s))
+    }
+
+    fn len(&self) -> usize {
+        let lengths = self.four.iter().chain(&self.six);
+        lengths.map(|(_, ranges)| ranges.len()).sum()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.four.is_empty() && self.six.is_empty()
+    }
+}
+
+impl SearchedWords {
+    fn new(words: Vec<Box<str>>) -> Result<Self, BuildError> {
+        Ok(Self { list: Arc::new(WordList::new(&words)?), words: Arc::new(words) })
     }
 }
 
 impl WordTerms {
+    /// Adds or replaces the entries of words, or removes the entries.
+    fn put<'w>(
+        &mut self,
+        words: impl Iterator<Item = (&'w str, Option<RulingTerm>)>,
+    ) -> Result<(), BuildError> {
+        let terms = Arc::make_mut(&mut self.terms);
+        let mut new = Vec::new();
+        for (word, term) in words {
+            match term {
+                Some(term) => {
+                    if terms.insert(word.into(), term).is_none() {
+                        new.push(Box::from(word));
+                    }
+                }
+                None => drop(terms.remove(word)),
+            }
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        let new: Vec<Box<str>> = self.new.words.iter().cloned().chain(new).collect();
+        if new.len() > NEW_WORDS_MAX {
+            self.most = SearchedWords::new(terms.keys().cloned().collect())?;
+            self.new = SearchedWords::default();
+        } else {
+            self.new = SearchedWords::new(new)?;
+        }
+        Ok(())
+    }
+
     /// Returns the term of the first word in `text`, which must be in lower case.
     fn term(&self, text: &str, now_s: &impl Fn() -> u64) -> Option<&RulingTerm> {
-        let mut found = self.list.found_in(text).filter_map(|at| self.terms.get(at));
+        let mut found = [&self.most, &self.new].into_iter().flat_map(|searched| {
+            searched.list.found_in(text).filter_map(|at| self.terms.get(searched.words.get(at)?))
+        });
         found.find(|term| term.holds(now_s))
     }
 }
@@ -178,7 +263,7 @@ impl SortedTerms {
             RulingSubject::Id(id) => put(&mut self.ids, id, term),
             RulingSubject::Kind(kind) => put(&mut self.kinds, kind, term),
             RulingSubject::Addresses(range) => Arc::make_mut(&mut self.addresses).put(*range, term),
-            // All words are in one automaton, which `set_words` builds.
+            // The automata of words are built once for many words: see `put_words`.
             RulingSubject::Word(_) => {}
         }
     }
@@ -189,7 +274,7 @@ impl SortedTerms {
             SubjectSort::Id => self.ids.len(),
             SubjectSort::Kind => self.kinds.len(),
             SubjectSort::Word => self.words.terms.len(),
-            SubjectSort::Addresses => self.addresses.ranges.len(),
+            SubjectSort::Addresses => self.addresses.len(),
         }
     }
 }
@@ -218,16 +303,17 @@ impl RulingLists {
         self.of_mut(ruling).put(subject, entry.map(RulingTerm::new));
     }
 
-    /// Replaces all words of a ruling.
-    pub(super) fn set_words<'e>(
+    /// Adds or replaces the entries of words, or removes the entries.
+    pub(super) fn put_words<'e>(
         &mut self,
         ruling: Ruling,
-        entries: impl Iterator<Item = (&'e str, &'e RulingEntry)>,
-    ) -> Result<(), aho_corasick::BuildError> {
-        let (words, terms): (Vec<_>, Vec<_>) =
-            entries.map(|(word, entry)| (word, RulingTerm::new(entry))).unzip();
-        self.of_mut(ruling).words = Arc::new(WordTerms { list: WordList::new(&words)?, terms });
-        Ok(())
+        entries: impl Iterator<Item = (&'e str, Option<&'e RulingEntry>)>,
+    ) -> Result<(), BuildError> {
+        let mut words = entries.map(|(word, entry)| (word, entry.map(RulingTerm::new))).peekable();
+        if words.peek().is_none() {
+            return Ok(());
+        }
+        Arc::make_mut(&mut self.of_mut(ruling).words).put(words)
     }
 
     /// Number of entries, including entries that have ended and are not removed yet.
@@ -264,7 +350,7 @@ impl RulingLists {
 
     /// Whether there are words with this ruling.
     pub(super) fn has_words(&self, ruling: Ruling) -> bool {
-        !self.of(ruling).words.list.is_empty()
+        !self.of(ruling).words.terms.is_empty()
     }
 
     /// Returns the term of the first word in `text`, which must be in lower case.
@@ -284,12 +370,7 @@ impl RulingLists {
         now_s: &impl Fn() -> u64,
     ) -> Option<&RulingTerm> {
         let addresses = &self.of(ruling).addresses;
-        if addresses.ranges.is_empty() { None } else { addresses.term(ip, now_s) }
-    }
-
-    /// Whether some records are hidden from readers: those of banned keys, and banned ids.
-    pub(super) fn hides(&self) -> bool {
-        !self.bans.keys.is_empty() || !self.bans.ids.is_empty()
+        if addresses.is_empty() { None } else { addresses.term(ip, now_s) }
     }
 }
 
@@ -337,7 +418,9 @@ mod tests {
         lists.put((Ruling::Ban, &gone), None);
         assert_eq!(reason(&lists, "198.51.100.1", 0), None);
         assert_eq!(lists.count(Ruling::Ban, SubjectSort::Addresses), 4);
-        assert_eq!(lists.bans.addresses.four, [(25, 1), (32, 1)]);
+        let lengths: Vec<u8> =
+            lists.bans.addresses.four.iter().map(|(length, _)| *length).collect();
+        assert_eq!(lengths, [25, 32]);
     }
 
     #[test]
@@ -348,9 +431,8 @@ mod tests {
             entry("word:*coin", Ruling::Ban, None),
             entry("kind:1984", Ruling::Ban, None),
         ];
-        lists
-            .set_words(Ruling::Ban, [("casino", &entries[0]), ("*coin", &entries[1])].into_iter())
-            .unwrap();
+        let words = [("casino", Some(&entries[0])), ("*coin", Some(&entries[1]))];
+        lists.put_words(Ruling::Ban, words.into_iter()).unwrap();
         lists.put((Ruling::Ban, &entries[2].subject), Some(&entries[2]));
         let reason = |text: &str, now_s: u64| {
             lists.word(Ruling::Ban, text, &|| now_s).map(|term| term.reason.to_string())
@@ -359,7 +441,28 @@ mod tests {
         assert_eq!(reason("a casino with bitcoin", 5).as_deref(), Some("word:*coin"));
         assert_eq!(reason("casinos", 0), None);
         assert!(lists.has_words(Ruling::Ban) && !lists.has_words(Ruling::Allow));
-        assert!(lists.kind(Ruling::Ban, 1984, &|| 0).is_some() && !lists.hides());
+        assert!(lists.kind(Ruling::Ban, 1984, &|| 0).is_some());
         assert!(lists.kind(Ruling::Ban, 1985, &|| 0).is_none());
+    }
+
+    #[test]
+    fn words_are_found_however_many_come_and_go() {
+        let mut lists = RulingLists::default();
+        let words: Vec<String> = (0..2_000).map(|n| format!("word{n}x")).collect();
+        let entry = entry("word:any", Ruling::Ban, None);
+        let is_found = |lists: &RulingLists, n: usize| {
+            lists.word(Ruling::Ban, &format!("a {} b", words[n]), &|| 0).is_some()
+        };
+        for some in words.chunks(300) {
+            let some = some.iter().map(|word| (word.as_str(), Some(&entry)));
+            lists.put_words(Ruling::Ban, some).unwrap();
+        }
+        assert!((0..2_000).all(|n| is_found(&lists, n)));
+        let lifted = words[500..].iter().map(|word| (word.as_str(), None));
+        lists.put_words(Ruling::Ban, lifted).unwrap();
+        assert!((0..2_000).all(|n| is_found(&lists, n) == (n < 500)));
+        let again = [(words[1_999].as_str(), Some(&entry))];
+        lists.put_words(Ruling::Ban, again.into_iter()).unwrap();
+        assert!(is_found(&lists, 1_999) && lists.count(Ruling::Ban, SubjectSort::Word) == 501);
     }
 }

@@ -12,6 +12,7 @@
 mod book;
 mod checks;
 mod entry;
+mod filter;
 mod lists;
 mod opening;
 mod pages;

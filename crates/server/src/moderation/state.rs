@@ -20,8 +20,9 @@ use hark_networks::Network as _;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::book::{EntryKey, RulingBook};
+use super::book::{EntryKey, NewBans, RulingBook};
 use super::entry::{AuditAct, AuditNote, ChangedRuling, RulingChange, RulingEntry};
+use super::filter::KeyFilter;
 use super::lists::RulingLists;
 use super::records::{ModerationNetwork, NS_PER_S, RulingState, entries, note_record, slot};
 use crate::blocking;
@@ -54,6 +55,8 @@ pub(super) struct ModerationState {
     /// The sets in force.
     pub(super) lists: ArcSwap<RulingLists>,
     pub(super) book: Mutex<RulingBook>,
+    /// The keys and ids that were banned since the start.
+    pub(super) filter: KeyFilter,
     /// How often more records were hidden from readers. See [`Moderation::hidings`].
     pub(super) hidings: AtomicU64,
     archive: OnceLock<ModerationArchive>,
@@ -133,18 +136,27 @@ impl ModerationState {
         self.archive.get().map_or_else(|| Clock::System.now_s(), |it| it.clock.now_s())
     }
 
+    fn note_hiding(&self, new: &NewBans) {
+        if !new.hidden.is_empty() {
+            self.hidings.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
     /// Makes the sets of the present entries, and replaces the sets in force. On return, no check
     /// that used the earlier sets is under way any more, and the connections of banned clients are
     /// being closed.
-    pub(super) fn put_in_force(&self) {
+    fn put_in_force(&self) {
         let (before, new) = {
-            // The lock is held until the new sets are in force, so that older sets never replace newer sets.
+            // The lock is held until the new sets are in force, so that older sets never replace
+            // newer sets.
             let mut book = self.book.lock();
             let Some((lists, new)) = book.make_lists(&self.lists.load()) else { return };
-            if new.hide_records {
-                self.hidings.fetch_add(1, Ordering::AcqRel);
-            }
-            (self.lists.swap(Arc::new(lists)), new)
+            new.hidden.iter().for_each(|key| self.filter.add(key));
+            self.note_hiding(&new);
+            let before = self.lists.swap(Arc::new(lists));
+            // Noted again for a search that was opened before the swap, and after the first note.
+            self.note_hiding(&new);
+            (before, new)
         };
         if let Some(roster) = self.roster.get().filter(|_| new.concern_clients) {
             self.close_banned(roster);

@@ -211,6 +211,9 @@ struct OpenQuery {
     /// How many records the search has found, and the position of the last record.
     handed: usize,
     last: Option<Position>,
+    /// The number of [`Moderation::hidings`](crate::moderation::Moderation::hidings) before the
+    /// search was opened.
+    hidings: u64,
 }
 
 impl OpenQuery {
@@ -265,11 +268,12 @@ impl StoredAnswer {
             return Ok(None);
         }
         query.budget = query.budget.saturating_sub(self.cost.visited);
+        let hidings = self.relay.moderation.hidings();
         let search = self.cost.open(&**self.relay.shelf.store(), query, work)?;
         if let Some(handle) = self.sub.handle() {
             handle.opened(self.at, search.seq());
         }
-        Ok(Some(OpenQuery { search, handed: 0, last: None }))
+        Ok(Some(OpenQuery { search, handed: 0, last: None, hidings }))
     }
 
     fn work(&mut self, rows_max: u64) -> Result<SliceResult, NostrRefusal> {
@@ -300,15 +304,15 @@ impl StoredAnswer {
                 open
             };
             let enough = self.enough.get(self.at).copied().unwrap_or_default();
-            let OpenQuery { search, handed, last } = &mut open;
+            let OpenQuery { search, handed, last, hidings } = &mut open;
             let (reached, queries, mut ended) = (&self.reached, &self.queries, false);
             // A record may be compared with all earlier queries, including their search words.
             let comparing = ComparisonCost::of(&queries[..reached.len()]);
             let mut compared_rows = 0;
-            let hidden = &self.relay.hidden;
+            let (hidden, moderation) = (&self.relay.hidden, &self.relay.moderation);
             let progress = self.cost.slice(search, work, &mut |record: &Record<'_>| {
                 // A search may have read ahead before a ban came.
-                if hidden.have(record) {
+                if moderation.hidings() != *hidings && hidden.have(record) {
                     return ControlFlow::Continue(());
                 }
                 if *handed >= enough && last.is_none_or(|last| last.time != record.time()) {
