@@ -26,8 +26,8 @@ has proved (AUTH; of a node, the id that `hark clients` shows), or the connectio
 `hark clients`. A client of the relay gets the reason in a NOTICE and in the close frame (code
 1008).
 
-The client may connect again at once: first deny its address or key in the configuration (`[policy]
-deny_addresses`, `deny_keys`), and run `hark reload`.
+The client may connect again at once. `hark ban` closes the connections of an address or a key, and
+keeps the client away.
 
 Exit codes: 0 connections are closed, 1 no connection matches or the command failed, 2 wrong flags.")]
 pub(crate) struct KickArgs {
