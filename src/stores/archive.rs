@@ -166,7 +166,7 @@ pub trait ArchiveStore: Any + Send + Sync {
         bail!("{}", self.refuses("rebuild"))
     }
 
-    /// Whether the shelf has never been made, and this process cannot make it.
+    /// Whether the shelf has never been made, and this process may not make the shelf.
     fn lacks(&self, _shelf: &ShelfPlace<'_>) -> bool {
         false
     }

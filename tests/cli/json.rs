@@ -70,7 +70,8 @@ fn the_health_is_an_object_even_if_no_server_answers() {
     let run = asked(&server.address);
     let found = run.json_of_any();
     assert_eq!((run.code, &found["healthy"], &found["status"]), (1, &json!(false), &json!(503)));
-    assert!(texts(&found["lines"])[0].starts_with("the mirror has made no progress"), "{found}");
+    let words = "nostr: the mirror has made no progress";
+    assert!(texts(&found["lines"])[0].starts_with(words), "{found}");
     assert_eq!(server.terminate().0, 0);
     let free = free_address();
     let run = asked(&free);

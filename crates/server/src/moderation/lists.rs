@@ -89,7 +89,7 @@ struct WordTerms {
     new: SearchedWords,
 }
 
-/// Words, and the automaton that finds them.
+/// Words, and the automaton that finds these words.
 #[derive(Clone, Debug, Default)]
 struct SearchedWords {
     list: Arc<WordList>,

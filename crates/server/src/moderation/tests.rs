@@ -1,3 +1,5 @@
+//! Tests of the bans and allows of one process.
+
 use hark_archive::clock::Clock;
 use hark_codec::crypto::KeyPair;
 use hark_codec::nostr::{Event, EventArena, EventDraft};
