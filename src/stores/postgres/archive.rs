@@ -170,14 +170,10 @@ impl ArchiveStore for DatabaseArchive {
     }
 
     fn lacks(&self, shelf: &ShelfPlace<'_>) -> bool {
-        let opened = self.connect(shelf, false);
-        let missing = opened.err().is_some_and(|error| {
-            matches!(
-                error.downcast_ref(),
-                Some(DatabaseOpenError::Migrate(MigrateError::Missing { .. }))
-            )
-        });
-        missing
+        self.connect(shelf, false).err().is_some_and(|error| {
+            let cause = error.downcast_ref();
+            matches!(cause, Some(DatabaseOpenError::Migrate(MigrateError::Missing { .. })))
+        })
     }
 
     fn is_away(&self, error: &anyhow::Error) -> bool {
