@@ -165,7 +165,7 @@ fn who_would_serve_other_shelves_does_not_take_over() {
     command.args(["serve", "--takeover", "--listen", "127.0.0.1:0"]);
     let output = command.output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr);
-    let why = "it serves nostr, waku, and the new server would serve nostr";
+    let why = "it serves moderation, nostr, waku, and the new server would serve moderation, nostr";
     assert!(!output.status.success() && said.contains(why), "{said}");
     old.publish(&message("takeover", "AA==", now_ns()));
     assert_eq!(old.hashes("").len(), 1);
