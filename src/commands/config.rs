@@ -23,10 +23,11 @@ Examples:
 Every setting can be given in the environment as HARK_SECTION_KEY. The environment overrides the
 file, and flags override both.
 
---check also names the settings that have no effect on the store of the file.
+--check also names the settings that have no effect on the store of the file, and the values of a
+preset. --show marks each value that a preset can set with its origin.
 
-With --json, the object of --check has the `file`, its `faults`, and the settings without an effect
-as `notes`. The exit code is the same.")]
+With --json, the object of --check has the `file`, its `faults`, and the other lines as `notes`. The
+exit code is the same.")]
 pub(crate) struct ConfigArgs {
     /// Check this file: report whether Hark would start with it as its configuration
     #[arg(long, value_name = "FILE")]
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &ConfigArgs, location: &LocationArgs) -> anyhow::Result<
     if let Some(path) = &args.check {
         let (file, checked) =
             (path.display().to_string(), Config::load(Some(path), &address_forms()));
-        let notes = checked.as_ref().map(unused).unwrap_or_default();
+        let notes = checked.as_ref().map(notes).unwrap_or_default();
         if args.json {
             let faults = checked.as_ref().err().map_or(&[][..], Faults::lines);
             let found = json!({ "file": file, "faults": faults, "notes": notes });
@@ -76,11 +77,13 @@ pub(crate) fn run(args: &ConfigArgs, location: &LocationArgs) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a line for each setting that has no effect on the store of the configuration.
-fn unused(config: &Config) -> Vec<String> {
+/// Returns a line for each setting that has no effect on the store of the configuration, and lines
+/// about the values of a preset.
+fn notes(config: &Config) -> Vec<String> {
     let archive = named_archive(config.store.secret(), &config.data);
     let is_in_files = archive.is_ok_and(|archive| archive.facts().is_in_directory);
-    if is_in_files { Vec::new() } else { config.unused_without_files() }
+    let unused = if is_in_files { Vec::new() } else { config.unused_without_files() };
+    unused.into_iter().chain(config.preset_notes()).collect()
 }
 
 /// Returns the text of a file with all settings and their documentation. Settings with the default

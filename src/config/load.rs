@@ -8,6 +8,7 @@ use hark_networks::Network;
 use super::files::{FileState, FileTexts};
 use super::value::TypedValue;
 use super::values::Config;
+use super::waku::PRESET;
 use super::{checks, keys, settings, sizes, typed};
 use crate::stores::AddressForm;
 
@@ -92,8 +93,12 @@ impl Config {
         let (variables, new) = typed::from_environment(variables);
         typed.extend(variables);
         faults.extend(new);
+        // A preset changes defaults, so presets are applied before the other settings.
+        typed.sort_by_key(|typed| (typed.section, typed.setting.key) != PRESET);
         let mut config = Self::default();
         for typed in &typed {
+            let place = (typed.section, typed.setting.key);
+            config.origins.insert(place, typed.origin.clone());
             let value = sizes::in_bytes(typed.setting.key, &typed.value);
             if typed.is_left_blank() {
                 let key = typed.setting.key;
@@ -103,6 +108,8 @@ impl Config {
                 let or =
                     if sizes::is_size(key) { "; a size may be \"50GB\" or \"64MiB\"" } else { "" };
                 faults.push(format!("{}: `{key}` {fault}{or}", typed.origin));
+            } else if place == PRESET {
+                config.waku.apply_preset();
             }
         }
         let info = &mut config.info;
@@ -170,7 +177,10 @@ impl Config {
             for setting in section.settings {
                 let value = (setting.show)(self);
                 if active {
-                    let _ = writeln!(out, "{} = {value}", setting.key);
+                    let _ = match self.preset_origin(section.name, setting.key) {
+                        Some(origin) => writeln!(out, "{} = {value}  # {origin}", setting.key),
+                        None => writeln!(out, "{} = {value}", setting.key),
+                    };
                     continue;
                 }
                 for line in setting.doc.lines() {

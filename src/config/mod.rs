@@ -14,6 +14,7 @@ mod moderation;
 mod network_setup;
 mod networks;
 mod nostr;
+mod origins;
 mod policy;
 mod ranges;
 mod reread;

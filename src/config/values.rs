@@ -1,5 +1,6 @@
 //! The checked settings and their defaults.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use super::policy::PolicyLists;
 use super::retention::{EraseBound, IntervalSeconds};
 use super::search::SearchSettings;
 use super::tls::TlsSettings;
+use super::typed::ValueOrigin;
 use super::waku::WakuSettings;
 use super::whisper::WhisperSettings;
 use crate::stores::StoreAddress;
@@ -54,6 +56,8 @@ pub struct Config {
     pub(crate) files: Vec<FileState>,
     /// The texts of these files.
     pub(super) texts: FileTexts,
+    /// Where each typed setting was typed, by section and key.
+    pub(super) origins: BTreeMap<(&'static str, &'static str), ValueOrigin>,
     pub(crate) private_kinds: Vec<u32>,
     pub(crate) search: SearchSettings,
     pub(crate) info: RelayInfo,
@@ -135,6 +139,7 @@ impl Default for Config {
             file: None,
             files: Vec::new(),
             texts: FileTexts::new(),
+            origins: BTreeMap::new(),
             private_kinds: hark_server::nostr::PRIVATE_KINDS.to_vec(),
             search: SearchSettings::default(),
             info: RelayInfo::default(),

@@ -95,6 +95,8 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
         ["[]", "[\"/ip4/0.0.0.0/tcp/0\", \"/ip4/0.0.0.0/tcp/0/ws\"]", "[\"/ip4/127.0.0.1/udp/0\"]"],
     ),
     ("waku", "announce", ["[]", "[\"/dns4/node.example/tcp/443/wss\"]", "[\"node.example\"]"]),
+    ("waku", "preset", ["\"\"", "\"status.prod\"", "\"status\""]),
+    ("waku", "entry_nodes", PEERS),
     ("waku", "peers", PEERS),
     ("waku", "stores", PEERS),
     ("waku", "shards", ["[]", "[0, 1, 2, 3, 4, 5, 6, 7]", "[7]"]),

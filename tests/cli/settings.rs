@@ -71,3 +71,49 @@ fn values_that_nobody_means_are_refused() {
     let output = command(&["--store", "mysql://x", "serve"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
+
+#[test]
+fn a_preset_sets_what_the_file_leaves_out_and_its_values_name_it() {
+    let place = Place::new("settings-preset");
+    let text = "[waku]\nshards = [0, 32]\npreset = \"status.prod\"\n";
+    let file = place.file("hark.toml", text.as_bytes());
+    let shown = hark(&["config", "--show", "--config", &file]).stdout;
+    for line in [
+        "preset = \"status.prod\"".to_owned(),
+        "cluster = 16  # preset \"status.prod\"".into(),
+        "shards_in_cluster = 1  # preset \"status.prod\"".into(),
+        "message_bytes_max = 1048576  # preset \"status.prod\"".into(),
+        format!("shards = [0, 32]  # {file}:2"),
+    ] {
+        assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
+    }
+    assert!(shown.contains("boot-01.do-ams3.status.prod.status.im"), "{shown}");
+    // The output is a configuration with the same values.
+    let again = place.file("shown.toml", shown.as_bytes());
+    let values = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split("  # ").next().unwrap_or_default().to_owned()).collect()
+    };
+    let second = hark(&["config", "--show", "--config", &again]).stdout;
+    assert_eq!(values(&second), values(&shown));
+
+    let checked = hark(&["config", "--check", &file]).stdout;
+    for part in [
+        "preset \"status.prod\" sets entry_nodes = [".to_owned(),
+        "cluster = 16, shards_in_cluster = 1, message_bytes_max".into(),
+        format!("[waku] `shards` = [0, 32] ({file}:2) overrides preset \"status.prod\""),
+    ] {
+        assert!(checked.contains(&part), "{part}: {checked}");
+    }
+    // The environment overrides the preset of the file, and an empty preset restores the defaults.
+    let show = ["config", "--show", "--config", &file];
+    let twn = hark_with(&show, &[("HARK_WAKU_PRESET", "logos.test")], b"").text();
+    assert!(
+        twn.contains("\ncluster = 2  #") && twn.contains("node-01.do-ams3.logos.test"),
+        "{twn}"
+    );
+    let none = hark_with(&show, &[("HARK_WAKU_PRESET", "")], b"").text();
+    assert!(none.contains("\ncluster = 1\n") && none.contains("\nentry_nodes = []\n"), "{none}");
+    let wrong = hark_with(&show, &[("HARK_WAKU_PRESET", "status")], b"");
+    let named = "must be one of \"status.prod\", \"logos.test\", \"logos.dev\", \"twn\"";
+    assert!(wrong.code == 2 && wrong.stderr.contains(named), "{wrong:?}");
+}

@@ -13,6 +13,7 @@ use hark_server::ListenAddress;
 use hark_server::limits::Rate;
 use hark_server::waku::{NodeConfig, NodeSettings, can_forward, shared};
 
+use super::presets::NetworkPreset;
 use crate::config::doors::DoorFacts;
 use crate::config::setting_type::{SettingType, quoted, wanted};
 use crate::config::value::TypedValue;
@@ -22,10 +23,13 @@ use crate::config::value::TypedValue;
 pub(crate) struct WakuSettings {
     /// Whether the node runs.
     pub(crate) serve: bool,
+    /// The network whose values replace the defaults of some other settings.
+    pub(crate) preset: Option<&'static NetworkPreset>,
     pub(crate) rest: Vec<ListenAddress>,
     pub(crate) access: hark_server::waku::RestAccess,
     pub(crate) listen: Vec<String>,
     pub(crate) announce: Vec<String>,
+    pub(crate) entry_nodes: Vec<String>,
     pub(crate) peers: Vec<String>,
     pub(crate) stores: Vec<String>,
     pub(crate) resume_max_s: u64,
@@ -52,10 +56,12 @@ impl Default for WakuSettings {
         let (node, settings) = (NodeConfig::default(), NodeSettings::default());
         Self {
             serve: false,
+            preset: None,
             rest: vec![ListenAddress::Ip(SocketAddr::from((Ipv4Addr::LOCALHOST, 8645)))],
             access: node.access,
             listen: vec!["/ip4/127.0.0.1/tcp/60000".into(), "/ip4/127.0.0.1/tcp/8000/ws".into()],
             announce: Vec::new(),
+            entry_nodes: Vec::new(),
             peers: Vec::new(),
             stores: Vec::new(),
             resume_max_s: 86_400,
@@ -86,11 +92,13 @@ impl WakuSettings {
     /// with the configuration.
     fn p2p(&self, data: &Path) -> Option<hark_server::waku::p2p::P2pConfig> {
         let read = |addrs: &[String]| addrs.iter().filter_map(|addr| addr.parse().ok()).collect();
-        let none = [&self.listen, &self.peers, &self.stores].iter().all(|addrs| addrs.is_empty());
+        let all = [&self.listen, &self.entry_nodes, &self.peers, &self.stores];
+        let none = all.iter().all(|addrs| addrs.is_empty());
         (!none).then(|| hark_server::waku::p2p::P2pConfig {
             listen: read(&self.listen),
             announce: read(&self.announce),
             key: data.join("waku.key"),
+            entry_nodes: read(&self.entry_nodes),
             peers: read(&self.peers),
             stores: read(&self.stores),
             resume_max_s: self.resume_max_s,
@@ -110,6 +118,7 @@ impl WakuSettings {
         let named = [
             ("listen", &self.listen, false),
             ("announce", &self.announce, false),
+            ("entry_nodes", &self.entry_nodes, true),
             ("peers", &self.peers, true),
             ("stores", &self.stores, true),
         ];
@@ -198,6 +207,7 @@ impl WakuSettings {
             ..p2p
         });
         NodeConfig {
+            preset: None,
             rest: self.rest.clone(),
             access: self.access.clone(),
             #[cfg(feature = "libp2p")]

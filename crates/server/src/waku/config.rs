@@ -57,9 +57,20 @@ pub fn shared(settings: NodeSettings) -> SharedNodeSettings {
     Arc::new(ArcSwap::from_pointee(settings))
 }
 
+/// The preset from which some values of a configuration come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelectedPreset {
+    /// The name of the preset.
+    pub name: &'static str,
+    /// The settings that override a value of the preset.
+    pub overridden: Vec<&'static str>,
+}
+
 /// The configuration of a node.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
+    /// The preset of the node's network, for the node's operator. `None` without a preset.
+    pub preset: Option<SelectedPreset>,
     /// Addresses of the REST API. An empty list disables the REST API.
     pub rest: Vec<ListenAddress>,
     /// The web pages that may use the REST API, and the allowed functions of the API.
@@ -91,6 +102,7 @@ impl Default for NodeConfig {
     /// The Waku Network (RFC 64/WAKU2-NETWORK), without REST and libp2p.
     fn default() -> Self {
         Self {
+            preset: None,
             rest: Vec::new(),
             access: RestAccess::default(),
             #[cfg(feature = "libp2p")]

@@ -23,6 +23,8 @@ mod rest;
 #[cfg(feature = "libp2p")]
 mod resume;
 
-pub use config::{NodeConfig, NodeSettings, RestAccess, SharedNodeSettings, can_forward, shared};
+pub use config::{
+    NodeConfig, NodeSettings, RestAccess, SelectedPreset, SharedNodeSettings, can_forward, shared,
+};
 pub use door::NodeService;
 pub use poll::TOPICS_MAX as SHARDS_MAX;

@@ -16,6 +16,9 @@ pub struct P2pConfig {
     pub announce: Vec<Multiaddr>,
     /// The file with the node's key. A missing file is created.
     pub key: PathBuf,
+    /// Addresses of nodes through which this node joins the network. This node stays connected to
+    /// these nodes.
+    pub entry_nodes: Vec<Multiaddr>,
     /// Addresses of peers to stay connected to. Each address ends with `/p2p/` and the peer's id.
     pub peers: Vec<Multiaddr>,
     /// Addresses of peers with a store. History is fetched from these peers after this node was

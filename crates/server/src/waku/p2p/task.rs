@@ -60,7 +60,8 @@ impl NetworkTask {
         let key = key::load(&config.key)?;
         let topics: Vec<_> =
             node.served().map(|shard| IdentTopic::new(shard.to_string())).collect();
-        let configured: Vec<_> = config.peers.into_iter().chain(config.stores).collect();
+        let configured: Vec<_> =
+            config.peers.into_iter().chain(config.stores).chain(config.entry_nodes).collect();
         let bounds = PeerBounds {
             served: ServedTopics::new(&topics),
             message_bytes: node.message_bytes_max,

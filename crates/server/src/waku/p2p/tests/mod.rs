@@ -85,6 +85,7 @@ impl Pair {
                 listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
                 announce: vec!["/dns4/node.example/tcp/443/wss".parse().unwrap()],
                 key: folder.join("waku.key"),
+                entry_nodes: Vec::new(),
                 peers: Vec::new(),
                 stores: Vec::new(),
                 resume_max_s: 0,

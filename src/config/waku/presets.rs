@@ -1,0 +1,142 @@
+//! Presets: the settings of known networks under one name.
+//!
+//! The values are those of logos-delivery's `networks_config.nim` of August 2026.
+
+use super::settings::WakuSettings;
+use crate::config::setting_type::{SettingType, quoted, wanted};
+use crate::config::value::TypedValue;
+
+/// A network whose settings have a name.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NetworkPreset {
+    name: &'static str,
+    cluster: u16,
+    shards_in_cluster: u16,
+    message_bytes_max: usize,
+    entry_nodes: &'static [&'static str],
+}
+
+/// The settings that a preset sets, and that a file can override one by one.
+pub(in crate::config) const PRESET_KEYS: [&str; 5] =
+    ["cluster", "shards_in_cluster", "shards", "message_bytes_max", "entry_nodes"];
+
+const PRESETS: [NetworkPreset; 4] = [
+    NetworkPreset {
+        name: "status.prod",
+        cluster: 16,
+        shards_in_cluster: 1,
+        message_bytes_max: 1 << 20,
+        entry_nodes: &[
+            "/dns4/boot-01.do-ams3.status.prod.status.im/tcp/30303/p2p/16Uiu2HAmAR24Mbb6VuzoyUiGx42UenDkshENVDj4qnmmbabLvo31",
+            "/dns4/boot-01.gc-us-central1-a.status.prod.status.im/tcp/30303/p2p/16Uiu2HAm8mUZ18tBWPXDQsaF7PbCKYA35z7WB2xNZH2EVq1qS8LJ",
+            "/dns4/boot-01.ac-cn-hongkong-c.status.prod.status.im/tcp/30303/p2p/16Uiu2HAmGwcE8v7gmJNEWFtZtojYpPMTHy2jBLL6xRk33qgDxFWX",
+        ],
+    },
+    NetworkPreset {
+        name: "logos.test",
+        cluster: 2,
+        shards_in_cluster: 8,
+        message_bytes_max: 150 << 10,
+        entry_nodes: &[
+            "/dns4/node-01.do-ams3.logos.test.status.im/tcp/30303/p2p/16Uiu2HAmQ9X2xDfPG3uL77V9piYDhjq14JhKCtcmNYsTMKNqrKCj",
+            "/dns4/node-02.do-ams3.logos.test.status.im/tcp/30303/p2p/16Uiu2HAmB8NYprrfQrgWVzsJtYWkfjsXbmJEGNMG6othXsQ53BwG",
+            "/dns4/node-01.gc-us-central1-a.logos.test.status.im/tcp/30303/p2p/16Uiu2HAmF8WtwGPmeGHgYAX2277jHgy5cW9F7zsB8EqUjBZQAZQ3",
+            "/dns4/node-02.gc-us-central1-a.logos.test.status.im/tcp/30303/p2p/16Uiu2HAmUuXhUW9bdJpzN1kfDziFiUZo4bszTk66cvr7uuyCHXR7",
+            "/dns4/node-01.ac-cn-hongkong-c.logos.test.status.im/tcp/30303/p2p/16Uiu2HAmL3oU95jh1BZHozn3uNhx8HEneirgr8M1jEAapzXGDqRF",
+            "/dns4/node-02.ac-cn-hongkong-c.logos.test.status.im/tcp/30303/p2p/16Uiu2HAm28CoBZjpyxsanC8tQpbvZ7bZJnVYuB1EgFzb571qpWsV",
+        ],
+    },
+    NetworkPreset {
+        name: "logos.dev",
+        cluster: 3,
+        shards_in_cluster: 8,
+        message_bytes_max: 150 << 10,
+        entry_nodes: &[
+            "/dns4/delivery-01.do-ams3.logos.dev.status.im/tcp/30303/p2p/16Uiu2HAmTUbnxLGT9JvV6mu9oPyDjqHK4Phs1VDJNUgESgNSkuby",
+            "/dns4/delivery-02.do-ams3.logos.dev.status.im/tcp/30303/p2p/16Uiu2HAmMK7PYygBtKUQ8EHp7EfaD3bCEsJrkFooK8RQ2PVpJprH",
+            "/dns4/delivery-01.gc-us-central1-a.logos.dev.status.im/tcp/30303/p2p/16Uiu2HAm4S1JYkuzDKLKQvwgAhZKs9otxXqt8SCGtB4hoJP1S397",
+            "/dns4/delivery-02.gc-us-central1-a.logos.dev.status.im/tcp/30303/p2p/16Uiu2HAm8Y9kgBNtjxvCnf1X6gnZJW5EGE4UwwCL3CCm55TwqBiH",
+            "/dns4/delivery-01.ac-cn-hongkong-c.logos.dev.status.im/tcp/30303/p2p/16Uiu2HAm8YokiNun9BkeA1ZRmhLbtNUvcwRr64F69tYj9fkGyuEP",
+            "/dns4/delivery-02.ac-cn-hongkong-c.logos.dev.status.im/tcp/30303/p2p/16Uiu2HAkvwhGHKNry6LACrB8TmEFoCJKEX29XR5dDUzk3UT3UNSE",
+        ],
+    },
+    NetworkPreset {
+        name: "twn",
+        cluster: 1,
+        shards_in_cluster: 8,
+        message_bytes_max: 150 << 10,
+        entry_nodes: &[],
+    },
+];
+
+impl NetworkPreset {
+    /// Returns the preset with this name.
+    fn named(name: &str) -> Option<&'static Self> {
+        PRESETS.iter().find(|preset| preset.name == name)
+    }
+
+    /// Returns the name of the preset.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// The setting that selects a preset.
+pub(in crate::config) const PRESET: (&str, &str) = ("waku", "preset");
+
+impl WakuSettings {
+    /// Replaces the settings in [`PRESET_KEYS`] by the values of the selected preset, or by the
+    /// defaults if no preset is selected.
+    pub(in crate::config) fn apply_preset(&mut self) {
+        let default = Self::default();
+        let Some(preset) = self.preset else {
+            self.cluster = default.cluster;
+            self.shards_in_cluster = default.shards_in_cluster;
+            self.shards = default.shards;
+            self.message_bytes_max = default.message_bytes_max;
+            self.entry_nodes = default.entry_nodes;
+            return;
+        };
+        self.cluster = preset.cluster;
+        self.shards_in_cluster = preset.shards_in_cluster;
+        self.shards = (0..preset.shards_in_cluster).collect();
+        self.message_bytes_max = preset.message_bytes_max;
+        self.entry_nodes = preset.entry_nodes.iter().map(ToString::to_string).collect();
+    }
+}
+
+/// Empty text stands for no preset.
+impl SettingType for Option<&'static NetworkPreset> {
+    fn read(value: &TypedValue) -> Result<Self, String> {
+        let name = String::read(value)?;
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let names: Vec<String> = PRESETS.iter().map(|preset| quoted(preset.name)).collect();
+        let what = format!("one of {}, or \"\" for none", names.join(", "));
+        NetworkPreset::named(&name).map_or_else(|| wanted(&what, value), |preset| Ok(Some(preset)))
+    }
+
+    fn show(&self) -> String {
+        quoted(self.map_or("", |preset| preset.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_node_of_a_preset_has_a_valid_address() {
+        for preset in &PRESETS {
+            let mut settings = WakuSettings { preset: Some(preset), ..WakuSettings::default() };
+            settings.apply_preset();
+            assert_eq!(settings.faults(), [""; 0], "{}", preset.name);
+            assert_eq!(settings.cluster, preset.cluster);
+            assert_eq!(settings.shards.len(), usize::from(preset.shards_in_cluster));
+            settings.preset = None;
+            settings.apply_preset();
+            assert_eq!(settings, WakuSettings::default());
+        }
+    }
+}
