@@ -249,6 +249,23 @@ impl SettingType for Option<SocketAddr> {
     }
 }
 
+/// Addresses with ports. 53 is the port of an address without one.
+impl SettingType for Vec<SocketAddr> {
+    fn read(value: &TypedValue) -> Result<Self, String> {
+        let what = "a list of addresses of DNS servers like [\"9.9.9.9\", \"127.0.0.1:5353\"]";
+        let read = |text: &String| {
+            text.parse().ok().or_else(|| Some(SocketAddr::new(text.parse().ok()?, 53)))
+        };
+        let servers = texts(value).and_then(|texts| texts.iter().map(read).collect::<Option<_>>());
+        servers.map_or_else(|| wanted(what, value), Ok)
+    }
+
+    fn show(&self) -> String {
+        let servers: Vec<String> = self.iter().map(SocketAddr::show).collect();
+        format!("[{}]", servers.join(", "))
+    }
+}
+
 impl SettingType for Vec<IpNet> {
     fn read(value: &TypedValue) -> Result<Self, String> {
         let what = "a list of addresses and networks like [\"127.0.0.1\", \"10.0.0.0/8\"]";

@@ -20,6 +20,7 @@ const FRAMES: [(&str, &str); 24] = [
     ("CLIENTS", "clients"),
     ("KICK", "kick"),
     ("MODERATE", "ban"),
+    ("DOOR", "waku"),
     ("FOLLOW", "stream"),
     ("TAKEOVER", "taken over"),
     ("READY", "taken over"),

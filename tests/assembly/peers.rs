@@ -195,6 +195,18 @@ pub(crate) fn asked_by_peer(world: &World) -> Answer {
     Same(out)
 }
 
+/// The helper, a connected peer, asks the reading node for records of nodes.
+pub(crate) fn exchanged(world: &World) -> Answer {
+    connected(world);
+    until("the peers exchange records", || {
+        let page = get(&world.reads().relay, "/metrics").text();
+        let sent = "waku_peer_exchanges_total{direction=\"sent\",status=\"200\"} ";
+        let count = page.lines().find_map(|line| line.strip_prefix(sent));
+        count.is_some_and(|count| count != "0")
+    });
+    Own
+}
+
 /// After a reconciliation, both nodes have the messages that only one node had before.
 pub(crate) fn reconciled(world: &World) -> Answer {
     let helper = connected(world);

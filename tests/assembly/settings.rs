@@ -101,15 +101,10 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("waku", "stores", PEERS),
     ("waku", "shards", ["[]", "[0, 1, 2, 3, 4, 5, 6, 7]", "[7]"]),
     ("waku", "forward", ["\"never\"", "\"always\"", "\"auto\""]),
-    (
-        "waku",
-        "protected_shards",
-        [
-            "[]",
-            "[\"3:02c6047f9441ed7d6d3045406e95c07cd85c778e4b8cef3ca7abac09b95c709ee5\"]",
-            "[\"3:04\"]",
-        ],
-    ),
+    ("waku", "protected_shards", SIGNED),
+    ("waku", "peer_exchange", ["false", "true", "\"on\""]),
+    ("waku", "discover_private", ["false", "true", "\"on\""]),
+    ("waku", "dns_servers", ["[]", "[\"9.9.9.9\", \"[::1]:5353\"]", "[\"dns.example\"]"]),
     ("waku", "retention", ["\"\"", "\"time:1;size:1GB;capacity:1\"", "\"age:1\""]),
     ("whisper", "serve", ["false", "true", "1"]),
     ("whisper", "rest", ["\"\"", "\"0.0.0.0:0\"", "\"127.0.0.1:0\""]),
@@ -134,6 +129,11 @@ const KEYS: &str = "[\"7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d8
 const RULES: &str =
     "[{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]";
 const ORIGINS: [&str; 3] = ["[]", "[\"*\"]", "[\"http://localhost:*\"]"];
+const SIGNED: [&str; 3] = [
+    "[]",
+    "[\"3:02c6047f9441ed7d6d3045406e95c07cd85c778e4b8cef3ca7abac09b95c709ee5\"]",
+    "[\"3:04\"]",
+];
 const PEERS: [&str; 3] = [
     "[]",
     "[\"/ip4/127.0.0.1/tcp/1/p2p/16Uiu2HAmPLe7Mzm8TsYUubgCAW1aJoeFScxrLj8ppHFivPo97bUZ\"]",

@@ -22,6 +22,8 @@ pub mod http;
 pub mod mail;
 #[cfg(feature = "manual")]
 pub mod manual;
+#[cfg(feature = "nodes")]
+pub mod node_list;
 pub mod nostr;
 pub mod pooler;
 pub mod postgres;

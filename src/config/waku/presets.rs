@@ -14,11 +14,18 @@ pub(crate) struct NetworkPreset {
     shards_in_cluster: u16,
     message_bytes_max: usize,
     entry_nodes: &'static [&'static str],
+    discovered_max: usize,
 }
 
 /// The settings that a preset sets, and that a file can override one by one.
-pub(in crate::config) const PRESET_KEYS: [&str; 5] =
-    ["cluster", "shards_in_cluster", "shards", "message_bytes_max", "entry_nodes"];
+pub(in crate::config) const PRESET_KEYS: [&str; 6] = [
+    "cluster",
+    "shards_in_cluster",
+    "shards",
+    "message_bytes_max",
+    "entry_nodes",
+    "discovered_max",
+];
 
 const PRESETS: [NetworkPreset; 4] = [
     NetworkPreset {
@@ -26,7 +33,9 @@ const PRESETS: [NetworkPreset; 4] = [
         cluster: 16,
         shards_in_cluster: 1,
         message_bytes_max: 1 << 20,
+        discovered_max: 12,
         entry_nodes: &[
+            "enrtree://AMOJVZX4V6EXP7NTJPMAYJYST2QP6AJXYW76IU6VGJS7UVSNDYZG4@boot.prod.status.nodes.status.im",
             "/dns4/boot-01.do-ams3.status.prod.status.im/tcp/30303/p2p/16Uiu2HAmAR24Mbb6VuzoyUiGx42UenDkshENVDj4qnmmbabLvo31",
             "/dns4/boot-01.gc-us-central1-a.status.prod.status.im/tcp/30303/p2p/16Uiu2HAm8mUZ18tBWPXDQsaF7PbCKYA35z7WB2xNZH2EVq1qS8LJ",
             "/dns4/boot-01.ac-cn-hongkong-c.status.prod.status.im/tcp/30303/p2p/16Uiu2HAmGwcE8v7gmJNEWFtZtojYpPMTHy2jBLL6xRk33qgDxFWX",
@@ -37,6 +46,7 @@ const PRESETS: [NetworkPreset; 4] = [
         cluster: 2,
         shards_in_cluster: 8,
         message_bytes_max: 150 << 10,
+        discovered_max: 12,
         entry_nodes: &[
             "/dns4/node-01.do-ams3.logos.test.status.im/tcp/30303/p2p/16Uiu2HAmQ9X2xDfPG3uL77V9piYDhjq14JhKCtcmNYsTMKNqrKCj",
             "/dns4/node-02.do-ams3.logos.test.status.im/tcp/30303/p2p/16Uiu2HAmB8NYprrfQrgWVzsJtYWkfjsXbmJEGNMG6othXsQ53BwG",
@@ -51,6 +61,7 @@ const PRESETS: [NetworkPreset; 4] = [
         cluster: 3,
         shards_in_cluster: 8,
         message_bytes_max: 150 << 10,
+        discovered_max: 12,
         entry_nodes: &[
             "/dns4/delivery-01.do-ams3.logos.dev.status.im/tcp/30303/p2p/16Uiu2HAmTUbnxLGT9JvV6mu9oPyDjqHK4Phs1VDJNUgESgNSkuby",
             "/dns4/delivery-02.do-ams3.logos.dev.status.im/tcp/30303/p2p/16Uiu2HAmMK7PYygBtKUQ8EHp7EfaD3bCEsJrkFooK8RQ2PVpJprH",
@@ -65,7 +76,14 @@ const PRESETS: [NetworkPreset; 4] = [
         cluster: 1,
         shards_in_cluster: 8,
         message_bytes_max: 150 << 10,
-        entry_nodes: &[],
+        // Discovered strangers could send messages without valid proofs, which Hark does not verify.
+        discovered_max: 0,
+        // The nodes with which nwaku begins to discover others.
+        entry_nodes: &[
+            "enr:-QESuED0qW1BCmF-oH_ARGPr97Nv767bl_43uoy70vrbah3EaCAdK3Q0iRQ6wkSTTpdrg_dU_NC2ydO8leSlRpBX4pxiAYJpZIJ2NIJpcIRA4VDAim11bHRpYWRkcnO4XAArNiZub2RlLTAxLmRvLWFtczMud2FrdS5zYW5kYm94LnN0YXR1cy5pbQZ2XwAtNiZub2RlLTAxLmRvLWFtczMud2FrdS5zYW5kYm94LnN0YXR1cy5pbQYfQN4DgnJzkwABCAAAAAEAAgADAAQABQAGAAeJc2VjcDI1NmsxoQOTd-h5owwj-cx7xrmbvQKU8CV3Fomfdvcv1MBc-67T5oN0Y3CCdl-DdWRwgiMohXdha3UyDw",
+            "enr:-QEkuED9X80QF_jcN9gA2ZRhhmwVEeJnsg_Hyg7IFCTYnZD0BDI7a8HArE61NhJZFwygpHCWkgwSt2vqiABXkBxzIqZBAYJpZIJ2NIJpcIQiQlleim11bHRpYWRkcnO4bgA0Ni9ub2RlLTAxLmdjLXVzLWNlbnRyYWwxLWEud2FrdS5zYW5kYm94LnN0YXR1cy5pbQZ2XwA2Ni9ub2RlLTAxLmdjLXVzLWNlbnRyYWwxLWEud2FrdS5zYW5kYm94LnN0YXR1cy5pbQYfQN4DgnJzkwABCAAAAAEAAgADAAQABQAGAAeJc2VjcDI1NmsxoQPFAS8zz2cg1QQhxMaK8CzkGQ5wdHvPJcrgLzJGOiHpwYN0Y3CCdl-DdWRwgiMohXdha3UyDw",
+            "enr:-QEkuEBfEzJm_kigJ2HoSS_RBFJYhKHocGdkhhBr6jSUAWjLdFPp6Pj1l4yiTQp7TGHyu1kC6FyaU573VN8klLsEm-XuAYJpZIJ2NIJpcIQI2SVcim11bHRpYWRkcnO4bgA0Ni9ub2RlLTAxLmFjLWNuLWhvbmdrb25nLWMud2FrdS5zYW5kYm94LnN0YXR1cy5pbQZ2XwA2Ni9ub2RlLTAxLmFjLWNuLWhvbmdrb25nLWMud2FrdS5zYW5kYm94LnN0YXR1cy5pbQYfQN4DgnJzkwABCAAAAAEAAgADAAQABQAGAAeJc2VjcDI1NmsxoQOwsS69tgD7u1K50r5-qG5hweuTwa0W26aYPnvivpNlrYN0Y3CCdl-DdWRwgiMohXdha3UyDw",
+        ],
     },
 ];
 
@@ -95,12 +113,14 @@ impl WakuSettings {
             self.shards = default.shards;
             self.message_bytes_max = default.message_bytes_max;
             self.entry_nodes = default.entry_nodes;
+            self.discovered_max = default.discovered_max;
             return;
         };
         self.cluster = preset.cluster;
         self.shards_in_cluster = preset.shards_in_cluster;
         self.shards = (0..preset.shards_in_cluster).collect();
         self.message_bytes_max = preset.message_bytes_max;
+        self.discovered_max = preset.discovered_max;
         self.entry_nodes = preset.entry_nodes.iter().map(ToString::to_string).collect();
     }
 }

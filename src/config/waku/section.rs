@@ -31,7 +31,7 @@ pub(in crate::config) const SECTION: SettingsSection = SettingsSection {
     doc: "A store of Waku messages in the same process as the relay, with a separate shelf.",
     settings: settings! {
         "serve" waku.serve: "Whether the node runs.";
-        "preset" waku.preset: "Network to join: status.prod, logos.test, logos.dev or twn. A preset replaces the defaults of cluster,\nshards_in_cluster, shards, message_bytes_max and entry_nodes. Each of these settings overrides the preset's\nvalue. Empty: no preset.";
+        "preset" waku.preset: "Network to join: status.prod, logos.test, logos.dev or twn. A preset replaces the defaults of cluster,\nshards_in_cluster, shards, message_bytes_max, entry_nodes and discovered_max. Each of these settings overrides the\npreset's value. Empty: no preset.";
         "rest" waku.rest: "Address and port of nwaku's REST API, or a list; /openapi.json describes the API. Empty: no REST API. Anyone who\nreaches the API may publish if the node forwards messages.";
         "rest_allow_origin" waku.access.web.allow_origin: "Origins of web pages that may use the REST API, as in nwaku's --rest-allow-origin: [\"http://localhost:*\",\n\"app.example\"]. \"*\": all. Requests of other pages are refused, because a browser lets any page send requests to\nany address.";
         "rest_hosts" waku.access.web.hosts: "Host names of the REST API, in addition to localhost and IP addresses, e.g. [\"waku.example\"]. A request to\nanother name is refused, because a web page can make its own name point to this address. \"*\": any name.";
@@ -39,8 +39,12 @@ pub(in crate::config) const SECTION: SettingsSection = SettingsSection {
         "rest_admin" waku.access.admin: "Whether the REST API has /admin/v1, which lists peers and connects to others. Anyone who reaches the API may use\n/admin/v1.";
         "listen" waku.listen: "Addresses on which peers connect (libp2p): /ip4/0.0.0.0/tcp/60000 and, for browsers, /ip4/0.0.0.0/tcp/8000/ws.\nEmpty: none. The node's key, by which peers know the node, is in waku.key in the archive's directory.";
         "announce" waku.announce: "Further addresses of the node that are announced to peers, such as the address of a proxy for browsers, e.g.\n[\"/dns4/node.example/tcp/443/wss\"].";
-        "entry_nodes" waku.entry_nodes: "Nodes through which the node joins its network, as a preset sets them. The node stays connected with these nodes,\nand does not accept messages of other stores from them as from peers and stores.";
-        "peers" waku.peers: "Peers with which the node stays connected, e.g. [\"/dns4/node.example/tcp/60000/p2p/16Uiu2…\"].";
+        "entry_nodes" waku.entry_nodes: "Nodes through which the node joins its network, as a preset sets them: addresses, node records (enr:…) and lists\nof nodes in the DNS (enrtree://KEY@DOMAIN). The node stays connected with the nodes of addresses and records.\nMissed messages are not accepted from entry nodes, but from peers and stores.";
+        "discovered_max" waku.discovered_max [0, 1_000]: "Maximum number of discovered nodes to which the node connects and stays connected. Nodes are discovered by lists in\nthe DNS and by the peer exchange. 0: the node connects only to configured nodes. A preset sets 12.";
+        "peer_exchange" waku.peer_exchange: "Whether the node takes part in the peer exchange, by which nodes and browsers find further nodes. The node sends the\nrecords of nodes that it has reached, and its own record.";
+        "discover_private" waku.discover_private: "Whether discovered nodes may have addresses of this machine and of private networks, for a network without public\naddresses. The node's own record then has such addresses as well.";
+        "dns_servers" waku.dns_servers: "DNS servers for lists of nodes, e.g. [\"9.9.9.9\", \"127.0.0.1:5353\"]. Empty: the system's servers.";
+        "peers" waku.peers: "Peers with which the node stays connected, by address or node record, e.g.\n[\"/dns4/node.example/tcp/60000/p2p/16Uiu2…\", \"enr:-QE…\"].";
         "stores" waku.stores: "Peers with a store, from which the node fetches missed messages. The node stays connected with these peers, too.";
         "resume_max_s" waku.resume_max_s [0, SECONDS]: "Maximum age of missed messages that are fetched, in seconds. Older messages are not fetched.";
         "sync_every_s" waku.sync_every_s [0, SECONDS]: "Seconds between two comparisons with each of these stores (Waku Store Sync), in which both sides receive the\nmessages that they lack. 0: no comparisons.";

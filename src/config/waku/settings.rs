@@ -30,6 +30,10 @@ pub(crate) struct WakuSettings {
     pub(crate) listen: Vec<String>,
     pub(crate) announce: Vec<String>,
     pub(crate) entry_nodes: Vec<String>,
+    pub(crate) discovered_max: usize,
+    pub(crate) peer_exchange: bool,
+    pub(crate) discover_private: bool,
+    pub(crate) dns_servers: Vec<SocketAddr>,
     pub(crate) peers: Vec<String>,
     pub(crate) stores: Vec<String>,
     pub(crate) resume_max_s: u64,
@@ -62,6 +66,10 @@ impl Default for WakuSettings {
             listen: vec!["/ip4/127.0.0.1/tcp/60000".into(), "/ip4/127.0.0.1/tcp/8000/ws".into()],
             announce: Vec::new(),
             entry_nodes: Vec::new(),
+            discovered_max: 0,
+            peer_exchange: true,
+            discover_private: false,
+            dns_servers: Vec::new(),
             peers: Vec::new(),
             stores: Vec::new(),
             resume_max_s: 86_400,
@@ -91,16 +99,29 @@ impl WakuSettings {
     /// Returns the libp2p settings; `None` if the node has no addresses. The addresses were checked
     /// with the configuration.
     fn p2p(&self, data: &Path) -> Option<hark_server::waku::p2p::P2pConfig> {
-        let read = |addrs: &[String]| addrs.iter().filter_map(|addr| addr.parse().ok()).collect();
+        let read = |addrs: &[String]| -> Vec<_> {
+            addrs.iter().flat_map(|addr| hark_server::waku::p2p::addresses(addr)).collect()
+        };
         let all = [&self.listen, &self.entry_nodes, &self.peers, &self.stores];
         let none = all.iter().all(|addrs| addrs.is_empty());
+        // A record may have several addresses. Each store is queried at one address, and the node
+        // stays connected to the store at any of the addresses.
+        let first = |store: &String| hark_server::waku::p2p::addresses(store).into_iter().next();
+        let entry_nodes = read(&self.entry_nodes).into_iter().chain(read(&self.stores)).collect();
         (!none).then(|| hark_server::waku::p2p::P2pConfig {
             listen: read(&self.listen),
             announce: read(&self.announce),
             key: data.join("waku.key"),
-            entry_nodes: read(&self.entry_nodes),
+            entry_nodes,
             peers: read(&self.peers),
-            stores: read(&self.stores),
+            stores: self.stores.iter().filter_map(first).collect(),
+            discovery: hark_server::waku::p2p::DiscoveryConfig {
+                lists: self.entry_nodes.iter().filter_map(|url| url.parse().ok()).collect(),
+                name_servers: self.dns_servers.clone(),
+                nodes_max: self.discovered_max,
+                exchange: self.peer_exchange,
+                private: self.discover_private,
+            },
             resume_max_s: self.resume_max_s,
             online: data.join("waku.online"),
             sync: hark_server::waku::p2p::SyncPlan {
@@ -126,7 +147,11 @@ impl WakuSettings {
             addrs.iter().filter_map(move |addr| {
                 let is_other =
                     || (key == "listen" && !addr.contains("/tcp/")).then(|| OTHER.into());
-                let fault = hark_server::waku::p2p::fault(addr, of_peers).or_else(is_other)?;
+                let fault = if key == "entry_nodes" && hark_server::waku::p2p::is_list(addr) {
+                    hark_server::waku::p2p::list_fault(addr)?
+                } else {
+                    hark_server::waku::p2p::fault(addr, of_peers).or_else(is_other)?
+                };
                 Some(format!("[waku] `{key}` has {addr:?}: {fault}"))
             })
         })

@@ -90,6 +90,7 @@ const SERVED: &[Door] = &[
     once("waku", "/vac/waku/relay/2.0.0", peers::gossiped),
     once("waku", "/vac/waku/store-query/3.0.0", peers::asked_by_peer),
     once("waku", "/vac/waku/metadata/1.0.0", |world| peers::listed(world, "connected")),
+    once("waku", "/vac/waku/peer-exchange/2.0.0-alpha1", peers::exchanged),
     once("waku", "/vac/waku/reconciliation/1.0.0", peers::reconciled),
     once("waku", "/vac/waku/transfer/1.0.0", peers::reconciled),
     door("whisper", "/whisper/envelopes", whisper::posted),

@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 
 use super::control_error::broken;
 use super::protocol::{
-    self, BRING, CLIENTS, COMPACT, ControlFrame, ERASE, FAILED, FOLLOW, KICK, MODERATE, OUTCOME,
-    PROGRESS, PUT, RELOAD, STATS, TEXT, ids_bytes,
+    self, BRING, CLIENTS, COMPACT, ControlFrame, DOOR, ERASE, FAILED, FOLLOW, KICK, MODERATE,
+    OUTCOME, PROGRESS, PUT, RELOAD, STATS, TEXT, ids_bytes,
 };
 use super::socket;
 use crate::moderation::ModerationRequest;
@@ -139,6 +139,11 @@ impl ControlClient {
     pub fn moderate(&mut self, request: &ModerationRequest) -> Result<Value, ControlError> {
         let request = serde_json::to_value(request).map_err(io::Error::other)?;
         self.ask_json(MODERATE, &request)
+    }
+
+    /// Returns the report of the shelf's door: its state for operators.
+    pub fn door_report(&mut self) -> Result<Value, ControlError> {
+        self.ask_json(DOOR, &Value::Null)
     }
 
     fn ask_json(&mut self, what: u8, body: &Value) -> Result<Value, ControlError> {

@@ -9,10 +9,10 @@
 //!  .  .  body
 //! ```
 //!
-//! Requests: PUT and BRING (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD, and
-//! CLIENTS, KICK and MODERATE, which are about all shelves (`clients`, `moderation`). Every request has
-//! one answer, which names the same shelf. Answers come in the order of the requests. PROGRESS lines
-//! may come before the answer to a COMPACT or ERASE.
+//! Requests: PUT and BRING (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD, DOOR,
+//! and CLIENTS, KICK and MODERATE, which are about all shelves (`clients`, `moderation`). Every request
+//! has one answer, which names the same shelf. Answers come in the order of the requests. PROGRESS
+//! lines may come before the answer to a COMPACT or ERASE.
 //!
 //! FOLLOW turns the connection into a feed. After a TEXT, the server sends each new RECORD of the
 //! shelf, and LAGGED if it has left some records out.
@@ -55,8 +55,10 @@ pub(super) const BRING: u8 = 11;
 pub(super) const CLIENTS: u8 = 12;
 /// A request to close connections. The body and the answer are JSON.
 pub(super) const KICK: u8 = 13;
+/// A request for the report of the shelf's door. The answer is JSON.
+pub(super) const DOOR: u8 = 14;
 /// A request about bans, allows and the audit log. The body and the answer are JSON.
-pub(super) const MODERATE: u8 = 20;
+pub(super) const MODERATE: u8 = 15;
 
 /// The answer to a PUT: an outcome.
 pub(super) const OUTCOME: u8 = 0x81;

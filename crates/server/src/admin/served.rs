@@ -20,8 +20,8 @@ use super::clients::{ClientsDesk, ClientsError};
 use super::feed::{FeedWriter, SiblingFeed};
 use super::handover::TakeoverSource;
 use super::protocol::{
-    self, BRING, CLIENTS, COMPACT, ControlFrame, EPHEMERAL, ERASE, FAILED, FOLLOW, KICK, MODERATE,
-    OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS, PUT, RELOAD, STATS, TAKEOVER, TEXT, outcome_bytes,
+    self, BRING, CLIENTS, COMPACT, ControlFrame, DOOR, EPHEMERAL, ERASE, FAILED, FOLLOW, KICK,
+    MODERATE, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS, PUT, RELOAD, STATS, TAKEOVER, TEXT, outcome_bytes,
 };
 use super::reload::{ReloadDesk, ReloadError};
 use super::shelf_stats::stats;
@@ -278,8 +278,7 @@ impl ControlConnection {
                 }
                 continue;
             }
-            // The channel has room for lines of progress, because the client may not have read
-            // earlier answers yet.
+            // The channel has room for progress: the client may not have read earlier answers yet.
             let (say, said) = sync_channel(4);
             let network = self.network(frame.shelf());
             let name = network.map_or("", |network| network.shelf.name());
@@ -362,6 +361,9 @@ impl ControlConnection {
                 stats.insert("config".into(), self.desk.stats());
                 Ok(Value::Object(stats).to_string())
             }
+            DOOR => {
+                door.report().map(|report| report.to_string()).ok_or(ShelfRequestError::NoReport)
+            }
             other => Err(ShelfRequestError::Unknown(other)),
         };
         let _ = say.send(match answer {
@@ -400,6 +402,8 @@ impl ControlConnection {
 enum ShelfRequestError {
     #[error("a request to delete has no list of ids")]
     NoIds,
+    #[error("this network has no report")]
+    NoReport,
     #[error(transparent)]
     Write(#[from] Arc<CommitError>),
     #[error("this store has nothing to compact")]

@@ -16,7 +16,7 @@ use super::metrics::{AnswerStatus, MessageFate};
 use super::node::{INTAKE, PEER_QUESTIONS_MAX, PEER_QUESTIONS_PER_ADDRESS_MAX, WakuNode};
 use super::nullifiers::NullifierLog;
 use super::poll::{self, PollQueues};
-use super::{metrics, prometheus, rest};
+use super::{metrics, prometheus, report, rest};
 #[cfg(feature = "libp2p")]
 use super::{p2p, resume};
 use crate::ServeError;
@@ -207,6 +207,10 @@ impl Door for WakuDoor {
         (fields.into_iter().map(|(name, value)| (name.into(), value)).collect(), rows)
     }
 
+    fn report(&self) -> Option<Value> {
+        Some(report::report(&self.waku))
+    }
+
     fn serve(self: Arc<Self>, _: Operators, stop: StopSignal) -> door::DoorFuture {
         Box::pin(async move { self.run(stop).await })
     }
@@ -236,6 +240,11 @@ async fn serve(
         }),
         #[cfg(feature = "libp2p")]
         Some(tokio::spawn(vital("Waku's sync", p2p::sync::run(Arc::clone(&waku), stop.clone())))),
+        #[cfg(feature = "libp2p")]
+        Some(tokio::spawn(vital(
+            "Waku's discovery",
+            p2p::find_nodes(Arc::clone(&waku), stop.clone()),
+        ))),
         #[cfg(feature = "libp2p")]
         network.map(|network| tokio::spawn(vital("Waku's network", network.run(waku, stop)))),
     ];

@@ -72,6 +72,56 @@ labels! {
         Broken = "broken",
     }
 
+    /// Where this node has learned of another node.
+    NodeSource {
+        /// A list of nodes in the DNS.
+        Dns = "dns",
+        /// The answer of a peer, by `/vac/waku/peer-exchange/2.0.0-alpha1`.
+        PeerExchange = "peer_exchange",
+    }
+
+    /// Why the record of another node is refused.
+    RecordRefusal {
+        /// The record is invalid, or its signature is.
+        Invalid = "invalid",
+        /// The record has no address that may be dialled.
+        Address = "address",
+        /// The node is in another cluster, or serves none of this node's shards.
+        Shard = "shard",
+        /// Too many known nodes are in the node's network of addresses.
+        Network = "network",
+        /// The peers in one network of addresses have reported too many nodes.
+        Teller = "teller",
+        /// The table of known nodes is full.
+        Full = "full",
+    }
+
+    /// The outcome of dialling a discovered node.
+    DialOutcome {
+        /// The node was reached.
+        Reached = "reached",
+        /// No address of the node answered.
+        Failed = "failed",
+        /// The node was reached, but serves none of this node's shards.
+        Useless = "useless",
+    }
+
+    /// The status of an answer of the peer exchange, as in nwaku.
+    ExchangeStatus {
+        /// 200.
+        Success = "200",
+        /// 400: the request is invalid.
+        BadRequest = "400",
+        /// 401: the peer's answer is invalid.
+        BadResponse = "401",
+        /// 429.
+        TooManyRequests = "429",
+        /// 503: the peer does not answer.
+        Unavailable = "503",
+        /// 599: no stream to the peer could be opened.
+        DialFailure = "599",
+    }
+
     /// How this node gets the messages of other stores.
     CatchUpMethod {
         /// This node fetches the messages that were published while it was offline.
@@ -219,6 +269,12 @@ pub struct NodeMetrics {
     pub peers: Counter,
     /// See [`GossipLoss`].
     pub gossip_losses: ByLabel<GossipLoss>,
+    /// The outcomes of dialling discovered nodes.
+    pub dials: ByLabel<NodeSource, ByLabel<DialOutcome>>,
+    /// The records of other nodes that were refused.
+    pub record_refusals: ByLabel<NodeSource, ByLabel<RecordRefusal>>,
+    /// The answers of the peer exchange: those sent, and those received.
+    pub exchanges: ByLabel<Direction, ByLabel<ExchangeStatus>>,
     /// See [`CatchUpMethod`].
     pub caught_up: ByLabel<CatchUpMethod, ByLabel<SyncOutcome>>,
     /// See [`SyncMetrics`].
@@ -244,6 +300,9 @@ impl NodeMetrics {
             damaged: Counter::default(),
             peers: Counter::default(),
             gossip_losses: ByLabel::default(),
+            dials: ByLabel::default(),
+            record_refusals: ByLabel::default(),
+            exchanges: ByLabel::default(),
             caught_up: ByLabel::default(),
             sync: SyncMetrics {
                 round_trips: ValueHistogram::new(&ROUND_TRIPS),

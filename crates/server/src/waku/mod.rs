@@ -19,6 +19,7 @@ pub mod p2p;
 mod peer_status;
 mod poll;
 mod prometheus;
+mod report;
 mod rest;
 #[cfg(feature = "libp2p")]
 mod resume;

@@ -24,6 +24,11 @@ impl WakuNode {
         self.network.as_ref().map(NetworkHandle::addresses).unwrap_or_default()
     }
 
+    /// Returns this node's record as text. `None` if this node is configured without peers.
+    pub(super) fn record(&self) -> Option<String> {
+        Some(self.network.as_ref()?.own_record()?.to_string())
+    }
+
     /// Sends a request to the store of a peer. Returns the bytes of the answer.
     pub(super) async fn ask_peer(
         &self,
@@ -69,6 +74,10 @@ impl WakuNode {
 impl WakuNode {
     pub(crate) fn addresses(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    pub(super) fn record(&self) -> Option<String> {
+        None
     }
 
     pub(super) async fn ask_peer(

@@ -12,6 +12,12 @@ pub(super) struct PeerStatus {
     pub(super) protocols: Vec<String>,
     pub(super) agent: String,
     pub(super) connectivity: PeerConnectivity,
+    /// Whether this node has dialled the peer. `None` if the peer is not connected.
+    pub(super) is_dialled: Option<bool>,
+    /// The IP address of the connection.
+    pub(super) remote: Option<std::net::IpAddr>,
+    /// Why the last attempt to connect failed.
+    pub(super) fault: Option<String>,
     /// Whether the configuration names the peer.
     pub(super) is_configured: bool,
     /// Shards that the peer subscribes to.

@@ -1,5 +1,7 @@
 //! The Waku node's part of the page for Prometheus, under nwaku's names.
 
+#[cfg(feature = "libp2p")]
+use super::metrics::NodeSource;
 use super::metrics::{AnswerStatus, MessageFate, NodeMetrics, ValueHistogram};
 use super::node::WakuNode;
 use crate::metrics::{MetricLabel as _, MetricsPage};
@@ -12,6 +14,7 @@ pub(crate) fn write(page: &mut MetricsPage, waku: &WakuNode) {
     messages(page, waku);
     questions(page, &waku.metrics);
     sync(page, &waku.metrics);
+    discovery(page, waku);
     page.gauge("waku_connected_peers", "Peers connected now.", waku.metrics.peers.get());
     page.counters(
         "waku_gossip_losses_total",
@@ -19,6 +22,36 @@ pub(crate) fn write(page: &mut MetricsPage, waku: &WakuNode) {
          and connections closed because their gossip had ended (broken).",
         "what",
         &waku.metrics.gossip_losses,
+    );
+}
+
+/// Writes the metrics of nodes that are found by themselves, without configuration.
+fn discovery(page: &mut MetricsPage, waku: &WakuNode) {
+    #[cfg(feature = "libp2p")]
+    if let Some(network) = &waku.network {
+        page.head("waku_known_nodes", "gauge", "Nodes whose records are known, by source.");
+        for (source, name) in NodeSource::ALL {
+            let labels = format!("source=\"{name}\"");
+            page.line("waku_known_nodes", &labels, network.directory.book.lock().count(*source));
+        }
+    }
+    page.counters_nested(
+        "waku_node_dials_total",
+        "Attempts to connect to discovered nodes, by source and by result.",
+        ["source", "result"],
+        &waku.metrics.dials,
+    );
+    page.counters_nested(
+        "waku_node_records_refused_total",
+        "Records of discovered nodes that were refused, by source and by reason.",
+        ["source", "reason"],
+        &waku.metrics.record_refusals,
+    );
+    page.counters_nested(
+        "waku_peer_exchanges_total",
+        "Answers of the peer exchange, sent and received, by status.",
+        ["direction", "status"],
+        &waku.metrics.exchanges,
     );
 }
 

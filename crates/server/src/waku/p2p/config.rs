@@ -6,6 +6,9 @@ use std::time::Duration;
 use libp2p::Multiaddr;
 
 use super::addr;
+use super::discovery::{
+    DiscoveryConfig, LIST_PREFIX, NodeListUrl, NodeRecord, RECORD_PREFIX, RecordFault,
+};
 
 /// The addresses that this node listens on, the peers that it dials, and its bounds.
 #[derive(Clone, Debug)]
@@ -26,6 +29,8 @@ pub struct P2pConfig {
     pub stores: Vec<Multiaddr>,
     /// Maximum age of the history to fetch, in seconds.
     pub resume_max_s: u64,
+    /// How this node finds others, and makes itself known.
+    pub discovery: DiscoveryConfig,
     /// The file with the time until which no message was missed.
     pub online: PathBuf,
     /// Interval and time span of the comparisons with `stores`.
@@ -54,9 +59,35 @@ impl Default for SyncPlan {
     }
 }
 
+/// Returns the addresses in the text of a setting: a single address, or all addresses of a node's
+/// record. Returns no address for an invalid text.
+pub fn addresses(text: &str) -> Vec<Multiaddr> {
+    if text.starts_with(RECORD_PREFIX) {
+        return NodeRecord::parse(text).map(|record| record.addrs).unwrap_or_default();
+    }
+    text.parse().into_iter().collect()
+}
+
+/// Whether a text is meant as the URL of a list of nodes.
+pub fn is_list(text: &str) -> bool {
+    text.starts_with(LIST_PREFIX)
+}
+
+/// Returns why the URL of a list is invalid, or `None` if the URL is valid.
+pub fn list_fault(text: &str) -> Option<String> {
+    text.parse::<NodeListUrl>().err().map(|fault| fault.to_string())
+}
+
 /// Returns why an address is invalid, or `None` if the address is valid. A peer's address must end
-/// with the peer's id.
+/// with the peer's id, or be the record of the peer.
 pub fn fault(addr: &str, of_peer: bool) -> Option<String> {
+    if of_peer && addr.starts_with(RECORD_PREFIX) {
+        return match NodeRecord::parse(addr) {
+            Ok(record) if record.addrs.is_empty() => Some(RecordFault::NoAddress.to_string()),
+            Ok(_) => None,
+            Err(fault) => Some(fault.to_string()),
+        };
+    }
     match addr.parse::<Multiaddr>() {
         Ok(addr) if of_peer && addr::id(&addr).is_none() => {
             Some("the address of a peer ends with /p2p/ and its id".into())

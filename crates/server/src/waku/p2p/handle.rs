@@ -1,10 +1,13 @@
 //! The handle of the network task, for the rest of the node.
 
+use std::sync::Arc;
+
 use hark_networks::waku::history::MessageRequest;
 use libp2p::gossipsub::IdentTopic;
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::discovery::{NodeDirectory, NodeRecord};
 use super::error::{AskFault, ConnectFault};
 use super::sent::SentMessages;
 use super::{addr, ask};
@@ -15,6 +18,7 @@ use crate::waku::peer_status::PeerStatus;
 pub(super) enum NetworkCommand {
     Publish(IdentTopic, Vec<u8>),
     Connect(PeerId, Vec<Multiaddr>, oneshot::Sender<Result<(), ConnectFault>>),
+    Disconnect(PeerId),
     Peers(oneshot::Sender<Vec<PeerStatus>>),
 }
 
@@ -24,7 +28,10 @@ pub(in crate::waku) struct NetworkHandle {
     pub(super) control: libp2p_stream::Control,
     pub(super) addresses: watch::Receiver<Vec<Multiaddr>>,
     pub(super) sent: SentMessages,
-    /// Peers and stores that the configuration names.
+    /// The id of this node.
+    pub(in crate::waku) id: PeerId,
+    pub(in crate::waku) directory: Arc<NodeDirectory>,
+    /// Peers, stores and entry nodes that the configuration names.
     pub(super) configured: Vec<Multiaddr>,
 }
 
@@ -47,6 +54,18 @@ impl NetworkHandle {
     /// Returns the addresses of this node.
     pub(in crate::waku) fn addresses(&self) -> Vec<String> {
         self.addresses.borrow().iter().map(Multiaddr::to_string).collect()
+    }
+
+    /// Returns the signed record of this node.
+    pub(in crate::waku) fn own_record(&self) -> Option<NodeRecord> {
+        let reached = self.addresses.borrow().clone();
+        self.directory.own_record(reached)
+    }
+
+    /// Closes all connections with a peer.
+    pub(super) async fn disconnect(&self, peer: PeerId) {
+        // Fails only while the node shuts down.
+        let _ = self.orders.send(NetworkCommand::Disconnect(peer)).await;
     }
 
     /// Connects to a peer, unless it is connected already.
@@ -74,6 +93,15 @@ impl NetworkHandle {
         // While the node shuts down, the list is empty.
         let _ = self.orders.send(NetworkCommand::Peers(reply)).await;
         replied.await.unwrap_or_default()
+    }
+
+    /// Returns all connected or configured peers, sorted by id. Blocks the thread, which must not run
+    /// asynchronous tasks.
+    pub(in crate::waku) fn peers_blocking(&self) -> Vec<PeerStatus> {
+        let (reply, replied) = oneshot::channel();
+        // While the node shuts down, the list is empty.
+        let _ = self.orders.blocking_send(NetworkCommand::Peers(reply));
+        replied.blocking_recv().unwrap_or_default()
     }
 
     /// Sends a request to the store of a peer, after connecting to the peer if needed.

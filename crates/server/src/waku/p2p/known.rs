@@ -7,6 +7,7 @@ use libp2p::core::ConnectedPoint;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Swarm, identify};
 
+use super::addr;
 use super::behaviour::NodeBehaviour;
 use super::peers::Peers;
 use crate::waku::peer_status::{PeerConnectivity, PeerStatus};
@@ -17,6 +18,8 @@ pub(super) struct KnownPeers(HashMap<PeerId, PeerInfo>);
 
 struct PeerInfo {
     addr: Multiaddr,
+    /// The address of the connection.
+    remote: Multiaddr,
     /// Whether this node has dialled the address. If so, the peer listens at the address.
     is_dialled: bool,
     protocols: Vec<String>,
@@ -26,12 +29,19 @@ struct PeerInfo {
 impl KnownPeers {
     pub(super) fn connected(&mut self, peer: PeerId, point: &ConnectedPoint) {
         let (addr, is_dialled) = (point.get_remote_address().clone(), point.is_dialer());
-        let new = PeerInfo { addr, is_dialled, protocols: Vec::new(), agent: String::new() };
+        let remote = addr.clone();
+        let new =
+            PeerInfo { addr, remote, is_dialled, protocols: Vec::new(), agent: String::new() };
         self.0.entry(peer).or_insert(new);
     }
 
     pub(super) fn disconnected(&mut self, peer: PeerId) {
         self.0.remove(&peer);
+    }
+
+    /// Returns the address of the connection with a peer.
+    pub(super) fn address(&self, peer: &PeerId) -> Option<&Multiaddr> {
+        self.0.get(peer).map(|info| &info.remote)
     }
 
     pub(super) fn identified(&mut self, peer: PeerId, info: identify::Info) {
@@ -66,22 +76,28 @@ impl KnownPeers {
             agent: said.agent.clone(),
             connectivity: PeerConnectivity::Connected,
             is_configured: configured.contains(peer),
+            is_dialled: Some(said.is_dialled),
+            remote: addr::ip(&said.remote),
+            fault: None,
             shards: sorted(shards.remove(peer)),
             mesh: sorted(meshes.remove(peer)),
         });
         let mut all: Vec<PeerStatus> = connected.collect();
         let away = wanted.all().filter(|(peer, ..)| !self.0.contains_key(peer));
-        all.extend(away.map(|(peer, addr, has_failed)| PeerStatus {
+        all.extend(away.map(|(peer, addr, fault)| PeerStatus {
             id: peer.to_string(),
             addr: whole(addr, peer),
             protocols: Vec::new(),
             agent: String::new(),
-            connectivity: if has_failed {
+            connectivity: if fault.is_some() {
                 PeerConnectivity::CannotConnect
             } else {
                 PeerConnectivity::NotConnected
             },
             is_configured: true,
+            is_dialled: None,
+            remote: None,
+            fault: fault.map(str::to_owned),
             shards: Vec::new(),
             mesh: Vec::new(),
         }));

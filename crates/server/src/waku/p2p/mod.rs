@@ -5,16 +5,18 @@
 //!
 //! `swarm` sets up the connections, and `admission` decides which connections are admitted.
 //! `relayed` handles gossip messages. `incoming` accepts streams, and `frame` reads and writes
-//! their frames. `store`, `metadata`, `sync` and `transfer` are the served protocols. `peers` holds
-//! the peers to dial, and `served` the topics whose gossip is read. `handle` is the interface for
-//! the rest of the node.
+//! their frames. `store`, `metadata`, `sync`, `transfer` and `exchange` are the served protocols.
+//! `peers` holds the peers to dial, `discovery` finds further nodes, and `served` holds the topics
+//! whose gossip is read. `handle` is the interface for the rest of the node.
 
 mod addr;
 mod admission;
 mod ask;
 mod behaviour;
 mod config;
+mod discovery;
 mod error;
+mod exchange;
 mod frame;
 mod gossip;
 mod handle;
@@ -31,6 +33,7 @@ mod reconcile;
 mod relayed;
 mod sent;
 mod served;
+mod shuffle;
 mod store;
 mod swarm;
 pub(super) mod sync;
@@ -40,7 +43,9 @@ mod transfer;
 mod watched;
 
 pub(super) use addr::id as peer_id;
-pub use config::{P2pConfig, SyncPlan, fault};
+pub use config::{P2pConfig, SyncPlan, addresses, fault, is_list, list_fault};
+pub(super) use discovery::run as find_nodes;
+pub use discovery::{DiscoveryConfig, NodeListUrl, RecordFault, TreeFault};
 pub(super) use error::AskFault;
 pub use error::NetworkError;
 pub(super) use handle::NetworkHandle;

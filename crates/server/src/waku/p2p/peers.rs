@@ -57,16 +57,18 @@ impl Peers {
                 pause: RETRY_FIRST,
                 trouble: None,
             };
-            wanted.entry(peer).or_insert_with(new).addrs.push(addr);
+            let addrs = &mut wanted.entry(peer).or_insert_with(new).addrs;
+            if !addrs.contains(&addr) {
+                addrs.push(addr);
+            }
         }
         Ok(Self { wanted, asked: HashMap::new() })
     }
 
-    /// Returns the peers to stay connected to: an address of each, and whether the last attempt
-    /// failed.
-    pub(super) fn all(&self) -> impl Iterator<Item = (PeerId, &Multiaddr, bool)> {
+    /// Returns the peers to stay connected to: an address of each, and why the last attempt failed.
+    pub(super) fn all(&self) -> impl Iterator<Item = (PeerId, &Multiaddr, Option<&str>)> {
         self.wanted.iter().filter_map(|(&peer, wanted)| {
-            Some((peer, wanted.addrs.first()?, wanted.trouble.is_some()))
+            Some((peer, wanted.addrs.first()?, wanted.trouble.as_deref()))
         })
     }
 

@@ -21,12 +21,13 @@ use super::mplex::BoundedMplex;
 use super::patience::PatientMuxer;
 use super::served::ServedTopics;
 use super::watched::WatchedGossip;
-use super::{ask, gossip, metadata, sync, transfer};
+use super::{ask, exchange, gossip, metadata, sync, transfer};
 use crate::Clients;
 
-/// The protocols of the streams that peers may open.
+/// The protocols of the streams that peers may open, and the protocol that can be disabled.
 const PROTOCOLS: [&str; 4] =
     [ask::PROTOCOL, metadata::PROTOCOL, sync::PROTOCOL, transfer::PROTOCOL];
+const EXCHANGE: [&str; 1] = [exchange::PROTOCOL];
 /// Maximum duration of a connection's handshake, in which both sides authenticate.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long an unused connection stays open.
@@ -45,6 +46,8 @@ pub(super) struct PeerBounds {
     pub(super) strangers: usize,
     /// Maximum number of connections opened by strangers at one address.
     pub(super) per_address: usize,
+    /// Whether peers may ask for the records of other nodes.
+    pub(super) has_exchange: bool,
     pub(super) clients: Clients,
 }
 
@@ -105,13 +108,15 @@ fn behaviour(
     let agent = concat!("hark/", env!("CARGO_PKG_VERSION"));
     let identify =
         identify::Config::new("/ipfs/0.1.0".into(), key.public()).with_agent_version(agent.into());
+    let exchange = EXCHANGE.into_iter().filter(|_| bounds.has_exchange);
+    let protocols: Vec<_> = PROTOCOLS.into_iter().chain(exchange).collect();
     let admitted = (bounds.strangers, bounds.per_address);
     Ok(NodeBehaviour {
         admission: PeerAdmission::new(bounds.clients.clone(), &bounds.configured, admitted),
         gossip: WatchedGossip::new(gossip),
         identify: identify::Behaviour::new(identify),
         ping: ping::Behaviour::default(),
-        incoming: IncomingStreams::new(&PROTOCOLS, bounds.clients, Waku.name()),
+        incoming: IncomingStreams::new(&protocols, bounds.clients, Waku.name()),
         streams: libp2p_stream::Behaviour::new(),
     })
 }

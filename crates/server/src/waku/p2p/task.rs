@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::behaviour::{NodeBehaviour, NodeBehaviourEvent};
 use super::config::P2pConfig;
+use super::discovery::{NodeDirectory, OwnRecord};
 use super::error::NetworkError;
 use super::gossip::ForwardBudget;
 use super::handle::{NetworkCommand, NetworkHandle};
@@ -21,7 +22,7 @@ use super::sent::SentMessages;
 use super::served::ServedTopics;
 use super::swarm::{PeerBounds, swarm};
 use super::watched::GossipEvent;
-use super::{key, metadata, store, sync, transfer};
+use super::{exchange, key, metadata, store, sync, transfer};
 use crate::Clients;
 use crate::roster::{serve_now, while_serving};
 use crate::stop::StopSignal;
@@ -43,6 +44,7 @@ pub(in crate::waku) struct NetworkTask {
     pending_addrs: Vec<Multiaddr>,
     peers: Peers,
     known: KnownPeers,
+    directory: Arc<NodeDirectory>,
     budget: ForwardBudget,
     orders: mpsc::Receiver<NetworkCommand>,
     addresses: watch::Sender<Vec<Multiaddr>>,
@@ -58,6 +60,9 @@ impl NetworkTask {
         at_once: bool,
     ) -> Result<(Self, NetworkHandle), NetworkError> {
         let key = key::load(&config.key)?;
+        let own = OwnRecord::new(&key, node, config.discovery.private)?;
+        let directory = Arc::new(NodeDirectory::new(own, config.listen.clone()));
+        let has_exchange = config.discovery.exchange;
         let topics: Vec<_> =
             node.served().map(|shard| IdentTopic::new(shard.to_string())).collect();
         let configured: Vec<_> =
@@ -68,6 +73,7 @@ impl NetworkTask {
             configured: configured.clone(),
             strangers: config.connections_max as usize,
             per_address: config.connections_per_address_max,
+            has_exchange,
             clients,
         };
         let mut swarm = swarm(key, bounds)?;
@@ -95,11 +101,21 @@ impl NetworkTask {
         let (order, orders) = mpsc::channel(QUEUE_MAX);
         let control = swarm.behaviour().streams.new_control();
         let sent = SentMessages::default();
-        let handle = NetworkHandle { orders: order, control, addresses: seen, sent, configured };
+        let handle = NetworkHandle {
+            orders: order,
+            control,
+            addresses: seen,
+            sent,
+            id: *swarm.local_peer_id(),
+            directory: Arc::clone(&directory),
+            configured,
+        };
         let pending_addrs = if at_once { Vec::new() } else { config.listen };
         let known = KnownPeers::default();
         let budget = ForwardBudget::new(Instant::now());
-        Ok((Self { swarm, pending_addrs, peers, known, budget, orders, addresses }, handle))
+        let task =
+            Self { swarm, pending_addrs, peers, known, directory, budget, orders, addresses };
+        Ok((task, handle))
     }
 
     /// Serves until `stop`.
@@ -109,6 +125,9 @@ impl NetworkTask {
         metadata::serve(incoming, &waku);
         sync::serve(incoming, streams.new_control(), &waku);
         transfer::receive(incoming, &waku);
+        if waku.config.p2p.as_ref().is_some_and(|config| config.discovery.exchange) {
+            exchange::serve(incoming, &waku);
+        }
         let taking = Arc::new(Semaphore::new(TAKING_BYTES_MAX));
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         loop {
@@ -154,6 +173,10 @@ impl NetworkTask {
             }
             NetworkCommand::Connect(peer, addrs, reply) => {
                 self.peers.connect(&mut self.swarm, peer, addrs, reply);
+            }
+            NetworkCommand::Disconnect(peer) => {
+                // Fails if the peer has disconnected already.
+                let _ = self.swarm.disconnect_peer_id(peer);
             }
             NetworkCommand::Peers(reply) => {
                 // The receiver may be dropped.
@@ -241,6 +264,9 @@ impl NetworkTask {
                 if let Some(listed) = incoming.connection(peer_id, connection_id) {
                     listed.set_agent(&info.agent_version);
                 }
+                if let Some(at) = self.known.address(&peer_id) {
+                    self.directory.sightings.lock().observe(peer_id, &info.observed_addr, at);
+                }
                 self.known.identified(peer_id, info);
             }
             SwarmEvent::ConnectionEstablished { peer_id, num_established, endpoint, .. } => {
@@ -249,6 +275,9 @@ impl NetworkTask {
                 }
                 if let Some(network) = &waku.network {
                     network.sent.begin(peer_id);
+                }
+                if endpoint.is_listener() {
+                    self.directory.sightings.lock().connected_from(endpoint.get_remote_address());
                 }
                 self.known.connected(peer_id, &endpoint);
                 self.peers.connected(peer_id);
@@ -260,6 +289,7 @@ impl NetworkTask {
                 if num_established == 0 {
                     waku.metrics.peers.sub(1);
                     self.known.disconnected(peer_id);
+                    self.directory.sightings.lock().disconnected(&peer_id);
                     self.peers.disconnected(peer_id, cause.as_ref());
                 }
             }

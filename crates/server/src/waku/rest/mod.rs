@@ -125,7 +125,8 @@ async fn poll_auto(State(waku): WakuState, Path(topic): Path<String>) -> RestAns
 }
 
 async fn info(State(waku): WakuState) -> RestAnswer {
-    let info = serde_json::json!({ "listenAddresses": waku.addresses(), "enrUri": "" });
+    let record = waku.record().unwrap_or_default();
+    let info = serde_json::json!({ "listenAddresses": waku.addresses(), "enrUri": record });
     RestAnswer::json(info.to_string())
 }
 

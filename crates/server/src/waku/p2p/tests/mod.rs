@@ -35,6 +35,7 @@ use crate::waku::NodeService;
 use crate::waku::node::WakuNode;
 
 mod admission;
+mod exchanges;
 mod gossip;
 mod questions;
 
@@ -89,6 +90,7 @@ impl Pair {
                 peers: Vec::new(),
                 stores: Vec::new(),
                 resume_max_s: 0,
+                discovery: DiscoveryConfig { exchange: true, ..DiscoveryConfig::default() },
                 online: folder.join("waku.online"),
                 sync: SyncPlan::default(),
                 connections_max: 100,
@@ -207,6 +209,7 @@ fn with_key(key: Keypair) -> Swarm<NodeBehaviour> {
         configured: Vec::new(),
         strangers: 10,
         per_address: 10,
+        has_exchange: true,
         clients: Clients::default(),
     };
     swarm(key, bounds).unwrap()

@@ -1,0 +1,20 @@
+//! The configuration of discovery.
+
+use std::net::SocketAddr;
+
+use super::tree::NodeListUrl;
+
+/// How a node finds others, and makes itself known.
+#[derive(Clone, Debug, Default)]
+pub struct DiscoveryConfig {
+    /// Lists of nodes in the DNS.
+    pub lists: Vec<NodeListUrl>,
+    /// The DNS servers. Empty: the system's servers.
+    pub name_servers: Vec<SocketAddr>,
+    /// Maximum number of discovered nodes that this node dials and stays connected to.
+    pub nodes_max: usize,
+    /// Whether this node takes part in the peer exchange.
+    pub exchange: bool,
+    /// Whether addresses of this machine and of private networks are used.
+    pub private: bool,
+}

@@ -1,0 +1,26 @@
+//! Finds other nodes, and makes this node known to others.
+//!
+//! `record` reads the records of nodes (ENR), and `own` signs this node's record. `tree` and `list`
+//! fetch lists of nodes from the DNS. `book` holds the known nodes. `finder` dials them and asks
+//! peers for further records by the peer exchange, whose protocol is in `exchange` of the parent.
+//! `sightings` has the evidence for whether others can reach this node.
+
+mod book;
+mod config;
+mod directory;
+mod finder;
+mod list;
+mod own;
+mod record;
+mod sightings;
+mod tree;
+
+pub use config::DiscoveryConfig;
+pub(in crate::waku) use directory::NodeDirectory;
+pub(in crate::waku) use finder::run;
+pub(super) use own::OwnRecord;
+pub(in crate::waku) use record::NodeRecord;
+pub(super) use record::RECORD_PREFIX;
+pub use record::RecordFault;
+pub(super) use tree::LIST_PREFIX;
+pub use tree::{NodeListUrl, TreeFault};
