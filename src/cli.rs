@@ -32,6 +32,7 @@ use crate::commands::restore::RestoreArgs;
 use crate::commands::salvage::SalvageArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::stats::StatsArgs;
+use crate::commands::waku::WakuArgs;
 #[cfg(feature = "devp2p")]
 use crate::commands::whisper::WhisperArgs;
 use crate::location::{LocationArgs, networks};
@@ -146,6 +147,8 @@ pub(crate) enum Command {
     Migrate(MigrateArgs),
     /// Manage the nodes of a Citus cluster: show, add, drain, rebalance, replace
     Cluster(ClusterArgs),
+    /// Show the Waku node of the running server: its record, its peers, and whether others reach it
+    Waku(WakuArgs),
     /// Commands for the Whisper mail server
     #[cfg(feature = "devp2p")]
     Whisper(WhisperArgs),
@@ -185,7 +188,7 @@ pub(crate) enum Command {
 }
 
 /// Names of the commands that take no --network. [`Command::of_no_network`] gives the reasons.
-const OF_NO_NETWORK: [&str; 24] = [
+const OF_NO_NETWORK: [&str; 25] = [
     "serve",
     "sync",
     "stream",
@@ -193,6 +196,7 @@ const OF_NO_NETWORK: [&str; 24] = [
     "adopt",
     "backup",
     "restore",
+    "waku",
     "whisper",
     "cluster",
     "reload",
@@ -248,6 +252,7 @@ impl Command {
                 Some("other relays have only events of Nostr")
             }
             Self::Adopt(_) => Some("the source of `hark adopt` determines the network"),
+            Self::Waku(_) => Some("`hark waku` is about one network"),
             #[cfg(feature = "devp2p")]
             Self::Whisper(_) => Some("`hark whisper` is about one network"),
             Self::Cluster(_) => Some("`hark cluster` is about the nodes, which have all networks"),

@@ -115,6 +115,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Salvage(args) => commands::salvage::run(&args, &location, one_shelf),
         Command::Migrate(args) => commands::migrate::run(&args, &location),
         Command::Cluster(args) => commands::cluster::run(&args, &location),
+        Command::Waku(args) => commands::waku::run(&args, &location),
         #[cfg(feature = "devp2p")]
         Command::Whisper(args) => commands::whisper::run(&args, &location),
         Command::Config(_)

@@ -217,6 +217,7 @@ const NAMED: [(&str, &str); 23] = [
     ("src/cli.rs", "the list of commands"),
     ("src/lib.rs", "the list of commands"),
     ("src/commands/mod.rs", "the list of commands"),
+    ("src/commands/waku.rs", "its command"),
     ("src/commands/whisper.rs", "its command"),
     ("src/commands/adopt/", "reads a relay's database, and nothing else"),
     ("src/commands/relays/", "speak with relays, and nothing else"),

@@ -12,6 +12,7 @@ use crate::served::hark;
 mod bench;
 mod clients;
 mod damage;
+mod discovery;
 mod door;
 mod history;
 mod metrics;

@@ -33,5 +33,6 @@ mod restore_records;
 pub(crate) mod salvage;
 pub(crate) mod serve;
 pub(crate) mod stats;
+pub(crate) mod waku;
 #[cfg(feature = "devp2p")]
 pub(crate) mod whisper;

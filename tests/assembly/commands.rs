@@ -56,6 +56,14 @@ pub(crate) const COMMANDS: &[Door] = &[
     command("reload", |world| Same(world.hark(&["reload"]).text())),
     command("init", init),
     command("config", config),
+    command("waku", |world| {
+        let report = world.hark(&["waku", "--json"]).text();
+        assert!(
+            report.contains("\"peer_id\":\"16Uiu2") && report.contains("\"reach\""),
+            "{report}"
+        );
+        Own
+    }),
     command("whisper enode", enode),
     command("sync", sync),
     command("stream", stream),
