@@ -1,5 +1,8 @@
 //! Nodes that find each other by the peer exchange and by a list in the DNS, and `hark waku`.
 
+use std::path::Path;
+use std::process::Command;
+
 use hark_testkit::clock::now_ns;
 use hark_testkit::node_list::{DnsServer, NodeList};
 use hark_testkit::wait::until;
@@ -120,6 +123,30 @@ fn records_and_strangers_leave_configured_peers_their_place() {
     let entry = connected(&report(&node), &id(&peer)).expect("is connected");
     assert_eq!(entry["source"], "configuration", "{entry}");
     gossips(&peer, &node);
+}
+
+#[test]
+fn js_waku_reads_the_records_of_the_peer_exchange() {
+    let node = Node::start("js-exchange", &[FINDS[0]]);
+    let address = node.peers.iter().find(|addr| addr.contains("/ws")).expect("an address");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/js-waku");
+    assert!(folder.join("node_modules").is_dir(), "js-waku is not installed: see scripts/test");
+    let script = folder.join("exchange.mjs");
+    let output = Command::new("node").arg(script).args([address, "1", "8"]).output();
+    let output = output.expect("node runs");
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{out}{}", String::from_utf8_lossy(&output.stderr));
+    let answer: Value = serde_json::from_str(&out).expect("one line of JSON");
+    let record = &answer["records"][0];
+    assert_eq!(record["peerId"], id(&node).as_str(), "{answer}");
+    assert_eq!(record["shards"]["clusterId"], 1, "{answer}");
+    assert_eq!(record["shards"]["shards"], serde_json::json!([0, 1, 2, 3, 4, 5, 6, 7]), "{answer}");
+    assert_eq!(
+        (&record["waku2"]["relay"], &record["waku2"]["store"]),
+        (&true.into(), &true.into())
+    );
+    assert_eq!(record["ip"], "127.0.0.1");
+    assert!(record["multiaddrs"][0].as_str().is_some_and(|addr| addr.ends_with("/ws")), "{answer}");
 }
 
 #[test]
