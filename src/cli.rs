@@ -147,7 +147,7 @@ pub(crate) enum Command {
     Migrate(MigrateArgs),
     /// Manage the nodes of a Citus cluster: show, add, drain, rebalance, replace
     Cluster(ClusterArgs),
-    /// Show the Waku node of the running server: its record, its peers, and whether others reach it
+    /// Show the Waku node of the running server: its record, its peers, and its reachability
     Waku(WakuArgs),
     /// Commands for the Whisper mail server
     #[cfg(feature = "devp2p")]

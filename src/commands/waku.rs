@@ -1,4 +1,4 @@
-//! `hark waku`: prints the Waku node of the running server, its peers, and whether others reach it.
+//! `hark waku`: prints the Waku node of the running server, its peers, and its reachability.
 
 use std::process::ExitCode;
 

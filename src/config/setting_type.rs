@@ -249,7 +249,7 @@ impl SettingType for Option<SocketAddr> {
     }
 }
 
-/// Addresses with ports. 53 is the port of an address without one.
+/// Addresses with ports. The default port is 53.
 impl SettingType for Vec<SocketAddr> {
     fn read(value: &TypedValue) -> Result<Self, String> {
         let what = "a list of addresses of DNS servers like [\"9.9.9.9\", \"127.0.0.1:5353\"]";

@@ -1,30 +1,13 @@
 //! Settings as typed in a file or in the environment. This module finds the origin of each value,
 //! and checks that its setting exists. `settings` interprets the values later.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
 use super::setting::{Setting, SettingsSection};
 use super::settings::SECTIONS;
-use super::value::{TypedValue, convert, did_you_mean};
-
-/// Where a value was typed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ValueOrigin {
-    File { path: PathBuf, line: usize },
-    Environment(String),
-}
-
-impl fmt::Display for ValueOrigin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
-            Self::Environment(name) => write!(f, "environment variable {name}"),
-        }
-    }
-}
+use super::value::{TypedValue, ValueOrigin, convert, did_you_mean};
 
 /// A value, its setting and its origin.
 #[derive(Debug)]

@@ -1,8 +1,26 @@
 //! A value as typed in a file or in the environment.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::path::PathBuf;
 
 use toml::de::{DeTable, DeValue};
+
+/// Where a value was typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ValueOrigin {
+    File { path: PathBuf, line: usize },
+    Environment(String),
+}
+
+impl fmt::Display for ValueOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Environment(name) => write!(f, "environment variable {name}"),
+        }
+    }
+}
 
 /// A value as typed.
 #[derive(Clone, Debug, PartialEq)]

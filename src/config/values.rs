@@ -21,7 +21,7 @@ use super::policy::PolicyLists;
 use super::retention::{EraseBound, IntervalSeconds};
 use super::search::SearchSettings;
 use super::tls::TlsSettings;
-use super::typed::ValueOrigin;
+use super::value::ValueOrigin;
 use super::waku::WakuSettings;
 use super::whisper::WhisperSettings;
 use crate::stores::StoreAddress;

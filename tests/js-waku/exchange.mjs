@@ -19,7 +19,8 @@ setTimeout(() => {
 const [address, cluster, shards] = process.argv.slice(2);
 const [{ createLightNode }, { PeerExchange }, { webSockets }, { all }] = await Promise.all([
   import("@waku/sdk"),
-  import("@waku/discovery"),
+  // The package exports only the discovery that is built on this class.
+  import("./node_modules/@waku/discovery/dist/peer-exchange/peer_exchange.js"),
   import("@libp2p/websockets"),
   import("@libp2p/websockets/filters"),
 ]);

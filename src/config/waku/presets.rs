@@ -17,7 +17,7 @@ pub(crate) struct NetworkPreset {
     discovered_max: usize,
 }
 
-/// The settings that a preset sets, and that a file can override one by one.
+/// The settings that a preset sets. The configuration can override each value.
 pub(in crate::config) const PRESET_KEYS: [&str; 6] = [
     "cluster",
     "shards_in_cluster",

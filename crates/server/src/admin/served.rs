@@ -361,9 +361,7 @@ impl ControlConnection {
                 stats.insert("config".into(), self.desk.stats());
                 Ok(Value::Object(stats).to_string())
             }
-            DOOR => {
-                door.report().map(|report| report.to_string()).ok_or(ShelfRequestError::NoReport)
-            }
+            DOOR => door.report().map(|it| it.to_string()).ok_or(ShelfRequestError::NoReport),
             other => Err(ShelfRequestError::Unknown(other)),
         };
         let _ = say.send(match answer {

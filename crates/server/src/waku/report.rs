@@ -1,5 +1,5 @@
-//! The report about the node for its operator: what the node is, whether others can reach it, and
-//! which peers it knows. `hark waku` prints the report.
+//! The report about the node for its operator: its identity, its reachability, and its peers.
+//! `hark waku` prints the report.
 
 #[cfg(feature = "libp2p")]
 use hark_archive::meter::Counter;

@@ -61,7 +61,7 @@ async fn serve_one(
         // The peer has left, or has sent no request in time: the stream is reset.
         _ => return,
     };
-    let (status, words, records) = answer(waku, buckets, peer, read);
+    let (status, words, records) = answer(waku, buckets, peer, &read);
     waku.metrics.exchanges.of(Direction::Sent).of(status).add(1);
     let bytes = encode_answer(status, &words, &records);
     let (mut reader, mut writer) = stream.split();
@@ -78,14 +78,14 @@ fn answer(
     waku: &WakuNode,
     buckets: &RateBuckets,
     peer: &StreamPeer,
-    read: io::Result<Vec<u8>>,
+    read: &io::Result<Vec<u8>>,
 ) -> (ExchangeStatus, String, Vec<NodeRecord>) {
     let refused = |status, words: &str| (status, words.to_owned(), Vec::new());
     if buckets.charge(RateSubject::Questions(peer.source), RATE).is_err() {
         return refused(ExchangeStatus::TooManyRequests, "too many requests; try again later");
     }
     let invalid = |words: &str| refused(ExchangeStatus::BadRequest, words);
-    let count = match read.as_deref().map(requested) {
+    let count = match read.as_ref().map(|request| requested(request)) {
         Ok(Ok(Some(count))) => usize::try_from(count).unwrap_or(usize::MAX).min(RECORDS_MAX),
         Ok(Ok(None)) => return invalid("the message has no request"),
         Ok(Err(fault)) => return invalid(&fault.to_string()),
@@ -145,7 +145,8 @@ fn requested(bytes: &[u8]) -> Result<Option<u64>, ProtobufError> {
     Ok(count)
 }
 
-/// Encodes an answer. nwaku refuses an answer without a request, so the answer has an empty one.
+/// Encodes an answer. nwaku refuses an answer without a request, so the answer contains an
+/// empty request.
 fn encode_answer(status: ExchangeStatus, words: &str, records: &[NodeRecord]) -> Vec<u8> {
     let (mut empty, mut response, mut out) = (Vec::new(), Vec::new(), Vec::new());
     put_number(&mut empty, 1, 0);

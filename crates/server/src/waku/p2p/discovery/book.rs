@@ -1,5 +1,5 @@
-//! The known nodes: their records, where each record came from, and whether this node has reached
-//! them. Records come from strangers, so the table is bounded, in all and for each network of
+//! The known nodes, with the record of each node, the source of the record, and the outcome of the
+//! last attempt to dial. Records come from strangers, so the table is bounded, in all and for each network of
 //! addresses.
 
 use std::collections::HashMap;
@@ -16,7 +16,8 @@ use crate::waku::p2p::shuffle::shuffled;
 /// Maximum number of known nodes.
 const NODES_MAX: usize = 1_000;
 /// Maximum number of known nodes in one network of addresses, and of nodes that the peers in one
-/// network have reported. Lists of nodes in the DNS are exempt, because their owners sign them.
+/// network have reported. Lists of nodes in the DNS are exempt, because owners sign
+/// their lists.
 const NODES_PER_NETWORK_MAX: usize = 8;
 const NODES_PER_TELLER_MAX: usize = 128;
 /// The pause after the first failure to reach a node, and the longest pause. Each failure doubles
@@ -25,7 +26,7 @@ const RETRY_FIRST: Duration = Duration::from_mins(1);
 const RETRY_MAX: Duration = Duration::from_hours(1);
 /// Number of failures in a row after which a node is forgotten.
 const FAILURES_MAX: u32 = 5;
-/// How long a node counts as reachable after this node has last reached it.
+/// How long a node counts as reachable after the last successful attempt to dial.
 const PROVEN_FOR: Duration = Duration::from_hours(24);
 
 /// A network of addresses that one operator may control: the first 24 bits of an IPv4 address, the

@@ -253,7 +253,7 @@ impl<'a> NodeFinder<'a> {
             *next = now + ASK_MAX;
             self.asking += 1;
             let (id, control) = (*id, network.control.clone());
-            let teller = peer.remote.map(|ip| AddressNetwork::of_ip(ip));
+            let teller = peer.remote.map(AddressNetwork::of_ip);
             self.tasks.spawn(async move {
                 let answer = exchange::ask(control, id, exchange::RECORDS_MAX).await;
                 FinderOutcome::Asked(id, teller, answer)

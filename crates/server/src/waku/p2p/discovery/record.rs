@@ -31,7 +31,7 @@ pub(super) const SHARDS_FIELD: &str = "rs";
 /// The field with the shards of a node, as a bit vector.
 pub(super) const SHARDS_VECTOR_FIELD: &str = "rsv";
 
-/// A record as its library has it. The library has checked the signature.
+/// A record in the form of the library, which has checked the signature.
 pub(super) type SignedRecord = Enr<SigningKey>;
 
 /// The shards of a node: its cluster, and the numbers of its shards in this cluster.

@@ -13,7 +13,7 @@ use crate::waku::p2p::addr::{ip, is_public};
 /// Minimum number of networks of addresses whose peers must report the same address of this node.
 const NETWORKS_MIN: usize = 2;
 
-/// What peers have shown about the addresses of this node.
+/// The evidence from peers about the addresses of this node.
 #[derive(Debug, Default)]
 pub(in crate::waku) struct Sightings {
     /// The address at which each connected peer sees this node, and the network of the peer.

@@ -108,7 +108,8 @@ impl ListReader {
     }
 
     /// Looks up the root of a list. An older root than before is refused: anyone who controls the
-    /// answers could repeat it.
+    /// answers could repeat
+    /// old roots.
     async fn root(&mut self, url: &NodeListUrl) -> Result<TreeRoot, ListFault> {
         let texts = self.look_up(&url.domain).await?;
         let mut fault = TreeFault::Root(url.domain.clone());
