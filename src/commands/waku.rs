@@ -1,5 +1,6 @@
 //! `hark waku`: prints the Waku node of the running server, its peers, and its reachability.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -57,11 +58,11 @@ fn lines(report: &Value) -> Vec<String> {
         report["shards_in_cluster"]
     );
     if let Some(name) = report["preset"]["name"].as_str() {
-        network += &format!(", preset {name}");
+        let _ = write!(network, ", preset {name}");
         let overridden: Vec<&str> =
             list(&report["preset"]["overridden"]).iter().filter_map(Value::as_str).collect();
         if !overridden.is_empty() {
-            network += &format!(" except {}", overridden.join(", "));
+            let _ = write!(network, " except {}", overridden.join(", "));
         }
     }
     lines.push(network);
@@ -136,7 +137,7 @@ fn peer_line(peer: &Value) -> String {
     );
     parts.push(text(&peer["error"], "").to_owned());
     parts.retain(|part| !part.is_empty());
-    line += &format!("  {}", parts.join("; "));
+    let _ = write!(line, "  {}", parts.join("; "));
     line
 }
 
