@@ -2,19 +2,18 @@
 //!
 //! The values are those of logos-delivery's `networks_config.nim` of August 2026.
 
-use super::settings::WakuSettings;
 use crate::config::setting_type::{SettingType, quoted, wanted};
 use crate::config::value::TypedValue;
 
 /// A network whose settings have a name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NetworkPreset {
-    name: &'static str,
-    cluster: u16,
-    shards_in_cluster: u16,
-    message_bytes_max: usize,
-    entry_nodes: &'static [&'static str],
-    discovered_max: usize,
+    pub(super) name: &'static str,
+    pub(super) cluster: u16,
+    pub(super) shards_in_cluster: u16,
+    pub(super) message_bytes_max: usize,
+    pub(super) entry_nodes: &'static [&'static str],
+    pub(super) discovered_max: usize,
 }
 
 /// The settings that a preset sets. The configuration can override each value.
@@ -27,7 +26,8 @@ pub(in crate::config) const PRESET_KEYS: [&str; 6] = [
     "discovered_max",
 ];
 
-const PRESETS: [NetworkPreset; 4] = [
+/// All presets.
+pub(super) const PRESETS: [NetworkPreset; 4] = [
     NetworkPreset {
         name: "status.prod",
         cluster: 16,
@@ -102,29 +102,6 @@ impl NetworkPreset {
 /// The setting that selects a preset.
 pub(in crate::config) const PRESET: (&str, &str) = ("waku", "preset");
 
-impl WakuSettings {
-    /// Replaces the settings in [`PRESET_KEYS`] by the values of the selected preset, or by the
-    /// defaults if no preset is selected.
-    pub(in crate::config) fn apply_preset(&mut self) {
-        let default = Self::default();
-        let Some(preset) = self.preset else {
-            self.cluster = default.cluster;
-            self.shards_in_cluster = default.shards_in_cluster;
-            self.shards = default.shards;
-            self.message_bytes_max = default.message_bytes_max;
-            self.entry_nodes = default.entry_nodes;
-            self.discovered_max = default.discovered_max;
-            return;
-        };
-        self.cluster = preset.cluster;
-        self.shards_in_cluster = preset.shards_in_cluster;
-        self.shards = (0..preset.shards_in_cluster).collect();
-        self.message_bytes_max = preset.message_bytes_max;
-        self.discovered_max = preset.discovered_max;
-        self.entry_nodes = preset.entry_nodes.iter().map(ToString::to_string).collect();
-    }
-}
-
 /// Empty text stands for no preset.
 impl SettingType for Option<&'static NetworkPreset> {
     fn read(value: &TypedValue) -> Result<Self, String> {
@@ -139,24 +116,5 @@ impl SettingType for Option<&'static NetworkPreset> {
 
     fn show(&self) -> String {
         quoted(self.map_or("", |preset| preset.name))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_entry_node_of_a_preset_has_a_valid_address() {
-        for preset in &PRESETS {
-            let mut settings = WakuSettings { preset: Some(preset), ..WakuSettings::default() };
-            settings.apply_preset();
-            assert_eq!(settings.faults(), [""; 0], "{}", preset.name);
-            assert_eq!(settings.cluster, preset.cluster);
-            assert_eq!(settings.shards.len(), usize::from(preset.shards_in_cluster));
-            settings.preset = None;
-            settings.apply_preset();
-            assert_eq!(settings, WakuSettings::default());
-        }
     }
 }

@@ -191,6 +191,27 @@ impl SettingType for ForwardMode {
 }
 
 impl WakuSettings {
+    /// Replaces the settings in `PRESET_KEYS` by the values of the selected preset, or by the
+    /// defaults if no preset is selected.
+    pub(in crate::config) fn apply_preset(&mut self) {
+        let default = Self::default();
+        let Some(preset) = self.preset else {
+            self.cluster = default.cluster;
+            self.shards_in_cluster = default.shards_in_cluster;
+            self.shards = default.shards;
+            self.message_bytes_max = default.message_bytes_max;
+            self.entry_nodes = default.entry_nodes;
+            self.discovered_max = default.discovered_max;
+            return;
+        };
+        self.cluster = preset.cluster;
+        self.shards_in_cluster = preset.shards_in_cluster;
+        self.shards = (0..preset.shards_in_cluster).collect();
+        self.message_bytes_max = preset.message_bytes_max;
+        self.discovered_max = preset.discovered_max;
+        self.entry_nodes = preset.entry_nodes.iter().map(ToString::to_string).collect();
+    }
+
     /// Returns one line for each fault in the addresses and shards of the node.
     pub(in crate::config) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -249,6 +270,26 @@ impl WakuSettings {
             message_bytes_max: self.message_bytes_max,
             settings: shared(self.settings()),
             store_at: at.store_at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::waku::presets::PRESETS;
+
+    #[test]
+    fn every_entry_node_of_a_preset_has_a_valid_address() {
+        for preset in &PRESETS {
+            let mut settings = WakuSettings { preset: Some(preset), ..WakuSettings::default() };
+            settings.apply_preset();
+            assert_eq!(settings.faults(), [""; 0], "{}", preset.name());
+            assert_eq!(settings.cluster, preset.cluster);
+            assert_eq!(settings.shards.len(), usize::from(preset.shards_in_cluster));
+            settings.preset = None;
+            settings.apply_preset();
+            assert_eq!(settings, WakuSettings::default());
         }
     }
 }
