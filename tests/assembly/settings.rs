@@ -103,6 +103,7 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("waku", "forward", ["\"never\"", "\"always\"", "\"auto\""]),
     ("waku", "protected_shards", SIGNED),
     ("waku", "peer_exchange", ["false", "true", "\"on\""]),
+    ("waku", "discv5", ["\"\"", "\"0.0.0.0:0\"", "\"127.0.0.1:0\""]),
     ("waku", "discover_private", ["false", "true", "\"on\""]),
     ("waku", "dns_servers", ["[]", "[\"9.9.9.9\", \"[::1]:5353\"]", "[\"dns.example\"]"]),
     ("waku", "retention", ["\"\"", "\"time:1;size:1GB;capacity:1\"", "\"age:1\""]),

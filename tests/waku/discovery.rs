@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hark_testkit::clock::now_ns;
-use hark_testkit::node_list::{DnsServer, NodeList};
+use hark_testkit::node_list::{DnsServer, NodeList, has_udp_port};
 use hark_testkit::wait::until;
 use serde_json::Value;
 
@@ -103,6 +103,23 @@ fn a_node_finds_others_by_a_list_in_the_dns_alone() {
     ] {
         assert!(page.lines().any(|found| found == line), "{line}: {page}");
     }
+}
+
+#[test]
+fn three_nodes_find_each_other_by_discv5_alone() {
+    let settings = [FINDS[0], FINDS[1], ("discv5", "127.0.0.1:0"), ("peer_exchange", "false")];
+    let first = Node::start("discv5-1", &settings);
+    let shown = || text(&first.get("/info")["enrUri"]);
+    until("the record has the port of discv5", || has_udp_port(&shown()));
+    let bootstrap = record(&first);
+    let settings: Vec<_> = settings.into_iter().chain([("entry_nodes", &*bootstrap)]).collect();
+    let second = Node::start("discv5-2", &settings);
+    let third = Node::start("discv5-3", &settings);
+    let of_second = id(&second);
+    until("the nodes find each other", || connected(&report(&third), &of_second).is_some());
+    let known = report(&third)["discovery"]["known"]["discv5"].as_u64();
+    assert!(known >= Some(1), "{known:?}");
+    gossips(&second, &third);
 }
 
 #[test]

@@ -91,6 +91,12 @@ fn answer(question: &[u8], text: &dyn Fn(&str) -> Option<String>) -> Option<Vec<
     Some(out)
 }
 
+/// Whether a node's record has an address for UDP.
+pub fn has_udp_port(record: &str) -> bool {
+    let record = record.parse::<enr::Enr<SigningKey>>().expect("a record");
+    record.udp4_socket().is_some()
+}
+
 /// A list of nodes under construction.
 pub struct NodeList {
     key: SigningKey,

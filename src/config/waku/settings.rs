@@ -32,6 +32,7 @@ pub(crate) struct WakuSettings {
     pub(crate) entry_nodes: Vec<String>,
     pub(crate) discovered_max: usize,
     pub(crate) peer_exchange: bool,
+    pub(crate) discv5: Option<SocketAddr>,
     pub(crate) discover_private: bool,
     pub(crate) dns_servers: Vec<SocketAddr>,
     pub(crate) peers: Vec<String>,
@@ -68,6 +69,7 @@ impl Default for WakuSettings {
             entry_nodes: Vec::new(),
             discovered_max: 0,
             peer_exchange: true,
+            discv5: None,
             discover_private: false,
             dns_servers: Vec::new(),
             peers: Vec::new(),
@@ -117,6 +119,13 @@ impl WakuSettings {
             stores: self.stores.iter().filter_map(first).collect(),
             discovery: hark_server::waku::p2p::DiscoveryConfig {
                 lists: self.entry_nodes.iter().filter_map(|url| url.parse().ok()).collect(),
+                discv5: self.discv5,
+                records: self
+                    .entry_nodes
+                    .iter()
+                    .filter(|node| node.starts_with("enr:"))
+                    .cloned()
+                    .collect(),
                 name_servers: self.dns_servers.clone(),
                 nodes_max: self.discovered_max,
                 exchange: self.peer_exchange,

@@ -78,6 +78,8 @@ labels! {
         Dns = "dns",
         /// The answer of a peer, by `/vac/waku/peer-exchange/2.0.0-alpha1`.
         PeerExchange = "peer_exchange",
+        /// The table of discv5.
+        Discv5 = "discv5",
     }
 
     /// Why the record of another node is refused.

@@ -233,6 +233,12 @@ impl AddressBook {
         reachable.into_iter().take(max).map(|node| node.record.clone()).collect()
     }
 
+    /// Returns up to `max` records in random order.
+    pub(super) fn random(&self, max: usize) -> Vec<NodeRecord> {
+        let nodes = shuffled(self.nodes.values());
+        nodes.into_iter().take(max).map(|node| node.record.clone()).collect()
+    }
+
     /// Returns where the record of a node came from.
     pub(in crate::waku) fn source(&self, peer: &PeerId) -> Option<NodeSource> {
         self.nodes.get(peer).map(|node| node.source)

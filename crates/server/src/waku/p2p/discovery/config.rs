@@ -9,6 +9,10 @@ use super::tree::NodeListUrl;
 pub struct DiscoveryConfig {
     /// Lists of nodes in the DNS.
     pub lists: Vec<NodeListUrl>,
+    /// The address and port on which discv5 listens. `None` disables discv5.
+    pub discv5: Option<SocketAddr>,
+    /// Records of nodes with which discv5 begins, as text.
+    pub records: Vec<String>,
     /// The DNS servers. Empty: the system's servers.
     pub name_servers: Vec<SocketAddr>,
     /// Maximum number of discovered nodes that this node dials and stays connected to.

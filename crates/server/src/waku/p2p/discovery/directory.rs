@@ -51,6 +51,18 @@ impl NodeDirectory {
         }
     }
 
+    /// Sets the port of discv5 in this node's record.
+    pub(super) fn serve_udp(&self, port: Option<u16>) {
+        let mut own = self.own.lock();
+        own.contents.udp = port;
+        own.record = None;
+    }
+
+    /// Returns the node's secret key.
+    pub(super) fn secret_key(&self) -> [u8; 32] {
+        self.own.lock().contents.secret_key()
+    }
+
     /// Returns the record of this node, which is reached at these addresses. The record is signed
     /// anew when the addresses have changed.
     pub(in crate::waku::p2p) fn own_record(

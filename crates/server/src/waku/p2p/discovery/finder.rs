@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use libp2p::PeerId;
 use tokio::task::JoinSet;
 
+use super::add::add;
 use super::book::{AddressNetwork, DialCandidate};
 use super::config::DiscoveryConfig;
 use super::directory::ListStatus;
+use super::discv5;
 use super::list::{ListFault, ListReader};
 use super::record::NodeRecord;
 use crate::stop::StopSignal;
@@ -48,11 +50,15 @@ const LIST_RETRY: Duration = Duration::from_mins(1);
 pub(in crate::waku) async fn run(waku: Arc<WakuNode>, mut stop: StopSignal) {
     let (Some(config), Some(_)) = (&waku.config.p2p, &waku.network) else { return };
     let discovery = config.discovery.clone();
-    if discovery.nodes_max == 0 && !discovery.exchange {
+    if discovery.nodes_max == 0 && !discovery.exchange && discovery.discv5.is_none() {
         return;
     }
     let working = async {
-        tokio::join!(read_lists(&waku, &discovery), NodeFinder::new(&waku, &discovery).run())
+        tokio::join!(
+            read_lists(&waku, &discovery),
+            discv5::query_table(&waku, &discovery),
+            NodeFinder::new(&waku, &discovery).run()
+        )
     };
     tokio::select! {
         () = stop.accepting() => {}
@@ -101,27 +107,6 @@ async fn read_lists(waku: &WakuNode, discovery: &DiscoveryConfig) {
         }
         tokio::time::sleep(if is_empty { LIST_RETRY } else { LIST_EVERY }).await;
     }
-}
-
-/// Adds a record to the known nodes. Returns whether the node was unknown before.
-fn add(
-    waku: &WakuNode,
-    record: NodeRecord,
-    source: NodeSource,
-    teller: Option<AddressNetwork>,
-) -> bool {
-    let Some(network) = waku.network.as_ref().filter(|network| network.id != record.peer) else {
-        return false;
-    };
-    let added = if record.may_serve(waku.config.served()) {
-        network.directory.book.lock().add(record, source, teller, Instant::now())
-    } else {
-        Err(RecordRefusal::Shard)
-    };
-    added.unwrap_or_else(|refusal| {
-        waku.metrics.record_refusals.of(source).of(refusal).add(1);
-        false
-    })
 }
 
 /// The outcome of a task of the finder.

@@ -1,13 +1,15 @@
 //! Finds other nodes, and makes this node known to others.
 //!
 //! `record` reads the records of nodes (ENR), and `own` signs this node's record. `tree` and `list`
-//! fetch lists of nodes from the DNS. `book` holds the known nodes. `finder` dials them and asks
+//! fetch lists of nodes from the DNS, and `discv5` queries the table of nodes by UDP. `book` holds the known nodes. `finder` dials them and asks
 //! peers for further records by the peer exchange, whose protocol is in `exchange` of the parent.
 //! `sightings` has the evidence for whether others can reach this node.
 
+mod add;
 mod book;
 mod config;
 mod directory;
+mod discv5;
 mod finder;
 mod list;
 mod own;

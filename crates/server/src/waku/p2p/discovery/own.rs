@@ -28,6 +28,8 @@ pub(in crate::waku::p2p) struct OwnRecord {
     services: u8,
     /// Whether addresses of this machine and of private networks are in the record.
     has_private: bool,
+    /// The port of discv5.
+    pub(super) udp: Option<u16>,
     /// The record's last version.
     seq: u64,
 }
@@ -46,7 +48,12 @@ impl OwnRecord {
         let relay = if node.forward { RELAY } else { 0 };
         let (cluster, shards) = (node.cluster, node.shards.clone());
         let services = relay | STORE | SYNC;
-        Ok(Self { key, cluster, shards, services, has_private, seq: 0 })
+        Ok(Self { key, cluster, shards, services, has_private, udp: None, seq: 0 })
+    }
+
+    /// Returns the node's secret key.
+    pub(super) fn secret_key(&self) -> [u8; 32] {
+        self.key.to_bytes().into()
     }
 
     /// Signs a record with the addresses among `reached` that other nodes can use. A record has at
@@ -75,6 +82,14 @@ impl OwnRecord {
                     builder.tcp4(*port)
                 } else {
                     builder.tcp6(*port)
+                };
+            }
+            if let Some(udp) = self.udp {
+                // Nodes without an address for TCP take part in discv5 as well.
+                if in_fields.iter().all(|(ip, _)| ip.is_ipv4()) {
+                    builder.udp4(udp)
+                } else {
+                    builder.udp4(udp).udp6(udp)
                 };
             }
             let (field, bytes) = encode_shards(self.cluster, &self.shards);

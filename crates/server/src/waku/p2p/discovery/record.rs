@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use enr::k256::ecdsa::SigningKey;
-use enr::{Enr, EnrPublicKey as _};
+use enr::{Enr, EnrKey, EnrPublicKey as _};
 use hark_codec::waku::Shard;
 use libp2p::identity::secp256k1;
 use libp2p::multiaddr::Protocol;
@@ -130,7 +130,7 @@ impl fmt::Debug for NodeRecord {
 }
 
 /// Returns the bytes of a field that is no list.
-fn bytes(record: &SignedRecord, field: &str) -> Option<Vec<u8>> {
+fn bytes<K: EnrKey>(record: &Enr<K>, field: &str) -> Option<Vec<u8>> {
     record.get_decodable::<bytes::Bytes>(field)?.ok().map(|bytes| bytes.to_vec())
 }
 
@@ -171,7 +171,7 @@ impl Iterator for AddressField<'_> {
 }
 
 /// Returns the shards of a record. The list is preferred to the bit vector, as in nwaku.
-fn shards(record: &SignedRecord) -> Option<RecordShards> {
+pub(super) fn shards<K: EnrKey>(record: &Enr<K>) -> Option<RecordShards> {
     let list = bytes(record, SHARDS_FIELD).and_then(|bytes| shard_list(&bytes));
     list.or_else(|| shard_vector(&bytes(record, SHARDS_VECTOR_FIELD)?))
 }
