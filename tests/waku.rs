@@ -15,6 +15,7 @@ mod damage;
 mod discovery;
 mod door;
 mod history;
+mod light;
 mod metrics;
 mod peers;
 mod rest;

@@ -8,6 +8,7 @@ pub mod event;
 pub mod filter;
 pub mod frame;
 pub mod handshake;
+pub mod light;
 pub mod log;
 pub mod message;
 pub mod negentropy;
@@ -46,7 +47,7 @@ mod tests {
 
     #[test]
     fn all_seeds_hold() {
-        let targets: [Target; 14] = [
+        let targets: [Target; 15] = [
             ("event", super::event::check),
             ("filter", super::filter::check),
             ("message", super::message::check),
@@ -56,6 +57,7 @@ mod tests {
             ("log", super::log::check),
             ("socket", super::socket::check),
             ("waku", super::waku::check),
+            ("light", super::light::check),
             ("envelope", super::envelope::check),
             ("request", super::request::check),
             ("handshake", super::handshake::check),

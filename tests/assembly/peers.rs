@@ -146,6 +146,19 @@ pub(crate) fn listed(world: &World, which: &str) -> Answer {
     Own
 }
 
+/// The helper learns the protocols for light clients from the node. Clients of these protocols are
+/// in crates/server/src/waku/p2p/tests/light.rs and tests/js-waku/light-client.mjs.
+pub(crate) fn light_services(world: &World) -> Answer {
+    let helper = connected(world);
+    until("the node announces its protocols", || {
+        let peers = get(&helper.node().waku, "/admin/v1/peers/service");
+        let listed = peers.text();
+        let names = ["filter-subscribe/2.0.0-beta1", "lightpush/3.0.0", "lightpush/2.0.0-beta1"];
+        peers.status == 200 && names.iter().all(|name| listed.contains(name))
+    });
+    Own
+}
+
 pub(crate) fn by_shard(world: &World, which: &str) -> Answer {
     connected(world);
     let reply = get(&world.reads().waku, &format!("/admin/v1/peers/{which}"));

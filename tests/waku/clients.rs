@@ -6,6 +6,7 @@ use std::process::Command;
 
 use hark_codec::waku::{Message, Shard};
 use hark_testkit::clock::now_ns;
+use hark_testkit::http::get;
 use serde_json::{Value, json};
 
 use super::{Node, folder, import};
@@ -67,20 +68,43 @@ fn js_waku_pages_through_a_thousand_messages_each_once_and_in_order() {
         let found = node.peers.iter().find(|addr| addr.contains("/ws") == ws);
         found.expect("an address").clone()
     };
+    let said = js_waku(
+        "js-waku.mjs",
+        &[&of(true), &of(false), "1", "8", file.to_str().expect("a path in UTF-8")],
+    );
+    assert_eq!((&said["ok"], &said["expected"]), (&json!(true), &json!(1_000)));
+}
+
+/// Runs a program of tests/js-waku, and returns its result.
+fn js_waku(name: &str, args: &[&str]) -> Value {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/js-waku");
     assert!(
         folder.join("node_modules").is_dir(),
         "js-waku is not installed: run `npm ci` in {}, or scripts/test",
         folder.display()
     );
-    let output = Command::new("node")
-        .arg(folder.join("js-waku.mjs"))
-        .args([&of(true), &of(false), "1", "8"])
-        .arg(&file)
-        .output()
-        .expect("node runs");
+    let output =
+        Command::new("node").arg(folder.join(name)).args(args).output().expect("node runs");
     let out = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{out}{}", String::from_utf8_lossy(&output.stderr));
-    let said: Value = serde_json::from_str(&out).expect("one line of JSON");
-    assert_eq!((&said["ok"], &said["expected"]), (&json!(true), &json!(1_000)));
+    serde_json::from_str(&out).expect("one line of JSON")
+}
+
+#[test]
+fn js_waku_lives_on_this_node_alone() {
+    let mut node = Node::start("js-waku-light", &[("cluster", "2"), ("light_pushes", "[0, 0]")]);
+    let address = node.peers.iter().find(|addr| addr.contains("/ws")).expect("an address").clone();
+    let said = js_waku("light-client.mjs", &[&address, "2", "8", "200"]);
+    assert_eq!((&said["ok"], &said["health"]), (&json!(true), &json!("MinimallyHealthy")));
+    println!("{said}");
+    let metrics = get(&node.relay, "/metrics").ok();
+    for line in [
+        "waku_filter_pushes_total{result=\"dropped\"} 0",
+        "waku_filter_pushes_total{result=\"unread\"} 0",
+        "waku_filter_pushes_total{result=\"broken\"} 0",
+        "waku_lightpush_v3_errors_total{type=\"413\"} 1",
+    ] {
+        assert!(metrics.contains(&format!("{line}\n")), "{line}: {metrics}");
+    }
+    node.stop();
 }

@@ -273,7 +273,7 @@ fn scripts_for_nwaku_find_its_health_and_its_peers() {
     let (first, second) = (Node::start("admin-1", &admin), Node::start("admin-2", &admin));
     assert_eq!(
         [health(&first, "Relay"), health(&first, "Store"), health(&first, "Filter")],
-        ["NOT_READY", "READY", "NOT_MOUNTED"]
+        ["NOT_READY", "READY", "READY"]
     );
     let path = "/admin/v1/peers";
     assert_eq!(first.get(path), Value::Array(Vec::new()));

@@ -252,6 +252,14 @@ fn answers_are_as_the_openapi_document_has_them() {
         ("GET", "/admin/v1/peers/stats", "/admin/v1/peers/stats"),
         ("GET", "/admin/v1/peer/x", "/admin/v1/peer/{peerId}"),
         ("GET", "/admin/v1/filter/subscriptions", "/admin/v1/filter/subscriptions"),
+        ("POST", "/filter/v2/subscriptions", "/filter/v2/subscriptions"),
+        ("PUT", "/filter/v2/subscriptions", "/filter/v2/subscriptions"),
+        ("DELETE", "/filter/v2/subscriptions", "/filter/v2/subscriptions"),
+        ("DELETE", "/filter/v2/subscriptions/all", "/filter/v2/subscriptions/all"),
+        ("GET", "/filter/v2/subscriptions/1", "/filter/v2/subscriptions/{requestId}"),
+        ("GET", "/filter/v2/messages/x", "/filter/v2/messages/{contentTopic}"),
+        ("POST", "/lightpush/v3/message", "/lightpush/v3/message"),
+        ("POST", "/lightpush/v1/message", "/lightpush/v1/message"),
     ] {
         let (status, body) = node.ask(method, path, "[]");
         let operation = &document["paths"][template][method.to_lowercase()];

@@ -118,16 +118,12 @@ fn alike<T, U>(
 }
 
 fn all_alike(bytes: &[u8]) {
-    alike(
-        FilterRequest::parse(bytes),
-        oracle::SubscribeRequest::decode(bytes),
-        |ours, theirs| {
-            assert_eq!(ours.request_id, theirs.request_id);
-            assert_eq!(ours.action, action(theirs.action));
-            assert_eq!(ours.pubsub_topic, theirs.pubsub_topic.as_deref());
-            assert!(ours.content_topics().eq(theirs.content_topics.iter().map(String::as_str)));
-        },
-    );
+    alike(FilterRequest::parse(bytes), oracle::SubscribeRequest::decode(bytes), |ours, theirs| {
+        assert_eq!(ours.request_id, theirs.request_id);
+        assert_eq!(ours.action, action(theirs.action));
+        assert_eq!(ours.pubsub_topic, theirs.pubsub_topic.as_deref());
+        assert!(ours.content_topics().eq(theirs.content_topics.iter().map(String::as_str)));
+    });
     alike(
         FilterResponse::parse(bytes),
         oracle::SubscribeResponse::decode(bytes),
@@ -142,15 +138,11 @@ fn all_alike(bytes: &[u8]) {
         let oracle::Push { message, pubsub_topic } = &theirs;
         assert_eq!(ours, FilterPush { message, pubsub_topic });
     });
-    alike(
-        LightPushRequest::parse(bytes),
-        oracle::PublishRequest::decode(bytes),
-        |ours, theirs| {
-            let (request_id, message) = (&*theirs.request_id, theirs.message.as_deref());
-            let pubsub_topic = theirs.pubsub_topic.as_deref();
-            assert_eq!(ours, LightPushRequest { request_id, pubsub_topic, message });
-        },
-    );
+    alike(LightPushRequest::parse(bytes), oracle::PublishRequest::decode(bytes), |ours, theirs| {
+        let (request_id, message) = (&*theirs.request_id, theirs.message.as_deref());
+        let pubsub_topic = theirs.pubsub_topic.as_deref();
+        assert_eq!(ours, LightPushRequest { request_id, pubsub_topic, message });
+    });
     alike(
         LightPushResponse::parse(bytes),
         oracle::PublishResponse::decode(bytes),

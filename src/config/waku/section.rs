@@ -62,6 +62,9 @@ pub(in crate::config) const SECTION: SettingsSection = SettingsSection {
         "window_s" waku.window_s [0, SECONDS] live: "Seconds that a message's time may lie before or after the current time when the message is published. 0: any\ntime.";
         "queries" waku.queries [0, ANY] live: "How fast peers and clients of the REST API at one address may send queries: [number a minute, number at once\nafter a pause]. Faster queries are answered with status 429. [0, 0]: no limit.";
         "query_rows_max" waku.query_rows_max [1, ANY] live: "Maximum number of rows that a query may visit. A query that would visit more rows is refused.";
+        "filter_peers_max" waku.filter_peers_max [0, ANY] live: "Maximum number of peers that subscribe to new messages (filter). Further peers are answered with status 503.";
+        "filter_requests" waku.filter_requests [0, ANY] live: "How fast a peer may send requests to subscribe: [number a minute, number at once after a pause]. Faster requests\nare answered with status 429. [0, 0]: no limit.";
+        "light_pushes" waku.light_pushes [0, ANY] live: "How fast peers and clients of the REST API at one address may publish by light push: [number a minute, number at\nonce after a pause]. Faster messages are answered with status 429. [0, 0]: no limit.";
         "retention" waku.retention live: "Limits on the kept messages, in nwaku's format: time:SECONDS, size:10GB or capacity:MESSAGES. Several limits are\nseparated by ; and all of them apply. Empty: all messages are kept. [retention] sets how often messages are\ndeleted, and how many at once.";
         "part_days" waku.part_days [1, DAYS]: "Days that one part of the tables in PostgreSQL covers. The number is fixed when the tables are created.";
     },

@@ -52,6 +52,9 @@ pub(crate) struct WakuSettings {
     pub(crate) window_s: Option<u64>,
     pub(crate) queries: Option<Rate>,
     pub(crate) query_rows_max: u64,
+    pub(crate) filter_peers_max: usize,
+    pub(crate) filter_requests: Option<Rate>,
+    pub(crate) light_pushes: Option<Rate>,
     pub(crate) retention: Retention,
     pub(crate) part_days: u64,
 }
@@ -90,6 +93,9 @@ impl Default for WakuSettings {
             window_s: settings.window_ns.map(|ns| ns / NS_PER_S),
             queries: settings.queries,
             query_rows_max: settings.query_rows_max,
+            filter_peers_max: settings.filter_peers_max,
+            filter_requests: settings.filter_requests,
+            light_pushes: settings.light_pushes,
             retention: Retention::default(),
             part_days: 1,
         }
@@ -248,6 +254,9 @@ impl WakuSettings {
             protected_shards: self.protected_shards.clone(),
             queries: self.queries,
             query_rows_max: self.query_rows_max,
+            filter_peers_max: self.filter_peers_max,
+            filter_requests: self.filter_requests,
+            light_pushes: self.light_pushes,
         }
     }
 

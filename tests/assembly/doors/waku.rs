@@ -100,3 +100,44 @@ pub(super) fn shard_subscriptions(world: &World) -> Answer {
     }
     Same(said.join("\n"))
 }
+
+/// Subscribes by the endpoints of filter, and receives a message.
+pub(super) fn filtered(world: &World) -> Answer {
+    let addr = &world.writes().waku;
+    let topic = format!("/filtered{}/1/chat/proto", number());
+    let body = json!({ "requestId": "1", "contentFilters": [topic] }).to_string();
+    let path = "/filter/v2/subscriptions";
+    let mut said = Vec::new();
+    let mut send = |method: &str, path: &str, body: &str| {
+        let reply = HttpRequest::new(method, path).json(body).send(addr);
+        said.push(format!("{} {}", reply.status, reply.text()));
+    };
+    send("POST", path, &body);
+    let at = publish_message(world, "/relay/v1/auto/messages", &topic);
+    let poll = format!("/filter/v2/messages/{}", topic.replace('/', "%2F"));
+    let polled = get(addr, &poll).json();
+    assert_eq!(polled[0]["timestamp"], at, "{polled}");
+    assert_eq!(get(addr, &poll).ok(), "[]");
+    send("GET", "/filter/v2/subscriptions/7", "");
+    send("DELETE", path, &body);
+    send("DELETE", path, &body);
+    // Another test may have subscribed, so only the form of this answer is the same.
+    let all = HttpRequest::new("DELETE", "/filter/v2/subscriptions/all")
+        .json(r#"{"requestId":"2"}"#)
+        .send(addr);
+    assert!([200, 404].contains(&all.status), "{}", all.text());
+    Same(said.join("\n"))
+}
+
+/// Publishes by the endpoints of light push.
+pub(super) fn pushed(world: &World) -> Answer {
+    let mut said = Vec::new();
+    for path in ["/lightpush/v3/message", "/lightpush/v1/message"] {
+        let message = message(CONTENT_TOPICS[0], unused_ns(), "pushed");
+        let body = json!({ "message": message }).to_string();
+        let reply = HttpRequest::new("POST", path).json(&body).send(&world.writes().waku);
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        said.push(without_numbers(&reply.text()));
+    }
+    Same(said.join("\n"))
+}

@@ -17,8 +17,7 @@ pub enum FilterAction {
 }
 
 impl FilterAction {
-    const ALL: [Self; 4] =
-        [Self::Ping, Self::Subscribe, Self::Unsubscribe, Self::UnsubscribeAll];
+    const ALL: [Self; 4] = [Self::Ping, Self::Subscribe, Self::Unsubscribe, Self::UnsubscribeAll];
 
     /// Returns the action with this number. `None` if the number is unknown.
     fn with_number(number: u64) -> Option<Self> {

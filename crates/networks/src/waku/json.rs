@@ -72,6 +72,24 @@ impl StoredMessage {
     }
 }
 
+/// A message with its pubsub topic, in a request to publish by light push.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PublishedMessage {
+    /// The topic on which the message is relayed.
+    pub pubsub_topic: Option<String>,
+    /// The message.
+    #[serde(deserialize_with = "object::object")]
+    pub message: OwnedMessage,
+}
+
+impl PublishedMessage {
+    /// Reads a request: a JSON object.
+    pub fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
+        object::read(json)
+    }
+}
+
 /// Reads a message: a JSON object. An array of the message's values is refused.
 pub fn read_message(json: &[u8]) -> Result<OwnedMessage, serde_json::Error> {
     object::read(json)

@@ -102,6 +102,12 @@ impl Questions {
         admitted.inspect_err(|_| roster::count_refusal(&TOO_MANY))
     }
 
+    /// Charges a request that needs no search to its subject. Returns false if the subject exceeds
+    /// the rate.
+    pub(crate) fn charge(&self, subject: RateSubject, rate: Option<Rate>) -> bool {
+        rate.is_none_or(|rate| self.buckets.charge(subject, rate).is_ok())
+    }
+
     /// Checks that the questions of a source have not visited too many rows.
     pub(crate) fn may_search(&self, from: RateSource) -> Result<(), TooManyQuestions> {
         self.rates.check(RateSubject::Rows(from)).map_err(|_| TooManyQuestions)

@@ -35,6 +35,12 @@ pub struct NodeSettings {
     pub queries: Option<Rate>,
     /// Maximum number of rows that a query may visit.
     pub query_rows_max: u64,
+    /// Maximum number of peers with subscriptions (filter).
+    pub filter_peers_max: usize,
+    /// Requests to subscribe allowed per peer. `None` is unlimited.
+    pub filter_requests: Option<Rate>,
+    /// Messages that clients at one address may publish by light push. `None` is unlimited.
+    pub light_pushes: Option<Rate>,
 }
 
 impl Default for NodeSettings {
@@ -44,6 +50,10 @@ impl Default for NodeSettings {
             protected_shards: Vec::new(),
             queries: None,
             query_rows_max: 5_000_000,
+            // nwaku's bounds for subscribers.
+            filter_peers_max: 100,
+            filter_requests: Some(Rate { per_minute: 30, at_once: 30 }),
+            light_pushes: Some(Rate { per_minute: 600, at_once: 600 }),
         }
     }
 }

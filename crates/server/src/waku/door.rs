@@ -11,6 +11,7 @@ use hark_codec::waku::MessageRecord;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
+use super::arriving::ArrivingMessages;
 use super::config::NodeConfig;
 use super::metrics::{AnswerStatus, MessageFate};
 use super::node::{INTAKE, PEER_QUESTIONS_MAX, PEER_QUESTIONS_PER_ADDRESS_MAX, WakuNode};
@@ -52,10 +53,15 @@ pub(super) struct WakuDoor {
     network: Mutex<Option<p2p::NetworkTask>>,
 }
 
-/// Queues new messages for clients that poll.
-struct PollNotifier(Arc<PollQueues>);
+/// Queues new messages for clients that poll, and for peers that have subscribed.
+struct LiveNotifier {
+    arriving: Arc<ArrivingMessages>,
+    poll: Arc<PollQueues>,
+    #[cfg(feature = "libp2p")]
+    filter: Arc<p2p::FilterSubscribers>,
+}
 
-impl Subscribers for PollNotifier {
+impl Subscribers for LiveNotifier {
     fn publish(&self, _: Option<u64>, record: &Record<'_>) {
         let record = MessageRecord::new(*record);
         let topics = (
@@ -63,7 +69,15 @@ impl Subscribers for PollNotifier {
             std::str::from_utf8(record.content_topic()),
         );
         if let (Ok(pubsub_topic), Ok(content_topic)) = topics {
-            self.0.add(pubsub_topic, content_topic, record.message(), Some(record.hash()));
+            let (message, is_old) = self.arriving.complete(&record);
+            self.poll.add(pubsub_topic, content_topic, &message);
+            // Subscribers expect the messages that are published now.
+            #[cfg(feature = "libp2p")]
+            if !is_old {
+                self.filter.publish(pubsub_topic, content_topic, &message);
+            }
+            #[cfg(not(feature = "libp2p"))]
+            let _ = is_old;
         }
     }
 }
@@ -112,12 +126,27 @@ impl NodeService {
         let topics = config.served().map(|shard| poll::PollTopic::Pubsub(shard.to_string()));
         // Cannot fail: a configuration has no more shards than the allowed number of topics.
         let _ = poll.subscribe(topics);
-        let notifier = Arc::new(PollNotifier(Arc::clone(&poll)));
+        let (metrics, arriving) = (metrics::NodeMetrics::new(&config.shards), Arc::default());
+        #[cfg(feature = "libp2p")]
+        let filter = Arc::new(p2p::FilterSubscribers::new(
+            (config.cluster, Arc::clone(&config.settings)),
+            host.answers.clone(),
+            Arc::clone(&metrics.filter),
+        ));
+        let notifier = Arc::new(LiveNotifier {
+            arriving: Arc::clone(&arriving),
+            poll: Arc::clone(&poll),
+            #[cfg(feature = "libp2p")]
+            filter: Arc::clone(&filter),
+        });
         let service = Service::open(host, shelf, notifier, INTAKE, config.store_at);
         let waku = Arc::new(WakuNode {
             service,
             poll,
-            metrics: metrics::NodeMetrics::new(&config.shards),
+            arriving,
+            #[cfg(feature = "libp2p")]
+            filter,
+            metrics,
             positions: Arc::default(),
             peer_questions: Shares::new(PEER_QUESTIONS_MAX, PEER_QUESTIONS_PER_ADDRESS_MAX),
             nullifiers: NullifierLog::default(),

@@ -84,7 +84,9 @@ impl WakuNode {
             epoch_ns: self.config.proofs.then_some(admit::EPOCH_NS),
         };
         let admitted = match origin {
-            MessageOrigin::Rest if !self.config.forward => Err(admit::MessageRefusal::Listener),
+            MessageOrigin::Rest | MessageOrigin::LightPush if !self.config.forward => {
+                Err(admit::MessageRefusal::Listener)
+            }
             MessageOrigin::Store => bounds.admit_old(message, bytes).map(drop),
             _ => bounds.admit(message, bytes, self.now_ns()),
         };
@@ -145,7 +147,7 @@ impl WakuNode {
             self.metrics.payload_bytes.note(message.payload.len() as u64);
         }
         let began = Instant::now();
-        let accepted = self.store(message, pubsub_topic).await;
+        let accepted = self.store(origin, message, pubsub_topic).await;
         let fate = match &accepted {
             Ok(AcceptResult::Stored) => {
                 self.metrics.insert.note(began.elapsed());
@@ -179,24 +181,25 @@ impl WakuNode {
 
     async fn store(
         &self,
+        origin: MessageOrigin,
         message: &Message<'_>,
         pubsub_topic: &str,
     ) -> Result<AcceptResult, MessageRejection> {
         let (hash, mut record) = (message.hash(pubsub_topic), Vec::new());
         MessageEncoder::default().encode(message, pubsub_topic, &hash, &mut record);
-        let proof = message.proof.unwrap_or_default();
+        let is_old = origin == MessageOrigin::Store;
         if message.ephemeral == Some(true) {
             // An ephemeral message is not written, so no one waits for the disk.
-            let _proof = self.poll.expect(hash, proof);
+            let _arrival = self.arriving.expect(hash, message, is_old);
             if let Ok(record) = Record::new(&record) {
                 self.service.shelf.pass_on(&record);
             }
             return Ok(AcceptResult::Ephemeral);
         }
         let entered = self.service.intake.enter(record).await?;
-        let proof = self.poll.expect(hash, proof);
+        let arrival = self.arriving.expect(hash, message, is_old);
         let archived = entered.submit()?.durable().await.map(Archived::from);
-        drop(proof);
+        drop(arrival);
         Ok(archived?.into())
     }
 }

@@ -1,9 +1,11 @@
 //! Counters and timings of the Waku node since its start.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hark_archive::meter::{Counter, Histogram};
+use hark_codec::waku::filter::FilterAction;
 use hark_codec::waku::store::Status;
 use hark_networks::waku::admit::MessageRefusal;
 
@@ -18,6 +20,78 @@ labels! {
         Relay = "relay",
         /// Another store.
         Store = "store",
+        /// A peer that publishes by light push.
+        LightPush = "lightpush",
+    }
+
+    /// The action of a request to subscribe, under nwaku's names.
+    FilterRequestKind {
+        /// Keep the subscriptions.
+        Ping = "SUBSCRIBER_PING",
+        /// Add topics.
+        Subscribe = "SUBSCRIBE",
+        /// Remove topics.
+        Unsubscribe = "UNSUBSCRIBE",
+        /// Remove all topics.
+        UnsubscribeAll = "UNSUBSCRIBE_ALL",
+        /// The request cannot be read.
+        Malformed = "malformed",
+    }
+
+    /// The status of the answer to a request to subscribe.
+    FilterStatus {
+        /// 200.
+        Success = "200",
+        /// 400.
+        BadRequest = "400",
+        /// 404.
+        NotFound = "404",
+        /// 429.
+        TooManyRequests = "429",
+        /// 503.
+        Unavailable = "503",
+    }
+
+    /// The result of sending a message to a subscriber.
+    PushOutcome {
+        /// The message was sent.
+        Sent = "sent",
+        /// The message was not sent, because too many messages waited for the subscriber.
+        Dropped = "dropped",
+        /// The subscriber did not read the message in time. Its connection was closed.
+        Unread = "unread",
+        /// The subscriber accepts no messages. Its subscriptions have ended.
+        Unsupported = "unsupported",
+        /// The stream or the connection broke.
+        Broken = "broken",
+    }
+
+    /// The version of light push.
+    LightPushVersion {
+        /// `/vac/waku/lightpush/3.0.0`.
+        Three = "3",
+        /// `/vac/waku/lightpush/2.0.0-beta1`.
+        Two = "2",
+    }
+
+    /// The status of the answer to a light push. Version 2 has no numbers of its own.
+    LightPushStatus {
+        /// 200.
+        Success = "200",
+        /// 400.
+        BadRequest = "400",
+        /// 413.
+        TooLarge = "413",
+        /// 420.
+        Invalid = "420",
+        /// 421.
+        UnsupportedTopic = "421",
+        /// 429.
+        TooManyRequests = "429",
+        /// 500.
+        Internal = "500",
+        /// 503.
+        Unavailable = "503",
     }
 
     /// The result of receiving a message.
@@ -186,6 +260,47 @@ impl From<Status> for AnswerStatus {
     }
 }
 
+impl From<Option<FilterAction>> for FilterRequestKind {
+    fn from(action: Option<FilterAction>) -> Self {
+        match action {
+            Some(FilterAction::Ping) => Self::Ping,
+            Some(FilterAction::Subscribe) => Self::Subscribe,
+            Some(FilterAction::Unsubscribe) => Self::Unsubscribe,
+            Some(FilterAction::UnsubscribeAll) => Self::UnsubscribeAll,
+            None => Self::Malformed,
+        }
+    }
+}
+
+impl FilterStatus {
+    /// The number of the status.
+    pub fn code(self) -> u32 {
+        match self {
+            Self::Success => 200,
+            Self::BadRequest => 400,
+            Self::NotFound => 404,
+            Self::TooManyRequests => 429,
+            Self::Unavailable => 503,
+        }
+    }
+}
+
+impl LightPushStatus {
+    /// The number of the status.
+    pub fn code(self) -> u32 {
+        match self {
+            Self::Success => 200,
+            Self::BadRequest => 400,
+            Self::TooLarge => 413,
+            Self::Invalid => 420,
+            Self::UnsupportedTopic => 421,
+            Self::TooManyRequests => 429,
+            Self::Internal => 500,
+            Self::Unavailable => 503,
+        }
+    }
+}
+
 /// A histogram of numbers.
 #[derive(Debug)]
 pub struct ValueHistogram {
@@ -244,6 +359,19 @@ pub struct SyncMetrics {
     pub messages: ByLabel<Direction>,
 }
 
+/// Metrics of the filter protocol.
+#[derive(Debug, Default)]
+pub struct FilterMetrics {
+    /// Number of requests to subscribe.
+    pub requests: ByLabel<FilterRequestKind>,
+    /// Number of answers.
+    pub answers: ByLabel<FilterStatus>,
+    /// Number of messages for subscribers.
+    pub pushes: ByLabel<PushOutcome>,
+    /// Time from the moment at which a message was durable until the message was sent.
+    pub push: Histogram,
+}
+
 /// All metrics of the node.
 #[derive(Debug)]
 pub struct NodeMetrics {
@@ -267,6 +395,10 @@ pub struct NodeMetrics {
     pub sent: Counter,
     /// Number of answers that omit a damaged message.
     pub damaged: Counter,
+    /// See [`FilterMetrics`].
+    pub filter: Arc<FilterMetrics>,
+    /// Number of messages that peers have published by light push.
+    pub light_pushes: ByLabel<LightPushVersion, ByLabel<LightPushStatus>>,
     /// Number of peers that are connected.
     pub peers: Counter,
     /// See [`GossipLoss`].
@@ -300,6 +432,8 @@ impl NodeMetrics {
             last_query_ns: AtomicU64::default(),
             sent: Counter::default(),
             damaged: Counter::default(),
+            filter: Arc::default(),
+            light_pushes: ByLabel::default(),
             peers: Counter::default(),
             gossip_losses: ByLabel::default(),
             dials: ByLabel::default(),

@@ -6,6 +6,7 @@
 //! `intake`, and requests to `WakuNode::page` in `history`. `hark_networks::waku` decides which
 //! messages are accepted, and turns requests into queries and pages.
 
+mod arriving;
 mod config;
 mod door;
 mod history;
@@ -19,6 +20,7 @@ pub mod p2p;
 mod peer_status;
 mod poll;
 mod prometheus;
+mod publish;
 mod report;
 mod rest;
 #[cfg(feature = "libp2p")]

@@ -8,7 +8,7 @@ use libp2p::PeerId;
 use super::node::WakuNode;
 #[cfg(feature = "libp2p")]
 use super::p2p::{self, NetworkHandle};
-use super::peer_status::{NoPeerAnswer, PeerStatus};
+use super::peer_status::{NoPeerAnswer, PeerStatus, PeerSubscriptions};
 
 #[cfg(feature = "libp2p")]
 impl WakuNode {
@@ -53,10 +53,21 @@ impl WakuNode {
         }
     }
 
-    /// Publishes a message to peers.
-    pub(super) async fn pass_on(&self, pubsub_topic: String, message: Vec<u8>) {
-        if let Some(network) = &self.network {
-            network.publish(pubsub_topic, message).await;
+    /// Number of peers with subscriptions.
+    pub(super) fn subscribers(&self) -> usize {
+        self.filter.count()
+    }
+
+    /// All peers with subscriptions, each with its topics: pubsub topic and content topic.
+    pub(super) fn subscriptions(&self) -> Option<Vec<PeerSubscriptions>> {
+        self.network.as_ref().map(|_| self.filter.all())
+    }
+
+    /// Publishes a message to peers. Returns the number of peers that subscribe to the topic.
+    pub(super) async fn pass_on(&self, pubsub_topic: String, message: Vec<u8>) -> usize {
+        match &self.network {
+            Some(network) => network.publish(pubsub_topic, message).await,
+            None => 0,
         }
     }
 
@@ -96,7 +107,17 @@ impl WakuNode {
         None
     }
 
-    pub(super) async fn pass_on(&self, _: String, _: Vec<u8>) {}
+    pub(super) fn subscribers(&self) -> usize {
+        0
+    }
+
+    pub(super) fn subscriptions(&self) -> Option<Vec<PeerSubscriptions>> {
+        None
+    }
+
+    pub(super) async fn pass_on(&self, _: String, _: Vec<u8>) -> usize {
+        0
+    }
 
     pub(super) fn try_pass_on(&self, _: &str, _: &[u8]) {}
 }

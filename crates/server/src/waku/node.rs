@@ -5,12 +5,13 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use hark_codec::waku::Shard;
 
+use super::arriving::ArrivingMessages;
 use super::config::{NodeConfig, NodeSettings};
 use super::history::PositionCache;
 use super::metrics::NodeMetrics;
 use super::nullifiers::NullifierLog;
 #[cfg(feature = "libp2p")]
-use super::p2p::NetworkHandle;
+use super::p2p::{FilterSubscribers, NetworkHandle};
 use super::poll::PollQueues;
 use crate::Clients;
 use crate::permits::Shares;
@@ -28,6 +29,9 @@ pub(super) const PEER_QUESTIONS_PER_ADDRESS_MAX: usize = 4;
 pub(crate) struct WakuNode {
     pub(super) service: Service,
     pub(super) poll: Arc<PollQueues>,
+    pub(super) arriving: Arc<ArrivingMessages>,
+    #[cfg(feature = "libp2p")]
+    pub(super) filter: Arc<FilterSubscribers>,
     pub(super) metrics: NodeMetrics,
     pub(super) positions: Arc<PositionCache>,
     /// Permits for clients' requests to peers.

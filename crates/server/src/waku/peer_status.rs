@@ -1,5 +1,7 @@
 //! The status of the node's peers for the REST door. Builds without libp2p also have these types.
 
+use std::sync::Arc;
+
 /// The error text of a node that is configured without peers.
 pub(super) const NO_PEERS: &str = "this node knows no peers; set [waku] listen";
 
@@ -25,6 +27,9 @@ pub(super) struct PeerStatus {
     /// Shards whose messages are sent to the peer as they arrive (the gossip mesh).
     pub(super) mesh: Vec<u16>,
 }
+
+/// The id of a peer, and its subscriptions: pubsub topic and content topic.
+pub(super) type PeerSubscriptions = (String, Vec<(String, Arc<str>)>);
 
 /// Whether a peer is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,26 +1,25 @@
 //! Queues of messages that clients of the REST API poll. A full queue drops its oldest messages;
 //! adding a message never blocks.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use hark_codec::record::Id;
-use hark_codec::waku::Message;
 use parking_lot::Mutex;
 
-/// Maximum number of subscribed topics of all clients together.
+/// Maximum number of subscribed topics of all clients together. The subscriptions of the filter
+/// endpoints have the same bound of their own.
 pub const TOPICS_MAX: usize = 128;
 /// Maximum number of messages in the queue of a topic, and maximum size of these messages in bytes.
 const WAITING_MAX: usize = 50;
 const WAITING_BYTES_MAX: usize = 1 << 20;
-/// Maximum size of a proof that clients get, in bytes. Rate-limit proofs have 300 bytes.
-const PROOF_BYTES_MAX: usize = 1_024;
 
 /// The topic of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PollTopic {
     Pubsub(String),
     Content(String),
+    /// A subscription by the filter endpoints: a pubsub topic and a content topic.
+    Filter(String, String),
 }
 
 /// The error for too many subscribed topics.
@@ -35,18 +34,6 @@ pub(super) struct PollQueues(Mutex<PollState>);
 #[derive(Debug, Default)]
 struct PollState {
     topics: HashMap<PollTopic, TopicQueue>,
-    /// Proofs of messages that are not durable yet, by message hash. The archive does not store
-    /// proofs.
-    proofs: HashMap<Id, Box<[u8]>>,
-}
-
-/// Keeps the proof of a message in memory until the guard is dropped.
-pub(super) struct ProofGuard<'a>(&'a PollQueues, Id);
-
-impl Drop for ProofGuard<'_> {
-    fn drop(&mut self) {
-        self.0.0.lock().proofs.remove(&self.1);
-    }
 }
 
 #[derive(Debug, Default)]
@@ -68,60 +55,45 @@ impl TopicQueue {
 }
 
 impl PollQueues {
-    /// Keeps the proof of a message that will be durable soon. Returns `None` if the proof is empty
-    /// or too long.
-    pub(super) fn expect(&self, hash: Id, proof: &[u8]) -> Option<ProofGuard<'_>> {
-        if proof.is_empty() || proof.len() > PROOF_BYTES_MAX {
-            return None;
-        }
-        self.0.lock().proofs.insert(hash, proof.into());
-        Some(ProofGuard(self, hash))
-    }
-
     /// Subscribes to all of the topics, or to none. New messages of subscribed topics are queued.
     pub(super) fn subscribe(
         &self,
         topics: impl Iterator<Item = PollTopic>,
     ) -> Result<(), TooManyTopics> {
         let waiting = &mut self.0.lock().topics;
-        let new: Vec<_> = topics.filter(|topic| !waiting.contains_key(topic)).collect();
-        if waiting.len() + new.len() > TOPICS_MAX {
+        let new: HashSet<_> = topics.filter(|topic| !waiting.contains_key(topic)).collect();
+        let is_filter = |topic: &&PollTopic| matches!(topic, PollTopic::Filter(..));
+        let filters = waiting.keys().filter(is_filter).count();
+        let new_filters = new.iter().filter(is_filter).count();
+        let others = waiting.len() - filters + new.len() - new_filters;
+        if filters + new_filters > TOPICS_MAX || others > TOPICS_MAX {
             return Err(TooManyTopics);
         }
         waiting.extend(new.into_iter().map(|topic| (topic, TopicQueue::default())));
         Ok(())
     }
 
-    /// Ends the subscriptions to topics, and drops their queues.
-    pub(super) fn unsubscribe(&self, topics: impl Iterator<Item = PollTopic>) {
+    /// Ends the subscriptions to topics, and drops their queues. Returns false if there was no
+    /// subscription to one of them.
+    pub(super) fn unsubscribe(&self, topics: impl Iterator<Item = PollTopic>) -> bool {
         let waiting = &mut self.0.lock().topics;
-        for topic in topics {
-            waiting.remove(&topic);
-        }
+        topics.fold(true, |had_all, topic| waiting.remove(&topic).is_some() && had_all)
     }
 
-    /// Queues a message under both of its topics. If a proof is kept under `hash`, adds the proof
-    /// to the message.
-    pub(super) fn add(
-        &self,
-        pubsub_topic: &str,
-        content_topic: &str,
-        message: &[u8],
-        hash: Option<&Id>,
-    ) {
-        let inner = &mut *self.0.lock();
-        if inner.topics.is_empty() {
+    /// Queues a message under each of its topics.
+    pub(super) fn add(&self, pubsub_topic: &str, content_topic: &str, message: &Arc<[u8]>) {
+        let waiting = &mut self.0.lock().topics;
+        if waiting.is_empty() {
             return;
         }
         let topics = [
             PollTopic::Pubsub(pubsub_topic.to_owned()),
             PollTopic::Content(content_topic.to_owned()),
+            PollTopic::Filter(pubsub_topic.to_owned(), content_topic.to_owned()),
         ];
-        let mut shared = None;
         for topic in topics {
-            if let Some(waiting) = inner.topics.get_mut(&topic) {
-                let proof = || inner.proofs.get(hash?).map(|proof| &**proof);
-                waiting.add(shared.get_or_insert_with(|| whole(message, proof())));
+            if let Some(waiting) = waiting.get_mut(&topic) {
+                waiting.add(message);
             }
         }
     }
@@ -130,18 +102,20 @@ impl PollQueues {
     /// [`PollQueues::restore`] reads.
     ///
     /// ```text
-    /// 1  0 for a pubsub topic, 1 for a content topic
-    /// .  the topic, then each message: 4 bytes of its length, little endian, and its bytes
+    /// 1  0 for a pubsub topic, 1 for a content topic, 2 for both
+    /// .  the topic, then each message: 4 bytes of its length, little endian, and its bytes. For
+    ///    both, the pubsub topic and the content topic, each in this form.
     /// ```
     pub(super) fn state(&self) -> Vec<Vec<u8>> {
         let part = |(topic, waiting): (&PollTopic, &TopicQueue)| {
-            let (kind, name) = match topic {
-                PollTopic::Pubsub(name) => (0, name),
-                PollTopic::Content(name) => (1, name),
+            let (kind, names) = match topic {
+                PollTopic::Pubsub(name) => (0, vec![name]),
+                PollTopic::Content(name) => (1, vec![name]),
+                PollTopic::Filter(pubsub, content) => (2, vec![pubsub, content]),
             };
             let mut part = vec![kind];
-            for bytes in [name.as_bytes()].into_iter().chain(waiting.messages.iter().map(|m| &**m))
-            {
+            let names = names.into_iter().map(String::as_bytes);
+            for bytes in names.chain(waiting.messages.iter().map(|message| &**message)) {
                 part.extend((bytes.len() as u32).to_le_bytes());
                 part.extend(bytes);
             }
@@ -161,7 +135,11 @@ impl PollQueues {
             Some(one)
         };
         let name = std::str::from_utf8(next()?).ok()?.to_owned();
-        let topic = if *kind == 0 { PollTopic::Pubsub(name) } else { PollTopic::Content(name) };
+        let topic = match *kind {
+            0 => PollTopic::Pubsub(name),
+            1 => PollTopic::Content(name),
+            _ => PollTopic::Filter(name, std::str::from_utf8(next()?).ok()?.to_owned()),
+        };
         self.subscribe(std::iter::once(topic.clone())).ok()?;
         let mut inner = self.0.lock();
         let waiting = inner.topics.get_mut(&topic)?;
@@ -171,18 +149,36 @@ impl PollQueues {
         rest.is_empty().then_some(())
     }
 
+    /// Takes the queued messages of the filter subscriptions to a content topic. Returns `None` if
+    /// there are none.
+    pub(super) fn poll_filtered(&self, content_topic: &str) -> Option<Vec<Arc<[u8]>>> {
+        let mut taken = None;
+        for (topic, waiting) in &mut self.0.lock().topics {
+            if matches!(topic, PollTopic::Filter(_, content) if content == content_topic) {
+                let messages: &mut Vec<_> = taken.get_or_insert_default();
+                messages.extend(std::mem::take(waiting).messages);
+            }
+        }
+        taken
+    }
+
+    /// Ends all filter subscriptions. Returns false if there were none.
+    pub(super) fn unsubscribe_filters(&self) -> bool {
+        let topics = &mut self.0.lock().topics;
+        let before = topics.len();
+        topics.retain(|topic, _| !matches!(topic, PollTopic::Filter(..)));
+        topics.len() < before
+    }
+
+    /// Whether there are filter subscriptions.
+    pub(super) fn has_filters(&self) -> bool {
+        self.0.lock().topics.keys().any(|topic| matches!(topic, PollTopic::Filter(..)))
+    }
+
     /// Takes the queued messages of a topic. Returns `None` if nobody has subscribed to the topic.
     pub(super) fn take(&self, topic: &PollTopic) -> Option<VecDeque<Arc<[u8]>>> {
         self.0.lock().topics.get_mut(topic).map(|waiting| std::mem::take(waiting).messages)
     }
-}
-
-/// Returns a message's bytes with its proof.
-fn whole(message: &[u8], proof: Option<&[u8]>) -> Arc<[u8]> {
-    let (Some(proof), Ok(parsed)) = (proof, Message::parse(message)) else { return message.into() };
-    let mut wire = Vec::with_capacity(message.len() + proof.len() + 8);
-    Message { proof: Some(proof), ..parsed }.write(&mut wire);
-    wire.into()
 }
 
 #[cfg(test)]
@@ -193,24 +189,25 @@ mod tests {
     fn what_waits_is_given_once_and_bounded() {
         let (pubsub, content) = (PollTopic::Pubsub("p".into()), PollTopic::Content("c".into()));
         let poll = PollQueues::default();
-        poll.add("p", "c", b"before", None);
+        poll.add("p", "c", &b"before"[..].into());
         poll.subscribe([pubsub.clone(), content.clone()].into_iter()).unwrap();
-        poll.add("p", "c", b"1", None);
-        poll.add("p", "other", b"2", None);
+        poll.add("p", "c", &b"1"[..].into());
+        poll.add("p", "other", &b"2"[..].into());
         let take = |topic| -> Vec<Vec<u8>> {
             poll.take(topic).unwrap().iter().map(|message| message.to_vec()).collect()
         };
         assert_eq!(take(&pubsub), [b"1", b"2"]);
         assert_eq!(take(&pubsub), Vec::<Vec<u8>>::new());
         for number in 0..60 {
-            poll.add("p", "c", &[number], None);
+            poll.add("p", "c", &[number].into());
         }
         assert_eq!(take(&content), (10..60).map(|number| vec![number]).collect::<Vec<_>>());
         for _ in 0..3 {
-            poll.add("p", "c", &vec![0; WAITING_BYTES_MAX / 2], None);
+            poll.add("p", "c", &vec![0; WAITING_BYTES_MAX / 2].into());
         }
         assert_eq!(take(&content).len(), 2);
-        poll.unsubscribe([content.clone()].into_iter());
+        assert!(poll.unsubscribe([content.clone()].into_iter()));
+        assert!(!poll.unsubscribe([content.clone()].into_iter()));
         assert_eq!(poll.take(&content), None);
     }
 
@@ -219,8 +216,8 @@ mod tests {
         let (pubsub, content) = (PollTopic::Pubsub("p".into()), PollTopic::Content("c".into()));
         let (one, other) = (PollQueues::default(), PollQueues::default());
         one.subscribe([pubsub.clone(), content.clone()].into_iter()).unwrap();
-        one.add("p", "c", b"1", None);
-        one.add("p", "d", b"", None);
+        one.add("p", "c", &b"1"[..].into());
+        one.add("p", "d", &b""[..].into());
         other.subscribe([pubsub.clone()].into_iter()).unwrap();
         for part in one.state() {
             other.restore(&part).unwrap();
@@ -232,26 +229,21 @@ mod tests {
             (take(&pubsub), take(&content)),
             (vec![b"1".to_vec(), vec![]], vec![b"1".to_vec()])
         );
+        let filter = PollTopic::Filter("p".into(), "c".into());
+        one.subscribe([filter].into_iter()).unwrap();
+        one.add("p", "c", &b"2"[..].into());
+        one.add("q", "c", &b"3"[..].into());
+        assert!(!other.has_filters());
+        for part in one.state() {
+            other.restore(&part).unwrap();
+        }
+        let filtered: Vec<_> = other.poll_filtered("c").unwrap();
+        assert_eq!(filtered.iter().map(|message| &**message).collect::<Vec<_>>(), [b"2"]);
+        assert!(other.poll_filtered("d").is_none() && other.unsubscribe_filters());
+        assert!(!other.has_filters() && other.poll_filtered("c").is_none());
         for part in [&b""[..], b"\x00", b"\x00\x09\0\0\0p", b"\x00\x01\0\0\0p\x01"] {
             assert_eq!(other.restore(part), None, "{part:?}");
         }
-    }
-
-    #[test]
-    fn a_message_waits_with_its_proof() {
-        let poll = PollQueues::default();
-        poll.subscribe([PollTopic::Pubsub("p".into())].into_iter()).unwrap();
-        let message = Message { payload: b"m", content_topic: "c", ..Message::default() };
-        let (hash, mut wire) = (message.hash("p"), Vec::new());
-        message.write(&mut wire);
-        let expected = poll.expect(hash, b"proof");
-        poll.add("p", "c", &wire, Some(&hash));
-        drop(expected);
-        poll.add("p", "c", &wire, Some(&hash));
-        let polled = poll.take(&PollTopic::Pubsub("p".into())).unwrap();
-        let proofs = polled.iter().map(|bytes| Message::parse(bytes).unwrap().proof);
-        assert_eq!(proofs.collect::<Vec<_>>(), [Some(&b"proof"[..]), None]);
-        assert!(poll.expect(hash, b"").is_none() && poll.0.lock().proofs.is_empty());
     }
 
     #[test]
@@ -262,5 +254,10 @@ mod tests {
         assert_eq!(poll.subscribe(topics(0..TOPICS_MAX)), Ok(()));
         assert_eq!(poll.subscribe(topics(0..TOPICS_MAX)), Ok(()));
         assert_eq!(poll.subscribe(topics(TOPICS_MAX..TOPICS_MAX + 1)), Err(TooManyTopics));
+        let filters = |range: std::ops::Range<usize>| {
+            range.map(|n| PollTopic::Filter("p".into(), n.to_string()))
+        };
+        assert_eq!(poll.subscribe(filters(0..TOPICS_MAX)), Ok(()));
+        assert_eq!(poll.subscribe(filters(TOPICS_MAX..TOPICS_MAX + 1)), Err(TooManyTopics));
     }
 }

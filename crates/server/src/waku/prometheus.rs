@@ -2,7 +2,10 @@
 
 #[cfg(feature = "libp2p")]
 use super::metrics::NodeSource;
-use super::metrics::{AnswerStatus, MessageFate, NodeMetrics, ValueHistogram};
+use super::metrics::{
+    AnswerStatus, FilterRequestKind, FilterStatus, LightPushStatus, LightPushVersion, MessageFate,
+    NodeMetrics, PushOutcome, ValueHistogram,
+};
 use super::node::WakuNode;
 use crate::metrics::{MetricLabel as _, MetricsPage};
 
@@ -13,6 +16,7 @@ pub(crate) fn write(page: &mut MetricsPage, waku: &WakuNode) {
     page.line("waku_version", version, 1);
     messages(page, waku);
     questions(page, &waku.metrics);
+    light_clients(page, waku);
     sync(page, &waku.metrics);
     discovery(page, waku);
     page.gauge("waku_connected_peers", "Peers connected now.", waku.metrics.peers.get());
@@ -125,12 +129,11 @@ fn questions(page: &mut MetricsPage, metrics: &NodeMetrics) {
     page.head(
         "waku_service_requests_total",
         "counter",
-        "Requests for history, by state: rejected (status 429 or 503), or served.",
+        "Requests of peers and clients, by protocol and by state: rejected (status 429 or 503), or \
+         served.",
     );
-    for (state, count) in [("served", asked - refused), ("rejected", refused)] {
-        let labels = format!("service=\"/vac/waku/store-query/3.0.0\",state=\"{state}\"");
-        page.line("waku_service_requests_total", &labels, count);
-    }
+    service(page, "/vac/waku/store-query/3.0.0", asked, refused);
+    light_services(page, metrics);
     page.counters_nested(
         "waku_store_answers_total",
         "Requests for history, by source and by status of the answer.",
@@ -148,6 +151,86 @@ fn questions(page: &mut MetricsPage, metrics: &NodeMetrics) {
         "Answers that omit a damaged message.",
         &metrics.damaged,
     );
+}
+
+/// Writes the requests of a protocol, of which some were rejected.
+fn service(page: &mut MetricsPage, protocol: &str, asked: u64, rejected: u64) {
+    for (state, count) in [("served", asked.saturating_sub(rejected)), ("rejected", rejected)] {
+        let labels = format!("service=\"{protocol}\",state=\"{state}\"");
+        page.line("waku_service_requests_total", &labels, count);
+    }
+}
+
+/// Writes the requests of the protocols for light clients.
+fn light_services(page: &mut MetricsPage, metrics: &NodeMetrics) {
+    let answers = &metrics.filter.answers;
+    let is_rejected =
+        |status| matches!(status, FilterStatus::TooManyRequests | FilterStatus::Unavailable);
+    let (asked, rejected) = (answers.sum(|_| true), answers.sum(is_rejected));
+    service(page, "/vac/waku/filter-subscribe/2.0.0-beta1", asked, rejected);
+    for (version, protocol) in [
+        (LightPushVersion::Three, "/vac/waku/lightpush/3.0.0"),
+        (LightPushVersion::Two, "/vac/waku/lightpush/2.0.0-beta1"),
+    ] {
+        let answers = metrics.light_pushes.of(version);
+        let is_rejected = |status| {
+            matches!(status, LightPushStatus::TooManyRequests | LightPushStatus::Unavailable)
+        };
+        service(page, protocol, answers.sum(|_| true), answers.sum(is_rejected));
+    }
+}
+
+/// Writes the metrics of filter and light push.
+fn light_clients(page: &mut MetricsPage, waku: &WakuNode) {
+    let NodeMetrics { filter, light_pushes, .. } = &waku.metrics;
+    page.gauge("waku_filter_subscriptions", "Peers with subscriptions.", waku.subscribers());
+    page.counters(
+        "waku_filter_requests_total",
+        "Requests to subscribe, by type.",
+        "type",
+        &filter.requests,
+    );
+    page.head("waku_filter_errors_total", "counter", "Faults of subscribers, by type.");
+    let malformed = filter.requests.of(FilterRequestKind::Malformed).get();
+    let pushes = &filter.pushes;
+    for (kind, count) in [
+        ("decode_rpc_failure", malformed),
+        ("push_timeout_failure", pushes.of(PushOutcome::Unread).get()),
+        ("dial_failure", pushes.of(PushOutcome::Broken).get()),
+    ] {
+        page.line("waku_filter_errors_total", &format!("type=\"{kind}\""), count);
+    }
+    page.counters(
+        "waku_filter_answers_total",
+        "Requests to subscribe, by status of the answer.",
+        "status",
+        &filter.answers,
+    );
+    page.counters(
+        "waku_filter_pushes_total",
+        "Messages for subscribers, by result.",
+        "result",
+        pushes,
+    );
+    page.histogram(
+        "waku_filter_handle_message_duration_seconds",
+        "Time from the moment at which a message was durable until it was sent to a subscriber, in \
+         seconds.",
+        &filter.push,
+    );
+    for (version, name) in
+        [(LightPushVersion::Three, "waku_lightpush_v3"), (LightPushVersion::Two, "waku_lightpush")]
+    {
+        let answers = light_pushes.of(version);
+        let messages = format!("{name}_messages_total");
+        page.head(&messages, "counter", "Requests to publish by light push.");
+        page.line(&messages, "type=\"PushRequest\"", answers.sum(|_| true));
+        let errors = format!("{name}_errors_total");
+        page.head(&errors, "counter", "Refused requests to publish by light push, by status.");
+        for (status, count) in answers.all().filter(|(status, _)| *status != "200") {
+            page.line(&errors, &format!("type=\"{status}\""), count.get());
+        }
+    }
 }
 
 /// Writes the metrics of exchanges with other stores. nwaku's names of these metrics have no

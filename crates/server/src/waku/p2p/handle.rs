@@ -16,7 +16,8 @@ use crate::waku::peer_status::PeerStatus;
 /// A command from the node's other tasks to the network task.
 #[derive(Debug)]
 pub(super) enum NetworkCommand {
-    Publish(IdentTopic, Vec<u8>),
+    /// A message to publish, and where to send the number of peers that subscribe to its topic.
+    Publish(IdentTopic, Vec<u8>, Option<oneshot::Sender<usize>>),
     Connect(PeerId, Vec<Multiaddr>, oneshot::Sender<Result<(), ConnectFault>>),
     Disconnect(PeerId),
     Peers(oneshot::Sender<Vec<PeerStatus>>),
@@ -36,16 +37,19 @@ pub(in crate::waku) struct NetworkHandle {
 }
 
 impl NetworkHandle {
-    /// Publishes a message to peers.
-    pub(in crate::waku) async fn publish(&self, pubsub_topic: String, message: Vec<u8>) {
-        let order = NetworkCommand::Publish(IdentTopic::new(pubsub_topic), message);
+    /// Publishes a message to peers. Returns the number of peers that subscribe to the topic.
+    pub(in crate::waku) async fn publish(&self, pubsub_topic: String, message: Vec<u8>) -> usize {
+        let (reply, replied) = oneshot::channel();
+        let topic = IdentTopic::new(pubsub_topic);
+        let order = NetworkCommand::Publish(topic, message, Some(reply));
         // Fails only while the node shuts down.
         let _ = self.orders.send(order).await;
+        replied.await.unwrap_or_default()
     }
 
     /// Publishes a message to peers without waiting. The message is dropped if the queue is full.
     pub(in crate::waku) fn try_publish(&self, pubsub_topic: String, message: Vec<u8>) {
-        let order = NetworkCommand::Publish(IdentTopic::new(pubsub_topic), message);
+        let order = NetworkCommand::Publish(IdentTopic::new(pubsub_topic), message, None);
         if self.orders.try_send(order).is_err() {
             tracing::warn!("a message that the old process accepted was not relayed");
         }

@@ -5,36 +5,43 @@
 //!
 //! `swarm` sets up the connections, and `admission` decides which connections are admitted.
 //! `relayed` handles gossip messages. `incoming` accepts streams, and `frame` reads and writes
-//! their frames. `store`, `metadata`, `sync`, `transfer` and `exchange` are the served protocols.
-//! `peers` holds the peers to dial, `discovery` finds further nodes, and `served` holds the topics
-//! whose gossip is read. `handle` is the interface for the rest of the node.
+//! their frames. `store`, `metadata`, `filter`, `light_push`, `sync`, `transfer` and `exchange` are the
+//! served protocols. `subscribers` holds the subscriptions of filter, and `push` sends them new
+//! messages. `peers` holds the peers to dial, `discovery` finds further nodes, and `served` holds the
+//! topics whose gossip is read. `handle` is the interface for the rest of the node.
 
 mod addr;
 mod admission;
 mod ask;
 mod behaviour;
 mod config;
+mod criteria;
 mod discovery;
 mod error;
 mod exchange;
+mod filter;
 mod frame;
 mod gossip;
 mod handle;
 mod incoming;
 mod key;
 mod known;
+mod light_push;
 mod metadata;
 mod mplex;
 mod own_messages;
 mod patience;
 mod peers;
+mod push;
 mod reach;
 mod reconcile;
 mod relayed;
+mod requests;
 mod sent;
 mod served;
 mod shuffle;
 mod store;
+mod subscribers;
 mod swarm;
 pub(super) mod sync;
 mod sync_fault;
@@ -50,6 +57,7 @@ pub(super) use error::AskFault;
 pub use error::NetworkError;
 pub(super) use handle::NetworkHandle;
 pub use key::KeyError;
+pub(super) use subscribers::FilterSubscribers;
 pub(super) use task::NetworkTask;
 
 #[cfg(test)]

@@ -21,20 +21,28 @@ use super::mplex::BoundedMplex;
 use super::patience::PatientMuxer;
 use super::served::ServedTopics;
 use super::watched::WatchedGossip;
-use super::{ask, exchange, gossip, metadata, sync, transfer};
+use super::{ask, exchange, filter, gossip, light_push, metadata, sync, transfer};
 use crate::Clients;
 
 /// The protocols of the streams that peers may open, and the protocol that can be disabled.
-const PROTOCOLS: [&str; 4] =
-    [ask::PROTOCOL, metadata::PROTOCOL, sync::PROTOCOL, transfer::PROTOCOL];
+const PROTOCOLS: [&str; 7] = [
+    ask::PROTOCOL,
+    metadata::PROTOCOL,
+    sync::PROTOCOL,
+    transfer::PROTOCOL,
+    filter::PROTOCOL,
+    light_push::PROTOCOL,
+    light_push::LEGACY_PROTOCOL,
+];
 const EXCHANGE: [&str; 1] = [exchange::PROTOCOL];
 /// Maximum duration of a connection's handshake, in which both sides authenticate.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long an unused connection stays open.
 pub(super) const IDLE_MAX: Duration = Duration::from_mins(10);
-/// Maximum number of streams of one connection: those of all protocols that a peer may open, and
-/// those of gossip. Each stream can buffer unread bytes from its peer.
-const STREAMS_MAX: usize = 96;
+/// Maximum number of streams of one connection: those of all protocols that a peer may open, those
+/// of gossip, and those by which messages are pushed. Each stream can buffer unread bytes from its
+/// peer.
+const STREAMS_MAX: usize = 144;
 
 /// Bounds for peers' connections and messages.
 pub(super) struct PeerBounds {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use libp2p::gossipsub::{self, IdentTopic, MessageAcceptance, PublishError};
+use libp2p::gossipsub::{self, IdentTopic, MessageAcceptance, PublishError, TopicHash};
 use libp2p::swarm::SwarmEvent;
-use libp2p::{Multiaddr, Swarm, identify};
+use libp2p::{Multiaddr, PeerId, Swarm, identify};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::behaviour::{NodeBehaviour, NodeBehaviourEvent};
@@ -22,7 +22,7 @@ use super::sent::SentMessages;
 use super::served::ServedTopics;
 use super::swarm::{PeerBounds, swarm};
 use super::watched::GossipEvent;
-use super::{exchange, key, metadata, store, sync, transfer};
+use super::{exchange, filter, key, light_push, metadata, store, sync, transfer};
 use crate::Clients;
 use crate::roster::{serve_now, while_serving};
 use crate::stop::StopSignal;
@@ -123,6 +123,8 @@ impl NetworkTask {
         let NodeBehaviour { incoming, streams, .. } = self.swarm.behaviour();
         store::serve(incoming, Arc::clone(&waku));
         metadata::serve(incoming, &waku);
+        filter::serve(incoming, &streams.new_control(), &waku);
+        light_push::serve(incoming, &waku);
         sync::serve(incoming, streams.new_control(), &waku);
         transfer::receive(incoming, &waku);
         if waku.config.p2p.as_ref().is_some_and(|config| config.discovery.exchange) {
@@ -136,6 +138,7 @@ impl NetworkTask {
                 _ = tick.tick() => {
                     self.listen();
                     self.peers.dial_due(&mut self.swarm);
+                    waku.filter.expire();
                 }
                 Some(order) = self.orders.recv() => self.carry_out(order),
                 event = self.swarm.select_next_some() => self.event(event, &waku, &taking).await,
@@ -163,7 +166,13 @@ impl NetworkTask {
 
     fn carry_out(&mut self, order: NetworkCommand) {
         match order {
-            NetworkCommand::Publish(topic, message) => {
+            NetworkCommand::Publish(topic, message, reply) => {
+                if let Some(reply) = reply {
+                    let (gossip, topic) = (&self.swarm.behaviour().gossip, topic.hash());
+                    let has = |(_, topics): &(&PeerId, Vec<&TopicHash>)| topics.contains(&&topic);
+                    // The receiver may be dropped.
+                    let _ = reply.send(gossip.all_peers().filter(has).count());
+                }
                 match self.swarm.behaviour_mut().gossip.publish(topic, message) {
                     // No peer subscribes to the topic, or peers have sent the message already.
                     Ok(_)
@@ -272,6 +281,7 @@ impl NetworkTask {
             SwarmEvent::ConnectionEstablished { peer_id, num_established, endpoint, .. } => {
                 if num_established.get() == 1 {
                     waku.metrics.peers.add(1);
+                    waku.filter.set_connected(peer_id, true);
                 }
                 if let Some(network) = &waku.network {
                     network.sent.begin(peer_id);
@@ -288,6 +298,7 @@ impl NetworkTask {
                 }
                 if num_established == 0 {
                     waku.metrics.peers.sub(1);
+                    waku.filter.set_connected(peer_id, false);
                     self.known.disconnected(peer_id);
                     self.directory.sightings.lock().disconnected(&peer_id);
                     self.peers.disconnected(peer_id, cause.as_ref());

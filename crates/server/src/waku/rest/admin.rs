@@ -61,8 +61,21 @@ pub(super) fn routes(allowed: bool) -> Router<Arc<WakuNode>> {
         .route("/admin/v1/peers/stats", get(stats))
         .route(
             "/admin/v1/filter/subscriptions",
-            get(async || RestAnswer::refused("Error: Filter Protocol is not mounted to the node")),
+            get(async |State(waku): WakuState| subscriptions(&waku)),
         )
+}
+
+/// Lists the peers with subscriptions, in nwaku's format.
+fn subscriptions(waku: &WakuNode) -> RestAnswer {
+    let Some(all) = waku.subscriptions() else {
+        return RestAnswer::refused("Error: Filter Protocol is not mounted to the node");
+    };
+    let criterion = |(pubsub, content): &(String, Arc<str>)| json!({ "pubsubTopic": pubsub, "contentTopic": **content });
+    let peers = all.iter().map(|(peer, topics)| {
+        let criteria: Vec<Value> = topics.iter().map(criterion).collect();
+        json!({ "peerId": peer, "filterCriteria": criteria })
+    });
+    RestAnswer::json(Value::from(peers.collect::<Vec<_>>()).to_string())
 }
 
 /// Selects shards of a peer: its subscribed shards ([`relay`]), or the shards of its [`mesh`].

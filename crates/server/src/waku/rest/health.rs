@@ -6,9 +6,8 @@ use crate::rest::RestAnswer;
 use crate::waku::node::WakuNode;
 use crate::waku::peer_status::PeerStatus;
 
-/// Protocols that this node lacks but lists, in nwaku's order: before the store, after the store,
-/// and after the store client.
-const BEFORE: [&str; 4] = ["Rln Relay", "Lightpush", "Legacy Lightpush", "Filter"];
+/// Protocols that this node lacks but lists, in nwaku's order: after the store, and after the store
+/// client.
 const BEHIND: [&str; 6] = [
     "Legacy Store",
     "Peer Exchange",
@@ -22,13 +21,21 @@ const LAST: [&str; 2] = ["Legacy Store Client", "Filter Client"];
 /// Returns the health of the node and of each protocol.
 pub(super) async fn health(waku: &WakuNode) -> RestAnswer {
     let trouble = waku.service.shelf.trouble();
-    let mut protocols = vec![relay(waku.peers().await.as_deref())];
+    let peers = waku.peers().await;
+    let mut protocols = vec![relay(peers.as_deref()), json!({ "Rln Relay": "NOT_MOUNTED" })];
+    let ready = |name: &str, is_mounted: bool| match &trouble {
+        _ if !is_mounted => json!({ name: "NOT_MOUNTED" }),
+        None => json!({ name: "READY" }),
+        Some(why) => json!({ name: "NOT_READY", "desc": why }),
+    };
+    let has_peers = peers.is_some();
+    for name in ["Lightpush", "Legacy Lightpush"] {
+        // A message is stored and goes to filter clients even if no peer relays it.
+        protocols.push(ready(name, has_peers && waku.config.forward));
+    }
+    protocols.push(ready("Filter", has_peers));
+    protocols.push(ready("Store", true));
     let not_mounted = |name: &&str| json!({ *name: "NOT_MOUNTED" });
-    protocols.extend(BEFORE.iter().map(not_mounted));
-    protocols.push(match &trouble {
-        None => json!({ "Store": "READY" }),
-        Some(why) => json!({ "Store": "NOT_READY", "desc": why }),
-    });
     protocols.extend(BEHIND.iter().map(not_mounted));
     protocols.push(json!({ "Store Client": "READY" }));
     protocols.extend(LAST.iter().map(not_mounted));

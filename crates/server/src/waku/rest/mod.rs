@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, State};
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use hark_codec::waku::store::Status;
 use hark_networks::waku::history::HistoryError;
 
@@ -24,7 +24,9 @@ use crate::stop::StopSignal;
 use state::WakuState;
 
 mod admin;
+mod filter;
 mod health;
+mod light_push;
 mod relay;
 mod state;
 mod store;
@@ -63,6 +65,17 @@ fn routes(waku: Arc<WakuNode>) -> Router {
         .route("/relay/v1/auto/messages/{topic}", get(poll_auto))
         .route("/relay/v1/subscriptions", subscriptions(false))
         .route("/relay/v1/auto/subscriptions", subscriptions(true))
+        .route("/filter/v2/subscriptions", filter_subscriptions())
+        .route(
+            "/filter/v2/subscriptions/all",
+            axum::routing::delete(async |State(waku): WakuState, body: Bytes| {
+                filter::unsubscribe_all(&waku, &body)
+            }),
+        )
+        .route("/filter/v2/subscriptions/{requestId}", get(filter_ping))
+        .route("/filter/v2/messages/{contentTopic}", get(filter_messages))
+        .route("/lightpush/v3/message", post(light_push))
+        .route("/lightpush/v1/message", post(legacy_light_push))
         .route("/health", get(async |State(waku): WakuState| health::health(&waku).await))
         .route("/info", get(info))
         .route("/debug/v1/info", get(info))
@@ -122,6 +135,36 @@ async fn poll(State(waku): WakuState, Path(topic): Path<String>) -> RestAnswer {
 
 async fn poll_auto(State(waku): WakuState, Path(topic): Path<String>) -> RestAnswer {
     relay::poll(&waku, PollTopic::Content(topic))
+}
+
+fn filter_subscriptions() -> MethodRouter<Arc<WakuNode>> {
+    let subscribe = async |State(waku): WakuState, body: Bytes| filter::subscribe(&waku, &body);
+    let unsubscribe = async |State(waku): WakuState, body: Bytes| filter::unsubscribe(&waku, &body);
+    post(subscribe).put(subscribe).delete(unsubscribe)
+}
+
+async fn filter_ping(State(waku): WakuState, Path(request_id): Path<String>) -> RestAnswer {
+    filter::ping(&waku, &request_id)
+}
+
+async fn filter_messages(State(waku): WakuState, Path(topic): Path<String>) -> RestAnswer {
+    filter::messages(&waku, &topic)
+}
+
+async fn light_push(
+    State(waku): WakuState,
+    Extension(RestClientAddress(client)): Extension<RestClientAddress>,
+    body: Bytes,
+) -> RestAnswer {
+    light_push::push(&waku, RateSource::Address(client.into()), &body).await
+}
+
+async fn legacy_light_push(
+    State(waku): WakuState,
+    Extension(RestClientAddress(client)): Extension<RestClientAddress>,
+    body: Bytes,
+) -> RestAnswer {
+    light_push::push_legacy(&waku, RateSource::Address(client.into()), &body).await
 }
 
 async fn info(State(waku): WakuState) -> RestAnswer {

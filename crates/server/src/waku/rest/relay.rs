@@ -11,50 +11,30 @@ use crate::waku::intake::MessageRejection;
 use crate::waku::metrics::MessageOrigin;
 use crate::waku::node::WakuNode;
 use crate::waku::poll::PollTopic;
+use crate::waku::publish::PublishRefusal;
 
 /// Stores and relays a message. The pubsub topic is `topic`, or the topic of the shard that the
 /// content topic belongs to.
 pub(super) async fn publish(waku: &WakuNode, body: &[u8], topic: Option<String>) -> RestAnswer {
-    let mut published = match read_message(body) {
+    let published = match read_message(body) {
         Ok(published) => published,
         Err(error) => return RestAnswer::refused(format!("the body is not a message: {error}")),
     };
-    // As in nwaku, 0 stands for no time.
-    if published.timestamp.is_none_or(|time| time == 0) {
-        published.timestamp = i64::try_from(waku.now_ns()).ok();
-    }
     let message = published.message();
-    let topic = topic.map_or_else(
-        || {
-            let (cluster, shards) = (waku.config.cluster, waku.config.shards_in_cluster);
-            Shard::of(message.content_topic, cluster, shards).map(|shard| shard.to_string())
-        },
-        Ok,
-    );
-    let topic = match topic {
-        Ok(topic) => topic,
-        Err(error) => return RestAnswer::refused(error.to_string()),
-    };
-    if !waku.serves(&topic) {
-        let words = format!("Failed to publish: Node not subscribed to topic: {topic}");
-        return RestAnswer::refused(words);
-    }
-    let mut wire = Vec::with_capacity(body.len());
-    message.write(&mut wire);
-    match waku.accept_message(MessageOrigin::Rest, &message, wire.len(), &topic).await {
-        Ok(_) => {
-            waku.pass_on(topic, wire).await;
-            RestAnswer::ok()
-        }
-        Err(MessageRejection::Refused(refusal)) => RestAnswer::refused(refusal.to_string()),
-        Err(error) => RestAnswer::words(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+    match waku.publish(MessageOrigin::Rest, &message, topic.as_deref()).await {
+        Ok(_) => RestAnswer::ok(),
+        Err(
+            refusal @ PublishRefusal::Rejected(MessageRejection::Store(_) | MessageRejection::Down),
+        ) => RestAnswer::words(StatusCode::SERVICE_UNAVAILABLE, refusal.to_string()),
+        Err(refusal) => RestAnswer::refused(refusal.to_string()),
     }
 }
 
 /// Returns the messages of a topic that have arrived since the last poll of the topic.
 pub(super) fn poll(waku: &WakuNode, topic: PollTopic) -> RestAnswer {
     let Some(messages) = waku.poll.take(&topic) else {
-        let (PollTopic::Pubsub(name) | PollTopic::Content(name)) = topic;
+        let (PollTopic::Pubsub(name) | PollTopic::Content(name) | PollTopic::Filter(_, name)) =
+            topic;
         return RestAnswer::words(
             StatusCode::NOT_FOUND,
             format!("Not subscribed to topic: {name}"),

@@ -37,7 +37,9 @@ use crate::waku::node::WakuNode;
 mod admission;
 mod exchanges;
 mod gossip;
+mod light;
 mod questions;
+mod subscribed;
 
 const STORE: &str = "/vac/waku/store-query/3.0.0";
 
