@@ -134,7 +134,7 @@ impl<T> CriteriaIndex<T> {
             self.expire(bounds.lifetime, now);
         }
         if self.len() >= bounds.subscribers_max {
-            self.remove_longest_gone();
+            self.remove_oldest_disconnected();
         }
         if self.len() >= bounds.subscribers_max {
             return Err(SubscriptionRefusal::Subscribers(bounds.subscribers_max));
@@ -228,7 +228,7 @@ impl<T> CriteriaIndex<T> {
     }
 
     /// Removes the subscriber that was disconnected and has sent no request for the longest time.
-    fn remove_longest_gone(&mut self) {
+    fn remove_oldest_disconnected(&mut self) {
         let gone = self.subscribers.iter().filter(|(_, one)| !one.is_connected);
         if let Some((&number, _)) = gone.min_by_key(|(_, one)| one.seen) {
             self.remove_number(number);

@@ -1,7 +1,7 @@
 //! `/vac/waku/filter-push/2.0.0-beta1` (RFC 12/WAKU2-FILTER): sends new messages to subscribers.
 //!
 //! Clients differ in the number of messages that they read from a stream. The clients of nwaku and
-//! js-waku read until the stream ends, and js-waku never closes a stream; it refuses further streams
+//! js-waku read until the stream ends. js-waku never closes a stream, and refuses further streams
 //! if 100 are open. The client of go-waku reads one message and closes the stream. So at first each
 //! message has a stream of its own. If the client does not close a stream after a message, all
 //! further messages go over this stream.

@@ -34,7 +34,7 @@ const OVERHEAD_BYTES: usize = 256;
 
 /// The subscribers; see the module.
 pub(in crate::waku) struct FilterSubscribers {
-    index: Mutex<CriteriaIndex<Outbox>>,
+    index: Mutex<CriteriaIndex<PushQueue>>,
     /// Permits of the subscribers, by address.
     slots: Shares<RateSource>,
     answers: Answers,
@@ -44,7 +44,7 @@ pub(in crate::waku) struct FilterSubscribers {
 }
 
 /// The messages that wait for a subscriber.
-pub(super) struct Outbox {
+pub(super) struct PushQueue {
     waiting: mpsc::UnboundedSender<WaitingPush>,
     room: Arc<Semaphore>,
     source: RateSource,
@@ -82,7 +82,7 @@ impl Drop for SubscriptionCount {
     }
 }
 
-impl Outbox {
+impl PushQueue {
     /// Adds a message to the outbox. Returns false if the message does not fit.
     fn add(&self, frame: &Arc<[u8]>, answers: &Answers, since: Instant) -> bool {
         let bytes = frame.len() + OVERHEAD_BYTES;
@@ -129,7 +129,7 @@ impl FilterSubscribers {
             start(number, receiver);
             let room = Arc::new(Semaphore::new(WAITING_BYTES_MAX));
             let count = SubscriptionCount { listed: Arc::clone(&peer.listed), count: 0 };
-            Some(Outbox { waiting, room, source, count, _slot: slot })
+            Some(PushQueue { waiting, room, source, count, _slot: slot })
         };
         let mut index = self.index.lock();
         let subscriber = index.subscribe(peer.id, (shard, topics), (&bounds, now), outbox)?;

@@ -70,7 +70,10 @@ fn subscriptions(waku: &WakuNode) -> RestAnswer {
     let Some(all) = waku.subscriptions() else {
         return RestAnswer::refused("Error: Filter Protocol is not mounted to the node");
     };
-    let criterion = |(pubsub, content): &(String, Arc<str>)| json!({ "pubsubTopic": pubsub, "contentTopic": **content });
+    let criterion = |criterion: &(String, Arc<str>)| {
+        let (pubsub, content) = criterion;
+        json!({ "pubsubTopic": pubsub, "contentTopic": **content })
+    };
     let peers = all.iter().map(|(peer, topics)| {
         let criteria: Vec<Value> = topics.iter().map(criterion).collect();
         json!({ "peerId": peer, "filterCriteria": criteria })
