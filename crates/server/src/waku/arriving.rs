@@ -15,7 +15,7 @@ const PROOF_BYTES_MAX: usize = 1_024;
 #[derive(Debug, Default)]
 pub(super) struct ArrivingMessages(Mutex<HashMap<Id, Arrival>>);
 
-/// What is known about a message besides its record.
+/// The fields of a message that its record lacks, and the message's origin.
 #[derive(Debug)]
 struct Arrival {
     proof: Option<Box<[u8]>>,

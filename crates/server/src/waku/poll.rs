@@ -73,8 +73,8 @@ impl PollQueues {
         Ok(())
     }
 
-    /// Ends the subscriptions to topics, and drops their queues. Returns false if there was no
-    /// subscription to one of them.
+    /// Ends the subscriptions to topics, and drops their queues. Returns false if some topic had no
+    /// subscription.
     pub(super) fn unsubscribe(&self, topics: impl Iterator<Item = PollTopic>) -> bool {
         let waiting = &mut self.0.lock().topics;
         topics.fold(true, |had_all, topic| waiting.remove(&topic).is_some() && had_all)

@@ -163,8 +163,8 @@ impl<T> CriteriaIndex<T> {
         Some(subscriber)
     }
 
-    /// Removes topics of a shard from a peer's subscriptions. Returns false if the peer had not
-    /// subscribed to each of them.
+    /// Removes topics of a shard from a peer's subscriptions. Returns false if the peer had no
+    /// subscription to some topic.
     pub(super) fn unsubscribe<'t>(
         &mut self,
         peer: PeerId,

@@ -90,8 +90,8 @@ impl PushStreams {
         }
     }
 
-    /// Returns the stream for all further messages, if there is one and the client has not closed
-    /// it.
+    /// Returns the stream for all further messages. `None` if there is no such stream, or if the
+    /// client has closed the stream.
     fn line(&mut self) -> Option<&mut Stream> {
         let unread = &mut [0; 64];
         match self.line.as_mut()?.read(unread).now_or_never() {
@@ -160,7 +160,8 @@ pub(super) async fn run(
     }
 }
 
-/// Sends a message over a new stream. Returns the stream, or `None` if the client has closed it.
+/// Sends a message over a new stream. Returns `None` if the client has
+/// closed the stream.
 async fn send(
     target: &PushTarget,
     metrics: &FilterMetrics,

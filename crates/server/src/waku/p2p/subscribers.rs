@@ -147,8 +147,8 @@ impl FilterSubscribers {
         true
     }
 
-    /// Removes topics of a shard from a peer's subscriptions. Returns false if the peer had not
-    /// subscribed to each of them.
+    /// Removes topics of a shard from a peer's subscriptions. Returns false if the peer had no
+    /// subscription to some topic.
     pub(super) fn unsubscribe<'t>(
         &self,
         peer: &StreamPeer,

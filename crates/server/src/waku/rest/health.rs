@@ -30,7 +30,7 @@ pub(super) async fn health(waku: &WakuNode) -> RestAnswer {
     };
     let has_peers = peers.is_some();
     for name in ["Lightpush", "Legacy Lightpush"] {
-        // A message is stored and goes to filter clients even if no peer relays it.
+        // A message is stored and goes to filter clients even without any peer.
         protocols.push(ready(name, has_peers && waku.config.forward));
     }
     protocols.push(ready("Filter", has_peers));
