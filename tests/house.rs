@@ -67,7 +67,7 @@ fn sources() -> impl Iterator<Item = (String, String)> {
 /// `hark-bench` drives any server by its URL, and opens archives with the library of `hark`. Only
 /// the benchmark that counts instructions depends on the code that it measures. `hark-testkit` has
 /// the code that tests of several crates share, and no shipped crate depends on `hark-testkit`.
-const ARROWS: [(&str, &[&str], &[&str]); 11] = [
+const ARROWS: [(&str, &[&str], &[&str]); 12] = [
     ("hark-codec", &[], &["hark-testkit"]),
     ("hark-words", &[], &[]),
     ("hark-archive", &["hark-codec", "hark-words"], &["hark-testkit"]),
@@ -82,8 +82,17 @@ const ARROWS: [(&str, &[&str], &[&str]); 11] = [
         &["hark-codec", "hark-archive", "hark-words"],
         &["hark-networks", "hark-testkit"],
     ),
-    ("hark-server", &["hark-codec", "hark-archive", "hark-networks"], &["hark-testkit"]),
-    ("hark-peers", &["hark-codec", "hark-archive", "hark-networks"], &["hark-testkit"]),
+    ("hark-plugin", &["hark-codec", "hark-archive"], &[]),
+    (
+        "hark-server",
+        &["hark-codec", "hark-archive", "hark-networks", "hark-plugin"],
+        &["hark-testkit"],
+    ),
+    (
+        "hark-peers",
+        &["hark-codec", "hark-archive", "hark-networks", "hark-plugin"],
+        &["hark-testkit"],
+    ),
     (
         "hark-testkit",
         // Only the parts of the server that a test network needs.
@@ -112,6 +121,7 @@ const ARROWS: [(&str, &[&str], &[&str]); 11] = [
             "hark-store-postgres",
             "hark-server",
             "hark-peers",
+            "hark-plugin",
         ],
         &["hark-testkit", "hark-words"],
     ),

@@ -22,6 +22,7 @@ mod deletion;
 mod gate;
 mod kit;
 mod nip01;
+mod plugin;
 mod search;
 
 /// Returns a client without a key. The client must not try to authenticate: after a failed

@@ -23,8 +23,9 @@ Examples:
 Every setting can be given in the environment as HARK_SECTION_KEY. The environment overrides the
 file, and flags override both.
 
---check also names the settings that have no effect on the store of the file, and the values of a
-preset. --show marks each value that a preset can set with its origin.
+--check also names the settings that have no effect on the store of the file, the values of a preset,
+allow lists without entries, and a plugin that is missing or not executable. --show marks each value
+that a preset can set with its origin.
 
 With --json, the object of --check has the `file`, its `faults`, and the other lines as `notes`. The
 exit code is the same.")]
@@ -77,13 +78,16 @@ pub(crate) fn run(args: &ConfigArgs, location: &LocationArgs) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a line for each setting that has no effect on the store of the configuration, and lines
-/// about the values of a preset.
+/// Returns a line for each setting that has no effect on the store of the configuration, the advice
+/// about lists that allow nothing and a plugin that cannot be run, and lines about the values of a
+/// preset.
 fn notes(config: &Config) -> Vec<String> {
     let archive = named_archive(config.store.secret(), &config.data);
     let is_in_files = archive.is_ok_and(|archive| archive.facts().is_in_directory);
-    let unused = if is_in_files { Vec::new() } else { config.unused_without_files() };
-    unused.into_iter().chain(config.preset_notes()).collect()
+    let mut notes = if is_in_files { Vec::new() } else { config.unused_without_files() };
+    notes.extend(config.advice());
+    notes.extend(config.preset_notes());
+    notes
 }
 
 /// Returns the text of a file with all settings and their documentation. Settings with the default

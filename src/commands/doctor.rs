@@ -122,7 +122,7 @@ fn configuration(location: &ArchiveLocation, found: &mut Findings) {
         file.display().to_string()
     });
     found.add("configuration", Verdict::Fine, text);
-    for fault in location.config.empty_lists() {
+    for fault in location.config.advice() {
         found.add("configuration", Verdict::Advice, fault);
     }
 }

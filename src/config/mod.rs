@@ -15,6 +15,7 @@ mod network_setup;
 mod networks;
 mod nostr;
 mod origins;
+mod plugin;
 mod policy;
 mod ranges;
 mod reread;

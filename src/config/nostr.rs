@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hark_archive::retention::RetentionPolicy;
 use hark_networks::Network as _;
 use hark_networks::nostr::Nostr;
+use hark_plugin::SharedPlugin;
 use hark_server::nostr::{RelayConfig, RelayService, SharedIdentity, policy};
 use hark_server::{StoreLocation, shelf};
 
@@ -45,20 +46,22 @@ fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &DoorFacts<'_>) -> Net
     }
     warn(config);
     relay.policy = policy::shared(config.policy.clone());
-    let in_force = Arc::clone(&relay.policy);
+    relay.plugin = SharedPlugin::new(config.plugin_options());
+    let (in_force, plugin) = (Arc::clone(&relay.policy), relay.plugin.clone());
     NetworkService {
         network: Box::new(RelayService { config: relay, shelf }),
         reload: Box::new(move |config| {
             warn(config);
+            plugin.set(config.plugin_options());
             in_force.store(Arc::new(config.policy.clone()));
             identity.set(config.info.clone(), config.private_kinds.clone());
         }),
     }
 }
 
-/// Logs a warning for each list that allows nothing.
+/// Logs a warning for each list that allows nothing, and for a plugin that cannot be run.
 fn warn(config: &Config) {
-    for line in config.empty_lists() {
+    for line in config.advice() {
         tracing::warn!("{line}");
     }
 }

@@ -163,6 +163,16 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         },
     },
     SettingsSection {
+        name: "plugin",
+        doc: "A program that decides about the events of clients, with the interface of strfry's write-policy plugins. The\n# program has the rights of the server. Changes of this section take effect while the server runs.",
+        settings: settings! {
+            "command" plugin.command live: "Command that a shell runs in the folder of this file, e.g. \"./policy.py\" or \"exec node policy.js --strict\". If\nthe command is a path, the plugin is started again when its file changes. Empty: no plugin.";
+            "processes" plugin.processes [1, 64] live: "Maximum number of processes that run the command. Each process decides about one event at a time. A further\nprocess gets events only while the earlier ones have not answered for 20 ms, and the events of one address never\noccupy the last process. 1: a single process sees all events, as plugins that count events need.";
+            "timeout_ms" plugin.timeout_ms [1, MILLISECONDS] live: "Milliseconds that an event may wait for a process, and that a process may take for its answer, including its\nstart. After that time, the process is killed.";
+            "on_failure" plugin.on_failure live: "What happens to an event if the plugin fails, or does not answer in time: refuse (with `error:`) or accept.";
+        },
+    },
+    SettingsSection {
         name: "search",
         doc: "Full-text search (NIP-50), which is not available on a Citus cluster. After a change, all events are indexed\n# anew in the background; until the end of that work, searches read the events that are not indexed yet. Servers\n# that share a database need the same settings in this section.",
         settings: settings! {

@@ -9,6 +9,7 @@ use hark_archive::retention::RetentionPolicy;
 use hark_archive::writer::WriterOptions;
 use hark_networks::Network as _;
 use hark_networks::nostr::admit::host_name;
+use hark_plugin::PluginOptions;
 use hark_server::limits::Limits;
 use hark_server::nostr::policy::EventPolicy;
 use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, ThreadCounts};
@@ -17,6 +18,7 @@ use hark_server::{AddressLists, ListenAddress, MetricsDoor, Proxies, SparedClien
 
 use super::files::{FileState, FileTexts};
 use super::log::LogSettings;
+use super::plugin::PluginSettings;
 use super::policy::PolicyLists;
 use super::retention::{EraseBound, IntervalSeconds};
 use super::search::SearchSettings;
@@ -50,6 +52,7 @@ pub struct Config {
     /// The clients without rate limits, parsed from `lists`.
     pub(crate) spared: SparedClients,
     pub(crate) policy: EventPolicy,
+    pub(crate) plugin: PluginSettings,
     /// The configuration file; `None` if no file was named.
     pub(crate) file: Option<PathBuf>,
     /// All files that were read, with their states just before the read.
@@ -136,6 +139,7 @@ impl Default for Config {
             addresses: AddressLists::default(),
             spared: SparedClients::default(),
             policy: EventPolicy::default(),
+            plugin: PluginSettings::default(),
             file: None,
             files: Vec::new(),
             texts: FileTexts::new(),
@@ -162,8 +166,17 @@ impl Config {
     /// Returns the origin of the certificate; `None` without TLS. A relative path of a file is in the
     /// directory of the configuration file. `data` is the archive's directory.
     pub(crate) fn tls_options(&self, data: &Path) -> Option<TlsOptions> {
-        let folder = self.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
-        self.tls.options(folder, data)
+        self.tls.options(self.folder(), data)
+    }
+
+    /// Returns the options of the plugin for published events.
+    pub(crate) fn plugin_options(&self) -> PluginOptions {
+        self.plugin.options(self.folder())
+    }
+
+    /// Returns the directory of the configuration file.
+    fn folder(&self) -> &Path {
+        self.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""))
     }
 
     /// Returns the host of `[info] url`; `None` if the URL is not set.
@@ -172,11 +185,13 @@ impl Config {
         Some(host.trim_matches(['[', ']']).to_owned())
     }
 
-    /// Returns one line for each allow list without entries. Such a list allows nothing.
-    pub(crate) fn empty_lists(&self) -> Vec<String> {
+    /// Returns one line for each allow list without entries, which allows nothing, and for a plugin
+    /// that cannot be run.
+    pub(crate) fn advice(&self) -> Vec<String> {
         let addresses = self.addresses.warn_if_none_allowed().map(str::to_owned);
         let lists = self.policy.empty_lists().map(hark_server::nostr::policy::nothing_allowed);
-        addresses.into_iter().chain(lists).collect()
+        let plugin = self.plugin_options().fault();
+        addresses.into_iter().chain(lists).chain(plugin).collect()
     }
 
     /// Returns `policy` with the values that are common to all shelves. These are the interval, the

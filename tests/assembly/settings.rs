@@ -59,6 +59,8 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("rates", "spared_keys", ["[]", KEYS, "[\"npub1x\"]"]),
     ("info", "self", ["\"\"", KEY, "\"abc\""]),
     ("policy", "wraps_need_auth", ["false", "true", "\"yes\""]),
+    ("plugin", "command", ["\"\"", "\"exec cat >/dev/null; echo a long one\"", "\"./missing\""]),
+    ("plugin", "on_failure", ["\"accept\"", "\"refuse\"", "\"perhaps\""]),
     ("retention", "delete_brought", ["false", "true", "\"yes\""]),
     ("whisper", "envelopes", ["[0, 0]", "[1000000000000, 1000000000000]", "[7, 11]"]),
     ("whisper", "new_topics", ["[0, 0]", "[1000000000000, 1000000000000]", "[7, 11]"]),

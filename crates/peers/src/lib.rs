@@ -46,7 +46,7 @@ pub use intake::{
 };
 pub use link::ClientOptions;
 pub use meter::{ReasonCounts, SyncMeter, SyncTotals};
-pub use plugin::EventPlugin;
+pub use plugin::{EventPlugin, PluginSource};
 pub use status::StreamStatus;
 pub use stream::{RelayStream, SnapshotOpener, StreamEnds, StreamOptions};
 pub use sync::{Direction, LocalEnd, SyncOptions, SyncReport, sync};

@@ -10,7 +10,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use hark_archive::Query;
 use hark_codec::record::Key;
-use hark_peers::{ClientOptions, Direction, EventPlugin, RelayAddress, StreamOptions};
+use hark_peers::{
+    ClientOptions, Direction, EventPlugin, PluginSource, RelayAddress, StreamOptions,
+};
+use hark_plugin::PluginCommand;
 use serde::Deserialize;
 
 use super::stream::{CatchUp, catch_up};
@@ -157,9 +160,10 @@ impl StreamPlan {
             .map(|url| {
                 let address: RelayAddress =
                     url.parse().map_err(|why| anyhow::anyhow!("`urls`: {url}: {why}"))?;
-                let plugin = |command: &Option<String>| {
-                    let command = command.as_deref();
-                    command.map(|command| Arc::new(EventPlugin::new(command, url)))
+                let plugin = |line: &Option<String>, source| {
+                    let line = line.clone()?;
+                    let command = PluginCommand { line, folder: None };
+                    Some(Arc::new(EventPlugin::new(command, source)))
                 };
                 let options = StreamOptions {
                     direction: match self.dir {
@@ -172,8 +176,8 @@ impl StreamPlan {
                     send_protected: self.private,
                     catch_up_s,
                     events_per_s_max: self.events_per_s_max,
-                    plugin_down: plugin(&self.plugin_down),
-                    plugin_up: plugin(&self.plugin_up),
+                    plugin_down: plugin(&self.plugin_down, PluginSource::Stream(url.clone())),
+                    plugin_up: plugin(&self.plugin_up, PluginSource::Stored),
                     client: client.clone(),
                 };
                 Ok(PlannedStream { key: (name.into(), address), terms: terms.clone(), options })

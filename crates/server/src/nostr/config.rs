@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hark_archive::TextSource;
+use hark_plugin::SharedPlugin;
 
 use super::identity::SharedIdentity;
 use super::policy;
@@ -31,6 +32,8 @@ pub struct RelayConfig {
     pub deflate_from_bytes: usize,
     /// The policy for published events. Can change while the server runs.
     pub policy: policy::SharedPolicy,
+    /// The plugin that decides about published events. Can change while the server runs.
+    pub plugin: SharedPlugin,
     /// The relay's description of itself, and its private kinds. Can change while the server runs.
     pub identity: SharedIdentity,
     /// Numbers of threads for work that must not run on the runtime's threads.
@@ -61,6 +64,7 @@ impl RelayConfig {
             listen,
             deflate_from_bytes: DEFLATE_FROM_BYTES,
             policy: policy::SharedPolicy::default(),
+            plugin: SharedPlugin::default(),
             identity: SharedIdentity::default(),
             threads: ThreadCounts::default(),
             store_at: StoreLocation::Process,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hark_codec::nostr::{Event, EventArena};
 use hark_networks::nostr::{NostrRefusal, NostrVerdict, admit};
+use hark_plugin::PluginPool;
 
 use super::identity::SharedIdentity;
 use super::metrics::RelayMetrics;
@@ -21,6 +22,7 @@ pub(crate) struct IntakeContext {
     pub(crate) moderation: Moderation,
     pub(crate) identity: SharedIdentity,
     pub(crate) metrics: Arc<RelayMetrics>,
+    pub(crate) plugin: Arc<PluginPool>,
 }
 
 /// The result of the checks.

@@ -7,15 +7,13 @@
 //! and no backlog builds up.
 
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use hark_archive::effects::Effects;
 use hark_archive::writer::{ExpectedWrites, WriterBusy};
-use hark_archive::{Query, Record, SearchError, SearchProgress, Write, vital};
+use hark_archive::{Record, Write, vital};
 use hark_codec::crypto::{Signature, SignatureVerifier, UnverifiedSignature};
 use hark_codec::hex;
 use hark_codec::nostr::{
@@ -23,8 +21,8 @@ use hark_codec::nostr::{
 };
 use hark_codec::record::{Id, Key};
 use hark_networks::nostr::admit::{self, PrivateLabels};
-use hark_networks::nostr::rules::DELETION;
 use hark_networks::nostr::{NostrRefusal, NostrVerdict};
+use hark_plugin::{PluginJob, PluginOutcome};
 use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -33,6 +31,8 @@ use super::auth::ClientIdentity;
 use super::event_checks::{IntakeContext, PolicyVerdict, check, wrong_id};
 use super::metrics::Verb;
 use super::outbox::{self, Outbox, RequestKind};
+use super::own_request::is_heard;
+use super::plugin::{self, PluginVerdict};
 use super::reply_handle::{EventPermit, ReplyHandle};
 use crate::rate::RatedConnection;
 use crate::roster::KeyName;
@@ -45,9 +45,6 @@ const BATCH: usize = 64;
 const ANSWERED_AT_ONCE: usize = 16;
 /// Size of the parts of a message outside its event, in bytes: `["EVENT",` and `]`.
 const FRAME_BYTES: usize = 10;
-/// Maximum size of a request to vanish, in bytes, if its author may not publish and has no events
-/// in the archive.
-const UNWELCOME_BYTES_MAX: usize = 1 << 10;
 /// Number of parsed keys that a verifier caches.
 const KEYS_CACHED: usize = 4096;
 
@@ -63,6 +60,8 @@ pub(crate) struct Intake {
 #[derive(Default)]
 struct EventQueue {
     arrivals: VecDeque<QueuedEvent>,
+    /// Events that come back from the plugin.
+    judged: VecDeque<JudgedEvent>,
     closed: bool,
 }
 
@@ -88,7 +87,15 @@ struct CheckedEvent {
     key: Key,
     signature: Signature,
     purpose: EventPurpose,
+    /// Whether the event is a request about its author's own data, such as a deletion.
+    is_own_request: bool,
     from: ReplyHandle,
+}
+
+/// An event that passed every check, with the outcome of the plugin.
+struct JudgedEvent {
+    event: CheckedEvent,
+    outcome: PluginOutcome,
 }
 
 /// The action for an event after its verification. All actions but `Prove` hold the event's record.
@@ -172,19 +179,31 @@ impl Intake {
         self.work.notify_all();
     }
 
+    /// Queues an event that comes back from the plugin.
+    fn push_judged(&self, event: JudgedEvent) {
+        let mut queue = self.queue.lock();
+        if !queue.closed {
+            queue.judged.push_back(event);
+            drop(queue);
+            self.work.notify_one();
+        }
+    }
+
     /// Waits while the queue is empty, then takes this thread's share of the queue. Returns false
     /// once the queue is closed and empty.
-    fn pop_batch(&self, batch: &mut Vec<QueuedEvent>) -> bool {
+    fn pop_batch(&self, batch: &mut Vec<QueuedEvent>, judged: &mut Vec<JudgedEvent>) -> bool {
         let mut queue = self.queue.lock();
-        while queue.arrivals.is_empty() {
+        while queue.arrivals.is_empty() && queue.judged.is_empty() {
             if queue.closed {
                 return false;
             }
             self.work.wait(&mut queue);
         }
-        let share = queue.arrivals.len().div_ceil(self.threads).min(BATCH);
-        batch.extend(queue.arrivals.drain(..share));
-        if !queue.arrivals.is_empty() {
+        let share = |waiting: usize| waiting.div_ceil(self.threads).min(BATCH);
+        let (new, old) = (share(queue.arrivals.len()), share(queue.judged.len()));
+        batch.extend(queue.arrivals.drain(..new));
+        judged.extend(queue.judged.drain(..old));
+        if !queue.arrivals.is_empty() || !queue.judged.is_empty() {
             drop(queue);
             self.work.notify_one();
         }
@@ -212,14 +231,19 @@ impl<'a> VerifyWorker<'a> {
         }
     }
 
-    fn run(&mut self, intake: &Intake) {
-        let mut batch = Vec::new();
-        while intake.pop_batch(&mut batch) {
+    fn run(&mut self, intake: &Arc<Intake>) {
+        let (mut batch, mut judged) = (Vec::new(), Vec::new());
+        while intake.pop_batch(&mut batch, &mut judged) {
             let now_s = self.parts.shelf.clock().now_s();
-            let mut expected = self.parts.shelf.writer().expect(batch.len());
+            let mut expected = self.parts.shelf.writer().expect(batch.len() + judged.len());
             // A panic is a bug in the server. The events of the batch then get no OK, but the
             // thread survives for other clients.
             let work = AssertUnwindSafe(|| {
+                outbox::together(|| {
+                    for event in judged.drain(..) {
+                        self.land_judged(event);
+                    }
+                });
                 let mut staged = Vec::with_capacity(batch.len());
                 while !batch.is_empty() {
                     let some = batch.len().min(ANSWERED_AT_ONCE);
@@ -228,10 +252,11 @@ impl<'a> VerifyWorker<'a> {
                         staged.extend(some.filter_map(|arrival| self.stage(arrival, now_s)));
                     });
                 }
-                self.verify(staged, &mut expected);
+                self.verify(staged, &mut expected, intake);
             });
             if catch_unwind(work).is_err() {
                 batch.clear();
+                judged.clear();
                 *self = Self::new(self.parts);
             }
         }
@@ -283,10 +308,16 @@ impl<'a> VerifyWorker<'a> {
             None if admit::is_ephemeral(&event) => EventPurpose::PassOn(record),
             None => EventPurpose::Keep(record),
         };
-        Some(CheckedEvent::new(&event, purpose, from))
+        let is_own_request = identity.own_urls.are_named_by_deletion(&event);
+        Some(CheckedEvent { is_own_request, ..CheckedEvent::new(&event, purpose, from) })
     }
 
-    fn verify(&mut self, staged: Vec<CheckedEvent>, expected: &mut ExpectedWrites) {
+    fn verify(
+        &mut self,
+        staged: Vec<CheckedEvent>,
+        expected: &mut ExpectedWrites,
+        intake: &Arc<Intake>,
+    ) {
         let mut left = staged.len();
         expected.left(left);
         let started = Instant::now();
@@ -306,99 +337,125 @@ impl<'a> VerifyWorker<'a> {
             self.parts.metrics.verified.add(staged.len() as u64);
         }
         for (event, result) in staged.into_iter().zip(results) {
-            let CheckedEvent { id, kind, key, purpose, from, .. } = event;
             left -= 1;
             expected.left(left);
+            let (id, from) = (&event.id, &event.from);
             if let Err(error) = result {
-                from.refuse(&id, &error.into());
+                from.refuse(id, &error.into());
                 continue;
             }
-            if !matches!(purpose, EventPurpose::Prove)
-                && let Err(too_fast) = from.rated.publishes_of(&key)
+            if !matches!(event.purpose, EventPurpose::Prove)
+                && let Err(too_fast) = from.rated.publishes_of(&event.key)
             {
-                from.refuse(&id, &too_fast.into());
+                from.refuse(id, &too_fast.into());
                 continue;
             }
-            match purpose {
-                EventPurpose::Keep(record) => {
-                    // Checked here as well, because a ban may have come into force meanwhile.
-                    let check = self.parts.moderation.check();
-                    match check.late_refusal(&id, &key).filter(|_| !REQUESTS.contains(&kind)) {
-                        Some(refusal) => from.refuse(&id, &refusal),
-                        None => {
-                            // The writer's queue may be full for a while.
-                            drop(check);
-                            self.submit((id, key), kind, record, from);
-                        }
-                    }
-                }
-                EventPurpose::KeepRequest(record, refusal) => match self.is_heard(kind, &record) {
-                    Ok(true) => self.submit((id, key), kind, record, from),
-                    Ok(false) => from.refuse(&id, &refusal),
-                    Err(error) => from.refuse(&id, &error.into()),
-                },
-                EventPurpose::PassOn(record) => {
-                    let check = self.parts.moderation.check();
-                    if let Some(refusal) = check.late_refusal(&id, &key) {
-                        from.refuse(&id, &refusal);
-                        continue;
-                    }
-                    if let Ok(record) = Record::new(&record) {
-                        self.parts.shelf.pass_on(&record);
-                    }
-                    from.accepted(&id, kind);
-                }
-                EventPurpose::Prove => {
-                    let keys_max = self.parts.settings.load().limits.auth_keys_max;
-                    match from.caller.prove(&key, keys_max) {
-                        Ok(()) => {
-                            from.rated.proved(&key);
-                            from.rated.listed().add_key(KeyName {
-                                shown: npub::encode(&key).into(),
-                                digits: String::from_utf8_lossy(&hex::encode_32(&key)).into(),
-                            });
-                            // A ban closes the connections whose keys it finds in the list.
-                            match self.parts.moderation.key_ban(&key) {
-                                Some(reason) => {
-                                    from.rated.listed().kick(&reason);
-                                    from.refuse(&id, &NostrVerdict::Blocked.because(reason));
-                                }
-                                None => from.done(&id),
-                            }
-                        }
-                        Err(refusal) => from.refuse(&id, &refusal),
-                    }
-                }
+            match self.question(&event) {
+                Some(question) => self.consult(event, question, intake),
+                None => self.land(event),
             }
         }
     }
 
-    /// Whether to carry out a request of an author who may not publish. A short request to vanish
-    /// is carried out, so that nobody can publish the author's earlier events here again. Any other
-    /// request is carried out only if there is something to delete. Otherwise strangers could store
-    /// any content here by calling it a deletion.
-    fn is_heard(&self, kind: u16, record: &[u8]) -> Result<bool, SearchError> {
-        let Ok(record) = Record::new(record) else { return Ok(false) };
-        if u32::from(kind) != DELETION && record.wire().len() <= UNWELCOME_BYTES_MAX {
-            return Ok(true);
+    /// Returns the line that asks the plugin about an event. `None` if there is no plugin, or if
+    /// the plugin does not decide about the event. It does not decide about an AUTH, and about
+    /// requests of an author who may not publish.
+    fn question(&self, event: &CheckedEvent) -> Option<Vec<u8>> {
+        if !self.parts.plugin.options().is_on() {
+            return None;
         }
-        let mut effects = Effects::default();
-        self.parts.shelf.network().rules().effects(&record, &mut effects);
-        effects.normalise();
-        for query in &effects.erases {
-            let query = Query { limit: 1, budget: u64::MAX, ..query.clone() };
-            let (mut search, mut found) = (self.parts.shelf.store().search(&query)?, false);
-            while search.slice(u64::MAX, &mut |_| {
-                found = true;
-                ControlFlow::Break(())
-            })? == SearchProgress::Paused
-                && !found
-            {}
-            if found {
-                return Ok(true);
+        let (EventPurpose::Keep(record) | EventPurpose::PassOn(record)) = &event.purpose else {
+            return None;
+        };
+        let (record, now_s) = (Record::new(record).ok()?, self.parts.shelf.clock().now_s());
+        Some(plugin::question(record.wire(), &event.key, now_s, &event.from))
+    }
+
+    /// Hands an event to the plugin. The event comes back to the queue.
+    fn consult(&self, event: CheckedEvent, question: Vec<u8>, intake: &Arc<Intake>) {
+        let (id, client) = (event.id, plugin::client(&event.from.rated));
+        let intake = Arc::clone(intake);
+        let answer = move |outcome| intake.push_judged(JudgedEvent { event, outcome });
+        self.parts.plugin.push(PluginJob { id, question, client, answer: Box::new(answer) });
+    }
+
+    /// Carries out the plugin's decision about an event.
+    fn land_judged(&self, judged: JudgedEvent) {
+        let JudgedEvent { event, outcome } = judged;
+        let verdict = plugin::verdict(outcome, self.parts.plugin.options().on_failure);
+        if matches!(verdict, PluginVerdict::Pass) {
+            return self.land(event);
+        }
+        let heard = match &event.purpose {
+            EventPurpose::Keep(record) if event.is_own_request => {
+                is_heard(&self.parts.shelf, event.kind, record)
+            }
+            _ => Ok(false),
+        };
+        let (id, from) = (&event.id, &event.from);
+        match (heard, verdict) {
+            (Ok(true), _) | (_, PluginVerdict::Pass) => self.land(event),
+            (Err(error), _) => from.refuse(id, &error.into()),
+            (Ok(false), PluginVerdict::Refuse(refusal)) => from.refuse(id, &refusal),
+            (Ok(false), PluginVerdict::Feign(msg)) => from.feign(id, &msg),
+        }
+    }
+
+    /// Carries out the purpose of an event that passed every check.
+    fn land(&self, event: CheckedEvent) {
+        let CheckedEvent { id, kind, key, purpose, from, .. } = event;
+        match purpose {
+            EventPurpose::Keep(record) => {
+                // Checked here as well, because a ban may have come into force meanwhile.
+                let check = self.parts.moderation.check();
+                match check.late_refusal(&id, &key).filter(|_| !REQUESTS.contains(&kind)) {
+                    Some(refusal) => from.refuse(&id, &refusal),
+                    None => {
+                        // The writer's queue may be full for a while.
+                        drop(check);
+                        self.submit((id, key), kind, record, from);
+                    }
+                }
+            }
+            EventPurpose::KeepRequest(record, refusal) => {
+                match is_heard(&self.parts.shelf, kind, &record) {
+                    Ok(true) => self.submit((id, key), kind, record, from),
+                    Ok(false) => from.refuse(&id, &refusal),
+                    Err(error) => from.refuse(&id, &error.into()),
+                }
+            }
+            EventPurpose::PassOn(record) => {
+                let check = self.parts.moderation.check();
+                if let Some(refusal) = check.late_refusal(&id, &key) {
+                    return from.refuse(&id, &refusal);
+                }
+                if let Ok(record) = Record::new(&record) {
+                    self.parts.shelf.pass_on(&record);
+                }
+                from.accepted(&id, kind);
+            }
+            EventPurpose::Prove => {
+                let keys_max = self.parts.settings.load().limits.auth_keys_max;
+                match from.caller.prove(&key, keys_max) {
+                    Ok(()) => {
+                        from.rated.proved(&key);
+                        from.rated.listed().add_key(KeyName {
+                            shown: npub::encode(&key).into(),
+                            digits: String::from_utf8_lossy(&hex::encode_32(&key)).into(),
+                        });
+                        // A ban closes the connections whose keys it finds in the list.
+                        match self.parts.moderation.key_ban(&key) {
+                            Some(reason) => {
+                                from.rated.listed().kick(&reason);
+                                from.refuse(&id, &NostrVerdict::Blocked.because(reason));
+                            }
+                            None => from.done(&id),
+                        }
+                    }
+                    Err(refusal) => from.refuse(&id, &refusal),
+                }
             }
         }
-        Ok(false)
     }
 
     /// Passes an event to the writer, and blocks while the writer's queue is full. Blocking is
@@ -440,6 +497,7 @@ impl CheckedEvent {
             key: *event.pubkey(),
             signature: *event.signature(),
             purpose,
+            is_own_request: false,
             from,
         }
     }

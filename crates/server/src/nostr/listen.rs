@@ -106,7 +106,8 @@ impl Door for RelayDoor {
     fn advice(&self) -> Vec<String> {
         let lists = self.relay.policy.load().empty_lists();
         let url = (!self.relay.identity.current().knows_url()).then(|| NO_URL.to_owned());
-        lists.map(nothing_allowed).chain(url).collect()
+        let plugin = self.relay.plugin.options().fault();
+        lists.map(nothing_allowed).chain(plugin).chain(url).collect()
     }
 
     fn log_bursts(&self) {
@@ -127,6 +128,7 @@ impl Door for RelayDoor {
         self.relay.readers.close();
         self.relay.outboxes.close();
         self.threads.join();
+        self.relay.plugin.close();
         self.relay.slow.close();
     }
 }

@@ -53,11 +53,12 @@ pub(crate) fn nips(
 /// The project's homepage, from Cargo.toml.
 const SOFTWARE: &str = env!("CARGO_PKG_HOMEPAGE");
 
-/// The NIP-11 document.
+/// The NIP-11 document. `has_plugin` tells whether a plugin decides about events.
 pub(crate) fn document(
     info: &RelayInfo,
     limits: &Limits,
     policy: &EventPolicy,
+    has_plugin: bool,
     private_kinds: &[u32],
     searches: bool,
 ) -> String {
@@ -97,7 +98,7 @@ pub(crate) fn document(
         "min_pow_difficulty": policy.pow_bits_min,
         "auth_required": false,
         "payment_required": false,
-        "restricted_writes": policy.restricts_writes(),
+        "restricted_writes": has_plugin || policy.restricts_writes(),
     });
     if let (Some(bound), Some(fields)) =
         (limits.events.created_at_behind_s_max, limitation.as_object_mut())
@@ -132,7 +133,7 @@ mod tests {
         limits.filters.limit_max = 77;
         let url = Some("wss://relay.example".into());
         let info = RelayInfo { name: "<b>{url}".into(), url, ..RelayInfo::default() };
-        let document = document(&info, &limits, &EventPolicy::default(), &[4], true);
+        let document = document(&info, &limits, &EventPolicy::default(), false, &[4], true);
         let document: Value = serde_json::from_str(&document).unwrap();
         assert_eq!(document["limitation"]["max_limit"], 77);
         assert_eq!(document["name"], "<b>{url}");
@@ -185,7 +186,8 @@ mod tests {
     fn the_relays_own_key_is_in_the_document_if_it_has_one() {
         let own_key = |self_key: Option<String>| {
             let info = RelayInfo { self_key, ..RelayInfo::default() };
-            let text = document(&info, &Limits::default(), &EventPolicy::default(), &[], false);
+            let text =
+                document(&info, &Limits::default(), &EventPolicy::default(), false, &[], false);
             serde_json::from_str::<Value>(&text).unwrap().get("self").cloned()
         };
         let key = "ab".repeat(32);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hark_archive::live::LiveIndex;
 use hark_archive::{Query, Record};
+use hark_plugin::PluginPool;
 use tokio::runtime::Handle;
 
 use super::event_checks::IntakeContext;
@@ -20,6 +21,7 @@ use crate::moderation::Moderation;
 use crate::rate::RateLimiter;
 use crate::service::SlowLog;
 use crate::shelf::{Shelf, Subscribers};
+use crate::vital::vital;
 use crate::websocket::DeflateOptions;
 
 /// Notifies subscriptions through the live index, and wakes their sessions on the runtime.
@@ -77,6 +79,12 @@ impl RelayService {
         let auth = auth::AuthState::new(identity.clone()).map_err(ServeError::Random)?;
         let (settings, rates) =
             (Arc::clone(&host.settings), RateLimiter::new(Arc::clone(&host.settings)));
+        // Events of the plugin hold permits of the intake. A part of the permits stays for events
+        // that are not with the plugin yet.
+        let bytes_max = settings.load().limits.intake_bytes_max / 4 * 3;
+        let (plugin, running) = PluginPool::new(config.plugin, bytes_max);
+        tokio::spawn(vital("the plugin", running));
+        let plugin = Arc::new(plugin);
         let parts = IntakeContext {
             shelf: Arc::clone(&shelf),
             settings: Arc::clone(&settings),
@@ -84,6 +92,7 @@ impl RelayService {
             moderation: host.moderation.clone(),
             identity: identity.clone(),
             metrics: Arc::clone(&metrics),
+            plugin: Arc::clone(&plugin),
         };
         let (intake, mut joined) =
             Intake::start(threads(config.threads.verify), parts).map_err(ServeError::Thread)?;
@@ -108,6 +117,7 @@ impl RelayService {
             policy: config.policy,
             hidden: host.moderation.hidden(),
             moderation: host.moderation.clone(),
+            plugin,
             rates,
             metrics,
             identity,

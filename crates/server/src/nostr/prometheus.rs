@@ -1,5 +1,7 @@
 //! The relay's part of the page for Prometheus.
 
+use hark_plugin::PluginCounters;
+
 use super::Relay;
 use crate::metrics::MetricsPage;
 
@@ -14,6 +16,47 @@ pub(super) fn write(page: &mut MetricsPage, relay: &Relay) {
         &relay.metrics.verify,
     );
     page.counter("hark_verified_events_total", "Signatures checked.", &relay.metrics.verified);
+    if relay.plugin.options().is_on() {
+        plugin(page, relay.plugin.counters());
+    }
+}
+
+fn plugin(page: &mut MetricsPage, counters: &PluginCounters) {
+    let name = "hark_plugin_events_total";
+    page.head(name, "counter", "Events given to the plugin, by its action; none: not decided.");
+    for (action, count) in [
+        ("accept", &counters.accepted),
+        ("reject", &counters.rejected),
+        ("shadowReject", &counters.shadow_rejected),
+        ("none", &counters.undecided),
+    ] {
+        page.line(name, &format!("action=\"{action}\""), count.get());
+    }
+    let name = "hark_plugin_failures_total";
+    page.head(name, "counter", "Failures of the plugin's processes, by cause.");
+    for (cause, count) in [
+        ("start", &counters.failed_starts),
+        ("ended", &counters.ended),
+        ("timeout", &counters.timeouts),
+        ("answer", &counters.garbled),
+    ] {
+        page.line(name, &format!("cause=\"{cause}\""), count.get());
+    }
+    page.counter(
+        "hark_plugin_starts_total",
+        "Processes of the plugin that were started.",
+        &counters.starts,
+    );
+    page.gauge(
+        "hark_plugin_waiting_events",
+        "Events that wait for the plugin now.",
+        counters.waiting.get(),
+    );
+    page.histogram(
+        "hark_plugin_seconds",
+        "Time of the plugin's answer to an event, in seconds.",
+        &counters.answers,
+    );
 }
 
 fn write_messages(page: &mut MetricsPage, relay: &Relay) {

@@ -6,6 +6,7 @@ use arc_swap::Guard;
 use hark_archive::TextSource;
 use hark_archive::live::LiveIndex;
 use hark_archive::query::HiddenRecords;
+use hark_plugin::PluginPool;
 
 use super::auth::AuthState;
 use super::identity::SharedIdentity;
@@ -36,6 +37,7 @@ pub(crate) struct Relay {
     pub(crate) moderation: Moderation,
     /// The records that the bans hide from readers.
     pub(crate) hidden: HiddenRecords,
+    pub(crate) plugin: Arc<PluginPool>,
     pub(crate) rates: RateLimiter,
     pub(crate) metrics: Arc<RelayMetrics>,
     pub(crate) slow: SlowLog,

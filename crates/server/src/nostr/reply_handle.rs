@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hark_codec::nostr::reply;
 use hark_codec::record::Id;
-use hark_networks::nostr::NostrRefusal;
+use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::auth::ClientIdentity;
@@ -55,6 +55,13 @@ impl ReplyHandle {
             self.rated.listed().counts.accepted.add(1);
         }
         self.outbox().push_message(|out| reply::write_ok(out, id, true, ""));
+    }
+
+    /// Answers with OK true although the event is refused. The refusal is counted.
+    pub(super) fn feign(&self, id: &Id, msg: &str) {
+        let refusal = NostrVerdict::Blocked.because("the plugin refuses the event in silence");
+        note_refusal(self.outbox().metrics(), &self.rated, self.verb, &refusal);
+        self.outbox().push_message(|out| reply::write_ok(out, id, true, msg));
     }
 
     pub(super) fn notice(&self, refusal: &NostrRefusal) {

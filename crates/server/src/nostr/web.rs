@@ -201,6 +201,7 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
             &identity.info,
             &settings.limits,
             &relay.policy.load(),
+            relay.plugin.options().is_on(),
             identity.private_kinds(),
             relay.texts.is_some(),
         );

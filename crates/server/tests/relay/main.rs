@@ -15,6 +15,7 @@ mod listen;
 mod live;
 mod operators;
 mod outboxes;
+mod plugin;
 mod policy;
 mod publish;
 mod transport;

@@ -1,0 +1,306 @@
+//! Runs several processes of one plugin for the events of many clients.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hark_archive::vital;
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep_until, timeout};
+
+use crate::answer::PluginDecision;
+use crate::counters::PluginCounters;
+use crate::failure::PluginFailure;
+use crate::log::PluginLog;
+use crate::options::{FailureRule, PluginOptions, SharedPlugin};
+use crate::process::PluginProcess;
+use crate::queue::{JobQueue, PluginJob, PluginOutcome};
+use crate::slot::ProcessSlots;
+
+/// How long [`PluginPool::close`] waits for the end of the processes.
+const CLOSE_MAX: Duration = Duration::from_secs(3);
+
+/// The processes of a plugin. The options can change while the pool runs.
+#[derive(Debug)]
+pub struct PluginPool {
+    to: mpsc::UnboundedSender<PluginJob>,
+    options: SharedPlugin,
+    counters: Arc<PluginCounters>,
+    closing: Arc<PoolClosing>,
+}
+
+/// The state of closing a pool.
+#[derive(Debug, Default)]
+struct PoolClosing {
+    begin: Notify,
+    is_closed: Mutex<bool>,
+    closed: Condvar,
+}
+
+impl PluginPool {
+    /// Creates the pool, and the task that runs the pool. Events may wait that have up to
+    /// `bytes_max` bytes together.
+    pub fn new(options: SharedPlugin, bytes_max: usize) -> (Self, impl Future<Output = ()> + Send) {
+        let (to, jobs) = mpsc::unbounded_channel();
+        let (counters, closing) = (Arc::<PluginCounters>::default(), Arc::default());
+        let dispatcher = JobDispatcher {
+            jobs,
+            queue: JobQueue::new(bytes_max),
+            slots: ProcessSlots::new(0),
+            generation: 0,
+            log: Arc::new(PluginLog::new("")),
+            in_force: Arc::default(),
+            changes: options.subscribe(),
+            asking: JoinSet::new(),
+            ending: JoinSet::new(),
+            counters: Arc::clone(&counters),
+            guard: ClosedGuard(Arc::clone(&closing)),
+        };
+        (Self { to, options, counters, closing }, dispatcher.run())
+    }
+
+    /// The options in force.
+    pub fn options(&self) -> Arc<PluginOptions> {
+        self.options.current()
+    }
+
+    /// The counters of the pool.
+    pub fn counters(&self) -> &PluginCounters {
+        &self.counters
+    }
+
+    /// Asks the plugin about an event. Never waits. If the pool is closed, the event is dropped.
+    pub fn push(&self, job: PluginJob) {
+        self.counters.waiting.add(1);
+        // Fails once the pool is closed: then the server ends.
+        let _ = self.to.send(job);
+    }
+
+    /// Ends all processes, and waits for their end. Must not be called on the runtime.
+    pub fn close(&self) {
+        self.closing.begin.notify_one();
+        let mut is_closed = self.closing.is_closed.lock();
+        if !*is_closed {
+            self.closing.closed.wait_for(&mut is_closed, CLOSE_MAX);
+        }
+    }
+}
+
+/// Reports the end of the task when it is dropped.
+#[derive(Debug)]
+struct ClosedGuard(Arc<PoolClosing>);
+
+impl Drop for ClosedGuard {
+    fn drop(&mut self) {
+        *self.0.is_closed.lock() = true;
+        self.0.closed.notify_all();
+    }
+}
+
+/// The task that gives events to processes.
+struct JobDispatcher {
+    jobs: mpsc::UnboundedReceiver<PluginJob>,
+    queue: JobQueue,
+    slots: ProcessSlots,
+    /// Counts the changes of the command. A process of an earlier command ends after its answer.
+    generation: u64,
+    log: Arc<PluginLog>,
+    in_force: Arc<PluginOptions>,
+    changes: watch::Receiver<Arc<PluginOptions>>,
+    asking: JoinSet<AskedProcess>,
+    ending: JoinSet<()>,
+    counters: Arc<PluginCounters>,
+    guard: ClosedGuard,
+}
+
+/// A process that has answered or failed.
+struct AskedProcess {
+    slot: usize,
+    generation: u64,
+    client: Arc<str>,
+    bytes: usize,
+    process: Result<PluginProcess, PluginFailure>,
+}
+
+impl JobDispatcher {
+    async fn run(mut self) {
+        self.follow_options();
+        let closing = Arc::clone(&self.guard.0);
+        loop {
+            let next = self.dispatch(Instant::now());
+            tokio::select! {
+                () = closing.begin.notified() => break,
+                job = self.jobs.recv() => match job {
+                    Some(job) => self.enqueue(job),
+                    None => break,
+                },
+                Some(asked) = self.asking.join_next() => match asked {
+                    Ok(asked) => self.finish(asked),
+                    Err(error) if error.is_panic() => vital::end("the plugin's task"),
+                    Err(_) => {}
+                },
+                Some(_) = self.ending.join_next() => {}
+                Ok(()) = self.changes.changed() => self.follow_options(),
+                () = async { sleep_until(next.unwrap_or_else(Instant::now).into()).await },
+                    if next.is_some() => {}
+            }
+        }
+        self.asking.abort_all();
+        self.end_idle();
+        while self.ending.join_next().await.is_some() {}
+    }
+
+    /// Queues an event. An event without room gets its outcome at once.
+    fn enqueue(&mut self, job: PluginJob) {
+        if let Err(job) = self.queue.push(job, Instant::now()) {
+            self.answer(job, Err(PluginFailure::Crowded));
+        }
+    }
+
+    /// Gives events to processes. Returns the time at which to do so again, apart from arrivals and
+    /// answers.
+    fn dispatch(&mut self, now: Instant) -> Option<Instant> {
+        if !self.in_force.is_on() {
+            for job in self.queue.drain() {
+                self.answer(job, Ok(PluginDecision::Accept));
+            }
+            return None;
+        }
+        let limit = self.in_force.timeout;
+        if let Some(before) = now.checked_sub(limit) {
+            for job in self.queue.expire(before) {
+                self.answer(job, Err(PluginFailure::Busy));
+            }
+        }
+        while let Some(oldest) = self.queue.oldest()
+            && let Some(slot) = self.slots.free(now, oldest)
+            && let Some(job) = self.queue.pop(self.slots.of_client_max())
+        {
+            self.ask(slot, job, now);
+        }
+        if self.slots.is_broken() {
+            for job in self.queue.drain() {
+                self.answer(job, Err(PluginFailure::Down));
+            }
+        }
+        let oldest = self.queue.oldest()?;
+        let change = self.slots.next_change(now, oldest);
+        Some(change.map_or(oldest + limit, |change| change.min(oldest + limit)))
+    }
+
+    /// Hands an event to a process.
+    fn ask(&mut self, slot: usize, job: PluginJob, now: Instant) {
+        let process = self.slots.begin(slot, now);
+        let (options, log) = (Arc::clone(&self.in_force), Arc::clone(&self.log));
+        let (counters, generation) = (Arc::clone(&self.counters), self.generation);
+        self.asking.spawn(async move {
+            let PluginJob { id, question, client, answer } = job;
+            let asking = async {
+                let mut process = current(process, &options, &log, &counters).await?;
+                let begun = Instant::now();
+                let decided = process.ask(&id, &question).await?;
+                counters.answers.note(begun.elapsed());
+                Ok((process, decided))
+            };
+            let limit = options.timeout;
+            let asked = timeout(limit, asking).await;
+            let asked = asked.unwrap_or(Err(PluginFailure::Timeout(limit)));
+            let (process, outcome) = match asked {
+                Ok((process, decided)) => (Ok(process), Ok(decided)),
+                Err(failure) => (Err(failure.clone()), Err(failure)),
+            };
+            counters.note(&outcome);
+            counters.waiting.sub(1);
+            answer(outcome);
+            AskedProcess { slot, generation, client, bytes: question.len(), process }
+        });
+    }
+
+    /// Frees the place of a process.
+    fn finish(&mut self, asked: AskedProcess) {
+        let AskedProcess { slot, generation, client, bytes, process } = asked;
+        if generation != self.generation {
+            self.queue.release(&client, bytes);
+            if let Ok(process) = process {
+                self.ending.spawn(process.end());
+            }
+            return;
+        }
+        self.queue.finish(&client, bytes);
+        match process {
+            Ok(process) => {
+                if let Some(failures) = self.slots.answered(slot, Some(process)) {
+                    self.log.recovery(failures);
+                }
+            }
+            Err(failure) => {
+                let failures = self.slots.failed(slot, Instant::now());
+                // The second line adds that failures continue. Further failures are counted.
+                if failures <= 2 {
+                    self.log.failure(&failure, outcome_text(self.in_force.on_failure, failures));
+                }
+            }
+        }
+    }
+
+    /// Gives the outcome of an event that no process has.
+    fn answer(&self, job: PluginJob, outcome: PluginOutcome) {
+        self.counters.waiting.sub(1);
+        if !matches!(outcome, Ok(PluginDecision::Accept)) {
+            self.counters.note(&outcome);
+        }
+        (job.answer)(outcome);
+    }
+
+    /// Puts the current options in force.
+    fn follow_options(&mut self) {
+        let new = Arc::clone(&self.changes.borrow_and_update());
+        if self.generation == 0 || !new.continue_those_of(&self.in_force) {
+            self.end_idle();
+            self.slots = ProcessSlots::new(new.processes);
+            self.log = Arc::new(PluginLog::new(&new.command.line));
+            self.queue.forget_running();
+            self.generation += 1;
+        }
+        self.in_force = new;
+    }
+
+    fn end_idle(&mut self) {
+        for process in self.slots.drain_idle() {
+            self.ending.spawn(process.end());
+        }
+    }
+}
+
+/// Returns a process that can be asked: this process, or a new one if there is none or if the
+/// plugin's file has changed.
+async fn current(
+    process: Option<PluginProcess>,
+    options: &PluginOptions,
+    log: &Arc<PluginLog>,
+    counters: &PluginCounters,
+) -> Result<PluginProcess, PluginFailure> {
+    if let Some(mut process) = process {
+        if !process.is_outdated() {
+            return Ok(process);
+        }
+        process.end().await;
+    }
+    counters.starts.add(1);
+    PluginProcess::start(&options.command, log)
+}
+
+/// The text about what happens after a failure.
+fn outcome_text(rule: FailureRule, failures: u32) -> &'static str {
+    match (rule, failures) {
+        (FailureRule::Refuse, 1) => "the event is refused, and the plugin is started again",
+        (FailureRule::Refuse, _) => {
+            "the event is refused, and the plugin is started again until it works"
+        }
+        (FailureRule::Accept, 1) => "the event is accepted, and the plugin is started again",
+        (FailureRule::Accept, _) => {
+            "the event is accepted, and the plugin is started again until it works"
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Requests about their author's own data, such as deletions, from authors whose other events are
+//! refused.
+
+use std::ops::ControlFlow;
+
+use hark_archive::effects::Effects;
+use hark_archive::{Query, Record, SearchError, SearchProgress};
+use hark_networks::nostr::rules::DELETION;
+
+use crate::shelf::Shelf;
+
+/// Maximum size of a request to vanish, in bytes, if its author may not publish and has no events
+/// in the archive.
+const UNWELCOME_BYTES_MAX: usize = 1 << 10;
+
+/// Whether to carry out a request of an author who may not publish. A short request to vanish
+/// is carried out, so that nobody can publish the author's earlier events here again. Any other
+/// request is carried out only if there is something to delete. Otherwise strangers could store
+/// any content here by calling it a deletion.
+pub(super) fn is_heard(shelf: &Shelf, kind: u16, record: &[u8]) -> Result<bool, SearchError> {
+    let Ok(record) = Record::new(record) else { return Ok(false) };
+    if u32::from(kind) != DELETION && record.wire().len() <= UNWELCOME_BYTES_MAX {
+        return Ok(true);
+    }
+    let mut effects = Effects::default();
+    shelf.network().rules().effects(&record, &mut effects);
+    effects.normalise();
+    for query in &effects.erases {
+        let query = Query { limit: 1, budget: u64::MAX, ..query.clone() };
+        let (mut search, mut found) = (shelf.store().search(&query)?, false);
+        while search.slice(u64::MAX, &mut |_| {
+            found = true;
+            ControlFlow::Break(())
+        })? == SearchProgress::Paused
+            && !found
+        {}
+        if found {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
