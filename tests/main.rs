@@ -2,6 +2,7 @@
 
 mod bad_week;
 mod bench;
+mod bench_checks;
 mod book;
 mod cli;
 mod cluster;

@@ -4,8 +4,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::args::{
-    BenchQueryArgs, FanoutArgs, GenArgs, HammerArgs, IdleArgs, IngestArgs, NostreamArgs, NullArgs,
-    SqlArgs, WakuBenchArgs,
+    AnswersArgs, BenchQueryArgs, FanoutArgs, GenArgs, HammerArgs, IdleArgs, IngestArgs,
+    NostreamArgs, NullArgs, RulesArgs, SqlArgs, WakuBenchArgs,
 };
 use crate::cases::CasesArgs;
 use crate::codec::CodecArgs;
@@ -42,6 +42,10 @@ pub(crate) enum Bench {
     Ingest(IngestArgs),
     /// Send the queries that clients send, shape by shape, and measure the time to EOSE
     Query(BenchQueryArgs),
+    /// Check the rules of the NIPs against a relay, each with the sentence of the NIP
+    Rules(RulesArgs),
+    /// Publish hard events, ask random questions, and check every answer
+    Answers(AnswersArgs),
     /// Run a relay that does nothing, for comparison in `query` and `fanout`
     Null(NullArgs),
     /// Publish to many subscriptions, and measure the time to delivery

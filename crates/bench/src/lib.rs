@@ -4,6 +4,7 @@
 //! archives of Hark, for the benches that query a store without a server. `cli` lists the benches,
 //! `events` makes the events, and `report` shows the results.
 
+mod answers;
 mod archives;
 mod args;
 mod cases;
@@ -22,11 +23,13 @@ mod meter;
 mod null;
 mod openers;
 mod people;
+mod probe;
 mod process;
 mod query;
 mod random;
 pub mod report;
 mod requests;
+mod rules;
 mod sample;
 mod schedule;
 mod shapes;
@@ -51,6 +54,8 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::Gen(args) => generate::run(args),
         Bench::Ingest(args) => ingest::run(args),
         Bench::Query(args) => query::run(args, open.archive),
+        Bench::Rules(args) => rules::run(args),
+        Bench::Answers(args) => answers::run(args),
         Bench::Null(args) => null::run(args),
         Bench::Fanout(args) => fanout::run(args),
         Bench::Idle(args) => idle::run(args),

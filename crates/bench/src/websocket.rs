@@ -282,13 +282,18 @@ impl RelayConnection {
 
     /// Waits for the next message. Control frames are handled and not returned.
     pub(crate) async fn next(&mut self) -> anyhow::Result<RelayMessage<'_>> {
+        Ok(message_of(self.next_text().await?))
+    }
+
+    /// Waits for the text of the next message. If the future is dropped, no received byte is lost.
+    pub(crate) async fn next_text(&mut self) -> anyhow::Result<&[u8]> {
         let payload = loop {
             if let Some(payload) = self.walk()? {
                 break payload;
             }
             self.fill().await?;
         };
-        Ok(message_of(&self.buffer[payload]))
+        Ok(&self.buffer[payload])
     }
 
     /// Returns the next message if it has already been read.

@@ -1,0 +1,320 @@
+//! A small relay in memory, which can be made wrong in chosen ways.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use hark_codec::crypto::SignatureVerifier;
+use hark_codec::nostr::{Event, EventArena};
+use serde_json::{Value, json};
+
+/// A way in which the relay is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ToyFault {
+    None,
+    AcceptsAll,
+    AnyTagValue,
+    ClosesNothing,
+    DeletesForeign,
+    DeletesNothing,
+    ForgetsTies,
+    HasNoPrefix,
+    IgnoresLimit,
+    IsSilent,
+    OldestFirst,
+    RefusesAll,
+    ReplacesNothing,
+    SinceExclusive,
+    StoresEphemeral,
+    SwallowsSome,
+}
+
+struct ToySubscription {
+    connection: u64,
+    id: String,
+    filters: Vec<Value>,
+    stream: TcpStream,
+}
+
+#[derive(Default)]
+struct ToyState {
+    events: Vec<Value>,
+    subscriptions: Vec<ToySubscription>,
+    connections: u64,
+}
+
+/// A small relay in memory.
+pub(crate) struct ToyRelay {
+    pub(crate) url: String,
+}
+
+impl ToyRelay {
+    /// Starts a relay on a free port. The relay runs until the test ends.
+    pub(crate) fn start(fault: ToyFault) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let url = format!("ws://{}", listener.local_addr().expect("is bound"));
+        let state = Arc::new(Mutex::new(ToyState::default()));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let state = Arc::clone(&state);
+                std::thread::spawn(move || serve(&stream, &state, fault));
+            }
+        });
+        Self { url }
+    }
+}
+
+fn send(mut stream: &TcpStream, message: &Value) {
+    let text = message.to_string();
+    let mut frame = vec![0x81];
+    match text.len() {
+        len @ 0..126 => frame.push(len as u8),
+        len @ 126..65_536 => {
+            frame.push(126);
+            frame.extend_from_slice(&(len as u16).to_be_bytes());
+        }
+        len => {
+            frame.push(127);
+            frame.extend_from_slice(&(len as u64).to_be_bytes());
+        }
+    }
+    frame.extend_from_slice(text.as_bytes());
+    // A client that has gone away reads nothing.
+    let _ = stream.write_all(&frame);
+}
+
+/// Reads a frame of a client. `None` at the end of the connection.
+fn receive(from: &mut impl std::io::Read) -> Option<String> {
+    let mut head = [0; 2];
+    from.read_exact(&mut head).ok()?;
+    let mut len = u64::from(head[1] & 0x7f);
+    if len >= 126 {
+        let mut bytes = [0; 8];
+        let size = if len == 126 { 2 } else { 8 };
+        from.read_exact(&mut bytes[8 - size..]).ok()?;
+        len = u64::from_be_bytes(bytes);
+    }
+    let mut mask = [0; 4];
+    from.read_exact(&mut mask).ok()?;
+    let mut payload = vec![0; usize::try_from(len).ok()?];
+    from.read_exact(&mut payload).ok()?;
+    payload.iter_mut().zip(mask.iter().cycle()).for_each(|(byte, mask)| *byte ^= mask);
+    (head[0] & 15 == 1).then(|| String::from_utf8_lossy(&payload).into_owned())
+}
+
+fn serve(stream: &TcpStream, state: &Mutex<ToyState>, fault: ToyFault) {
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if reader.read_line(&mut head).unwrap_or(0) == 0 {
+            return;
+        }
+    }
+    let mut out = stream;
+    if head.contains("nostr+json") {
+        let document = json!({"name": "toy", "supported_nips": [1, 9, 11], "software": "toy"});
+        let _ = write!(out, "HTTP/1.1 200 OK\r\n\r\n{document}");
+        return;
+    }
+    if !head.starts_with("GET / ") {
+        let _ = write!(out, "HTTP/1.1 404 Not Found\r\n\r\n");
+        return;
+    }
+    let upgrade = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade";
+    let _ = write!(out, "{upgrade}\r\n\r\n");
+    let connection = {
+        let mut state = state.lock().expect("no thread panics");
+        state.connections += 1;
+        state.connections
+    };
+    while let Some(text) = receive(&mut reader) {
+        let Ok(Value::Array(parts)) = serde_json::from_str(&text) else { continue };
+        let mut state = state.lock().expect("no thread panics");
+        match parts.first().and_then(Value::as_str) {
+            Some("EVENT") if parts.len() == 2 => {
+                state.publish(stream, &parts[1], fault);
+            }
+            Some("REQ") if parts.len() > 2 => state.request(stream, connection, &parts, fault),
+            Some("CLOSE") if parts.len() == 2 && fault != ToyFault::ClosesNothing => {
+                let is_closed =
+                    |open: &ToySubscription| open.connection == connection && parts[1] == open.id;
+                state.subscriptions.retain(|open| !is_closed(open));
+            }
+            _ => {}
+        }
+    }
+    let mut state = state.lock().expect("no thread panics");
+    state.subscriptions.retain(|open| open.connection != connection);
+}
+
+fn is_valid(event: &Value) -> bool {
+    let text = event.to_string();
+    let mut arena = EventArena::new();
+    let Ok(event) = Event::parse(text.as_bytes(), &mut arena) else { return false };
+    event.has_valid_id()
+        && SignatureVerifier::new(1).verify(event.id(), event.pubkey(), event.signature()).is_ok()
+}
+
+fn kind(event: &Value) -> u64 {
+    event["kind"].as_u64().unwrap_or(0)
+}
+
+fn time(event: &Value) -> u64 {
+    event["created_at"].as_u64().unwrap_or(0)
+}
+
+/// The first values of the tags of this name.
+fn values<'a>(event: &'a Value, name: &str) -> Vec<&'a str> {
+    let tags = event["tags"].as_array().into_iter().flatten();
+    tags.filter(|tag| tag[0] == name).filter_map(|tag| tag[1].as_str()).collect()
+}
+
+/// The address of a replaceable event.
+fn address(event: &Value) -> Option<String> {
+    let kind = kind(event);
+    let d = match kind {
+        0 | 3 | 10_000..20_000 => "",
+        30_000..40_000 => values(event, "d").first().copied().unwrap_or_default(),
+        _ => return None,
+    };
+    Some(format!("{kind}:{}:{d}", event["pubkey"].as_str().unwrap_or_default()))
+}
+
+fn deletes(request: &Value, event: &Value, fault: ToyFault) -> bool {
+    let is_named = values(request, "e").iter().any(|id| event["id"] == **id)
+        || address(event).is_some_and(|address| {
+            values(request, "a").contains(&address.as_str()) && time(event) <= time(request)
+        });
+    let is_own = request["pubkey"] == event["pubkey"] || fault == ToyFault::DeletesForeign;
+    kind(request) == 5
+        && kind(event) != 5
+        && is_named
+        && is_own
+        && fault != ToyFault::DeletesNothing
+}
+
+fn matches(filter: &Value, event: &Value, fault: ToyFault) -> bool {
+    let Some(filter) = filter.as_object() else { return false };
+    filter.iter().all(|(name, wanted)| {
+        let has = |found: &Value| wanted.as_array().is_some_and(|all| all.contains(found));
+        match &**name {
+            "ids" => has(&event["id"]),
+            "authors" => has(&event["pubkey"]),
+            "kinds" => has(&event["kind"]),
+            "since" if fault == ToyFault::SinceExclusive => Some(time(event)) > wanted.as_u64(),
+            "since" => Some(time(event)) >= wanted.as_u64(),
+            "until" => Some(time(event)) <= wanted.as_u64(),
+            "limit" => true,
+            _ if fault == ToyFault::AnyTagValue && name.starts_with('#') => {
+                event["tags"].as_array().into_iter().flatten().any(|tag| {
+                    let all = tag.as_array().map(|tag| &tag[1..]).unwrap_or_default();
+                    tag[0] == name[1..] && all.iter().any(has)
+                })
+            }
+            _ => name
+                .strip_prefix('#')
+                .is_some_and(|letter| values(event, letter).iter().any(|value| has(&json!(value)))),
+        }
+    })
+}
+
+/// Whether the filter has the form of a filter.
+fn is_filter(filter: &Value) -> bool {
+    filter.as_object().is_some_and(|filter| {
+        filter.iter().all(|(name, value)| match &**name {
+            "since" | "until" | "limit" => value.is_u64(),
+            "ids" | "authors" | "kinds" => value.is_array(),
+            name => name.starts_with('#') && value.is_array(),
+        })
+    })
+}
+
+impl ToyState {
+    /// Whether the relay accepts the event, and the message of OK.
+    fn judge(&self, event: &Value, fault: ToyFault) -> (bool, &'static str) {
+        if fault == ToyFault::RefusesAll {
+            return (false, "restricted: not allowed to write");
+        }
+        if fault != ToyFault::AcceptsAll && !is_valid(event) {
+            let prefix = fault != ToyFault::HasNoPrefix;
+            return (false, if prefix { "invalid: bad id or signature" } else { "no" });
+        }
+        if self.events.iter().any(|stored| stored["id"] == event["id"]) {
+            return (true, "duplicate: already have this event");
+        }
+        if self.events.iter().any(|stored| deletes(stored, event, fault)) {
+            return (false, "deleted: by its author");
+        }
+        (true, "")
+    }
+
+    fn publish(&mut self, stream: &TcpStream, event: &Value, fault: ToyFault) {
+        if fault == ToyFault::IsSilent {
+            return;
+        }
+        let (accepted, message) = self.judge(event, fault);
+        if accepted && message.is_empty() {
+            self.store(event, fault);
+            for open in &self.subscriptions {
+                if open.filters.iter().any(|filter| matches(filter, event, fault)) {
+                    send(&open.stream, &json!(["EVENT", open.id, event]));
+                }
+            }
+        }
+        send(stream, &json!(["OK", event["id"], accepted, message]));
+    }
+
+    fn store(&mut self, event: &Value, fault: ToyFault) {
+        if (20_000..30_000).contains(&kind(event)) && fault != ToyFault::StoresEphemeral {
+            return;
+        }
+        if let Some(address_of_event) = address(event)
+            && fault != ToyFault::ReplacesNothing
+        {
+            let id = |event: &Value| event["id"].as_str().unwrap_or_default().to_owned();
+            let is_same = |stored: &Value| address(stored).as_ref() == Some(&address_of_event);
+            let wins = |stored: &Value| match time(stored).cmp(&time(event)) {
+                std::cmp::Ordering::Equal if fault == ToyFault::ForgetsTies => false,
+                std::cmp::Ordering::Equal => id(stored) < id(event),
+                order => order.is_gt(),
+            };
+            if self.events.iter().any(|stored| is_same(stored) && wins(stored)) {
+                return;
+            }
+            self.events.retain(|stored| !is_same(stored));
+        }
+        self.events.retain(|stored| !deletes(event, stored, fault));
+        self.events.push(event.clone());
+    }
+
+    fn request(&mut self, stream: &TcpStream, connection: u64, parts: &[Value], fault: ToyFault) {
+        let (id, filters) = (parts[1].as_str().unwrap_or_default(), &parts[2..]);
+        if !filters.iter().all(is_filter) {
+            return send(stream, &json!(["CLOSED", id, "unsupported: not a filter"]));
+        }
+        let mut sent = Vec::new();
+        for filter in filters {
+            let mut page: Vec<_> =
+                self.events.iter().filter(|event| matches(filter, event, fault)).collect();
+            page.sort_by_key(|event| (std::cmp::Reverse(time(event)), event["id"].to_string()));
+            if fault == ToyFault::OldestFirst {
+                page.reverse();
+            }
+            if fault != ToyFault::IgnoresLimit {
+                page.truncate(filter["limit"].as_u64().unwrap_or(u64::MAX) as usize);
+            }
+            for event in page {
+                if !sent.contains(&event) && !(fault == ToyFault::SwallowsSome && kind(event) == 7)
+                {
+                    send(stream, &json!(["EVENT", id, event]));
+                    sent.push(event);
+                }
+            }
+        }
+        send(stream, &json!(["EOSE", id]));
+        self.subscriptions.retain(|open| open.connection != connection || open.id != id);
+        let stream = stream.try_clone().expect("is cloned");
+        let filters = filters.to_vec();
+        self.subscriptions.push(ToySubscription { connection, id: id.into(), filters, stream });
+    }
+}
