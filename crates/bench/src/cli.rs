@@ -11,7 +11,7 @@ use crate::cases::CasesArgs;
 use crate::codec::CodecArgs;
 use crate::whisper::WhisperBenchArgs;
 
-/// Measure a relay, this one or any other, by its URL
+/// Measure or test a relay, this one or any other, by its URL
 #[derive(Debug, Parser)]
 #[command(
     name = "hark bench",
@@ -25,6 +25,10 @@ From nothing to a comparison:
   hark serve --unlimited --data bench-data
   hark bench ingest events.jsonl --pid $(pgrep -x hark)
   hark bench query events.jsonl --pid $(pgrep -x hark) --html report.html
+
+Does a relay keep the NIPs, and answer rightly?
+  hark bench rules ws://127.0.0.1:7777
+  hark bench answers ws://127.0.0.1:7777
 
 The relay may be any relay, by its ws:// address; for `waku`, the node may be any Waku node, by its
 http:// address. docs/benchmarks.md describes the measurements, how to repeat them, and the JSON."

@@ -121,6 +121,8 @@ pub(crate) struct FrameHead {
     pub(crate) opcode: u8,
     /// Whether the payload is deflated.
     deflated: bool,
+    /// Whether no further frame of the same message follows.
+    is_final: bool,
     /// Size of the head in bytes, including the mask.
     pub(crate) len: usize,
     /// Size of the payload in bytes.
@@ -145,7 +147,13 @@ pub(crate) fn head(bytes: &[u8]) -> Option<FrameHead> {
         short => (0, usize::from(short)),
     };
     let len = 2 + len + mask;
-    Some(FrameHead { opcode: first & 15, deflated: first & 0x40 != 0, len, payload })
+    Some(FrameHead {
+        opcode: first & 15,
+        deflated: first & 0x40 != 0,
+        is_final: first & 0x80 != 0,
+        len,
+        payload,
+    })
 }
 
 /// A relay's message, identified by its first bytes.
@@ -202,6 +210,8 @@ pub(crate) struct RelayConnection {
     pub(crate) bytes: u64,
     /// The challenge of the last AUTH message (NIP-42).
     pub(crate) challenge: Option<String>,
+    /// Whether the last frame ended its message.
+    pub(crate) is_message_end: bool,
 }
 
 /// The purpose of a connection.
@@ -245,6 +255,7 @@ impl RelayConnection {
             pongs: Vec::new(),
             bytes: 0,
             challenge: None,
+            is_message_end: true,
         };
         connection.stream.write_all(request.as_bytes()).await?;
         let end = loop {
@@ -285,7 +296,7 @@ impl RelayConnection {
         Ok(message_of(self.next_text().await?))
     }
 
-    /// Waits for the text of the next message. If the future is dropped, no received byte is lost.
+    /// Waits for the payload of the next frame of a message. If the future is dropped, no received byte is lost.
     pub(crate) async fn next_text(&mut self) -> anyhow::Result<&[u8]> {
         let payload = loop {
             if let Some(payload) = self.walk()? {
@@ -316,6 +327,9 @@ impl RelayConnection {
             let payload = self.unread.start + head.len..self.unread.start + whole;
             self.unread.start += whole;
             self.bytes += whole as u64;
+            if head.opcode < CLOSE {
+                self.is_message_end = head.is_final;
+            }
             match head.opcode {
                 PING => {
                     let Self { pongs, buffer, .. } = self;
@@ -386,7 +400,7 @@ mod tests {
         let from_server = [0x81, 2, b'h', b'i'];
         assert_eq!(
             head(&from_server),
-            Some(FrameHead { opcode: TEXT, deflated: false, len: 2, payload: 2 })
+            Some(FrameHead { opcode: TEXT, deflated: false, is_final: true, len: 2, payload: 2 })
         );
         assert!(head(&[0xc1, 0]).unwrap().deflated);
         let endless = [0x82, 127, 255, 255, 255, 255, 255, 255, 255, 255];

@@ -18,7 +18,7 @@ const KINDS: [u64; 22] = [
 ];
 /// Letters of tags with arbitrary values.
 pub(super) const LETTERS: [&str; 6] = ["t", "r", "x", "T", "k", "Z"];
-/// Days before the newest time in which most events lie.
+/// The time before the newest event in which most events lie.
 const SPAN_S: u64 = 86_400;
 
 /// The events of a run, in the order of publishing.
@@ -50,7 +50,7 @@ impl HardCorpus {
             let keys = keys[random.zipf(keys.len())].clone();
             let time = match random.below(20) {
                 // Some relays refuse old events.
-                0 if oldest == 0 => *random.pick(&[0, 1, 1_000_000_000, u64::from(u32::MAX / 2)]),
+                0 if oldest == 0 => *random.pick(&[0, 1, 1_000_000_000, 1_234_567_890]),
                 0..5 => to - random.below(SPAN_S as usize) as u64,
                 _ => *random.pick(&times),
             };
@@ -83,8 +83,9 @@ impl HardCorpus {
         let tags_max = run.info.limit("max_event_tags").unwrap_or(2_000).min(400) as usize;
         let tags = if random.once_in(40) { tags_max.saturating_sub(8) } else { random.below(5) };
         for _ in 0..tags {
-            let (letter, value) = (LETTERS[random.below(LETTERS.len())], random.pick(&self.values));
-            plan = plan.tag(&[letter, value, "second"]);
+            let letter = LETTERS[random.below(LETTERS.len())];
+            let (value, second) = (random.pick(&self.values), random.pick(&self.values));
+            plan = plan.tag(&[letter, value, second]);
         }
         if random.once_in(3)
             && let Some((event, _)) = self.events.last()
@@ -98,10 +99,9 @@ impl HardCorpus {
             0 => "large ".repeat(random.between(1, 1_200)),
             1 => "\"\\\n\t\r\u{8}\u{c}/<>&\u{7f}\u{2028}".into(),
             2 => "привет 今日は 🌅 ﷽ e\u{301}".into(),
-            // A profile must be JSON on some relays.
-            _ if kind == 0 => "{\"name\":\"hark\"}".into(),
             _ => format!("event {}", self.events.len()),
         };
+        // A profile must be JSON on some relays.
         if kind == 0 { plan.content("{\"name\":\"hark\"}") } else { plan.content(content) }
     }
 

@@ -68,6 +68,12 @@ async fn check(
     if args.ask_only {
         corpus.events.iter().for_each(|(event, _)| oracle.add(event));
     } else {
+        if has_events_of(run, &corpus).await.map_err(|end| stopped("asking", end))? {
+            bail!(
+                "the relay has events of an earlier run with this seed; choose another --seed, or \
+                 use --ask-only after --load-only"
+            );
+        }
         let loaded = load(run, &corpus, &mut oracle, &mut report).await;
         left = loaded.map_err(|end| stopped("publishing", end))?;
     }
@@ -99,6 +105,17 @@ async fn check(
 fn stopped(doing: &str, end: ProbeEnd) -> anyhow::Error {
     let (ProbeEnd::Failed(why) | ProbeEnd::Unsupported(why) | ProbeEnd::Undecided(why)) = end;
     anyhow::anyhow!("{doing} was stopped: {why}")
+}
+
+/// Whether the relay has any event of the run's keys, such as a request to vanish.
+async fn has_events_of(run: &ProbeRun, corpus: &HardCorpus) -> ProbeResult<bool> {
+    let mut client = ProbeClient::open(run).await?;
+    // With a member's key, only events with the tag of the run count.
+    let filter = match &run.member {
+        Some(_) => json!({"#t": [corpus.name], "limit": 1}),
+        None => json!({"authors": corpus.authors(), "limit": 1}),
+    };
+    Ok(!client.ask(&[filter]).await?.events.is_empty())
 }
 
 /// Publishes the events one after the other. Returns the accepted events.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use hark_codec::crypto::KeyPair;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use super::end::{ProbeEnd, ProbeResult};
+use super::end::{ProbeEnd, ProbeResult, ensure};
 use super::event::{EventPlan, ProbeEvent};
 use super::run::{ProbeRun, now};
 use crate::websocket::{ConnectionKind, RelayConnection, put_text};
@@ -15,8 +16,8 @@ use crate::websocket::{ConnectionKind, RelayConnection, put_text};
 const FRAMES_MAX: usize = 24;
 /// Maximum length of a frame in a transcript, in characters.
 const FRAME_CHARS_MAX: usize = 300;
-/// Maximum number of messages that wait to be read.
-const INBOX_MAX: usize = 20_000;
+/// Maximum size of the messages that wait to be read, in bytes.
+const INBOX_BYTES_MAX: usize = 128 << 20;
 /// Pauses before an event or a question is sent again that was refused with `rate-limited:`.
 const PAUSES_S: [u64; 4] = [1, 2, 4, 8];
 
@@ -72,6 +73,10 @@ pub(crate) struct ProbeClient {
     spacing: Duration,
     /// Messages that were received while another message was awaited.
     inbox: VecDeque<Vec<Value>>,
+    /// The size of the messages that the inbox received since it was empty.
+    inbox_bytes: usize,
+    /// The frames of an incomplete message.
+    partial: Vec<u8>,
     transcript: VecDeque<String>,
     subscriptions: u64,
 }
@@ -86,6 +91,8 @@ impl ProbeClient {
             timeout: run.timeout,
             spacing: run.spacing,
             inbox: VecDeque::new(),
+            inbox_bytes: 0,
+            partial: Vec::new(),
             transcript: VecDeque::new(),
             subscriptions: 0,
         })
@@ -122,17 +129,42 @@ impl ProbeClient {
         self.send_text(&message.to_string()).await
     }
 
-    /// Receives the next message. `None` if none arrives within `wait`.
-    async fn receive(&mut self, wait: Duration) -> ProbeResult<Option<Vec<Value>>> {
-        let text = match tokio::time::timeout(wait, self.connection.next_text()).await {
-            Ok(text) => String::from_utf8_lossy(text?).into_owned(),
-            Err(_) => return Ok(None),
-        };
+    /// Receives the next message and its size. `None` if none arrives until then.
+    async fn receive(&mut self, until: Instant) -> ProbeResult<Option<(Vec<Value>, usize)>> {
+        loop {
+            // A relay that sends without end must not prolong the wait.
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            let Ok(frame) = tokio::time::timeout_at(until, self.connection.next_text()).await
+            else {
+                return Ok(None);
+            };
+            self.partial.extend_from_slice(frame?);
+            if self.partial.len() > INBOX_BYTES_MAX {
+                return Err(ProbeEnd::Failed("the relay sends a message without end".into()));
+            }
+            if self.connection.is_message_end {
+                break;
+            }
+        }
+        let text = String::from_utf8_lossy(&std::mem::take(&mut self.partial)).into_owned();
         self.log("<", &text);
         match serde_json::from_str::<Value>(&text) {
-            Ok(Value::Array(parts)) => Ok(Some(parts)),
+            Ok(Value::Array(parts)) => Ok(Some((parts, text.len()))),
             _ => Err(ProbeEnd::Failed("the relay sent a message that is no JSON array".into())),
         }
+    }
+
+    /// Stores a message until it is awaited.
+    fn push(&mut self, message: Vec<Value>, bytes: usize) -> ProbeResult {
+        if self.inbox.is_empty() {
+            self.inbox_bytes = 0;
+        }
+        self.inbox_bytes += bytes;
+        self.inbox.push_back(message);
+        let why = || "the relay sends far more than was requested".into();
+        ensure(self.inbox_bytes <= INBOX_BYTES_MAX, why)
     }
 
     /// Waits for a message for which `is_wanted` holds. Other messages stay in the inbox.
@@ -144,13 +176,11 @@ impl ProbeClient {
         if let Some(at) = self.inbox.iter().position(|message| is_wanted(message)) {
             return Ok(self.inbox.remove(at).unwrap_or_default());
         }
-        let until = tokio::time::Instant::now() + self.timeout;
+        let until = Instant::now() + self.timeout;
         loop {
-            let left = until.saturating_duration_since(tokio::time::Instant::now());
-            match self.receive(left).await? {
-                Some(message) if is_wanted(&message) => return Ok(message),
-                Some(message) if self.inbox.len() < INBOX_MAX => self.inbox.push_back(message),
-                Some(_) => {}
+            match self.receive(until).await? {
+                Some((message, _)) if is_wanted(&message) => return Ok(message),
+                Some((message, bytes)) => self.push(message, bytes)?,
                 None => {
                     let seconds = self.timeout.as_secs_f64();
                     return Err(ProbeEnd::Failed(format!("no {name} within {seconds} s")));

@@ -28,7 +28,7 @@ pub(crate) struct ComparisonClient {
 }
 
 /// The bound of a range. `None` in the time stands for infinity.
-type RangeBound = (Option<u64>, [u8; 32]);
+type ComparedBound = (Option<u64>, [u8; 32]);
 
 impl ComparisonClient {
     pub(crate) fn new(mut own: Vec<ComparedEvent>) -> Self {
@@ -93,7 +93,7 @@ impl ComparisonClient {
     fn write_parts(
         &self,
         range: std::ops::Range<usize>,
-        end: RangeBound,
+        end: ComparedBound,
         written: &mut u64,
         out: &mut Vec<u8>,
     ) {
@@ -136,17 +136,17 @@ pub(crate) fn fingerprint(events: &[ComparedEvent]) -> [u8; 16] {
     std::array::from_fn(|at| hash[at])
 }
 
-fn is_before(event: &ComparedEvent, (time, id): &RangeBound) -> bool {
+fn is_before(event: &ComparedEvent, (time, id): &ComparedBound) -> bool {
     time.is_none_or(|time| *event < (time, *id))
 }
 
-fn write_skip(bound: RangeBound, written: &mut u64, out: &mut Vec<u8>) {
+fn write_skip(bound: ComparedBound, written: &mut u64, out: &mut Vec<u8>) {
     write_bound(bound, written, out);
     write_varint(0, out);
 }
 
 /// Appends a bound with the whole id as prefix.
-fn write_bound((time, id): RangeBound, written: &mut u64, out: &mut Vec<u8>) {
+fn write_bound((time, id): ComparedBound, written: &mut u64, out: &mut Vec<u8>) {
     let Some(time) = time else {
         write_varint(0, out);
         write_varint(0, out);
@@ -158,7 +158,7 @@ fn write_bound((time, id): RangeBound, written: &mut u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&id);
 }
 
-fn read_bound(input: &mut &[u8], time: &mut u64) -> anyhow::Result<RangeBound> {
+fn read_bound(input: &mut &[u8], time: &mut u64) -> anyhow::Result<ComparedBound> {
     let encoded = read_varint(input)?;
     let bound_time = match encoded.checked_sub(1) {
         None => None,

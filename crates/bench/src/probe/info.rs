@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::bail;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::websocket::Url;
 
 /// Maximum size of the answer in bytes.
-const ANSWER_BYTES_MAX: u64 = 4 << 20;
+const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// The answer to a request for the information document.
 #[derive(Clone, Debug, Default)]
@@ -23,13 +23,19 @@ pub(crate) struct ProbeInfo {
 }
 
 impl ProbeInfo {
-    /// Requests the document.
+    /// Requests the document. After the timeout, the part that has arrived counts.
     pub(crate) async fn fetch(url: &Url, timeout: Duration) -> anyhow::Result<Self> {
-        let fetched = tokio::time::timeout(timeout, Self::fetch_untimed(url)).await;
-        fetched.context("no answer to a request for the information document")?
+        let mut answer = Vec::new();
+        match tokio::time::timeout(timeout, Self::read(url, &mut answer)).await {
+            Err(_) if answer.is_empty() => bail!("no answer to an HTTP request"),
+            Err(_) => {}
+            Ok(read) => read?,
+        }
+        Ok(Self::parse(&String::from_utf8_lossy(&answer)))
     }
 
-    async fn fetch_untimed(url: &Url) -> anyhow::Result<Self> {
+    /// Reads until the document is complete, or until the connection ends.
+    async fn read(url: &Url, answer: &mut Vec<u8>) -> anyhow::Result<()> {
         let mut stream = TcpStream::connect(&url.authority).await?;
         let request = format!(
             "GET {} HTTP/1.1\r\nHost: {}\r\nAccept: application/nostr+json\r\n\
@@ -37,9 +43,11 @@ impl ProbeInfo {
             url.path, url.authority
         );
         stream.write_all(request.as_bytes()).await?;
-        let mut answer = Vec::new();
-        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;
-        Ok(Self::parse(&String::from_utf8_lossy(&answer)))
+        while answer.len() < ANSWER_BYTES_MAX
+            && stream.read_buf(answer).await? > 0
+            && !Self::parse(&String::from_utf8_lossy(answer)).document.is_object()
+        {}
+        Ok(())
     }
 
     fn parse(answer: &str) -> Self {
@@ -47,10 +55,12 @@ impl ProbeInfo {
         let mut lines = head.lines();
         let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok());
         let headers = lines.map(str::to_owned).collect();
-        // The body may be chunked. The document is the JSON object in the body.
-        let json = body.find('{').zip(body.rfind('}')).and_then(|(from, to)| body.get(from..=to));
-        let document = json.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
-        Self { status: status.unwrap_or(0), headers, document }
+        let mut info = Self { status: status.unwrap_or(0), headers, document: Value::Null };
+        let is_chunked =
+            info.header("transfer-encoding").is_some_and(|how| how.contains("chunked"));
+        let body = if is_chunked { joined(body) } else { body.to_owned() };
+        info.document = serde_json::from_str(&body).unwrap_or_default();
+        info
     }
 
     /// The value of a header.
@@ -75,9 +85,25 @@ impl ProbeInfo {
     /// Software and version, for people.
     pub(crate) fn software(&self) -> String {
         let field = |name: &str| self.document[name].as_str().unwrap_or_default();
-        let text = format!("{} {}", field("software"), field("version"));
+        let software = if field("software").is_empty() { "name" } else { "software" };
+        let text = format!("{} {}", field(software), field("version"));
         if text.trim().is_empty() { "unknown".into() } else { text.trim().into() }
     }
+}
+
+/// Joins the chunks of a body.
+fn joined(mut body: &str) -> String {
+    let mut out = String::new();
+    while let Some((size, rest)) = body.split_once("\r\n") {
+        let size = usize::from_str_radix(size.split(';').next().unwrap_or_default().trim(), 16);
+        let Some(chunk) = size.ok().filter(|size| *size > 0).and_then(|size| rest.get(..size))
+        else {
+            break;
+        };
+        out.push_str(chunk);
+        body = rest[chunk.len()..].trim_start_matches("\r\n");
+    }
+    out
 }
 
 #[cfg(test)]
@@ -86,10 +112,13 @@ mod tests {
 
     #[test]
     fn a_document_is_read_from_plain_and_chunked_answers() {
-        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/nostr+json\r\n";
         let json = r#"{"supported_nips":[1,9],"limitation":{"max_limit":500},"software":"x"}"#;
-        for body in [json.to_owned(), format!("46\r\n{json}\r\n0\r\n\r\n")] {
-            let info = ProbeInfo::parse(&format!("{head}\r\n{body}"));
+        let (one, two) = json.split_at(30);
+        let chunked = "Transfer-Encoding: chunked\r\n";
+        let chunks = format!("1e\r\n{one}\r\n{:x}\r\n{two}\r\n0\r\n\r\n", two.len());
+        for (header, body) in [("", json.to_owned()), (chunked, chunks)] {
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/nostr+json\r\n";
+            let info = ProbeInfo::parse(&format!("{head}{header}\r\n{body}"));
             assert_eq!(
                 (info.status, info.lists(9), info.lists(40)),
                 (200, Some(true), Some(false))

@@ -264,6 +264,7 @@ fn protected_note(t: &RuleTrial<'_>) -> ProbeEvent {
 }
 
 async fn several_keys(t: &mut RuleTrial<'_>) -> ProbeResult {
+    t.require(70)?;
     start(t).await?;
     let (author, other) = (t.author.clone(), t.other.clone());
     t.client.authenticate(&author).await?;
@@ -299,6 +300,7 @@ async fn not_broadcast(t: &mut RuleTrial<'_>) -> ProbeResult {
 }
 
 async fn prefix(t: &mut RuleTrial<'_>) -> ProbeResult {
+    t.require(70)?;
     let event = protected_note(t);
     let answer = t.client.publish(&event.json()).await?;
     if answer.accepted {
@@ -310,6 +312,7 @@ async fn prefix(t: &mut RuleTrial<'_>) -> ProbeResult {
 }
 
 async fn protected(t: &mut RuleTrial<'_>) -> ProbeResult {
+    t.require(70)?;
     let event = protected_note(t);
     let answer = t.client.publish(&event.json()).await?;
     if answer.accepted {
@@ -321,6 +324,7 @@ async fn protected(t: &mut RuleTrial<'_>) -> ProbeResult {
 }
 
 async fn protected_other(t: &mut RuleTrial<'_>) -> ProbeResult {
+    t.require(70)?;
     start(t).await?;
     let other = t.other.clone();
     t.client.authenticate(&other).await?;
@@ -328,6 +332,7 @@ async fn protected_other(t: &mut RuleTrial<'_>) -> ProbeResult {
 }
 
 async fn protected_author(t: &mut RuleTrial<'_>) -> ProbeResult {
+    t.require(70)?;
     start(t).await?;
     let author = t.author.clone();
     t.client.authenticate(&author).await?;
@@ -341,6 +346,7 @@ async fn protected_author(t: &mut RuleTrial<'_>) -> ProbeResult {
 }
 
 async fn repost(t: &mut RuleTrial<'_>) -> ProbeResult {
+    t.require(70)?;
     let event = protected_note(t);
     let author = t.author.clone();
     // The plain repost shows that the relay accepts reposts.
@@ -353,6 +359,7 @@ async fn repost(t: &mut RuleTrial<'_>) -> ProbeResult {
 
 /// Publishes a gift wrap for the author, signed with keys of its own.
 async fn wrap(t: &mut RuleTrial<'_>, kind: u64) -> ProbeResult<ProbeEvent> {
+    t.require_any(&[17, 59])?;
     let recipient = text::hex(t.author.public());
     let keys = t.run.keys("wrapper")?;
     let plan = t.plan(kind, 0).tag(&["p", &recipient]).content("AA==");

@@ -195,13 +195,17 @@ impl<'a> RuleTrial<'a> {
 
     /// `Unsupported` if the relay's information document has a list of NIPs without this NIP.
     pub(crate) fn require(&self, nip: u64) -> ProbeResult {
-        match self.run.info.lists(nip) {
-            Some(false) => {
-                let why = format!("NIP-11 of the relay does not list {nip}");
-                Err(ProbeEnd::Unsupported(why))
-            }
-            _ => Ok(()),
+        self.require_any(&[nip])
+    }
+
+    /// `Unsupported` if the relay's information document has a list of NIPs without these NIPs.
+    pub(crate) fn require_any(&self, nips: &[u64]) -> ProbeResult {
+        if nips.iter().all(|nip| self.run.info.lists(*nip) == Some(false)) {
+            let nips: Vec<_> = nips.iter().map(u64::to_string).collect();
+            let why = format!("NIP-11 of the relay does not list {}", nips.join(" or "));
+            return Err(ProbeEnd::Unsupported(why));
         }
+        Ok(())
     }
 }
 

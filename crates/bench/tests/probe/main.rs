@@ -124,6 +124,9 @@ fn a_right_relay_answers_every_question_before_and_after_a_pause() {
             (&serde_json::json!([]), Some(300))
         );
     }
+    // The events of a seed are published once.
+    let again = answers(&relay, &[]);
+    assert_eq!((again.code, again.stderr.contains("another --seed")), (1, true), "{again:?}");
     let text = answers(&ToyRelay::start(ToyFault::None), &[]).text();
     assert!(text.contains(" 0 wrong answers.") && text.contains("--seed 5 --to"), "{text}");
 }
