@@ -1,10 +1,14 @@
 //! `hark bench` against a real server, with small numbers: it counts correctly, reports refusals,
 //! and writes readable files. No test measures speed.
 
+use std::process::Stdio;
+use std::time::Duration;
+
 use hark_testkit::citus;
 use hark_testkit::postgres::Cluster;
 use hark_testkit::program::{Finished, Program};
 use hark_testkit::server::Server;
+use hark_testkit::wait;
 use serde_json::Value;
 
 use crate::cli::support::{Place, hark};
@@ -77,6 +81,33 @@ fn generated_events_are_the_same_from_the_same_seed() {
     assert_eq!(again.code, 1);
     assert!(again.stderr.contains("exists already"), "{}", again.stderr);
     assert!(bytes == std::fs::read(&one).unwrap());
+}
+
+#[test]
+fn a_killed_generation_continues_and_gives_the_same_bytes() {
+    let place = Place::new("bench-continued");
+    for name in ["small.jsonl", "small.jsonl.zst"] {
+        let (whole, cut) = (place.path(&format!("whole-{name}")), place.path(name));
+        let args = ["--events", "160000", "--unsigned", "--small", "--natural"];
+        let said = bench(&[&["gen", &whole][..], &args].concat()).text();
+        assert!(said.contains("160,000 events"), "{said}");
+        let progress = std::path::PathBuf::from(format!("{cut}.part.progress"));
+        let mut program = Program::new(env!("CARGO_BIN_EXE_hark"));
+        let run = [&["bench", "gen", &cut][..], &args].concat();
+        let mut run = program.args(run).stdout(Stdio::null()).spawn().expect("runs");
+        wait::until("a checkpoint or the end", || {
+            progress.exists() || run.wait_for_end(Duration::ZERO).is_some()
+        });
+        if run.wait_for_end(Duration::ZERO).is_none() {
+            run.signal("KILL");
+            run.wait_for_end(Duration::from_secs(60));
+        }
+        if !std::path::Path::new(&cut).exists() {
+            bench(&[&["gen", &cut][..], &args].concat()).text();
+        }
+        assert!(std::fs::read(&whole).unwrap() == std::fs::read(&cut).unwrap(), "{name}");
+        assert!(!progress.exists());
+    }
 }
 
 #[test]
@@ -244,6 +275,9 @@ fn what_cannot_be_measured_is_said_with_what_to_do() {
         (&["idle", nobody[0], nobody[1]], 1, "with --pid"),
         (&["query", &file, "--url", "wss://relay.example"], 2, "TLS"),
         (&["query", &file, "--connections", "0"], 2, "at least 1"),
+        (&["query", &file, "--cold", "--runs", "2"], 1, "each question is asked once"),
+        (&["compare", "none.toml"], 1, "could not be read"),
+        (&["compare", &file], 1, "no list of relays"),
         (&["fanout", "--rate", "0"], 2, "above 0"),
         (&["codec", "--message", "none"], 1, "small note"),
         (&["hammer", &file, &store, "--shape", "none"], 1, "  deep until"),

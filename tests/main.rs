@@ -6,6 +6,7 @@ mod bench_checks;
 mod book;
 mod cli;
 mod cluster;
+mod compare;
 mod crash;
 mod database;
 mod delivery;

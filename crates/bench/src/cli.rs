@@ -9,6 +9,7 @@ use crate::args::{
 };
 use crate::cases::CasesArgs;
 use crate::codec::CodecArgs;
+use crate::compare::CompareArgs;
 use crate::whisper::WhisperBenchArgs;
 
 /// Measure or test a relay, this one or any other, by its URL
@@ -61,6 +62,8 @@ pub(crate) enum Bench {
     /// Measure eight cases on one server, several pairs and a growing Citus cluster, all started
     /// here
     Cases(Box<CasesArgs>),
+    /// Compare several relays, each started alone on the same events
+    Compare(Box<CompareArgs>),
     /// Query and insert at the same time, each at a rate, and measure how long both take
     Hammer(HammerArgs),
     /// Publish to a Waku node, by REST or gossip, and query its history at the same time

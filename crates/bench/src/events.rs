@@ -142,6 +142,8 @@ struct Note {
 pub(crate) struct EventGenerator {
     random: Random,
     vocabulary: Vocabulary,
+    /// Whether all events are short.
+    is_small: bool,
     people: Vec<KeyPair>,
     count: u64,
     made: u64,
@@ -160,6 +162,7 @@ impl EventGenerator {
         Ok(Self {
             random: Random::new(seed),
             vocabulary,
+            is_small: false,
             people: people::all(authors)?,
             count,
             made: 0,
@@ -168,6 +171,11 @@ impl EventGenerator {
             last_note: Vec::new(),
             tags: Vec::new(),
         })
+    }
+
+    /// Makes short notes and reactions only.
+    pub(crate) fn small(self) -> Self {
+        Self { is_small: true, ..self }
     }
 
     /// Returns the keys of the authors, by rank.
@@ -288,9 +296,14 @@ impl EventGenerator {
         let every = self.count.div_ceil(BUSIEST_MAX).max(5);
         if self.made.is_multiple_of(every) {
             self.hashtags(1);
-            return (1, EventAuthor::Ranked(0), text::note(&mut self.random, self.vocabulary));
+            let text = if self.is_small { text::short } else { text::note };
+            return (1, EventAuthor::Ranked(0), text(&mut self.random, self.vocabulary));
         }
         let mut author = self.draw_author();
+        if self.is_small {
+            let (kind, content) = self.plan_small();
+            return (kind, EventAuthor::Ranked(author as u32), content);
+        }
         let (kind, content) = match self.random.below(1_000) {
             0..535 => (1, self.note_tags()),
             535..760 => {
@@ -363,6 +376,19 @@ impl EventGenerator {
             }
         };
         (kind, EventAuthor::Ranked(author as u32), content)
+    }
+
+    /// Returns kind and content of a short event.
+    fn plan_small(&mut self) -> (u16, String) {
+        let (is_reaction, has_tag) = (self.random.below(10) < 3, self.random.once_in(8));
+        if is_reaction && let Some(note) = self.note() {
+            self.tag(&["e", &text::hex(&note.id)]);
+            return (7, "+".into());
+        }
+        if has_tag {
+            self.hashtags(1);
+        }
+        (1, text::short(&mut self.random, self.vocabulary))
     }
 
     /// Draws the time of the next event: usually some seconds ago, and for one event in 50 up to a

@@ -62,7 +62,8 @@ pub(crate) fn page(report: &BenchReport) -> String {
     out
 }
 
-fn escape(text: &str) -> String {
+/// Escapes text for HTML.
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

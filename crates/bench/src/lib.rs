@@ -10,7 +10,9 @@ mod args;
 mod cases;
 mod cli;
 pub mod codec;
+mod compare;
 mod events;
+mod expected;
 mod fanout;
 mod generate;
 mod hammer;
@@ -22,9 +24,11 @@ mod lines;
 mod meter;
 mod null;
 mod openers;
+mod page_cache;
 mod people;
 mod probe;
 mod process;
+mod progress;
 mod query;
 mod random;
 pub mod report;
@@ -61,6 +65,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::Idle(args) => idle::run(args),
         Bench::Sql(args) => sql::run(args, open.events),
         Bench::Cases(args) => cases::run(args, open.events),
+        Bench::Compare(args) => compare::run(args),
         Bench::Hammer(args) => hammer::run(args, open.events),
         Bench::Waku(args) => waku::run(args),
         Bench::Whisper(args) => whisper::run(args, open.envelopes),

@@ -1,6 +1,6 @@
 //! Makes the frames of questions to a relay, and reads fields of the returned events.
 
-use crate::websocket::put_text;
+use crate::websocket::{fields, put_text};
 
 /// One REQ and its CLOSE, as frames.
 #[derive(Clone)]
@@ -13,6 +13,14 @@ pub(crate) struct RequestFrames {
     pub(crate) sub: String,
     /// The text of the filters in the REQ.
     pub(crate) filters: String,
+}
+
+impl RequestFrames {
+    /// Whether this EOSE ends the answer to the request.
+    pub(crate) fn is_ended_by(&self, eose: &[u8]) -> bool {
+        // The second form is that of relays which write spaces between the fields.
+        eose.starts_with(&self.eose) || fields(eose).get(1) == Some(&self.sub)
+    }
 }
 
 /// Makes the frames of a REQ with these filters and the subscription id `q<number>`.

@@ -122,6 +122,12 @@ pub(crate) fn note(random: &mut Random, vocabulary: Vocabulary) -> String {
     out
 }
 
+/// Makes the text of a short note.
+pub(crate) fn short(random: &mut Random, vocabulary: Vocabulary) -> String {
+    let length = random.between(4, 40);
+    words(random, vocabulary, length)
+}
+
 /// Makes a title of a few words.
 pub(crate) fn title(random: &mut Random, vocabulary: Vocabulary) -> String {
     words(random, vocabulary, 40)

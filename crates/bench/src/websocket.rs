@@ -171,6 +171,8 @@ pub(crate) enum RelayMessage<'a> {
     Notice(&'a [u8]),
     /// `["AUTH",`
     Auth(&'a [u8]),
+    /// `["NEG-MSG",` and `["NEG-ERR",`
+    Negentropy(&'a [u8]),
     /// Anything else, including the later frames of a fragmented message.
     Other,
 }
@@ -183,6 +185,7 @@ fn message_of(text: &[u8]) -> RelayMessage<'_> {
         Some(b"[\"CL") => RelayMessage::Closed(text),
         Some(b"[\"NO") => RelayMessage::Notice(text),
         Some(b"[\"AU") => RelayMessage::Auth(text),
+        Some(b"[\"NE") => RelayMessage::Negentropy(text),
         _ => RelayMessage::Other,
     }
 }

@@ -13,9 +13,11 @@ Examples:
   hark bench gen events.jsonl                       100,000 events, 110 MB
   hark bench gen million.jsonl --events 1000000     with one author of 200,000 events
   hark bench gen ten.jsonl.zst --events 10000000 --unsigned
+  hark bench gen small.jsonl --events 30000000 --small
 
 Make the file once and use it often: the same count and seed give the same bytes on every machine.
-Signing takes some 30 us for each event on one core; all cores sign.")]
+Signing takes some 30 us for each event on one core; all cores sign. If the command is interrupted,
+run it again: it continues at its last checkpoint, which is written every 50,000 events.")]
 pub(crate) struct GenArgs {
     /// The file to write, one event a line; compressed if its name ends in .zst
     #[arg(value_name = "FILE")]
@@ -37,6 +39,11 @@ pub(crate) struct GenArgs {
     /// Draw texts from 60,000 words with natural frequencies instead of 48 words, to measure search
     #[arg(long)]
     pub(crate) natural: bool,
+
+    /// Make only short notes and reactions, of about 400 bytes each, to measure the cost of many
+    /// events; no event is shorter than 340 bytes
+    #[arg(long)]
+    pub(crate) small: bool,
 }
 
 #[derive(Debug, Args)]
@@ -80,6 +87,20 @@ pub(crate) struct BenchQueryArgs {
     /// contains none
     #[arg(long)]
     pub(crate) search: bool,
+
+    /// Compare the answers with those that the file requires, before each shape is measured. A shape
+    /// with a wrong, short or unordered answer gets no times, and the run fails
+    #[arg(long)]
+    pub(crate) check: bool,
+
+    /// Ask for keys that were never asked for before: drawn from all of the file, each asked once,
+    /// without a warm-up. Start the relay before each such run
+    #[arg(long)]
+    pub(crate) cold: bool,
+
+    /// Drop this machine's caches of files before each shape; requires root
+    #[arg(long)]
+    pub(crate) drop_caches: bool,
 
     /// Skip the comparison with a relay that does nothing, which --pid otherwise includes
     #[arg(long)]

@@ -20,6 +20,8 @@ pub(super) struct ShapeRequests {
     pub(super) requests: Vec<Arc<Vec<RequestFrames>>>,
     /// Whether the connections must be authenticated as the owners of inboxes.
     pub(super) as_reader: bool,
+    /// Whether each request is sent only once, by one of the connections.
+    pub(super) is_once: bool,
 }
 
 /// Makes a request for each item of `filters`.
@@ -47,6 +49,7 @@ pub(super) fn load(
         may_be_empty: shape.may_be_empty,
         requests: vec![requests(&filters)],
         as_reader: false,
+        is_once: false,
     })
 }
 
@@ -71,6 +74,7 @@ pub(super) fn mixed(loads: &[ShapeRequests], connections: usize) -> ShapeRequest
         may_be_empty: false,
         requests: (0..connections).map(of).collect(),
         as_reader: true,
+        is_once: false,
     }
 }
 

@@ -1,38 +1,40 @@
 //! `hark bench query`: the queries that clients send, one shape after the other and all mixed. Each
 //! connection sends its next query after the EOSE of the previous query.
 
+mod checks;
+mod cold;
 mod loads;
+mod nothing;
+mod pages;
 mod readers;
+mod rounds;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
+use self::checks::CheckedAnswers;
 use self::loads::{DEPTHS, MIXED, ShapeRequests, depths, load, mixed, requests};
+use self::nothing::MeasuredNull;
+use self::pages::pages;
 use self::readers::{InboxOwner, own, prove, readers};
+use self::rounds::{PATIENCE, QueryTotals, WARM_UP, round};
 use crate::args::BenchQueryArgs;
-use crate::latency::Latencies;
-use crate::null::{NullRelay, question_like};
+use crate::expected::ExpectedAnswers;
+use crate::page_cache;
 use crate::process::thread_cpu;
 use crate::report::{BenchReport, Column};
-use crate::requests::{RequestFrames, created_at, request};
 use crate::sample::EventSample;
 use crate::shapes::{self, INBOX, SEARCH_SHAPES, SHAPES};
 use crate::store::{BenchArchive, BenchArchiveOpener, BenchQuestion};
-use crate::target::{BenchTarget, Refusals, TimeSpent};
-use crate::websocket::{RelayConnection, RelayMessage, fields};
+use crate::target::{BenchTarget, TimeSpent};
+use crate::websocket::RelayConnection;
 use crate::words::{figure, number};
 
-/// The length of the warm-up, which is not counted, as a share of the measured time.
-const WARM_UP: f64 = 0.15;
-/// How much longer than planned a shape may take before the run fails.
-const PATIENCE: Duration = Duration::from_mins(1);
 /// Maximum time for reading all pages of the busiest author.
 const WALK: Duration = Duration::from_mins(5);
-/// Maximum number of events of a page.
-const PAGE: usize = 500;
 
 const COLUMNS: [Column; 10] = [
     Column::plain("requests_per_s", "requests/s", ""),
@@ -47,17 +49,10 @@ const COLUMNS: [Column; 10] = [
     Column::compared("p99_ms", "p99", "ms"),
 ];
 
-/// Totals that one connection, or all connections together, received.
-#[derive(Clone, Default)]
-struct QueryTotals {
-    requests: u64,
-    events: u64,
-    bytes: u64,
-    times: Latencies,
-    refusals: Refusals,
-}
-
 pub(crate) fn run(args: &BenchQueryArgs, open: BenchArchiveOpener<'_>) -> anyhow::Result<ExitCode> {
+    if args.cold && args.output.runs > 1 {
+        bail!("--runs: with --cold, each question is asked once; start the relay again instead");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let sample = EventSample::read(&args.file)?;
     let targets: Vec<BenchTarget> = args.targets.targets()?;
@@ -96,13 +91,45 @@ async fn measure(
         None
     };
     let length = Duration::from_secs_f64(args.seconds);
+    let mut answers = expected_answers(args, &loads, targets.len())?;
     for load in &loads {
         let search_ms = archive.map(|archive| search(archive, load, length)).transpose()?;
-        for asked in &mut asked {
-            asked.ask(load, length, null.as_mut(), search_ms).await?;
+        for (at, asked) in asked.iter_mut().enumerate() {
+            if args.drop_caches
+                && let Err(error) = page_cache::drop_caches()
+            {
+                asked.report.fault(format!("the caches were not dropped: {error:#}"));
+            }
+            let beside = (null.as_mut(), search_ms);
+            if let Err(error) = asked.ask_checked(load, length, answers.get_mut(at), beside).await {
+                asked.report.fault(format!("{}: {error:#}", load.name));
+                asked.report.row(&load.name, &[None; COLUMNS.len()]);
+                let url = &asked.target.url.text;
+                let again = asked.connect(args, &readers).await;
+                again.with_context(|| format!("{url}, after {}: {error:#}", load.name))?;
+            }
         }
     }
+    for (asked, answers) in asked.iter_mut().zip(answers) {
+        answers.finish(&mut asked.report);
+    }
     Ok(asked.into_iter().map(|asked| asked.finish(sample)).collect())
+}
+
+/// Computes the expected answers to all questions. Returns a table to be filled for each target, or
+/// an empty list without `--check`.
+fn expected_answers(
+    args: &BenchQueryArgs,
+    loads: &[ShapeRequests],
+    targets: usize,
+) -> anyhow::Result<Vec<CheckedAnswers>> {
+    if !args.check {
+        return Ok(Vec::new());
+    }
+    let requests = loads.iter().flat_map(|load| &load.requests).flat_map(|list| list.iter());
+    let questions = requests.map(|request| &*request.filters);
+    let expected = Arc::new(ExpectedAnswers::read(&args.file, questions)?);
+    Ok((0..targets).map(|_| CheckedAnswers::new(&expected)).collect())
 }
 
 /// A target with its connections and its report.
@@ -129,14 +156,64 @@ impl<'a> MeasuredTarget<'a> {
         report.setting("connections", args.connections);
         report.setting("keys", args.keys);
         report.setting("seconds_per_shape", args.seconds);
-        let plain = target.connect_all(args.connections).await?;
-        let mut with_keys = target.connect_all(args.connections).await?;
-        for (at, connection) in with_keys.iter_mut().enumerate() {
+        report.setting("cold", args.cold);
+        report.setting("drop_caches", args.drop_caches);
+        let mut asked = Self { target, plain: Vec::new(), readers: Vec::new(), report };
+        asked.connect(args, readers).await?;
+        Ok(asked)
+    }
+
+    /// Opens all connections.
+    async fn connect(
+        &mut self,
+        args: &BenchQueryArgs,
+        readers: &[InboxOwner],
+    ) -> anyhow::Result<()> {
+        self.plain = self.target.connect_all(args.connections).await?;
+        self.readers = self.target.connect_all(args.connections).await?;
+        for (at, connection) in self.readers.iter_mut().enumerate() {
             let own = own(readers, at, args);
-            let proven = tokio::time::timeout(PATIENCE, prove(connection, target, own)).await;
-            proven.context("AUTH had no answer in a minute")??;
+            let proven = tokio::time::timeout(PATIENCE, prove(connection, self.target, own)).await;
+            // Without AUTH, only the questions about inboxes fail.
+            if let Err(error) = proven.context("AUTH had no answer in a minute")? {
+                self.report.fault(format!("{INBOX}: {error:#}"));
+                break;
+            }
         }
-        Ok(Self { target, plain, readers: with_keys, report })
+        Ok(())
+    }
+
+    /// Compares the answers of a load with the expected answers. Returns whether all are right.
+    async fn check(
+        &mut self,
+        load: &ShapeRequests,
+        answers: Option<&mut CheckedAnswers>,
+    ) -> anyhow::Result<bool> {
+        // Each question of the mixed load belongs to another load, too.
+        let Some(answers) = answers.filter(|_| load.name != MIXED) else { return Ok(true) };
+        let connections = if load.as_reader { &mut self.readers } else { &mut self.plain };
+        answers.check(load, connections, &mut self.report).await
+    }
+
+    /// Checks and measures a load, and adds a row. A row of a load with faulty answers has no
+    /// figures.
+    async fn ask_checked(
+        &mut self,
+        load: &ShapeRequests,
+        length: Duration,
+        mut answers: Option<&mut CheckedAnswers>,
+        (null, search_ms): (Option<&mut MeasuredNull>, Option<f64>),
+    ) -> anyhow::Result<()> {
+        // Questions that are sent only once are checked after they were measured.
+        if !load.is_once && !self.check(load, answers.as_deref_mut()).await? {
+            self.report.row(&load.name, &[None; COLUMNS.len()]);
+            return Ok(());
+        }
+        self.ask(load, length, null, search_ms).await?;
+        if load.is_once && !self.check(load, answers).await? {
+            self.report.clear_last_row();
+        }
+        Ok(())
     }
 
     /// Runs a load for `length`, after a warm-up, and adds a row.
@@ -147,8 +224,9 @@ impl<'a> MeasuredTarget<'a> {
         null: Option<&mut MeasuredNull>,
         search_ms: Option<f64>,
     ) -> anyhow::Result<()> {
-        let warm_up = length.mul_f64(WARM_UP);
-        self.round(load, warm_up).await?;
+        if !load.is_once {
+            self.round(load, length.mul_f64(WARM_UP)).await?;
+        }
         let (answers, spent) = self.round(load, length).await?;
         let requests = answers.requests as f64;
         answers.refusals.add_to(&mut self.report, &load.name);
@@ -214,76 +292,6 @@ impl<'a> MeasuredTarget<'a> {
     }
 }
 
-/// Runs a load on all connections for `length`.
-async fn round(
-    target: &BenchTarget,
-    connections: &mut Vec<RelayConnection>,
-    load: &ShapeRequests,
-    length: Duration,
-) -> anyhow::Result<(QueryTotals, TimeSpent)> {
-    let count = connections.len();
-    let start = target.start()?;
-    let until = Instant::now() + length;
-    let mut tasks = Vec::new();
-    for (at, connection) in std::mem::take(connections).into_iter().enumerate() {
-        let requests = Arc::clone(&load.requests[at % load.requests.len()]);
-        // Each connection begins at a different request, so that no two connections send the same
-        // request at once.
-        let from = at * requests.len() / count;
-        tasks.push(tokio::spawn(ask_until(connection, requests, from, until)));
-    }
-    let mut sum = QueryTotals::default();
-    for task in tasks {
-        let answered = tokio::time::timeout(length + PATIENCE, task).await;
-        let answered = answered.ok().context("an answer did not end within a minute");
-        let (connection, answers) = answered
-            .and_then(|joined| joined?)
-            .with_context(|| format!("{}, {}", target.url.text, load.name))?;
-        connections.push(connection);
-        sum.add(answers);
-    }
-    Ok((sum, target.stop(&start)?))
-}
-
-/// The relay that does nothing, with its connections.
-struct MeasuredNull {
-    target: BenchTarget,
-    connections: Vec<RelayConnection>,
-    _relay: NullRelay,
-}
-
-impl MeasuredNull {
-    async fn start(connections: usize) -> anyhow::Result<Self> {
-        let relay = NullRelay::start()?;
-        let target = BenchTarget::new(&relay.url, &[relay.id()])?;
-        let connections = target.connect_all(connections).await?;
-        Ok(Self { target, connections, _relay: relay })
-    }
-
-    /// Sends requests like those of the load to the relay that does nothing. Each answer has the
-    /// mean size of `answers`. Returns the CPU time of a request, in ms.
-    async fn ask(
-        &mut self,
-        load: &ShapeRequests,
-        answers: &QueryTotals,
-        length: Duration,
-    ) -> anyhow::Result<Option<f64>> {
-        let (events, bytes) = (answers.events / answers.requests, answers.bytes / answers.requests);
-        let like = |asked: &RequestFrames| question_like(asked, events, bytes);
-        let alike = |all: &Arc<Vec<RequestFrames>>| Arc::new(all.iter().map(like).collect());
-        let load = ShapeRequests {
-            name: load.name.clone(),
-            may_be_empty: true,
-            requests: load.requests.iter().map(alike).collect(),
-            as_reader: false,
-        };
-        round(&self.target, &mut self.connections, &load, length.mul_f64(WARM_UP)).await?;
-        let (sum, spent) = round(&self.target, &mut self.connections, &load, length).await?;
-        let ms = spent.server.map(|cpu| cpu.as_secs_f64() * 1e3 / sum.requests as f64);
-        Ok(ms.filter(|_| sum.requests > 0))
-    }
-}
-
 /// Runs the searches of a load in this process: each search once, then repeatedly for a quarter of
 /// `length`. Returns the CPU time of one search, in ms.
 fn search(
@@ -311,65 +319,6 @@ fn search(
     Ok(thread_cpu().saturating_sub(before).as_secs_f64() * 1e3 / f64::from(asked))
 }
 
-impl QueryTotals {
-    fn add(&mut self, other: Self) {
-        self.requests += other.requests;
-        self.events += other.events;
-        self.bytes += other.bytes;
-        self.times.merge(&other.times);
-        self.refusals.merge(other.refusals);
-    }
-}
-
-async fn ask_until(
-    mut connection: RelayConnection,
-    requests: Arc<Vec<RequestFrames>>,
-    mut at: usize,
-    until: Instant,
-) -> anyhow::Result<(RelayConnection, QueryTotals)> {
-    let mut answers = QueryTotals::default();
-    let mut frames = Vec::new();
-    while Instant::now() < until {
-        let request = &requests[at % requests.len()];
-        at += 1;
-        frames.extend_from_slice(&request.req);
-        let bytes = connection.bytes;
-        let sent = Instant::now();
-        connection.send(&frames).await?;
-        frames.clear();
-        let mut events = 0;
-        let is_complete = loop {
-            match connection.next().await? {
-                RelayMessage::Event(_) => events += 1,
-                RelayMessage::Eose(text) if text.starts_with(&request.eose) => break true,
-                RelayMessage::Closed(text) if fields(text).get(1) == Some(&request.sub) => {
-                    answers.refusals.add_message(RelayMessage::Closed(text));
-                    break false;
-                }
-                notice @ RelayMessage::Notice(_) => {
-                    answers.refusals.add_message(notice);
-                    break false;
-                }
-                _ => {}
-            }
-        };
-        if is_complete {
-            answers.times.add(sent.elapsed());
-            answers.requests += 1;
-            answers.events += events;
-            answers.bytes += connection.bytes - bytes;
-        } else {
-            // After a refusal for too many requests, the pause avoids further refusals.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        // Clients that want only stored events send a CLOSE. This CLOSE is sent with the next
-        // request.
-        frames.extend_from_slice(&request.close);
-    }
-    connection.send(&frames).await?;
-    Ok((connection, answers))
-}
-
 /// Makes all loads, in the order of the run.
 async fn loads(
     args: &BenchQueryArgs,
@@ -377,6 +326,9 @@ async fn loads(
     readers: &[InboxOwner],
     asked: &mut MeasuredTarget<'_>,
 ) -> anyhow::Result<Vec<ShapeRequests>> {
+    if args.cold {
+        return cold::chosen(cold::loads(sample), &args.shapes);
+    }
     let mut loads = Vec::new();
     for shape in &SHAPES {
         loads.extend(load(shape, sample, &mut asked.report));
@@ -397,11 +349,13 @@ async fn loads(
             may_be_empty: false,
             requests: inboxes,
             as_reader: true,
+            is_once: false,
         };
         loads.insert(at, load);
     }
     let mixed = mixed(&loads, args.connections);
-    let pages = tokio::time::timeout(WALK, pages(sample, asked)).await;
+    let connection = asked.plain.first_mut().context("there is no connection")?;
+    let pages = tokio::time::timeout(WALK, pages(sample, connection, &mut asked.report)).await;
     let pages = pages.context("the walk through the busiest author's pages took too long")??;
     for (name, part) in DEPTHS.iter().zip(depths(&pages)) {
         loads.push(ShapeRequests {
@@ -409,6 +363,7 @@ async fn loads(
             may_be_empty: false,
             requests: vec![requests(part)],
             as_reader: false,
+            is_once: false,
         });
     }
     for shape in SEARCH_SHAPES.iter().filter(|_| args.search) {
@@ -416,47 +371,4 @@ async fn loads(
     }
     loads.push(mixed);
     shapes::choose(loads, |load| &load.name, &args.shapes)
-}
-
-/// Returns the filters of the busiest author's pages, newest first, after reading all pages once.
-async fn pages(
-    sample: &EventSample,
-    asked: &mut MeasuredTarget<'_>,
-) -> anyhow::Result<Vec<String>> {
-    let Some((author, notes)) = sample.authors.first() else { return Ok(Vec::new()) };
-    let page = (*notes as usize / 10).clamp(1, PAGE);
-    let connection = asked.plain.first_mut().context("there is no connection")?;
-    let mut until = sample.times.last().copied().unwrap_or(0);
-    let mut pages = Vec::new();
-    loop {
-        let filters = shapes::page(author, until, page);
-        let request = request(0, &filters);
-        connection.send(&request.req).await?;
-        let (mut events, mut oldest) = (0, until);
-        loop {
-            match connection.next().await? {
-                RelayMessage::Event(text) => {
-                    events += 1;
-                    oldest = oldest.min(created_at(text).unwrap_or(oldest));
-                }
-                RelayMessage::Eose(text) if text.starts_with(&request.eose) => break,
-                refusal @ (RelayMessage::Closed(_) | RelayMessage::Notice(_)) => {
-                    let mut refusals = Refusals::default();
-                    refusals.add_message(refusal);
-                    refusals.add_to(&mut asked.report, "the walk through pages");
-                    return Ok(Vec::new());
-                }
-                _ => {}
-            }
-        }
-        connection.send(&request.close).await?;
-        // The last page is not full and cannot be compared with the others.
-        if events < page {
-            return Ok(pages);
-        }
-        pages.push(filters);
-        // The next page repeats the events of the oldest second, unless these events fill a whole
-        // page.
-        until = if oldest < until { oldest } else { until.saturating_sub(1) };
-    }
 }

@@ -102,6 +102,13 @@ impl BenchReport {
         self.rows.push(ReportRow { name: name.into(), figures: figures.to_vec() });
     }
 
+    /// Removes all figures of the last row.
+    pub(crate) fn clear_last_row(&mut self) {
+        if let Some(row) = self.rows.last_mut() {
+            row.figures.fill(None);
+        }
+    }
+
     /// Adds a setting under which the figures were measured.
     pub fn setting(&mut self, key: &'static str, value: impl Into<Value>) {
         self.settings.push((key, value.into()));

@@ -1,0 +1,155 @@
+//! kill -9 while events are published: how many events that the relay has acknowledged are gone
+//! after the next start.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, bail};
+use hark_codec::nostr::EventDraft;
+use parking_lot::Mutex;
+use tokio::runtime::Runtime;
+
+use super::relay::StartedRelay;
+use crate::people;
+use crate::report::Column;
+use crate::requests::{event_id, request};
+use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, Url, fields, put_text};
+
+/// Number of events that are published at most.
+const EVENTS: usize = 20_000;
+/// Number of acknowledged events after which the relay is killed.
+const KILLED_AFTER: usize = 2_000;
+/// Number of connections that publish.
+const CONNECTIONS: usize = 4;
+/// Maximum number of unacknowledged events of a connection.
+const WINDOW: usize = 64;
+/// How long the relay may take to acknowledge [`KILLED_AFTER`] events.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Number of ids in a question.
+const IDS: usize = 100;
+
+pub(super) const COLUMNS: [Column; 4] = [
+    Column::plain("acknowledged", "acknowledged", ""),
+    Column::plain("lost", "of these lost", ""),
+    Column::plain("earlier_lost", "earlier events lost", ""),
+    Column::compared("answer_ms", "next start to first answer", "ms"),
+];
+
+/// The id of an event, as hex digits.
+type HexId = [u8; 64];
+
+/// Publishes events, kills the relay, starts it again, and looks for the acknowledged events and
+/// for `earlier` events of the file.
+pub(super) fn measure(
+    relay: &mut StartedRelay,
+    runtime: &Runtime,
+    earlier: &[HexId],
+) -> anyhow::Result<[Option<f64>; COLUMNS.len()]> {
+    let url = relay.url.clone();
+    let acknowledged = Arc::new(Mutex::new(Vec::new()));
+    let events = events()?;
+    runtime.block_on(async {
+        let mut tasks = Vec::new();
+        for own in events.chunks(EVENTS / CONNECTIONS) {
+            let connection = RelayConnection::open(&url, ConnectionKind::Busy).await?;
+            tasks.push(tokio::spawn(publish(connection, own.to_vec(), Arc::clone(&acknowledged))));
+        }
+        let until = Instant::now() + PATIENCE;
+        while acknowledged.lock().len() < KILLED_AFTER && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        relay.kill();
+        for task in tasks {
+            // A publisher ends when the relay has gone. It has then read all acknowledgements.
+            let _ = tokio::time::timeout(PATIENCE, task).await;
+        }
+        anyhow::Ok(())
+    })?;
+    let acknowledged = std::mem::take(&mut *acknowledged.lock());
+    let start = relay.start(Some(runtime)).context("after kill -9")?;
+    if acknowledged.is_empty() {
+        bail!("no event was acknowledged");
+    }
+    let missing = |ids: &[HexId]| runtime.block_on(missing(&url, ids));
+    Ok([
+        Some(acknowledged.len() as f64),
+        Some(missing(&acknowledged)? as f64),
+        Some(missing(earlier)? as f64),
+        start.answer_ms,
+    ])
+}
+
+fn events() -> anyhow::Result<Vec<Vec<u8>>> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    let author = people::keys_of(&format!("killed {}", now.as_nanos()))?;
+    let event = |number: usize| {
+        let content = format!("hark bench compare, killed, no. {number}");
+        let draft = EventDraft { created_at: now.as_secs(), kind: 1, tags: &[], content: &content };
+        let mut event = Vec::new();
+        draft.sign(&author, &mut event);
+        event
+    };
+    Ok((0..EVENTS).map(event).collect())
+}
+
+/// Publishes until the relay has gone or all events are acknowledged.
+async fn publish(
+    mut connection: RelayConnection,
+    events: Vec<Vec<u8>>,
+    acknowledged: Arc<Mutex<Vec<HexId>>>,
+) -> anyhow::Result<()> {
+    let (mut open, mut frames) = (0, Vec::new());
+    let mut events = events.into_iter();
+    loop {
+        while open < WINDOW
+            && let Some(event) = events.next()
+        {
+            put_text(&mut frames, &[b"[\"EVENT\",", &event, b"]"]);
+            open += 1;
+        }
+        if open == 0 {
+            return Ok(());
+        }
+        // When the relay has gone, the acknowledgements that it sent before are still read.
+        let _ = connection.send(&frames).await;
+        frames.clear();
+        while let RelayMessage::Ok(text) = connection.next().await? {
+            open = open.saturating_sub(1);
+            let answer = fields(text);
+            let id: Option<HexId> = answer.get(1).and_then(|id| id.as_bytes().try_into().ok());
+            let is_accepted = answer.get(2).is_some_and(|accepted| accepted == "true");
+            acknowledged.lock().extend(id.filter(|_| is_accepted));
+            if open < WINDOW / 2 {
+                break;
+            }
+        }
+    }
+}
+
+/// Returns how many of these events no answer has.
+async fn missing(url: &Url, ids: &[HexId]) -> anyhow::Result<usize> {
+    let mut connection = RelayConnection::open(url, ConnectionKind::Busy).await?;
+    let mut missing: HashSet<HexId> = ids.iter().copied().collect();
+    for (number, ids) in ids.chunks(IDS).enumerate() {
+        let list: Vec<String> =
+            ids.iter().map(|id| format!("\"{}\"", String::from_utf8_lossy(id))).collect();
+        let request = request(number, &format!(r#"{{"ids":[{}]}}"#, list.join(",")));
+        connection.send(&request.req).await?;
+        loop {
+            let next = tokio::time::timeout(PATIENCE, connection.next()).await;
+            match next.context("an answer did not end within a minute")?? {
+                RelayMessage::Event(text) => {
+                    event_id(text).map(|id| missing.remove(&id));
+                }
+                RelayMessage::Eose(text) if request.is_ended_by(text) => break,
+                RelayMessage::Closed(text) | RelayMessage::Notice(text) => {
+                    bail!("a question was refused: {}", String::from_utf8_lossy(text));
+                }
+                _ => {}
+            }
+        }
+        connection.send(&request.close).await?;
+    }
+    Ok(missing.len())
+}

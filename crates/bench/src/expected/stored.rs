@@ -1,0 +1,116 @@
+//! The events of a file that a relay still holds after it has received the whole file. Newer
+//! versions replace events (NIP-01), deletion requests remove events (NIP-09), events expire
+//! (NIP-40), and ephemeral events are not stored.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::time::SystemTime;
+
+use hark_codec::crypto::sha256;
+use hark_codec::hex;
+use hark_codec::nostr::Event;
+use hark_codec::record::{Id, Key};
+
+use crate::lines::EventFile;
+
+/// Kind of deletion requests.
+const DELETION: u16 = 5;
+/// Kind of authentication events (NIP-42).
+const AUTHENTICATION: u16 = 22_242;
+
+/// The hash of an address: kind, author, and the value of the `d` tag for addressable events.
+type AddressHash = [u8; 32];
+
+/// The facts of a file that decide which of its events exist.
+pub(super) struct CorpusState {
+    now_s: u64,
+    /// The newest version of each address.
+    versions: HashMap<AddressHash, (u64, Id)>,
+    /// Deleted ids, each with the author of the request.
+    deleted: HashSet<(Id, Key)>,
+    /// Deleted addresses, each with the time up to which versions are deleted.
+    deleted_versions: HashMap<AddressHash, u64>,
+}
+
+impl CorpusState {
+    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+        let mut stored = Self {
+            now_s: now.as_secs(),
+            versions: HashMap::new(),
+            deleted: HashSet::new(),
+            deleted_versions: HashMap::new(),
+        };
+        let mut lines = EventFile::open(path)?;
+        while let Some(event) = lines.event()? {
+            stored.add(&event);
+        }
+        Ok(stored)
+    }
+
+    fn add(&mut self, event: &Event<'_>) {
+        if let Some(address) = address(event) {
+            let version = (event.created_at(), *event.id());
+            let newest = self.versions.entry(address).or_insert(version);
+            // Of versions with the same time, the lowest id wins.
+            if version.0 > newest.0 || version.0 == newest.0 && version.1 < newest.1 {
+                *newest = version;
+            }
+        }
+        if event.kind() != DELETION {
+            return;
+        }
+        for (letter, value) in event.labels() {
+            if letter == b'e' {
+                let id = hex::decode_32(value.as_bytes());
+                self.deleted.extend(id.map(|id| (id, *event.pubkey())));
+            } else if letter == b'a'
+                && let Some(address) = own_address(value, event.pubkey())
+            {
+                let until = self.deleted_versions.entry(address).or_default();
+                *until = (*until).max(event.created_at());
+            }
+        }
+    }
+
+    /// Whether the relay still holds an event of the file.
+    pub(super) fn holds(&self, event: &Event<'_>) -> bool {
+        let kind = event.kind();
+        if (20_000..30_000).contains(&kind) || kind == AUTHENTICATION {
+            return false;
+        }
+        if event.expiration().is_some_and(|expires| expires <= self.now_s) {
+            return false;
+        }
+        if kind != DELETION && self.deleted.contains(&(*event.id(), *event.pubkey())) {
+            return false;
+        }
+        address(event).is_none_or(|address| {
+            let is_newest = self.versions.get(&address).is_none_or(|(_, id)| id == event.id());
+            let deleted = self.deleted_versions.get(&address);
+            is_newest && deleted.is_none_or(|until| event.created_at() > *until)
+        })
+    }
+}
+
+/// Returns the address of a replaceable or addressable event.
+fn address(event: &Event<'_>) -> Option<AddressHash> {
+    match event.kind() {
+        0 | 3 | 10_000..20_000 => Some(hash(event.kind(), event.pubkey(), "")),
+        30_000..40_000 => Some(hash(event.kind(), event.pubkey(), event.d())),
+        _ => None,
+    }
+}
+
+/// Reads the value of an `a` tag. `None` if the address belongs to another author.
+fn own_address(value: &str, author: &Key) -> Option<AddressHash> {
+    let mut parts = value.splitn(3, ':');
+    let kind: u16 = parts.next()?.parse().ok()?;
+    let key = hex::decode_32(parts.next()?.as_bytes())?;
+    let d = if (30_000..40_000).contains(&kind) { parts.next()? } else { "" };
+    (key == *author).then(|| hash(kind, author, d))
+}
+
+fn hash(kind: u16, author: &Key, d: &str) -> AddressHash {
+    sha256(&[&kind.to_be_bytes()[..], author, d.as_bytes()].concat())
+}
