@@ -153,6 +153,9 @@ impl Store for SharedStore {
     fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         self.commits.lock().push(writes.len());
         if self.fails.load(Ordering::Relaxed) {
+            if let Some(during) = self.during.lock().take() {
+                during();
+            }
             return Err(CommitError::Unavailable("the disk of the database is full".into()));
         }
         let before = std::mem::take(&mut *self.others.lock());
@@ -359,4 +362,41 @@ fn the_trouble_of_a_failed_batch_ends_with_a_write_alone() {
     shared.work(second * 60);
     assert_eq!(shared.store.take_commits(), [], "and nothing is tested any more");
     assert_eq!(shared.writer.counters().batches.read().count(), 0, "probes are no batches");
+}
+
+#[test]
+fn a_commit_that_fails_late_fails_the_writes_that_were_queued_meanwhile() {
+    let mut shared = Shared::new();
+    let outcomes = Arc::new(Mutex::new(Vec::new()));
+    let submit = |writer: &Writer, outcomes: &Arc<Mutex<Vec<(u16, bool)>>>, n: u16| {
+        let outcomes = Arc::clone(outcomes);
+        let done: WriteCallback =
+            Box::new(move |outcome| outcomes.lock().push((n, outcome.is_ok())));
+        assert!(writer.try_submit(put(n), done).is_ok());
+    };
+    for (wait, refused) in [(Duration::from_millis(900), 1), (Duration::from_secs(10), 4)] {
+        outcomes.lock().clear();
+        shared.store.fails.store(true, Ordering::Relaxed);
+        submit(&shared.writer, &outcomes, 1);
+        let (store, writer, now) =
+            (Arc::clone(&shared.store), Arc::clone(&shared.writer), Arc::clone(&shared.now));
+        let queued = Arc::clone(&outcomes);
+        *shared.store.during.lock() = Some(Box::new(move || {
+            *now.lock() += wait;
+            submit(&writer, &queued, 2);
+            submit(&writer, &queued, 3);
+            // A job between two batches runs after the writes that were queued before it.
+            let seen = Arc::clone(&queued);
+            let job = Box::new(move |_: &mut WriteTarget| seen.lock().push((0, true)));
+            assert!(writer.between(job).is_ok());
+            submit(&writer, &queued, 4);
+            // Only the first commit fails.
+            store.fails.store(false, Ordering::Relaxed);
+        }));
+        // The second write is stored in the first round, and is a duplicate in the second.
+        shared.work(Duration::ZERO);
+        let seen: Vec<(u16, bool)> = outcomes.lock().clone();
+        let late = refused > 1;
+        assert_eq!(seen, [(1, false), (2, !late), (3, !late), (0, true), (4, true)], "{wait:?}");
+    }
 }

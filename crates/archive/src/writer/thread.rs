@@ -23,6 +23,11 @@ const EXPECTED_WAIT: Duration = Duration::from_millis(2);
 /// write would wake the thread.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
 
+/// A commit that fails after this time also fails the writes that have been queued meanwhile.
+/// Otherwise, their senders would wait for as long again, since the next commit is likely to wait,
+/// too.
+const LATE: Duration = Duration::from_secs(1);
+
 /// Writes to make durable, with their callbacks.
 #[derive(Default)]
 struct WriteBatch {
@@ -71,6 +76,10 @@ pub(super) struct WriterThread {
     now: Box<dyn Fn() -> Instant + Send>,
     batch: WriteBatch,
     unfinished: UnfinishedWrites,
+    /// A job that is no write, and was found while queued writes were refused.
+    held: Option<WriterJob>,
+    /// Whether a commit of this turn failed after [`LATE`].
+    was_late: bool,
 }
 
 impl WriterThread {
@@ -82,7 +91,7 @@ impl WriterThread {
         now: Box<dyn Fn() -> Instant + Send>,
     ) -> Self {
         let (batch, unfinished) = (WriteBatch::default(), UnfinishedWrites::new());
-        Self { store, target, queue, counters, now, batch, unfinished }
+        Self { store, target, queue, counters, now, batch, unfinished, held: None, was_late: false }
     }
 
     /// Makes queued writes durable, batch by batch, until the queue ends.
@@ -98,7 +107,10 @@ impl WriterThread {
 
     /// Returns the next job, or `None` if other work is due. If neither is the case, waits for a
     /// job. Returns an error if no job can follow.
-    fn next_job(&self) -> Result<Option<WriterJob>, ()> {
+    fn next_job(&mut self) -> Result<Option<WriterJob>, ()> {
+        if let Some(held) = self.held.take() {
+            return Ok(Some(held));
+        }
         let WriteQueue { jobs, options, .. } = &self.queue;
         if self.queue.closing.load(Ordering::Acquire) {
             return jobs.try_recv().map(Some).map_err(|_| ());
@@ -145,7 +157,14 @@ impl WriterThread {
         while !self.batch.writes.is_empty() {
             has_news &= !self.commit();
         }
-        if has_news {
+        if self.was_late {
+            // Reading the news would wait, too. The flag makes the thread read them in its next
+            // turn without writes.
+            self.was_late = false;
+            if has_news {
+                self.queue.news.store(true, Ordering::Release);
+            }
+        } else if has_news {
             self.deliver_news();
         }
         if let Some(between) = between {
@@ -157,7 +176,8 @@ impl WriterThread {
     #[cfg(test)]
     pub(super) fn work(&mut self) {
         loop {
-            let job = self.queue.jobs.try_recv().ok();
+            let held = self.held.take();
+            let job = held.or_else(|| self.queue.jobs.try_recv().ok());
             let probe_in = self.counters.health().probe_in((self.now)());
             let is_idle = self.unfinished.is_empty()
                 && !self.queue.news.load(Ordering::Acquire)
@@ -182,6 +202,21 @@ impl WriterThread {
         }
     }
 
+    /// Answers all queued writes with an error, up to the first job that is no write.
+    fn refuse_queued(&mut self, error: &Arc<CommitError>) {
+        for _ in 0..self.queue.options.queue_max {
+            let Ok(job) = self.queue.jobs.try_recv() else { return };
+            match job {
+                WriterJob::Write(_, done) => done(Err(Arc::clone(error))),
+                WriterJob::Wake => {}
+                WriterJob::Between(_) => {
+                    self.held = Some(job);
+                    return;
+                }
+            }
+        }
+    }
+
     /// Makes the batch or its first writes durable, notifies the listener and then answers the
     /// senders. Writes that were not begun stay in the batch. A write of which only one step was
     /// done moves to `unfinished`. An empty batch tests whether writes would succeed. Returns
@@ -190,7 +225,7 @@ impl WriterThread {
         let Self { target, batch, unfinished, counters, now, .. } = self;
         let WriteBatch { writes, waiting } = batch;
         let is_probe = writes.is_empty();
-        let started = Instant::now();
+        let (started, began) = (Instant::now(), now());
         counters.committing(Some(started));
         let result = match (target.commit)(writes) {
             Ok(committed) if committed.outcomes.is_empty() && !is_probe => {
@@ -208,14 +243,21 @@ impl WriterThread {
                     let _ = counters.stopped.set(reason.clone());
                     counters.health().reset();
                 }
+                let ended = now();
+                let mut is_late = false;
                 if let CommitError::Unavailable(reason) = &error {
-                    counters.health().failed(reason.clone(), now());
+                    counters.health().failed(reason.clone(), ended);
+                    is_late = ended.saturating_duration_since(began) >= LATE;
                 }
                 let error = Arc::new(error);
                 for waiting in waiting.drain(..) {
                     (waiting.done)(Err(Arc::clone(&error)));
                 }
                 writes.clear();
+                if is_late {
+                    self.was_late = true;
+                    self.refuse_queued(&error);
+                }
                 return false;
             }
         };
