@@ -18,11 +18,11 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 use tokio_postgres::config::{Host, SslMode};
-use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::cluster::NodeAddress;
+use crate::hosts::{self, TlsStream};
 use crate::password::{self, PassedOver};
 use crate::shown::{has_secret, is_key_value, is_torn, shown};
 
@@ -49,9 +49,6 @@ pub enum ConnectError {
     #[error(transparent)]
     Database(tokio_postgres::Error),
 }
-
-/// The TLS stream of a connection.
-type TlsStream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
 /// The address of a database.
 #[derive(Clone)]
@@ -159,9 +156,10 @@ impl DatabaseAddress {
         Self { config, tls: self.tls.clone(), passed_over: self.passed_over.clone() }
     }
 
-    /// Connects to the database.
+    /// Connects to the database. If the address has several hosts, a host that does not answer keeps
+    /// no other host from being tried.
     pub async fn connect(&self) -> Result<(Client, Connection<Socket, TlsStream>), ConnectError> {
-        self.config.connect(self.tls.clone()).await.map_err(|error| {
+        hosts::connect(&self.config, &self.tls).await.map_err(|error| {
             if let Some(reason) = certificate(&error) {
                 return ConnectError::Certificate(reason);
             }

@@ -34,6 +34,7 @@ mod distribute;
 mod error;
 mod explain;
 mod failover;
+mod hosts;
 mod label_values;
 mod layout;
 mod line;

@@ -169,6 +169,31 @@ fn a_frozen_replica_leaves_the_primary_time_to_answer() {
 }
 
 #[test]
+fn a_standby_takes_the_place_of_a_primary_that_stays_frozen() {
+    let primary = Cluster::with(&["fsync=off"]);
+    let database = primary.database("frozen");
+    let standby = primary.replica();
+    // The frozen server is the first host, and still accepts connections.
+    let url = format!(
+        "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/{}?target_session_attrs=read-write",
+        primary.port(),
+        standby.port(),
+        database.name
+    );
+    let store = open(&url).unwrap();
+    assert!(is_stored(&kept(&store, 1)));
+    let records = "SELECT count(*) FROM hark_nostr.record";
+    until("the standby has the record", || standby.sql(&database.name, records) == "1");
+    primary.pause();
+    must_be_late(&kept(&store, 2).unwrap_err());
+    standby.promote();
+    until_ok(|| kept(&store, 2));
+    assert_eq!(until_ok(|| found(&store)), 2);
+    assert_eq!(found(&open(&url).unwrap()).unwrap(), 2, "a server that starts now");
+    primary.resume();
+}
+
+#[test]
 fn a_slow_statement_is_no_reason_to_refuse_other_questions() {
     let database = Cluster::shared().database("slow");
     let store = open(&database.url).unwrap();
