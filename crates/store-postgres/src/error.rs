@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hark_archive::SearchError;
+use tokio_postgres::error::Severity;
 
 use crate::address::{ConnectError, with_cause};
 
@@ -15,7 +16,7 @@ pub(crate) enum StatementError {
     Away(String),
     /// The database has not answered within this time. The connection is closed. If a statement was
     /// in progress, it may still be executed.
-    #[error("the database did not answer within {} s", .0.as_secs_f64())]
+    #[error("the database did not answer within {} s", (.0.as_secs_f64() * 100.0).round() / 100.0)]
     Late(Duration),
     /// The database refused the statement.
     #[error("the database refused: {0}")]
@@ -73,7 +74,13 @@ impl StatementError {
         // The server is shutting down or starting up, or has no free connections.
         let code = refused.code().code();
         if code.starts_with("57P") || code.starts_with("08") || code == "53300" {
-            Self::Away(said)
+            // Such an error of the server itself ends the session. A lesser error is that of a
+            // worker, which the coordinator passes on.
+            if refused.parsed_severity() == Some(Severity::Error) {
+                Self::Worker(Box::new(Self::Away(said)))
+            } else {
+                Self::Away(said)
+            }
         } else if code == "57014" {
             Self::Cancelled(said)
         } else if code == "42P01" {

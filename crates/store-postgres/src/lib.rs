@@ -34,6 +34,7 @@ mod distribute;
 mod error;
 mod explain;
 mod failover;
+mod first_rows;
 mod hosts;
 mod label_values;
 mod layout;

@@ -56,6 +56,7 @@ impl From<StatementError> for DatabaseOpenError {
     fn from(fault: StatementError) -> Self {
         match fault {
             StatementError::Away(_) | StatementError::Late(_) => Self::Away(fault.to_string()),
+            StatementError::Worker(fault) => Self::from(*fault),
             _ => Self::Database(fault.to_string()),
         }
     }

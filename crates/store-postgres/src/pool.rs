@@ -1,6 +1,8 @@
 //! A pool of a few sessions for queries. Sessions are opened when they are needed. Each is used by
 //! one thread at a time.
 
+use std::time::Duration;
+
 use hark_archive::meter::Counter;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -81,15 +83,18 @@ impl Pool {
         }
     }
 
-    /// Returns a session of the pool, for work that only reads. The caller must pass the result of
-    /// its work to [`PoolLease::end`].
+    /// Returns a session of the pool, for work that only reads. While a session is opened, calls
+    /// `look` at intervals, and fails as late if `look` returns false. The caller must pass the
+    /// result of its work to [`PoolLease::end`].
     pub(crate) fn lease(
         &self,
         deadline: Option<Deadline>,
+        every: Duration,
+        look: &mut dyn FnMut() -> bool,
     ) -> Result<PoolLease<'_>, StatementError> {
         let mut slot = self.take(deadline)?;
         let was_idle = slot.session.is_some();
-        slot.enter(deadline)?;
+        slot.enter_while(deadline, every, look)?;
         Ok(PoolLease { slot, was_idle })
     }
 
@@ -109,7 +114,7 @@ impl Pool {
             }
         };
         drop(state);
-        self.attempt(attempt, Some(deadline))
+        self.attempt(attempt, Some(deadline), Duration::MAX, &mut || true)
     }
 
     /// Notes a fault. If the database was late, the next session is opened as a probe, and idle
@@ -118,6 +123,20 @@ impl Pool {
         let mut state = self.state.lock();
         if fault.is_late() && state.gate.suspect(fault) {
             self.forget_idle(state);
+        }
+    }
+
+    /// Whether the database answers, although many sessions wait for answers. One thread at a time
+    /// opens a session to find out; returns `None` to all other threads.
+    pub(crate) fn probe(&self) -> Option<bool> {
+        self.note(&StatementError::Late(self.door.probe_max()));
+        let admission = self.state.lock().gate.admit(true, self.door.timeout());
+        match admission {
+            Admission::Attempt(attempt) => {
+                Some(self.attempt(attempt, None, Duration::MAX, &mut || true).is_ok())
+            }
+            Admission::Wait => None,
+            Admission::Refused(_) => Some(false),
         }
     }
 
@@ -181,13 +200,19 @@ impl Pool {
         &self,
         attempt: Attempt,
         deadline: Option<Deadline>,
+        every: Duration,
+        look: &mut dyn FnMut() -> bool,
     ) -> Result<DatabaseSession, StatementError> {
         let limit = match attempt {
             Attempt::Usual | Attempt::Only => self.door.timeout(),
             Attempt::Probe => self.door.probe_max(),
         };
         let given = deadline.map_or(limit, |deadline| limit.min(deadline.left()));
-        let opened = self.door.open_within(given);
+        // The result of a probe shows more than the sessions that wait.
+        let mut always = || true;
+        let look = if attempt == Attempt::Usual { look } else { &mut always };
+        let opened = self.door.open_watched(given, every.min(given), look);
+        let opened = opened.and_then(|opened| opened.ok_or(StatementError::Late(given)));
         self.state.lock().gate.ended(attempt, opened.as_ref().err(), given == limit);
         self.freed.notify_all();
         opened
@@ -215,10 +240,20 @@ impl PoolSlot<'_> {
         &mut self,
         deadline: Option<Deadline>,
     ) -> Result<&mut DatabaseSession, StatementError> {
+        self.enter_while(deadline, Duration::MAX, &mut || true)
+    }
+
+    /// Enters as [`enter`](Self::enter) does, and calls `look` like [`Pool::lease`].
+    fn enter_while(
+        &mut self,
+        deadline: Option<Deadline>,
+        every: Duration,
+        look: &mut dyn FnMut() -> bool,
+    ) -> Result<&mut DatabaseSession, StatementError> {
         let session = if let Some(session) = self.session.take() {
             session
         } else {
-            let opened = self.pool.attempt(self.attempt, deadline)?;
+            let opened = self.pool.attempt(self.attempt, deadline, every, look)?;
             self.pool.counters.open.add(1);
             opened
         };

@@ -11,8 +11,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::SinkExt as _;
 use futures_util::future::join_all;
-use futures_util::{SinkExt as _, TryStreamExt as _};
 use hark_archive::meter::{Histogram, HistogramSnapshot};
 use parking_lot::RwLock;
 use tokio_postgres::types::ToSql;
@@ -20,6 +20,7 @@ use tokio_postgres::{Client, Row, Statement};
 
 use crate::deadline::Deadline;
 use crate::error::StatementError;
+use crate::first_rows::{FirstRows, first_rows};
 use crate::statement::StatementForm;
 use crate::waiting::ConnectionRuntime;
 
@@ -140,19 +141,15 @@ impl DatabaseSession {
         &self,
         answer: impl Future<Output = Result<T, tokio_postgres::Error>> + Send,
     ) -> Result<T, StatementError> {
-        self.wait_at_least(Duration::ZERO, answer)
+        let (limit, missed) = self.limit();
+        self.wait_within(limit, answer)?.ok_or(missed)
     }
 
-    /// Waits for an answer until the deadline, and at least for this time.
-    fn wait_at_least<T: Send>(
-        &self,
-        least: Duration,
-        answer: impl Future<Output = Result<T, tokio_postgres::Error>> + Send,
-    ) -> Result<T, StatementError> {
+    /// The time that is left for an answer, and the fault if none comes in this time.
+    fn limit(&self) -> (Duration, StatementError) {
         let first = self.deadline.filter(|deadline| deadline.left() < self.timeout);
-        let limit = first.map_or(self.timeout, |deadline| deadline.left().max(least));
-        self.wait_within(limit, answer)?
-            .ok_or_else(|| first.map_or(StatementError::Late(self.timeout), Deadline::missed))
+        let missed = first.map_or(StatementError::Late(self.timeout), Deadline::missed);
+        (first.map_or(self.timeout, Deadline::left), missed)
     }
 
     /// Waits for an answer, and returns `None` if there is no answer within `limit`.
@@ -430,32 +427,6 @@ impl DatabaseSession {
 /// that has arrived meanwhile is read all the same, so its session is not taken for one that hangs.
 const ARRIVED: Duration = Duration::from_millis(200);
 
-/// The first rows of a statement, and whether there were more rows.
-pub(crate) type FirstRows = (Vec<Row>, bool);
-
-/// Executes a statement and returns its first rows: as many rows as fit into `bytes_max`, but at
-/// least one.
-async fn first_rows(
-    client: &Client,
-    statement: &Statement,
-    values: &[&(dyn ToSql + Sync)],
-    bytes_max: usize,
-) -> Result<FirstRows, tokio_postgres::Error> {
-    let stream = client.query_raw(statement, values.iter().copied()).await?;
-    let mut stream = std::pin::pin!(stream);
-    let (mut rows, mut bytes, mut is_cut) = (Vec::new(), 0, false);
-    // Rows that do not fit are read and dropped: otherwise the database would wait in the middle of
-    // its answer, with a snapshot, until the session's next use.
-    while let Some(row) = stream.try_next().await? {
-        bytes += row.raw_size_bytes();
-        is_cut |= bytes > bytes_max && !rows.is_empty();
-        if !is_cut {
-            rows.push(row);
-        }
-    }
-    Ok((rows, is_cut))
-}
-
 type PendingRows<'a> =
     Pin<Box<dyn Future<Output = Result<Vec<FirstRows>, tokio_postgres::Error>> + Send + 'a>>;
 
@@ -486,12 +457,21 @@ impl RunningCalls<'_> {
         Ok(())
     }
 
-    /// Waits for the answers.
-    pub(crate) fn wait(self) -> Result<Vec<FirstRows>, StatementError> {
+    /// Waits for the answers, and calls `look` at intervals. If `look` returns false, fails as if
+    /// the time were over.
+    pub(crate) fn wait(
+        self,
+        every: Duration,
+        look: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<FirstRows>, StatementError> {
+        let (limit, missed) = self.session.limit();
+        let timed = async { tokio::time::timeout(limit.max(ARRIVED), self.answers).await.ok() };
         let answered = match self.done {
-            Some(done) => done.map_err(|error| StatementError::new(&error)),
-            None => self.session.wait_at_least(ARRIVED, self.answers),
+            Some(done) => Some(done),
+            None => self.session.runtime.watch(timed, every, look)?.flatten(),
         };
+        let failed = |error: tokio_postgres::Error| StatementError::new(&error);
+        let answered = answered.map_or(Err(missed), |done| done.map_err(failed));
         if let Some(form) = self.form {
             self.session.statement_times.note(form, self.started.elapsed());
         }

@@ -335,6 +335,76 @@ fn a_worker_that_hangs_delays_only_questions_that_need_it() {
 }
 
 #[test]
+fn a_worker_that_hangs_does_not_hold_all_threads_until_the_end_of_their_questions() {
+    if !is_installed() {
+        return;
+    }
+    let limit = Duration::from_secs(40);
+    let cluster = CitusCluster::with(2, &["fsync=off"]);
+    let database = cluster.database("holds");
+    let store = open_with(&database, true, limit);
+    commit(&store, 0..200);
+    let hung: &Cluster = &cluster.workers[1];
+    let (lost, kept): (Vec<u32>, Vec<u32>) =
+        (0..AUTHORS).partition(|number| worker_of(&database, *number) == hung.port());
+    for number in 0..AUTHORS {
+        assert_eq!(ask(&store, &of_author(number)).unwrap().len(), 5);
+    }
+    hung.pause();
+    let began = Instant::now();
+    // As many threads as a server has for searches, each with several questions.
+    std::thread::scope(|scope| {
+        for _ in 0..PostgresOptions::default().pool_max {
+            scope.spawn(|| {
+                for number in &lost[..5] {
+                    assert!(ask(&store, &of_author(*number)).is_err(), "of {number}");
+                }
+            });
+        }
+    });
+    assert!(began.elapsed() < limit, "{:?}", began.elapsed());
+    assert_eq!(ask(&store, &of_author(kept[0])).unwrap().len(), 5);
+    hung.resume();
+    until("it is answered", || ask(&store, &of_author(lost[0])).is_ok_and(|rows| rows.len() == 5));
+}
+
+#[test]
+fn a_worker_that_is_lost_closes_no_session_with_the_coordinator() {
+    if !is_installed() {
+        return;
+    }
+    let cluster = CitusCluster::with(2, &["fsync=off"]);
+    let database = cluster.database("lost");
+    for on_shards in [false, true] {
+        let store = open_with(&database, on_shards, Duration::from_mins(1));
+        if !on_shards {
+            commit(&store, 0..200);
+        }
+        let dead: &Cluster = &cluster.workers[1];
+        let lost = (0..AUTHORS).find(|number| worker_of(&database, *number) == dead.port());
+        let (lost, all) = (of_author(lost.unwrap()), of_author(0));
+        for query in [&lost, &all] {
+            assert_eq!(ask(&store, query).unwrap().len(), 5);
+        }
+        let sessions = || {
+            database.sql(
+                "SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity \
+                 WHERE application_name = 'hark'",
+            )
+        };
+        let before = sessions();
+        dead.kill();
+        for _ in 0..20 {
+            let words = ask(&store, &lost).unwrap_err().to_string();
+            assert!(words.contains("the database is away"), "{words}");
+        }
+        assert_eq!(sessions(), before);
+        dead.start();
+        until("it is answered", || ask(&store, &lost).is_ok_and(|rows| rows.len() == 5));
+    }
+}
+
+#[test]
 fn questions_go_through_the_coordinator_if_the_workers_lack_the_metadata() {
     if !is_installed() {
         return;

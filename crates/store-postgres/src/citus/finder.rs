@@ -28,6 +28,34 @@ impl SearchSteps for CitusSteps {
         shared: &SearchState,
         session: StepSession<'_>,
     ) -> Result<(), StatementError> {
+        noted(shared, self.find_next(found, shared, session))
+    }
+
+    fn fetch(
+        &mut self,
+        found: &mut FinderState,
+        shared: &SearchState,
+        session: StepSession<'_>,
+    ) -> Result<(), StatementError> {
+        noted(shared, fetch(found, shared, session))
+    }
+}
+
+/// Notes the result of a step, which may show whether the coordinator reaches the workers.
+fn noted<T>(shared: &SearchState, result: Result<T, StatementError>) -> Result<T, StatementError> {
+    match &shared.shards {
+        Some(shards) => shards.ended(result),
+        None => result,
+    }
+}
+
+impl CitusSteps {
+    fn find_next(
+        &mut self,
+        found: &mut FinderState,
+        shared: &SearchState,
+        session: StepSession<'_>,
+    ) -> Result<(), StatementError> {
         let Some(windows) = &mut self.windows else {
             if found.asked.query.ids.is_some() {
                 return find_ids(found, shared, session);
@@ -47,29 +75,28 @@ impl SearchSteps for CitusSteps {
         found.add_page(page);
         Ok(())
     }
+}
 
-    /// Fetches the records of the next keys. The places of ids are looked up first.
-    fn fetch(
-        &mut self,
-        found: &mut FinderState,
-        shared: &SearchState,
-        session: StepSession<'_>,
-    ) -> Result<(), StatementError> {
-        let count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
-        let keys: Vec<IndexKey> = found.keys.iter().take(count).copied().collect();
-        let asked = &found.asked;
-        let mut reader = ShelfReader::new(asked, shared, session);
-        let ids: Vec<&[u8]> = keys.iter().map(|key| &key.id[..]).collect();
-        let places = reader.places(&ids)?;
-        let placed = keys.iter().filter_map(|key| Some((*key, *places.get(&key.id)?)));
-        let placed: Vec<_> = placed.collect();
-        let mut records = reader.bodies(&placed, asked.seq, None)?;
-        records.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
-        let records = records.iter().map(|(_, body)| &body[..]);
-        let records = matching(asked, records, &mut found.visited)?;
-        found.add_fetched(count, records);
-        Ok(())
-    }
+/// Fetches the records of the next keys. The places of ids are looked up first.
+fn fetch(
+    found: &mut FinderState,
+    shared: &SearchState,
+    session: StepSession<'_>,
+) -> Result<(), StatementError> {
+    let count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
+    let keys: Vec<IndexKey> = found.keys.iter().take(count).copied().collect();
+    let asked = &found.asked;
+    let mut reader = ShelfReader::new(asked, shared, session);
+    let ids: Vec<&[u8]> = keys.iter().map(|key| &key.id[..]).collect();
+    let places = reader.places(&ids)?;
+    let placed = keys.iter().filter_map(|key| Some((*key, *places.get(&key.id)?)));
+    let placed: Vec<_> = placed.collect();
+    let mut records = reader.bodies(&placed, asked.seq, None)?;
+    records.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
+    let records = records.iter().map(|(_, body)| &body[..]);
+    let records = matching(asked, records, &mut found.visited)?;
+    found.add_fetched(count, records);
+    Ok(())
 }
 
 /// Finds the records of ids.

@@ -92,6 +92,7 @@ impl From<StatementError> for ClusterError {
         match fault {
             StatementError::Away(why) => Self::Away(why),
             StatementError::Late(_) => Self::Away(fault.to_string()),
+            StatementError::Worker(fault) => Self::from(*fault),
             StatementError::Stopped(None) => Self::Interrupted,
             StatementError::Stopped(Some(may_run)) => Self::Stopped(may_run),
             fault => Self::Database(fault.to_string()),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hark_archive::effects::Effects;
 use hark_archive::store::NumberedRecord;
@@ -25,6 +25,10 @@ use crate::{failover, others};
 const NEWS_MAX: i64 = 20_000;
 /// Time limit of a batch, as a multiple of a statement's time limit: large batches take longer.
 const BATCH_TIMES: u32 = 2;
+
+/// Time limit for rolling a batch back. On a cluster, a rollback waits for a worker that hangs, and
+/// the senders of the batch wait for the rollback.
+const ROLLBACK_MAX: Duration = Duration::from_secs(1);
 
 /// Shows whether batches can be committed, without changing a record: needs the right to insert,
 /// every worker of a cluster, and a disk that takes the row of `state`.
@@ -115,7 +119,7 @@ impl CommitterState {
                 Err(fault) => {
                     if fault.is_away() {
                         self.session = None;
-                    } else if let Err(fault) = session.batch("ROLLBACK") {
+                    } else if let Err(fault) = session.batch_within(ROLLBACK_MAX, "ROLLBACK") {
                         tracing::debug!(%fault, "a transaction was given up with its connection");
                         self.session = None;
                     }

@@ -3,7 +3,7 @@
 //!
 //! `map` knows which node has which shard, and `hash` which shard has a value. `reads` sends
 //! statements to the shards' own tables, several nodes at the same time. `worker` has the sessions
-//! with a node. `merge` puts the rows of several shards in order.
+//! with a node, and `detour` the way through the coordinator if a node cannot be reached. `merge` puts the rows of several shards in order.
 //!
 //! Two faults must not make an answer incomplete:
 //!
@@ -19,6 +19,7 @@ pub(crate) use reads::ShardReads;
 pub(crate) use set::ShardSet;
 
 mod call;
+mod detour;
 mod hash;
 mod map;
 mod merge;

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::call::{ShardCall, rows_here};
+use super::detour::Detour;
 use super::map::{MapFault, ShardMap};
 use super::merge::ShardPage;
-use super::worker::{Worker, WorkerFault};
+use super::worker::{SILENT, Worker, WorkerFault};
 use crate::cluster::NodeAddress;
 use crate::connector::Connector;
 use crate::error::StatementError;
@@ -29,6 +30,8 @@ pub(crate) struct ShardReads {
     coordinator: Connector,
     sessions_max: usize,
     known: Mutex<KnownShards>,
+    /// Whether the coordinator reaches the nodes that cannot be reached from here.
+    detour: Detour,
 }
 
 /// The known shards and nodes.
@@ -62,7 +65,7 @@ impl KnownShards {
 
 impl ShardReads {
     pub(crate) fn new(coordinator: Connector, sessions_max: usize) -> Self {
-        Self { coordinator, sessions_max, known: Mutex::default() }
+        Self { coordinator, sessions_max, known: Mutex::default(), detour: Detour::default() }
     }
 
     /// Notes a hash of the nodes' addresses; see [`NODES`](crate::citus::sql::NODES). If the map
@@ -76,6 +79,15 @@ impl ShardReads {
         if known.map.as_ref().is_some_and(|map| map.nodes != nodes) {
             (known.map, known.read) = (None, None);
         }
+    }
+
+    /// Notes the result of a step of a search, which may have read shards through the coordinator.
+    pub(in crate::citus) fn ended<T>(
+        &self,
+        result: Result<T, StatementError>,
+    ) -> Result<T, StatementError> {
+        self.detour.ended(result.as_ref().err());
+        result
     }
 
     /// Reads shards: executes the statements that `plan` makes. Returns a page for each statement,
@@ -101,7 +113,10 @@ impl ShardReads {
                 }
                 Err(WorkerFault::Moved) => old = Some(map),
                 Err(WorkerFault::Lost) => {}
-                Err(WorkerFault::Closed) => return Ok(None),
+                // The coordinator may reach the node, or wait for it in vain.
+                Err(WorkerFault::Closed) => {
+                    return self.detour.admit().map(|()| None);
+                }
                 Err(WorkerFault::Failed(fault)) => return Err(fault),
             }
         }
@@ -223,32 +238,34 @@ impl ShardReads {
                 return None;
             }
             let away = || StatementError::Away("the session was lost".into());
-            let session = lease.session().ok_or_else(away);
+            let session = lease.lease.session().ok_or_else(away);
             let begun = session.and_then(|session| session.begin(statements, bytes_max));
             has_failed = begun.is_err();
             Some(begun)
         });
         let running: Vec<_> = sessions.collect();
-        let answers: Vec<_> =
-            running.into_iter().map(|running| running.map(|running| running?.wait())).collect();
+        let answers = running.into_iter().zip(&workers).map(|(running, (worker, ..))| {
+            running.map(|running| running?.wait(SILENT, &mut || worker.may_answer()))
+        });
+        let answers: Vec<_> = answers.collect();
         let mut pages: Vec<Option<ShardPage>> = calls.iter().map(|_| None).collect();
         let mut failed = None;
-        for ((mut lease, (worker, calls_of, statements)), answer) in
+        for ((mut leased, (worker, calls_of, statements)), answer) in
             leases.into_iter().zip(&workers).zip(answers)
         {
             let Some(answer) = answer else {
-                lease.end(None);
+                leased.end(None);
                 continue;
             };
             let answer = answer.and_then(|answer| {
                 let traced = coordinator.session.as_mut().filter(|session| session.is_traced());
-                if let Some((traced, session)) = traced.zip(lease.session()) {
+                if let Some((traced, session)) = traced.zip(leased.lease.session()) {
                     trace(traced, session, &worker.name, statements, &answer)?;
                 }
                 Ok(answer)
             });
-            let was_idle = lease.was_idle;
-            lease.end(answer.as_ref().err());
+            let was_idle = leased.lease.was_idle;
+            leased.end(answer.as_ref().err());
             match answer {
                 Ok(answer) => {
                     worker.answered();

@@ -1,6 +1,6 @@
 //! The sessions with a node that has shards.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -18,6 +18,12 @@ const CLOSED_MAX: Duration = Duration::from_mins(10);
 /// and then the coordinator needs the rest of the question's time.
 const REACHED_WITHIN: Duration = Duration::from_millis(1_500);
 
+/// Time without any answer after which a node is probed if half of its sessions wait for answers.
+///
+/// A node that hangs would otherwise keep all threads that search from questions that other nodes
+/// can answer, until the time of its own questions is over.
+pub(super) const SILENT: Duration = Duration::from_millis(200);
+
 /// The sessions with a node that has shards.
 pub(super) struct Worker {
     /// Host and port of the node.
@@ -29,6 +35,35 @@ pub(super) struct Worker {
     is_late: AtomicBool,
     /// After a connection to the node has failed: when the next is tried, and the pause before.
     closed: Mutex<Option<(Instant, Duration)>>,
+    /// Number of waiting questions for which a silent node is probed.
+    many: usize,
+    /// Number of questions that wait for the node.
+    waiting: AtomicUsize,
+    /// The time of the node's last answer, or of the first question since then.
+    answered: Mutex<Instant>,
+}
+
+/// A session with a node, for a question that waits for the node.
+pub(super) struct WorkerLease<'a> {
+    pub(super) lease: PoolLease<'a>,
+    waiting: WaitingQuestion<'a>,
+}
+
+/// A question that waits for a node.
+struct WaitingQuestion<'a>(&'a Worker);
+
+impl WorkerLease<'_> {
+    /// Returns the session to the pool, and notes the fault of the question, if it failed.
+    pub(super) fn end(self, fault: Option<&StatementError>) {
+        drop(self.waiting);
+        self.lease.end(fault);
+    }
+}
+
+impl Drop for WaitingQuestion<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Why shards could not be read from a node.
@@ -51,11 +86,31 @@ impl Worker {
             was_reached: AtomicBool::new(false),
             is_late: AtomicBool::new(false),
             closed: Mutex::default(),
+            many: sessions_max.div_ceil(2).max(1),
+            waiting: AtomicUsize::new(0),
+            answered: Mutex::new(Instant::now()),
         }
     }
 
+    /// Whether a question may go on waiting for the node. If many questions wait, and the node has
+    /// not answered any for a while, tries to open a session with the node.
+    pub(super) fn may_answer(&self) -> bool {
+        if self.pool.is_late() {
+            return false;
+        }
+        let is_silent = self.answered.lock().elapsed() >= SILENT;
+        if self.waiting.load(Ordering::Relaxed) < self.many || !is_silent {
+            return true;
+        }
+        let answers = self.pool.probe();
+        if answers == Some(true) {
+            *self.answered.lock() = Instant::now();
+        }
+        answers != Some(false)
+    }
+
     /// Returns a session with the node.
-    pub(super) fn lease(&self, deadline: Option<Deadline>) -> Result<PoolLease<'_>, WorkerFault> {
+    pub(super) fn lease(&self, deadline: Option<Deadline>) -> Result<WorkerLease<'_>, WorkerFault> {
         if self.closed.lock().is_some_and(|(until, _)| Instant::now() < until) {
             return Err(WorkerFault::Closed);
         }
@@ -63,7 +118,13 @@ impl Worker {
         let given = deadline.unwrap_or_else(|| Deadline::after(self.pool.door().timeout()));
         let quarter = (given.left() / 4).min(REACHED_WITHIN);
         let given = if has_answered { given } else { Deadline::after(quarter) };
-        let mut lease = self.pool.lease(Some(given)).map_err(|fault| {
+        let is_first = self.waiting.fetch_add(1, Ordering::Relaxed) == 0;
+        let waiting = WaitingQuestion(self);
+        if is_first {
+            *self.answered.lock() = Instant::now();
+        }
+        let leased = self.pool.lease(Some(given), SILENT, &mut || self.may_answer());
+        let mut lease = leased.map_err(|fault| {
             let has_no_time = given.left().is_zero();
             // The coordinator would wait for a node that hangs, too. But if the node never
             // answered, perhaps the network drops Hark's packets.
@@ -77,11 +138,15 @@ impl Worker {
         if let Some(session) = lease.session() {
             session.deadline = deadline;
         }
-        Ok(lease)
+        if !lease.was_idle {
+            *self.answered.lock() = Instant::now();
+        }
+        Ok(WorkerLease { lease, waiting })
     }
 
     /// Notes that the node has answered a question.
     pub(super) fn answered(&self) {
+        *self.answered.lock() = Instant::now();
         let was_closed = self.closed.lock().take().is_some();
         if self.is_late.swap(false, Ordering::Relaxed) || was_closed {
             tracing::info!(worker = self.name, "a worker answers questions again");
