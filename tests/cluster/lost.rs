@@ -57,6 +57,17 @@ fn a_standby_takes_the_place_of_a_lost_worker() {
     assert_eq!(standby.sql("postgres", "SELECT pg_is_in_recovery()"), "t");
 
     worker.kill();
+    // If Patroni manages the standby, Patroni gives it the worker's place.
+    let session = ["-d", &standby.url("postgres"), "-c", "SELECT pg_sleep(3600)"];
+    let mut patroni = standby.program("psql");
+    let patroni = patroni.args(session).env("PGAPPNAME", "Patroni heartbeat").spawn();
+    let is_patroni = "FROM pg_stat_activity WHERE application_name = 'Patroni heartbeat'";
+    wait_for(&standby, "postgres", &format!("SELECT count(*) {is_patroni}"), "1");
+    let run = cluster(&database, &["replace", &dead, "--with", &place, "--alone"]);
+    assert_eq!(run.code, 1, "{}", run.stdout);
+    assert!(run.stdout.contains("patroni: manages this server; Patroni gives"), "{}", run.stdout);
+    standby.sql("postgres", &format!("SELECT pg_terminate_backend(pid) {is_patroni}"));
+    patroni.expect("psql runs").wait().expect("psql ends");
     let run = cluster(&database, &["replace", &dead, "--with", &place]);
     assert_eq!(run.code, 1, "{}", run.stdout);
     assert!(run.stdout.contains("give --alone"), "{}", run.stdout);

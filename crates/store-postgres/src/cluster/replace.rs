@@ -11,7 +11,8 @@ use super::events::ClusterCheck;
 use super::facts::NodeFacts;
 use super::nodes::{ClusterNode, NodeAddress, NodeRole};
 use super::successor::{
-    StandbyFacts, can_commit_alone, is_copy, missing_shards, read, same_system, shard_names,
+    StandbyFacts, can_commit_alone, is_copy, is_free, missing_shards, read, same_system,
+    shard_names,
 };
 use super::work::ClusterWork;
 use crate::error::StatementError;
@@ -97,6 +98,7 @@ pub fn replace(
     let own = NodeFacts::read(&mut coordinator.another(NODE_ANSWERS)?)?;
     let mut checks = vec![sign_of_life(dead, life, options)];
     checks.extend(is_copy(&node, standby, &found, shards.len()));
+    checks.push(is_free(standby, &found));
     checks.push(can_commit_alone(standby, &found, options.alone));
     let name = nodes.iter().find(|node| node.role == NodeRole::Coordinator);
     checks.extend(name.and_then(|name| notices_lost_nodes(&name.address, &own)));

@@ -25,6 +25,8 @@ pub(crate) struct StandbyFacts {
     pub last_commit_s: Option<f64>,
     /// Shards of the worker that are missing on the standby.
     missing: Vec<String>,
+    /// Whether Patroni has sessions there.
+    has_patroni: bool,
 }
 
 /// Reads the state of a standby, and which of these shards it lacks.
@@ -35,11 +37,13 @@ pub(crate) fn read(
     let facts = NodeFacts::read(session)?;
     let rows = session.query_once(
         "SELECT (SELECT system_identifier FROM pg_control_system()), \
-                extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8",
+                extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8, \
+                EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE 'Patroni %')",
         &[],
     )?;
-    let (system, last_commit_s) =
-        rows.first().map_or((0, None), |row| (row.get(0), row.get::<_, Option<f64>>(1)));
+    let (system, last_commit_s, has_patroni) = rows
+        .first()
+        .map_or((0, None, false), |row| (row.get(0), row.get::<_, Option<f64>>(1), row.get(2)));
     let group = if facts.citus.is_some() {
         let rows = session.query_once("SELECT groupid FROM pg_dist_local_group", &[])?;
         rows.first().map(|row| row.get(0))
@@ -48,7 +52,7 @@ pub(crate) fn read(
     };
     let missing = missing_shards(session, shards)?;
     let last_commit_s = last_commit_s.filter(|_| facts.in_recovery);
-    Ok(StandbyFacts { facts, group, system, last_commit_s, missing })
+    Ok(StandbyFacts { facts, group, system, last_commit_s, missing, has_patroni })
 }
 
 /// Checks whether the standby is a copy of the node: it must belong to the same group and have all
@@ -103,6 +107,15 @@ pub(crate) fn can_commit_alone(
     let remedy = "every write to it would wait for ever: give --alone to empty the setting there, or \
                   let a standby stream from it first";
     check_commits(standby, &found.facts, alone, remedy)
+}
+
+/// Checks that Patroni does not manage the standby. Patroni promotes a standby by itself, and stops
+/// a server that was promoted without its key.
+pub(crate) fn is_free(standby: &NodeAddress, found: &StandbyFacts) -> ClusterCheck {
+    let words = if found.has_patroni { "manages this server" } else { "does not run here" };
+    let remedy = "Patroni gives a standby the place of a lost worker by itself, within half a minute. \
+                  To do this now, run: patronictl failover";
+    ClusterCheck::of(Some(standby), "patroni", !found.has_patroni, words, remedy)
 }
 
 /// Compares the system identifiers of the standby and of a worker that still accepts connections.
