@@ -385,7 +385,7 @@ fn a_commit_that_fails_late_fails_the_writes_that_were_queued_meanwhile() {
             *now.lock() += wait;
             submit(&writer, &queued, 2);
             submit(&writer, &queued, 3);
-            // A job between two batches runs after the writes that were queued before it.
+            // A job between two batches runs after all writes that were queued earlier.
             let seen = Arc::clone(&queued);
             let job = Box::new(move |_: &mut WriteTarget| seen.lock().push((0, true)));
             assert!(writer.between(job).is_ok());

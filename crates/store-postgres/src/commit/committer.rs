@@ -123,8 +123,13 @@ impl CommitterState {
                         tracing::debug!(%fault, "a transaction was given up with its connection");
                         self.session = None;
                     }
-                    let is_lost = fault.is_away() && !fault.is_late();
-                    if is_lost && !begun && !fresh {
+                    // The session may have had a connection to a worker that was lost while idle.
+                    let lost = match &fault {
+                        StatementError::Worker(fault) => &**fault,
+                        fault => fault,
+                    };
+                    if lost.is_away() && !lost.is_late() && !begun && !fresh {
+                        self.session = None;
                         continue;
                     }
                     if matches!(fault, StatementError::Exists(_)) && !sweep {
