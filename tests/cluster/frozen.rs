@@ -34,7 +34,7 @@ fn a_node_that_cannot_commit_is_not_added() {
         let run = cluster(&database, args);
         assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
         assert_eq!(run.code, 1, "{}", run.stdout);
-        let said = format!("not met     {node}  synchronous_standby_names: names standbys");
+        let said = format!("not met     {node}  synchronous_standby_names: requires more standbys");
         assert!(run.stdout.contains(&said), "{}", run.stdout);
         assert!(run.stderr.contains("nothing was changed"), "{}", run.stderr);
     }
