@@ -209,7 +209,7 @@ const KEPT_OUT: [(&str, &[&str], &str); 4] = [
 ];
 
 /// Places that may name a network, with the reason.
-const NAMED: [(&str, &str); 23] = [
+const NAMED: [(&str, &str); 24] = [
     ("crates/codec/src/nostr/", "its folder"),
     ("crates/codec/src/waku/", "its folder"),
     ("crates/codec/src/whisper/", "its folder"),
