@@ -54,14 +54,14 @@ pub(super) struct WakuDoor {
 }
 
 /// Queues new messages for clients that poll, and for peers that have subscribed.
-struct LiveNotifier {
+struct MessageNotifier {
     arriving: Arc<ArrivingMessages>,
     poll: Arc<PollQueues>,
     #[cfg(feature = "libp2p")]
     filter: Arc<p2p::FilterSubscribers>,
 }
 
-impl Subscribers for LiveNotifier {
+impl Subscribers for MessageNotifier {
     fn publish(&self, _: Option<u64>, record: &Record<'_>) {
         let record = MessageRecord::new(*record);
         let topics = (
@@ -133,7 +133,7 @@ impl NodeService {
             host.answers.clone(),
             Arc::clone(&metrics.filter),
         ));
-        let notifier = Arc::new(LiveNotifier {
+        let notifier = Arc::new(MessageNotifier {
             arriving: Arc::clone(&arriving),
             poll: Arc::clone(&poll),
             #[cfg(feature = "libp2p")]

@@ -218,18 +218,36 @@ fn light_clients(page: &mut MetricsPage, waku: &WakuNode) {
          seconds.",
         &filter.push,
     );
-    for (version, name) in
-        [(LightPushVersion::Three, "waku_lightpush_v3"), (LightPushVersion::Two, "waku_lightpush")]
-    {
-        let answers = light_pushes.of(version);
-        let messages = format!("{name}_messages_total");
-        page.head(&messages, "counter", "Requests to publish by light push.");
-        page.line(&messages, "type=\"PushRequest\"", answers.sum(|_| true));
-        let errors = format!("{name}_errors_total");
-        page.head(&errors, "counter", "Refused requests to publish by light push, by status.");
-        for (status, count) in answers.all().filter(|(status, _)| *status != "200") {
-            page.line(&errors, &format!("type=\"{status}\""), count.get());
-        }
+    page.head(
+        "waku_lightpush_v3_messages_total",
+        "counter",
+        "Requests to publish by light push, version 3.",
+    );
+    let pushed = light_pushes.of(LightPushVersion::Three);
+    let labels = "type=\"PushRequest\"";
+    page.line("waku_lightpush_v3_messages_total", labels, pushed.sum(|_| true));
+    page.head(
+        "waku_lightpush_v3_errors_total",
+        "counter",
+        "Refused requests to publish by light push, version 3, by status.",
+    );
+    for (status, count) in pushed.all().filter(|(status, _)| *status != "200") {
+        page.line("waku_lightpush_v3_errors_total", &format!("type=\"{status}\""), count.get());
+    }
+    page.head(
+        "waku_lightpush_messages_total",
+        "counter",
+        "Requests to publish by light push, version 2.",
+    );
+    let pushed = light_pushes.of(LightPushVersion::Two);
+    page.line("waku_lightpush_messages_total", labels, pushed.sum(|_| true));
+    page.head(
+        "waku_lightpush_errors_total",
+        "counter",
+        "Refused requests to publish by light push, version 2, by the status of version 3.",
+    );
+    for (status, count) in pushed.all().filter(|(status, _)| *status != "200") {
+        page.line("waku_lightpush_errors_total", &format!("type=\"{status}\""), count.get());
     }
 }
 
