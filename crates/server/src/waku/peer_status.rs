@@ -7,6 +7,7 @@ pub(super) const NO_PEERS: &str = "this node knows no peers; set [waku] listen";
 
 /// A connected peer, or a peer that this node tries to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "libp2p"), allow(dead_code))] // there are no peers
 pub(super) struct PeerStatus {
     pub(super) id: String,
     /// The peer's address, with its id at the end.

@@ -38,6 +38,7 @@ pub(super) fn report(waku: &WakuNode) -> Value {
         .preset
         .as_ref()
         .map(|preset| json!({ "name": preset.name, "overridden": preset.overridden }));
+    #[cfg_attr(not(feature = "libp2p"), allow(unused_mut))] // the peers are added below
     let mut report = json!({
         "cluster": config.cluster,
         "shards": config.shards,
