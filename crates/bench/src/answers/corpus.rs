@@ -60,6 +60,11 @@ impl HardCorpus {
                 corpus.plan(run, &mut random, time)
             };
             corpus.events.push((plan.mine(&keys, run.work_bits()), keys));
+            if random.once_in(6)
+                && let Some(version) = corpus.version(run, &mut random)
+            {
+                corpus.events.push(version);
+            }
             if random.once_in(20) {
                 // The same event once more.
                 corpus.events.push(random.pick(&corpus.events[..]).clone());
@@ -103,6 +108,23 @@ impl HardCorpus {
         };
         // A profile must be JSON on some relays.
         if kind == 0 { plan.content("{\"name\":\"hark\"}") } else { plan.content(content) }
+    }
+
+    /// Makes another version of a recent event, of the same second. `None` if the event is not
+    /// replaceable.
+    fn version(&self, run: &ProbeRun, random: &mut Random) -> Option<(ProbeEvent, KeyPair)> {
+        let number = self.events.len();
+        let (event, keys) = self.events.get(number - 1 - random.below(number.min(8)))?;
+        if !is_replaceable(event.kind) {
+            return None;
+        }
+        let plan = EventPlan {
+            kind: event.kind,
+            created_at: event.created_at,
+            tags: event.tags.clone(),
+            content: format!("{{\"name\":\"version {number}\"}}"),
+        };
+        Some((plan.mine(keys, run.work_bits()), keys.clone()))
     }
 
     /// Plans a deletion request: of events of any author by id, or of versions by address. Ids are

@@ -108,8 +108,9 @@ fn rules_are_listed_with_their_sentences_and_chosen_by_name() {
 }
 
 fn answers(relay: &ToyRelay, more: &[&str]) -> Finished {
-    let args = ["answers", &relay.url, "--events", "300", "--questions", "300", "--seed", "5"];
-    bench(&[&args, more].concat())
+    let numbers = ["--events", "300", "--questions", "300", "--seed", "5", "--to", "1760000000"];
+    let args = [&["answers", &relay.url], &numbers[..]].concat();
+    bench(&[&args[..], more].concat())
 }
 
 #[test]
