@@ -1,5 +1,5 @@
 //! `hark bench answers`: publishes hard events to any relay, asks random questions, and compares
-//! every answer with the right one.
+//! every answer with the right answer.
 
 mod corpus;
 mod oracle;

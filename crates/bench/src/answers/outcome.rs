@@ -12,7 +12,7 @@ const SHOWN_MAX: usize = 20;
 /// Maximum number of ids that are shown of a list.
 const IDS_MAX: usize = 5;
 
-/// An answer that is not the right one.
+/// A wrong answer to a question.
 #[derive(Clone, Debug)]
 pub(super) struct WrongAnswer {
     /// The number of the question.

@@ -112,7 +112,7 @@ impl<'a> QuestionSource<'a> {
         self.random.pick(&self.corpus.events[..]).0.kind
     }
 
-    /// The time of an event, or a second before or after it.
+    /// The time of an event, or the second before or after the event.
     fn time(&mut self) -> u64 {
         let time = self.random.pick(&self.corpus.events[..]).0.created_at;
         (time + self.random.below(3) as u64).saturating_sub(1)

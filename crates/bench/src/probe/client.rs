@@ -306,7 +306,7 @@ impl ProbeClient {
         self.send(&json!(["CLOSE", subscription])).await
     }
 
-    /// Removes the events of a subscription from the inbox and returns them.
+    /// Removes the events of a subscription from the inbox, and returns the events.
     pub(crate) fn live(&mut self, subscription: &str) -> Vec<Value> {
         let mut events = Vec::new();
         self.inbox.retain_mut(|message| {

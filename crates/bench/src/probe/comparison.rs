@@ -16,7 +16,7 @@ const PARTS: usize = 4;
 /// An event by its time and id.
 pub(crate) type ComparedEvent = (u64, [u8; 32]);
 
-/// The side of a comparison that opens it.
+/// The side that opens a comparison.
 #[derive(Debug)]
 pub(crate) struct ComparisonClient {
     /// Sorted by time, then by id.
