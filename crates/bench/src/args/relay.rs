@@ -40,7 +40,7 @@ pub(crate) struct GenArgs {
     #[arg(long)]
     pub(crate) natural: bool,
 
-    /// Make only short notes and reactions, of about 400 bytes each, to measure the cost of many
+    /// Make only short notes and reactions, of about 380 bytes each, to measure the cost of many
     /// events; no event is shorter than 340 bytes
     #[arg(long)]
     pub(crate) small: bool,

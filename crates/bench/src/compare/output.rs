@@ -159,9 +159,10 @@ fn table_text(table: &CompareTable, first: &str) -> String {
     for line in lines.iter().filter(|line| line.iter().any(|cell| !cell.is_empty())) {
         let mut text = String::new();
         for (at, (cell, width)) in line.iter().zip(&widths).enumerate() {
-            let _ = match at < skipped {
-                true => write!(text, "{cell:<width$}  "),
-                false => write!(text, "{cell:>width$}  "),
+            let _ = if at < skipped {
+                write!(text, "{cell:<width$}  ")
+            } else {
+                write!(text, "{cell:>width$}  ")
             };
         }
         let _ = writeln!(out, "{}", text.trim_end());

@@ -13,6 +13,7 @@ use super::place::{self, ComparePlace};
 use super::plan::PlannedRelay;
 use super::relay::StartedRelay;
 use super::sets::{self, FileNotes, NotCompared};
+use super::table::CompareTable;
 use super::tables::CompareTables;
 use super::tool::{self, ToolResult};
 use super::{kill, visible};
@@ -77,16 +78,6 @@ impl SharedRun<'_> {
     }
 }
 
-/// Runs a part of the measurement. An error of the part marks its row.
-macro_rules! part {
-    ($run:ident, $table:ident, $result:expr) => {
-        match $result {
-            Ok(figures) => $run.shared.tables.$table.add(&$run.name, "", &figures),
-            Err(error) => $run.shared.tables.$table.mark(&$run.name, "", format!("{error:#}")),
-        }
-    };
-}
-
 impl RelayRun<'_, '_> {
     fn measure(&mut self) -> anyhow::Result<()> {
         let has = |part| self.shared.args.has(part);
@@ -106,7 +97,7 @@ impl RelayRun<'_, '_> {
             let figures = stop_ms.map(|stop_ms| {
                 [Some(empty_start.ready_ms), Some(stop_ms), Some(start.ready_ms), start.answer_ms]
             });
-            part!(self, restart, figures);
+            put(&mut self.shared.tables.restart, &self.name, figures);
         }
         if cold {
             self.questions(&["--cold"])?;
@@ -128,7 +119,7 @@ impl RelayRun<'_, '_> {
         if visible {
             self.progress("publish to found");
             let figures = self.shared.runtime.block_on(visible::measure(&self.relay.url));
-            part!(self, visible, figures);
+            put(&mut self.shared.tables.visible, &self.name, figures);
         }
         if delivery {
             self.delivery();
@@ -143,7 +134,7 @@ impl RelayRun<'_, '_> {
             {
                 self.shared.tables.kill.mark(&self.name, "", "acknowledged events were lost");
             }
-            part!(self, kill, figures);
+            put(&mut self.shared.tables.kill, &self.name, figures);
         }
         self.relay.stop().map(|_| ())
     }
@@ -289,12 +280,24 @@ impl RelayRun<'_, '_> {
     }
 }
 
+/// Adds the figures of a relay to a table, or marks its row with the error.
+fn put<const N: usize>(
+    table: &mut CompareTable,
+    relay: &str,
+    figures: anyhow::Result<[Option<f64>; N]>,
+) {
+    match figures {
+        Ok(figures) => table.add(relay, "", &figures),
+        Err(error) => table.mark(relay, "", format!("{error:#}")),
+    }
+}
+
 /// The name of the relay that does nothing, in tables.
 pub(super) const NOTHING: &str = "(nothing)";
 
 /// Adds a row of a benchmark's result to a table whose columns have the same keys.
 pub(super) fn add(
-    table: &mut super::table::CompareTable,
+    table: &mut CompareTable,
     relay: &str,
     case: &str,
     result: &ToolResult,
