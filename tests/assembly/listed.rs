@@ -10,7 +10,7 @@ use crate::doors;
 use crate::world::program;
 
 /// Codes of frames on control.sock, each with its sender: a command or a life of the table.
-const FRAMES: [(&str, &str); 24] = [
+const FRAMES: [(&str, &str); 25] = [
     ("PUT", "import"),
     ("BRING", "import"),
     ("ERASE", "delete"),
