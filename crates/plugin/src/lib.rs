@@ -22,6 +22,7 @@ mod process;
 pub mod question;
 mod queue;
 mod slot;
+mod suspects;
 
 pub use answer::PluginDecision;
 pub use command::PluginCommand;

@@ -17,6 +17,7 @@ use crate::options::{FailureRule, PluginOptions, SharedPlugin};
 use crate::process::PluginProcess;
 use crate::queue::{JobQueue, PluginJob, PluginOutcome};
 use crate::slot::ProcessSlots;
+use crate::suspects::SuspectClients;
 
 /// How long [`PluginPool::close`] waits for the end of the processes.
 const CLOSE_MAX: Duration = Duration::from_secs(3);
@@ -48,6 +49,7 @@ impl PluginPool {
             jobs,
             queue: JobQueue::new(bytes_max),
             slots: ProcessSlots::new(0),
+            suspects: SuspectClients::default(),
             generation: 0,
             log: Arc::new(PluginLog::new("")),
             in_force: Arc::default(),
@@ -103,6 +105,7 @@ struct JobDispatcher {
     jobs: mpsc::UnboundedReceiver<PluginJob>,
     queue: JobQueue,
     slots: ProcessSlots,
+    suspects: SuspectClients,
     /// Counts the changes of the command. A process of an earlier command ends after its answer.
     generation: u64,
     log: Arc<PluginLog>,
@@ -153,7 +156,10 @@ impl JobDispatcher {
 
     /// Queues an event. An event without room gets its outcome at once.
     fn enqueue(&mut self, job: PluginJob) {
-        if let Err(job) = self.queue.push(job, Instant::now()) {
+        let now = Instant::now();
+        if self.in_force.is_on() && self.suspects.is_suspended(&job.client, now) {
+            self.answer(job, Err(PluginFailure::Down));
+        } else if let Err(job) = self.queue.push(job, now) {
             self.answer(job, Err(PluginFailure::Crowded));
         }
     }
@@ -230,12 +236,19 @@ impl JobDispatcher {
         self.queue.finish(&client, bytes);
         match process {
             Ok(process) => {
+                self.suspects.answered(&client);
                 if let Some(failures) = self.slots.answered(slot, Some(process)) {
                     self.log.recovery(failures);
                 }
             }
             Err(failure) => {
-                let failures = self.slots.failed(slot, Instant::now());
+                let now = Instant::now();
+                if self.suspects.failed(&client, now) {
+                    for job in self.queue.drain_client(&client) {
+                        self.answer(job, Err(PluginFailure::Down));
+                    }
+                }
+                let failures = self.slots.failed(slot, &client, now);
                 // The second line adds that failures continue. Further failures are counted.
                 if failures <= 2 {
                     self.log.failure(&failure, outcome_text(self.in_force.on_failure, failures));
@@ -259,6 +272,7 @@ impl JobDispatcher {
         if self.generation == 0 || !new.continue_those_of(&self.in_force) {
             self.end_idle();
             self.slots = ProcessSlots::new(new.processes);
+            self.suspects = SuspectClients::default();
             self.log = Arc::new(PluginLog::new(&new.command.line));
             self.queue.forget_running();
             self.generation += 1;

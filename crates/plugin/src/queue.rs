@@ -142,6 +142,14 @@ impl JobQueue {
         last.map(|last| self.expire(last)).unwrap_or_default()
     }
 
+    /// Removes the waiting events of a client.
+    pub(crate) fn drain_client(&mut self, name: &Arc<str>) -> Vec<PluginJob> {
+        let jobs = self.clients.get_mut(name).map(|client| std::mem::take(&mut client.jobs));
+        let jobs: Vec<_> = jobs.into_iter().flatten().map(|(_, job)| job).collect();
+        self.release(name, jobs.iter().map(|job| job.question.len()).sum());
+        jobs
+    }
+
     /// The time at which the oldest waiting event arrived.
     pub(crate) fn oldest(&mut self) -> Option<Instant> {
         while let Some((number, name, at)) = self.arrivals.front() {

@@ -4,6 +4,8 @@
 //! a quick plugin decides about all events in one process, and a plugin that hangs or waits does
 //! not delay other events.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::process::PluginProcess;
@@ -15,8 +17,9 @@ pub(crate) const SPREAD_AFTER: Duration = Duration::from_millis(20);
 /// previous one, until the process answers.
 const RESTART: Duration = Duration::from_millis(100);
 const RESTART_MAX: Duration = Duration::from_secs(10);
-/// Number of failures in a row after which the plugin counts as broken.
-const BROKEN_AFTER: u32 = 3;
+/// Number of clients whose events must fail in a row until the plugin counts as broken. A failure
+/// with the events of fewer clients may be the clients' fault.
+const BROKEN_AFTER: usize = 3;
 
 /// The place for one process.
 #[derive(Debug, Default)]
@@ -35,6 +38,8 @@ pub(crate) struct ProcessSlots {
     slots: Vec<ProcessSlot>,
     /// Number of failures of all processes since the last answer of any process.
     failures: u32,
+    /// Some of the clients whose events failed since then.
+    failing: BTreeSet<Arc<str>>,
     /// The process that tries whether a broken plugin answers again.
     probe: Option<usize>,
 }
@@ -42,12 +47,12 @@ pub(crate) struct ProcessSlots {
 impl ProcessSlots {
     pub(crate) fn new(processes: usize) -> Self {
         let slots = (0..processes.max(1)).map(|_| ProcessSlot::default()).collect();
-        Self { slots, failures: 0, probe: None }
+        Self { slots, failures: 0, failing: BTreeSet::new(), probe: None }
     }
 
     /// Whether the plugin has failed so often in a row that no event should wait.
     pub(crate) fn is_broken(&self) -> bool {
-        self.failures >= BROKEN_AFTER
+        self.failing.len() >= BROKEN_AFTER
     }
 
     /// Number of events of one client that may be at processes. If there are several processes, one
@@ -100,11 +105,13 @@ impl ProcessSlots {
             *slot = ProcessSlot { process, ..ProcessSlot::default() };
         }
         self.probe = None;
+        self.failing.clear();
         Some(std::mem::take(&mut self.failures)).filter(|failures| *failures > 1)
     }
 
-    /// Frees a place after a failure. Returns the number of failures in a row.
-    pub(crate) fn failed(&mut self, at: usize, now: Instant) -> u32 {
+    /// Frees a place after a failure with an event of `client`. Returns the number of failures in a
+    /// row.
+    pub(crate) fn failed(&mut self, at: usize, client: &Arc<str>, now: Instant) -> u32 {
         if let Some(slot) = self.slots.get_mut(at) {
             let failures = (slot.failures + 1).min(30);
             let wait = match failures {
@@ -115,6 +122,9 @@ impl ProcessSlots {
             *slot = ProcessSlot { failures, not_before, ..ProcessSlot::default() };
         }
         self.probe = self.probe.filter(|probe| *probe != at);
+        if !self.is_broken() {
+            self.failing.insert(Arc::clone(client));
+        }
         self.failures = self.failures.saturating_add(1);
         self.failures
     }
@@ -158,7 +168,8 @@ mod tests {
         let mut waits = Vec::new();
         for failures in 1..=12 {
             slots.begin(0, now);
-            assert_eq!(slots.failed(0, now), failures);
+            let client = format!("client {failures}").into();
+            assert_eq!(slots.failed(0, &client, now), failures);
             assert_eq!(slots.is_broken(), failures >= 3);
             let next = slots.slots[0].not_before.unwrap();
             assert_eq!(slots.free(now, now).is_some(), failures == 1);

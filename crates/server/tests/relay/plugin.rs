@@ -202,6 +202,23 @@ async fn a_plugin_that_hangs_on_the_events_of_one_address_serves_all_others() {
     assert_eq!(relay.store.stats().records, 200);
 }
 
+/// A client whose events end the processes has to wait, and no other client notices.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_events_end_the_plugin_is_suspended() {
+    let (relay, _) = relay(options("*die*) exit 3;;")).await;
+    let mut hostile = client_at(&relay, "192.0.2.1").await;
+    let mut other = client_at(&relay, "192.0.2.2").await;
+    for count in 0..100 {
+        refused(&mut hostile, &note(1, NOW_S, &format!("die {count}")), UNDECIDED).await;
+        other.publish_new(&note(2, NOW_S, &format!("good {count}"))).await;
+    }
+    let ended = metric(&relay, "hark_plugin_failures_total{cause=\"ended\"}").await;
+    assert!((3..50).contains(&ended), "{ended}");
+    assert_eq!(metric(&relay, "hark_plugin_events_total{action=\"accept\"}").await, 100);
+    assert_eq!(metric(&relay, "hark_plugin_events_total{action=\"none\"}").await, 100);
+    relay.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_without_an_answer_in_time_is_treated_by_the_rule() {
     let mut hung = options("*hang*) sleep 1000;;");
