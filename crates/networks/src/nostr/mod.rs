@@ -10,6 +10,7 @@ pub mod limits;
 mod lines;
 pub mod query;
 mod refusal;
+pub mod reports;
 pub mod rules;
 pub mod texts;
 
