@@ -28,6 +28,7 @@ use crate::commands::relays::router::RouterArgs;
 use crate::commands::relays::stream::StreamArgs;
 use crate::commands::relays::sync::SyncArgs;
 use crate::commands::reload::ReloadArgs;
+use crate::commands::reports::ReportsArgs;
 use crate::commands::restore::RestoreArgs;
 use crate::commands::salvage::SalvageArgs;
 use crate::commands::serve::ServeArgs;
@@ -170,6 +171,8 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Print the audit log: every ban, allow and management call, newest first
     Log(AuditArgs),
+    /// List the reported events and keys that nobody has decided about (NIP-56)
+    Reports(ReportsArgs),
     /// Check the health of a running server; without --at, of the server that the configuration
     /// names
     Healthz(HealthzArgs),
@@ -208,6 +211,7 @@ const OF_NO_NETWORK: [&str; 25] = [
     "unallow",
     "list",
     "log",
+    "reports",
     "healthz",
     "init",
     "config",
@@ -266,6 +270,7 @@ impl Command {
             | Self::Unallow(_)
             | Self::List(_)
             | Self::Log(_) => Some("the bans and allows of an archive hold for all its networks"),
+            Self::Reports(_) => Some("only Nostr has reports"),
             Self::Healthz(_) => Some("`hark healthz` covers all networks of a server"),
             Self::Backup(_) | Self::Restore(_) => Some("a backup has all networks"),
             Self::Init(_) => Some("`hark init` names the networks to serve with --networks"),

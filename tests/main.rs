@@ -17,6 +17,7 @@ mod fleet;
 mod fuzz;
 mod go_program;
 mod house;
+mod manage;
 mod moderation;
 mod moving;
 mod nostr;

@@ -188,7 +188,7 @@ async fn nostr_sdk_authenticates_deletes_and_reads_wraps_as_recipient_only() {
 }
 
 /// Runs a script with nostr-tools, which must succeed, and returns its output.
-fn nostr_tools(script: &str, relay: &Relay) -> String {
+pub(crate) fn nostr_tools(script: &str, relay: &Relay) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("js");
     assert!(
         folder.join("node_modules").is_dir()

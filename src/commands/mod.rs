@@ -28,6 +28,7 @@ pub(crate) mod rebuild;
 mod refusal;
 pub(crate) mod relays;
 pub(crate) mod reload;
+pub(crate) mod reports;
 pub(crate) mod restore;
 mod restore_records;
 pub(crate) mod salvage;

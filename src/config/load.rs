@@ -126,7 +126,9 @@ impl Config {
             .extend(checks::faults(&config, stores).into_iter().map(|fault| placed(fault, &typed)));
         config.file = path.map(Path::to_path_buf);
         match config.lists.read(folder, &mut texts) {
-            Ok(read) => (config.addresses, config.policy, config.spared) = read,
+            Ok(read) => {
+                (config.addresses, config.policy, config.spared, config.managers.admins) = read;
+            }
             Err(new) => faults.extend(new.into_iter().map(|fault| placed(fault, &typed))),
         }
         config.texts = texts;

@@ -10,6 +10,7 @@ mod files;
 mod keys;
 mod load;
 pub(crate) mod log;
+mod manage;
 mod moderation;
 mod network_setup;
 mod networks;

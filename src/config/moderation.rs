@@ -2,7 +2,9 @@
 
 use hark_archive::retention::RetentionPolicy;
 use hark_networks::Network as _;
-use hark_server::moderation::{ENTRY_KIND, ModerationNetwork, ModerationService, RECORDS_MAX};
+use hark_server::moderation::{
+    ENTRY_KIND, ModerationNetwork, ModerationService, RECORDS_MAX, VALUE_KIND,
+};
 
 use super::network_setup::{NetworkService, NetworkSetup, ShelfConfig};
 
@@ -15,7 +17,7 @@ pub(super) const SETUP: NetworkSetup = NetworkSetup {
     shelf: |config| ShelfConfig {
         retention: config.retention(&RetentionPolicy {
             records_max: Some(RECORDS_MAX),
-            spared_kinds: vec![ENTRY_KIND],
+            spared_kinds: vec![ENTRY_KIND, VALUE_KIND],
             units_per_s: ModerationNetwork.nature().units_per_s,
             ..RetentionPolicy::default()
         }),

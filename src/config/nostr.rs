@@ -47,13 +47,16 @@ fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &DoorFacts<'_>) -> Net
     warn(config);
     relay.policy = policy::shared(config.policy.clone());
     relay.plugin = SharedPlugin::new(config.plugin_options());
-    let (in_force, plugin) = (Arc::clone(&relay.policy), relay.plugin.clone());
+    relay.managers.store(Arc::new(config.managers.clone()));
+    let (in_force, managers) = (Arc::clone(&relay.policy), Arc::clone(&relay.managers));
+    let plugin = relay.plugin.clone();
     NetworkService {
         network: Box::new(RelayService { config: relay, shelf }),
         reload: Box::new(move |config| {
             warn(config);
             plugin.set(config.plugin_options());
             in_force.store(Arc::new(config.policy.clone()));
+            managers.store(Arc::new(config.managers.clone()));
             identity.set(config.info.clone(), config.private_kinds.clone());
         }),
     }

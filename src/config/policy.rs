@@ -43,6 +43,7 @@ pub(crate) struct PolicyLists {
     pub(crate) wraps_need_auth: bool,
     pub(crate) spared_addresses: PolicyList,
     pub(crate) spared_keys: PolicyList,
+    pub(crate) manager_keys: PolicyList,
 }
 
 impl Default for PolicyLists {
@@ -64,12 +65,13 @@ impl Default for PolicyLists {
             wraps_need_auth: false,
             spared_addresses: none(),
             spared_keys: none(),
+            manager_keys: none(),
         }
     }
 }
 
 /// The lists including the entries of their files.
-type ReadLists = (AddressLists, EventPolicy, SparedClients);
+type ReadLists = (AddressLists, EventPolicy, SparedClients, HashSet<Key>);
 
 impl PolicyLists {
     /// Returns all files that the lists name. Relative names are resolved against `folder`.
@@ -87,6 +89,7 @@ impl PolicyLists {
             &self.deny_words,
             &self.spared_addresses,
             &self.spared_keys,
+            &self.manager_keys,
         ];
         let entries = lists.into_iter().flat_map(|list| &list.0);
         entries.filter_map(|entry| entry.strip_prefix('@')).map(|file| folder.join(file)).collect()
@@ -124,7 +127,12 @@ impl PolicyLists {
             addresses: reader.list("spared_addresses", &self.spared_addresses, range),
             keys: reader.keys("spared_keys", &self.spared_keys),
         };
-        if reader.faults.is_empty() { Ok((addresses, policy, spared)) } else { Err(reader.faults) }
+        reader.section = "manage";
+        let managers = reader.keys("keys", &self.manager_keys);
+        if !reader.faults.is_empty() {
+            return Err(reader.faults);
+        }
+        Ok((addresses, policy, spared, managers))
     }
 }
 

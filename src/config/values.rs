@@ -12,7 +12,7 @@ use hark_networks::nostr::admit::host_name;
 use hark_plugin::PluginOptions;
 use hark_server::limits::Limits;
 use hark_server::nostr::policy::EventPolicy;
-use hark_server::nostr::{DEFLATE_FROM_BYTES, RelayInfo, ThreadCounts};
+use hark_server::nostr::{DEFLATE_FROM_BYTES, Managers, RelayInfo, ThreadCounts};
 use hark_server::tls::TlsOptions;
 use hark_server::{AddressLists, ListenAddress, MetricsDoor, Proxies, SparedClients};
 
@@ -53,6 +53,8 @@ pub struct Config {
     pub(crate) spared: SparedClients,
     pub(crate) policy: EventPolicy,
     pub(crate) plugin: PluginSettings,
+    /// Who may manage the relay. The admins are parsed from `lists`.
+    pub(crate) managers: Managers,
     /// The configuration file; `None` if no file was named.
     pub(crate) file: Option<PathBuf>,
     /// All files that were read, with their states just before the read.
@@ -140,6 +142,7 @@ impl Default for Config {
             spared: SparedClients::default(),
             policy: EventPolicy::default(),
             plugin: PluginSettings::default(),
+            managers: Managers::default(),
             file: None,
             files: Vec::new(),
             texts: FileTexts::new(),

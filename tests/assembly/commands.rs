@@ -52,6 +52,7 @@ pub(crate) const COMMANDS: &[Door] = &[
     command("allow", moderation::allow),
     command("unallow", moderation::unallow),
     command("list", moderation::list),
+    command("reports", moderation::reports),
     command("log", moderation::log),
     command("reload", |world| Same(world.hark(&["reload"]).text())),
     command("init", init),

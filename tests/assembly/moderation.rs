@@ -39,6 +39,12 @@ pub(crate) fn list(world: &World) -> Answer {
     Own
 }
 
+pub(crate) fn reports(world: &World) -> Answer {
+    let text = world.hark(&["reports"]).text();
+    assert!(text.ends_with("0 subjects reported\n"), "{text}");
+    Own
+}
+
 pub(crate) fn log(world: &World) -> Answer {
     ban(world);
     let text = world.hark(&["log"]).text();

@@ -57,6 +57,16 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("policy", "deny_words", ["[]", "[\"a\", \"ü*\", \"*x*\"]", "[\"*\"]"]),
     ("rates", "spared_addresses", ["[]", "[\"0.0.0.0/0\", \"::/0\"]", "[\"192.0.2.7\"]"]),
     ("rates", "spared_keys", ["[]", KEYS, "[\"npub1x\"]"]),
+    ("manage", "keys", ["[]", KEYS, "[\"npub1x\"]"]),
+    (
+        "manage",
+        "roles",
+        [
+            "[]",
+            "[{ id = \"moderator\", methods = [\"banevent\"], keys = [] }]",
+            "[{ id = \"moderator\", methods = [\"ban\"] }]",
+        ],
+    ),
     ("info", "self", ["\"\"", KEY, "\"abc\""]),
     ("policy", "wraps_need_auth", ["false", "true", "\"yes\""]),
     ("plugin", "command", ["\"\"", "\"exec cat >/dev/null; echo a long one\"", "\"./missing\""]),

@@ -7,7 +7,8 @@
 //! immutable sets (`lists`) that are replaced as a whole.
 //!
 //! Read in this order: `subject`, `entry`, `records`, `lists`, `book`, `state` (the interface),
-//! `checks` (the questions that the doors ask), `pages`, `opening`.
+//! `checks` (the questions that the doors ask), `pages`, `values` (named values beside the entries),
+//! `opening`.
 
 mod book;
 mod checks;
@@ -20,6 +21,7 @@ mod records;
 mod requests;
 mod state;
 mod subject;
+mod values;
 
 pub(crate) use checks::AddressRuling;
 pub use entry::{
@@ -27,10 +29,11 @@ pub use entry::{
     RulingEntry,
 };
 pub use opening::ModerationService;
-pub use records::{ENTRY_KIND, ModerationNetwork, RECORDS_MAX};
+pub use records::{ENTRY_KIND, ModerationNetwork, RECORDS_MAX, VALUE_KIND};
 pub use requests::{ModerationRequest, ModerationRequestError, ROWS_MAX};
 pub use state::{Moderation, ModerationError};
 pub use subject::{Ruling, RulingSubject, SubjectError, SubjectSort};
+pub use values::ValueFollower;
 
 /// Whether the bans and allows of events concern the records of a network.
 pub fn concern(network: &dyn hark_networks::Network) -> bool {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use hark_archive::{Position, Query, SearchProgress};
 use hark_codec::hex;
 
-use super::entry::{AuditPage, EntryFilter, EntryPage};
+use super::entry::{AuditPage, EntryFilter, EntryPage, RulingEntry};
 use super::records::{NS_PER_S, note_of, notes};
 use super::state::{Moderation, ModerationError};
 use super::subject::{Ruling, RulingSubject, SubjectSort};
@@ -37,11 +37,18 @@ impl Moderation {
         let mut page = EntryPage::default();
         page.entries.extend(found.by_ref().take(limit).map(|(_, entry)| entry.clone()));
         if found.next().is_some() {
-            let cursor =
-                |entry: &super::RulingEntry| format!("{} {}", entry.ruling.name(), entry.subject);
+            let cursor = |entry: &RulingEntry| format!("{} {}", entry.ruling.name(), entry.subject);
             page.next = page.entries.last().map(cursor);
         }
         Ok(page)
+    }
+
+    /// Returns the entry of a subject, if it is in force.
+    pub fn entry(&self, ruling: Ruling, subject: &RulingSubject) -> Option<RulingEntry> {
+        let now_s = self.now_s();
+        let book = self.state.book.lock();
+        let (_, entry) = book.find(&(ruling, subject.clone()))?;
+        entry.is_in_force(now_s).then(|| entry.clone())
     }
 
     /// Number of entries with this ruling and of this sort. An entry counts until it is removed,

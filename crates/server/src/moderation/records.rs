@@ -22,6 +22,8 @@ use super::subject::{Ruling, RulingSubject};
 /// The kinds of the records.
 pub const ENTRY_KIND: u32 = 1;
 pub(super) const NOTE_KIND: u32 = 2;
+/// The kind of a record with a named value.
+pub const VALUE_KIND: u32 = 3;
 /// The label with the ruling and the subject of an entry.
 const SUBJECT: u8 = b's';
 /// Number of nanoseconds of a second, the unit of the records' times.
@@ -65,6 +67,44 @@ enum RecordLine {
         #[serde(default)]
         after: Value,
     },
+    /// A named value, or its removal.
+    Value {
+        at: u64,
+        name: String,
+        #[serde(default)]
+        value: Value,
+        #[serde(default)]
+        by: String,
+    },
+}
+
+/// The content of one record: a named value from a time on.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct NamedValue {
+    pub(super) at_ns: u64,
+    pub(super) name: String,
+    /// `null` if the value was removed.
+    pub(super) value: Value,
+    pub(super) by: String,
+}
+
+impl NamedValue {
+    /// Encodes the record.
+    pub(super) fn record(self) -> Box<[u8]> {
+        let Self { at_ns, name, value, by } = self;
+        encode(&RecordLine::Value { at: at_ns, name, value, by })
+    }
+
+    /// Decodes a record. Returns `None` for a record of another kind.
+    pub(super) fn of(record: &Record<'_>) -> Option<Self> {
+        if record.kind() != VALUE_KIND {
+            return None;
+        }
+        match read(record.wire()).ok()? {
+            RecordLine::Value { at, name, value, by } => Some(Self { at_ns: at, name, value, by }),
+            _ => None,
+        }
+    }
 }
 
 /// The content of one record: the state of a subject from a time on.
@@ -129,7 +169,7 @@ pub(super) fn note_of(record: &Record<'_>) -> Option<AuditNote> {
         RecordLine::Act { at, by, act, subject, before, after } => {
             Some(AuditNote { at_ns: at, by, act, subject, before, after })
         }
-        RecordLine::Entry { .. } => None,
+        _ => None,
     }
 }
 
@@ -148,13 +188,29 @@ pub(super) fn entries() -> Query {
     Query { kinds: Some(vec![ENTRY_KIND]), ..Query::default() }
 }
 
+/// Returns the query for all values.
+pub(super) fn values() -> Query {
+    Query { kinds: Some(vec![VALUE_KIND]), ..Query::default() }
+}
+
+/// Returns the query for the newest records of these values.
+pub(super) fn value_slots<'n>(names: impl Iterator<Item = &'n str>) -> Query {
+    let labels = names.map(|name| value_label(name).into_bytes().into()).collect();
+    Query { labels: vec![LabelSet { name: SUBJECT, values: labels }], ..values() }
+}
+
+fn value_label(name: &str) -> String {
+    format!("value {name}")
+}
+
 fn label(ruling: &str, subject: &str) -> String {
     format!("{ruling} {subject}")
 }
 
+/// Returns the query for the newest record with a label: of an entry or of a value.
 fn of_label(label: &[u8]) -> Query {
     let labels = vec![LabelSet::one(SUBJECT, label)];
-    Query { kinds: Some(vec![ENTRY_KIND]), labels, ..Query::default() }
+    Query { kinds: Some(vec![ENTRY_KIND, VALUE_KIND]), labels, ..Query::default() }
 }
 
 /// Encodes a line as a record.
@@ -177,6 +233,10 @@ fn encode_wire(line: &RecordLine, wire: &[u8], record: &mut Vec<u8>) -> Id {
             (*at, ENTRY_KIND, expires, Some(label(ruling, subject)))
         }
         RecordLine::Act { at, .. } => (*at, NOTE_KIND, after_days(*at), None),
+        RecordLine::Value { at, name, value, .. } => {
+            let expires = if value.is_null() { after_days(*at) } else { None };
+            (*at, VALUE_KIND, expires, Some(value_label(name)))
+        }
     };
     let head = RecordHeader { id, time, author: None, kind, expires };
     let labels = label.iter().map(|label| (SUBJECT, LabelPosition::Bytes(label.as_bytes())));
@@ -212,7 +272,7 @@ impl Network for ModerationNetwork {
 
 impl Rules for ModerationNetwork {
     fn effects(&self, record: &Record<'_>, effects: &mut Effects) {
-        let mut labels = record.labels().filter(|_| record.kind() == ENTRY_KIND);
+        let mut labels = record.labels().filter(|_| record.kind() != NOTE_KIND);
         effects.slot = labels.find(|(name, _)| *name == SUBJECT).map(|(_, label)| of_label(label));
     }
 }
@@ -264,14 +324,17 @@ impl LineReader for RulingLineReader {
     }
 }
 
-/// A filter is `entries`, `log` or `*`, for both.
+/// A filter is `entries`, `values`, `log` or `*`, for all.
 impl Filters for ModerationNetwork {
     fn query(&self, text: &str, _: LabelValues<'_>) -> Result<Option<Query>, FilterTextError> {
         match text.trim() {
             "entries" => Ok(Some(entries())),
+            "values" => Ok(Some(values())),
             "log" => Ok(Some(notes())),
             "*" | "{}" => Ok(Some(Query::default())),
-            _ => Err(FilterTextError::new("a filter of rulings is `entries`, `log` or `*`")),
+            _ => Err(FilterTextError::new(
+                "a filter of rulings is `entries`, `values`, `log` or `*`",
+            )),
         }
     }
 
@@ -279,6 +342,7 @@ impl Filters for ModerationNetwork {
         match query.kinds.as_deref() {
             Some([ENTRY_KIND]) => "entries",
             Some([NOTE_KIND]) => "log",
+            Some([VALUE_KIND]) => "values",
             _ => "*",
         }
         .into()
@@ -347,7 +411,7 @@ mod tests {
         for line in ["{}", "[]", r#"{"type":"entry","at":1,"ruling":"ban","subject":"kind:007"}"#] {
             assert!(reader.read(line.as_bytes(), &|_| false, &mut record).is_err(), "{line}");
         }
-        for filter in ["entries", "log", "*"] {
+        for filter in ["entries", "values", "log", "*"] {
             let query = ModerationNetwork.query(filter, &mut |_| None).unwrap().unwrap();
             assert_eq!(ModerationNetwork.text(&query), filter);
         }

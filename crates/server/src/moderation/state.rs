@@ -24,7 +24,10 @@ use super::book::{EntryKey, NewBans, RulingBook};
 use super::entry::{AuditAct, AuditNote, ChangedRuling, RulingChange, RulingEntry};
 use super::filter::KeyFilter;
 use super::lists::RulingLists;
-use super::records::{ModerationNetwork, NS_PER_S, RulingState, entries, note_record, slot};
+use super::records::{
+    ModerationNetwork, NS_PER_S, NamedValue, RulingState, entries, note_record, slot, values,
+};
+use super::values::ValueBook;
 use crate::blocking;
 use crate::roster::Roster;
 use crate::shelf::{Shelf, ShelfOptions, Subscribers};
@@ -34,7 +37,7 @@ pub const ENTRIES_MAX: usize = 1_000_000;
 /// Number of changes that are made durable together, each with its note.
 const CHANGES_AT_ONCE: usize = 1_024;
 /// Number of attempts to make a change while other processes change the same entry.
-const ATTEMPTS: usize = 5;
+pub(super) const ATTEMPTS: usize = 5;
 /// Interval between two attempts to queue a job while the writer's queue is full.
 const RETRY: Duration = Duration::from_millis(5);
 /// How long a change waits for the writer's queue.
@@ -57,6 +60,8 @@ pub(super) struct ModerationState {
     pub(super) book: Mutex<RulingBook>,
     /// The keys and ids that were banned since the start.
     pub(super) filter: KeyFilter,
+    /// The named values that managers have set.
+    pub(super) values: ValueBook,
     /// How often more records were hidden from readers. See [`Moderation::hidings`].
     pub(super) hidings: AtomicU64,
     archive: OnceLock<ModerationArchive>,
@@ -65,7 +70,7 @@ pub(super) struct ModerationState {
     /// The time of this process's last record, in nanoseconds since 1970.
     last_ns: AtomicU64,
     /// Held during a change, so that changes of this process follow one another.
-    changing: Mutex<()>,
+    pub(super) changing: Mutex<()>,
 }
 
 /// The shelf with the entries, and its clock.
@@ -119,19 +124,29 @@ struct RulingSubscriber(Weak<ModerationState>);
 
 impl Subscribers for RulingSubscriber {
     fn publish(&self, _: Option<u64>, record: &Record<'_>) {
-        if let (Some(state), Some(ruled)) = (self.0.upgrade(), RulingState::of(record)) {
-            state.book.lock().apply(ruled);
+        if let Some(state) = self.0.upgrade() {
+            state.apply(record);
         }
     }
 
     fn published(&self) {
         if let Some(state) = self.0.upgrade() {
             state.put_in_force();
+            state.values.put_in_force();
         }
     }
 }
 
 impl ModerationState {
+    /// Applies a record of the shelf. [`ModerationState::put_in_force`] puts it in force.
+    fn apply(&self, record: &Record<'_>) {
+        if let Some(ruled) = RulingState::of(record) {
+            self.book.lock().apply(ruled);
+        } else if let Some(value) = NamedValue::of(record) {
+            self.values.apply(value);
+        }
+    }
+
     pub(super) fn now_s(&self) -> u64 {
         self.archive.get().map_or_else(|| Clock::System.now_s(), |it| it.clock.now_s())
     }
@@ -210,16 +225,17 @@ impl Moderation {
         let subscriber = Arc::new(RulingSubscriber(Arc::downgrade(&self.state)));
         // From here on, new records are applied, so no record is missed.
         let shelf = Shelf::open(options, subscriber);
-        let query = Query { now: clock.now_ns(), ..entries() };
-        let mut search = shelf.store().search(&query)?;
-        while search.slice(u64::MAX, &mut |record| {
-            if let Some(ruled) = RulingState::of(record) {
-                self.state.book.lock().apply(ruled);
-            }
-            ControlFlow::Continue(())
-        })? == SearchProgress::Paused
-        {}
+        for query in [entries(), values()] {
+            let query = Query { now: clock.now_ns(), ..query };
+            let mut search = shelf.store().search(&query)?;
+            while search.slice(u64::MAX, &mut |record| {
+                self.state.apply(record);
+                ControlFlow::Continue(())
+            })? == SearchProgress::Paused
+            {}
+        }
         self.state.put_in_force();
+        self.state.values.put_in_force();
         // Called once, when the server starts.
         let _ = self.state.archive.set(ModerationArchive { shelf: Arc::clone(&shelf), clock });
         Ok(shelf)
@@ -379,7 +395,7 @@ impl Moderation {
 
     /// Returns a time for a record: the present, or a later time if an earlier record of this
     /// process, or a record of the time `known_ns`, would otherwise not be older.
-    fn next_ns(&self, known_ns: u64) -> Result<u64, ModerationError> {
+    pub(super) fn next_ns(&self, known_ns: u64) -> Result<u64, ModerationError> {
         let least_ns = self.archive()?.clock.now_ns().max(known_ns.saturating_add(1));
         let next = |last_ns: u64| Some(least_ns.max(last_ns.saturating_add(1)));
         let last = self.state.last_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
@@ -401,7 +417,7 @@ impl Moderation {
     }
 
     /// Commits writes as one batch, and puts them in force.
-    fn commit(&self, writes: Vec<Write>) -> Result<Vec<Outcome>, ModerationError> {
+    pub(super) fn commit(&self, writes: Vec<Write>) -> Result<Vec<Outcome>, ModerationError> {
         let shelf = self.shelf()?;
         let (done, outcome) = sync_channel(1);
         let mut job: BetweenBatchesJob = Box::new(move |target: &mut WriteTarget| {
@@ -449,7 +465,7 @@ fn commit_and_publish(
 }
 
 /// Runs work that waits for the archive.
-async fn run_blocking<T: Send + 'static>(
+pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ModerationError> + Send + 'static,
 ) -> Result<T, ModerationError> {
     let done = blocking::run(work).await;

@@ -180,7 +180,7 @@ pub(super) const NO_URL: &str = "[info] url is not set: clients can authenticate
 static SAID: Once = Once::new();
 
 /// Whether a URL names the address `local`: literally, or as localhost if it is a loopback address.
-fn names(url: &str, local: SocketAddr) -> bool {
+pub(super) fn names(url: &str, local: SocketAddr) -> bool {
     let Some(asked) = authority(url) else { return false };
     let ip = local.ip().to_canonical();
     if let Ok(asked) = asked.parse::<SocketAddr>() {

@@ -6,6 +6,7 @@ use hark_archive::TextSource;
 use hark_plugin::SharedPlugin;
 
 use super::identity::SharedIdentity;
+use super::manage::SharedManagers;
 use super::policy;
 use crate::service::StoreLocation;
 use crate::{ListenAddress, shelf};
@@ -34,6 +35,8 @@ pub struct RelayConfig {
     pub policy: policy::SharedPolicy,
     /// The plugin that decides about published events. Can change while the server runs.
     pub plugin: SharedPlugin,
+    /// Who may manage the relay (NIP-86). Can change while the server runs.
+    pub managers: SharedManagers,
     /// The relay's description of itself, and its private kinds. Can change while the server runs.
     pub identity: SharedIdentity,
     /// Numbers of threads for work that must not run on the runtime's threads.
@@ -65,6 +68,7 @@ impl RelayConfig {
             deflate_from_bytes: DEFLATE_FROM_BYTES,
             policy: policy::SharedPolicy::default(),
             plugin: SharedPlugin::default(),
+            managers: SharedManagers::default(),
             identity: SharedIdentity::default(),
             threads: ThreadCounts::default(),
             store_at: StoreLocation::Process,

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::{ArcSwap, Guard};
 use hark_archive::{Gate, LabelSet};
 use hark_networks::nostr::admit::OwnUrls;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -45,12 +46,34 @@ impl RelayIdentity {
     }
 }
 
+/// Changes of the relay's description that managers have made (NIP-86). They override the
+/// configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct InfoChanges {
+    pub(crate) name: Option<String>,
+    pub(crate) description: Option<String>,
+    pub(crate) icon: Option<String>,
+}
+
+impl InfoChanges {
+    fn apply(&self, mut info: RelayInfo) -> RelayInfo {
+        let Self { name, description, icon } = self.clone();
+        info.name = name.unwrap_or(info.name);
+        info.description = description.unwrap_or(info.description);
+        info.icon = icon.or(info.icon);
+        info
+    }
+}
+
 /// A shared handle to a relay's identity. The identity can be replaced.
 #[derive(Clone)]
 pub struct SharedIdentity(Arc<IdentityCell>);
 
 struct IdentityCell {
     current: ArcSwap<RelayIdentity>,
+    /// The description in the configuration, and its changes by managers. The lock is held while
+    /// the identity is replaced.
+    described: Mutex<(RelayInfo, InfoChanges)>,
     /// The addresses of the relay, once they are known.
     addrs: OnceLock<Vec<SocketAddr>>,
     /// Notified when the identity is replaced.
@@ -77,13 +100,32 @@ impl SharedIdentity {
     /// Creates an identity from a description and the private kinds. Only authors and recipients
     /// get events of private kinds.
     pub fn new(info: RelayInfo, private_kinds: Vec<u32>) -> Self {
+        let described = Mutex::new((info.clone(), InfoChanges::default()));
         let current = ArcSwap::from_pointee(RelayIdentity::new(info, private_kinds, &[]));
-        Self(Arc::new(IdentityCell { current, addrs: OnceLock::new(), changed: Notify::new() }))
+        let (addrs, changed) = (OnceLock::new(), Notify::new());
+        Self(Arc::new(IdentityCell { current, described, addrs, changed }))
     }
 
     /// Replaces the identity. Open connections use the new identity from their next message on.
     /// Open subscriptions keep the private kinds with which they were opened.
     pub fn set(&self, info: RelayInfo, private_kinds: Vec<u32>) {
+        let mut described = self.0.described.lock();
+        described.0 = info;
+        self.replace(&described, private_kinds);
+    }
+
+    /// Replaces the changes that managers have made to the relay's description.
+    pub(crate) fn change_info(&self, changes: InfoChanges) {
+        let mut described = self.0.described.lock();
+        if described.1 != changes {
+            described.1 = changes;
+            let private_kinds = self.current().private_kinds().to_vec();
+            self.replace(&described, private_kinds);
+        }
+    }
+
+    fn replace(&self, (info, changes): &(RelayInfo, InfoChanges), private_kinds: Vec<u32>) {
+        let info = changes.apply(info.clone());
         let addrs = self.0.addrs.get().map_or(&[][..], Vec::as_slice);
         self.0.current.store(Arc::new(RelayIdentity::new(info, private_kinds, addrs)));
         self.0.changed.notify_waiters();
@@ -98,8 +140,9 @@ impl SharedIdentity {
     pub(crate) fn listens_on(&self, addrs: &[SocketAddr]) {
         // The addresses are set once, before any code reads the addresses.
         let _ = self.0.addrs.set(addrs.to_vec());
-        let current = self.current();
-        self.set(current.info.clone(), current.private_kinds().to_vec());
+        let described = self.0.described.lock();
+        let private_kinds = self.current().private_kinds().to_vec();
+        self.replace(&described, private_kinds);
     }
 
     /// The identity in force.

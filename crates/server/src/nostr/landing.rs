@@ -60,7 +60,7 @@ impl LandingPage {
             &settings.limits,
             &self.relay.policy.load(),
             private_kinds,
-            self.relay.texts.is_some(),
+            nip11::OfferedServices::of(&self.relay),
         );
         let nips: Vec<_> = nips.iter().map(u16::to_string).collect();
         let banner = info.banner.as_deref().and_then(Picture::new);

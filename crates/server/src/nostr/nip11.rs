@@ -3,9 +3,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::RelayInfo;
 use super::message_head::question_bytes_max;
 use super::policy::EventPolicy;
+use super::{Relay, RelayInfo};
 use crate::limits::Limits;
 
 /// NIPs that are offered under every configuration. NIPs that concern only clients are not listed.
@@ -26,15 +26,34 @@ const VANISH: u16 = 62;
 /// The NIP of comparisons, which is offered if a connection may open a comparison.
 const COMPARISONS: u16 = 77;
 
+/// The NIP of the relay management API, which is offered if the relay has managers.
+const MANAGEMENT: u16 = 86;
+
 /// The NIP of searches, which is offered if texts are searched.
 const SEARCH: u16 = 50;
+
+/// Services that a relay offers or not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OfferedServices {
+    /// Whether texts are searched.
+    pub(crate) searches: bool,
+    /// Whether somebody may manage the relay.
+    pub(crate) management: bool,
+}
+
+impl OfferedServices {
+    /// The services of a relay.
+    pub(crate) fn of(relay: &Relay) -> Self {
+        Self { searches: relay.texts.is_some(), management: relay.management.is_offered() }
+    }
+}
 
 pub(crate) fn nips(
     info: &RelayInfo,
     limits: &Limits,
     policy: &EventPolicy,
     private_kinds: &[u32],
-    searches: bool,
+    services: OfferedServices,
 ) -> Vec<u16> {
     let proves = limits.auth_keys_max > 0;
     let is_kept =
@@ -44,7 +63,8 @@ pub(crate) fn nips(
     nips.extend(proves.then_some(AUTH));
     nips.extend((policy.pow_bits_min > 0).then_some(WORK));
     nips.extend((limits.negentropy_per_connection_max > 0).then_some(COMPARISONS));
-    nips.extend(searches.then_some(SEARCH));
+    nips.extend(services.searches.then_some(SEARCH));
+    nips.extend(services.management.then_some(MANAGEMENT));
     nips.extend(info.url.is_some().then_some(VANISH));
     nips.sort_unstable();
     nips
@@ -60,7 +80,7 @@ pub(crate) fn document(
     policy: &EventPolicy,
     has_plugin: bool,
     private_kinds: &[u32],
-    searches: bool,
+    services: OfferedServices,
 ) -> String {
     let mut document = Map::new();
     let mut put = |name: &str, value: Value| document.insert(name.into(), value);
@@ -79,7 +99,7 @@ pub(crate) fn document(
             put(name, json!(value));
         }
     }
-    put("supported_nips", json!(nips(info, limits, policy, private_kinds, searches)));
+    put("supported_nips", json!(nips(info, limits, policy, private_kinds, services)));
     // NIP-11 requires the URL of the project's homepage, or no field.
     if !SOFTWARE.is_empty() {
         put("software", json!(SOFTWARE));
@@ -127,13 +147,17 @@ pub(crate) fn name(info: &RelayInfo) -> &str {
 mod tests {
     use super::*;
 
+    const NONE: OfferedServices = OfferedServices { searches: false, management: false };
+    const SEARCHES: OfferedServices = OfferedServices { searches: true, management: false };
+    const MANAGED: OfferedServices = OfferedServices { searches: false, management: true };
+
     #[test]
     fn the_document_follows_the_limits() {
         let mut limits = Limits::default();
         limits.filters.limit_max = 77;
         let url = Some("wss://relay.example".into());
         let info = RelayInfo { name: "<b>{url}".into(), url, ..RelayInfo::default() };
-        let document = document(&info, &limits, &EventPolicy::default(), false, &[4], true);
+        let document = document(&info, &limits, &EventPolicy::default(), false, &[4], SEARCHES);
         let document: Value = serde_json::from_str(&document).unwrap();
         assert_eq!(document["limitation"]["max_limit"], 77);
         assert_eq!(document["name"], "<b>{url}");
@@ -154,30 +178,32 @@ mod tests {
     fn a_nip_is_named_where_the_settings_let_it_be_used() {
         let (limits, open) = (Limits::default(), EventPolicy::default());
         let kinds = [4, 1059, 21_059];
-        let is_named = |nip: u16, limits: &Limits, policy: &EventPolicy, searches: bool| {
-            nips(&RelayInfo::default(), limits, policy, &kinds, searches).contains(&nip)
-        };
+        let is_named =
+            |nip: u16, limits: &Limits, policy: &EventPolicy, services: OfferedServices| {
+                nips(&RelayInfo::default(), limits, policy, &kinds, services).contains(&nip)
+            };
         let no_auth = Limits { auth_keys_max: 0, ..limits.clone() };
         let no_comparison = Limits { negentropy_per_connection_max: 0, ..limits.clone() };
         let deny = |kind| EventPolicy { deny_kinds: vec![kind..=kind], ..open.clone() };
         let allow = |kind| EventPolicy { allow_kinds: Some(vec![kind..=kind]), ..open.clone() };
         let work = EventPolicy { pow_bits_min: 1, ..open.clone() };
         for (nip, with, without) in [
-            (4, (&limits, &allow(4), false), (&limits, &deny(4), false)),
-            (17, (&limits, &open, false), (&limits, &allow(4), false)),
-            (59, (&limits, &open, false), (&no_auth, &open, false)),
-            (42, (&limits, &open, false), (&no_auth, &open, false)),
-            (13, (&limits, &work, false), (&limits, &open, false)),
-            (50, (&limits, &open, true), (&limits, &open, false)),
-            (77, (&limits, &open, false), (&no_comparison, &open, false)),
+            (4, (&limits, &allow(4), NONE), (&limits, &deny(4), NONE)),
+            (17, (&limits, &open, NONE), (&limits, &allow(4), NONE)),
+            (59, (&limits, &open, NONE), (&no_auth, &open, NONE)),
+            (42, (&limits, &open, NONE), (&no_auth, &open, NONE)),
+            (13, (&limits, &work, NONE), (&limits, &open, NONE)),
+            (50, (&limits, &open, SEARCHES), (&limits, &open, NONE)),
+            (86, (&limits, &open, MANAGED), (&limits, &open, NONE)),
+            (77, (&limits, &open, NONE), (&no_comparison, &open, NONE)),
         ] {
             assert!(is_named(nip, with.0, with.1, with.2), "NIP-{nip}");
             assert!(!is_named(nip, without.0, without.1, without.2), "NIP-{nip}");
         }
-        let nameless = nips(&RelayInfo::default(), &limits, &open, &kinds, false);
+        let nameless = nips(&RelayInfo::default(), &limits, &open, &kinds, NONE);
         assert!(!nameless.contains(&VANISH), "requests to vanish name a URL");
         assert!(
-            !nips(&RelayInfo::default(), &limits, &open, &[], false).contains(&4),
+            !nips(&RelayInfo::default(), &limits, &open, &[], NONE).contains(&4),
             "everybody reads kind 4 then"
         );
     }
@@ -187,7 +213,7 @@ mod tests {
         let own_key = |self_key: Option<String>| {
             let info = RelayInfo { self_key, ..RelayInfo::default() };
             let text =
-                document(&info, &Limits::default(), &EventPolicy::default(), false, &[], false);
+                document(&info, &Limits::default(), &EventPolicy::default(), false, &[], NONE);
             serde_json::from_str::<Value>(&text).unwrap().get("self").cloned()
         };
         let key = "ab".repeat(32);

@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use super::event_checks::IntakeContext;
 use super::intake::Intake;
 use super::listen::RelayDoor;
+use super::manage::Management;
 use super::metrics::RelayMetrics;
 use super::outboxes::Outboxes;
 use super::readers::Readers;
@@ -101,7 +102,11 @@ impl RelayService {
                 .map_err(ServeError::Thread)?;
         joined.extend(reader_threads);
         let outboxes = Outboxes::new(Arc::clone(&metrics), Arc::clone(&live), Arc::clone(&readers));
+        let now_s = shelf.clock().now_s();
+        let management =
+            Management::new(config.managers, host.moderation.clone(), identity.clone(), now_s);
         let relay = Arc::new(Relay {
+            management,
             outboxes,
             texts: config.texts,
             questions: Arc::default(),

@@ -73,6 +73,12 @@ fn write_messages(page: &mut MetricsPage, relay: &Relay) {
         "rate",
         relay.rates.refusals(),
     );
+    page.counters(
+        "hark_management_requests_total",
+        "Requests to the relay management API (NIP-86), by result.",
+        "result",
+        &relay.management.results,
+    );
     page.head(
         "hark_events_total",
         "counter",

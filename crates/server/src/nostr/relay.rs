@@ -11,6 +11,7 @@ use hark_plugin::PluginPool;
 use super::auth::AuthState;
 use super::identity::SharedIdentity;
 use super::intake::Intake;
+use super::manage::Management;
 use super::metrics::RelayMetrics;
 use super::outboxes::Outboxes;
 use super::policy::SharedPolicy;
@@ -42,6 +43,7 @@ pub(crate) struct Relay {
     pub(crate) metrics: Arc<RelayMetrics>,
     pub(crate) slow: SlowLog,
     pub(crate) identity: SharedIdentity,
+    pub(crate) management: Management,
     pub(crate) connections: Arc<Connections>,
     pub(crate) outboxes: Arc<Outboxes>,
     /// The memory budget for questions.

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::landing::{self, LandingHtml, LandingPage};
+use super::manage::{self, ManageClient};
 use super::outboxes::OutboxAccount;
 use super::session;
 use super::{Relay, nip11};
@@ -181,6 +182,10 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
     if *request.method() == Method::OPTIONS {
         return cors(StatusCode::NO_CONTENT, "text/plain", Bytes::new());
     }
+    let is_call = header_lists(headers, CONTENT_TYPE.as_str(), manage::MEDIA_TYPE);
+    if *request.method() == Method::POST && is_call && path == "/" {
+        return manage(&web.relay, &context, request).await;
+    }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET, HEAD, OPTIONS")]).into_response();
     }
@@ -203,7 +208,7 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
             &relay.policy.load(),
             relay.plugin.options().is_on(),
             identity.private_kinds(),
-            relay.texts.is_some(),
+            nip11::OfferedServices::of(relay),
         );
         return cors(StatusCode::OK, "application/nostr+json", document.into());
     }
@@ -212,6 +217,18 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
     let mut answer = plain("text/html; charset=utf-8", text);
     answer.headers_mut().insert(CONTENT_SECURITY_POLICY, security);
     answer
+}
+
+/// Answers a request to the relay management API.
+async fn manage(relay: &Arc<Relay>, context: &ConnectionContext, request: Request) -> Response {
+    let listed = &context.slot.listed;
+    let (address, _permit) = match client(relay, context.peer, request.headers()) {
+        Ok(client) => client,
+        Err(why) => return refuse_connection(relay, listed.ip(), why),
+    };
+    let is_direct = !Proxies::HEADERS.iter().any(|header| request.headers().contains_key(*header));
+    let local = context.local.filter(|_| is_direct);
+    manage::answer(relay, ManageClient { listed, address, local }, request).await
 }
 
 fn nothing() -> Response {
@@ -269,8 +286,9 @@ fn cors(status: StatusCode, content_type: &'static str, body: Bytes) -> Response
     let headers = [
         (CONTENT_TYPE, content_type),
         (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
-        (ACCESS_CONTROL_ALLOW_HEADERS, "*"),
-        (ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, OPTIONS"),
+        // For Authorization, a browser requires the name.
+        (ACCESS_CONTROL_ALLOW_HEADERS, "*, Authorization"),
+        (ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, OPTIONS, POST"),
     ];
     (status, headers, Body::from(body)).into_response()
 }

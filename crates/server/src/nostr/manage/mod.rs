@@ -1,0 +1,21 @@
+//! The relay management API (NIP-86): HTTP requests, signed by managers (NIP-98), that change the
+//! bans and allows, the relay's description of itself, and the roles.
+//!
+//! `door` answers a request: `http_auth` checks its signature, `managers` and `roles` decide whether
+//! the key may call the method, `call` reads the call, and `execute` carries it out.
+
+mod call;
+mod door;
+mod execute;
+mod fault;
+mod http_auth;
+mod managers;
+mod method;
+mod roles;
+mod state;
+
+pub(crate) use door::{MEDIA_TYPE, ManageClient, answer};
+pub use fault::ManageResult;
+pub use managers::{ManagerRole, Managers, SharedManagers};
+pub use method::ManageMethod;
+pub(crate) use state::Management;

@@ -1,0 +1,77 @@
+//! The state of the relay management API: managers, used signatures, roles, and the description of
+//! the relay that managers have changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use serde_json::Value;
+
+use super::call::InfoField;
+use super::fault::ManageResult;
+use super::http_auth::SeenSignatures;
+use super::managers::SharedManagers;
+use super::roles::RoleList;
+use crate::metrics::ByLabel;
+use crate::moderation::Moderation;
+use crate::nostr::identity::{InfoChanges, SharedIdentity};
+
+/// The state of the relay management API.
+pub(crate) struct Management {
+    pub(super) managers: SharedManagers,
+    pub(super) seen: SeenSignatures,
+    pub(super) roles: Arc<ArcSwap<RoleList>>,
+    pub(super) moderation: Moderation,
+    /// The number of requests, by result.
+    pub(crate) results: ByLabel<ManageResult>,
+}
+
+impl Management {
+    /// Creates the state at the time `now_s`, in seconds since 1970. From now on, the identity and
+    /// the roles follow the values that the archive keeps.
+    pub(crate) fn new(
+        managers: SharedManagers,
+        moderation: Moderation,
+        identity: SharedIdentity,
+        now_s: u64,
+    ) -> Self {
+        let roles = Arc::<ArcSwap<RoleList>>::default();
+        let in_force = Arc::clone(&roles);
+        moderation.on_values(Box::new(move |values| {
+            let named = values.iter().map(|(name, value)| (name.as_str(), value));
+            in_force.store(Arc::new(RoleList::read(named)));
+            identity.change_info(info_changes(values));
+        }));
+        let (seen, results) = (SeenSignatures::new(now_s), ByLabel::default());
+        Self { managers, seen, roles, moderation, results }
+    }
+
+    /// Whether somebody may manage the relay.
+    pub(crate) fn is_offered(&self) -> bool {
+        !self.managers.load().is_empty()
+    }
+}
+
+impl InfoField {
+    /// The name of the value in the archive.
+    pub(super) fn value_name(self) -> &'static str {
+        match self {
+            Self::Name => "info/name",
+            Self::Description => "info/description",
+            Self::Icon => "info/icon",
+        }
+    }
+}
+
+/// The changes of the relay's description that the archive keeps.
+fn info_changes(values: &BTreeMap<String, Value>) -> InfoChanges {
+    let text = |field: InfoField| {
+        let value = values.get(field.value_name())?;
+        value.as_str().map(str::to_owned)
+    };
+    InfoChanges {
+        name: text(InfoField::Name),
+        description: text(InfoField::Description),
+        icon: text(InfoField::Icon),
+    }
+}
