@@ -191,7 +191,7 @@ pub(crate) enum Command {
 }
 
 /// Names of the commands that take no --network. [`Command::of_no_network`] gives the reasons.
-const OF_NO_NETWORK: [&str; 25] = [
+const OF_NO_NETWORK: [&str; 26] = [
     "serve",
     "sync",
     "stream",

@@ -62,6 +62,8 @@ mod tests {
     fn is_rate(section: &str, key: &str) -> bool {
         let elsewhere = [
             ("waku", "queries"),
+            ("waku", "filter_requests"),
+            ("waku", "light_pushes"),
             ("whisper", "queries"),
             ("whisper", "envelopes"),
             ("whisper", "new_topics"),

@@ -18,6 +18,8 @@ use crate::waku::p2p::error::NetworkError;
 /// Services in the field `waku2` of a record, one bit each (RFC 31/WAKU2-ENR).
 const RELAY: u8 = 1;
 const STORE: u8 = 1 << 1;
+const FILTER: u8 = 1 << 2;
+const LIGHT_PUSH: u8 = 1 << 3;
 const SYNC: u8 = 1 << 4;
 
 /// The contents of this node's record, apart from its addresses.
@@ -45,9 +47,9 @@ impl OwnRecord {
         let key = key.clone().try_into_secp256k1().map_err(|error| failed(&error))?;
         let key =
             SigningKey::from_slice(&key.secret().to_bytes()).map_err(|error| failed(&error))?;
-        let relay = if node.forward { RELAY } else { 0 };
+        let relay = if node.forward { RELAY | LIGHT_PUSH } else { 0 };
         let (cluster, shards) = (node.cluster, node.shards.clone());
-        let services = relay | STORE | SYNC;
+        let services = relay | STORE | FILTER | SYNC;
         Ok(Self { key, cluster, shards, services, has_private, udp: None, seq: 0 })
     }
 
