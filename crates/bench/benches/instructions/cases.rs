@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use anyhow::{Context as _, ensure};
+use hark_archive::effects::KeepAll;
 use hark_archive::live::{LiveIndex, NewRecord, SubscriptionSink};
 use hark_archive::query::plan::{Set, SetSize, plan};
 use hark_archive::query::prepared::PreparedQuery;
-use hark_archive::effects::KeepAll;
 use hark_archive::{LabelSet, Query, Record, SearchProgress, Store, Write};
 use hark_bench::codec::{CodecSample, follow_list, note};
 use hark_codec::nostr::{Event, EventArena, EventEncoder, EventRecord, canonical};
 use hark_codec::record::{self, Key, LabelPosition, RecordHeader};
-use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_store_embedded::term::TermHasher;
+use hark_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use hark_testkit::folder::Folder;
 
 /// Runs a prepared case once.
@@ -209,7 +209,12 @@ fn searched() -> anyhow::Result<Work> {
             expires: None,
         };
         let mut bytes = Vec::new();
-        record::write(&mut bytes, &head, &[0; 64], [(b't', LabelPosition::Bytes(&topics[n as usize % 1_024]))].into_iter());
+        record::write(
+            &mut bytes,
+            &head,
+            &[0; 64],
+            [(b't', LabelPosition::Bytes(&topics[n as usize % 1_024]))].into_iter(),
+        );
         writes.push(Write::Put(bytes.into()));
     }
     store.commit(&writes)?;

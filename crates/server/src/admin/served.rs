@@ -21,7 +21,8 @@ use super::feed::{FeedWriter, SiblingFeed};
 use super::handover::TakeoverSource;
 use super::protocol::{
     self, BRING, CLIENTS, COMPACT, ControlFrame, DOOR, EPHEMERAL, ERASE, FAILED, FOLLOW, KICK,
-    MODERATE, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS, PUT, RELOAD, STATS, TAKEOVER, TEXT, outcome_bytes,
+    MODERATE, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS, PUT, RELOAD, STATS, TAKEOVER, TEXT,
+    outcome_bytes,
 };
 use super::reload::{ReloadDesk, ReloadError};
 use super::shelf_stats::stats;
