@@ -12,22 +12,21 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use hark_archive::writer::{ExpectedWrites, WriterBusy};
-use hark_archive::{Record, Write, vital};
-use hark_codec::crypto::{Signature, SignatureVerifier, UnverifiedSignature};
-use hark_codec::hex;
+use hark_archive::writer::ExpectedWrites;
+use hark_archive::{Record, vital};
+use hark_codec::crypto::{SignatureVerifier, UnverifiedSignature};
 use hark_codec::nostr::{
-    ClientMessage, Event, EventArena, EventEncoder, MessageBuffers, REQUESTS, RefusalSubject, npub,
+    ClientMessage, Event, EventArena, EventEncoder, MessageBuffers, RefusalSubject,
 };
-use hark_codec::record::{Id, Key};
+use hark_networks::nostr::NostrRefusal;
 use hark_networks::nostr::admit::{self, PrivateLabels};
-use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 use hark_plugin::{PluginJob, PluginOutcome};
 use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::auth::ClientIdentity;
+use super::checked_event::{CheckedEvent, EventPurpose};
 use super::event_checks::{IntakeContext, PolicyVerdict, check, wrong_id};
 use super::metrics::Verb;
 use super::outbox::{self, Outbox, RequestKind};
@@ -35,7 +34,6 @@ use super::own_request::is_heard;
 use super::plugin::{self, PluginVerdict};
 use super::reply_handle::{EventPermit, ReplyHandle};
 use crate::rate::RatedConnection;
-use crate::roster::KeyName;
 
 /// Maximum number of events that a thread takes from the queue at a time.
 const BATCH: usize = 64;
@@ -80,32 +78,10 @@ struct QueuedEvent {
     from: ReplyHandle,
 }
 
-/// An event that passed every check but the signature check.
-struct CheckedEvent {
-    id: Id,
-    kind: u16,
-    key: Key,
-    signature: Signature,
-    purpose: EventPurpose,
-    /// Whether the event is a request about its author's own data, such as a deletion.
-    is_own_request: bool,
-    from: ReplyHandle,
-}
-
 /// An event that passed every check, with the outcome of the plugin.
 struct JudgedEvent {
     event: CheckedEvent,
     outcome: PluginOutcome,
-}
-
-/// The action for an event after its verification. All actions but `Prove` hold the event's record.
-enum EventPurpose {
-    Keep(Vec<u8>),
-    /// A request about its author's own data, such as a deletion, from an author who may not
-    /// publish, for the given reason.
-    KeepRequest(Vec<u8>, NostrRefusal),
-    PassOn(Vec<u8>),
-    Prove,
 }
 
 impl Intake {
@@ -352,7 +328,7 @@ impl<'a> VerifyWorker<'a> {
             }
             match self.question(&event) {
                 Some(question) => self.consult(event, question, intake),
-                None => self.land(event),
+                None => event.land(self.parts),
             }
         }
     }
@@ -384,7 +360,7 @@ impl<'a> VerifyWorker<'a> {
         let JudgedEvent { event, outcome } = judged;
         let verdict = plugin::verdict(outcome, self.parts.plugin.options().on_failure);
         if matches!(verdict, PluginVerdict::Pass) {
-            return self.land(event);
+            return event.land(self.parts);
         }
         let heard = match &event.purpose {
             EventPurpose::Keep(record) if event.is_own_request => {
@@ -394,111 +370,10 @@ impl<'a> VerifyWorker<'a> {
         };
         let (id, from) = (&event.id, &event.from);
         match (heard, verdict) {
-            (Ok(true), _) | (_, PluginVerdict::Pass) => self.land(event),
+            (Ok(true), _) | (_, PluginVerdict::Pass) => event.land(self.parts),
             (Err(error), _) => from.refuse(id, &error.into()),
             (Ok(false), PluginVerdict::Refuse(refusal)) => from.refuse(id, &refusal),
             (Ok(false), PluginVerdict::Feign(msg)) => from.feign(id, &msg),
-        }
-    }
-
-    /// Carries out the purpose of an event that passed every check.
-    fn land(&self, event: CheckedEvent) {
-        let CheckedEvent { id, kind, key, purpose, from, .. } = event;
-        match purpose {
-            EventPurpose::Keep(record) => {
-                // Checked here as well, because a ban may have come into force meanwhile.
-                let check = self.parts.moderation.check();
-                match check.late_refusal(&id, &key).filter(|_| !REQUESTS.contains(&kind)) {
-                    Some(refusal) => from.refuse(&id, &refusal),
-                    None => {
-                        // The writer's queue may be full for a while.
-                        drop(check);
-                        self.submit((id, key), kind, record, from);
-                    }
-                }
-            }
-            EventPurpose::KeepRequest(record, refusal) => {
-                match is_heard(&self.parts.shelf, kind, &record) {
-                    Ok(true) => self.submit((id, key), kind, record, from),
-                    Ok(false) => from.refuse(&id, &refusal),
-                    Err(error) => from.refuse(&id, &error.into()),
-                }
-            }
-            EventPurpose::PassOn(record) => {
-                let check = self.parts.moderation.check();
-                if let Some(refusal) = check.late_refusal(&id, &key) {
-                    return from.refuse(&id, &refusal);
-                }
-                if let Ok(record) = Record::new(&record) {
-                    self.parts.shelf.pass_on(&record);
-                }
-                from.accepted(&id, kind);
-            }
-            EventPurpose::Prove => {
-                let keys_max = self.parts.settings.load().limits.auth_keys_max;
-                match from.caller.prove(&key, keys_max) {
-                    Ok(()) => {
-                        from.rated.proved(&key);
-                        from.rated.listed().add_key(KeyName {
-                            shown: npub::encode(&key).into(),
-                            digits: String::from_utf8_lossy(&hex::encode_32(&key)).into(),
-                        });
-                        // A ban closes the connections whose keys it finds in the list.
-                        match self.parts.moderation.key_ban(&key) {
-                            Some(reason) => {
-                                from.rated.listed().kick(&reason);
-                                from.refuse(&id, &NostrVerdict::Blocked.because(reason));
-                            }
-                            None => from.done(&id),
-                        }
-                    }
-                    Err(refusal) => from.refuse(&id, &refusal),
-                }
-            }
-        }
-    }
-
-    /// Passes an event to the writer, and blocks while the writer's queue is full. Blocking is
-    /// safe: this thread has no other work, and the queue of the intake is bounded.
-    fn submit(&self, (id, key): (Id, Key), kind: u16, record: Vec<u8>, from: ReplyHandle) {
-        let outbox = Arc::clone(from.outbox());
-        let moderation = self.parts.moderation.clone();
-        let is_request = REQUESTS.contains(&kind);
-        let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {
-            Ok(outcome) => {
-                // Held until the OK is in the outbox, so that no OK follows a ban.
-                let check = moderation.check();
-                let banned = check.late_refusal(&id, &key).filter(|_| !is_request);
-                match banned.map_or_else(|| admit::answer(kind, outcome), Err) {
-                    Ok(()) => from.accepted(&id, kind),
-                    Err(refusal) => from.refuse(&id, &refusal),
-                }
-            }
-            Err(error) => {
-                let words = format!("event was not kept: {error}");
-                from.refuse(&id, &NostrVerdict::Error.because(words));
-            }
-        };
-        if let Err(WriterBusy(_)) =
-            self.parts.shelf.writer().submit(Write::Put(record.into()), Box::new(done))
-        {
-            let refusal = NostrVerdict::Error.because("the archive takes no more writes");
-            self.parts.metrics.refused(Verb::Event, refusal.verdict);
-            outbox.push_message(|out| refusal.write_ok(out, &id));
-        }
-    }
-}
-
-impl CheckedEvent {
-    fn new(event: &Event<'_>, purpose: EventPurpose, from: ReplyHandle) -> Self {
-        Self {
-            id: *event.id(),
-            kind: event.kind(),
-            key: *event.pubkey(),
-            signature: *event.signature(),
-            purpose,
-            is_own_request: false,
-            from,
         }
     }
 }

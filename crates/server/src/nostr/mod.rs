@@ -6,6 +6,7 @@
 //! reader threads run `page`, `count` and `comparison`. `page` also sends live events.
 
 mod auth;
+mod checked_event;
 mod comparison;
 mod config;
 mod cost;

@@ -150,9 +150,8 @@ impl SegmentFile {
 
     /// Checks whether the zero at byte `at` of a section belongs to a lost page, and notes the
     /// loss. A page of zeros may also be correct: many rows may have the oldest time, or all
-    /// entries of a page may have kind 0 or row 0. So the checksum of the section decides, which is
-    /// calculated only once. In a network without kinds, all entries have kind 0, and every lookup
-    /// comes here.
+    /// entries of a page may have kind 0 or row 0. So the checksum of the section decides. It is
+    /// calculated once, since every lookup comes here in a network without kinds.
     #[cold]
     fn note_zero(&self, section: SegmentSection, at: usize) {
         let is_whole = &self.with_zeros[section as usize];

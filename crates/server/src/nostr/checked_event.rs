@@ -1,0 +1,148 @@
+//! An event that passed every check but that of the signature, and the action that follows its
+//! verification.
+
+use std::sync::Arc;
+
+use hark_archive::writer::WriterBusy;
+use hark_archive::{Record, Write};
+use hark_codec::crypto::Signature;
+use hark_codec::hex;
+use hark_codec::nostr::{Event, REQUESTS, npub};
+use hark_codec::record::{Id, Key};
+use hark_networks::nostr::admit;
+use hark_networks::nostr::{NostrRefusal, NostrVerdict};
+
+use super::event_checks::IntakeContext;
+use super::metrics::Verb;
+use super::own_request::is_heard;
+use super::reply_handle::ReplyHandle;
+use crate::roster::KeyName;
+
+/// An event that passed every check but the signature check.
+pub(super) struct CheckedEvent {
+    pub(super) id: Id,
+    pub(super) kind: u16,
+    pub(super) key: Key,
+    pub(super) signature: Signature,
+    pub(super) purpose: EventPurpose,
+    /// Whether the event is a request about its author's own data, such as a deletion.
+    pub(super) is_own_request: bool,
+    pub(super) from: ReplyHandle,
+}
+
+/// The action for an event after its verification. All actions but `Prove` hold the event's record.
+pub(super) enum EventPurpose {
+    Keep(Vec<u8>),
+    /// A request about its author's own data, such as a deletion, from an author who may not
+    /// publish, for the given reason.
+    KeepRequest(Vec<u8>, NostrRefusal),
+    PassOn(Vec<u8>),
+    Prove,
+}
+
+impl CheckedEvent {
+    pub(super) fn new(event: &Event<'_>, purpose: EventPurpose, from: ReplyHandle) -> Self {
+        Self {
+            id: *event.id(),
+            kind: event.kind(),
+            key: *event.pubkey(),
+            signature: *event.signature(),
+            purpose,
+            is_own_request: false,
+            from,
+        }
+    }
+
+    /// Carries out the purpose of an event that passed every check.
+    pub(super) fn land(self, parts: &IntakeContext) {
+        let Self { id, kind, key, purpose, from, .. } = self;
+        match purpose {
+            EventPurpose::Keep(record) => {
+                // Checked here as well, because a ban may have come into force meanwhile.
+                let check = parts.moderation.check();
+                match check.late_refusal(&id, &key).filter(|_| !REQUESTS.contains(&kind)) {
+                    Some(refusal) => from.refuse(&id, &refusal),
+                    None => {
+                        // The writer's queue may be full for a while.
+                        drop(check);
+                        submit(parts, (id, key), kind, record, from);
+                    }
+                }
+            }
+            EventPurpose::KeepRequest(record, refusal) => {
+                match is_heard(&parts.shelf, kind, &record) {
+                    Ok(true) => submit(parts, (id, key), kind, record, from),
+                    Ok(false) => from.refuse(&id, &refusal),
+                    Err(error) => from.refuse(&id, &error.into()),
+                }
+            }
+            EventPurpose::PassOn(record) => {
+                let check = parts.moderation.check();
+                if let Some(refusal) = check.late_refusal(&id, &key) {
+                    return from.refuse(&id, &refusal);
+                }
+                if let Ok(record) = Record::new(&record) {
+                    parts.shelf.pass_on(&record);
+                }
+                from.accepted(&id, kind);
+            }
+            EventPurpose::Prove => {
+                let keys_max = parts.settings.load().limits.auth_keys_max;
+                match from.caller.prove(&key, keys_max) {
+                    Ok(()) => {
+                        from.rated.proved(&key);
+                        from.rated.listed().add_key(KeyName {
+                            shown: npub::encode(&key).into(),
+                            digits: String::from_utf8_lossy(&hex::encode_32(&key)).into(),
+                        });
+                        // A ban closes the connections whose keys it finds in the list.
+                        match parts.moderation.key_ban(&key) {
+                            Some(reason) => {
+                                from.rated.listed().kick(&reason);
+                                from.refuse(&id, &NostrVerdict::Blocked.because(reason));
+                            }
+                            None => from.done(&id),
+                        }
+                    }
+                    Err(refusal) => from.refuse(&id, &refusal),
+                }
+            }
+        }
+    }
+}
+
+/// Passes an event to the writer, and blocks while the writer's queue is full. Blocking is
+/// safe: this thread has no other work, and the queue of the intake is bounded.
+fn submit(
+    parts: &IntakeContext,
+    (id, key): (Id, Key),
+    kind: u16,
+    record: Vec<u8>,
+    from: ReplyHandle,
+) {
+    let outbox = Arc::clone(from.outbox());
+    let moderation = parts.moderation.clone();
+    let is_request = REQUESTS.contains(&kind);
+    let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {
+        Ok(outcome) => {
+            // Held until the OK is in the outbox, so that no OK follows a ban.
+            let check = moderation.check();
+            let banned = check.late_refusal(&id, &key).filter(|_| !is_request);
+            match banned.map_or_else(|| admit::answer(kind, outcome), Err) {
+                Ok(()) => from.accepted(&id, kind),
+                Err(refusal) => from.refuse(&id, &refusal),
+            }
+        }
+        Err(error) => {
+            let words = format!("event was not kept: {error}");
+            from.refuse(&id, &NostrVerdict::Error.because(words));
+        }
+    };
+    if let Err(WriterBusy(_)) =
+        parts.shelf.writer().submit(Write::Put(record.into()), Box::new(done))
+    {
+        let refusal = NostrVerdict::Error.because("the archive takes no more writes");
+        parts.metrics.refused(Verb::Event, refusal.verdict);
+        outbox.push_message(|out| refusal.write_ok(out, &id));
+    }
+}
