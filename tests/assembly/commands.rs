@@ -9,15 +9,14 @@ use hark_testkit::digits::digits;
 use hark_testkit::folder;
 use hark_testkit::http::get;
 use hark_testkit::nostr::event_json;
-use hark_testkit::postgres::Cluster;
 use hark_testkit::wait::{PATIENCE, until};
 use hark_testkit::websocket::Socket;
 use serde_json::{Value, json};
 
+use crate::adopted;
 use crate::doors::Answer::{self, Own, Same};
 use crate::doors::{Door, command};
 use crate::fixture::{self, LAST_S, id};
-use crate::lives::{fill_envelopes_table, fill_nostream};
 use crate::moderation;
 use crate::stores::StoreKind;
 use crate::world::{Node, World, number, program};
@@ -70,10 +69,10 @@ pub(crate) const COMMANDS: &[Door] = &[
     command("stream", stream),
     command("router", router),
     command("copy", copy_to_files),
-    command("adopt nostream", adopt_nostream),
-    command("adopt strfry", adopt_strfry),
-    command("adopt nostr-rs-relay", adopt_nostr_rs_relay),
-    command("adopt mailserver", adopt_mailserver),
+    command("adopt nostream", adopted::nostream),
+    command("adopt strfry", adopted::strfry),
+    command("adopt nostr-rs-relay", adopted::nostr_rs_relay),
+    command("adopt mailserver", adopted::mailserver),
     command("migrate", migrate),
     command("backup", backup),
     command("restore", restore),
@@ -391,67 +390,6 @@ fn copy_to_files(world: &World) -> Answer {
         out += &program().args(args).run_with(b"").text();
     }
     Same(out)
-}
-
-fn adopt_nostream(world: &World) -> Answer {
-    let (database, aside) = (Cluster::shared().database("assemblynostream"), world.aside());
-    fill_nostream(&world.root, &database);
-    let run = |args: &[&str]| aside(args).run_with(b"");
-    let done = run(&["adopt", "nostream", &database.url, "--verify", "--json"]).json();
-    assert_eq!(done["ids"]["clean"], true, "{done}");
-    Same(run(&["export"]).text())
-}
-
-fn adopt_strfry(world: &World) -> Answer {
-    let aside = world.aside();
-    let packed = include_bytes!("../moving/strfry/data.mdb.zst");
-    let dir = world.root.join(format!("strfry{}", number()));
-    std::fs::create_dir_all(&dir).expect("is made");
-    let bytes = zstd::decode_all(&packed[..]).expect("is whole");
-    std::fs::write(dir.join("data.mdb"), bytes).expect("is written");
-    let dir = dir.to_string_lossy();
-    let done = aside(&["adopt", "strfry", &dir, "--json"]).run_with(b"");
-    // Some of the source's events are meant to be refused.
-    assert!([0, 1].contains(&done.code), "{done:?}");
-    let export = aside(&["export"]).run_with(b"").text();
-    assert!(!export.is_empty());
-    Same(export)
-}
-
-fn adopt_nostr_rs_relay(world: &World) -> Answer {
-    let aside = world.aside();
-    let file = world.root.join(format!("relay{}.db", number()));
-    let database = rusqlite::Connection::open(&file).expect("opens");
-    let table = "PRAGMA user_version = 18; CREATE TABLE event (id INTEGER PRIMARY KEY, event_hash BLOB \
-                 NOT NULL, first_seen INTEGER NOT NULL, created_at INTEGER NOT NULL, expires_at INTEGER, \
-                 author BLOB NOT NULL, delegated_by BLOB, kind INTEGER NOT NULL, hidden INTEGER, content \
-                 TEXT NOT NULL);";
-    database.execute_batch(table).expect("is made");
-    for line in fixture::events() {
-        let event: Value = serde_json::from_str(&line).expect("JSON");
-        let bytes = |name: &str| {
-            let mut out = Vec::new();
-            hark_codec::hex::decode_into(event[name].as_str().expect("text").as_bytes(), &mut out);
-            out
-        };
-        let insert = "INSERT INTO event (event_hash, first_seen, created_at, author, kind, hidden, content) \
-                      VALUES (?1, ?2, ?2, ?3, ?4, 0, ?5)";
-        let (at, kind) = (event["created_at"].as_i64(), event["kind"].as_i64());
-        let values = rusqlite::params![bytes("id"), at, bytes("pubkey"), kind, line];
-        database.execute(insert, values).expect("is put");
-    }
-    drop(database);
-    aside(&["adopt", "nostr-rs-relay", &file.to_string_lossy(), "--json"]).run_with(b"").json();
-    Same(aside(&["export"]).run_with(b"").text())
-}
-
-fn adopt_mailserver(world: &World) -> Answer {
-    let (database, aside) = (Cluster::shared().database("assemblymail"), world.aside());
-    fill_envelopes_table(&database);
-    let done = aside(&["adopt", "mailserver", &database.url, "--verify", "--json"]).run_with(b"");
-    let done = done.json();
-    assert_eq!(done["stored"], 30, "{done}");
-    Same(aside(&["export", "--network", "whisper"]).run_with(b"").text())
 }
 
 fn migrate(world: &World) -> Answer {

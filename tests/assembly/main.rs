@@ -14,6 +14,7 @@
 //!
 //! A cell that cannot run on this machine is ignored, with its reason, and never counts as passed.
 
+mod adopted;
 mod commands;
 mod doors;
 mod fixture;
@@ -24,6 +25,7 @@ mod peers;
 #[path = "../served.rs"]
 #[allow(dead_code)]
 mod served;
+mod setting_values;
 mod settings;
 mod stores;
 mod world;
