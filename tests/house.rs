@@ -209,7 +209,7 @@ const KEPT_OUT: [(&str, &[&str], &str); 4] = [
 ];
 
 /// Places that may name a network, with the reason.
-const NAMED: [(&str, &str); 24] = [
+const NAMED: [(&str, &str); 25] = [
     ("crates/codec/src/nostr/", "its folder"),
     ("crates/codec/src/waku/", "its folder"),
     ("crates/codec/src/whisper/", "its folder"),
@@ -230,6 +230,7 @@ const NAMED: [(&str, &str); 24] = [
     ("src/commands/waku.rs", "its command"),
     ("src/commands/whisper.rs", "its command"),
     ("src/commands/adopt/", "reads a relay's database, and nothing else"),
+    ("src/commands/reports.rs", "reports are events"),
     ("src/commands/relays/", "speak with relays, and nothing else"),
     ("crates/bench/", "shapes of what is asked"),
     ("crates/peers/", "the client of relays"),

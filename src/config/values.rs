@@ -53,7 +53,7 @@ pub struct Config {
     pub(crate) spared: SparedClients,
     pub(crate) policy: EventPolicy,
     pub(crate) plugin: PluginSettings,
-    /// Who may manage the relay. The admins are parsed from `lists`.
+    /// The keys that may manage the relay. The admins are parsed from `lists`.
     pub(crate) managers: Managers,
     /// The configuration file; `None` if no file was named.
     pub(crate) file: Option<PathBuf>,

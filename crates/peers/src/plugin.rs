@@ -136,7 +136,7 @@ impl EventPlugin {
         event: &str,
         id: &Id,
     ) -> Result<PluginDecision, PluginFailure> {
-        if let Some(process) = state.running.take_if(|process| process.is_outdated()) {
+        if let Some(process) = state.running.take_if(hark_plugin::PluginProcess::is_outdated) {
             process.end().await;
         }
         let mut process = match state.running.take() {

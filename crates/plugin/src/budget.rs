@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn lines_above_the_budget_are_counted() {
-        let budget = LineBudget::new(2, Duration::from_secs(3_600));
+        let budget = LineBudget::new(2, Duration::from_hours(1));
         assert_eq!([budget.admit(), budget.admit(), budget.admit()], [Some(0), Some(0), None]);
         let soon = LineBudget::new(1, Duration::ZERO);
         assert_eq!([soon.admit(), soon.admit()], [Some(0), Some(0)]);

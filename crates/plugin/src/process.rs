@@ -62,9 +62,9 @@ impl PluginProcess {
             // Ctrl-C in a terminal must not end the plugin before the server.
             .process_group(0)
             .kill_on_drop(true);
-        OF_SERVICE.iter().for_each(|name| {
+        for name in OF_SERVICE {
             shell.env_remove(name);
-        });
+        }
         if let Some(folder) =
             command.folder.as_ref().filter(|folder| !folder.as_os_str().is_empty())
         {

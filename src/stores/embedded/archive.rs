@@ -175,4 +175,9 @@ impl ArchiveStore for FileArchive {
         }
         Ok(served::serve(Arc::clone(&self.reserve), lock, taking))
     }
+
+    fn lacks(&self, shelf: &ShelfPlace<'_>) -> bool {
+        // The disk has no room for a new shelf.
+        !shelf.dir().join("MANIFEST").exists()
+    }
 }

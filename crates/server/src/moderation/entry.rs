@@ -170,7 +170,7 @@ pub struct EntryFilter {
 }
 
 impl EntryFilter {
-    pub(super) fn matches(&self, (ruling, subject): (Ruling, &RulingSubject)) -> bool {
+    pub(super) fn matches(self, (ruling, subject): (Ruling, &RulingSubject)) -> bool {
         self.ruling.is_none_or(|wanted| wanted == ruling)
             && self.sort.is_none_or(|wanted| wanted == subject.sort())
     }

@@ -21,6 +21,7 @@ mod records;
 mod requests;
 mod state;
 mod subject;
+mod value_changes;
 mod values;
 
 pub(crate) use checks::AddressRuling;

@@ -60,14 +60,13 @@ impl CheckedEvent {
             EventPurpose::Keep(record) => {
                 // Checked here as well, because a ban may have come into force meanwhile.
                 let check = parts.moderation.check();
-                match check.late_refusal(&id, &key).filter(|_| !REQUESTS.contains(&kind)) {
-                    Some(refusal) => from.refuse(&id, &refusal),
-                    None => {
-                        // The writer's queue may be full for a while.
-                        drop(check);
-                        submit(parts, (id, key), kind, record, from);
-                    }
+                let banned = check.late_refusal(&id, &key).filter(|_| !REQUESTS.contains(&kind));
+                if let Some(refusal) = banned {
+                    return from.refuse(&id, &refusal);
                 }
+                // The writer's queue may be full for a while.
+                drop(check);
+                submit(parts, (id, key), kind, record, from);
             }
             EventPurpose::KeepRequest(record, refusal) => {
                 match is_heard(&parts.shelf, kind, &record) {

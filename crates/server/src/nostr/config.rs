@@ -35,7 +35,7 @@ pub struct RelayConfig {
     pub policy: policy::SharedPolicy,
     /// The plugin that decides about published events. Can change while the server runs.
     pub plugin: SharedPlugin,
-    /// Who may manage the relay (NIP-86). Can change while the server runs.
+    /// The keys that may manage the relay (NIP-86). Can change while the server runs.
     pub managers: SharedManagers,
     /// The relay's description of itself, and its private kinds. Can change while the server runs.
     pub identity: SharedIdentity,

@@ -56,14 +56,13 @@ pub(super) fn client(rated: &RatedConnection) -> Arc<str> {
 /// Returns the fate of an event. `rule` applies if the plugin has not decided.
 pub(super) fn verdict(outcome: PluginOutcome, rule: FailureRule) -> PluginVerdict {
     match (outcome, rule) {
-        (Ok(PluginDecision::Accept), _) => PluginVerdict::Pass,
         (Ok(PluginDecision::Reject(msg)), _) => PluginVerdict::Refuse(refusal(msg)),
         (Ok(PluginDecision::ShadowReject(msg)), _) => PluginVerdict::Feign(msg),
         // Otherwise a client could bypass the plugin by a flood.
         (Err(PluginFailure::Crowded), _) => PluginVerdict::Refuse(
             NostrVerdict::RateLimited.because("too many events wait for the relay's plugin"),
         ),
-        (Err(_), FailureRule::Accept) => PluginVerdict::Pass,
+        (Ok(PluginDecision::Accept), _) | (Err(_), FailureRule::Accept) => PluginVerdict::Pass,
         (Err(_), FailureRule::Refuse) => PluginVerdict::Refuse(
             NostrVerdict::Error.because("the relay's plugin has not decided; try again later"),
         ),

@@ -77,7 +77,11 @@ impl PollQueues {
     /// subscription.
     pub(super) fn unsubscribe(&self, topics: impl Iterator<Item = PollTopic>) -> bool {
         let waiting = &mut self.0.lock().topics;
-        topics.fold(true, |had_all, topic| waiting.remove(&topic).is_some() && had_all)
+        let mut had_all = true;
+        for topic in topics {
+            had_all &= waiting.remove(&topic).is_some();
+        }
+        had_all
     }
 
     /// Queues a message under each of its topics.

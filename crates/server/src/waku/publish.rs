@@ -66,13 +66,11 @@ impl WakuNode {
         message: &Message<'_>,
         topic: Option<&str>,
     ) -> Result<usize, PublishRefusal> {
-        let topic = match topic {
-            Some(topic) => topic.to_owned(),
-            None => {
-                let (cluster, shards) = (self.config.cluster, self.config.shards_in_cluster);
-                let shard = Shard::of(message.content_topic, cluster, shards);
-                shard?.to_string()
-            }
+        let topic = if let Some(topic) = topic {
+            topic.to_owned()
+        } else {
+            let (cluster, shards) = (self.config.cluster, self.config.shards_in_cluster);
+            Shard::of(message.content_topic, cluster, shards)?.to_string()
         };
         if !self.serves(&topic) {
             return Err(PublishRefusal::NotServed(topic));

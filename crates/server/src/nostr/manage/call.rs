@@ -94,21 +94,17 @@ impl ManageRequest {
     /// Reads the body of a request.
     pub(super) fn parse(body: &[u8]) -> Result<Self, CallFault> {
         #[derive(serde::Deserialize)]
-        struct Form {
+        struct CallForm {
             method: String,
             #[serde(default)]
             params: Option<Vec<Value>>,
         }
-        let form: Form =
+        let form: CallForm =
             serde_json::from_slice(body).map_err(|fault| CallFault::Json(fault.to_string()))?;
         let params = form.params.unwrap_or_default();
-        match ManageMethod::from_name(&form.method) {
-            Some(method) => Ok(Self { method, params }),
-            None => {
-                let name = form.method.chars().take(NAME_CHARS_MAX).collect();
-                Err(CallFault::Method(name))
-            }
-        }
+        let method = ManageMethod::from_name(&form.method)
+            .ok_or_else(|| CallFault::Method(form.method.chars().take(NAME_CHARS_MAX).collect()))?;
+        Ok(Self { method, params })
     }
 
     /// Checks the parameters.

@@ -82,7 +82,7 @@ fn list(moderation: &Moderation, sort: SubjectSort, ruling: Ruling) -> Result<Va
     }
 }
 
-/// A row with a subject, and with its reason if there is one.
+/// A row with a subject, and with its reason if the reason is not empty.
 fn row((name, subject): (&str, String), reason: &str) -> Value {
     let mut row = json!({ name: subject });
     if !reason.is_empty() {
@@ -150,7 +150,7 @@ async fn change_info(
         after: value.clone(),
     };
     let values = vec![(field.value_name().to_owned(), value)];
-    Ok(relay.management.moderation.keep(values, act, by).await?)
+    Ok(relay.management.moderation.set_values(values, act, by).await?)
 }
 
 async fn define_role(
@@ -177,7 +177,7 @@ async fn define_role(
         after: role.value(),
     };
     let values = vec![(role_name(&role.id), role.value())];
-    Ok(relay.management.moderation.keep(values, act, by).await?)
+    Ok(relay.management.moderation.set_values(values, act, by).await?)
 }
 
 async fn delete_role(
@@ -206,7 +206,7 @@ async fn delete_role(
     };
     let names = members.into_iter().map(|key| member_name(id, key));
     let values = names.chain([role_name(id)]).map(|name| (name, Value::Null)).collect();
-    Ok(management.moderation.keep(values, act, by).await?)
+    Ok(management.moderation.set_values(values, act, by).await?)
 }
 
 async fn assign_role(
@@ -247,5 +247,5 @@ async fn assign_role(
         after: role(is_given),
     };
     let value = if is_given { json!(true) } else { Value::Null };
-    Ok(management.moderation.keep(vec![(member_name(id, key), value)], act, by).await?)
+    Ok(management.moderation.set_values(vec![(member_name(id, key), value)], act, by).await?)
 }

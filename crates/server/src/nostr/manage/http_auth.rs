@@ -135,7 +135,7 @@ impl HttpSignature {
 }
 
 /// The signatures that were used, until they are too old to be used again. A signature from before
-/// the start of the server is refused, because an earlier process may have seen it.
+/// the start of the server is refused, because an earlier process may have accepted this signature.
 pub(super) struct SeenSignatures {
     since_s: u64,
     used: Mutex<UsedSignatures>,
@@ -154,7 +154,7 @@ impl SeenSignatures {
         Self { since_s, used: Mutex::default() }
     }
 
-    /// Checks that a signature was not used, without recording it.
+    /// Checks that a signature was not used. Records nothing.
     pub(super) fn check(&self, signature: &HttpSignature) -> Result<(), HttpAuthFault> {
         if signature.created_at < self.since_s {
             return Err(HttpAuthFault::BeforeStart);
@@ -296,6 +296,7 @@ mod tests {
         for (header, fault) in [
             ("", HttpAuthFault::Missing),
             ("Nostr", HttpAuthFault::Missing),
+            ("Nostr ", HttpAuthFault::Missing),
             ("Bearer abc", HttpAuthFault::Missing),
             ("Basic bm9zdHI6", HttpAuthFault::Missing),
             ("Nostr %%%", HttpAuthFault::Encoding),
@@ -303,7 +304,7 @@ mod tests {
         ] {
             assert_eq!(verify(Some(header)), Err(fault), "{header}");
         }
-        for json in ["{}", "", &later, &forged] {
+        for json in ["{}", &later, &forged] {
             let refused = verify(Some(&format!("Nostr {}", token_of(json))));
             assert!(matches!(refused, Err(HttpAuthFault::Event(_))), "{json}: {refused:?}");
         }

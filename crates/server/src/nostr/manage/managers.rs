@@ -78,7 +78,7 @@ impl Permissions {
         }
     }
 
-    /// Whether the manager may give a role to others, or withdraw it. A manager cannot give more
+    /// Whether the manager may give a role to others, or withdraw the role. A manager cannot give more
     /// than the manager has.
     pub(super) fn cover(&self, role: Option<&ManagerRole>) -> bool {
         role.is_none_or(|role| role.methods.iter().all(|method| self.include(*method)))

@@ -19,7 +19,7 @@ const ROLE: &str = "role/";
 /// The beginning of the name of a value that assigns a role. The key, a slash and the id follow.
 const MEMBER: &str = "member/";
 
-/// The roles, and the keys that have them.
+/// The roles, and the keys of each role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RoleList {
     pub(super) defined: BTreeMap<String, RoleDefinition>,

@@ -10,6 +10,9 @@ use libp2p::PeerId;
 /// Maximum size of a subscriber's content topics in total, in bytes.
 const TOPIC_BYTES_MAX: usize = 256 << 10;
 
+/// The number of a shard, and a content topic.
+pub(super) type ShardTopic = (u16, Arc<str>);
+
 /// The bounds of the subscriptions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CriteriaBounds {
@@ -53,7 +56,7 @@ pub(super) struct Subscriber<T> {
     is_connected: bool,
     /// Time of the last request.
     seen: Instant,
-    criteria: HashSet<(u16, Arc<str>)>,
+    criteria: HashSet<ShardTopic>,
     topic_bytes: usize,
 }
 
@@ -256,7 +259,7 @@ impl<T> CriteriaIndex<T> {
     }
 
     /// All subscribers with their topics, sorted.
-    pub(super) fn all(&self) -> Vec<(PeerId, Vec<(u16, Arc<str>)>)> {
+    pub(super) fn all(&self) -> Vec<(PeerId, Vec<ShardTopic>)> {
         let mut all: Vec<_> = self
             .subscribers
             .values()

@@ -148,7 +148,7 @@ fn encode(version: LightPushVersion, request_id: &str, result: &PushResult) -> V
 async fn push<'r>(waku: &WakuNode, bytes: &'r [u8]) -> (&'r str, PushResult) {
     let request = match LightPushRequest::parse(bytes) {
         Ok(request) => request,
-        Err(error) => return (NO_ID, unreadable(&error)),
+        Err(error) => return (NO_ID, unreadable(error)),
     };
     let result = match (request.message, request.pubsub_topic) {
         (None, _) => bad("the request has no message"),
@@ -162,7 +162,7 @@ async fn push<'r>(waku: &WakuNode, bytes: &'r [u8]) -> (&'r str, PushResult) {
 async fn push_legacy<'r>(waku: &WakuNode, bytes: &'r [u8]) -> (&'r str, PushResult) {
     let push = match LegacyPush::parse(bytes) {
         Ok(push) => push,
-        Err(error) => return ("", unreadable(&error)),
+        Err(error) => return ("", unreadable(error)),
     };
     let result = match push.request {
         None => bad("empty request body"),
@@ -174,7 +174,7 @@ async fn push_legacy<'r>(waku: &WakuNode, bytes: &'r [u8]) -> (&'r str, PushResu
 async fn publish(waku: &WakuNode, message: &[u8], topic: Option<&str>) -> PushResult {
     let message = match Message::parse(message) {
         Ok(message) => message,
-        Err(error) => return unreadable(&error),
+        Err(error) => return unreadable(error),
     };
     match waku.publish(MessageOrigin::LightPush, &message, topic).await {
         Ok(peers) => Ok(relay_peer_count(peers)),
@@ -182,7 +182,7 @@ async fn publish(waku: &WakuNode, message: &[u8], topic: Option<&str>) -> PushRe
     }
 }
 
-fn unreadable(error: &hark_codec::waku::ProtobufError) -> PushResult {
+fn unreadable(error: hark_codec::waku::ProtobufError) -> PushResult {
     bad(&format!("decode_rpc_failure: {error}"))
 }
 

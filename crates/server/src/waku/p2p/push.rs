@@ -116,20 +116,18 @@ pub(super) async fn run(
         let done = tokio::select! {
             next = waiting.recv(), if sending.len() < STREAMS_MAX => {
                 let Some(push) = next else { break None };
-                match streams.line() {
-                    Some(line) => match write(&target, &metrics, line, &push).await {
-                        // The stream has broken. The client ignores a message that it gets twice.
-                        Err(PushFault::Broken) => {
-                            streams.line = None;
-                            sending.push(send(&target, &metrics, push));
-                            continue;
-                        }
-                        done => done.map(|()| None),
-                    },
-                    None => {
+                let Some(line) = streams.line() else {
+                    sending.push(send(&target, &metrics, push));
+                    continue;
+                };
+                match write(&target, &metrics, line, &push).await {
+                    // The stream has broken. The client ignores a message that it gets twice.
+                    Err(PushFault::Broken) => {
+                        streams.line = None;
                         sending.push(send(&target, &metrics, push));
                         continue;
                     }
+                    done => done.map(|()| None),
                 }
             }
             Some(done) = sending.next() => done.map(Some),

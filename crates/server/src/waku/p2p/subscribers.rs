@@ -22,6 +22,7 @@ use crate::rate::RateSource;
 use crate::roster::OpenConnection;
 use crate::waku::config::SharedNodeSettings;
 use crate::waku::metrics::{FilterMetrics, PushOutcome};
+use crate::waku::peer_status::PeerSubscriptions;
 
 /// Maximum number of topics of a subscriber, as in nwaku.
 pub(super) const CRITERIA_MAX: usize = 1_000;
@@ -191,7 +192,7 @@ impl FilterSubscribers {
     }
 
     /// All subscribers, each with its topics: pubsub topic and content topic.
-    pub(in crate::waku) fn all(&self) -> Vec<(String, Vec<(String, Arc<str>)>)> {
+    pub(in crate::waku) fn all(&self) -> Vec<PeerSubscriptions> {
         let all = self.index.lock().all();
         let pubsub = |index| Shard { cluster: self.cluster, index }.to_string();
         let named = all.into_iter().map(|(peer, topics)| {

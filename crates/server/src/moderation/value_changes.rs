@@ -1,0 +1,88 @@
+//! Changes of the named values (`values`).
+
+use std::ops::ControlFlow;
+
+use hark_archive::{Outcome, Query, SearchProgress, Write};
+use serde_json::Value;
+
+use super::entry::{AuditAct, AuditNote};
+use super::records::{NamedValue, note_record, value_slots};
+use super::state::{ATTEMPTS, Moderation, ModerationError, run_blocking};
+use super::values::ValueFollower;
+
+/// Maximum number of values.
+const VALUES_MAX: usize = 50_000;
+/// Maximum number of bytes of a name, and of a value in JSON.
+const NAME_BYTES_MAX: usize = 1_000;
+const VALUE_BYTES_MAX: usize = 64 << 10;
+/// Number of names that are looked up at once.
+const NAMES_AT_ONCE: usize = 200;
+
+impl Moderation {
+    /// Calls `follower` with all values now, and after each change.
+    pub(crate) fn on_values(&self, follower: ValueFollower) {
+        self.state.values.follow(follower);
+    }
+
+    /// Sets values, and writes a note of the act into the audit log. `null` removes a value. On
+    /// return, the values are durable and in force in this process.
+    pub async fn set_values(
+        &self,
+        values: Vec<(String, Value)>,
+        act: AuditAct,
+        by: &str,
+    ) -> Result<(), ModerationError> {
+        let (this, by) = (self.clone(), by.to_owned());
+        run_blocking(move || this.set_values_now(&values, &act, &by)).await
+    }
+
+    fn set_values_now(
+        &self,
+        values: &[(String, Value)],
+        act: &AuditAct,
+        by: &str,
+    ) -> Result<(), ModerationError> {
+        let is_long = |(name, value): &(String, Value)| {
+            name.len() > NAME_BYTES_MAX || value.to_string().len() > VALUE_BYTES_MAX
+        };
+        if values.iter().any(is_long) {
+            return Err(ModerationError::Text);
+        }
+        let adds = values.iter().any(|(_, value)| !value.is_null());
+        if adds && self.state.values.len() + values.len() > VALUES_MAX {
+            return Err(ModerationError::Full);
+        }
+        let _changing = self.state.changing.lock();
+        for _ in 0..ATTEMPTS {
+            let newest_ns = self.newest_value(values)?;
+            let at_ns = self.next_ns(newest_ns)?;
+            let AuditAct { act, subject, before, after } = act.clone();
+            let note = AuditNote { at_ns, by: by.into(), act, subject, before, after };
+            let records = values.iter().map(|(name, value)| {
+                let (name, value, by) = (name.clone(), value.clone(), by.to_owned());
+                Write::Put(NamedValue { at_ns, name, value, by }.record())
+            });
+            let writes = [Write::Put(note_record(&note))].into_iter().chain(records).collect();
+            if !self.commit(writes)?.contains(&Outcome::Superseded) {
+                return Ok(());
+            }
+        }
+        Err(ModerationError::Contended)
+    }
+
+    /// Returns the time of the newest record of these values. 0 if there is none.
+    fn newest_value(&self, values: &[(String, Value)]) -> Result<u64, ModerationError> {
+        let mut newest_ns = 0;
+        for some in values.chunks(NAMES_AT_ONCE) {
+            let names = some.iter().map(|(name, _)| name.as_str());
+            let query = Query { limit: 1, ..value_slots(names) };
+            let mut search = self.shelf()?.store().search(&query)?;
+            while search.slice(u64::MAX, &mut |record| {
+                newest_ns = newest_ns.max(record.time());
+                ControlFlow::Break(())
+            })? == SearchProgress::Paused
+            {}
+        }
+        Ok(newest_ns)
+    }
+}
