@@ -268,7 +268,9 @@ const VERSION: u32 = 3;
 /// answer.
 fn ask(data: &Path, version: u32) -> (UnixStream, u8) {
     let mut stream = UnixStream::connect(data.join("control.sock")).expect("a server runs");
-    let request = [&[11, 0, 0, 0, 5, 0][..], &version.to_le_bytes(), b"nostr"].concat();
+    let names = b"nostr\nmoderation";
+    let length = 6 + names.len() as u8;
+    let request = [&[length, 0, 0, 0, 5, 0][..], &version.to_le_bytes(), names].concat();
     stream.write_all(&request).expect("is sent");
     loop {
         let mut head = [0; 5];

@@ -174,7 +174,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
     },
     SettingsSection {
         name: "manage",
-        doc: "Who may manage the relay from a client (NIP-86). Each request is signed by a key (NIP-98). Without an entry in this\n# section, every such request is refused. Changes of this file take effect while the server runs.",
+        doc: "The keys that may manage the relay from a client (NIP-86). Each request is signed by a key (NIP-98). Without an entry in this\n# section, every such request is refused. Changes of this file take effect while the server runs.",
         settings: settings! {
             "keys" lists.manager_keys live: "Public keys (hex or npub1…) that may call every method of NIP-86, e.g. [\"npub1…\", \"@managers.txt\"]. An entry that\nstarts with @ names a file, as in [policy].";
             "roles" managers.roles live: "Roles whose keys may call some methods, e.g.\n  roles = [{ id = \"moderator\", methods = [\"banevent\", \"listbannedevents\"], keys = [\"npub1…\"] }]\nmethods has names of methods of NIP-86. keys may be missing, since the method `assignrole` gives a role to further\nkeys.";

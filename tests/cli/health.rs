@@ -86,7 +86,7 @@ fn a_mirror_that_is_stuck_shows_until_it_is_not_or_need_not() {
     let config = settings(1);
     let server = place.serve_with(&["--config", &config]);
     let body = wait_for_health(&server.address, 503);
-    assert!(body.starts_with("the mirror has made no progress for "), "{body}");
+    assert!(body.contains("the mirror has made no progress for "), "{body}");
     let stats = place.hark(&["stats", "--json"]).json();
     assert!(stats["server"]["mirror"]["idle_ms"].as_u64().unwrap() >= 1_000, "{stats}");
     // Events are still stored, and the statistics report no trouble.

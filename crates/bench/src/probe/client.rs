@@ -65,6 +65,12 @@ pub(crate) fn prefix_of(message: &str) -> Option<&str> {
     (is_word && !rest.trim().is_empty()).then_some(prefix)
 }
 
+/// A message in the inbox.
+struct ReceivedMessage {
+    parts: Vec<Value>,
+    bytes: usize,
+}
+
 /// A connection that checks a relay's answers.
 pub(crate) struct ProbeClient {
     connection: RelayConnection,
@@ -72,8 +78,8 @@ pub(crate) struct ProbeClient {
     timeout: Duration,
     spacing: Duration,
     /// Messages that were received while another message was awaited.
-    inbox: VecDeque<Vec<Value>>,
-    /// The size of the messages that the inbox received since it was empty.
+    inbox: VecDeque<ReceivedMessage>,
+    /// The size of the messages in the inbox.
     inbox_bytes: usize,
     /// The frames of an incomplete message.
     partial: Vec<u8>,
@@ -157,14 +163,17 @@ impl ProbeClient {
     }
 
     /// Stores a message until it is awaited.
-    fn push(&mut self, message: Vec<Value>, bytes: usize) -> ProbeResult {
-        if self.inbox.is_empty() {
-            self.inbox_bytes = 0;
-        }
+    fn push(&mut self, parts: Vec<Value>, bytes: usize) -> ProbeResult {
         self.inbox_bytes += bytes;
-        self.inbox.push_back(message);
+        self.inbox.push_back(ReceivedMessage { parts, bytes });
         let why = || "the relay sends far more than was requested".into();
         ensure(self.inbox_bytes <= INBOX_BYTES_MAX, why)
+    }
+
+    /// Removes the messages for which `is_removed` holds.
+    fn remove_all(&mut self, mut is_removed: impl FnMut(&mut Vec<Value>) -> bool) {
+        self.inbox.retain_mut(|message| !is_removed(&mut message.parts));
+        self.inbox_bytes = self.inbox.iter().map(|message| message.bytes).sum();
     }
 
     /// Waits for a message for which `is_wanted` holds. Other messages stay in the inbox.
@@ -173,8 +182,10 @@ impl ProbeClient {
         name: &str,
         is_wanted: impl Fn(&[Value]) -> bool,
     ) -> ProbeResult<Vec<Value>> {
-        if let Some(at) = self.inbox.iter().position(|message| is_wanted(message)) {
-            return Ok(self.inbox.remove(at).unwrap_or_default());
+        let at = self.inbox.iter().position(|message| is_wanted(&message.parts));
+        if let Some(message) = at.and_then(|at| self.inbox.remove(at)) {
+            self.inbox_bytes -= message.bytes;
+            return Ok(message.parts);
         }
         let until = Instant::now() + self.timeout;
         loop {
@@ -192,7 +203,7 @@ impl ProbeClient {
     /// Sends a message with an event and waits for its OK.
     async fn submit(&mut self, verb: &str, event: &Value) -> ProbeResult<OkAnswer> {
         let id = id_of(event);
-        self.inbox.retain(|message| !is_ok_of(message, &id));
+        self.remove_all(|message| is_ok_of(message, &id));
         self.send(&json!([verb, event])).await?;
         let parts = self.wait("OK", |message| is_ok_of(message, &id)).await?;
         let message = parts.get(3).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -309,24 +320,25 @@ impl ProbeClient {
     /// Removes the events of a subscription from the inbox, and returns the events.
     pub(crate) fn live(&mut self, subscription: &str) -> Vec<Value> {
         let mut events = Vec::new();
-        self.inbox.retain_mut(|message| {
+        self.remove_all(|message| {
             let is_event = name_of(message) == "EVENT" && is_of(message, subscription);
             if is_event {
                 events.extend(message.get_mut(2).map(Value::take));
             }
-            !is_event
+            is_event
         });
         events
     }
 
     /// Whether a message for which `is_wanted` holds was received and not read yet.
     pub(crate) fn received(&self, is_wanted: impl Fn(&[Value]) -> bool) -> bool {
-        self.inbox.iter().any(|message| is_wanted(message))
+        self.inbox.iter().any(|message| is_wanted(&message.parts))
     }
 
     /// The subscription ids of the received events that nothing has read yet.
     pub(crate) fn unread_subscriptions(&self) -> Vec<String> {
-        let events = self.inbox.iter().filter(|message| name_of(message) == "EVENT");
+        let messages = self.inbox.iter().map(|message| &message.parts);
+        let events = messages.filter(|message| name_of(message) == "EVENT");
         events.filter_map(|message| Some(message.get(1)?.as_str()?.to_owned())).collect()
     }
 
@@ -338,7 +350,8 @@ impl ProbeClient {
                 && message.get(2).is_some_and(|event| event["id"] == id)
         };
         let message = self.wait("delivery of a new event", is_wanted).await?;
-        self.inbox.push_front(message);
+        // The size of this one message does not count.
+        self.inbox.push_front(ReceivedMessage { parts: message, bytes: 0 });
         Ok(())
     }
 

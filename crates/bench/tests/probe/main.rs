@@ -1,18 +1,18 @@
 //! `hark bench rules` and `hark bench answers` against a small relay that is wrong in chosen ways:
 //! each fault is found, and a right relay has none.
 
-mod toy;
+mod relay;
 
 use hark_testkit::program::{Finished, Program};
+use relay::{FaultyRelay, RelayFault};
 use serde_json::Value;
-use toy::{ToyFault, ToyRelay};
 
 fn bench(args: &[&str]) -> Finished {
     Program::new(env!("CARGO_BIN_EXE_hark-bench")).args(args).run_with(b"")
 }
 
 /// Checks the rules with this text in their names. Returns the report and the failed rules.
-fn check(relay: &ToyRelay, only: &str) -> (Finished, Vec<String>) {
+fn check(relay: &FaultyRelay, only: &str) -> (Finished, Vec<String>) {
     let run = bench(&["rules", &relay.url, "--only", only, "--json", "--timeout", "30"]);
     let report = run.json_of_any();
     let rules = report["rules"].as_array().expect("has rules").iter();
@@ -23,14 +23,14 @@ fn check(relay: &ToyRelay, only: &str) -> (Finished, Vec<String>) {
 
 #[test]
 fn a_right_relay_passes_the_rules_that_it_supports() {
-    let relay = ToyRelay::start(ToyFault::None);
+    let relay = FaultyRelay::start(RelayFault::None);
     for nip in ["NIP-01", "NIP-09"] {
         let (run, failed) = check(&relay, nip);
-        // The toy does not check the length of subscription ids.
+        // The small relay does not check the length of subscription ids.
         assert_eq!(failed.iter().filter(|id| !id.ends_with("id-limits")).count(), 0, "{failed:?}");
         assert_eq!(run.code, 0, "{failed:?}");
     }
-    // The toy has no other NIP, and its document has neither headers nor a URL.
+    // The small relay has no other NIP, and its document has neither headers nor a URL.
     let run = bench(&["rules", &relay.url, "--json", "--only", "NIP-40", "--only", "NIP-62"]);
     let report = run.json();
     assert_eq!(report["not_supported"], report["rules"].as_array().unwrap().len());
@@ -43,21 +43,21 @@ fn a_right_relay_passes_the_rules_that_it_supports() {
 #[test]
 fn each_fault_of_a_relay_is_found() {
     for (fault, rule, is_binding) in [
-        (ToyFault::AcceptsAll, "NIP-01 id-hash", true),
-        (ToyFault::AnyTagValue, "NIP-01 tag-first-value", true),
-        (ToyFault::ClosesNothing, "NIP-01 close", true),
-        (ToyFault::DeletesForeign, "NIP-09 other-author", false),
-        (ToyFault::DeletesNothing, "NIP-09 own-event", false),
-        (ToyFault::ForgetsTies, "NIP-01 replaceable-tie-first", false),
-        (ToyFault::HasNoPrefix, "NIP-01 ok-prefix", true),
-        (ToyFault::IgnoresLimit, "NIP-01 limit-newest", true),
-        (ToyFault::OldestFirst, "NIP-01 order", false),
-        (ToyFault::ReplacesNothing, "NIP-01 addressable", true),
-        (ToyFault::SinceExclusive, "NIP-01 since", true),
-        (ToyFault::StoresEphemeral, "NIP-01 ephemeral-stored", true),
-        (ToyFault::SwallowsSome, "NIP-01 filter-kinds", true),
+        (RelayFault::AcceptsAll, "NIP-01 id-hash", true),
+        (RelayFault::AnyTagValue, "NIP-01 tag-first-value", true),
+        (RelayFault::ClosesNothing, "NIP-01 close", true),
+        (RelayFault::DeletesForeign, "NIP-09 other-author", false),
+        (RelayFault::DeletesNothing, "NIP-09 own-event", false),
+        (RelayFault::ForgetsTies, "NIP-01 replaceable-tie-first", false),
+        (RelayFault::HasNoPrefix, "NIP-01 ok-prefix", true),
+        (RelayFault::IgnoresLimit, "NIP-01 limit-newest", true),
+        (RelayFault::OldestFirst, "NIP-01 order", false),
+        (RelayFault::ReplacesNothing, "NIP-01 addressable", true),
+        (RelayFault::SinceExclusive, "NIP-01 since", true),
+        (RelayFault::StoresEphemeral, "NIP-01 ephemeral-stored", true),
+        (RelayFault::SwallowsSome, "NIP-01 filter-kinds", true),
     ] {
-        let relay = ToyRelay::start(fault);
+        let relay = FaultyRelay::start(fault);
         let (run, failed) = check(&relay, rule);
         assert!(failed.contains(&rule.to_owned()), "{fault:?}: {failed:?}");
         assert_eq!(run.code, i32::from(is_binding), "{fault:?}: {failed:?}");
@@ -66,12 +66,12 @@ fn each_fault_of_a_relay_is_found() {
 
 #[test]
 fn a_relay_that_refuses_or_ignores_events_is_told_apart() {
-    let relay = ToyRelay::start(ToyFault::RefusesAll);
+    let relay = FaultyRelay::start(RelayFault::RefusesAll);
     let run = bench(&["rules", &relay.url, "--only", "NIP-01 since", "--json"]);
     let report = run.json();
     assert_eq!(report["undecided"], 2, "{report}");
     assert!(report["rules"][0]["why"].as_str().unwrap().contains("restricted: not allowed"));
-    let relay = ToyRelay::start(ToyFault::IsSilent);
+    let relay = FaultyRelay::start(RelayFault::IsSilent);
     let run = bench(&["rules", &relay.url, "--only", "NIP-01 ok-parts", "--timeout", "0.2"]);
     assert_eq!(run.code, 1);
     for text in [
@@ -107,7 +107,7 @@ fn rules_are_listed_with_their_sentences_and_chosen_by_name() {
     assert_eq!(bench(&["rules", "ws://x", "--secret", "00"]).code, 2);
 }
 
-fn answers(relay: &ToyRelay, more: &[&str]) -> Finished {
+fn answers(relay: &FaultyRelay, more: &[&str]) -> Finished {
     let numbers = ["--events", "300", "--questions", "300", "--seed", "5", "--to", "1760000000"];
     let args = [&["answers", &relay.url], &numbers[..]].concat();
     bench(&[&args[..], more].concat())
@@ -115,7 +115,7 @@ fn answers(relay: &ToyRelay, more: &[&str]) -> Finished {
 
 #[test]
 fn a_right_relay_answers_every_question_before_and_after_a_pause() {
-    let relay = ToyRelay::start(ToyFault::None);
+    let relay = FaultyRelay::start(RelayFault::None);
     let loaded = answers(&relay, &["--load-only", "--json"]);
     assert_eq!((loaded.code, loaded.json()["asked"].as_u64()), (0, Some(0)));
     for _ in 0..2 {
@@ -128,31 +128,31 @@ fn a_right_relay_answers_every_question_before_and_after_a_pause() {
     // The events of a seed are published once.
     let again = answers(&relay, &[]);
     assert_eq!((again.code, again.stderr.contains("another --seed")), (1, true), "{again:?}");
-    let text = answers(&ToyRelay::start(ToyFault::None), &[]).text();
+    let text = answers(&FaultyRelay::start(RelayFault::None), &[]).text();
     assert!(text.contains(" 0 wrong answers.") && text.contains("--seed 5 --to"), "{text}");
 }
 
 #[test]
 fn wrong_answers_are_found_and_shown_with_their_filters() {
     for (fault, shown) in [
-        (ToyFault::AnyTagValue, "unexpected"),
-        (ToyFault::DeletesForeign, "missing"),
-        (ToyFault::DeletesNothing, "unexpected"),
-        (ToyFault::ForgetsTies, "missing"),
-        (ToyFault::IgnoresLimit, "unexpected"),
-        (ToyFault::OldestFirst, "order"),
-        (ToyFault::ReplacesNothing, "unexpected"),
-        (ToyFault::SinceExclusive, "missing"),
-        (ToyFault::StoresEphemeral, "unexpected"),
-        (ToyFault::SwallowsSome, "missing"),
+        (RelayFault::AnyTagValue, "unexpected"),
+        (RelayFault::DeletesForeign, "missing"),
+        (RelayFault::DeletesNothing, "unexpected"),
+        (RelayFault::ForgetsTies, "missing"),
+        (RelayFault::IgnoresLimit, "unexpected"),
+        (RelayFault::OldestFirst, "order"),
+        (RelayFault::ReplacesNothing, "unexpected"),
+        (RelayFault::SinceExclusive, "missing"),
+        (RelayFault::StoresEphemeral, "unexpected"),
+        (RelayFault::SwallowsSome, "missing"),
     ] {
-        let run = answers(&ToyRelay::start(fault), &["--json"]);
+        let run = answers(&FaultyRelay::start(fault), &["--json"]);
         let report: Value = run.json_of_any();
         assert_eq!(run.code, 1, "{fault:?}");
         let wrong = report["wrong"].as_array().unwrap();
         let found = wrong.iter().find(|wrong| wrong["fault"] == shown);
         assert!(found.is_some_and(|wrong| wrong["filters"].is_array()), "{fault:?}: {report}");
     }
-    let text = answers(&ToyRelay::start(ToyFault::SinceExclusive), &[]).stdout;
+    let text = answers(&FaultyRelay::start(RelayFault::SinceExclusive), &[]).stdout;
     assert!(text.contains("missing") && text.contains("filters   [{"), "{text}");
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// A way in which the relay is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ToyFault {
+pub(crate) enum RelayFault {
     None,
     AcceptsAll,
     AnyTagValue,
@@ -29,7 +29,7 @@ pub(crate) enum ToyFault {
     SwallowsSome,
 }
 
-struct ToySubscription {
+struct FaultySubscription {
     connection: u64,
     id: String,
     filters: Vec<Value>,
@@ -37,23 +37,23 @@ struct ToySubscription {
 }
 
 #[derive(Default)]
-struct ToyState {
+struct FaultyState {
     events: Vec<Value>,
-    subscriptions: Vec<ToySubscription>,
+    subscriptions: Vec<FaultySubscription>,
     connections: u64,
 }
 
 /// A small relay in memory.
-pub(crate) struct ToyRelay {
+pub(crate) struct FaultyRelay {
     pub(crate) url: String,
 }
 
-impl ToyRelay {
+impl FaultyRelay {
     /// Starts a relay on a free port. The relay runs until the test ends.
-    pub(crate) fn start(fault: ToyFault) -> Self {
+    pub(crate) fn start(fault: RelayFault) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let url = format!("ws://{}", listener.local_addr().expect("is bound"));
-        let state = Arc::new(Mutex::new(ToyState::default()));
+        let state = Arc::new(Mutex::new(FaultyState::default()));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let state = Arc::clone(&state);
@@ -102,7 +102,7 @@ fn receive(from: &mut impl std::io::Read) -> Option<String> {
     (head[0] & 15 == 1).then(|| String::from_utf8_lossy(&payload).into_owned())
 }
 
-fn serve(stream: &TcpStream, state: &Mutex<ToyState>, fault: ToyFault) {
+fn serve(stream: &TcpStream, state: &Mutex<FaultyState>, fault: RelayFault) {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -112,7 +112,7 @@ fn serve(stream: &TcpStream, state: &Mutex<ToyState>, fault: ToyFault) {
     }
     let mut out = stream;
     if head.contains("nostr+json") {
-        let document = json!({"name": "toy", "supported_nips": [1, 9, 11], "software": "toy"});
+        let document = json!({"name": "small", "supported_nips": [1, 9, 11], "software": "small"});
         let _ = write!(out, "HTTP/1.1 200 OK\r\n\r\n{document}");
         return;
     }
@@ -135,9 +135,10 @@ fn serve(stream: &TcpStream, state: &Mutex<ToyState>, fault: ToyFault) {
                 state.publish(stream, &parts[1], fault);
             }
             Some("REQ") if parts.len() > 2 => state.request(stream, connection, &parts, fault),
-            Some("CLOSE") if parts.len() == 2 && fault != ToyFault::ClosesNothing => {
-                let is_closed =
-                    |open: &ToySubscription| open.connection == connection && parts[1] == open.id;
+            Some("CLOSE") if parts.len() == 2 && fault != RelayFault::ClosesNothing => {
+                let is_closed = |open: &FaultySubscription| {
+                    open.connection == connection && parts[1] == open.id
+                };
                 state.subscriptions.retain(|open| !is_closed(open));
             }
             _ => {}
@@ -180,20 +181,20 @@ fn address(event: &Value) -> Option<String> {
     Some(format!("{kind}:{}:{d}", event["pubkey"].as_str().unwrap_or_default()))
 }
 
-fn deletes(request: &Value, event: &Value, fault: ToyFault) -> bool {
+fn deletes(request: &Value, event: &Value, fault: RelayFault) -> bool {
     let is_named = values(request, "e").iter().any(|id| event["id"] == **id)
         || address(event).is_some_and(|address| {
             values(request, "a").contains(&address.as_str()) && time(event) <= time(request)
         });
-    let is_own = request["pubkey"] == event["pubkey"] || fault == ToyFault::DeletesForeign;
+    let is_own = request["pubkey"] == event["pubkey"] || fault == RelayFault::DeletesForeign;
     kind(request) == 5
         && kind(event) != 5
         && is_named
         && is_own
-        && fault != ToyFault::DeletesNothing
+        && fault != RelayFault::DeletesNothing
 }
 
-fn matches(filter: &Value, event: &Value, fault: ToyFault) -> bool {
+fn matches(filter: &Value, event: &Value, fault: RelayFault) -> bool {
     let Some(filter) = filter.as_object() else { return false };
     filter.iter().all(|(name, wanted)| {
         let has = |found: &Value| wanted.as_array().is_some_and(|all| all.contains(found));
@@ -201,11 +202,11 @@ fn matches(filter: &Value, event: &Value, fault: ToyFault) -> bool {
             "ids" => has(&event["id"]),
             "authors" => has(&event["pubkey"]),
             "kinds" => has(&event["kind"]),
-            "since" if fault == ToyFault::SinceExclusive => Some(time(event)) > wanted.as_u64(),
+            "since" if fault == RelayFault::SinceExclusive => Some(time(event)) > wanted.as_u64(),
             "since" => Some(time(event)) >= wanted.as_u64(),
             "until" => Some(time(event)) <= wanted.as_u64(),
             "limit" => true,
-            _ if fault == ToyFault::AnyTagValue && name.starts_with('#') => {
+            _ if fault == RelayFault::AnyTagValue && name.starts_with('#') => {
                 event["tags"].as_array().into_iter().flatten().any(|tag| {
                     let all = tag.as_array().map(|tag| &tag[1..]).unwrap_or_default();
                     tag[0] == name[1..] && all.iter().any(has)
@@ -229,14 +230,14 @@ fn is_filter(filter: &Value) -> bool {
     })
 }
 
-impl ToyState {
+impl FaultyState {
     /// Whether the relay accepts the event, and the message of OK.
-    fn judge(&self, event: &Value, fault: ToyFault) -> (bool, &'static str) {
-        if fault == ToyFault::RefusesAll {
+    fn judge(&self, event: &Value, fault: RelayFault) -> (bool, &'static str) {
+        if fault == RelayFault::RefusesAll {
             return (false, "restricted: not allowed to write");
         }
-        if fault != ToyFault::AcceptsAll && !is_valid(event) {
-            let prefix = fault != ToyFault::HasNoPrefix;
+        if fault != RelayFault::AcceptsAll && !is_valid(event) {
+            let prefix = fault != RelayFault::HasNoPrefix;
             return (false, if prefix { "invalid: bad id or signature" } else { "no" });
         }
         if self.events.iter().any(|stored| stored["id"] == event["id"]) {
@@ -248,8 +249,8 @@ impl ToyState {
         (true, "")
     }
 
-    fn publish(&mut self, stream: &TcpStream, event: &Value, fault: ToyFault) {
-        if fault == ToyFault::IsSilent {
+    fn publish(&mut self, stream: &TcpStream, event: &Value, fault: RelayFault) {
+        if fault == RelayFault::IsSilent {
             return;
         }
         let (accepted, message) = self.judge(event, fault);
@@ -264,17 +265,17 @@ impl ToyState {
         send(stream, &json!(["OK", event["id"], accepted, message]));
     }
 
-    fn store(&mut self, event: &Value, fault: ToyFault) {
-        if (20_000..30_000).contains(&kind(event)) && fault != ToyFault::StoresEphemeral {
+    fn store(&mut self, event: &Value, fault: RelayFault) {
+        if (20_000..30_000).contains(&kind(event)) && fault != RelayFault::StoresEphemeral {
             return;
         }
         if let Some(address_of_event) = address(event)
-            && fault != ToyFault::ReplacesNothing
+            && fault != RelayFault::ReplacesNothing
         {
             let id = |event: &Value| event["id"].as_str().unwrap_or_default().to_owned();
             let is_same = |stored: &Value| address(stored).as_ref() == Some(&address_of_event);
             let wins = |stored: &Value| match time(stored).cmp(&time(event)) {
-                std::cmp::Ordering::Equal if fault == ToyFault::ForgetsTies => false,
+                std::cmp::Ordering::Equal if fault == RelayFault::ForgetsTies => false,
                 std::cmp::Ordering::Equal => id(stored) < id(event),
                 order => order.is_gt(),
             };
@@ -287,7 +288,7 @@ impl ToyState {
         self.events.push(event.clone());
     }
 
-    fn request(&mut self, stream: &TcpStream, connection: u64, parts: &[Value], fault: ToyFault) {
+    fn request(&mut self, stream: &TcpStream, connection: u64, parts: &[Value], fault: RelayFault) {
         let (id, filters) = (parts[1].as_str().unwrap_or_default(), &parts[2..]);
         if !filters.iter().all(is_filter) {
             return send(stream, &json!(["CLOSED", id, "unsupported: not a filter"]));
@@ -297,14 +298,15 @@ impl ToyState {
             let mut page: Vec<_> =
                 self.events.iter().filter(|event| matches(filter, event, fault)).collect();
             page.sort_by_key(|event| (std::cmp::Reverse(time(event)), event["id"].to_string()));
-            if fault == ToyFault::OldestFirst {
+            if fault == RelayFault::OldestFirst {
                 page.reverse();
             }
-            if fault != ToyFault::IgnoresLimit {
+            if fault != RelayFault::IgnoresLimit {
                 page.truncate(filter["limit"].as_u64().unwrap_or(u64::MAX) as usize);
             }
             for event in page {
-                if !sent.contains(&event) && !(fault == ToyFault::SwallowsSome && kind(event) == 7)
+                if !sent.contains(&event)
+                    && !(fault == RelayFault::SwallowsSome && kind(event) == 7)
                 {
                     send(stream, &json!(["EVENT", id, event]));
                     sent.push(event);
@@ -315,6 +317,6 @@ impl ToyState {
         self.subscriptions.retain(|open| open.connection != connection || open.id != id);
         let stream = stream.try_clone().expect("is cloned");
         let filters = filters.to_vec();
-        self.subscriptions.push(ToySubscription { connection, id: id.into(), filters, stream });
+        self.subscriptions.push(FaultySubscription { connection, id: id.into(), filters, stream });
     }
 }
