@@ -245,7 +245,7 @@ impl ArchiveLocation {
     /// Acquires the lock and opens the shelf for writing.
     pub fn own(&self) -> anyhow::Result<OwnedStore> {
         let lock = self.store.lock()?;
-        Ok(OwnedStore { store: self.store.open(&self.place())?, bans: None, _lock: lock })
+        Ok(OwnedStore { store: self.store.open(&self.place())?, bans: None, lock })
     }
 
     /// Opens the bans that concern the records of this shelf, under the archive's lock. Returns

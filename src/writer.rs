@@ -25,8 +25,8 @@ pub struct OwnedStore {
     pub store: Arc<dyn Store>,
     /// The bans of the archive, if they concern the records of this store.
     pub(crate) bans: Option<Moderation>,
-    // Dropped after the store.
-    pub(crate) _lock: StoreLock,
+    /// The lock of the archive, which is dropped after the store.
+    pub(crate) lock: StoreLock,
 }
 
 /// The writer of an archive: this process, or the running server.

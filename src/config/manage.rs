@@ -36,7 +36,7 @@ fn role(value: &TypedValue) -> Result<ManagerRole, String> {
     let mut role = ManagerRole::default();
     for (key, line, value) in table {
         let read = match key.as_str() {
-            "id" => text(value).map(|id| role.id = id.trim().to_owned()),
+            "id" => text(value).map(|id| id.trim().clone_into(&mut role.id)),
             "methods" => list(value, method).map(|methods| role.methods = methods),
             "keys" => list(value, keys::public_key).map(|keys| role.keys = keys),
             _ => Err(format!("unknown{}", did_you_mean(key, KEYS.into_iter()))),

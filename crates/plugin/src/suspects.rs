@@ -63,7 +63,8 @@ mod tests {
         for millis in [500, 1_000, 2_000] {
             assert!(suspects.failed(&client, now));
             let end = now + Duration::from_millis(millis);
-            assert!(suspects.is_suspended(&client, end - Duration::from_millis(1)));
+            let before = now + Duration::from_millis(millis - 1);
+            assert!(suspects.is_suspended(&client, before));
             assert!(!suspects.is_suspended(&client, end));
             now = end;
         }

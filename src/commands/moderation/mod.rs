@@ -50,7 +50,7 @@ impl ModerationDesk {
         Ok(match bans(location)?.write()? {
             WriterHandle::Server(client) => Self::Server(client),
             WriterHandle::Own(owned) => {
-                Self::Own { moderation: Self::over(owned.store)?, _lock: owned._lock }
+                Self::Own { moderation: Self::over(owned.store)?, _lock: owned.lock }
             }
         })
     }

@@ -30,7 +30,7 @@ fn options(cases: &str) -> PluginOptions {
 fn command(line: &str) -> PluginOptions {
     let command = PluginCommand { line: line.into(), folder: None };
     // Longer than any test: an event waits until its process answers or ends.
-    PluginOptions { command, timeout: Duration::from_secs(600), ..PluginOptions::default() }
+    PluginOptions { command, timeout: Duration::from_mins(10), ..PluginOptions::default() }
 }
 
 /// A branch that answers events with this word with an action.

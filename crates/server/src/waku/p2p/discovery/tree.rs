@@ -223,7 +223,7 @@ mod tests {
                     assert_eq!(children, &["A", "B"]);
                 }
                 ("enrtree-branch:", Ok(TreeEntry::Branch(children))) => {
-                    assert!(children.is_empty())
+                    assert!(children.is_empty());
                 }
                 (URL, Ok(TreeEntry::Link(url))) => assert_eq!(url.to_string(), URL),
                 ("enr:x", Err(TreeFault::Record(_))) | ("other", Err(TreeFault::Form(_))) => {}

@@ -177,7 +177,7 @@ async fn requests_above_a_rate_and_peers_above_the_bound_are_refused() {
 async fn a_light_push_gets_the_statuses_of_the_protocol() {
     let pair = Pair::shaped("push-statuses", Clients::default(), with(unlimited())).await;
     let good = encoded(b"hello", CONTENT);
-    let long = encoded(&[7; 160_000], CONTENT);
+    let long = encoded(&vec![7; 160_000], CONTENT);
     let longer = vec![0; 300_000];
     for (topic, message, status, said) in [
         (Some(TOPIC), Some(&good[..]), 200, ""),
