@@ -77,7 +77,7 @@ impl HardCorpus {
     fn plan(&self, run: &ProbeRun, random: &mut Random, time: u64) -> EventPlan {
         let kind = *random.pick(&KINDS);
         let mut plan = EventPlan::new(kind, time).tag(&["t", &self.name]);
-        if kind >= 30_000 && kind < 40_000 {
+        if (30_000..40_000).contains(&kind) {
             plan = match random.below(5) {
                 0 => plan,
                 1 => plan.tag(&["d", ""]),

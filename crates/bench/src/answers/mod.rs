@@ -196,7 +196,9 @@ async fn count(
     question: u64,
     mut filters: Vec<OracleFilter>,
 ) -> ProbeResult<Option<WrongAnswer>> {
-    filters.iter_mut().for_each(|filter| filter.limit = None);
+    for filter in &mut filters {
+        filter.limit = None;
+    }
     let id = client.new_subscription();
     let sent: Vec<Value> = filters.iter().map(OracleFilter::json).collect();
     let mut message = vec![json!("COUNT"), json!(id)];

@@ -168,7 +168,9 @@ mod tests {
         let delete_old = EventPlan::new(5, 17).tag(&["a", &address(&old)]).sign(&keys);
         for order in [[&old, &new, &note, &delete_note], [&delete_note, &note, &new, &old]] {
             let mut oracle = AnswerOracle::default();
-            order.iter().for_each(|event| oracle.add(event));
+            for event in &order {
+                oracle.add(event);
+            }
             let all = oracle.answer(&[OracleFilter::default()]);
             assert_eq!(all, [new.id.clone(), delete_note.id.clone()]);
             // The deletion is older than the version.

@@ -33,7 +33,7 @@ impl<'a> QuestionSource<'a> {
         let mut filter = OracleFilter::default();
         match self.random.below(10) {
             0 => filter.ids = Some(self.ids()),
-            1..5 => filter.authors = Some(self.few(4, |source| source.author())),
+            1..5 => filter.authors = Some(self.few(4, Self::author)),
             _ => {
                 filter.tags.insert("t".into(), vec![self.corpus.name.clone()]);
             }
@@ -42,7 +42,7 @@ impl<'a> QuestionSource<'a> {
             filter.kinds = Some(self.few(3, Self::kind));
         }
         if self.random.once_in(4) && filter.authors.is_none() {
-            filter.authors = Some(self.few(2, |source| source.author()));
+            filter.authors = Some(self.few(2, Self::author));
         }
         if self.random.once_in(3) {
             self.add_tags(&mut filter);

@@ -87,6 +87,7 @@ values, several alphabets, extreme kinds and times. All questions name authors o
 the relay may have other events. A small program without the code of any relay computes the right
 answers. A wrong answer is shown with its filters, and the exit code is 1. The same seed, time and
 numbers give the same events and questions.")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command")]
 pub(crate) struct AnswersArgs {
     /// The relay to check
     #[arg(value_name = "URL")]

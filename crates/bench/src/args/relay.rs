@@ -58,6 +58,7 @@ The relay must hold the events of the file: load them with `hark bench ingest` o
 own import. Rate limits must be off (hark serve --unlimited): a refusal makes the run fail. Each
 connection sends its next query after the EOSE of the previous query, so the times are those of a
 relay at full load. The server's CPU shows the cost of a query.")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command")]
 pub(crate) struct BenchQueryArgs {
     /// The events that the relay holds, from which queries are drawn
     #[arg(value_name = "FILE")]

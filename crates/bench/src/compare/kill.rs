@@ -25,7 +25,7 @@ const CONNECTIONS: usize = 4;
 /// Maximum number of unacknowledged events of a connection.
 const WINDOW: usize = 64;
 /// How long the relay may take to acknowledge [`KILLED_AFTER`] events.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Number of ids in a question.
 const IDS: usize = 100;
 

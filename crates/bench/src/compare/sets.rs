@@ -17,7 +17,7 @@ use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, Url, field
 /// length, which all relays accept.
 const MESSAGE_BYTES: usize = 50_000;
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Maximum number of messages of a comparison.
 const ROUNDS_MAX: u32 = 10_000;
 /// One event in this many is left out of a set.

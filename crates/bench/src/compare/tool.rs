@@ -39,14 +39,12 @@ pub(super) fn run(args: &[String]) -> anyhow::Result<ToolResult> {
         stdout.map(|mut stdout| stdout.read_to_end(&mut output)).transpose()
     })?;
     child.wait()?;
-    match serde_json::from_slice(&output) {
-        Ok(result) => Ok(ToolResult(result)),
-        Err(_) => {
-            let errors = String::from_utf8_lossy(&errors);
-            let lines: Vec<&str> = errors.lines().map(str::trim).collect();
-            bail!("{}", lines.join(" ").trim_start_matches("Error: ").trim_start_matches("hark: "))
-        }
+    if let Ok(result) = serde_json::from_slice(&output) {
+        return Ok(ToolResult(result));
     }
+    let errors = String::from_utf8_lossy(&errors);
+    let lines: Vec<&str> = errors.lines().map(str::trim).collect();
+    bail!("{}", lines.join(" ").trim_start_matches("Error: ").trim_start_matches("hark: "))
 }
 
 impl ToolResult {

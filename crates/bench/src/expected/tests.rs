@@ -103,7 +103,7 @@ fn replaced_deleted_expired_and_hidden_events_are_known() {
     let (latest, inbox) = (r#"{"limit":9}"#, r#"{"kinds":[1059]}"#);
     let expected = ExpectedAnswers::read(&file.path, [latest, inbox].into_iter()).unwrap();
     let mut public: Vec<AnsweredEvent> = [6, 5, 4, 2].map(|at| file.ids[at]).into();
-    public[..2].sort();
+    public[..2].sort_unstable();
     let with = |private: &[usize]| {
         let private = private.iter().map(|at| file.ids[*at]);
         private.chain(public.iter().copied()).collect::<Vec<_>>()

@@ -372,13 +372,11 @@ async fn since_until(t: &mut RuleTrial<'_>) -> ProbeResult {
 /// Fails if the relay returns an event for the filter. The relay may refuse the question in any
 /// way, also by ending the connection.
 async fn expect_no_event(t: &mut RuleTrial<'_>, filter: Value) -> ProbeResult {
-    match t.client.ask(&[filter]).await {
-        Ok(answer) => ensure(answer.events.is_empty(), || "an event is returned".into()),
-        Err(_) => {
-            t.client = t.connect().await?;
-            Ok(())
-        }
+    if let Ok(answer) = t.client.ask(&[filter]).await {
+        return ensure(answer.events.is_empty(), || "an event is returned".into());
     }
+    t.client = t.connect().await?;
+    Ok(())
 }
 
 async fn exact_ids(t: &mut RuleTrial<'_>) -> ProbeResult {

@@ -1,4 +1,5 @@
 //! Rules of NIP-11: the information document, and the limits that it tells.
+#![expect(clippy::unused_async, reason = "all rules are functions of one type")]
 
 use serde_json::{Value, json};
 
