@@ -100,7 +100,7 @@ fn a_killed_generation_continues_and_gives_the_same_bytes() {
         });
         if run.wait_for_end(Duration::ZERO).is_none() {
             run.signal("KILL");
-            run.wait_for_end(Duration::from_secs(60));
+            run.wait_for_end(Duration::from_mins(1));
         }
         if !std::path::Path::new(&cut).exists() {
             bench(&[&["gen", &cut][..], &args].concat()).text();

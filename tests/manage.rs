@@ -62,7 +62,8 @@ struct SignedCall {
 }
 
 impl SignedCall {
-    fn new(address: &str, method: &str, params: Value) -> Self {
+    fn new(address: &str, method: &str, params: impl Into<Value>) -> Self {
+        let params: Value = params.into();
         // Without a number, equal calls of one second would have equal signatures.
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -238,7 +239,7 @@ fn without_managers_every_call_is_refused_until_the_settings_name_one() {
     assert!(answer["error"].as_str().is_some_and(|error| error.contains("[manage] keys")));
     let nips = info(address)["supported_nips"].clone();
     assert!(!nips.as_array().expect("a list").contains(&json!(86)));
-    relay.place.folder.file(relay.place.settings, &settings());
+    relay.place.folder.file(relay.place.settings, settings());
     let reload = relay.place.command(&["reload"]).output().expect("the binary runs");
     assert!(reload.status.success(), "{reload:?}");
     let methods = call(address, "supportedmethods", json!([]));

@@ -78,8 +78,8 @@ impl Node {
         rows.iter().map(|row| (text(row, "act"), text(row, "subject"))).collect()
     }
 
-    fn count(&self, filter: Value) -> u64 {
-        self.hark(&["count", &filter.to_string()]).text().trim().parse().expect("a number")
+    fn count(&self, filter: impl Into<Value>) -> u64 {
+        self.hark(&["count", &filter.into().to_string()]).text().trim().parse().expect("a number")
     }
 }
 

@@ -305,9 +305,8 @@ impl FaultyState {
                 page.truncate(filter["limit"].as_u64().unwrap_or(u64::MAX) as usize);
             }
             for event in page {
-                if !sent.contains(&event)
-                    && !(fault == RelayFault::SwallowsSome && kind(event) == 7)
-                {
+                let is_swallowed = fault == RelayFault::SwallowsSome && kind(event) == 7;
+                if !is_swallowed && !sent.contains(&event) {
                     send(stream, &json!(["EVENT", id, event]));
                     sent.push(event);
                 }
