@@ -63,9 +63,9 @@ struct SignedCall {
 
 impl SignedCall {
     fn new(address: &str, method: &str, params: impl Into<Value>) -> Self {
-        let params: Value = params.into();
         // Without a number, equal calls of one second would have equal signatures.
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let params: Value = params.into();
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let body = json!({ "method": method, "params": params, "n": number }).to_string();
         let payload = Some(digits(&sha256(body.as_bytes())));
