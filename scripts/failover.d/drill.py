@@ -99,6 +99,8 @@ class Drill:
         self.machines = self.cluster.machines
         self.folder = folder
         self.rows, self.faults, self.check = [], [], ""
+        # Number of acknowledged events that were looked for after a fault.
+        self.checked = 0
 
     def query(self, text, host="coordinator-a.example,coordinator-b.example"):
         with psycopg.connect(f"host={host} user=postgres password=secret dbname=hark target_session_attrs=read-write "
@@ -180,7 +182,6 @@ class Drill:
         await asyncio.sleep(2)
         begin = time.time()
         await asyncio.sleep(BEFORE_S)
-        checked = len(self.load.acknowledged)
         resets = sum(len(watchdog.resets) for watchdog in self.cluster.watchdogs.values())
         note(f"{name} ({machine.name})")
         at = time.time()
@@ -204,7 +205,9 @@ class Drill:
             note(str(error))
         # Requests that were sent before the repair may still wait.
         await asyncio.sleep(3)
-        ids = self.load.acknowledged[checked:]
+        # With the events from before the fault, which a failover would lose first.
+        end = len(self.load.acknowledged)
+        ids, self.checked = self.load.acknowledged[self.checked:end], end
         lost = set()
         for node in self.cluster.HARK:
             lost |= set(await self.load.missing(f"ws://{node}.example:7777", ids))
