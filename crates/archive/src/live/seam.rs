@@ -133,7 +133,8 @@ impl Seam {
         }
     }
 
-    /// Removes some of the held-back records, and delivers those of them that were not sent yet.
+    /// Removes some of the held-back records, and delivers those of them that were not sent yet and
+    /// were not hidden in the meantime.
     /// The subscription is live once no record is held back. `published` is the number up to which
     /// all records have been offered. Returns the number of removed records, and whether no
     /// held-back record remains.
@@ -150,7 +151,7 @@ impl Seam {
         let some = held.len().min(RELEASED_AT_ONCE);
         for news in held.drain(..some) {
             *held_bytes -= held_size(&news);
-            if is_new(&self.snapshots, reached, &news, queries) {
+            if !is_hidden(&news, queries) && is_new(&self.snapshots, reached, &news, queries) {
                 deliver(news);
             }
         }
@@ -187,6 +188,13 @@ fn last(snapshots: &[Option<u64>]) -> u64 {
 /// back.
 fn seen_by_all(snapshots: &[Option<u64>], news: &NewRecord) -> bool {
     news.seq.is_some_and(|seq| snapshots.iter().all(|snapshot| snapshot.is_some_and(|s| seq <= s)))
+}
+
+/// Whether the record is hidden from the reader of these queries.
+fn is_hidden(news: &NewRecord, queries: &[Query]) -> bool {
+    let mut hidden = queries.iter().filter_map(|query| query.hidden.as_ref()).peekable();
+    hidden.peek().is_some()
+        && news.record().is_some_and(|record| hidden.any(|hidden| hidden.have(&record)))
 }
 
 fn is_new(

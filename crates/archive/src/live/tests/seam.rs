@@ -1,7 +1,9 @@
 //! Tests of the seam between stored and live records, in every order of publication.
 
+use std::sync::atomic::AtomicBool;
+
 use super::*;
-use crate::query::Position;
+use crate::query::{HiddenRecords, HideRecords, Position};
 
 #[test]
 fn what_the_snapshot_saw_is_not_sent_again_and_what_it_did_not_see_follows() {
@@ -166,4 +168,29 @@ fn who_holds_back_too_much_is_notified_once_and_receives_no_more() {
     handle.release(Vec::new());
     publish(&live, Some(21), &record(21, 1, 1, &[]));
     assert_eq!((sink.received(), sink.1.load(Ordering::Relaxed)), (vec![], 1));
+}
+
+/// Hides the records of author 1 once the flag is set.
+#[derive(Default)]
+struct HiddenAuthor(AtomicBool);
+
+impl HideRecords for HiddenAuthor {
+    fn hides(&self, record: &Record<'_>) -> bool {
+        self.0.load(Ordering::Relaxed) && record.author() == Some(&[1; 32])
+    }
+}
+
+#[test]
+fn what_is_hidden_while_it_is_held_back_is_not_delivered() {
+    for filters in [1, 2] {
+        let (live, hidden) = (Arc::new(LiveIndex::default()), Arc::new(HiddenAuthor::default()));
+        let query =
+            Query { hidden: Some(HiddenRecords::new(Arc::clone(&hidden) as _)), ..kinds(&[1]) };
+        let (handle, sink) = listen(&live, vec![query; filters]);
+        publish(&live, Some(1), &record(1, 1, 1, &[]));
+        publish(&live, Some(2), &record(2, 2, 1, &[]));
+        hidden.0.store(true, Ordering::Relaxed);
+        handle.release(vec![AnswerReach::Nothing; filters]);
+        assert_eq!(sink.received(), [2]);
+    }
 }
