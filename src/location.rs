@@ -255,7 +255,10 @@ impl ArchiveLocation {
         let Some(shelf) = shelf.map(|setup| self.of(setup.network)) else { return Ok(None) };
         let store = if !self.facts().is_in_directory {
             // The tables are made here if the database has none yet.
-            shelf.store.open(&shelf.place())?
+            match shelf.store.open(&shelf.place()) {
+                Err(error) if shelf.store.lacks(&shelf.place(), &error) => return Ok(None),
+                opened => opened?,
+            }
         } else if shelf.exists() {
             shelf.store.open_read_only(&shelf.place())?
         } else {

@@ -120,8 +120,8 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
         let is_of_bans = setup.network.name() == ModerationNetwork.name();
         let opened = match opened {
             // A database that this server may only read has no bans until another server makes
-            // their tables.
-            Err(error) if is_of_bans && location.store.lacks(&location.place()) => {
+            // their tables. A full disk has no room for the shelf.
+            Err(error) if is_of_bans && location.store.lacks(&location.place(), &error) => {
                 tracing::warn!("this server keeps no bans: {error:#}");
                 continue;
             }

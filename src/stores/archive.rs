@@ -166,8 +166,9 @@ pub trait ArchiveStore: Any + Send + Sync {
         bail!("{}", self.refuses("rebuild"))
     }
 
-    /// Whether the shelf has never been made, and this process may not make the shelf.
-    fn lacks(&self, _shelf: &ShelfPlace<'_>) -> bool {
+    /// Whether a shelf could not be opened, with this error, because the shelf has never been made
+    /// and this process cannot make the shelf.
+    fn lacks(&self, _shelf: &ShelfPlace<'_>, _error: &anyhow::Error) -> bool {
         false
     }
 

@@ -64,7 +64,10 @@ impl ModerationDesk {
         if !location.exists() {
             return Ok(Self::Empty);
         }
-        Ok(Self::Own { moderation: Self::over(location.read()?)?, _lock: StoreLock::none() })
+        match location.read() {
+            Err(error) if location.store.lacks(&location.place(), &error) => Ok(Self::Empty),
+            store => Ok(Self::Own { moderation: Self::over(store?)?, _lock: StoreLock::none() }),
+        }
     }
 
     fn over(store: Arc<dyn Store>) -> anyhow::Result<Moderation> {

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use hark_archive::Store;
 use hark_store_embedded::backup::BackupCatalog;
 use hark_store_embedded::disk::{RealDisk, make_dir};
-use hark_store_embedded::{DirectoryLock, DiskReserve, LockError, permissions};
+use hark_store_embedded::{DirectoryLock, DiskReserve, LockError, ShelfOpenError, permissions};
 
 use super::check::check;
 use super::full::disk_is_full;
@@ -176,8 +176,8 @@ impl ArchiveStore for FileArchive {
         Ok(served::serve(Arc::clone(&self.reserve), lock, taking))
     }
 
-    fn lacks(&self, shelf: &ShelfPlace<'_>) -> bool {
-        // The disk has no room for a new shelf.
-        !shelf.dir().join("MANIFEST").exists()
+    fn lacks(&self, _: &ShelfPlace<'_>, error: &anyhow::Error) -> bool {
+        // A full disk has no room for a new shelf.
+        matches!(error.downcast_ref(), Some(ShelfOpenError::Missing(_)))
     }
 }

@@ -7,7 +7,7 @@ use hark_archive::Store;
 use hark_server::StoreLocation;
 use hark_store_embedded::backup::PutSource;
 use hark_store_postgres::{
-    DatabaseOpenError, MigrateError, PostgresOptions, PostgresStore, SnapshotError, shown,
+    DatabaseOpenError, PostgresOptions, PostgresStore, SnapshotError, migrations, shown,
 };
 
 use super::backup::put_source;
@@ -169,11 +169,10 @@ impl ArchiveStore for DatabaseArchive {
         Ok(ServedStore { lock: None, taking: None, open })
     }
 
-    fn lacks(&self, shelf: &ShelfPlace<'_>) -> bool {
-        self.connect(shelf, false).err().is_some_and(|error| {
-            let cause = error.downcast_ref();
-            matches!(cause, Some(DatabaseOpenError::Migrate(MigrateError::Missing { .. })))
-        })
+    fn lacks(&self, shelf: &ShelfPlace<'_>, _: &anyhow::Error) -> bool {
+        // A shelf that only lacks the newest migrations has been made, and may have entries.
+        migrations(&self.url, shelf.network.name(), &Self::options(shelf), false)
+            .is_ok_and(|all| all.iter().all(|one| one.applied.is_none()))
     }
 
     fn is_away(&self, error: &anyhow::Error) -> bool {
