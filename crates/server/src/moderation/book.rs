@@ -19,6 +19,11 @@ pub(super) struct RulingBook {
     entries: BTreeMap<EntryKey, (u64, RulingEntry)>,
     /// The entries that have changed since the sets were made.
     changed: Vec<EntryKey>,
+    /// Whether all entries of the archive were read.
+    is_complete: bool,
+    /// The times of the entries that were lifted before all entries were read. The archive is read
+    /// as it was before these changes, so it may still have the entries.
+    lifted: BTreeMap<EntryKey, u64>,
 }
 
 /// The effects of new sets on clients.
@@ -35,14 +40,26 @@ impl RulingBook {
     pub(super) fn apply(&mut self, state: RulingState) {
         let RulingState { at_ns, ruling, subject, entry } = state;
         let key = (ruling, subject);
-        if self.entries.get(&key).is_some_and(|(known_ns, _)| *known_ns > at_ns) {
+        let known_ns = self.entries.get(&key).map(|(known_ns, _)| *known_ns);
+        if known_ns.max(self.lifted.get(&key).copied()).is_some_and(|known_ns| known_ns > at_ns) {
             return;
         }
         match entry {
             Some(entry) => drop(self.entries.insert(key.clone(), (at_ns, entry))),
-            None => drop(self.entries.remove(&key)),
+            None => {
+                self.entries.remove(&key);
+                if !self.is_complete {
+                    self.lifted.insert(key.clone(), at_ns);
+                }
+            }
         }
         self.changed.push(key);
+    }
+
+    /// Notes that all entries of the archive were read.
+    pub(super) fn complete(&mut self) {
+        self.is_complete = true;
+        self.lifted.clear();
     }
 
     /// Returns the entry, with the time of its record.

@@ -234,6 +234,7 @@ impl Moderation {
             })? == SearchProgress::Paused
             {}
         }
+        self.state.book.lock().complete();
         self.state.put_in_force();
         self.state.values.put_in_force();
         // Called once, when the server starts.
