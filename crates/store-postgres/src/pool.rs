@@ -126,17 +126,19 @@ impl Pool {
         }
     }
 
-    /// Whether the database answers, although many sessions wait for answers. One thread at a time
-    /// opens a session to find out; returns `None` to all other threads.
+    /// Whether the database answers, although many sessions wait for answers. A refusal, for example
+    /// because of too many sessions, is an answer as well. One thread at a time opens a session to
+    /// find out; returns `None` to all other threads.
     pub(crate) fn probe(&self) -> Option<bool> {
         self.note(&StatementError::Late(self.door.probe_max()));
         let admission = self.state.lock().gate.admit(true, self.door.timeout());
         match admission {
             Admission::Attempt(attempt) => {
-                Some(self.attempt(attempt, None, Duration::MAX, &mut || true).is_ok())
+                let opened = self.attempt(attempt, None, Duration::MAX, &mut || true);
+                Some(!opened.is_err_and(|fault| fault.is_late()))
             }
             Admission::Wait => None,
-            Admission::Refused(_) => Some(false),
+            Admission::Refused(fault) => Some(!fault.is_late()),
         }
     }
 
