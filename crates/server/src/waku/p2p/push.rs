@@ -2,16 +2,19 @@
 //!
 //! Clients differ in the number of messages that they read from a stream. The clients of nwaku and
 //! js-waku read until the stream ends. js-waku never closes a stream, and refuses further streams
-//! if 100 are open. The client of go-waku reads one message and closes the stream. So at first each
-//! message has a stream of its own. If the client does not close a stream after a message, all
-//! further messages go over this stream.
+//! if 100 are open. The client of go-waku reads one message and closes the stream. So all messages
+//! go over one stream. If the client closes the stream soon after its first message, the others
+//! written meanwhile are sent again, and each message has a stream of its own from then on.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::FuturesUnordered;
-use futures_util::{AsyncReadExt as _, AsyncWriteExt as _, FutureExt as _, StreamExt as _};
+use futures_util::{
+    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, FutureExt as _, StreamExt as _,
+};
 use libp2p::{PeerId, Stream, StreamProtocol};
 use libp2p_stream::{Control, OpenStreamError};
 use tokio::sync::mpsc;
@@ -25,10 +28,14 @@ use crate::waku::metrics::{FilterMetrics, PushOutcome};
 pub(super) const PROTOCOL: &str = "/vac/waku/filter-push/2.0.0-beta1";
 /// Maximum time to send a message, as in nwaku.
 const PUSH_MAX: Duration = Duration::from_secs(20);
-/// Maximum number of streams of a subscriber at the same time.
-const STREAMS_MAX: usize = 16;
-/// Time after a message in which a client that reads one message closes the stream. On a slow
-/// connection, the time is longer: a multiple of the time to open the stream.
+/// Maximum number of streams at the same time to a client that reads one message from a stream.
+/// nim-libp2p reads at most 10.
+const STREAMS_MAX: usize = 8;
+/// Maximum number of streams for one message, and the time to the second one.
+const ATTEMPTS_MAX: u32 = 8;
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
+/// Time after the first message in which a client that reads one message closes the stream. On a
+/// slow connection, the time is longer: a multiple of the time to open the stream.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
 const CLOSING_FACTOR: u32 = 4;
 
@@ -68,38 +75,142 @@ impl From<OpenStreamError> for PushFault {
     }
 }
 
+/// The stream that all messages go over.
+struct Line {
+    stream: Stream,
+    /// The end of the time in which a client that reads one message closes the stream.
+    closing_until: Instant,
+    /// The messages written in this time.
+    written: Vec<WaitingPush>,
+}
+
+/// How a client has ended a stream.
+enum StreamEnd {
+    /// The end of the client's data was read.
+    Closed,
+    /// An error was returned.
+    Broken,
+}
+
+impl StreamEnd {
+    /// Whether the client has reset the stream, so that it does not read what is still underway.
+    /// The end of a yamux stream that was reset is read like the end of one that was closed, but
+    /// nothing can be written to it.
+    fn is_reset(&self, stream: &mut Stream) -> bool {
+        match self {
+            Self::Closed => matches!(stream.write(&[]).now_or_never(), Some(Err(_))),
+            Self::Broken => true,
+        }
+    }
+}
+
 /// The streams of a subscriber.
 #[derive(Default)]
 struct PushStreams {
-    /// The stream for all further messages.
-    line: Option<Stream>,
+    line: Option<Line>,
     /// Whether the client reads one message from a stream.
     is_single: bool,
+    /// Whether the client has reset the last line within its first seconds.
+    was_reset: bool,
+    /// The messages to be sent again.
+    again: VecDeque<WaitingPush>,
 }
 
 impl PushStreams {
-    /// Considers a stream after its first message. `None` if the client has closed the stream.
-    async fn add(&mut self, stream: Option<Stream>) {
-        match stream {
-            None => (self.line, self.is_single) = (None, true),
-            Some(stream) if self.line.is_none() && !self.is_single => self.line = Some(stream),
-            Some(mut stream) => {
-                // An error affects only this stream, so the error is ignored.
-                let _ = frame::end(&mut stream).await;
+    /// Returns the next message to send. `None` if the subscriptions have ended.
+    async fn next(
+        &mut self,
+        waiting: &mut mpsc::UnboundedReceiver<WaitingPush>,
+    ) -> Option<WaitingPush> {
+        if let Some(push) = self.again.pop_front() {
+            return Some(push);
+        }
+        loop {
+            let Some(line) = &mut self.line else { return waiting.recv().await };
+            let closing_until = line.closing_until.into();
+            tokio::select! {
+                next = waiting.recv() => return next,
+                end = ended(&mut line.stream) => {
+                    self.end_line(&end).await;
+                    if let Some(push) = self.again.pop_front() {
+                        return Some(push);
+                    }
+                }
+                () = tokio::time::sleep_until(closing_until), if !line.written.is_empty() => {
+                    line.written.clear();
+                    self.was_reset = false;
+                }
             }
         }
     }
 
-    /// Returns the stream for all further messages. `None` if there is no such stream, or if the
-    /// client has closed the stream.
-    fn line(&mut self) -> Option<&mut Stream> {
-        let unread = &mut [0; 64];
-        match self.line.as_mut()?.read(unread).now_or_never() {
-            None | Some(Ok(1..)) => {}
-            Some(Ok(0)) => (self.line, self.is_single) = (None, true),
-            Some(Err(_)) => self.line = None,
+    /// Writes a message to the line, and opens the line if there is none. If the client ends the
+    /// line meanwhile, the message is sent again later.
+    async fn write(
+        &mut self,
+        target: &PushTarget,
+        metrics: &FilterMetrics,
+        push: WaitingPush,
+    ) -> Result<(), PushFault> {
+        if self.line.is_none() {
+            let (stream, closing_max) = match open(target).await {
+                // The stream was reset while its protocol was negotiated.
+                Err(PushFault::Broken) if !self.was_reset => {
+                    self.was_reset = true;
+                    self.again.push_front(push);
+                    return Ok(());
+                }
+                opened => opened?,
+            };
+            let closing_until = Instant::now() + closing_max;
+            self.line = Some(Line { stream, closing_until, written: Vec::new() });
         }
-        self.line.as_mut()
+        let Some(line) = &mut self.line else { return Ok(()) };
+        let end = {
+            let (mut reader, mut writer) = (&mut line.stream).split();
+            tokio::select! {
+                written = write(target, metrics, &mut writer, &push) => match written {
+                    Ok(()) => None,
+                    Err(PushFault::Broken) => Some(StreamEnd::Broken),
+                    Err(fault) => return Err(fault),
+                },
+                end = ended(&mut reader) => Some(end),
+            }
+        };
+        if end.is_some() || Instant::now() < line.closing_until {
+            line.written.push(push);
+        }
+        if let Some(end) = end {
+            self.end_line(&end).await;
+        }
+        Ok(())
+    }
+
+    /// Considers a line that the client has ended. The first message of a line has been read if the
+    /// client closed the line. A client that resets one line after another may have read it, too;
+    /// one that resets a single line has not: it had too many streams, or did not yet expect any.
+    async fn end_line(&mut self, end: &StreamEnd) {
+        let Some(mut line) = self.line.take() else { return };
+        let is_new = Instant::now() < line.closing_until;
+        let is_reset = end.is_reset(&mut line.stream);
+        self.is_single = !is_reset || self.was_reset;
+        self.was_reset = is_reset && is_new;
+        let read = usize::from(self.is_single && is_new);
+        self.again.extend(line.written.into_iter().skip(read));
+        if !is_reset {
+            // An error affects only this stream, so the error is ignored.
+            let _ = frame::end(&mut line.stream).await;
+        }
+    }
+}
+
+/// Waits until the client has ended a stream.
+async fn ended(reader: &mut (impl AsyncRead + Unpin)) -> StreamEnd {
+    match reader.read(&mut [0; 64]).await {
+        Ok(0) => StreamEnd::Closed,
+        // Nothing is to be sent on the stream, so nothing more of it is read.
+        Ok(_) => std::future::pending().await,
+        Err(_) => StreamEnd::Broken,
     }
 }
 
@@ -114,27 +225,20 @@ pub(super) async fn run(
     let (mut sending, mut streams) = (FuturesUnordered::new(), PushStreams::default());
     let fault = loop {
         let done = tokio::select! {
-            next = waiting.recv(), if sending.len() < STREAMS_MAX => {
+            next = streams.next(&mut waiting), if sending.len() < STREAMS_MAX => {
                 let Some(push) = next else { break None };
-                let Some(line) = streams.line() else {
-                    sending.push(send(&target, &metrics, push));
+                if streams.is_single {
+                    // A client that resets each stream may have read the message first.
+                    let attempts_max = if streams.was_reset { 1 } else { ATTEMPTS_MAX };
+                    sending.push(send(&target, &metrics, push, attempts_max));
                     continue;
-                };
-                match write(&target, &metrics, line, &push).await {
-                    // The stream has broken. The client ignores a message that it gets twice.
-                    Err(PushFault::Broken) => {
-                        streams.line = None;
-                        sending.push(send(&target, &metrics, push));
-                        continue;
-                    }
-                    done => done.map(|()| None),
                 }
+                streams.write(&target, &metrics, push).await
             }
-            Some(done) = sending.next() => done.map(Some),
+            Some(done) = sending.next() => done,
         };
         match done {
-            Ok(None) => {}
-            Ok(Some(stream)) => streams.add(stream).await,
+            Ok(()) => {}
             Err(PushFault::Broken) => metrics.pushes.of(PushOutcome::Broken).add(1),
             Err(fault) => break Some(fault),
         }
@@ -152,41 +256,66 @@ pub(super) async fn run(
         }
     }
     // The messages that are still waiting are lost.
+    metrics.pushes.of(PushOutcome::Dropped).add(streams.again.len() as u64);
     waiting.close();
     while waiting.try_recv().is_ok() {
         metrics.pushes.of(PushOutcome::Dropped).add(1);
     }
 }
 
-/// Sends a message over a new stream. Returns `None` if the client has
-/// closed the stream.
+/// Opens a stream. Returns it with the time after its first message in which a client that reads
+/// one message closes it.
+async fn open(target: &PushTarget) -> Result<(Stream, Duration), PushFault> {
+    let (began, mut control) = (Instant::now(), target.control.clone());
+    let opening = control.open_stream(target.peer, StreamProtocol::new(PROTOCOL));
+    let opened = tokio::time::timeout(PUSH_MAX, opening).await;
+    let stream = opened.unwrap_or(Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
+    Ok((stream, CLOSING_MAX.max(began.elapsed() * CLOSING_FACTOR)))
+}
+
+/// Sends a message over a stream of its own. If the client resets the stream, the message is sent
+/// again, at most `attempts_max` times in all.
 async fn send(
     target: &PushTarget,
     metrics: &FilterMetrics,
     push: WaitingPush,
-) -> Result<Option<Stream>, PushFault> {
-    let (began, mut control) = (Instant::now(), target.control.clone());
-    let opening = control.open_stream(target.peer, StreamProtocol::new(PROTOCOL));
-    let opened = tokio::time::timeout(PUSH_MAX, opening).await;
-    let mut stream = opened.unwrap_or(Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
-    let closing_max = CLOSING_MAX.max(began.elapsed() * CLOSING_FACTOR);
-    write(target, metrics, &mut stream, &push).await?;
-    drop(push);
-    let closed = async { while !matches!(stream.read(&mut [0; 64]).await, Ok(0) | Err(_)) {} };
-    match tokio::time::timeout(closing_max, closed).await {
-        Ok(()) => {
-            let _ = frame::end(&mut stream).await;
-            Ok(None)
+    attempts_max: u32,
+) -> Result<(), PushFault> {
+    let mut attempt = 1;
+    loop {
+        let sent = send_once(target, metrics, &push).await;
+        let is_reset = matches!(sent, Ok(true) | Err(PushFault::Broken));
+        if !is_reset || attempt >= attempts_max {
+            return sent.map(|_| ());
         }
-        Err(_) => Ok(Some(stream)),
+        tokio::time::sleep(AGAIN_AFTER * attempt).await;
+        attempt += 1;
     }
+}
+
+/// Sends a message over a stream of its own. Returns whether the client has reset the stream.
+async fn send_once(
+    target: &PushTarget,
+    metrics: &FilterMetrics,
+    push: &WaitingPush,
+) -> Result<bool, PushFault> {
+    let (mut stream, closing_max) = open(target).await?;
+    write(target, metrics, &mut stream, push).await?;
+    // A client that does not close the stream in time has read the message.
+    let end = tokio::time::timeout(closing_max, ended(&mut stream)).await;
+    if end.is_ok_and(|end| end.is_reset(&mut stream)) {
+        return Ok(true);
+    }
+    // An error affects only this stream, so the error is ignored.
+    let _ = frame::end(&mut stream).await;
+    Ok(false)
 }
 
 /// Writes a message to a stream.
 async fn write(
     target: &PushTarget,
     metrics: &FilterMetrics,
-    stream: &mut Stream,
+    stream: &mut (impl AsyncWrite + Unpin),
     push: &WaitingPush,
 ) -> Result<(), PushFault> {
     let writing = async {

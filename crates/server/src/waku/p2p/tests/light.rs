@@ -224,14 +224,17 @@ async fn a_light_push_gets_the_statuses_of_the_protocol() {
     pair.end().await;
 }
 
-/// A client that accepts pushes. It reads `per_stream` messages of a stream, and then closes the
-/// stream.
+/// A client that accepts pushes. It resets the first `refused` streams, reads `per_stream` messages
+/// of each further stream, and then closes this stream.
 async fn receive(
     mut control: Control,
-    per_stream: usize,
+    (refused, per_stream): (usize, usize),
     messages: tokio::sync::mpsc::UnboundedSender<Vec<u8>>,
 ) {
     let mut incoming = control.accept(StreamProtocol::new(push::PROTOCOL)).unwrap();
+    for _ in 0..refused {
+        drop(incoming.next().await);
+    }
     while let Some((_, mut stream)) = incoming.next().await {
         let messages = messages.clone();
         tokio::spawn(async move {
@@ -241,7 +244,9 @@ async fn receive(
                 assert_eq!(push.pubsub_topic, TOPIC);
                 let _ = messages.send(Message::parse(push.message).unwrap().payload.to_vec());
             }
+            // What arrives afterwards is discarded, as by go-libp2p. The stream is not reset.
             let _ = stream.close().await;
+            let _ = stream.read_to_end(&mut Vec::new()).await;
         });
     }
 }
@@ -253,7 +258,7 @@ async fn each_client_receives_all_messages_however_many_it_reads_from_a_stream()
     for per_stream in [1, usize::MAX] {
         let pair = Pair::shaped("filter-push", Clients::default(), with(unlimited())).await;
         let (sender, mut messages) = tokio::sync::mpsc::unbounded_channel();
-        let client = tokio::spawn(receive(pair.control.clone(), per_stream, sender));
+        let client = tokio::spawn(receive(pair.control.clone(), (0, per_stream), sender));
         assert_eq!(pair.filter(1, Some(TOPIC), &[CONTENT]).await.0, 200);
         let mut expected = Vec::new();
         for n in 0..100_u32 {
@@ -292,6 +297,44 @@ async fn each_client_receives_all_messages_however_many_it_reads_from_a_stream()
     }
 }
 
+/// A new subscriber receives a burst that is longer than the window of a stream, also if it reads
+/// one message of a stream, or resets its first stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_reaches_each_client_however_it_ends_its_streams() {
+    for (refused, per_stream) in [(0, 1), (0, usize::MAX), (1, 1), (1, usize::MAX)] {
+        let pair = Pair::shaped("filter-burst", Clients::default(), with(unlimited())).await;
+        let (sender, mut messages) = tokio::sync::mpsc::unbounded_channel();
+        let client = tokio::spawn(receive(pair.control.clone(), (refused, per_stream), sender));
+        assert_eq!(pair.filter(1, Some(TOPIC), &[CONTENT]).await.0, 200);
+        let mut expected = std::collections::BTreeSet::new();
+        for n in 0..400_u32 {
+            let payload = [&n.to_be_bytes()[..], &[7; 1_400]].concat();
+            let message =
+                Message { payload: &payload, content_topic: CONTENT, ..Message::default() };
+            let origin = crate::waku::metrics::MessageOrigin::Rest;
+            pair.waku.publish(origin, &message, Some(TOPIC)).await.unwrap();
+            expected.insert(payload);
+        }
+        let mut received = std::collections::BTreeSet::new();
+        while received.len() < expected.len() {
+            let next = tokio::time::timeout(Duration::from_secs(60), messages.recv()).await;
+            let Ok(Some(message)) = next else {
+                let pushes = &pair.waku.metrics.filter.pushes;
+                let others = pushes.sum(|outcome| outcome != PushOutcome::Sent);
+                let sent = pushes.of(PushOutcome::Sent).get();
+                panic!("{refused} {per_stream}: {} came, {sent} sent, {others}", received.len());
+            };
+            received.insert(message);
+        }
+        assert_eq!(received, expected);
+        assert_eq!(pair.waku.filter.count(), 1, "the client stays subscribed");
+        let pushes = &pair.waku.metrics.filter.pushes;
+        assert_eq!(pushes.sum(|outcome| outcome != PushOutcome::Sent), 0);
+        client.abort();
+        pair.end().await;
+    }
+}
+
 /// A peer that reads nothing, and a peer that does not speak the protocol of pushes, lose their
 /// subscriptions; meanwhile messages are stored as before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -318,7 +361,8 @@ async fn a_subscriber_that_never_reads_is_dropped_and_counted() {
         payload[..4].copy_from_slice(&n.to_be_bytes());
         n += 1;
         publish(&payload).await.unwrap();
-        // The outbox of the subscriber is full long before its time ends.
+        // The outbox is full long before the time limit of a push ends, so few further messages
+        // suffice.
         if n > 60 {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }

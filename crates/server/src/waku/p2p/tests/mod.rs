@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::AsyncWriteExt as _;
+use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use hark_archive::clock::Clock;
 use hark_archive::effects::KeepAll;
 use hark_archive::retention::RetentionPolicy;
