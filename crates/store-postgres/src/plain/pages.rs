@@ -6,7 +6,7 @@ use hark_codec::record::Key as Author;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::statement::PlainStatement;
+use super::statement::{PageRows, PlainStatement};
 use super::time_windows::TimeWindows;
 use crate::error::StatementError;
 use crate::parts::Parts;
@@ -103,11 +103,15 @@ impl PageWalk {
         let behind =
             at.as_ref().map_or((self.windows.edge(order), &[][..]), |at| (at.time, &at.id));
         // A look-up in the tables of all parts would take twice the time.
-        let part = parts.of_times(self.windows.window());
-        let (rows, is_cut) = match self.read(asked, behind, wanted, part, session) {
+        let rows_of = match parts.of_times(self.windows.window()) {
+            None => PageRows::All,
+            Some(part) if at.is_none() => PageRows::First(part),
+            Some(part) => PageRows::Behind(part),
+        };
+        let (rows, is_cut) = match self.read(asked, behind, wanted, rows_of, session) {
             // The part may have been dropped, or a lagging replica may not have the part yet.
-            Err(StatementError::Missing(_)) if part.is_some() => {
-                self.read(asked, behind, wanted, None, session)?
+            Err(StatementError::Missing(_)) if rows_of != PageRows::All => {
+                self.read(asked, behind, wanted, PageRows::All, session)?
             }
             rows => rows?,
         };
@@ -139,7 +143,7 @@ impl PageWalk {
         asked: &SqlQuery,
         (time, id): (i64, &[u8]),
         wanted: usize,
-        part: Option<i64>,
+        rows: PageRows,
         session: &mut DatabaseSession,
     ) -> Result<(Vec<Row>, bool), StatementError> {
         let (order, count) = (asked.query.order, self.ranges.len());
@@ -167,25 +171,25 @@ impl PageWalk {
         let form = match self.ranges[0].0 {
             RangeValue::Term(_) => {
                 values.extend([&terms as &(dyn ToSql + Sync), &cut]);
-                PlainStatement::TermPage(order, count, part)
+                PlainStatement::TermPage(order, count, rows)
             }
             RangeValue::Author(_) => {
                 values.push(&authors);
-                PlainStatement::AuthorPage(order, count, part)
+                PlainStatement::AuthorPage(order, count, rows)
             }
-            RangeValue::Kind => PlainStatement::KindPage(order, count, part),
+            RangeValue::Kind => PlainStatement::KindPage(order, count, rows),
             RangeValue::AnyTerm => {
                 values.pop();
                 values.push(&any);
-                PlainStatement::TermTimePage(order, part)
+                PlainStatement::TermTimePage(order, rows)
             }
             RangeValue::Any => {
                 values.pop();
                 if not_kinds.is_empty() {
-                    PlainStatement::TimePage(order, part)
+                    PlainStatement::TimePage(order, rows)
                 } else {
                     values.push(&not_kinds);
-                    PlainStatement::TimePageBut(order, part)
+                    PlainStatement::TimePageBut(order, rows)
                 }
             }
         };

@@ -2,7 +2,7 @@
 
 use hark_archive::Order;
 
-use super::statement::WindowRows;
+use super::statement::{PageRows, WindowRows};
 
 /// Returns the sort columns of an order.
 pub(super) fn sorted(order: Order) -> &'static str {
@@ -32,18 +32,18 @@ pub(super) fn behind(
 /// returns at most $5 rows with times from $1 to $2 behind the row ($3, $4). The arrays $7 and $8
 /// have the kind and the value of each range.
 ///
-/// For a page of all parts, each range is one arm, because each arm needs a plan for the tables of
-/// all parts. A search never continues within such a page (`TimeWindows::narrow`), so the rows
-/// begin at the edge of the page's times.
+/// A range has two arms only behind a row: at the edge of the page's times, one arm starts at the
+/// right row, too, and takes half the time. A search never continues within a page of all parts
+/// (`TimeWindows::narrow`).
 pub(super) fn page(
     value: Option<(&str, &str)>,
     ranges: usize,
     order: Order,
-    (table, part): (&str, Option<i64>),
+    (table, rows_of): (&str, PageRows),
     columns: &str,
     more: &str,
 ) -> String {
-    let (sorted, table) = (sorted(order), of_part(table, part));
+    let (sorted, table) = (sorted(order), of_part(table, rows_of.part()));
     let arms = |range: usize| {
         let value = value.map_or(String::new(), |(column, of)| {
             format!("r.{column} = ($8::{of}[])[{range}] AND ")
@@ -54,7 +54,7 @@ pub(super) fn page(
             "SELECT {columns} FROM {table} r WHERE {value}{kind}r.time >= $1 AND r.time <= $2{more}"
         );
         let end = format!("ORDER BY {sorted} LIMIT $5");
-        if part.is_some() {
+        if let PageRows::Behind(_) = rows_of {
             return behind(order, &rows, ("$3::bigint", "r.id > $4::bytea"), &end).to_vec();
         }
         let further = if order == Order::NewestFirst { '<' } else { '>' };

@@ -30,10 +30,10 @@ pub(crate) fn text(statement: PlainStatement) -> String {
         PlainStatement::KindKeys(order) => keys("", "record", ", r.author", order),
         PlainStatement::TimeKeys(order) => time_keys(order, ""),
         PlainStatement::TimeKeysBut(order) => time_keys(order, " AND r.kind <> ALL($6::int[])"),
-        PlainStatement::TermPage(order, ranges, part) => {
+        PlainStatement::TermPage(order, ranges, rows) => {
             let term = Some(("term", "bigint"));
-            let keys = page(term, ranges, order, ("tag", part), "r.time, r.id", "");
-            let record = of_part("record", part);
+            let keys = page(term, ranges, order, ("tag", rows), "r.time, r.id", "");
+            let record = of_part("record", rows.part());
             format!(
                 "SELECT t.time, t.id, CASE WHEN b.id = t.id AND ($9::bigint[] IS NULL \
                  OR b.terms && $9) THEN b.body END FROM ({keys}) t \
@@ -42,22 +42,22 @@ pub(crate) fn text(statement: PlainStatement) -> String {
                  ORDER BY r.time DESC, r.id LIMIT 1) b ON true"
             )
         }
-        PlainStatement::AuthorPage(order, ranges, part) => {
-            page(Some(("author", "bytea")), ranges, order, ("record", part), RECORD, SEEN)
+        PlainStatement::AuthorPage(order, ranges, rows) => {
+            page(Some(("author", "bytea")), ranges, order, ("record", rows), RECORD, SEEN)
         }
-        PlainStatement::KindPage(order, ranges, part) => {
-            page(None, ranges, order, ("record", part), RECORD, SEEN)
+        PlainStatement::KindPage(order, ranges, rows) => {
+            page(None, ranges, order, ("record", rows), RECORD, SEEN)
         }
-        PlainStatement::TimePage(order, part) => {
-            page(None, 0, order, ("record", part), RECORD, SEEN)
+        PlainStatement::TimePage(order, rows) => {
+            page(None, 0, order, ("record", rows), RECORD, SEEN)
         }
-        PlainStatement::TimePageBut(order, part) => {
+        PlainStatement::TimePageBut(order, rows) => {
             let more = format!("{SEEN} AND r.kind <> ALL($7::int[])");
-            page(None, 0, order, ("record", part), RECORD, &more)
+            page(None, 0, order, ("record", rows), RECORD, &more)
         }
-        PlainStatement::TermTimePage(order, part) => {
+        PlainStatement::TermTimePage(order, rows) => {
             let more = format!("{SEEN} AND {ANY_TERM}");
-            page(None, 0, order, ("record", part), RECORD, &more)
+            page(None, 0, order, ("record", rows), RECORD, &more)
         }
         PlainStatement::SlimWindow(order, part, wanted) => {
             let record = of_part("record", part);

@@ -13,6 +13,27 @@ pub(crate) enum WindowRows {
     Behind,
 }
 
+/// The rows that a page is read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum PageRows {
+    /// The rows of all parts, from the edge of the page's times on.
+    All,
+    /// The rows of a part, from the edge of the page's times on.
+    First(i64),
+    /// The rows of a part behind a given row.
+    Behind(i64),
+}
+
+impl PageRows {
+    /// Returns the number of the part.
+    pub(super) fn part(self) -> Option<i64> {
+        match self {
+            Self::All => None,
+            Self::First(part) | Self::Behind(part) => Some(part),
+        }
+    }
+}
+
 /// A statement that only the layout for one server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PlainStatement {
@@ -27,17 +48,17 @@ pub(crate) enum PlainStatement {
     /// Reads the keys and authors of all records except those of some kinds.
     TimeKeysBut(Order),
     /// Reads a page of index ranges of (term, kind) with its records, in all parts or in one part.
-    TermPage(Order, usize, Option<i64>),
+    TermPage(Order, usize, PageRows),
     /// Reads a page of index ranges of (author, kind), in all parts or in one part.
-    AuthorPage(Order, usize, Option<i64>),
+    AuthorPage(Order, usize, PageRows),
     /// Reads a page of index ranges of a kind, in all parts or in one part.
-    KindPage(Order, usize, Option<i64>),
+    KindPage(Order, usize, PageRows),
     /// Reads a page of all records, in all parts or in one part.
-    TimePage(Order, Option<i64>),
+    TimePage(Order, PageRows),
     /// Reads a page of all records except those of some kinds, in all parts or in one part.
-    TimePageBut(Order, Option<i64>),
+    TimePageBut(Order, PageRows),
     /// Reads a page of all records that have any of the given terms, in all parts or in one part.
-    TermTimePage(Order, Option<i64>),
+    TermTimePage(Order, PageRows),
     /// Reads records of slim tables that have any of the given terms within a window of time, in
     /// all parts or in one part.
     SlimWindow(Order, Option<i64>, WindowRows),
