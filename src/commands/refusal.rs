@@ -20,7 +20,8 @@ pub(super) enum RefusalReason {
     Banned,
     /// The source no longer has the event. Only adoptions use this reason.
     Gone,
-    /// The source has other data at this position. Only adoptions use this reason.
+    /// The key of the row is not a key that a mail server makes. Only adoptions of a mail server use
+    /// this reason.
     Foreign,
 }
 

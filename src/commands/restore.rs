@@ -88,7 +88,7 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
     let form = BackupForm::to_read(&args.from)?;
     let catalog = match form {
         BackupForm::Directory => Some(backup_file::read_catalog(&args.from)?),
-        // The catalog is at the end of the file.
+        // A single file ends with its catalog, which is read when the file is unpacked.
         BackupForm::File | BackupForm::Stream => None,
     };
     let source = match form {

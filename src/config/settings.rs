@@ -15,7 +15,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         name: "server",
         doc: "Addresses on which Hark listens, and trusted proxies.",
         settings: settings! {
-            "listen" listen: "Address and port of the relay, or the machine's name and a port, or a list, e.g. [\"127.0.0.1:7777\", \"[::1]:7777\"].\n0.0.0.0 stands for every IPv4 address of the machine, and [::] for every address. A name is resolved once, at the\nstart, and the relay listens on all addresses of the name. unix:/run/hark/relay.sock is a Unix socket for a proxy\non this machine, which counts as 127.0.0.1.";
+            "listen" listen: "Address and port of the relay, or the machine's name and a port, or a list, e.g. [\"127.0.0.1:7777\", \"[::1]:7777\"].\n0.0.0.0 stands for every IPv4 address of the machine, and [::] for every address. A name is resolved once, at the\nstart, and the relay listens on all addresses of the name. unix:/run/hark/relay.sock is a Unix socket for a proxy\non this machine. Its connections count as connections from 127.0.0.1.";
             "metrics_listen" metrics.listen: "Separate address and port for /metrics and /healthz. The relay's address then serves /healthz, but not /metrics.\nEmpty: the relay's address serves both.";
             "metrics_allow" metrics.allow: "Addresses and networks that may read /metrics, e.g. [\"127.0.0.0/8\", \"10.0.0.0/8\"]. A request that comes through a\nproxy is always refused.";
             "trusted_proxies" proxies.trusted: "Addresses and networks of proxies that Hark trusts to name their clients, e.g. [\"127.0.0.1\"] for a proxy on this\nmachine, also at a Unix socket. List only proxies that set or extend the header in proxy_header themselves. Tor\nand TCP load balancers do not.";
@@ -211,7 +211,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         settings: settings! {
             "bytes_max" retention.bytes_max [0, u64::MAX] live: "Size on disk in bytes above which the oldest events are deleted, e.g. \"50GB\". 0: no limit.";
             "free_bytes_min" retention.free_bytes_min [0, BYTES] live: "Free space on the disk in bytes below which the oldest records of every network are deleted, even if other files\nfill the disk. Choose several times archive.log_bytes_max. 0: no limit. This setting is only for archives in\nfiles.";
-            "erase_within" erase_within live: "Time within which deleted, expired and vanished records are gone from the files of every network, in s, m, h, d,\nw or y. Log files with such records are rewritten twice in that time. \"0s\": the records stay until their space\nis needed.";
+            "erase_within" erase_within live: "Time within which deleted, expired and vanished records are gone from the files of every network, in s, m, h, d,\nw or y. Twice in that time, Hark rewrites the log files that have such records. \"0s\": the records stay until their\nspace is needed.";
             "spared_kinds" retention.spared_kinds live: "Kinds that neither rules nor bytes_max delete. Deletions (5) and requests to vanish (62) are kept even if they\nare not listed, and do not expire, because they keep deleted events from coming back.";
             "every_s" retention_every [1, SECONDS] live: "Seconds between two rounds of retention.";
             // The records that one write deletes are collected in memory first.

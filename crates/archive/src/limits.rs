@@ -18,6 +18,6 @@ pub const NEWS_STEP: usize = 500;
 /// of a millisecond, or a few hundred milliseconds if each row is read from a disk.
 pub const SEARCH_STEP: u64 = 4_096;
 
-/// Maximum total number of rows that the writes of one step search. At this bound the step ends,
-/// and the remaining writes wait for the next step.
+/// Maximum number of rows that one step searches for all its writes together. At this bound the step
+/// ends, and the remaining writes wait for the next step.
 pub const SEARCH_BATCH: u64 = 4 * SEARCH_STEP;

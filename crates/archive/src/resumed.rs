@@ -1,7 +1,7 @@
 //! A search that continues although parts of the archive cannot be read.
 //!
-//! A store notices an unreadable part of a file only when a search reads this part. The slice of
-//! that search fails, as its result cannot be trusted. From then on, searches leave out the records
+//! A store notices an unreadable part of a file only when a search reads this part. That call of
+//! `Search::slice` fails, as its result cannot be trusted. From then on, searches leave out the records
 //! of this part and count them as damaged. To get all readable records, a new search begins after
 //! the last record of the failed search. Otherwise a command that reads all records would fail at
 //! the same place in each run.

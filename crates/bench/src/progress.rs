@@ -20,7 +20,7 @@ pub(crate) struct WrittenPart {
 /// The file that has the last checkpoint of an incomplete file.
 pub(crate) struct FileProgress {
     path: PathBuf,
-    /// Everything that decides the bytes of the file.
+    /// The flags that decide the bytes of the incomplete file.
     flags: String,
 }
 

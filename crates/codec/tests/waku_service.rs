@@ -156,7 +156,8 @@ fn all_alike(bytes: &[u8]) {
     legacy_alike(bytes);
 }
 
-/// Of a repeated part, only the last is compared: prost decodes only that part.
+/// If the request or the response occurs more than once, only the last occurrence is compared,
+/// because prost keeps only this one.
 fn legacy_alike(bytes: &[u8]) {
     let (Ok(ours), Ok(theirs)) = (LegacyPush::parse(bytes), oracle::Legacy::decode(bytes)) else {
         return;

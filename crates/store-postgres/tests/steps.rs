@@ -148,7 +148,8 @@ fn erases_in_steps(database: &Database<'_>) {
     assert_eq!(store.count(&of(3)).unwrap(), Some(0));
 }
 
-/// Measures the longest step of a large deletion, because other writes wait for one step.
+/// Measures the longest step of a large deletion. Another write may have to wait until the current
+/// step ends.
 #[test]
 #[ignore = "takes minutes: scripts/test --long runs it"]
 fn many_vanish_in_steps_of_which_the_longest_is_printed() {

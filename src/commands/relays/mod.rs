@@ -182,8 +182,9 @@ pub(crate) fn open(
     Ok(OpenArchive { local, intake })
 }
 
-/// Starts the threads that check events and pass them to `writer`. A remote store looks ids up in
-/// batches while records are stored, so `known` is not used for such a store.
+/// Starts the threads that check events and pass them to `writer`. Before a signature is checked,
+/// the event's id is looked up in `known`. A remote store is not asked for each event: it looks ids
+/// up in batches while records are stored.
 pub(crate) fn intake(
     location: &ArchiveLocation,
     writer: WriterHandle,

@@ -102,7 +102,7 @@ fn events(samples: &[CodecSample], meter: &mut CodecMeter) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Compares two sets, and returns the number of their differences. A difference may be found twice.
+/// Compares two sets, and returns the number of their differences.
 fn differences(ours: &[(u64, Id)], theirs: &[(u64, Id)]) -> anyhow::Result<usize> {
     let set = |items: &[(u64, Id)]| {
         let mut set = NegentropyStorageVector::with_capacity(items.len());

@@ -75,7 +75,7 @@ async fn publish(connection: &mut RelayConnection, event: &[u8]) -> anyhow::Resu
     }
 }
 
-/// Asks for an event until an answer has the event, and returns this time.
+/// Asks for an event until an answer has the event. Returns the moment of this answer.
 async fn find(
     connection: &mut RelayConnection,
     event: &[u8],

@@ -71,7 +71,8 @@ pub(super) fn drive(
                 scope.spawn(move || publish(publisher, publishing, choice.as_ref(), at, bytes))
             })
             .collect();
-        // The watcher ends once all publishers have ended and dropped their clones.
+        // The watcher ends once each publisher has dropped its clone of `choice`, and this function
+        // the original.
         drop(choice);
         let readers: Vec<_> = readers
             .into_iter()

@@ -30,8 +30,8 @@ const WRAPS: [u16; 2] = [1059, 21_059];
 const WRAP_AGE_S: u64 = 2 * 86_400;
 
 /// Minimum limits for requests about a person's own data: number of bytes, number of tags, and the
-/// seconds by which the time may lie in the future. Lower limits of the relay apply only to other
-/// events.
+/// seconds by which the time may lie in the future. If a limit of the relay is lower, it applies only
+/// to other events.
 const REQUEST_BYTES: usize = 64 << 10;
 const REQUEST_TAGS: usize = 2_500;
 const REQUEST_AHEAD_S: u64 = 900;

@@ -279,7 +279,8 @@ impl ControlConnection {
                 }
                 continue;
             }
-            // The channel has room for progress: the client may not have read earlier answers yet.
+            // The channel has room for some lines of progress, so that the work goes on while the
+            // client has not yet read the earlier lines.
             let (say, said) = sync_channel(4);
             let network = self.network(frame.shelf());
             let name = network.map_or("", |network| network.shelf.name());

@@ -75,8 +75,8 @@ impl OutboxItem {
     }
 
     /// Returns the bytes charged for the item, to its client and to all clients together. The
-    /// charge to all clients excludes the bytes of a live event, because all subscribers share
-    /// these bytes.
+    /// charge to all clients excludes the bytes of a live event: all subscribers share these bytes,
+    /// and the index of live subscriptions counts them once.
     pub(crate) fn weight(&self) -> OutboxWeight {
         let size = self.size();
         let own = match self {

@@ -110,8 +110,8 @@ impl EmbeddedStore {
         if !is_unchanged(&shelf.files, &log, Some(&*manifest), len)? {
             return Err(FollowError::Changed);
         }
-        // All syncs of the other process have succeeded, so no part of the log needs to be written
-        // again.
+        // The other process hands the shelf over only if all its syncs have succeeded. So all bytes
+        // of the log are durable, and this process only appends.
         let path = log::path(shelf.files.dir(), log.number, log.generation);
         let file = shelf.files.disk().append(&path, len, len)?;
         writing.tail = Some(LogTail::new(file, log.salt(), len));

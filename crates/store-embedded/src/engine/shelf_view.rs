@@ -23,9 +23,10 @@ pub(crate) struct ShelfView {
     /// The heads that wait for sealing, oldest first.
     pub frozen: Vec<Arc<Head>>,
     pub active: Arc<Head>,
-    /// All parts except the active head, in the view of readers.
+    /// All parts except the active head, as readers see them.
     pub parts: SnapshotSources,
-    /// All parts except the active head, in the view of the writer.
+    /// All parts except the active head, as the writer sees them: without the rows that the current
+    /// batch deletes.
     pub writing: SnapshotSources,
 }
 

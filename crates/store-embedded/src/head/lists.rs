@@ -230,8 +230,8 @@ impl PostingLists {
     }
 
     /// Inserts a row into the list of all rows and into the list of its kind. `every` is the term
-    /// that all rows have. This term may have thousands of kinds, so each of its entries is in a
-    /// chain of its own.
+    /// that all rows have. This term may have thousands of kinds, so the hash of term and kind
+    /// selects the chain of each of its entries, and the entries are not linked to each other.
     pub(super) fn insert_every(
         &self,
         every: u64,

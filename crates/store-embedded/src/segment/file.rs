@@ -401,7 +401,7 @@ impl SegmentFile {
         self.expiries_from(0)
     }
 
-    /// The rows that expire from entry `start` on, as (time, row), ascending.
+    /// The list of rows that expire, from entry `start` of the list on, as (time, row), ascending.
     pub fn expiries_from(&self, start: usize) -> impl Iterator<Item = (u64, u32)> + '_ {
         let count = self.sections[SegmentSection::ExpiryRows as usize].len() / 4;
         (start..count).filter_map(|at| {

@@ -152,7 +152,8 @@ fn plan(
         walk.drive(asked, first.copied().unwrap_or(Set::Time));
         let is_one = walk.form().values == ValueCount::One;
         // If one shard can answer the query, no other shard is queried, unless this shard has very
-        // many rows. Without the coordinator, ordered ranges of all shards need no window.
+        // many rows. If Hark reads the shards directly, ordered ranges of all shards need no window
+        // either: each shard is read in order, and only as far as needed.
         let is_ordered = walk.is_ordered() && (is_one || reader.has_shards());
         if !(is_ordered || is_one && walk.read_few(asked, &mut reader)?) {
             let reader = &mut reader;

@@ -67,7 +67,8 @@ pub(crate) fn text(statement: CitusStatement) -> String {
         CitusStatement::AddForbids => "INSERT INTO forbid SELECT * FROM \
             unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])"
             .into(),
-        // After the workers have committed, `Publish` publishes the number.
+        // Questions do not see the new `seq` yet: `Publish` publishes it after the workers have
+        // committed.
         CitusStatement::Advance => "UPDATE state SET seq = $1, records = $2".into(),
         // A cluster has no index of words.
         CitusStatement::Lock => "SELECT seq, records, parts, line, NULL::bigint, 0::bigint, \

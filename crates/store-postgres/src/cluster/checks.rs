@@ -18,8 +18,8 @@ pub(crate) fn can_commit(node: &NodeAddress, facts: &NodeFacts) -> ClusterCheck 
     check_commits(node, facts, false, remedy)
 }
 
-/// Checks whether commits on a node wait for standbys that do not stream. If `is_mended`, the
-/// caller will change the setting, and the check has passed.
+/// Checks whether commits on a node wait for standbys that do not stream. If `is_mended`, the check
+/// passes in any case, because the caller empties `synchronous_standby_names` on the node.
 pub(crate) fn check_commits(
     node: &NodeAddress,
     facts: &NodeFacts,

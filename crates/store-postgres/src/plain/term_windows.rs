@@ -139,8 +139,8 @@ impl TermWindowWalk {
         let only_ties = TimeWindow { times: EMPTY, part: part_of_last, is_outside: false };
         let Some((from, to)) = self.rest else { return only_ties };
         let edge = if order == Order::NewestFirst { to } else { from };
-        // The bounds of the times around the edge: before all parts, of the parts, or after all
-        // parts.
+        // The edge is before all parts, within their span, or after all parts. `low` and `high` are
+        // the first and the last time of this section.
         let (low, high, is_outside) = match parts.span() {
             Some((start, _)) if edge < start => (i64::MIN, start - 1, true),
             Some((start, stop)) if edge < stop => (start, stop - 1, false),

@@ -68,8 +68,9 @@ impl<'a> ShelfWriting<'a> {
         Ok(Self { name, source, logs, list: list.transpose()?, totals: PutTotals::default() })
     }
 
-    /// Adds a deletion for each listed record that the store has no longer, up to the put `common`,
-    /// and for all listed records above this number. Adds all other records to the new list. Returns
+    /// Compares the former list with the store, whose history is the same up to the put `common`.
+    /// Adds a deletion for each listed record above this put, and for each other listed record that
+    /// the store no longer has. Adds all other records to the new list. Returns
     /// the number above which the store has further records. Returns `None` if the store has a
     /// record again that it had deleted: a store that went back lacks its last deletions. Then the
     /// caller must read all records.
