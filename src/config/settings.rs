@@ -90,7 +90,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "negentropy_events_max" limits.negentropy_events_max [1, ANY] live: "Maximum number of events in a comparison. A filter that matches more events is answered with NEG-ERR, which\nnames this bound.";
             "negentropy_connection_bytes_max" limits.negentropy_connection_bytes_max [0, BYTES] live: "Maximum memory in bytes for the comparisons of a connection, about 40 bytes for each event. Further comparisons\nare answered with NEG-ERR.";
             "negentropy_bytes_max" limits.negentropy_bytes_max [0, BYTES] live: "Maximum memory in bytes for the comparisons of all connections. One address may use a quarter of this memory.\nFurther comparisons are answered with NEG-ERR.";
-            // A message of 4 KiB as hex digits, plus the JSON around the digits.
+            // The minimum is a message of 4 KiB as hex digits, and 1 KiB for the JSON around the digits.
             "negentropy_message_bytes_max" limits.negentropy_message_bytes_max [9_216, 4 * MESSAGE] live: "Maximum size of a NEG-MSG to a client in bytes. The rest is sent in the next NEG-MSG.";
             "negentropy_idle_s" limits.negentropy_idle_s [1, SECONDS] live: "Seconds after which a comparison is ended with NEG-ERR if its client does not continue.";
             "event_bytes_max" limits.events.event_bytes_max [1, MESSAGE] live: "Maximum size of a stored event in bytes, from clients and in imports. Larger events are refused.";

@@ -1,6 +1,7 @@
 //! The assembly: tests of the combinations of parts that users run. They are the cells of one
-//! table: doors x stores x lives, on the real binary. Each cell tests one door on one store in one
-//! life. The door must answer correctly, and give the same answer as on an archive in files. The
+//! table: doors x stores x lives, on the real binary. A life is the history of the archive, like an
+//! upgrade, or an event during the requests, like a takeover. Each cell tests one door on one store
+//! in one life. The door must answer correctly, and give the same answer as on an archive in files. The
 //! log must have no panic, and the server's files, threads and connections must not grow with each
 //! request. Each documented setting is tested, too.
 //!

@@ -69,8 +69,9 @@ struct World {
     asking: Node,
     // Dropped after the node.
     _database: Option<Database<'static>>,
-    /// The messages that may be stored, and the messages that are stored.
+    /// The messages that were sent to the node.
     sent: Mutex<BTreeSet<Kept>>,
+    /// The messages that the node has acknowledged.
     kept: Mutex<BTreeSet<Kept>>,
 }
 

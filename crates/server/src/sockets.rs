@@ -62,8 +62,8 @@ impl WantedSocket {
         }
     }
 
-    /// Whether this socket and a socket of another process stand for all addresses with the same
-    /// port, so that only one of them can be open.
+    /// Whether this socket and `socket`, which belongs to another process, are both bound to all
+    /// addresses (`0.0.0.0` or `[::]`) and to the same port. Then only one of them can be open.
     pub(crate) fn excludes(&self, socket: &OwnedFd) -> bool {
         let bound = getsockname(socket).ok().and_then(|bound| SocketAddr::try_from(bound).ok());
         let port = bound.filter(|addr| addr.ip().is_unspecified()).map(|addr| addr.port());

@@ -59,8 +59,8 @@ pub(crate) async fn connect(
     }
 }
 
-/// Returns the settings of an address for each of its hosts. Returns none if the address does not
-/// have as many names, addresses and ports as hosts; then the driver reports the fault.
+/// Returns the settings of an address for each of its hosts. Returns an empty list if the
+/// numbers of host names, IP addresses and ports do not match; then the driver reports the fault.
 fn of_each_host(config: &Config) -> Vec<Config> {
     let (names, addresses) = (config.get_hosts(), config.get_hostaddrs());
     let (ports, count) = (config.get_ports(), names.len().max(addresses.len()));

@@ -433,7 +433,7 @@ type PendingRows<'a> =
 /// Statements that a session has sent, and that the database is executing.
 pub(crate) struct RunningCalls<'a> {
     session: &'a DatabaseSession,
-    /// The last statement, for which the duration is noted.
+    /// The last of the statements. The duration of all of them is noted under its name.
     form: Option<StatementForm>,
     started: Instant,
     answers: PendingRows<'a>,

@@ -55,7 +55,7 @@ pub struct PutSnapshot {
     /// Holds the snapshot. Never used again.
     _holder: DatabaseSession,
     reader: DatabaseSession,
-    /// Begins a transaction of the snapshot.
+    /// The statement that begins a transaction on the snapshot.
     begin: String,
     origin: String,
     lines: Vec<Timeline>,

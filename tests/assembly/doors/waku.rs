@@ -101,7 +101,7 @@ pub(super) fn shard_subscriptions(world: &World) -> Answer {
     Same(said.join("\n"))
 }
 
-/// Subscribes by the endpoints of filter, and receives a message.
+/// Subscribes by the REST endpoints of the filter protocol, and receives a message.
 pub(super) fn filtered(world: &World) -> Answer {
     let addr = &world.writes().waku;
     let topic = format!("/filtered{}/1/chat/proto", number());
@@ -129,7 +129,7 @@ pub(super) fn filtered(world: &World) -> Answer {
     Same(said.join("\n"))
 }
 
-/// Publishes by the endpoints of light push.
+/// Publishes by the REST endpoints of the light push protocol.
 pub(super) fn pushed(world: &World) -> Answer {
     let mut said = Vec::new();
     for path in ["/lightpush/v3/message", "/lightpush/v1/message"] {

@@ -40,8 +40,8 @@ impl Network for Whisper {
     }
 
     fn nature(&self) -> RecordProperties {
-        // The topics can be listed, because a bloom filter is matched against all topics of the
-        // archive.
+        // The store must be able to list the topics of the archive, because a bloom filter is
+        // matched against each of them.
         RecordProperties {
             units_per_s: 1,
             one_kind: true,

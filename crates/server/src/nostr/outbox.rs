@@ -432,8 +432,8 @@ impl Outbox {
         (queue.weight, queue.unsent) = (OutboxWeight::default(), 0);
         let waiting = (std::mem::take(&mut queue.parts), std::mem::take(&mut queue.parked));
         drop(queue);
-        // The items are dropped first, because a live event that clients share is counted until its
-        // last holder is gone.
+        // The items are dropped before `sub`, which lets parked questions continue if enough memory
+        // is free. The memory of a live event is free when the last outbox has dropped it.
         drop(waiting);
         self.account.sub(counted);
     }

@@ -75,8 +75,8 @@ struct FairQueue {
     closed: bool,
 }
 
-/// The time that is charged for a slice before its real duration is known, so that the questions of
-/// one connection do not all get the same start time.
+/// The time that a slice is charged at least, and before its real duration is known. Without it,
+/// all waiting questions of a connection would have the same place in the fair order.
 const TURN_NS: u64 = 20_000;
 
 /// Number of rows of a time slice on the thread that has read the question.

@@ -67,8 +67,8 @@ pub(crate) struct SearchCost {
 }
 
 impl SlowLog {
-    /// Creates a log of questions that are slow by the settings in force. `store` explains the
-    /// questions.
+    /// Creates a log of questions that are slow by the settings in force. `store` reports
+    /// the plans of the questions.
     pub(crate) fn new(
         settings: SharedSettings,
         store: &Arc<dyn Store>,

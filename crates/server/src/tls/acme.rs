@@ -167,7 +167,7 @@ async fn begin(
         .directory(&options.directory)
         .cache(folder.clone())
         .state();
-    // Without such a certificate, the next step would be a step of the order.
+    // Without a certificate in the folder, `state.next()` would already begin an order.
     let Ok(Some(issued)) = folder.issued() else { return (state, false) };
     let event = state.next().await;
     if let Some(Err(error)) = &event {

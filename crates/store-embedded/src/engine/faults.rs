@@ -17,8 +17,8 @@ pub(crate) fn has_lost(shelf: &OpenShelf, view: &ShelfView, before: &ReadFaults)
     if !before.have_grown() {
         return false;
     }
-    // Even if another thread noted the failed read first, the number of losses has grown since
-    // `before`.
+    // Another thread may have noted the failed read already, so the result does not matter: in both
+    // cases the number of losses has grown since `before`.
     note_unreadable(shelf, view);
     shelf.view.has_losses_since(before)
 }

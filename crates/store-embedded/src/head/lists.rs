@@ -44,8 +44,8 @@ struct ListEntry {
     /// (false).
     is_far: AtomicBool,
     len: AtomicU8,
-    /// In the first entry of a term: the bits of the term's kinds ([`bit`]). They show nearly
-    /// always, without a read of further entries, that the term does not have a kind.
+    /// In the first entry of a term: the bits of the term's kinds ([`bit`]). If the bit of a kind is
+    /// not set, the term does not have the kind, and no further entry is read. Kinds share bits.
     kinds: AtomicU16,
     rows: [AtomicU32; INLINE],
 }

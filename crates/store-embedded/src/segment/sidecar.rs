@@ -97,7 +97,7 @@ impl SidecarKind {
     }
 }
 
-/// The words of a sidecar.
+/// The content of a sidecar file, as 64-bit words.
 pub struct SidecarWords(Map);
 
 impl SidecarWords {

@@ -250,7 +250,8 @@ const KEY: &str = "r.time, r.id, r.place";
 
 /// Returns the conditions of a window with times from $1 to $2. The values of the conditions follow
 /// value number `last`: kinds, terms or authors, and excluded kinds. For records, the highest
-/// number and the terms to compare come next. Each arm of a union has one kind.
+/// number and the terms to compare come next. In a union with one arm for each kind, `arm` is the
+/// number of the arm, from 1 on. In other statements, `arm` is 0.
 fn conditions(form: WindowForm, mut last: u32, arm: usize) -> String {
     let mut value = || {
         last += 1;

@@ -168,8 +168,8 @@ impl MoveProgress {
         }
     }
 
-    /// Estimates the remaining time in two ways: by the number of moves, since small shards take as
-    /// long as empty shards, and by bytes. The larger estimate is used, so that the estimate rarely
+    /// Estimates the remaining time in two ways: by bytes, and by the number of moves, because even
+    /// the move of an empty shard takes some time. The larger estimate is used, so that the estimate rarely
     /// grows later.
     pub(crate) fn expect(&mut self, started: Instant) {
         let spent = started.elapsed().as_secs_f64();

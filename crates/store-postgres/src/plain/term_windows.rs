@@ -1,8 +1,8 @@
 //! Walks the records of many terms in slim tables, in windows of time.
 //!
-//! A statement reads the rows of all terms within a window, and these rows are sorted. So a window
-//! is made just long enough for the records of a page, by the number of records per unit of time
-//! that the earlier windows had.
+//! A statement reads the rows of all terms within a window, and these rows are sorted. The length
+//! of a window is computed from the number of records per unit of time in the earlier windows, so
+//! that the window has about the records of one page.
 
 use hark_archive::Order;
 use tokio_postgres::Row;

@@ -17,7 +17,7 @@ use super::served::{ServedSubscriptions, ServedTopics};
 const RELAY: &str = "/vac/waku/relay/2.0.0";
 /// Number of bytes allowed for the gossip envelope around a message.
 const ENVELOPE_BYTES: usize = 64 << 10;
-/// Lower bound for the maximum size of a frame, in bytes: twice the size of 5,000 ids.
+/// Size of a frame that is always allowed, in bytes: twice the size of an IHAVE with 5,000 ids.
 const FRAME_BYTES: usize = 384 << 10;
 /// Minimum size of a gossip message, in bytes, with its topic, content topic and time. The maximum
 /// number of messages in a frame follows from this size. Without this maximum, a frame of empty

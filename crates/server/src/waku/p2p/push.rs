@@ -108,7 +108,7 @@ impl StreamEnd {
 #[derive(Default)]
 struct PushStreams {
     line: Option<Line>,
-    /// Whether the client reads one message from a stream.
+    /// Whether the client reads only one message from each stream.
     is_single: bool,
     /// Whether the client has reset the last line within its first seconds.
     was_reset: bool,

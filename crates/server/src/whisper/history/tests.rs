@@ -96,12 +96,13 @@ fn pages_have_each_envelope_once_whichever_way_it_is_asked_for() {
         let wanted: Vec<Topic> = (0..random.below(6)).map(|_| topic(random.below(48))).collect();
         let (lower, upper) = (SENT + random.below(30) as u32, SENT + random.below(40) as u32);
         let (lower, upper) = (lower.min(upper), lower.max(upper));
-        // A filter in either form; an old client's request has no topics.
+        // Clients make the bloom filter in one of two forms.
         let of = if random.below(2) == 0 { Bloom::of_topic } else { Bloom::of_topic_or };
         let mut bloom = Bloom::default();
         for topic in &wanted {
             bloom.add(&of(*topic));
         }
+        // Requests of old clients have a bloom filter, but no topics.
         let by_topics = random.below(2) == 0 && !wanted.is_empty();
         let mut payload = Vec::new();
         let limit = 1 + random.below(50) as u32;

@@ -10,7 +10,7 @@ use libp2p::{Multiaddr, PeerId};
 use super::book::AddressNetwork;
 use crate::waku::p2p::addr::{ip, is_public};
 
-/// Minimum number of networks of addresses whose peers must report the same address of this node.
+/// Minimum number of address networks in which peers must report the same address of this node.
 const NETWORKS_MIN: usize = 2;
 
 /// The evidence from peers about the addresses of this node.
