@@ -18,9 +18,10 @@ use questions::QuestionSource;
 use serde_json::{Value, json};
 
 use crate::args::AnswersArgs;
-use crate::probe::client::{ProbeClient, QuestionEnd, is_of, name_of, prefix_of};
+use crate::probe::client::{ProbeClient, QuestionEnd, is_of, name_of};
 use crate::probe::end::{ProbeEnd, ProbeResult};
 use crate::probe::left::{LeftEvent, clean_up};
+use crate::probe::refusal::prefix_of;
 use crate::probe::run::{ProbeRun, now, random_seed};
 
 /// Every so many questions, one is a COUNT.

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::end::{ProbeEnd, ProbeResult, ensure};
 use super::event::{EventPlan, ProbeEvent};
+use super::refusal::{is_policy, prefix_of};
 use super::run::{ProbeRun, now};
 use crate::websocket::{ConnectionKind, RelayConnection, put_text};
 
@@ -39,6 +40,33 @@ pub(crate) enum QuestionEnd {
     Closed(String),
 }
 
+impl QuestionEnd {
+    /// The prefix of CLOSED.
+    fn prefix(&self) -> Option<&str> {
+        match self {
+            Self::Eose(_) => None,
+            Self::Closed(why) => prefix_of(why),
+        }
+    }
+
+    /// The end of a check that needs an answer: success after EOSE, undecided after a refusal by the
+    /// relay's policy, and failure after any other refusal.
+    pub(crate) fn require_eose(&self) -> ProbeResult {
+        let Self::Closed(why) = self else { return Ok(()) };
+        let text = format!("the relay refuses a question: {why}");
+        Err(if is_policy(why) { ProbeEnd::Undecided(text) } else { ProbeEnd::Failed(text) })
+    }
+}
+
+/// The answer to a COUNT.
+#[derive(Clone, Debug)]
+pub(crate) enum CountEnd {
+    /// The object of COUNT.
+    Counted(Value),
+    /// The message of CLOSED.
+    Closed(String),
+}
+
 /// The stored events that a relay returned, and the end of the answer.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredEvents {
@@ -56,13 +84,6 @@ impl StoredEvents {
 /// The id of an event, or an empty text.
 pub(crate) fn id_of(event: &Value) -> String {
     event["id"].as_str().unwrap_or_default().to_owned()
-}
-
-/// Returns the first word of a message before its colon; `None` if there is no such prefix.
-pub(crate) fn prefix_of(message: &str) -> Option<&str> {
-    let (prefix, rest) = message.split_once(':')?;
-    let is_word = !prefix.is_empty() && !prefix.contains(char::is_whitespace);
-    (is_word && !rest.trim().is_empty()).then_some(prefix)
 }
 
 /// A message in the inbox.
@@ -223,14 +244,24 @@ impl ProbeClient {
         Ok(answer)
     }
 
+    /// Publishes an event. If the relay requires AUTH, the client authenticates with these keys.
+    pub(crate) async fn publish_as(
+        &mut self,
+        keys: &KeyPair,
+        event: &Value,
+    ) -> ProbeResult<OkAnswer> {
+        let answer = self.publish(event).await?;
+        if answer.accepted || prefix_of(&answer.message) != Some("auth-required") {
+            return Ok(answer);
+        }
+        self.authenticate(keys).await?;
+        self.publish(event).await
+    }
+
     /// Publishes an event that a check needs. If the relay requires AUTH, the client authenticates
     /// as the event's author. A refusal leaves the check undecided.
     pub(crate) async fn store(&mut self, event: &ProbeEvent, keys: &KeyPair) -> ProbeResult {
-        let mut answer = self.publish(&event.json()).await?;
-        if !answer.accepted && prefix_of(&answer.message) == Some("auth-required") {
-            self.authenticate(keys).await?;
-            answer = self.publish(&event.json()).await?;
-        }
+        let answer = self.publish_as(keys, &event.json()).await?;
         if answer.accepted {
             return Ok(());
         }
@@ -295,22 +326,106 @@ impl ProbeClient {
         Ok(StoredEvents { events, end })
     }
 
+    /// Subscribes. A question above the relay's rate is sent again after a pause.
+    pub(crate) async fn subscribe_paced(
+        &mut self,
+        subscription: &str,
+        filters: &[Value],
+    ) -> ProbeResult<StoredEvents> {
+        let mut pauses = PAUSES_S.into_iter();
+        loop {
+            let answer = self.subscribe(subscription, filters).await?;
+            if answer.end.prefix() != Some("rate-limited") {
+                return Ok(answer);
+            }
+            let why = || ProbeEnd::Undecided("the relay refuses questions above its rate".into());
+            tokio::time::sleep(Duration::from_secs(pauses.next().ok_or_else(why)?)).await;
+        }
+    }
+
+    /// Subscribes for a check that needs the subscription. If the relay requires AUTH, the client
+    /// authenticates with these keys. A refusal by the relay's policy leaves the check undecided.
+    pub(crate) async fn subscribe_as(
+        &mut self,
+        keys: &KeyPair,
+        subscription: &str,
+        filters: &[Value],
+    ) -> ProbeResult<StoredEvents> {
+        let mut answer = self.subscribe_paced(subscription, filters).await?;
+        if answer.end.prefix() == Some("auth-required") {
+            self.authenticate(keys).await?;
+            answer = self.subscribe_paced(subscription, filters).await?;
+        }
+        answer.end.require_eose()?;
+        Ok(answer)
+    }
+
     /// Requests stored events, and closes the subscription. A refusal of the rate is repeated.
     pub(crate) async fn ask(&mut self, filters: &[Value]) -> ProbeResult<StoredEvents> {
-        for pause in PAUSES_S {
-            let subscription = self.new_subscription();
-            let answer = self.subscribe(&subscription, filters).await?;
-            match &answer.end {
-                QuestionEnd::Eose(_) => self.close(&subscription).await?,
-                QuestionEnd::Closed(why) if prefix_of(why) == Some("rate-limited") => {
-                    tokio::time::sleep(Duration::from_secs(pause)).await;
-                    continue;
-                }
-                QuestionEnd::Closed(_) => {}
-            }
+        let subscription = self.new_subscription();
+        let answer = self.subscribe_paced(&subscription, filters).await?;
+        if matches!(answer.end, QuestionEnd::Eose(_)) {
+            self.close(&subscription).await?;
+        }
+        Ok(answer)
+    }
+
+    /// Requests stored events. If the relay requires AUTH, the client authenticates with these keys.
+    pub(crate) async fn ask_as(
+        &mut self,
+        keys: &KeyPair,
+        filters: &[Value],
+    ) -> ProbeResult<StoredEvents> {
+        let answer = self.ask(filters).await?;
+        if answer.end.prefix() != Some("auth-required") {
             return Ok(answer);
         }
-        Err(ProbeEnd::Undecided("the relay refuses questions above its rate".into()))
+        self.authenticate(keys).await?;
+        self.ask(filters).await
+    }
+
+    /// Sends a COUNT and waits for the answer.
+    async fn count(&mut self, filters: &[Value]) -> ProbeResult<CountEnd> {
+        let query = self.new_subscription();
+        let mut message = vec![json!("COUNT"), json!(query)];
+        message.extend_from_slice(filters);
+        self.send(&Value::Array(message)).await?;
+        let is_answer =
+            |parts: &[Value]| matches!(name_of(parts), "COUNT" | "CLOSED") && is_of(parts, &query);
+        let mut parts = self.wait("COUNT or CLOSED", is_answer).await?;
+        let body = parts.get_mut(2).map(Value::take).unwrap_or_default();
+        Ok(match (name_of(&parts), body) {
+            ("COUNT", body) => CountEnd::Counted(body),
+            (_, body) => CountEnd::Closed(body.as_str().unwrap_or_default().to_owned()),
+        })
+    }
+
+    /// Sends a COUNT. If the relay requires AUTH, the client authenticates with these keys. A COUNT
+    /// above the relay's rate is sent again after a pause.
+    pub(crate) async fn count_as(
+        &mut self,
+        keys: &KeyPair,
+        filters: &[Value],
+    ) -> ProbeResult<CountEnd> {
+        let (mut pauses, mut is_authenticated) = (PAUSES_S.into_iter(), false);
+        loop {
+            let end = self.count(filters).await?;
+            let prefix = match &end {
+                CountEnd::Counted(_) => None,
+                CountEnd::Closed(why) => prefix_of(why),
+            };
+            match (prefix, pauses.len()) {
+                (Some("auth-required"), _) if !is_authenticated => {
+                    self.authenticate(keys).await?;
+                    is_authenticated = true;
+                }
+                (Some("rate-limited"), 1..) => {
+                    let pause = pauses.next().unwrap_or_default();
+                    tokio::time::sleep(Duration::from_secs(pause)).await;
+                }
+                _ => return Ok(end),
+            }
+        }
     }
 
     pub(crate) async fn close(&mut self, subscription: &str) -> ProbeResult {

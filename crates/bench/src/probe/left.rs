@@ -51,7 +51,9 @@ pub(crate) async fn clean_up(run: &ProbeRun, left: &[LeftEvent]) -> ProbeResult<
             let request = plan.content("events of a test").mine(keys, run.work_bits());
             client.store(&request, keys).await?;
         }
-        let answer = client.ask(&[json!({"authors": [author], "limit": 500})]).await?;
+        let filter = json!({"authors": [author], "limit": 500});
+        let answer = client.ask_as(keys, &[filter]).await?;
+        answer.end.require_eose()?;
         remaining += answer.events.len();
     }
     Ok(remaining)

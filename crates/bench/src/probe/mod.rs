@@ -7,4 +7,5 @@ pub(crate) mod end;
 pub(crate) mod event;
 pub(crate) mod info;
 pub(crate) mod left;
+pub(crate) mod refusal;
 pub(crate) mod run;

@@ -6,9 +6,10 @@ use serde_json::json;
 use super::rule::RuleForce::{Must, Plain, Should};
 use super::rule::{Rule, rule};
 use super::trial::RuleTrial;
-use crate::probe::client::{ProbeClient, prefix_of};
+use crate::probe::client::ProbeClient;
 use crate::probe::end::{ProbeEnd, ProbeResult, ensure};
 use crate::probe::event::{EventPlan, ProbeEvent};
+use crate::probe::refusal::prefix_of;
 use crate::probe::run::now;
 use crate::text;
 
@@ -285,13 +286,13 @@ async fn not_broadcast(t: &mut RuleTrial<'_>) -> ProbeResult {
     let challenge = start(t).await?;
     let filter = json!({"authors": [text::hex(t.author.public())], "kinds": [22_242]});
     let mut reader = t.connect().await?;
-    reader.subscribe("auth", std::slice::from_ref(&filter)).await?;
+    reader.subscribe_as(&t.author, "auth", std::slice::from_ref(&filter)).await?;
     let plain = EventPlan::new(22_242, now()).tag(&["t", &t.topic]).sign(&t.author);
     t.client.publish(&plain.json()).await?;
     let event = auth_plan(t, &challenge).sign(&t.author);
     t.client.auth(&event).await?;
     // An ordinary note is published afterwards as a barrier.
-    reader.subscribe("barrier", &[t.filter(json!({"kinds": [1]}))]).await?;
+    reader.subscribe_as(&t.author, "barrier", &[t.filter(json!({"kinds": [1]}))]).await?;
     let note = t.store(t.plan(1, 0)).await?;
     reader.wait_for_event("barrier", &note.id).await?;
     reader.sync().await?;

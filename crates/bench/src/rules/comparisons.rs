@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 use super::rule::RuleForce::{Plain, Should};
 use super::rule::{Rule, rule};
 use super::trial::RuleTrial;
-use crate::probe::client::{is_of, name_of, prefix_of};
+use crate::probe::client::{is_of, name_of};
 use crate::probe::comparison::{ComparedEvent, ComparisonClient, VERSION};
 use crate::probe::end::{ProbeEnd, ProbeResult, ensure};
 use crate::probe::event::ProbeEvent;
+use crate::probe::refusal::{is_policy, prefix_of};
 
 pub(super) const RULES: &[Rule] = &[
     rule(
@@ -112,7 +113,14 @@ async fn reply(t: &mut RuleTrial<'_>, id: &str) -> ProbeResult<(bool, String)> {
 
 /// Waits for the bytes of a NEG-MSG.
 async fn message(t: &mut RuleTrial<'_>, id: &str) -> ProbeResult<Vec<u8>> {
-    let (is_message, text) = reply(t, id).await?;
+    bytes_of(reply(t, id).await?)
+}
+
+/// The bytes of a NEG-MSG. A NEG-ERR by the relay's policy leaves the check undecided.
+fn bytes_of((is_message, text): (bool, String)) -> ProbeResult<Vec<u8>> {
+    if !is_message && is_policy(&text) {
+        return Err(ProbeEnd::Undecided(format!("the relay refuses a comparison: {text}")));
+    }
     ensure(is_message, || format!("NEG-ERR {text:?}"))?;
     let mut bytes = Vec::new();
     let is_hex = hark_codec::hex::decode_into(text.as_bytes(), &mut bytes);
@@ -120,10 +128,24 @@ async fn message(t: &mut RuleTrial<'_>, id: &str) -> ProbeResult<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens a comparison.
-async fn open(t: &mut RuleTrial<'_>, id: &str, filter: &Value, first: &[u8]) -> ProbeResult {
+/// Opens a comparison, as the author if the relay requires AUTH. Returns the bytes of the relay's
+/// first message.
+async fn open(
+    t: &mut RuleTrial<'_>,
+    id: &str,
+    filter: &Value,
+    first: &[u8],
+) -> ProbeResult<Vec<u8>> {
     t.require(77)?;
-    t.client.send(&json!(["NEG-OPEN", id, filter, hex(first)])).await
+    let request = json!(["NEG-OPEN", id, filter, hex(first)]);
+    t.client.send(&request).await?;
+    let mut answer = reply(t, id).await?;
+    if !answer.0 && prefix_of(&answer.1) == Some("auth-required") {
+        t.client.authenticate(&t.author).await?;
+        t.client.send(&request).await?;
+        answer = reply(t, id).await?;
+    }
+    bytes_of(answer)
 }
 
 /// Compares these events with the relay's. Returns the comparison and its number of rounds.
@@ -133,14 +155,14 @@ async fn compare(
     own: &[ProbeEvent],
 ) -> ProbeResult<(ComparisonClient, usize)> {
     let mut comparison = ComparisonClient::new(compared(own));
-    open(t, "whole", filter, &comparison.open()).await?;
+    let mut bytes = open(t, "whole", filter, &comparison.open()).await?;
     for round in 1..=50 {
-        let bytes = message(t, "whole").await?;
         let Some(next) = comparison.answer(&bytes)? else {
             t.client.send(&json!(["NEG-CLOSE", "whole"])).await?;
             return Ok((comparison, round));
         };
         t.client.send(&json!(["NEG-MSG", "whole", hex(&next)])).await?;
+        bytes = message(t, "whole").await?;
     }
     Err(ProbeEnd::Failed("the comparison has not ended after 50 rounds".into()))
 }
@@ -168,8 +190,7 @@ async fn answer(t: &mut RuleTrial<'_>) -> ProbeResult {
     t.require(77)?;
     t.notes(&[0]).await?;
     let filter = t.filter(json!({}));
-    open(t, "first", &filter, &ComparisonClient::new(Vec::new()).open()).await?;
-    let bytes = message(t, "first").await?;
+    let bytes = open(t, "first", &filter, &ComparisonClient::new(Vec::new()).open()).await?;
     ensure(bytes.first() == Some(&VERSION), || format!("the message is {}", hex(&bytes)))
 }
 
@@ -215,9 +236,8 @@ async fn filter(t: &mut RuleTrial<'_>) -> ProbeResult {
 async fn namespace(t: &mut RuleTrial<'_>) -> ProbeResult {
     t.require(77)?;
     let filter = t.filter(json!({}));
-    t.client.subscribe("same", std::slice::from_ref(&filter)).await?;
+    t.subscribe("same", std::slice::from_ref(&filter)).await?;
     open(t, "same", &filter, &ComparisonClient::new(Vec::new()).open()).await?;
-    message(t, "same").await?;
     t.client.send(&json!(["NEG-CLOSE", "same"])).await?;
     let note = t.store(t.plan(1, 0)).await?;
     t.client.wait_for_event("same", &note.id).await
@@ -230,14 +250,12 @@ async fn reopened(t: &mut RuleTrial<'_>) -> ProbeResult {
     let first = ComparisonClient::new(Vec::new()).open();
     let (reactions, filter) = (t.filter(json!({"kinds": [7]})), t.filter(json!({"kinds": [1]})));
     open(t, "whole", &reactions, &first).await?;
-    message(t, "whole").await?;
     expect_differences(t, &filter, &[], (&[], &notes)).await
 }
 
 async fn version(t: &mut RuleTrial<'_>) -> ProbeResult {
     let filter = t.filter(json!({}));
-    open(t, "version", &filter, &[0x6f]).await?;
-    let bytes = message(t, "version").await?;
+    let bytes = open(t, "version", &filter, &[0x6f]).await?;
     ensure(bytes.len() == 1, || format!("the message is {}", hex(&bytes)))
 }
 

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use super::rule::RuleForce::{May, Must, Plain, Should};
 use super::rule::{Rule, rule};
 use super::trial::RuleTrial;
-use crate::probe::client::{is_of, name_of};
+use crate::probe::client::CountEnd;
 use crate::probe::end::{ProbeEnd, ProbeResult, ensure};
 use crate::probe::event::ProbeEvent;
+use crate::probe::refusal::is_policy;
 
 const SEARCH: &str = "Relays SHOULD interpret the query to the best of their ability and return events that match it.";
 
@@ -105,32 +106,27 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
-/// Sends a COUNT. Returns the object of the answer, or the text of CLOSED.
-async fn ask(t: &mut RuleTrial<'_>, filters: &[Value]) -> ProbeResult<Result<Value, Value>> {
+/// Sends a COUNT, as the author if the relay requires AUTH.
+async fn ask(t: &mut RuleTrial<'_>, filters: &[Value]) -> ProbeResult<CountEnd> {
     t.require(45)?;
-    let query = t.client.new_subscription();
-    let mut message = vec![json!("COUNT"), json!(query)];
-    message.extend_from_slice(filters);
-    t.client.send(&Value::Array(message)).await?;
-    let is_answer =
-        |parts: &[Value]| matches!(name_of(parts), "COUNT" | "CLOSED") && is_of(parts, &query);
     let is_listed = t.run.info.lists(45) == Some(true);
-    let answer = t.client.wait("COUNT or CLOSED", is_answer).await;
-    let mut parts = answer.map_err(|end| match end {
+    let answer = t.client.count_as(&t.author, filters).await;
+    answer.map_err(|end| match end {
         ProbeEnd::Failed(why) if !is_listed => ProbeEnd::Unsupported(why),
         other => other,
-    })?;
-    let body = parts.get_mut(2).map(Value::take).unwrap_or_default();
-    Ok(if name_of(&parts) == "COUNT" { Ok(body) } else { Err(body) })
+    })
 }
 
-/// Sends a COUNT that the relay must answer.
+/// Sends a COUNT whose answer the check needs. A relay may refuse any COUNT with CLOSED.
 async fn counted(t: &mut RuleTrial<'_>, filters: &[Value]) -> ProbeResult<Value> {
     let is_listed = t.run.info.lists(45) == Some(true);
-    ask(t, filters).await?.map_err(|why| {
-        let why = format!("CLOSED {why}");
-        if is_listed { ProbeEnd::Failed(why) } else { ProbeEnd::Unsupported(why) }
-    })
+    match ask(t, filters).await? {
+        CountEnd::Counted(body) => Ok(body),
+        CountEnd::Closed(why) if is_listed || is_policy(&why) => {
+            Err(ProbeEnd::Undecided(format!("the relay refuses a COUNT: {why}")))
+        }
+        CountEnd::Closed(why) => Err(ProbeEnd::Unsupported(format!("CLOSED {why:?}"))),
+    }
 }
 
 /// Fails if the answer has another count, unless the relay calls the count approximate.
@@ -172,7 +168,7 @@ async fn approximate(t: &mut RuleTrial<'_>) -> ProbeResult {
 
 async fn closed(t: &mut RuleTrial<'_>) -> ProbeResult {
     for filter in [json!({"kinds": "1"}), json!("text")] {
-        ask(t, &[filter]).await?.err();
+        ask(t, &[filter]).await?;
     }
     Ok(())
 }

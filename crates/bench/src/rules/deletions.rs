@@ -211,7 +211,7 @@ async fn request_served(t: &mut RuleTrial<'_>) -> ProbeResult {
     t.require(9)?;
     let note = t.notes(&[10]).await?.remove(0);
     let filter = json!({"kinds": [5], "authors": [note.pubkey], "#e": [note.id]});
-    t.client.subscribe("deletions", std::slice::from_ref(&filter)).await?;
+    t.subscribe("deletions", std::slice::from_ref(&filter)).await?;
     let request = t.store(deletion(t, "e", &note.id)).await?;
     t.client.wait_for_event("deletions", &request.id).await?;
     t.expect_set(filter, &[&request]).await
@@ -320,7 +320,7 @@ async fn not_expired(t: &mut RuleTrial<'_>) -> ProbeResult {
 async fn ephemeral(t: &mut RuleTrial<'_>) -> ProbeResult {
     t.require(40)?;
     let filter = t.filter(json!({}));
-    t.client.subscribe("ephemeral", &[filter]).await?;
+    t.subscribe("ephemeral", &[filter]).await?;
     let event = t.store(expiring(t, 20_001, now() + 3_600)).await?;
     t.client.wait_for_event("ephemeral", &event.id).await?;
     let stored = t.ask(&[json!({"ids": [event.id]})]).await?;

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use super::rule::RuleForce::{May, Must, Plain, Should};
 use super::rule::{Rule, rule};
 use super::trial::RuleTrial;
-use crate::probe::client::{id_of, prefix_of};
+use crate::probe::client::id_of;
 use crate::probe::end::{ProbeEnd, ProbeResult, ensure};
 use crate::probe::event::{EventPlan, sign_parts};
+use crate::probe::refusal::prefix_of;
 use crate::text;
 
 /// The prefixes of NIP-01 and NIP-42, and `replaced`, which several relays use.
@@ -371,7 +372,7 @@ async fn missing_field(t: &mut RuleTrial<'_>) -> ProbeResult {
 async fn round_trip(t: &mut RuleTrial<'_>, plan: EventPlan) -> ProbeResult {
     let keys = t.author.clone();
     let event = t.sign(plan, &keys);
-    let answer = t.client.publish(&event.json()).await?;
+    let answer = t.client.publish_as(&keys, &event.json()).await?;
     if !answer.accepted {
         // A plain note shows whether the relay refuses the content or any event.
         t.notes(&[1]).await?;

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use super::rule::RuleForce::{May, Must, Plain, Should};
 use super::rule::{Rule, rule};
 use super::trial::{RuleTrial, by_id};
-use crate::probe::client::{QuestionEnd, prefix_of};
+use crate::probe::client::QuestionEnd;
 use crate::probe::end::{ProbeEnd, ProbeResult, ensure};
 use crate::probe::event::ProbeEvent;
+use crate::probe::refusal::prefix_of;
 
 pub(super) const RULES: &[Rule] = &[
     rule(
@@ -223,7 +224,7 @@ async fn eose(t: &mut RuleTrial<'_>) -> ProbeResult {
 async fn subscription_id(t: &mut RuleTrial<'_>) -> ProbeResult {
     let note = t.notes(&[10]).await?.remove(0);
     let filter = t.filter(json!({}));
-    let stored = t.client.subscribe("only this", std::slice::from_ref(&filter)).await?;
+    let stored = t.subscribe("only this", std::slice::from_ref(&filter)).await?;
     ensure(stored.ids() == [note.id], || "the stored event is not returned".into())?;
     let live = t.notes(&[0]).await?.remove(0);
     t.client.wait_for_event("only this", &live.id).await?;
@@ -372,11 +373,14 @@ async fn since_until(t: &mut RuleTrial<'_>) -> ProbeResult {
 /// Fails if the relay returns an event for the filter. The relay may refuse the question in any
 /// way, also by ending the connection.
 async fn expect_no_event(t: &mut RuleTrial<'_>, filter: Value) -> ProbeResult {
-    if let Ok(answer) = t.client.ask(&[filter]).await {
-        return ensure(answer.events.is_empty(), || "an event is returned".into());
+    match t.client.ask_as(&t.author, &[filter]).await {
+        Ok(answer) => ensure(answer.events.is_empty(), || "an event is returned".into()),
+        Err(ProbeEnd::Failed(_)) => {
+            t.client = t.connect().await?;
+            Ok(())
+        }
+        Err(other) => Err(other),
     }
-    t.client = t.connect().await?;
-    Ok(())
 }
 
 async fn exact_ids(t: &mut RuleTrial<'_>) -> ProbeResult {
@@ -407,7 +411,7 @@ async fn limit_newest(t: &mut RuleTrial<'_>) -> ProbeResult {
 async fn limit_zero(t: &mut RuleTrial<'_>) -> ProbeResult {
     t.notes(&[2]).await?;
     let filter = t.filter(json!({"limit": 0}));
-    let stored = t.client.subscribe("none", &[filter]).await?;
+    let stored = t.subscribe("none", &[filter]).await?;
     ensure(stored.events.is_empty(), || "stored events".into())?;
     let live = t.notes(&[0]).await?.remove(0);
     t.client.wait_for_event("none", &live.id).await
@@ -415,7 +419,7 @@ async fn limit_zero(t: &mut RuleTrial<'_>) -> ProbeResult {
 
 async fn limit_initial(t: &mut RuleTrial<'_>) -> ProbeResult {
     let filter = t.filter(json!({"limit": 1}));
-    t.client.subscribe("one", &[filter]).await?;
+    t.subscribe("one", &[filter]).await?;
     for note in t.notes(&[2, 1, 0]).await? {
         t.client.wait_for_event("one", &note.id).await?;
     }
@@ -474,7 +478,8 @@ async fn closed_prefix(t: &mut RuleTrial<'_>) -> ProbeResult {
 }
 
 async fn unknown_element(t: &mut RuleTrial<'_>) -> ProbeResult {
-    match t.client.ask(&[t.filter(json!({"unknown_element": ["x"]}))]).await?.end {
+    let filter = t.filter(json!({"unknown_element": ["x"]}));
+    match t.client.ask_as(&t.author, &[filter]).await?.end {
         QuestionEnd::Closed(why) if prefix_of(&why).is_some() => Ok(()),
         QuestionEnd::Closed(why) => Err(ProbeEnd::Failed(format!("the message is {why:?}"))),
         QuestionEnd::Eose(_) => Err(ProbeEnd::Failed("the element is ignored".into())),

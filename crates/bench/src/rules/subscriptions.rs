@@ -140,7 +140,7 @@ async fn expect_live(client: &mut ProbeClient, subscription: &str, ids: &[&str])
 
 async fn live(t: &mut RuleTrial<'_>) -> ProbeResult {
     let mut reader = t.connect().await?;
-    reader.subscribe("notes", &[t.filter(json!({"kinds": [1]}))]).await?;
+    reader.subscribe_as(&t.author, "notes", &[t.filter(json!({"kinds": [1]}))]).await?;
     t.store(t.plan(7, 0)).await?;
     let note = t.store(t.plan(1, 0)).await?;
     expect_live(&mut reader, "notes", &[&note.id]).await
@@ -148,15 +148,15 @@ async fn live(t: &mut RuleTrial<'_>) -> ProbeResult {
 
 async fn live_own(t: &mut RuleTrial<'_>) -> ProbeResult {
     let filter = t.filter(json!({}));
-    t.client.subscribe("own", &[filter]).await?;
+    t.subscribe("own", &[filter]).await?;
     let note = t.store(t.plan(1, 0)).await?;
     expect_live(&mut t.client, "own", &[&note.id]).await
 }
 
 async fn live_two(t: &mut RuleTrial<'_>) -> ProbeResult {
     let filter = t.filter(json!({}));
-    t.client.subscribe("one", std::slice::from_ref(&filter)).await?;
-    t.client.subscribe("two", &[filter]).await?;
+    t.subscribe("one", std::slice::from_ref(&filter)).await?;
+    t.subscribe("two", &[filter]).await?;
     let note = t.store(t.plan(1, 0)).await?;
     expect_live(&mut t.client, "one", &[&note.id]).await?;
     expect_live(&mut t.client, "two", &[&note.id]).await
@@ -165,8 +165,8 @@ async fn live_two(t: &mut RuleTrial<'_>) -> ProbeResult {
 async fn live_time(t: &mut RuleTrial<'_>) -> ProbeResult {
     let (since, until) =
         (t.filter(json!({"since": t.time})), t.filter(json!({"until": t.time - 10})));
-    t.client.subscribe("since", &[since]).await?;
-    t.client.subscribe("until", &[until]).await?;
+    t.subscribe("since", &[since]).await?;
+    t.subscribe("until", &[until]).await?;
     let notes = t.notes(&[11, 10, 9, 1, 0]).await?;
     expect_live(&mut t.client, "since", &[&notes[4].id]).await?;
     expect_live(&mut t.client, "until", &[&notes[0].id, &notes[1].id]).await
@@ -174,9 +174,9 @@ async fn live_time(t: &mut RuleTrial<'_>) -> ProbeResult {
 
 async fn close(t: &mut RuleTrial<'_>) -> ProbeResult {
     let filter = t.filter(json!({}));
-    t.client.subscribe("ends", std::slice::from_ref(&filter)).await?;
+    t.subscribe("ends", std::slice::from_ref(&filter)).await?;
     t.client.close("ends").await?;
-    t.client.subscribe("stays", &[filter]).await?;
+    t.subscribe("stays", &[filter]).await?;
     let note = t.store(t.plan(1, 0)).await?;
     expect_live(&mut t.client, "stays", &[&note.id]).await?;
     expect_live(&mut t.client, "ends", &[]).await
@@ -184,8 +184,8 @@ async fn close(t: &mut RuleTrial<'_>) -> ProbeResult {
 
 async fn replaced(t: &mut RuleTrial<'_>) -> ProbeResult {
     let (notes, reactions) = (t.filter(json!({"kinds": [1]})), t.filter(json!({"kinds": [7]})));
-    t.client.subscribe("same", &[notes]).await?;
-    t.client.subscribe("same", &[reactions]).await?;
+    t.subscribe("same", &[notes]).await?;
+    t.subscribe("same", &[reactions]).await?;
     t.store(t.plan(1, 0)).await?;
     let reaction = t.store(t.plan(7, 0)).await?;
     expect_live(&mut t.client, "same", &[&reaction.id]).await
@@ -194,8 +194,8 @@ async fn replaced(t: &mut RuleTrial<'_>) -> ProbeResult {
 async fn independent(t: &mut RuleTrial<'_>) -> ProbeResult {
     let (notes, reactions) = (t.filter(json!({"kinds": [1]})), t.filter(json!({"kinds": [7]})));
     let mut second = t.connect().await?;
-    t.client.subscribe("same", &[notes]).await?;
-    second.subscribe("same", &[reactions]).await?;
+    t.subscribe("same", &[notes]).await?;
+    second.subscribe_as(&t.author, "same", &[reactions]).await?;
     let note = t.store(t.plan(1, 0)).await?;
     let reaction = t.store(t.plan(7, 0)).await?;
     expect_live(&mut t.client, "same", &[&note.id]).await?;
@@ -209,10 +209,8 @@ async fn independent(t: &mut RuleTrial<'_>) -> ProbeResult {
 /// Sends a REQ with this id, and requires EOSE.
 async fn expect_eose(t: &mut RuleTrial<'_>, id: &str) -> ProbeResult {
     let filter = t.filter(json!({}));
-    match t.client.subscribe(id, &[filter]).await?.end {
-        QuestionEnd::Eose(_) => t.client.close(id).await,
-        QuestionEnd::Closed(why) => Err(ProbeEnd::Failed(format!("CLOSED {why:?}"))),
-    }
+    t.subscribe(id, &[filter]).await?;
+    t.client.close(id).await
 }
 
 async fn id_length(t: &mut RuleTrial<'_>) -> ProbeResult {
@@ -238,7 +236,7 @@ async fn id_limits(t: &mut RuleTrial<'_>) -> ProbeResult {
 
 async fn ephemeral_live(t: &mut RuleTrial<'_>) -> ProbeResult {
     let mut reader = t.connect().await?;
-    reader.subscribe("ephemeral", &[t.filter(json!({"kinds": [20_001]}))]).await?;
+    reader.subscribe_as(&t.author, "ephemeral", &[t.filter(json!({"kinds": [20_001]}))]).await?;
     let event = t.store(t.plan(20_001, 0)).await?;
     reader.wait_for_event("ephemeral", &event.id).await
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use hark_codec::crypto::KeyPair;
 use serde_json::{Value, json};
 
-use crate::probe::client::{OkAnswer, ProbeClient, QuestionEnd, StoredEvents, id_of, prefix_of};
+use crate::probe::client::{OkAnswer, ProbeClient, StoredEvents, id_of};
 use crate::probe::end::{ProbeEnd, ProbeResult, ensure};
 use crate::probe::event::{EventPlan, ProbeEvent};
 use crate::probe::left::LeftEvent;
@@ -121,25 +121,22 @@ impl<'a> RuleTrial<'a> {
         Ok(events)
     }
 
-    /// Requests the events of filters. Fails if the relay refuses the question.
+    /// Requests the events of filters, as the author if the relay requires AUTH. A refusal by the
+    /// relay's policy leaves the check undecided.
     pub(crate) async fn ask(&mut self, filters: &[Value]) -> ProbeResult<StoredEvents> {
-        let mut answer = self.client.ask(filters).await?;
-        if let QuestionEnd::Closed(why) = &answer.end
-            && prefix_of(why) == Some("auth-required")
-        {
-            let keys = self.author.clone();
-            self.client.authenticate(&keys).await?;
-            answer = self.client.ask(filters).await?;
-        }
-        match &answer.end {
-            QuestionEnd::Eose(_) => Ok(answer),
-            QuestionEnd::Closed(why) if prefix_of(why) == Some("restricted") => {
-                Err(ProbeEnd::Undecided(format!("the relay refuses a question: {why}")))
-            }
-            QuestionEnd::Closed(why) => {
-                Err(ProbeEnd::Failed(format!("the relay refuses a question: {why}")))
-            }
-        }
+        let answer = self.client.ask_as(&self.author, filters).await?;
+        answer.end.require_eose()?;
+        Ok(answer)
+    }
+
+    /// Subscribes on the trial's connection, as the author if the relay requires AUTH. A refusal by
+    /// the relay's policy leaves the check undecided.
+    pub(crate) async fn subscribe(
+        &mut self,
+        subscription: &str,
+        filters: &[Value],
+    ) -> ProbeResult<StoredEvents> {
+        self.client.subscribe_as(&self.author, subscription, filters).await
     }
 
     /// Requests one filter's events, and compares their ids, in any order.
@@ -180,14 +177,15 @@ impl<'a> RuleTrial<'a> {
 
     /// Fails if an event can be found by its id.
     pub(crate) async fn expect_absent(&mut self, id: &str) -> ProbeResult {
-        let answer = self.client.ask(&[json!({"ids": [id]})]).await?;
+        let answer = self.ask(&[json!({"ids": [id]})]).await?;
         let is_found = answer.ids().iter().any(|found| found == id);
         ensure(!is_found, || format!("the event {id} is returned"))
     }
 
-    /// Sends an event that the relay must not accept, and checks that it is not stored.
+    /// Sends an event that the relay must not accept, as the author if the relay requires AUTH, and
+    /// checks that the event is not stored.
     pub(crate) async fn expect_refused(&mut self, event: &Value) -> ProbeResult<OkAnswer> {
-        let answer = self.client.publish(event).await?;
+        let answer = self.client.publish_as(&self.author, event).await?;
         ensure(!answer.accepted, || "OK true for an invalid event".into())?;
         self.expect_absent(&id_of(event)).await?;
         Ok(answer)
