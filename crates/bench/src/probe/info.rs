@@ -34,6 +34,31 @@ impl ProbeInfo {
         Ok(Self::parse(&String::from_utf8_lossy(&answer)))
     }
 
+    /// Sends the preflight request of a browser (CORS). Without an answer, the result is empty.
+    pub(crate) async fn preflight(url: &Url, timeout: Duration) -> Self {
+        let mut answer = Vec::new();
+        // An answer that ends too early counts as far as it has arrived.
+        let _ = tokio::time::timeout(timeout, Self::read_preflight(url, &mut answer)).await;
+        Self::parse(&String::from_utf8_lossy(&answer))
+    }
+
+    /// Reads the head of the answer to a preflight request.
+    async fn read_preflight(url: &Url, answer: &mut Vec<u8>) -> anyhow::Result<()> {
+        let mut stream = TcpStream::connect(&url.authority).await?;
+        let request = format!(
+            "OPTIONS {} HTTP/1.1\r\nHost: {}\r\nOrigin: https://client.example\r\n\
+             Access-Control-Request-Method: GET\r\nAccess-Control-Request-Headers: accept\r\n\
+             Connection: close\r\n\r\n",
+            url.path, url.authority
+        );
+        stream.write_all(request.as_bytes()).await?;
+        while answer.len() < ANSWER_BYTES_MAX
+            && stream.read_buf(answer).await? > 0
+            && !answer.windows(4).any(|four| four == b"\r\n\r\n")
+        {}
+        Ok(())
+    }
+
     /// Reads until the document is complete, or until the connection ends.
     async fn read(url: &Url, answer: &mut Vec<u8>) -> anyhow::Result<()> {
         let mut stream = TcpStream::connect(&url.authority).await?;
