@@ -7,7 +7,7 @@ use serde_json::json;
 use super::rule::RuleForce::{May, Plain, Should};
 use super::rule::{Rule, rule};
 use super::trial::RuleTrial;
-use crate::probe::end::{ProbeResult, ensure};
+use crate::probe::end::{ProbeEnd, ProbeResult, ensure};
 use crate::probe::event::{EventPlan, ProbeEvent};
 use crate::probe::run::now;
 
@@ -285,6 +285,11 @@ async fn no_undo(t: &mut RuleTrial<'_>) -> ProbeResult {
     let mut plan = deletion(t, "e", &note.id);
     plan.created_at -= 10;
     let request = t.store(plan).await?;
+    t.client.publish(&note.json()).await?;
+    if !t.ask(&[json!({"ids": [note.id]})]).await?.events.is_empty() {
+        let why = "the relay returns a deleted event that was published again";
+        return Err(ProbeEnd::Undecided(why.into()));
+    }
     let author = t.author.clone();
     t.publish(deletion(t, "e", &request.id), &author).await?;
     t.client.publish(&note.json()).await?;

@@ -190,7 +190,7 @@ pub(super) const RULES: &[Rule] = &[
     ),
     rule(
         (1, "regular-stored"),
-        Plain,
+        Should,
         "events are **regular**, which means they're all expected to be stored by relays.",
         ("events of the kinds 1, 44, 1000 and 9999", "all are found"),
         |t| Box::pin(regular_stored(t)),

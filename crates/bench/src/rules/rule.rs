@@ -12,7 +12,8 @@ pub(crate) enum RuleForce {
     Must,
     /// The sentence defines the protocol, without a word such as MUST.
     Plain,
-    /// The sentence, or the list that contains the sentence, has SHOULD or SHOULD NOT.
+    /// The sentence, or the list that contains the sentence, has SHOULD or SHOULD NOT, or the NIP
+    /// calls the sentence a convention.
     Should,
     /// The sentence has MAY, or is only an example.
     May,

@@ -82,14 +82,14 @@ pub(super) const RULES: &[Rule] = &[
     ),
     rule(
         (1, "ephemeral-live"),
-        Plain,
+        Should,
         "events are **ephemeral**, which means they are not expected to be stored by relays.",
         ("a subscription, then an ephemeral event", "the event"),
         |t| Box::pin(ephemeral_live(t)),
     ),
     rule(
         (1, "ephemeral-stored"),
-        Plain,
+        Should,
         "events are **ephemeral**, which means they are not expected to be stored by relays.",
         ("an ephemeral event, then a question", "no event"),
         |t| Box::pin(ephemeral_stored(t)),
