@@ -141,6 +141,7 @@ impl ProbeArgs {
         let info = info.with_context(|| format!("no connection to {}", url.text))?;
         Ok(ProbeRun {
             url: url.clone(),
+            has_public_url: self.relay_url.is_some(),
             public_url: self.relay_url.clone().unwrap_or_else(|| url.text.clone()),
             info,
             timeout,

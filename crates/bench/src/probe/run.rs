@@ -14,6 +14,8 @@ pub(crate) struct ProbeRun {
     pub(crate) url: Url,
     /// The relay's public address, for AUTH and for requests to vanish.
     pub(crate) public_url: String,
+    /// Whether the public address is known, and not only assumed.
+    pub(crate) has_public_url: bool,
     pub(crate) info: ProbeInfo,
     /// The longest wait for an answer.
     pub(crate) timeout: Duration,

@@ -100,6 +100,16 @@ fn keys(t: &RuleTrial<'_>) -> ProbeResult<KeyPair> {
     }
 }
 
+/// The relay's public address, which only `--relay-url` tells for certain. A relay does not follow a
+/// request that names another address.
+fn own_url(t: &RuleTrial<'_>) -> ProbeResult<String> {
+    if t.run.has_public_url {
+        return Ok(t.run.public_url.clone());
+    }
+    let why = "a request must name the relay's public address: give --relay-url";
+    Err(ProbeEnd::Undecided(why.into()))
+}
+
 /// Publishes a note, and then the request.
 async fn vanish(t: &mut RuleTrial<'_>, keys: &KeyPair, relay: &str) -> ProbeResult<String> {
     let note = t.store_as(t.plan(1, 10), keys).await?;
@@ -115,9 +125,8 @@ async fn relay_tag(t: &mut RuleTrial<'_>) -> ProbeResult {
 }
 
 async fn this_relay(t: &mut RuleTrial<'_>) -> ProbeResult {
-    let keys = keys(t)?;
+    let (keys, url) = (keys(t)?, own_url(t)?);
     t.store_as(t.plan(7, 5), &keys).await?;
-    let url = t.run.public_url.clone();
     let note = vanish(t, &keys, &url).await?;
     t.expect_absent(&note).await?;
     let filter = json!({"authors": [text::hex(keys.public())], "kinds": [1, 7]});
@@ -125,27 +134,26 @@ async fn this_relay(t: &mut RuleTrial<'_>) -> ProbeResult {
 }
 
 async fn deletions_too(t: &mut RuleTrial<'_>) -> ProbeResult {
-    let keys = keys(t)?;
+    let (keys, url) = (keys(t)?, own_url(t)?);
     let plan = EventPlan::new(5, t.time - 5).tag(&["e", &"ab".repeat(32)]);
     let deletion = t.store_as(plan, &keys).await?;
-    let url = t.run.public_url.clone();
     vanish(t, &keys, &url).await?;
     t.expect_absent(&deletion.id).await
 }
 
 async fn time(t: &mut RuleTrial<'_>) -> ProbeResult {
-    let keys = keys(t)?;
+    let (keys, url) = (keys(t)?, own_url(t)?);
     let newer = t.store_as(t.plan(1, 0), &keys).await?;
-    let mut plan = request(t, &t.run.public_url);
+    let mut plan = request(t, &url);
     plan.created_at -= 10;
     t.store_as(plan, &keys).await?;
     t.expect_set(json!({"ids": [newer.id]}), &[&newer]).await
 }
 
 async fn no_return(t: &mut RuleTrial<'_>) -> ProbeResult {
-    let keys = keys(t)?;
+    let (keys, url) = (keys(t)?, own_url(t)?);
     let note = t.store_as(t.plan(1, 10), &keys).await?;
-    t.store_as(request(t, &t.run.public_url), &keys).await?;
+    t.store_as(request(t, &url), &keys).await?;
     t.client.publish(&note.json()).await?;
     t.expect_absent(&note.id).await
 }
@@ -158,9 +166,8 @@ async fn other_relay(t: &mut RuleTrial<'_>) -> ProbeResult {
 }
 
 async fn other_author(t: &mut RuleTrial<'_>) -> ProbeResult {
-    let keys = keys(t)?;
+    let (keys, url) = (keys(t)?, own_url(t)?);
     let note = t.notes(&[10]).await?.remove(0);
-    let url = t.run.public_url.clone();
     vanish(t, &keys, &url).await?;
     t.expect_set(json!({"ids": [note.id]}), &[&note]).await
 }
@@ -172,7 +179,7 @@ async fn all_relays(t: &mut RuleTrial<'_>) -> ProbeResult {
 }
 
 async fn gift_wraps(t: &mut RuleTrial<'_>) -> ProbeResult {
-    let keys = keys(t)?;
+    let (keys, url) = (keys(t)?, own_url(t)?);
     let recipient = text::hex(keys.public());
     let wrapper = t.keys("wrapper")?;
     let plan = EventPlan::new(1_059, t.time - 10).tag(&["p", &recipient]).content("AA==");
@@ -182,14 +189,14 @@ async fn gift_wraps(t: &mut RuleTrial<'_>) -> ProbeResult {
         t.client.authenticate(&keys).await?;
     }
     t.expect_set(json!({"kinds": [1_059], "#p": [recipient]}), &[&wrap]).await?;
-    t.store_as(request(t, &t.run.public_url), &keys).await?;
+    t.store_as(request(t, &url), &keys).await?;
     t.expect_set(json!({"kinds": [1_059], "#p": [recipient]}), &[]).await
 }
 
 async fn no_undo(t: &mut RuleTrial<'_>) -> ProbeResult {
-    let keys = keys(t)?;
+    let (keys, url) = (keys(t)?, own_url(t)?);
     let note = t.store_as(t.plan(1, 10), &keys).await?;
-    let request = t.store_as(request(t, &t.run.public_url), &keys).await?;
+    let request = t.store_as(request(t, &url), &keys).await?;
     t.publish(EventPlan::new(5, t.time).tag(&["e", &request.id]), &keys).await?;
     t.client.publish(&note.json()).await?;
     t.expect_absent(&note.id).await
