@@ -11,14 +11,14 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use corpus::HardCorpus;
-use hark_codec::crypto::sha256;
+use hark_codec::crypto::{KeyPair, sha256};
 use oracle::{AnswerOracle, OracleFilter};
 use outcome::{AnswersReport, WrongAnswer};
 use questions::QuestionSource;
 use serde_json::{Value, json};
 
 use crate::args::AnswersArgs;
-use crate::probe::client::{ProbeClient, QuestionEnd, is_of, name_of};
+use crate::probe::client::{CountEnd, ProbeClient, QuestionEnd};
 use crate::probe::end::{ProbeEnd, ProbeResult};
 use crate::probe::left::{LeftEvent, clean_up};
 use crate::probe::refusal::prefix_of;
@@ -57,6 +57,11 @@ async fn check(
     to: u64,
 ) -> anyhow::Result<AnswersReport> {
     let corpus = HardCorpus::new(run, args.events, to)?;
+    // On a relay that admits only members, only a member may read.
+    let reader = match &run.member {
+        Some(keys) => keys.clone(),
+        None => run.keys("reader")?,
+    };
     let mut report = AnswersReport {
         url: run.url.text.clone(),
         relay: run.info.software(),
@@ -67,9 +72,11 @@ async fn check(
     let mut oracle = AnswerOracle::default();
     let mut left = Vec::new();
     if args.ask_only {
-        corpus.events.iter().for_each(|(event, _)| oracle.add(event));
+        let events = corpus.events.iter().enumerate();
+        let held = events.filter(|(number, _)| !args.without.contains(number));
+        held.for_each(|(_, (event, _))| oracle.add(event));
     } else {
-        if has_events_of(run, &corpus).await.map_err(|end| stopped("asking", end))? {
+        if has_events_of(run, &reader, &corpus).await.map_err(|end| stopped("asking", end))? {
             bail!(
                 "the relay has events of an earlier run with this seed; choose another --seed, or \
                  use --ask-only after --load-only"
@@ -87,10 +94,10 @@ async fn check(
             let filters = source.next();
             let wrong = if counts && number % COUNT_EVERY == 0 {
                 report.counted += 1;
-                count(&mut client, &oracle, number, filters).await
+                count(&reader, &mut client, &oracle, number, filters).await
             } else {
                 report.asked += 1;
-                ask(run, &mut client, &oracle, number, &filters).await
+                ask(&reader, &mut client, &oracle, number, &filters).await
             };
             report.wrong.extend(wrong.map_err(|end| stopped("asking", end))?);
         }
@@ -109,14 +116,14 @@ fn stopped(doing: &str, end: ProbeEnd) -> anyhow::Error {
 }
 
 /// Whether the relay has any event of the run's keys, such as a request to vanish.
-async fn has_events_of(run: &ProbeRun, corpus: &HardCorpus) -> ProbeResult<bool> {
+async fn has_events_of(run: &ProbeRun, reader: &KeyPair, corpus: &HardCorpus) -> ProbeResult<bool> {
     let mut client = ProbeClient::open(run).await?;
     // With a member's key, only events with the tag of the run count.
     let filter = match &run.member {
         Some(_) => json!({"#t": [corpus.name], "limit": 1}),
         None => json!({"authors": corpus.authors(), "limit": 1}),
     };
-    Ok(!client.ask(&[filter]).await?.events.is_empty())
+    Ok(!client.ask_as(reader, &[filter]).await?.events.is_empty())
 }
 
 /// Publishes the events one after the other. Returns the accepted events.
@@ -128,12 +135,8 @@ async fn load(
 ) -> ProbeResult<Vec<LeftEvent>> {
     let mut client = ProbeClient::open(run).await?;
     let mut left = Vec::new();
-    for (event, keys) in &corpus.events {
-        let mut answer = client.publish(&event.json()).await?;
-        if !answer.accepted && prefix_of(&answer.message) == Some("auth-required") {
-            client.authenticate(keys).await?;
-            answer = client.publish(&event.json()).await?;
-        }
+    for (number, (event, keys)) in corpus.events.iter().enumerate() {
+        let answer = client.publish_as(keys, &event.json()).await?;
         report.published += 1;
         if answer.accepted {
             left.push(LeftEvent { event: event.clone(), keys: keys.clone() });
@@ -148,6 +151,7 @@ async fn load(
             with.add(event);
             if with.has(&event.id) && !oracle.has(&event.id) {
                 *report.refused.entry(answer.message).or_default() += 1;
+                report.refused_numbers.push(number);
             }
         }
     }
@@ -156,20 +160,14 @@ async fn load(
 
 /// Asks a question. Returns the answer if it is wrong.
 async fn ask(
-    run: &ProbeRun,
+    reader: &KeyPair,
     client: &mut ProbeClient,
     oracle: &AnswerOracle,
     question: u64,
     filters: &[OracleFilter],
 ) -> ProbeResult<Option<WrongAnswer>> {
     let sent: Vec<Value> = filters.iter().map(OracleFilter::json).collect();
-    let mut answer = client.ask(&sent).await?;
-    if let QuestionEnd::Closed(why) = &answer.end
-        && prefix_of(why) == Some("auth-required")
-    {
-        client.authenticate(&run.keys("reader")?).await?;
-        answer = client.ask(&sent).await?;
-    }
+    let answer = client.ask_as(reader, &sent).await?;
     let (expected, found) = (oracle.answer(filters), answer.ids());
     let (wanted, got): (BTreeSet<_>, BTreeSet<_>) =
         (expected.iter().collect(), found.iter().collect());
@@ -192,6 +190,7 @@ async fn ask(
 
 /// Sends a COUNT. Returns the answer if it is wrong.
 async fn count(
+    reader: &KeyPair,
     client: &mut ProbeClient,
     oracle: &AnswerOracle,
     question: u64,
@@ -200,21 +199,17 @@ async fn count(
     for filter in &mut filters {
         filter.limit = None;
     }
-    let id = client.new_subscription();
     let sent: Vec<Value> = filters.iter().map(OracleFilter::json).collect();
-    let mut message = vec![json!("COUNT"), json!(id)];
-    message.extend_from_slice(&sent);
-    client.send(&Value::Array(message)).await?;
-    let is_answer =
-        |parts: &[Value]| matches!(name_of(parts), "COUNT" | "CLOSED") && is_of(parts, &id);
-    let parts = client.wait("COUNT", is_answer).await?;
     let expected = oracle.answer(&filters);
-    let body = parts.get(2).cloned().unwrap_or_default();
-    let is_right = body["approximate"] == true || body["count"] == expected.len();
-    if is_right {
-        return Ok(None);
-    }
-    let filters = Value::Array(sent);
-    let (fault, found, text) = ("count", Vec::new(), body.to_string());
+    let (fault, text) = match client.count_as(reader, &sent).await? {
+        CountEnd::Counted(body)
+            if body["approximate"] == true || body["count"] == expected.len() =>
+        {
+            return Ok(None);
+        }
+        CountEnd::Counted(body) => ("count", body.to_string()),
+        CountEnd::Closed(why) => ("refused", why),
+    };
+    let (filters, found) = (Value::Array(sent), Vec::new());
     Ok(Some(WrongAnswer { question, fault, filters, expected, found, text }))
 }

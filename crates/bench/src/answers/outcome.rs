@@ -38,6 +38,8 @@ pub(super) struct AnswersReport {
     pub(super) stored: usize,
     /// The refusals of events that the relay should accept, by their text.
     pub(super) refused: BTreeMap<String, u64>,
+    /// The numbers of these events in the order of publishing, for `--without`.
+    pub(super) refused_numbers: Vec<usize>,
     pub(super) asked: u64,
     pub(super) counted: u64,
     pub(super) wrong: Vec<WrongAnswer>,
@@ -80,6 +82,7 @@ impl AnswersReport {
             "published": self.published,
             "stored": self.stored,
             "refused": self.refused,
+            "refused_events": self.refused_numbers,
             "asked": self.asked,
             "counted": self.counted,
             "wrong": self.wrong.iter().map(WrongAnswer::json).collect::<Vec<_>>(),
@@ -104,6 +107,10 @@ impl AnswersReport {
         }
         for (why, count) in &self.refused {
             writeln!(out, "{count} events were refused: {why}")?;
+        }
+        if !self.refused_numbers.is_empty() && self.remaining.is_none() {
+            let numbers: Vec<_> = self.refused_numbers.iter().map(usize::to_string).collect();
+            writeln!(out, "Later questions with --ask-only need --without {}", numbers.join(","))?;
         }
         let (published, stored) = (self.published, self.stored);
         writeln!(out, "{published} events were published, of which {stored} remain in force.")?;

@@ -120,6 +120,11 @@ pub(crate) struct AnswersArgs {
     #[arg(long, requires = "seed")]
     pub(crate) ask_only: bool,
 
+    /// Numbers of the events that the relay has refused, as the run with --load-only has printed
+    /// the numbers
+    #[arg(long, value_name = "N,N", value_delimiter = ',', requires = "ask_only")]
+    pub(crate) without: Vec<usize>,
+
     /// Leave the events in the relay; without this flag, they are deleted at the end
     #[arg(long)]
     pub(crate) leave: bool,
