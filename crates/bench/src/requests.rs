@@ -19,7 +19,21 @@ impl RequestFrames {
     /// Whether this EOSE ends the answer to the request.
     pub(crate) fn is_ended_by(&self, eose: &[u8]) -> bool {
         // The second form is that of relays which write spaces between the fields.
-        eose.starts_with(&self.eose) || fields(eose).get(1) == Some(&self.sub)
+        eose.starts_with(&self.eose) || self.is_named_by(eose)
+    }
+
+    /// Whether this EVENT belongs to the answer to the request.
+    pub(crate) fn is_event(&self, event: &[u8]) -> bool {
+        let is_written_alike = |rest: &[u8]| {
+            rest.strip_prefix(self.sub.as_bytes()).is_some_and(|rest| rest.starts_with(b"\""))
+        };
+        event.strip_prefix(b"[\"EVENT\",\"").is_some_and(is_written_alike)
+            || self.is_named_by(event)
+    }
+
+    /// Whether a message names the subscription of the request.
+    pub(crate) fn is_named_by(&self, message: &[u8]) -> bool {
+        fields(message).get(1) == Some(&self.sub)
     }
 }
 
@@ -57,6 +71,23 @@ fn after<'a>(text: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_belong_to_the_request_that_they_name() {
+        let request = request(7, "{}");
+        for (event, is_own) in [
+            ("[\"EVENT\",\"q7\",{}]", true),
+            ("[ \"EVENT\", \"q7\", {}]", true),
+            ("[\"EVENT\",\"q\\u0037\",{}]", true),
+            ("[\"EVENT\",\"q77\",{}]", false),
+            ("[\"EVENT\",\"q\",{\"id\":\"q7\"}]", false),
+        ] {
+            assert_eq!(request.is_event(event.as_bytes()), is_own, "{event}");
+        }
+        assert!(request.is_named_by(br#"["CLOSED","q7","error: x"]"#));
+        assert!(!request.is_named_by(br#"["CLOSED","q6","error: q7"]"#));
+        assert!(!request.is_named_by(br#"["NOTICE","q"]"#));
+    }
 
     #[test]
     fn time_and_id_of_an_event_are_read_from_its_json() {

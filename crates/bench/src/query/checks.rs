@@ -155,9 +155,10 @@ async fn answer(
     let mut events = Vec::new();
     let is_complete = loop {
         match connection.next().await? {
-            RelayMessage::Event(text) => events.push(answered(text)),
+            RelayMessage::Event(text) if request.is_event(text) => events.push(answered(text)),
             RelayMessage::Eose(text) if request.is_ended_by(text) => break true,
-            RelayMessage::Closed(_) | RelayMessage::Notice(_) => break false,
+            RelayMessage::Closed(text) if request.is_named_by(text) => break false,
+            // A NOTICE may be about anything, and ends no answer.
             _ => {}
         }
     };
