@@ -10,6 +10,7 @@ mod condition;
 mod stored;
 mod window;
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
@@ -17,7 +18,7 @@ use anyhow::Context as _;
 use hark_codec::nostr::Event;
 
 use self::condition::{AnchorKey, FilterCondition};
-use self::stored::CorpusState;
+use self::stored::{CorpusState, EventPresence};
 pub(crate) use self::window::AnsweredEvent;
 use self::window::{AnswerWindow, Boundary};
 use crate::events::WRAP;
@@ -81,7 +82,8 @@ impl ExpectedAnswers {
             if read.is_multiple_of(4_096) {
                 meter.at(read);
             }
-            if !stored.holds(&event) {
+            let presence = stored.presence(&event);
+            if presence == EventPresence::Absent {
                 continue;
             }
             candidates.clear();
@@ -93,7 +95,7 @@ impl ExpectedAnswers {
             candidates.sort_unstable();
             candidates.dedup();
             for &at in &candidates {
-                expected.filters[at].add(&event);
+                expected.filters[at].add(&event, presence == EventPresence::Optional);
             }
         }
         meter.finish();
@@ -145,14 +147,14 @@ impl ExpectedAnswers {
         answer: &[AnsweredEvent],
         hidden: usize,
     ) -> AnswerVerdict {
-        let windows: Vec<&AnswerWindow> = filters
+        let ids: BTreeSet<AnsweredEvent> = answer.iter().copied().collect();
+        let windows: Vec<Cow<'_, AnswerWindow>> = filters
             .iter()
             .filter_map(|at| {
                 let windows = &self.filters.get(*at)?.windows;
-                windows.get(hidden).or(windows.first())
+                Some(windows.get(hidden).or(windows.first())?.of_answer(&ids))
             })
             .collect();
-        let ids: BTreeSet<AnsweredEvent> = answer.iter().copied().collect();
         let is_expected = |event: &AnsweredEvent| windows.iter().any(|window| window.has(event));
         if ids.len() < answer.len() || !ids.iter().all(is_expected) {
             return AnswerVerdict::Wrong;
@@ -166,7 +168,7 @@ impl ExpectedAnswers {
             }
         }
         // The order of the events of several filters is not specified.
-        let [window] = windows[..] else { return AnswerVerdict::Right };
+        let [window] = &windows[..] else { return AnswerVerdict::Right };
         if answer.len() > window.limit() {
             return AnswerVerdict::Wrong;
         }
@@ -184,8 +186,8 @@ pub(crate) fn newest(path: &Path, kind: u16, most: usize) -> anyhow::Result<Vec<
     let stored = CorpusState::read(path)?;
     let (mut lines, mut window) = (EventFile::open(path)?, AnswerWindow::new(most));
     while let Some(event) = lines.event()? {
-        if event.kind() == kind && stored.holds(&event) {
-            window.add((event.created_at(), *event.id()));
+        if event.kind() == kind && stored.presence(&event) == EventPresence::Held {
+            window.add((event.created_at(), *event.id()), false);
         }
     }
     Ok(window.events().collect())
@@ -198,13 +200,13 @@ impl ExpectedFilter {
         Self { condition, windows }
     }
 
-    fn add(&mut self, event: &Event<'_>) {
+    fn add(&mut self, event: &Event<'_>, is_optional: bool) {
         if !self.condition.matches(event) {
             return;
         }
         for (window, hidden) in self.windows.iter_mut().zip(HIDDEN) {
             if !hidden.contains(&event.kind()) {
-                window.add((event.created_at(), *event.id()));
+                window.add((event.created_at(), *event.id()), is_optional);
             }
         }
     }

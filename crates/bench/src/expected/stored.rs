@@ -21,11 +21,29 @@ const AUTHENTICATION: u16 = 22_242;
 /// The hash of an address: kind, author, and the value of the `d` tag for addressable events.
 type AddressHash = [u8; 32];
 
+/// Whether a relay that has received the whole file holds an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EventPresence {
+    Held,
+    /// An older version, while the newest version was deleted by its id or has expired. The order in
+    /// which the relay received the events decides which version remains, if any.
+    Optional,
+    Absent,
+}
+
+/// A version of a replaceable event.
+#[derive(Clone, Copy, Debug)]
+struct NewestVersion {
+    created_at: u64,
+    id: Id,
+    has_expired: bool,
+}
+
 /// The facts of a file that decide which of its events exist.
 pub(super) struct CorpusState {
     now_s: u64,
     /// The newest version of each address.
-    versions: HashMap<AddressHash, (u64, Id)>,
+    versions: HashMap<AddressHash, NewestVersion>,
     /// Deleted ids, each with the author of the request.
     deleted: HashSet<(Id, Key)>,
     /// Deleted addresses, each with the time up to which versions are deleted.
@@ -50,10 +68,11 @@ impl CorpusState {
 
     fn add(&mut self, event: &Event<'_>) {
         if let Some(address) = address(event) {
-            let version = (event.created_at(), *event.id());
+            let (created_at, id) = (event.created_at(), *event.id());
+            let version = NewestVersion { created_at, id, has_expired: self.has_expired(event) };
             let newest = self.versions.entry(address).or_insert(version);
             // Of versions with the same time, the lowest id wins.
-            if version.0 > newest.0 || version.0 == newest.0 && version.1 < newest.1 {
+            if created_at > newest.created_at || created_at == newest.created_at && id < newest.id {
                 *newest = version;
             }
         }
@@ -73,23 +92,30 @@ impl CorpusState {
         }
     }
 
+    fn has_expired(&self, event: &Event<'_>) -> bool {
+        event.expiration().is_some_and(|expires| expires <= self.now_s)
+    }
+
     /// Whether the relay still holds an event of the file.
-    pub(super) fn holds(&self, event: &Event<'_>) -> bool {
+    pub(super) fn presence(&self, event: &Event<'_>) -> EventPresence {
         let kind = event.kind();
-        if (20_000..30_000).contains(&kind) || kind == AUTHENTICATION {
-            return false;
+        let is_ephemeral = (20_000..30_000).contains(&kind) || kind == AUTHENTICATION;
+        let is_deleted = |id: &Id| self.deleted.contains(&(*id, *event.pubkey()));
+        if is_ephemeral || self.has_expired(event) || kind != DELETION && is_deleted(event.id()) {
+            return EventPresence::Absent;
         }
-        if event.expiration().is_some_and(|expires| expires <= self.now_s) {
-            return false;
+        let Some(address) = address(event) else { return EventPresence::Held };
+        let deleted_until = self.deleted_versions.get(&address);
+        if deleted_until.is_some_and(|until| event.created_at() <= *until) {
+            return EventPresence::Absent;
         }
-        if kind != DELETION && self.deleted.contains(&(*event.id(), *event.pubkey())) {
-            return false;
+        match self.versions.get(&address) {
+            Some(newest) if newest.id != *event.id() => {
+                let is_gone = newest.has_expired || is_deleted(&newest.id);
+                if is_gone { EventPresence::Optional } else { EventPresence::Absent }
+            }
+            _ => EventPresence::Held,
         }
-        address(event).is_none_or(|address| {
-            let is_newest = self.versions.get(&address).is_none_or(|(_, id)| id == event.id());
-            let deleted = self.deleted_versions.get(&address);
-            is_newest && deleted.is_none_or(|until| event.created_at() > *until)
-        })
     }
 }
 

@@ -79,6 +79,52 @@ fn an_answer_is_right_wrong_short_or_unordered() {
 }
 
 #[test]
+fn an_older_version_may_remain_when_the_newest_was_deleted_by_its_id() {
+    let keys = people::keys(0).unwrap();
+    let draft = file("deleted-version", &[(&keys, 40, 0, &[])]);
+    let newest = crate::text::hex(&draft.ids[0].1);
+    let file = file(
+        "older-version",
+        &[
+            (&keys, 40, 0, &[]),
+            (&keys, 30, 0, &[]),
+            (&keys, 20, 0, &[]),
+            (&keys, 25, 1, &[]),
+            (&keys, 15, 1, &[]),
+            (&keys, 50, 5, &[&["e", &newest]]),
+            (&keys, 35, 3, &[&["expiration", "60"]]),
+            (&keys, 10, 3, &[]),
+        ],
+    );
+    let (all, two, versions) = (r#"{"limit":20}"#, r#"{"limit":2}"#, r#"{"kinds":[0],"limit":2}"#);
+    let expected = ExpectedAnswers::read(&file.path, [all, two, versions].into_iter()).unwrap();
+    let [forty, thirty, twenty, note, old_note, deletion, expired, list] = file.ids[..] else {
+        panic!("eight events")
+    };
+    for (question, answer, verdict) in [
+        (all, &[deletion, note, old_note][..], AnswerVerdict::Right),
+        (all, &[deletion, thirty, note, old_note], AnswerVerdict::Right),
+        (all, &[deletion, note, twenty, old_note], AnswerVerdict::Right),
+        (all, &[deletion, note, old_note, list], AnswerVerdict::Right),
+        (all, &[deletion, thirty, old_note], AnswerVerdict::Short),
+        (all, &[deletion, forty, note, old_note], AnswerVerdict::Wrong),
+        (all, &[deletion, expired, note, old_note], AnswerVerdict::Wrong),
+        (all, &[deletion, note, thirty, old_note], AnswerVerdict::Unordered),
+        (two, &[deletion, note], AnswerVerdict::Right),
+        (two, &[deletion, thirty], AnswerVerdict::Right),
+        (two, &[deletion], AnswerVerdict::Short),
+        (two, &[deletion, old_note], AnswerVerdict::Wrong),
+        (two, &[deletion, thirty, note], AnswerVerdict::Wrong),
+        (versions, &[], AnswerVerdict::Right),
+        (versions, &[thirty], AnswerVerdict::Right),
+        (versions, &[twenty], AnswerVerdict::Right),
+        (versions, &[forty], AnswerVerdict::Wrong),
+    ] {
+        assert_eq!(expected.check(question, answer), Some(verdict), "{question}: {answer:?}");
+    }
+}
+
+#[test]
 fn replaced_deleted_expired_and_hidden_events_are_known() {
     let (one, other) = (people::keys(0).unwrap(), people::keys(1).unwrap());
     let draft = file("deleted-id", &[(&one, 10, 1, &[])]);

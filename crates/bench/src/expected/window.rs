@@ -1,6 +1,7 @@
 //! The newest events that match a filter: as many as the filter's limit, and all further events of
 //! the oldest of these seconds.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use hark_codec::record::Id;
@@ -9,10 +10,14 @@ use hark_codec::record::Id;
 pub(crate) type AnsweredEvent = (u64, Id);
 
 /// The events that may be in an answer.
+#[derive(Clone)]
 pub(super) struct AnswerWindow {
     limit: usize,
     /// The ids of each second.
     seconds: BTreeMap<u64, BTreeSet<Id>>,
+    /// The ids among these of events that a relay need not hold.
+    optional: BTreeSet<Id>,
+    /// The number of all other events.
     count: usize,
 }
 
@@ -28,25 +33,58 @@ pub(super) enum Boundary {
 
 impl AnswerWindow {
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, seconds: BTreeMap::new(), count: 0 }
+        Self { limit, seconds: BTreeMap::new(), optional: BTreeSet::new(), count: 0 }
     }
 
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Adds an event. Events that can no longer be in the answer are dropped.
-    pub(super) fn add(&mut self, (time, id): AnsweredEvent) {
+    /// Adds an event. Events that can no longer be in the answer are dropped. Optional events do not
+    /// count towards the limit.
+    pub(super) fn add(&mut self, (time, id): AnsweredEvent, is_optional: bool) {
         let is_full = self.count >= self.limit;
         if is_full && self.seconds.first_key_value().is_none_or(|(oldest, _)| time < *oldest) {
             return;
         }
-        self.count += usize::from(self.seconds.entry(time).or_default().insert(id));
-        while let Some(oldest) = self.seconds.first_entry()
-            && self.count - oldest.get().len() >= self.limit
-        {
-            self.count -= oldest.remove().len();
+        let is_new = self.seconds.entry(time).or_default().insert(id);
+        if is_optional {
+            self.optional.insert(id);
+        } else {
+            self.count += usize::from(is_new);
         }
+        self.shrink();
+    }
+
+    /// Drops the oldest seconds as long as the newer seconds have enough events.
+    fn shrink(&mut self) {
+        while let Some(oldest) = self.seconds.first_entry() {
+            let optional = &self.optional;
+            let required = oldest.get().iter().filter(|id| !optional.contains(*id)).count();
+            if self.count - required < self.limit {
+                break;
+            }
+            self.count -= required;
+            for id in oldest.remove() {
+                self.optional.remove(&id);
+            }
+        }
+    }
+
+    /// The window of a relay that holds the optional events of this answer, and no others.
+    pub(super) fn of_answer(&self, answer: &BTreeSet<AnsweredEvent>) -> Cow<'_, Self> {
+        if self.optional.is_empty() {
+            return Cow::Borrowed(self);
+        }
+        let mut window = self.clone();
+        let optional = std::mem::take(&mut window.optional);
+        for (time, ids) in &mut window.seconds {
+            ids.retain(|id| !optional.contains(id) || answer.contains(&(*time, *id)));
+        }
+        window.seconds.retain(|_, ids| !ids.is_empty());
+        window.count = window.seconds.values().map(BTreeSet::len).sum();
+        window.shrink();
+        Cow::Owned(window)
     }
 
     /// The events, oldest first.
