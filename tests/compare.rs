@@ -237,6 +237,28 @@ fn short_answers_deaths_and_failed_starts_mark_rows_and_the_comparison_goes_on()
 }
 
 #[test]
+fn events_that_a_relay_refuses_at_load_are_not_lost() {
+    let place = Place::new("compare-strict");
+    let config = place.file("strict.toml", b"[policy]\ndeny_words = ['so']\n");
+    let relay = good("strict").replace("'serve',", &format!("'serve', '--config', '{config}',"));
+    let skipped = ["restart", "cold", "questions", "visible", "delivery"];
+    let skipped: Vec<_> = skipped.iter().flat_map(|part| ["--skip", part]).collect();
+    let report = compare(&place, &relay, "1", &skipped).json_of_any();
+    let load = row(&report, "load", "strict", "");
+    assert!(load["marks"].to_string().contains("refused"), "{load}");
+    let killed = row(&report, "kill", "strict", "");
+    has(&killed, &["acknowledged"]);
+    assert_eq!([&killed["lost"], &killed["earlier_lost"]], [&0.0, &0.0], "{killed}");
+    let no_marks = serde_json::json!([]);
+    assert_eq!(killed["marks"], no_marks, "{killed}");
+    for case in ["no events", "the same events", "1 % different on each side"] {
+        let set = row(&report, "sets", "strict", case);
+        has(&set, &["different"]);
+        assert_eq!((&set["unknown"], &set["marks"]), (&serde_json::json!(0.0), &no_marks), "{set}");
+    }
+}
+
+#[test]
 fn a_killed_comparison_leaves_no_relay() {
     let place = Place::new("compare-killed");
     let file = place.file("relays.toml", good("hark").as_bytes());

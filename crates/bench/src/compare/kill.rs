@@ -1,7 +1,6 @@
 //! kill -9 while events are published: how many events that the relay has acknowledged are gone
 //! after the next start.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,11 +9,11 @@ use hark_codec::nostr::EventDraft;
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 
+use super::lookup::{HexId, missing};
 use super::relay::StartedRelay;
 use crate::people;
 use crate::report::Column;
-use crate::requests::{event_id, request};
-use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, Url, fields, put_text};
+use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, fields, put_text};
 
 /// Number of events that are published at most.
 const EVENTS: usize = 20_000;
@@ -26,8 +25,6 @@ const CONNECTIONS: usize = 4;
 const WINDOW: usize = 64;
 /// How long the relay may take to acknowledge [`KILLED_AFTER`] events.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Number of ids in a question.
-const IDS: usize = 100;
 
 pub(super) const COLUMNS: [Column; 4] = [
     Column::plain("acknowledged", "acknowledged", ""),
@@ -36,11 +33,8 @@ pub(super) const COLUMNS: [Column; 4] = [
     Column::compared("answer_ms", "next start to first answer", "ms"),
 ];
 
-/// The id of an event, as hex digits.
-type HexId = [u8; 64];
-
 /// Publishes events, kills the relay, starts it again, and looks for the acknowledged events and
-/// for `earlier` events of the file.
+/// for those of the `earlier` events that the relay returned before.
 pub(super) fn measure(
     relay: &mut StartedRelay,
     runtime: &Runtime,
@@ -49,6 +43,10 @@ pub(super) fn measure(
     let url = relay.url.clone();
     let acknowledged = Arc::new(Mutex::new(Vec::new()));
     let events = events()?;
+    let missing = |ids: &[HexId]| runtime.block_on(missing(&url, ids));
+    // An event that the relay refused cannot be lost.
+    let refused = missing(earlier)?;
+    let earlier: Vec<HexId> = earlier.iter().filter(|id| !refused.contains(*id)).copied().collect();
     runtime.block_on(async {
         let mut tasks = Vec::new();
         for own in events.chunks(EVENTS / CONNECTIONS) {
@@ -71,11 +69,10 @@ pub(super) fn measure(
     if acknowledged.is_empty() {
         bail!("no event was acknowledged");
     }
-    let missing = |ids: &[HexId]| runtime.block_on(missing(&url, ids));
     Ok([
         Some(acknowledged.len() as f64),
-        Some(missing(&acknowledged)? as f64),
-        Some(missing(earlier)? as f64),
+        Some(missing(&acknowledged)?.len() as f64),
+        Some(missing(&earlier)?.len() as f64),
         start.answer_ms,
     ])
 }
@@ -125,31 +122,4 @@ async fn publish(
             }
         }
     }
-}
-
-/// Returns how many of these events no answer has.
-async fn missing(url: &Url, ids: &[HexId]) -> anyhow::Result<usize> {
-    let mut connection = RelayConnection::open(url, ConnectionKind::Busy).await?;
-    let mut missing: HashSet<HexId> = ids.iter().copied().collect();
-    for (number, ids) in ids.chunks(IDS).enumerate() {
-        let list: Vec<String> =
-            ids.iter().map(|id| format!("\"{}\"", String::from_utf8_lossy(id))).collect();
-        let request = request(number, &format!(r#"{{"ids":[{}]}}"#, list.join(",")));
-        connection.send(&request.req).await?;
-        loop {
-            let next = tokio::time::timeout(PATIENCE, connection.next()).await;
-            match next.context("an answer did not end within a minute")?? {
-                RelayMessage::Event(text) => {
-                    event_id(text).map(|id| missing.remove(&id));
-                }
-                RelayMessage::Eose(text) if request.is_ended_by(text) => break,
-                RelayMessage::Closed(text) | RelayMessage::Notice(text) => {
-                    bail!("a question was refused: {}", String::from_utf8_lossy(text));
-                }
-                _ => {}
-            }
-        }
-        connection.send(&request.close).await?;
-    }
-    Ok(missing.len())
 }

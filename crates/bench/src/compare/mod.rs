@@ -4,6 +4,7 @@
 
 mod args;
 mod kill;
+mod lookup;
 mod output;
 mod page;
 mod place;

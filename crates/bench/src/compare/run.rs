@@ -9,6 +9,7 @@ use hark_codec::record::Id;
 use tokio::runtime::Runtime;
 
 use super::args::{CompareArgs, SkippedPart};
+use super::lookup::{HexId, missing};
 use super::place::{self, ComparePlace};
 use super::plan::PlannedRelay;
 use super::relay::StartedRelay;
@@ -51,6 +52,8 @@ struct RelayRun<'a, 'b> {
     shared: &'a mut SharedRun<'b>,
     relay: StartedRelay,
     name: String,
+    /// Whether the relay has refused events of the file.
+    has_refused: bool,
 }
 
 impl SharedRun<'_> {
@@ -59,7 +62,7 @@ impl SharedRun<'_> {
         let started = StartedRelay::new(self.place, planned, number);
         let result = started.and_then(|relay| {
             let name = planned.name.clone();
-            let mut run = RelayRun { shared: self, relay, name };
+            let mut run = RelayRun { shared: self, relay, name, has_refused: false };
             let result = run.measure();
             result.map_err(|error| {
                 // The connections of a process that dies are closed before the process has ended.
@@ -158,6 +161,7 @@ impl RelayRun<'_, '_> {
         let result = result.inspect_err(|error| {
             self.shared.tables.load.mark(&self.name, "", format!("{error:#}"));
         })?;
+        self.has_refused = result.figure("all", "refused") != Some(0.0);
         let facts = self.shared.facts.entry(self.name.clone()).or_default();
         facts.software = result.software().map(str::to_owned);
         add(&mut self.shared.tables.load, &self.name, "", &result, "all");
@@ -217,6 +221,13 @@ impl RelayRun<'_, '_> {
     /// Compares sets of events.
     fn sets(&mut self) {
         self.progress("comparisons of sets");
+        let held = match self.held() {
+            Ok(held) => held,
+            Err(error) => {
+                self.shared.tables.sets.mark(&self.name, "no events", format!("{error:#}"));
+                return;
+            }
+        };
         let of_others: Vec<(String, Vec<NegentropyItem>)> = {
             let set = &self.shared.set;
             let others = self.shared.reported.iter().filter(|(name, _)| *name != self.name);
@@ -230,7 +241,7 @@ impl RelayRun<'_, '_> {
         ];
         for (case, items) in own.into_iter().chain(of_others) {
             let shared = &mut *self.shared;
-            let compared = sets::compare(&self.relay.url, &shared.set, items);
+            let compared = sets::compare(&self.relay.url, &shared.set, &held, items);
             match shared.runtime.block_on(compared) {
                 Ok(found) => {
                     shared.tables.sets.add(&self.name, &case, &found.figures);
@@ -271,13 +282,30 @@ impl RelayRun<'_, '_> {
         }
     }
 
-    /// Ids of events of the file that the relay has acknowledged long ago.
-    fn earlier(&self) -> Vec<[u8; 64]> {
+    /// The events of the set that the relay holds: all of them, without those that it refused.
+    fn held(&self) -> anyhow::Result<HashSet<Id>> {
+        let items = &self.shared.set.items;
+        let mut refused = HashSet::new();
+        if self.has_refused {
+            let ids: Vec<HexId> = items.iter().filter_map(hex_id).collect();
+            refused = self.shared.runtime.block_on(missing(&self.relay.url, &ids))?;
+        }
+        let is_refused =
+            |item: &&NegentropyItem| hex_id(item).is_some_and(|id| refused.contains(&id));
+        Ok(items.iter().filter(|item| !is_refused(item)).map(|item| item.id).collect())
+    }
+
+    /// Ids of events of the file that were published to the relay long ago.
+    fn earlier(&self) -> Vec<HexId> {
         let items = &self.shared.set.items;
         let step = (items.len() / EARLIER).max(1);
-        let ids = items.iter().step_by(step).map(|item| hex(&item.id));
-        ids.filter_map(|id| id.as_bytes().try_into().ok()).collect()
+        items.iter().step_by(step).filter_map(hex_id).collect()
     }
+}
+
+/// The id of an event, as hex digits.
+fn hex_id(item: &NegentropyItem) -> Option<HexId> {
+    hex(&item.id).as_bytes().try_into().ok()
 }
 
 /// Adds the figures of a relay to a table, or marks its row with the error.

@@ -80,13 +80,13 @@ impl FileNotes {
     }
 }
 
-/// Compares `own` with the relay's events. `held` are the events that the relay holds.
+/// Compares `own` with the relay's events. `held` are the events of the set that the relay holds.
 pub(super) async fn compare(
     url: &Url,
     set: &FileNotes,
+    held: &HashSet<Id>,
     own: Vec<NegentropyItem>,
 ) -> anyhow::Result<SetDifference> {
-    let held: HashSet<Id> = set.items.iter().map(|item| item.id).collect();
     let known: HashSet<Id> = own.iter().map(|item| item.id).collect();
     let events = own.len();
     let own = SummedItems::from(own);
@@ -128,7 +128,7 @@ pub(super) async fn compare(
     put_text(&mut close, &[b"[\"NEG-CLOSE\",\"c\"]"]);
     connection.send(&close).await?;
     let (have, need): (HashSet<Id>, HashSet<Id>) =
-        (known.difference(&held).copied().collect(), held.difference(&known).copied().collect());
+        (known.difference(held).copied().collect(), held.difference(&known).copied().collect());
     let missed = have.symmetric_difference(&only_own).count()
         + need.symmetric_difference(&only_relay).count();
     let figures = [

@@ -92,7 +92,7 @@ async fn find(
                     found.get_or_insert_with(Instant::now);
                 }
                 RelayMessage::Eose(text) if request.is_ended_by(text) => break,
-                RelayMessage::Closed(text) | RelayMessage::Notice(text) => {
+                RelayMessage::Closed(text) if request.is_named_by(text) => {
                     bail!("a question was refused: {}", String::from_utf8_lossy(text));
                 }
                 _ => {}
