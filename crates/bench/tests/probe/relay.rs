@@ -1,4 +1,5 @@
-//! A small relay in memory, which can be made wrong in chosen ways.
+//! A small relay in memory, which can be made wrong in chosen ways, or strict in ways that the NIPs
+//! allow.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -27,6 +28,31 @@ pub(crate) enum RelayFault {
     SinceExclusive,
     StoresEphemeral,
     SwallowsSome,
+    /// Right: lets only the owner of [`MEMBER`] authenticate, and requires AUTH for all messages.
+    AdmitsMember,
+    /// Right: sends the headers of CORS in answers to OPTIONS alone.
+    AnswersPreflight,
+    /// Right: deletes an event, and accepts the event again later.
+    ForgetsDeletions,
+    /// Right: refuses events of kind 7.
+    RefusesKind,
+    /// Right: refuses all questions and counts.
+    RefusesQuestions,
+    /// Right: requires AUTH for all messages.
+    RequiresAuth,
+}
+
+/// The secret key of the only member of [`RelayFault::AdmitsMember`].
+pub(crate) const MEMBER: &str = "0101010101010101010101010101010101010101010101010101010101010101";
+/// The public key of [`MEMBER`].
+const MEMBER_PUBKEY: &str = "1b84c5567b126440995d3ed5aaba0565d71e1834604819ff9c17f5e9d5dd078f";
+/// The challenge of all connections.
+const CHALLENGE: &str = "prove it";
+
+impl RelayFault {
+    fn requires_auth(self) -> bool {
+        matches!(self, Self::AdmitsMember | Self::RequiresAuth)
+    }
 }
 
 struct FaultySubscription {
@@ -111,8 +137,21 @@ fn serve(stream: &TcpStream, state: &Mutex<FaultyState>, fault: RelayFault) {
         }
     }
     let mut out = stream;
+    if head.starts_with("OPTIONS ") && fault == RelayFault::AnswersPreflight {
+        let headers = ["Origin", "Headers", "Methods"]
+            .map(|name| format!("Access-Control-Allow-{name}: *\r\n"));
+        let _ = write!(out, "HTTP/1.1 204 No Content\r\n{}\r\n", headers.concat());
+        return;
+    }
     if head.contains("nostr+json") {
-        let document = json!({"name": "small", "supported_nips": [1, 9, 11], "software": "small"});
+        let nips =
+            if fault == RelayFault::RefusesQuestions { &[1, 9, 11, 45][..] } else { &[1, 9, 11] };
+        let document = json!({
+            "name": "small",
+            "supported_nips": nips,
+            "software": "small",
+            "limitation": {"auth_required": fault == RelayFault::AdmitsMember},
+        });
         let _ = write!(out, "HTTP/1.1 200 OK\r\n\r\n{document}");
         return;
     }
@@ -127,15 +166,38 @@ fn serve(stream: &TcpStream, state: &Mutex<FaultyState>, fault: RelayFault) {
         state.connections += 1;
         state.connections
     };
+    let mut is_authenticated = !fault.requires_auth();
     while let Some(text) = receive(&mut reader) {
         let Ok(Value::Array(parts)) = serde_json::from_str(&text) else { continue };
+        let name = parts.first().and_then(Value::as_str).unwrap_or_default();
+        if name == "AUTH" && parts.len() == 2 && fault.requires_auth() {
+            let refusal = refusal_of_auth(&parts[1], fault);
+            is_authenticated |= refusal.is_empty();
+            send(stream, &json!(["OK", parts[1]["id"], refusal.is_empty(), refusal]));
+            continue;
+        }
+        if !is_authenticated {
+            let why = "auth-required: members only";
+            send(stream, &json!(["AUTH", CHALLENGE]));
+            match name {
+                "EVENT" if parts.len() == 2 => {
+                    send(stream, &json!(["OK", parts[1]["id"], false, why]));
+                }
+                "REQ" if parts.len() > 2 => send(stream, &json!(["CLOSED", parts[1], why])),
+                _ => {}
+            }
+            continue;
+        }
         let mut state = state.lock().expect("no thread panics");
-        match parts.first().and_then(Value::as_str) {
-            Some("EVENT") if parts.len() == 2 => {
+        match name {
+            "EVENT" if parts.len() == 2 => {
                 state.publish(stream, &parts[1], fault);
             }
-            Some("REQ") if parts.len() > 2 => state.request(stream, connection, &parts, fault),
-            Some("CLOSE") if parts.len() == 2 && fault != RelayFault::ClosesNothing => {
+            "REQ" | "COUNT" if fault == RelayFault::RefusesQuestions && parts.len() > 2 => {
+                send(stream, &json!(["CLOSED", parts[1], "blocked: no questions"]));
+            }
+            "REQ" if parts.len() > 2 => state.request(stream, connection, &parts, fault),
+            "CLOSE" if parts.len() == 2 && fault != RelayFault::ClosesNothing => {
                 let is_closed = |open: &FaultySubscription| {
                     open.connection == connection && parts[1] == open.id
                 };
@@ -146,6 +208,17 @@ fn serve(stream: &TcpStream, state: &Mutex<FaultyState>, fault: RelayFault) {
     }
     let mut state = state.lock().expect("no thread panics");
     state.subscriptions.retain(|open| open.connection != connection);
+}
+
+/// Why the relay refuses an AUTH. Empty if the AUTH is right.
+fn refusal_of_auth(event: &Value, fault: RelayFault) -> &'static str {
+    if kind(event) != 22_242 || values(event, "challenge") != [CHALLENGE] || !is_valid(event) {
+        return "invalid: not an answer to the challenge";
+    }
+    if fault == RelayFault::AdmitsMember && event["pubkey"] != MEMBER_PUBKEY {
+        return "restricted: not a member";
+    }
+    ""
 }
 
 fn is_valid(event: &Value) -> bool {
@@ -243,7 +316,11 @@ impl FaultyState {
         if self.events.iter().any(|stored| stored["id"] == event["id"]) {
             return (true, "duplicate: already have this event");
         }
-        if self.events.iter().any(|stored| deletes(stored, event, fault)) {
+        if fault == RelayFault::RefusesKind && kind(event) == 7 {
+            return (false, "blocked: no reactions");
+        }
+        let forgets = fault == RelayFault::ForgetsDeletions;
+        if !forgets && self.events.iter().any(|stored| deletes(stored, event, fault)) {
             return (false, "deleted: by its author");
         }
         (true, "")
