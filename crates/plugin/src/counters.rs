@@ -48,7 +48,10 @@ impl PluginCounters {
                     PluginFailure::Garbage(_) | PluginFailure::OtherEvent(_) => {
                         self.garbled.add(1);
                     }
-                    PluginFailure::Busy | PluginFailure::Down | PluginFailure::Crowded => {}
+                    PluginFailure::Busy
+                    | PluginFailure::Down
+                    | PluginFailure::Suspended
+                    | PluginFailure::Crowded => {}
                 }
             }
         }

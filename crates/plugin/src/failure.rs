@@ -26,6 +26,10 @@ pub enum PluginFailure {
     /// The plugin has failed again and again, and waits for its next start.
     #[error("it fails again and again")]
     Down,
+    /// The plugin has failed for the last events of the same client, and has answered the events of
+    /// another client since then.
+    #[error("it fails again and again for the events of this client only")]
+    Suspended,
     /// Too many events of the same client, or of all clients, wait for the plugin.
     #[error("too many events wait for it")]
     Crowded,

@@ -15,7 +15,7 @@ use crate::failure::PluginFailure;
 use crate::log::PluginLog;
 use crate::options::{FailureRule, PluginOptions, SharedPlugin};
 use crate::process::PluginProcess;
-use crate::queue::{JobQueue, PluginJob, PluginOutcome};
+use crate::queue::{ExpiredJob, JobQueue, PluginJob, PluginOutcome};
 use crate::slot::ProcessSlots;
 use crate::suspects::SuspectClients;
 
@@ -157,8 +157,9 @@ impl JobDispatcher {
     /// Queues an event. An event without room gets its outcome at once.
     fn enqueue(&mut self, job: PluginJob) {
         let now = Instant::now();
-        if self.in_force.is_on() && self.suspects.is_suspended(&job.client, now) {
-            self.answer(job, Err(PluginFailure::Down));
+        let suspension = self.suspects.suspension(&job.client, now);
+        if let Some(suspension) = suspension.filter(|_| self.in_force.is_on()) {
+            self.answer(job, Err(suspension));
         } else if let Err(job) = self.queue.push(job, now) {
             self.answer(job, Err(PluginFailure::Crowded));
         }
@@ -175,8 +176,12 @@ impl JobDispatcher {
         }
         let limit = self.in_force.timeout;
         if let Some(before) = now.checked_sub(limit) {
-            for job in self.queue.expire(before) {
-                self.answer(job, Err(PluginFailure::Busy));
+            for ExpiredJob { job, follows_own } in self.queue.expire(before) {
+                // If the plugin fails for this client only, its own events are in the way.
+                let is_own_fault = follows_own && !self.slots.fails_for_others(&job.client);
+                let failure =
+                    if is_own_fault { PluginFailure::Crowded } else { PluginFailure::Busy };
+                self.answer(job, Err(failure));
             }
         }
         while let Some(oldest) = self.queue.oldest()
@@ -236,16 +241,18 @@ impl JobDispatcher {
         self.queue.finish(&client, bytes);
         match process {
             Ok(process) => {
-                self.suspects.answered(&client);
+                self.suspects.answered(&client, Instant::now());
                 if let Some(failures) = self.slots.answered(slot, Some(process)) {
                     self.log.recovery(failures);
                 }
             }
             Err(failure) => {
                 let now = Instant::now();
-                if self.suspects.failed(&client, now) {
+                if self.suspects.failed(&client, now)
+                    && let Some(suspension) = self.suspects.suspension(&client, now)
+                {
                     for job in self.queue.drain_client(&client) {
-                        self.answer(job, Err(PluginFailure::Down));
+                        self.answer(job, Err(suspension.clone()));
                     }
                 }
                 let failures = self.slots.failed(slot, &client, now);

@@ -46,9 +46,26 @@ pub(crate) struct JobQueue {
     bytes_max: usize,
 }
 
+/// An event that waits.
+#[derive(Debug)]
+struct WaitingJob {
+    number: u64,
+    job: PluginJob,
+    /// Whether the event waits behind other events of its client.
+    follows_own: bool,
+}
+
+/// An event that has waited too long.
+#[derive(Debug)]
+pub(crate) struct ExpiredJob {
+    pub(crate) job: PluginJob,
+    /// Whether the event has waited behind other events of its client.
+    pub(crate) follows_own: bool,
+}
+
 #[derive(Debug, Default)]
 struct ClientQueue {
-    jobs: VecDeque<(u64, PluginJob)>,
+    jobs: VecDeque<WaitingJob>,
     /// Number of events that are with a process.
     running: usize,
     bytes: usize,
@@ -80,7 +97,8 @@ impl JobQueue {
         }
         let (number, client) =
             (self.next_number, self.clients.entry(Arc::clone(&name)).or_default());
-        client.jobs.push_back((number, job));
+        let follows_own = client.running > 0 || !client.jobs.is_empty();
+        client.jobs.push_back(WaitingJob { number, job, follows_own });
         client.bytes += bytes;
         if !std::mem::replace(&mut client.has_turn, true) {
             self.turns.push_back(Arc::clone(&name));
@@ -101,7 +119,7 @@ impl JobQueue {
                 self.turns.push_back(name);
                 continue;
             }
-            let Some((_, job)) = client.jobs.pop_front() else {
+            let Some(WaitingJob { job, .. }) = client.jobs.pop_front() else {
                 client.has_turn = false;
                 self.forget_if_idle(&name);
                 continue;
@@ -122,15 +140,15 @@ impl JobQueue {
     }
 
     /// Removes the events that arrived at `before` or earlier and still wait.
-    pub(crate) fn expire(&mut self, before: Instant) -> Vec<PluginJob> {
+    pub(crate) fn expire(&mut self, before: Instant) -> Vec<ExpiredJob> {
         let mut expired = Vec::new();
         while self.oldest().is_some_and(|at| at <= before) {
             let Some((_, name, _)) = self.arrivals.pop_front() else { break };
             // The oldest waiting event is the first of its client.
             let first = self.clients.get_mut(&name).and_then(|client| client.jobs.pop_front());
-            if let Some((_, job)) = first {
+            if let Some(WaitingJob { job, follows_own, .. }) = first {
                 self.release(&name, job.question.len());
-                expired.push(job);
+                expired.push(ExpiredJob { job, follows_own });
             }
         }
         expired
@@ -139,13 +157,14 @@ impl JobQueue {
     /// Removes all events that wait.
     pub(crate) fn drain(&mut self) -> Vec<PluginJob> {
         let last = self.arrivals.back().map(|(_, _, at)| *at);
-        last.map(|last| self.expire(last)).unwrap_or_default()
+        let expired = last.map(|last| self.expire(last)).unwrap_or_default();
+        expired.into_iter().map(|expired| expired.job).collect()
     }
 
     /// Removes the waiting events of a client.
     pub(crate) fn drain_client(&mut self, name: &Arc<str>) -> Vec<PluginJob> {
         let jobs = self.clients.get_mut(name).map(|client| std::mem::take(&mut client.jobs));
-        let jobs: Vec<_> = jobs.into_iter().flatten().map(|(_, job)| job).collect();
+        let jobs: Vec<_> = jobs.into_iter().flatten().map(|waiting| waiting.job).collect();
         self.release(name, jobs.iter().map(|job| job.question.len()).sum());
         jobs
     }
@@ -154,7 +173,7 @@ impl JobQueue {
     pub(crate) fn oldest(&mut self) -> Option<Instant> {
         while let Some((number, name, at)) = self.arrivals.front() {
             let first = self.clients.get(name).and_then(|client| client.jobs.front());
-            if first.is_some_and(|(waiting, _)| waiting == number) {
+            if first.is_some_and(|waiting| waiting.number == *number) {
                 return Some(*at);
             }
             self.arrivals.pop_front();
@@ -246,9 +265,10 @@ mod tests {
         }
         assert_eq!(queue.pop(9).map(|job| job.id[0]), Some(1));
         assert_eq!(queue.oldest(), Some(at(1)));
-        let ids = |jobs: Vec<PluginJob>| jobs.iter().map(|job| job.id[0]).collect::<Vec<_>>();
-        assert_eq!(ids(queue.expire(at(2))), [2, 3]);
-        assert_eq!(ids(queue.drain()), [4]);
+        let expired = queue.expire(at(2));
+        let expired = expired.iter().map(|expired| (expired.job.id[0], expired.follows_own));
+        assert_eq!(expired.collect::<Vec<_>>(), [(2, true), (3, false)]);
+        assert_eq!(queue.drain().iter().map(|job| job.id[0]).collect::<Vec<_>>(), [4]);
         assert_eq!((queue.oldest(), queue.bytes), (None, 10));
         queue.finish(&"a".into(), 10);
         while queue.pop(9).is_some() {}

@@ -55,6 +55,12 @@ impl ProcessSlots {
         self.failing.len() >= BROKEN_AFTER
     }
 
+    /// Whether the plugin has failed for the events of another client, and has answered no event
+    /// since then.
+    pub(crate) fn fails_for_others(&self, client: &Arc<str>) -> bool {
+        self.failing.iter().any(|failing| failing != client)
+    }
+
     /// Number of events of one client that may be at processes. If there are several processes, one
     /// process is left for other clients.
     pub(crate) fn of_client_max(&self) -> usize {

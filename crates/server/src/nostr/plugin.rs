@@ -58,10 +58,13 @@ pub(super) fn verdict(outcome: PluginOutcome, rule: FailureRule) -> PluginVerdic
     match (outcome, rule) {
         (Ok(PluginDecision::Reject(msg)), _) => PluginVerdict::Refuse(refusal(msg)),
         (Ok(PluginDecision::ShadowReject(msg)), _) => PluginVerdict::Feign(msg),
-        // Otherwise a client could bypass the plugin by a flood.
-        (Err(PluginFailure::Crowded), _) => PluginVerdict::Refuse(
-            NostrVerdict::RateLimited.because("too many events wait for the relay's plugin"),
-        ),
+        // Otherwise a client could bypass the plugin by a flood, or by events that make the plugin
+        // fail.
+        (Err(PluginFailure::Crowded), _) | (Err(PluginFailure::Suspended), FailureRule::Accept) => {
+            PluginVerdict::Refuse(
+                NostrVerdict::RateLimited.because("too many events wait for the relay's plugin"),
+            )
+        }
         (Ok(PluginDecision::Accept), _) | (Err(_), FailureRule::Accept) => PluginVerdict::Pass,
         (Err(_), FailureRule::Refuse) => PluginVerdict::Refuse(
             NostrVerdict::Error.because("the relay's plugin has not decided; try again later"),
@@ -117,6 +120,12 @@ mod tests {
         for rule in [FailureRule::Accept, FailureRule::Refuse] {
             let crowded = Err(PluginFailure::Crowded);
             assert_eq!(refused(&crowded, rule), Some(NostrVerdict::RateLimited));
+            let suspended = refused(&Err(PluginFailure::Suspended), rule);
+            let expected = match rule {
+                FailureRule::Accept => NostrVerdict::RateLimited,
+                FailureRule::Refuse => NostrVerdict::Error,
+            };
+            assert_eq!(suspended, Some(expected));
             let feigned = verdict(Ok(PluginDecision::ShadowReject("m".into())), rule);
             assert_eq!(feigned, PluginVerdict::Feign("m".into()));
         }

@@ -232,6 +232,47 @@ async fn an_event_without_an_answer_in_time_is_treated_by_the_rule() {
     relay.stop().await;
 }
 
+/// A client cannot have its events accepted by events that make the plugin hang or end: the rule
+/// `accept` is for a plugin that fails for everybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_flood_of_a_client_is_refused_even_if_failures_accept_events() {
+    let casino = answer("casino", "reject", "blocked: no casinos");
+    let cases = format!("*hang*) sleep 1000;; *die*) exit 3;; {casino}");
+    let mut flooded = options(&cases);
+    flooded.on_failure = FailureRule::Accept;
+    flooded.timeout = Duration::from_secs(2);
+    let (relay, _) = relay(flooded).await;
+    let mut other = client_at(&relay, "192.0.2.2").await;
+    let mut hostile = client_at(&relay, "192.0.2.1").await;
+    send(&mut hostile, "hang 0").await;
+    send(&mut hostile, "hang 1").await;
+    other.publish_new(&note(2, NOW_S, "good")).await;
+    casinos_are_refused(&mut hostile, "behind events that hang", 2).await;
+    let mut hostile = client_at(&relay, "192.0.2.3").await;
+    for count in 0..4 {
+        hostile.publish_new(&note(1, NOW_S, &format!("die {count}"))).await;
+    }
+    other.publish_new(&note(2, NOW_S, "good again")).await;
+    casinos_are_refused(&mut hostile, "after events that end the plugin", 0).await;
+    relay.stop().await;
+}
+
+/// Publishes some events that the plugin refuses. `others` is the number of further answers.
+async fn casinos_are_refused(client: &mut Client, what: &str, others: usize) {
+    let casino = |n| note(1, NOW_S, &format!("casino {n} {what}"));
+    let casinos: Vec<Value> = (0..20).map(casino).collect();
+    for casino in &casinos {
+        client.send_text(json!(["EVENT", casino])).await;
+    }
+    for _ in 0..casinos.len() + others {
+        let ok = client.receive().await;
+        let is_casino = casinos.iter().any(|casino| casino["id"] == ok[1]);
+        let reason = ok[3].as_str().unwrap();
+        let is_refused = reason.starts_with("rate-limited: ") || reason.starts_with("blocked: ");
+        assert!(!is_casino || ok[2] == json!(false) && is_refused, "{ok}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_dies_or_writes_anything_else_is_started_again() {
     let other = "11".repeat(32);
