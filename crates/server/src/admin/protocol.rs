@@ -222,6 +222,10 @@ impl FrameReader {
     }
 }
 
+/// The number beside the code of a refused record, if a ban refuses the record. A process of a
+/// version without bans ignores the number, and counts the record as one that was deleted.
+const BANNED: u64 = 1;
+
 /// Encodes an outcome as a body.
 pub(super) fn outcome_bytes(outcome: Outcome) -> [u8; 9] {
     let (code, number) = match outcome {
@@ -230,7 +234,7 @@ pub(super) fn outcome_bytes(outcome: Outcome) -> [u8; 9] {
         Outcome::Superseded => (2, 0),
         Outcome::Refused(Refusal::Deleted) => (3, 0),
         Outcome::Refused(Refusal::Vanished) => (4, 0),
-        Outcome::Refused(Refusal::Banned) => (6, 0),
+        Outcome::Refused(Refusal::Banned) => (3, BANNED),
         Outcome::Erased(count) => (5, count),
     };
     let mut bytes = [code; 9];
@@ -246,10 +250,10 @@ pub(super) fn outcome(bytes: &[u8]) -> Option<Outcome> {
         0 => Outcome::Stored { seq: number },
         1 => Outcome::Duplicate,
         2 => Outcome::Superseded,
+        3 if number == BANNED => Outcome::Refused(Refusal::Banned),
         3 => Outcome::Refused(Refusal::Deleted),
         4 => Outcome::Refused(Refusal::Vanished),
         5 => Outcome::Erased(number),
-        6 => Outcome::Refused(Refusal::Banned),
         _ => return None,
     })
 }
