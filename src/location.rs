@@ -10,6 +10,7 @@ use std::sync::Arc;
 use anyhow::bail;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueHint};
+use hark_archive::query::HiddenRecords;
 use hark_archive::{Store, TextSource};
 use hark_networks::Network;
 use hark_server::control::ControlClient;
@@ -240,6 +241,23 @@ impl ArchiveLocation {
             WriterHandle::Own(owned) => Ok(Arc::clone(&owned.store)),
             WriterHandle::Server(_) => self.read(),
         }
+    }
+
+    /// Returns the records that the bans hide from readers of the archive that `writer` writes.
+    pub(crate) fn hidden_beside(
+        &self,
+        writer: &WriterHandle,
+    ) -> anyhow::Result<Option<HiddenRecords>> {
+        match writer {
+            WriterHandle::Own(owned) => Ok(owned.bans.as_ref().map(Moderation::hidden)),
+            WriterHandle::Server(_) => self.hidden_in_files(),
+        }
+    }
+
+    /// Does the same for the files of a running server. Later bans of the server hide no more
+    /// records.
+    pub(crate) fn hidden_in_files(&self) -> anyhow::Result<Option<HiddenRecords>> {
+        Ok(self.bans()?.as_ref().map(Moderation::hidden))
     }
 
     /// Acquires the lock and opens the shelf for writing.

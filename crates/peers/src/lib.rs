@@ -45,8 +45,9 @@ pub use intake::{
     EventIntake, EventRules, EventWriter, IntakeOptions, IntakeQueue, StoredListener, WriteOutcome,
 };
 pub use link::ClientOptions;
+pub use local::LocalEnd;
 pub use meter::{ReasonCounts, SyncMeter, SyncTotals};
 pub use plugin::{EventPlugin, PluginSource};
 pub use status::StreamStatus;
 pub use stream::{RelayStream, SnapshotOpener, StreamEnds, StreamOptions};
-pub use sync::{Direction, LocalEnd, SyncOptions, SyncReport, sync};
+pub use sync::{Direction, SyncOptions, SyncReport, sync};

@@ -5,9 +5,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hark_archive::blocking::may_block;
+use hark_archive::query::HiddenRecords;
 use hark_archive::resumed::ResumedSearch;
 use hark_archive::{Id, Order, Position, Query, Record, SearchProgress, Store};
 use hark_codec::nostr::negentropy::NegentropyItem;
+use hark_networks::Network;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::clock::now_s;
@@ -26,6 +28,17 @@ const ITEMS_TOGETHER: usize = 1024;
 /// A sample consists of 3 of the newest 48 items.
 const SAMPLED: usize = 48;
 const SAMPLES: usize = 3;
+
+/// This archive.
+#[derive(Clone)]
+pub struct LocalEnd {
+    /// The network of the events.
+    pub network: &'static dyn Network,
+    /// The store from which events are read.
+    pub store: Arc<dyn Store>,
+    /// The stored events that do not leave this archive. `None`: all may leave the archive.
+    pub hidden: Option<HiddenRecords>,
+}
 
 /// The items in the last part of a query's time range.
 #[derive(Default)]
@@ -90,14 +103,13 @@ pub(crate) struct LocalEvent {
     pub(crate) json: Arc<str>,
 }
 
-/// Returns the events with these ids. Events that were deleted in the meantime are left out.
-pub(crate) async fn events(
-    store: Arc<dyn Store>,
-    ids: Vec<Id>,
-) -> Result<Vec<LocalEvent>, PeerError> {
+/// Returns the events with these ids. Events that were deleted or hidden in the meantime are left
+/// out.
+pub(crate) async fn events(from: &LocalEnd, ids: Vec<Id>) -> Result<Vec<LocalEvent>, PeerError> {
+    let LocalEnd { store, hidden, .. } = from.clone();
     blocking(move || {
-        let mut query =
-            Query { ids: Some(ids), now: now_s(), order: Order::OldestFirst, ..Query::default() };
+        let (ids, order) = (Some(ids), Order::OldestFirst);
+        let mut query = Query { ids, hidden, now: now_s(), order, ..Query::default() };
         query.normalise();
         let mut events = Vec::new();
         let read = |record: &Record<'_>| {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hark_archive::Query;
 use hark_archive::blocking::may_block;
-use hark_archive::{Query, Store};
 use hark_networks::Network;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
@@ -23,10 +23,11 @@ use crate::error::PeerError;
 use crate::feed::{FeedOutlet, FeedReceiver, LocalFeed, MissedEvents, OwedComparison, SeenIds};
 use crate::intake::{IntakeQueue, Origin, Wanted};
 use crate::link::ClientOptions;
+use crate::local::LocalEnd;
 use crate::plugin::EventPlugin;
 use crate::route::SubscriptionAnswer;
 use crate::status::StreamStatus;
-use crate::sync::{Direction, LocalEnd, SyncOptions, sync};
+use crate::sync::{Direction, SyncOptions, sync};
 use crate::upload::{UploadList, Uploader};
 use crate::withheld::Withheld;
 
@@ -78,7 +79,7 @@ pub struct StreamOptions {
 
 /// Opens a current snapshot of the archive for reading. The call may block. The error is a text for
 /// people.
-pub type SnapshotOpener = Arc<dyn Fn() -> Result<Arc<dyn Store>, String> + Send + Sync>;
+pub type SnapshotOpener = Arc<dyn Fn() -> Result<LocalEnd, String> + Send + Sync>;
 
 /// The parts of this archive that streams use.
 #[derive(Clone)]
@@ -281,7 +282,7 @@ impl LiveStream<'_> {
         let (to, lists) = mpsc::channel(1);
         let uploader = Uploader {
             client: self.client,
-            store: None,
+            from: None,
             withheld,
             plugin: options.plugin_up.as_deref(),
             meter: &status.meter,
@@ -397,7 +398,7 @@ impl LiveStream<'_> {
         let opened = tokio::task::spawn_blocking(move || may_block(|| opening())).await;
         let opened = opened.unwrap_or_else(|error| Err(error.to_string()));
         // The archive may be unavailable only for a moment, while the server that owns it starts.
-        let store = opened.map_err(PeerError::Unreachable)?;
+        let local = opened.map_err(PeerError::Unreachable)?;
         let from = self.query.from.max(since);
         let sync_options = SyncOptions {
             direction: options.direction,
@@ -409,7 +410,6 @@ impl LiveStream<'_> {
             seen: Some(Arc::clone(&self.memory.seen)),
             missed: Some(Arc::clone(&self.memory.missed)),
         };
-        let local = LocalEnd { network: ends.network, store };
         let intake = self.intake.clone();
         let report = sync(self.client, &sync_options, &local, intake, &status.meter).await?;
         let after = status.meter.totals();

@@ -15,7 +15,7 @@ use crate::error::{PeerError, RunWaits};
 use crate::feed::{MissedEvents, SeenIds};
 use crate::fetch::Fetcher;
 use crate::intake::IntakeQueue;
-use crate::local::{self, LocalWindow};
+use crate::local::{self, LocalEnd, LocalWindow};
 use crate::meter::SyncMeter;
 use crate::page::{RelayPages, WalkBudget};
 use crate::plugin::EventPlugin;
@@ -105,15 +105,6 @@ impl SyncOptions {
     }
 }
 
-/// This archive.
-#[derive(Clone)]
-pub struct LocalEnd {
-    /// The network of the events.
-    pub network: &'static dyn Network,
-    /// The store from which events are read.
-    pub store: Arc<dyn Store>,
-}
-
 /// The result of a synchronisation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SyncReport {
@@ -135,6 +126,7 @@ pub async fn sync(
 ) -> Result<SyncReport, PeerError> {
     let mut query = Query { now: now_s(), limit: usize::MAX, ..options.query.clone() };
     query.not_kinds.extend(hidden_kinds(options));
+    query.hidden.clone_from(&local.hidden);
     query.normalise();
     let withheld = Withheld::new(&options.private_kinds, options.send_protected);
     let (need, needed) = mpsc::channel(LISTS_MAX);
@@ -157,10 +149,10 @@ pub async fn sync(
         missed_from: options.query.from,
         protected: options.send_protected,
     };
-    let store = Some(Arc::clone(&local.store));
     let plugin = options.plugin_up.as_deref();
     let missed = options.missed.clone();
-    let uploader = Uploader { client, store, withheld: &withheld, plugin, meter, missed };
+    let from = Some(local.clone());
+    let uploader = Uploader { client, from, withheld: &withheld, plugin, meter, missed };
     let job = SyncJob { client, options, local, query, intake, meter };
     let (report, (), ()) =
         tokio::try_join!(job.run(differences), fetcher.run(needed), uploader.run(had))?;
@@ -353,8 +345,8 @@ struct Differences<'a> {
 
 impl DifferenceSink for Differences<'_> {
     async fn receive(&mut self, mut need: Vec<Id>, have: Vec<Id>) -> Result<(), PeerError> {
-        // The local items may exclude private kinds, so the archive may already have events that
-        // seem to be missing.
+        // The local items may exclude private kinds and hidden events, so the archive may already
+        // have events that seem to be missing.
         let store = Arc::clone(&self.store);
         let need = local::blocking(move || {
             need.retain(|id| !store.knows(id).unwrap_or(false));

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use hark_archive::{Id, Store};
+use hark_archive::Id;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::client::PeerClient;
 use crate::error::{PeerError, RateWaits};
 use crate::feed::{MissedEvents, OwedEvent};
-use crate::local::{self, LocalEvent};
+use crate::local::{self, LocalEnd, LocalEvent};
 use crate::meter::SyncMeter;
 use crate::plugin::EventPlugin;
 use crate::route::PublishAnswer;
@@ -38,8 +38,8 @@ pub(crate) enum UploadList {
 /// Sends events.
 pub(crate) struct Uploader<'a> {
     pub(crate) client: &'a PeerClient,
-    /// The store from which events are read by their ids.
-    pub(crate) store: Option<Arc<dyn Store>>,
+    /// The archive from which events are read by their ids.
+    pub(crate) from: Option<LocalEnd>,
     pub(crate) withheld: &'a Withheld,
     /// Decides which events are sent.
     pub(crate) plugin: Option<&'a EventPlugin>,
@@ -247,8 +247,8 @@ impl Uploader<'_> {
 
     /// Reads events of the archive, and queues the events that may leave the archive.
     async fn read(&self, ids: Vec<Id>, waiting: &mut VecDeque<Upload>) -> Result<(), PeerError> {
-        let Some(store) = &self.store else { return Ok(()) };
-        for event in local::events(Arc::clone(store), ids).await? {
+        let Some(from) = &self.from else { return Ok(()) };
+        for event in local::events(from, ids).await? {
             if self.withheld.has(event.kind, &event.json) {
                 self.meter.add(|meter| &meter.withheld, 1);
             } else {

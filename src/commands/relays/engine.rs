@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
-use hark_archive::{Record, Store, vital};
-use hark_peers::{EventIntake, LocalFeed, SnapshotOpener, StreamEnds};
+use hark_archive::{Record, vital};
+use hark_peers::{EventIntake, LocalEnd, LocalFeed, SnapshotOpener, StreamEnds};
 use hark_server::control::FedRecord;
 
 use super::RelayRules;
@@ -41,11 +41,16 @@ impl StreamArchive {
         let feed = Arc::<LocalFeed>::default();
         let Some(writer) = writer(location, stop)? else { return Ok(None) };
         let is_served = location.control()?.is_some();
-        let store = match &writer {
+        let own = match &writer {
             WriterHandle::Server(_) => None,
-            WriterHandle::Own(owned) => Some(Arc::clone(&owned.store)),
+            WriterHandle::Own(owned) => Some(LocalEnd {
+                network: location.network,
+                store: Arc::clone(&owned.store),
+                hidden: location.hidden_beside(&writer)?,
+            }),
         };
-        let open = opener(location, store.clone());
+        let store = own.as_ref().map(|own| Arc::clone(&own.store));
+        let open = opener(location, own);
         let following = is_served.then(|| follow(location, &feed, stop)).transpose()?;
         // A server reports the events that it stores, so this listener is used only without a
         // server.
@@ -112,12 +117,16 @@ fn writer(location: &ArchiveLocation, stop: &AtomicBool) -> anyhow::Result<Optio
 }
 
 /// Returns a function that opens the archive for a comparison: the store that this process writes,
-/// or a snapshot of the server's files.
-fn opener(location: &ArchiveLocation, store: Option<Arc<dyn Store>>) -> SnapshotOpener {
+/// or a snapshot of the server's files, with the present bans.
+fn opener(location: &ArchiveLocation, own: Option<LocalEnd>) -> SnapshotOpener {
     let location = location.of(location.network);
-    Arc::new(move || match &store {
-        Some(store) => Ok(Arc::clone(store)),
-        None => location.read().map_err(|error| format!("{error:#}")),
+    let snapshot = move || -> anyhow::Result<LocalEnd> {
+        let (store, hidden) = (location.read()?, location.hidden_in_files()?);
+        Ok(LocalEnd { network: location.network, store, hidden })
+    };
+    Arc::new(move || match &own {
+        Some(own) => Ok(own.clone()),
+        None => snapshot().map_err(|error| format!("{error:#}")),
     })
 }
 

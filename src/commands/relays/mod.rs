@@ -177,7 +177,8 @@ pub(crate) fn open(
 ) -> anyhow::Result<OpenArchive> {
     let writer = location.write()?;
     let store = location.read_beside(&writer)?;
-    let local = LocalEnd { network: location.network, store: Arc::clone(&store) };
+    let hidden = location.hidden_beside(&writer)?;
+    let local = LocalEnd { network: location.network, store: Arc::clone(&store), hidden };
     let intake = intake(location, writer, Some(store), stored)?;
     Ok(OpenArchive { local, intake })
 }

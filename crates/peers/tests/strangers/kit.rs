@@ -20,6 +20,11 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_tungstenite::tungstenite::Message;
 
+/// This archive, in which no events are hidden.
+fn local_end(store: &Arc<MemoryStore>) -> LocalEnd {
+    LocalEnd { network: &Nostr, store: Arc::clone(store) as _, hidden: None }
+}
+
 /// A signed event.
 pub(crate) fn signed(n: u64, created_at: u64, kind: u16) -> Value {
     nostr::event(1 + (n % 5) as u8, created_at, kind, &[], &format!("event {n}"))
@@ -147,7 +152,7 @@ impl Here {
         direction: Direction,
     ) -> Result<SyncReport, PeerError> {
         let client = PeerClient::connect(address, self.client.clone()).await?;
-        let local = LocalEnd { network: &Nostr, store: Arc::clone(&self.store) as _ };
+        let local = local_end(&self.store);
         let options = SyncOptions::new(direction, self.query.clone(), vec![4]);
         let queue = self.intake.lock().as_ref().expect("is open").queue();
         sync(&client, &options, &local, queue, &self.meter).await
@@ -158,7 +163,7 @@ impl Here {
         let store = Arc::clone(&self.store);
         let ends = StreamEnds {
             network: &Nostr,
-            open: Arc::new(move || Ok(Arc::clone(&store) as _)),
+            open: Arc::new(move || Ok(local_end(&store))),
             feed: Arc::<LocalFeed>::default(),
             intake: self.intake.lock().as_ref().expect("is open").queue(),
             waits: Arc::default(),
