@@ -24,6 +24,8 @@ pub(super) struct RulingBook {
     /// The times of the entries that were lifted before all entries were read. The archive is read
     /// as it was before these changes, so it may still have the entries.
     lifted: BTreeMap<EntryKey, u64>,
+    /// A time before which no entry ends, in seconds since 1970.
+    next_end_s: u64,
 }
 
 /// The effects of new sets on clients.
@@ -45,7 +47,10 @@ impl RulingBook {
             return;
         }
         match entry {
-            Some(entry) => drop(self.entries.insert(key.clone(), (at_ns, entry))),
+            Some(entry) => {
+                self.next_end_s = self.next_end_s.min(entry.until_s.unwrap_or(u64::MAX));
+                self.entries.insert(key.clone(), (at_ns, entry));
+            }
             None => {
                 self.entries.remove(&key);
                 if !self.is_complete {
@@ -74,12 +79,17 @@ impl RulingBook {
 
     /// Removes the entries that have ended.
     pub(super) fn remove_ended(&mut self, now_s: u64) {
+        if now_s < self.next_end_s {
+            return;
+        }
         let ended = self.entries.iter().filter(|(_, (_, entry))| !entry.is_in_force(now_s));
         let ended: Vec<EntryKey> = ended.map(|(key, _)| key.clone()).collect();
         for key in ended {
             self.entries.remove(&key);
             self.changed.push(key);
         }
+        let ends = self.entries.values().filter_map(|(_, entry)| entry.until_s);
+        self.next_end_s = ends.min().unwrap_or(u64::MAX);
     }
 
     /// The entries after a key, in order.

@@ -10,9 +10,10 @@ use hark_codec::nostr::{Event, EventArena, REQUESTS};
 use hark_codec::record::{Id, Key};
 use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 
-use super::lists::{RulingLists, RulingTerm};
+use super::lists::RulingLists;
 use super::state::{Moderation, ModerationState};
 use super::subject::Ruling;
+use super::terms::RulingTerm;
 use crate::nostr::policy::{EventPolicy, PolicyAllowances, event_text};
 use crate::roster::Roster;
 

@@ -2,111 +2,18 @@
 //! The sets never change: each change of the entries makes new sets, which share the unchanged
 //! parts with the earlier sets.
 
-use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::Hash;
 use std::net::IpAddr;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use aho_corasick::BuildError;
 use hark_codec::record::{Id, Key};
-use ipnet::IpNet;
 
+use super::address_terms::RangeTerms;
 use super::entry::RulingEntry;
 use super::subject::{Ruling, RulingSubject, SubjectSort};
-use crate::nostr::policy::WordList;
-
-/// The end and the reason of an entry.
-#[derive(Clone, Debug)]
-pub(super) struct RulingTerm {
-    /// When the entry ends, in seconds since 1970. `u64::MAX`: never.
-    until_s: u64,
-    pub(super) reason: Arc<str>,
-}
-
-/// The subjects of one sort, each with its term.
-type Terms<K> = Arc<HashMap<K, RulingTerm, KeyHashes>>;
-
-/// Hashes of keys and ids. Both are random, so their first bytes suffice. They are multiplied by a
-/// secret number, because a client can choose a few of these bytes.
-#[derive(Clone, Copy, Debug)]
-struct KeyHashes {
-    secret: u64,
-}
-
-impl Default for KeyHashes {
-    fn default() -> Self {
-        static SECRET: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0_u64) | 1);
-        Self { secret: *SECRET }
-    }
-}
-
-impl BuildHasher for KeyHashes {
-    type Hasher = KeyHasher;
-
-    fn build_hasher(&self) -> KeyHasher {
-        KeyHasher { secret: self.secret, hash: 0 }
-    }
-}
-
-/// See [`KeyHashes`].
-struct KeyHasher {
-    secret: u64,
-    hash: u64,
-}
-
-impl Hasher for KeyHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        let first = bytes.iter().take(8).fold(0, |first, byte| first << 8 | u64::from(*byte));
-        let product = u128::from(self.hash ^ first) * u128::from(self.secret);
-        self.hash = product as u64 ^ (product >> 64) as u64;
-    }
-
-    /// Ignores the length of a key, which is always the same.
-    fn write_usize(&mut self, _: usize) {}
-
-    /// The bits of an address, of which the last ones may all be 0.
-    fn write_u128(&mut self, bits: u128) {
-        let mixed = bits as u64 ^ ((bits >> 64) as u64).rotate_left(32);
-        self.write(&mixed.to_be_bytes());
-    }
-
-    fn finish(&self) -> u64 {
-        self.hash
-    }
-}
-
-/// Number of new words that are searched apart from the other words. To build an automaton of all
-/// words takes seconds if there are many.
-const NEW_WORDS_MAX: usize = 512;
-
-/// The words of the entries.
-#[derive(Clone, Debug, Default)]
-struct WordTerms {
-    terms: Arc<HashMap<Box<str>, RulingTerm>>,
-    /// The automata that find the words. A word that is in an automaton and has no term was lifted.
-    most: SearchedWords,
-    new: SearchedWords,
-}
-
-/// Words, and the automaton that finds these words.
-#[derive(Clone, Debug, Default)]
-struct SearchedWords {
-    list: Arc<WordList>,
-    /// The words by their numbers in the list.
-    words: Arc<Vec<Box<str>>>,
-}
-
-/// The ranges of addresses of one family, by the length of their prefixes, ascending. A range is
-/// found by the bits of its prefix, all others being 0.
-type RangesByLength = Vec<(u8, HashMap<u128, RulingTerm, KeyHashes>)>;
-
-/// The ranges of addresses.
-#[derive(Clone, Debug, Default)]
-struct RangeTerms {
-    four: RangesByLength,
-    six: RangesByLength,
-}
+use super::terms::{RulingTerm, Terms};
+use super::word_terms::WordTerms;
 
 /// The entries of one ruling, by sort.
 #[derive(Clone, Debug, Default)]
@@ -125,143 +32,42 @@ pub(super) struct RulingLists {
     allows: SortedTerms,
 }
 
-impl RulingTerm {
-    fn new(entry: &RulingEntry) -> Self {
-        Self { until_s: entry.until_s.unwrap_or(u64::MAX), reason: Arc::clone(&entry.reason) }
-    }
-
-    /// Whether the entry is in force. `now_s` is read only for an entry that ends.
-    fn holds(&self, now_s: &impl Fn() -> u64) -> bool {
-        self.until_s == u64::MAX || now_s() < self.until_s
-    }
-}
-
 /// Returns the term of a subject, if its entry is in force.
-fn term_of<'t, K: Eq + Hash>(
+fn term_of<'t, K: Eq + Hash + Clone>(
     terms: &'t Terms<K>,
     subject: &K,
     now_s: &impl Fn() -> u64,
 ) -> Option<&'t RulingTerm> {
-    if terms.is_empty() {
-        return None;
-    }
     terms.get(subject).filter(|term| term.holds(now_s))
 }
 
-fn put<K: Eq + Hash + Clone>(terms: &mut Terms<K>, subject: &K, term: Option<RulingTerm>) {
-    match term {
-        Some(term) => drop(Arc::make_mut(terms).insert(subject.clone(), term)),
-        None if terms.contains_key(subject) => drop(Arc::make_mut(terms).remove(subject)),
-        None => {}
-    }
-}
-
-/// Returns the bits of an address from its first bit on, and whether it is an address of IPv4.
-fn bits(ip: IpAddr) -> (u128, bool) {
-    match ip {
-        IpAddr::V4(ip) => (u128::from(ip.to_bits()) << 96, true),
-        IpAddr::V6(ip) => (ip.to_bits(), false),
-    }
-}
-
-/// Returns the first bits, and 0 for the others.
-fn prefix(bits: u128, length: u8) -> u128 {
-    bits & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
-}
-
-impl RangeTerms {
-    fn put(&mut self, range: IpNet, term: Option<RulingTerm>) {
-        let (bits, is_four) = bits(range.addr());
-        let lengths = if is_four { &mut self.four } else { &mut self.six };
-        let length = range.prefix_len();
-        let at = match lengths.binary_search_by_key(&length, |(length, _)| *length) {
-            Ok(at) => at,
-            Err(at) => {
-                lengths.insert(at, (length, HashMap::default()));
-                at
-            }
-        };
-        let ranges = &mut lengths[at].1;
-        match term {
-            Some(term) => drop(ranges.insert(prefix(bits, length), term)),
-            None => drop(ranges.remove(&prefix(bits, length))),
+/// Returns the subjects that are among `asked`, or all subjects. `None` if they are more than
+/// `max`.
+fn among<K: Eq + Hash + Copy>(terms: &Terms<K>, asked: Option<&[K]>, max: usize) -> Option<Vec<K>> {
+    let found: Vec<K> = match asked {
+        _ if terms.len() == 0 => Vec::new(),
+        Some(asked) => {
+            let found = asked.iter().filter(|subject| terms.get(*subject).is_some());
+            found.take(max.saturating_add(1)).copied().collect()
         }
-        if ranges.is_empty() {
-            lengths.remove(at);
-        }
-    }
-
-    /// Returns the term of the smallest range that contains the address.
-    fn term(&self, ip: IpAddr, now_s: &impl Fn() -> u64) -> Option<&RulingTerm> {
-        let (bits, is_four) = bits(ip.to_canonical());
-        let lengths = if is_four { &self.four } else { &self.six };
-        let mut found =
-            lengths.iter().rev().filter_map(|(length, ranges)| ranges.get(&prefix(bits, *length)));
-        found.find(|term| term.holds(now_s))
-    }
-
-    fn len(&self) -> usize {
-        let lengths = self.four.iter().chain(&self.six);
-        lengths.map(|(_, ranges)| ranges.len()).sum()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.four.is_empty() && self.six.is_empty()
-    }
-}
-
-impl SearchedWords {
-    fn new(words: Vec<Box<str>>) -> Result<Self, BuildError> {
-        Ok(Self { list: Arc::new(WordList::new(&words)?), words: Arc::new(words) })
-    }
-}
-
-impl WordTerms {
-    /// Adds or replaces the entries of words, or removes the entries.
-    fn put<'w>(
-        &mut self,
-        words: impl Iterator<Item = (&'w str, Option<RulingTerm>)>,
-    ) -> Result<(), BuildError> {
-        let terms = Arc::make_mut(&mut self.terms);
-        let mut new = Vec::new();
-        for (word, term) in words {
-            match term {
-                Some(term) => {
-                    if terms.insert(word.into(), term).is_none() {
-                        new.push(Box::from(word));
-                    }
-                }
-                None => drop(terms.remove(word)),
-            }
-        }
-        if new.is_empty() {
-            return Ok(());
-        }
-        let new: Vec<Box<str>> = self.new.words.iter().cloned().chain(new).collect();
-        if new.len() > NEW_WORDS_MAX {
-            self.most = SearchedWords::new(terms.keys().cloned().collect())?;
-            self.new = SearchedWords::default();
-        } else {
-            self.new = SearchedWords::new(new)?;
-        }
-        Ok(())
-    }
-
-    /// Returns the term of the first word in `text`, which must be in lower case.
-    fn term(&self, text: &str, now_s: &impl Fn() -> u64) -> Option<&RulingTerm> {
-        let mut found = [&self.most, &self.new].into_iter().flat_map(|searched| {
-            searched.list.found_in(text).filter_map(|at| self.terms.get(searched.words.get(at)?))
-        });
-        found.find(|term| term.holds(now_s))
-    }
+        None if terms.len() > max => return None,
+        None => terms.subjects().copied().collect(),
+    };
+    (found.len() <= max).then_some(found)
 }
 
 impl SortedTerms {
     fn put(&mut self, subject: &RulingSubject, term: Option<RulingTerm>) {
         match subject {
-            RulingSubject::Key(key) => put(&mut self.keys, key, term),
-            RulingSubject::Id(id) => put(&mut self.ids, id, term),
-            RulingSubject::Kind(kind) => put(&mut self.kinds, kind, term),
+            RulingSubject::Key(key) => {
+                self.keys.put(key, term);
+            }
+            RulingSubject::Id(id) => {
+                self.ids.put(id, term);
+            }
+            RulingSubject::Kind(kind) => {
+                self.kinds.put(kind, term);
+            }
             RulingSubject::Addresses(range) => Arc::make_mut(&mut self.addresses).put(*range, term),
             // The automata of words are built once for many words: see `put_words`.
             RulingSubject::Word(_) => {}
@@ -273,7 +79,7 @@ impl SortedTerms {
             SubjectSort::Key => self.keys.len(),
             SubjectSort::Id => self.ids.len(),
             SubjectSort::Kind => self.kinds.len(),
-            SubjectSort::Word => self.words.terms.len(),
+            SubjectSort::Word => self.words.len(),
             SubjectSort::Addresses => self.addresses.len(),
         }
     }
@@ -348,9 +154,30 @@ impl RulingLists {
         term_of(&self.of(ruling).kinds, &kind, now_s)
     }
 
+    /// Returns the keys with an entry among `asked`, or all keys with an entry. `None` if the keys
+    /// are more than `max`.
+    pub(super) fn keys_among(
+        &self,
+        ruling: Ruling,
+        asked: Option<&[Key]>,
+        max: usize,
+    ) -> Option<Vec<Key>> {
+        among(&self.of(ruling).keys, asked, max)
+    }
+
+    /// Does the same as [`RulingLists::keys_among`] for ids.
+    pub(super) fn ids_among(
+        &self,
+        ruling: Ruling,
+        asked: Option<&[Id]>,
+        max: usize,
+    ) -> Option<Vec<Id>> {
+        among(&self.of(ruling).ids, asked, max)
+    }
+
     /// Whether there are words with this ruling.
     pub(super) fn has_words(&self, ruling: Ruling) -> bool {
-        !self.of(ruling).words.terms.is_empty()
+        self.of(ruling).words.len() > 0
     }
 
     /// Returns the term of the first word in `text`, which must be in lower case.
@@ -370,7 +197,7 @@ impl RulingLists {
         now_s: &impl Fn() -> u64,
     ) -> Option<&RulingTerm> {
         let addresses = &self.of(ruling).addresses;
-        if addresses.is_empty() { None } else { addresses.term(ip, now_s) }
+        if addresses.len() == 0 { None } else { addresses.term(ip, now_s) }
     }
 }
 
@@ -418,9 +245,7 @@ mod tests {
         lists.put((Ruling::Ban, &gone), None);
         assert_eq!(reason(&lists, "198.51.100.1", 0), None);
         assert_eq!(lists.count(Ruling::Ban, SubjectSort::Addresses), 4);
-        let lengths: Vec<u8> =
-            lists.bans.addresses.four.iter().map(|(length, _)| *length).collect();
-        assert_eq!(lengths, [25, 32]);
+        assert_eq!(lists.bans.addresses.lengths(true), [25, 32]);
     }
 
     #[test]

@@ -6,10 +6,11 @@
 //! has all entries in memory (`book`), and answers questions about events and addresses from
 //! immutable sets (`lists`) that are replaced as a whole.
 //!
-//! Read in this order: `subject`, `entry`, `records`, `lists`, `book`, `state` (the interface),
+//! Read in this order: `subject`, `entry`, `records`, `terms`, `lists`, `book`, `state` (the interface),
 //! `checks` (the questions that the doors ask), `pages`, `values` (named values beside the entries),
 //! `opening`.
 
+mod address_terms;
 mod book;
 mod checks;
 mod entry;
@@ -21,8 +22,10 @@ mod records;
 mod requests;
 mod state;
 mod subject;
+mod terms;
 mod value_changes;
 mod values;
+mod word_terms;
 
 pub(crate) use checks::AddressRuling;
 pub use entry::{

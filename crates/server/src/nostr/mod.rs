@@ -42,6 +42,7 @@ mod session;
 mod threads;
 mod vanish;
 mod web;
+mod word_list;
 
 pub use config::{DEFLATE_FROM_BYTES, RelayConfig, RelayService, ThreadCounts};
 pub use identity::SharedIdentity;

@@ -1,0 +1,74 @@
+//! The words of the entries of one ruling, which are searched for in events.
+
+use std::collections::hash_map::RandomState;
+use std::sync::Arc;
+
+use aho_corasick::BuildError;
+
+use super::terms::{RulingTerm, Terms, changes_max};
+use crate::nostr::policy::WordList;
+
+/// The words of the entries.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WordTerms {
+    terms: Terms<Box<str>, RandomState>,
+    /// The lists that find the words. To make a list of all words takes long if there are many, so
+    /// the words since then are in a list of their own. A word that is in a list and has no term
+    /// was lifted.
+    most: SearchedWords,
+    new: SearchedWords,
+}
+
+/// Words, and the list that finds these words.
+#[derive(Clone, Debug, Default)]
+struct SearchedWords {
+    list: Arc<WordList>,
+    /// The words by their numbers in the list.
+    words: Arc<Vec<Box<str>>>,
+}
+
+impl SearchedWords {
+    fn new(words: Vec<Box<str>>) -> Result<Self, BuildError> {
+        Ok(Self { list: Arc::new(WordList::new(&words)?), words: Arc::new(words) })
+    }
+}
+
+impl WordTerms {
+    /// Number of words.
+    pub(super) fn len(&self) -> usize {
+        self.terms.len()
+    }
+
+    /// Adds or replaces the entries of words, or removes the entries.
+    pub(super) fn put<'w>(
+        &mut self,
+        words: impl Iterator<Item = (&'w str, Option<RulingTerm>)>,
+    ) -> Result<(), BuildError> {
+        let mut new = Vec::new();
+        for (word, term) in words {
+            let (word, is_set) = (Box::from(word), term.is_some());
+            if !self.terms.put(&word, term) && is_set {
+                new.push(word);
+            }
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        let new: Vec<Box<str>> = self.new.words.iter().cloned().chain(new).collect();
+        if new.len() > changes_max(self.most.words.len()) {
+            self.most = SearchedWords::new(self.terms.subjects().cloned().collect())?;
+            self.new = SearchedWords::default();
+        } else {
+            self.new = SearchedWords::new(new)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the term of the first word in `text`, which must be in lower case.
+    pub(super) fn term(&self, text: &str, now_s: &impl Fn() -> u64) -> Option<&RulingTerm> {
+        let mut found = [&self.most, &self.new].into_iter().flat_map(|searched| {
+            searched.list.found_in(text).filter_map(|at| self.terms.get(searched.words.get(at)?))
+        });
+        found.find(|term| term.holds(now_s))
+    }
+}
