@@ -6,12 +6,13 @@
 //! has all entries in memory (`book`), and answers questions about events and addresses from
 //! immutable sets (`lists`) that are replaced as a whole.
 //!
-//! Read in this order: `subject`, `entry`, `records`, `terms`, `lists`, `book`, `state` (the interface),
+//! Read in this order: `subject`, `entry`, `records`, `terms`, `lists`, `book`, `state` (the interface), `changes`,
 //! `checks` (the questions that the doors ask), `pages`, `values` (named values beside the entries),
 //! `opening`.
 
 mod address_terms;
 mod book;
+mod changes;
 mod checks;
 mod entry;
 mod filter;
@@ -44,5 +45,7 @@ pub fn concern(network: &dyn hark_networks::Network) -> bool {
     network.name() == hark_networks::Network::name(&hark_networks::nostr::Nostr)
 }
 
+#[cfg(test)]
+mod shared_tests;
 #[cfg(test)]
 mod tests;

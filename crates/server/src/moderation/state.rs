@@ -1,5 +1,5 @@
-//! The interface of the bans and allows: changes, pages of entries, and the audit log. `checks` has
-//! the questions that the doors ask.
+//! The state of the bans and allows in one process, and its writes. `changes` has the changes of
+//! entries, `pages` the lists, and `checks` the questions that the doors ask.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use hark_archive::clock::Clock;
+use hark_archive::limits::NEWS_STEP;
 use hark_archive::retention::RetentionPolicy;
 use hark_archive::store::commit_whole;
 use hark_archive::store::memory::MemoryStore;
@@ -18,15 +19,12 @@ use hark_archive::{
 };
 use hark_networks::Network as _;
 use parking_lot::Mutex;
-use serde_json::Value;
 
-use super::book::{EntryKey, NewBans, RulingBook};
-use super::entry::{AuditAct, AuditNote, ChangedRuling, RulingChange, RulingEntry};
+use super::book::{NewBans, RulingBook};
+use super::entry::{AuditAct, AuditNote};
 use super::filter::KeyFilter;
 use super::lists::RulingLists;
-use super::records::{
-    ModerationNetwork, NS_PER_S, NamedValue, RulingState, entries, note_record, slot, values,
-};
+use super::records::{ModerationNetwork, NamedValue, RulingState, entries, note_record, values};
 use super::values::ValueBook;
 use crate::blocking;
 use crate::roster::Roster;
@@ -34,8 +32,6 @@ use crate::shelf::{Shelf, ShelfOptions, Subscribers};
 
 /// Maximum number of entries. All entries are in memory, about 200 bytes each.
 pub const ENTRIES_MAX: usize = 1_000_000;
-/// Number of changes that are made durable together, each with its note.
-const CHANGES_AT_ONCE: usize = 1_024;
 /// Number of attempts to make a change while other processes change the same entry.
 pub(super) const ATTEMPTS: usize = 5;
 /// Interval between two attempts to queue a job while the writer's queue is full.
@@ -45,7 +41,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long a change waits for work that began before the change, such as a slice of a search.
 const READERS_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of bytes of a reason, and of a name of who has acted.
-const TEXT_BYTES_MAX: usize = 1_000;
+pub(super) const TEXT_BYTES_MAX: usize = 1_000;
 
 /// The bans and allows of an archive, and its audit log. Clones share their state.
 #[derive(Clone, Debug, Default)]
@@ -204,7 +200,7 @@ impl Moderation {
         Self::with_clock(store, Clock::System)
     }
 
-    fn with_clock(store: Arc<dyn Store>, clock: Clock) -> Result<Self, SearchError> {
+    pub(super) fn with_clock(store: Arc<dyn Store>, clock: Clock) -> Result<Self, SearchError> {
         let moderation = Self::default();
         let options = ShelfOptions {
             network: &ModerationNetwork,
@@ -261,36 +257,6 @@ impl Moderation {
         self.state.archive.get().ok_or(ModerationError::Absent)
     }
 
-    /// Changes entries, and writes a note of each change into the audit log. On return, the changes
-    /// are durable and in force in this process, and every other server of the archive learns
-    /// of the changes. Returns the effect of each change, in order. A change without effect writes no note.
-    /// After an error, the first changes may have been made; making all again is safe.
-    pub async fn change(
-        &self,
-        changes: Vec<RulingChange>,
-        by: &str,
-    ) -> Result<Vec<ChangedRuling>, ModerationError> {
-        let (this, by) = (self.clone(), by.to_owned());
-        run_blocking(move || this.change_now(&changes, &by)).await
-    }
-
-    /// Does the same as [`Moderation::change`], for a thread that may block.
-    pub fn change_now(
-        &self,
-        changes: &[RulingChange],
-        by: &str,
-    ) -> Result<Vec<ChangedRuling>, ModerationError> {
-        if by.len() > TEXT_BYTES_MAX || changes.iter().any(has_long_reason) {
-            return Err(ModerationError::Text);
-        }
-        let _changing = self.state.changing.lock();
-        let mut effects = Vec::with_capacity(changes.len());
-        for some in changes.chunks(CHANGES_AT_ONCE) {
-            self.change_some(some, by, &mut effects)?;
-        }
-        Ok(effects)
-    }
-
     /// Writes a note of an act that changes no entry. On return, the note is durable.
     pub async fn note(&self, act: AuditAct, by: &str) -> Result<(), ModerationError> {
         let (this, by) = (self.clone(), by.to_owned());
@@ -311,89 +277,6 @@ impl Moderation {
         self.state.hidings.load(Ordering::Acquire)
     }
 
-    fn change_some(
-        &self,
-        changes: &[RulingChange],
-        by: &str,
-        effects: &mut Vec<ChangedRuling>,
-    ) -> Result<(), ModerationError> {
-        self.state.book.lock().remove_ended(self.now_s());
-        let mut done: Vec<Option<ChangedRuling>> = vec![None; changes.len()];
-        let mut left: Vec<usize> = (0..changes.len()).collect();
-        for attempt in 0..ATTEMPTS {
-            let (mut writes, mut planned) = (Vec::new(), Vec::new());
-            for index in left.drain(..) {
-                let plan = self.plan(&changes[index], by, attempt > 0)?;
-                if plan.effect.is_change() {
-                    writes.push(Write::Put(note_record(&plan.note)));
-                    writes.push(Write::Put(plan.state.record()));
-                    planned.push(index);
-                }
-                done[index] = Some(plan.effect);
-            }
-            let outcomes = if writes.is_empty() { Vec::new() } else { self.commit(writes)? };
-            let outcomes = planned.into_iter().zip(outcomes.chunks(2));
-            let refused = outcomes.filter(|(_, of)| of.contains(&Outcome::Superseded));
-            left.extend(refused.map(|(index, _)| index));
-            if left.is_empty() {
-                effects.extend(done.into_iter().flatten());
-                return Ok(());
-            }
-        }
-        Err(ModerationError::Contended)
-    }
-
-    /// Plans a change. `was_refused` tells that the archive has a newer record of the entry.
-    fn plan(
-        &self,
-        change: &RulingChange,
-        by: &str,
-        was_refused: bool,
-    ) -> Result<PlannedChange, ModerationError> {
-        let key: EntryKey = (change.ruling(), change.subject().clone());
-        let known = {
-            let book = self.state.book.lock();
-            let known = book.find(&key).cloned();
-            if known.is_none() && book.len() >= ENTRIES_MAX {
-                return Err(ModerationError::Full);
-            }
-            known
-        };
-        let (known_ns, before) = known.unzip();
-        // A newer record may be from a server whose clock is ahead, and may have lifted the entry.
-        let newest_ns = if was_refused { self.newest(&key)? } else { None };
-        let known_ns = known_ns.max(newest_ns);
-        let at_ns = self.next_ns(known_ns.unwrap_or(0))?;
-        let (ruling, subject) = key;
-        let after = match change {
-            RulingChange::Lift(..) => None,
-            RulingChange::Set { reason, until_s, .. } => match &before {
-                Some(entry) if entry.has_effect_of(reason, *until_s) => Some(entry.clone()),
-                _ => Some(RulingEntry {
-                    subject: subject.clone(),
-                    ruling,
-                    reason: reason.as_str().into(),
-                    since_s: at_ns / NS_PER_S,
-                    until_s: *until_s,
-                    by: by.into(),
-                }),
-            },
-        };
-        let shown =
-            |entry: &Option<RulingEntry>| entry.as_ref().map_or(Value::Null, RulingEntry::state);
-        let note = AuditNote {
-            at_ns,
-            by: by.into(),
-            act: change.act().into(),
-            subject: subject.to_string(),
-            before: shown(&before),
-            after: shown(&after),
-        };
-        let state = RulingState { at_ns, ruling, subject: subject.clone(), entry: after.clone() };
-        let effect = ChangedRuling { subject, ruling, before, after };
-        Ok(PlannedChange { note, state, effect })
-    }
-
     /// Returns a time for a record: the present, or a later time if an earlier record of this
     /// process, or a record of the time `known_ns`, would otherwise not be older.
     pub(super) fn next_ns(&self, known_ns: u64) -> Result<u64, ModerationError> {
@@ -403,27 +286,27 @@ impl Moderation {
         Ok(last.ok().and_then(next).unwrap_or(least_ns))
     }
 
-    /// Returns the time of the newest record of an entry.
-    fn newest(&self, (ruling, subject): &EntryKey) -> Result<Option<u64>, ModerationError> {
-        let query = Query { limit: 1, ..slot(*ruling, subject) };
-        let mut search = self.shelf()?.store().search(&query)?;
-        let mut newest = None;
-        while search.slice(u64::MAX, &mut |record| {
-            newest = Some(record.time());
-            ControlFlow::Break(())
-        })? == SearchProgress::Paused
-            && newest.is_none()
-        {}
-        Ok(newest)
-    }
-
     /// Commits writes as one batch, and puts them in force.
     pub(super) fn commit(&self, writes: Vec<Write>) -> Result<Vec<Outcome>, ModerationError> {
+        Ok(self.between(move |target| commit_and_publish(&writes, target))??)
+    }
+
+    /// Puts in force what other processes have changed before this call.
+    pub(super) fn learn_news(&self) -> Result<(), ModerationError> {
+        let store = Arc::clone(self.shelf()?.store());
+        self.between(move |target| while publish_news(&*store, target) >= NEWS_STEP {})
+    }
+
+    /// Runs work on the writer's thread, between two batches.
+    fn between<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut WriteTarget) -> T + Send + 'static,
+    ) -> Result<T, ModerationError> {
         let shelf = self.shelf()?;
         let (done, outcome) = sync_channel(1);
         let mut job: BetweenBatchesJob = Box::new(move |target: &mut WriteTarget| {
             // The sending fails only if nobody waits for the outcome any more.
-            let _ = done.send(commit_and_publish(&writes, target));
+            let _ = done.send(work(target));
         });
         let until = Instant::now() + WAIT_MAX;
         while let Err(refused) = shelf.writer().between(job) {
@@ -433,19 +316,8 @@ impl Moderation {
             job = refused;
             std::thread::sleep(RETRY);
         }
-        outcome.recv().map_err(|_| ModerationError::Busy)?.map_err(ModerationError::from)
+        outcome.recv().map_err(|_| ModerationError::Busy)
     }
-}
-
-/// A change with its records.
-struct PlannedChange {
-    note: AuditNote,
-    state: RulingState,
-    effect: ChangedRuling,
-}
-
-fn has_long_reason(change: &RulingChange) -> bool {
-    matches!(change, RulingChange::Set { reason, .. } if reason.len() > TEXT_BYTES_MAX)
 }
 
 /// Commits writes, and notifies the listener as the writer does.
@@ -463,6 +335,17 @@ fn commit_and_publish(
         before.chain(put).filter_map(|(seq, bytes)| Some((seq, Record::new(bytes).ok()?)));
     target.listener.batch(&mut stored, &mut || {});
     Ok(committed.outcomes)
+}
+
+/// Notifies the listener of the next records of other processes. Returns their number.
+fn publish_news(store: &dyn Store, target: &mut WriteTarget) -> usize {
+    let news = store.news();
+    let records = news.iter().filter_map(|(seq, bytes)| Some((*seq, Record::new(bytes).ok()?)));
+    let mut records = records.peekable();
+    if records.peek().is_some() {
+        target.listener.batch(&mut records, &mut || {});
+    }
+    news.len()
 }
 
 /// Runs work that waits for the archive.

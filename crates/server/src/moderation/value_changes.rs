@@ -2,9 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use hark_archive::{Outcome, Query, SearchProgress, Write};
+use hark_archive::{Outcome, Query, Record, SearchProgress, Write};
 use serde_json::Value;
 
+use super::changes::delete;
 use super::entry::{AuditAct, AuditNote};
 use super::records::{NamedValue, note_record, value_slots};
 use super::state::{ATTEMPTS, Moderation, ModerationError, run_blocking};
@@ -53,6 +54,8 @@ impl Moderation {
             return Err(ModerationError::Full);
         }
         let _changing = self.state.changing.lock();
+        // The id of the note of an attempt that the archive has refused.
+        let mut refused = Vec::new();
         for _ in 0..ATTEMPTS {
             let newest_ns = self.newest_value(values)?;
             let at_ns = self.next_ns(newest_ns)?;
@@ -62,11 +65,15 @@ impl Moderation {
                 let (name, value, by) = (name.clone(), value.clone(), by.to_owned());
                 Write::Put(NamedValue { at_ns, name, value, by }.record())
             });
-            let writes = [Write::Put(note_record(&note))].into_iter().chain(records).collect();
+            let note = note_record(&note);
+            let id = Record::new(&note).map(|note| *note.id()).ok();
+            let writes = delete(refused).chain([Write::Put(note)]).chain(records).collect();
             if !self.commit(writes)?.contains(&Outcome::Superseded) {
                 return Ok(());
             }
+            refused = id.into_iter().collect();
         }
+        self.commit(delete(refused).collect())?;
         Err(ModerationError::Contended)
     }
 
