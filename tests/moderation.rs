@@ -13,6 +13,8 @@ use tokio::runtime::Runtime;
 
 use crate::cli::support::Place;
 
+mod hidden;
+
 /// The code of the close frame for banned clients.
 const POLICY: u16 = 1008;
 /// The keys of the flood, and of members.

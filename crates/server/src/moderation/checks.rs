@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use hark_archive::Record;
 use hark_archive::query::{HiddenRecords, HideRecords};
+use hark_archive::{Query, Record};
 use hark_codec::hex;
 use hark_codec::nostr::{Event, EventArena, REQUESTS};
 use hark_codec::record::{Id, Key};
@@ -102,6 +102,16 @@ impl Moderation {
                 && Event::parse(record.wire(), &mut EventArena::new()).is_ok_and(|event| {
                     lists.word(Ruling::Ban, &event_text(&event), &now_s).is_some()
                 })
+    }
+
+    /// Returns the banned keys and ids whose records the query may find. `None` if they are more
+    /// than `max`. An entry counts until it is removed, which may be some time after its end.
+    pub(crate) fn hidden_among(&self, query: &Query, max: usize) -> Option<(Vec<Key>, Vec<Id>)> {
+        let lists = self.state.lists.load();
+        Some((
+            lists.keys_among(Ruling::Ban, query.authors.as_deref(), max)?,
+            lists.ids_among(Ruling::Ban, query.ids.as_deref(), max)?,
+        ))
     }
 
     /// The records that are hidden from readers: those with a banned id, and those of banned keys,

@@ -5,6 +5,10 @@
 //! are visited in time slices, as for any question. An event that matches a later filter counts
 //! only if the event matches no earlier filter. So no event counts twice, and no ids are stored. If
 //! the answer includes a HyperLogLog, every match is visited.
+//!
+//! The store's count includes the events that bans hide, and these are subtracted. If they are too
+//! many to be found, the matches are visited instead, and a count that is too large for visits stays
+//! as it is and is marked approximate.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,6 +20,7 @@ use hark_networks::nostr::NostrRefusal;
 
 use super::Relay;
 use super::cost::{QuestionCost, TimedSearch};
+use super::hidden_events::{HiddenEvents, HiddenProgress, TooManyBans};
 use super::hll::HyperLogLog;
 use super::metrics::Verb;
 use super::outbox::{Outbox, RequestPermit};
@@ -34,8 +39,11 @@ pub(super) struct CountJob {
     search: Option<TimedSearch>,
     cost: QuestionCost,
     count: u64,
-    /// Whether a record that may match could not be read, so that the count may be too low.
-    damaged: bool,
+    /// The hidden events that the count of the first filter includes, and that are yet to be found.
+    hidden: Option<HiddenEvents>,
+    /// Whether a record that may match could not be read, so that the count may be too low, or
+    /// whether the count includes hidden events.
+    is_approximate: bool,
     hll: Option<HyperLogLog>,
     _held: (RequestPermit, BudgetShare),
 }
@@ -62,7 +70,8 @@ impl CountJob {
             at: 0,
             search: None,
             count: 0,
-            damaged: false,
+            hidden: None,
+            is_approximate: false,
             hll,
             _held: held,
         }
@@ -71,10 +80,28 @@ impl CountJob {
     /// Lets the store count the first filter, if one time slice is enough.
     fn count_first(&mut self, budget: u64) -> Result<(), NostrRefusal> {
         let Some(first) = self.queries.first() else { return Ok(()) };
-        let first = Query { budget: first.budget.min(budget), ..first.clone() };
-        let count = self.cost.count(&**self.relay.shelf.store(), &first);
-        if let Some(count) = count? {
-            (self.count, self.at) = (count, 1);
+        // The count includes hidden events, whether it comes from the lengths of lists or not.
+        let asked = Query { budget: first.budget.min(budget), hidden: None, ..first.clone() };
+        let count = self.cost.count(&**self.relay.shelf.store(), &asked);
+        let Some(count) = count? else { return Ok(()) };
+        match HiddenEvents::of(&self.relay.moderation, first) {
+            Ok(hidden) => self.hidden = hidden,
+            // The matches are visited.
+            Err(TooManyBans) if count <= first.budget / 2 => return Ok(()),
+            Err(TooManyBans) => self.is_approximate = true,
+        }
+        (self.count, self.at) = (count, 1);
+        Ok(())
+    }
+
+    /// Subtracts some of the hidden events from the count.
+    fn subtract(&mut self, mut hidden: HiddenEvents, work: u64) -> Result<(), NostrRefusal> {
+        let count = &mut self.count;
+        let mut each = |_: &Record<'_>| *count = count.saturating_sub(1);
+        match hidden.work(&self.relay, &mut self.cost, work, &mut each)? {
+            HiddenProgress::More => self.hidden = Some(hidden),
+            HiddenProgress::Done => {}
+            HiddenProgress::Exhausted => self.is_approximate = true,
         }
         Ok(())
     }
@@ -84,11 +111,15 @@ impl CountJob {
         if self.at == 0 && self.search.is_none() && self.hll.is_none() {
             self.count_first(work)?;
         }
+        if let Some(hidden) = self.hidden.take() {
+            self.subtract(hidden, work)?;
+            return Ok(SliceResult::More);
+        }
         let Some(query) = self.queries.get(self.at) else {
             self.relay.metrics.done(Verb::Count);
             let registers = self.hll.as_ref().map(HyperLogLog::registers);
             self.outbox.push_message(|out| {
-                reply::write_count(out, &self.id, self.count, self.damaged, registers);
+                reply::write_count(out, &self.id, self.count, self.is_approximate, registers);
             });
             return Ok(SliceResult::Done);
         };
@@ -116,7 +147,7 @@ impl CountJob {
             if compared_rows < work { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         self.cost.read(compared_rows);
-        self.damaged |= search.has_met_damage();
+        self.is_approximate |= search.has_met_damage();
         match progress?.0 {
             SearchProgress::Paused => self.search = Some(search),
             SearchProgress::Done { .. } => self.at += 1,

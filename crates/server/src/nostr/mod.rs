@@ -12,6 +12,7 @@ mod config;
 mod cost;
 mod count;
 mod event_checks;
+mod hidden_events;
 mod hll;
 mod identity;
 mod info;

@@ -15,12 +15,14 @@ use hark_codec::nostr::negentropy::{
 };
 use hark_networks::nostr::NostrVerdict;
 
+use super::hidden_items::{HiddenFound, HiddenSearch};
 use super::set::{ComparedSet, CountedSet, SetMemory};
-use super::state::{Comparison, ComparisonRefusal, ReceivedComparison};
+use super::state::{Comparison, ComparisonRefusal, ReceivedComparison, SummedComparison};
 use super::store_ranges::{RangesCandidate, StoreRanges};
 use crate::budget::BudgetShare;
 use crate::nostr::Relay;
 use crate::nostr::cost::{QuestionCost, TimedSearch};
+use crate::nostr::hidden_events::HiddenEvents;
 use crate::nostr::outbox::{Outbox, RequestPermit};
 use crate::nostr::question_refusals::bug;
 use crate::nostr::readers::{ReaderJob, SliceResult};
@@ -55,6 +57,8 @@ enum ComparisonStep {
     Begin { message: Vec<u8>, memory: Option<SetMemory> },
     /// Prepare the store's sums, which may answer the first message instead of a set.
     Prepare { message: Vec<u8>, memory: SetMemory, candidate: RangesCandidate },
+    /// Find the hidden events that the store's sums include.
+    Hide { message: Vec<u8>, query: Arc<Query>, search: HiddenSearch },
     /// Begin to collect the set.
     Open { answer: NegentropyResponder, memory: SetMemory },
     /// Continue to collect the set.
@@ -103,6 +107,7 @@ impl ComparisonJob {
             ComparisonStep::Prepare { message, memory, candidate } => {
                 self.prepare(message, memory, candidate)?
             }
+            ComparisonStep::Hide { message, query, search } => self.hide(message, query, search)?,
             step => step,
         };
         self.step = match step {
@@ -117,6 +122,7 @@ impl ComparisonJob {
             }
             step @ (ComparisonStep::Begin { .. }
             | ComparisonStep::Prepare { .. }
+            | ComparisonStep::Hide { .. }
             | ComparisonStep::Done) => step,
         };
         let is_done = matches!(self.step, ComparisonStep::Done);
@@ -130,9 +136,9 @@ impl ComparisonJob {
         memory: Option<SetMemory>,
     ) -> Result<ComparisonStep, ComparisonRefusal> {
         let Some(memory) = memory else {
-            let query = self.comparison.state.lock().by_ranges.clone();
-            return match query {
-                Some(query) => self.by_ranges(message, query),
+            let summed = self.comparison.state.lock().by_ranges.clone();
+            return match summed {
+                Some(summed) => self.by_ranges(message, summed),
                 None => Ok(ComparisonStep::FromSet(self.responder(message)?)),
             };
         };
@@ -157,9 +163,38 @@ impl ComparisonJob {
         }
         let slice_rows = self.relay.settings().limits.slice_rows;
         let store = &**self.relay.shelf.store();
-        match candidate.query(&self.comparison, store, &mut self.cost, slice_rows)? {
-            Some(query) => self.by_ranges(message, query),
-            None => Ok(ComparisonStep::Open { answer: self.responder(message)?, memory }),
+        let query = candidate.query(&self.comparison, store, &mut self.cost, slice_rows)?;
+        let hidden = query.as_ref().map(|query| HiddenEvents::of(&self.relay.moderation, query));
+        match (query, hidden) {
+            (Some(query), Some(Ok(None))) => {
+                self.by_ranges(message, SummedComparison { query, hidden: None })
+            }
+            (Some(query), Some(Ok(Some(events)))) => {
+                let search = HiddenSearch::new(events, memory);
+                Ok(ComparisonStep::Hide { message, query, search })
+            }
+            _ => Ok(ComparisonStep::Open { answer: self.responder(message)?, memory }),
+        }
+    }
+
+    /// Finds some of the hidden events that the store's sums include.
+    fn hide(
+        &mut self,
+        message: Vec<u8>,
+        query: Arc<Query>,
+        search: HiddenSearch,
+    ) -> Result<ComparisonStep, ComparisonRefusal> {
+        let slice_rows = self.relay.settings().limits.slice_rows;
+        match search.work(&self.relay, &mut self.cost, slice_rows)? {
+            HiddenFound::More(search) => Ok(ComparisonStep::Hide { message, query, search }),
+            HiddenFound::All(items) => {
+                let hidden = Some(Arc::new(items));
+                self.by_ranges(message, SummedComparison { query, hidden })
+            }
+            HiddenFound::TooMany(mut memory) => {
+                memory.release();
+                Ok(ComparisonStep::Open { answer: self.responder(message)?, memory })
+            }
         }
     }
 
@@ -173,25 +208,32 @@ impl ComparisonJob {
         self.answer_bytes_max.min(bytes_max).saturating_sub(NEG_MSG_BYTES) / 2
     }
 
-    /// Begins the answer from the store's sums, for the query of [`RangesCandidate::query`].
+    /// Begins the answer from the store's sums, for the query of [`RangesCandidate::query`] without
+    /// its hidden events.
     fn by_ranges(
         &self,
         message: Vec<u8>,
-        query: Arc<Query>,
+        summed: SummedComparison,
     ) -> Result<ComparisonStep, ComparisonRefusal> {
+        let query = &summed.query;
         let hidden = query.gate.as_ref().map_or(&[][..], |gate| &gate.kinds);
         if *hidden != *self.relay.identity.current().private_kinds() {
             let changed = "other events are private since you began; begin again";
             return Err(NostrVerdict::Closed.because(changed).into());
         }
-        let now = Query { now: self.relay.shelf.clock().now_s(), ..(*query).clone() };
+        let now = Query { now: self.relay.shelf.clock().now_s(), ..(**query).clone() };
         let Some(ranges) = self.relay.shelf.store().ranges(&now)? else {
             let lacking = "a part of the archive is being rebuilt; begin again";
             return Err(NostrVerdict::Error.because(lacking).into());
         };
         let answer = RangesResponder::new(message, self.frame_bytes_max())?;
-        self.comparison.state.lock().by_ranges = Some(query);
-        Ok(ComparisonStep::FromRanges(answer, StoreRanges::new(ranges)))
+        let ranges = StoreRanges::new(ranges, summed.hidden.clone());
+        let mut state = self.comparison.state.lock();
+        if !state.has_ended {
+            state.by_ranges = Some(summed);
+        }
+        drop(state);
+        Ok(ComparisonStep::FromRanges(answer, ranges))
     }
 
     fn answer_from_set(&mut self, mut answer: NegentropyResponder) -> ComparisonStep {

@@ -10,7 +10,8 @@
 //! A comparison holds no set if its filter has only `since` and `until` and selects many events,
 //! and if the store keeps sums ([`hark_archive::store::ranges`]). Each message is then answered
 //! from the events stored at that time. Events that the client may not see stay hidden here as
-//! well.
+//! well: private events by the sums themselves, and banned events because each answer subtracts
+//! them (`hidden_items`).
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -34,6 +35,7 @@ use set::SetMemory;
 use state::Comparison;
 pub(super) use state::ReceivedComparison;
 
+mod hidden_items;
 mod job;
 mod set;
 mod state;

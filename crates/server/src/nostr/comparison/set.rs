@@ -45,6 +45,21 @@ impl SetMemory {
         Self { share, of_connection, connection_bytes_max, bytes_max: limits.negentropy_bytes_max }
     }
 
+    /// Reserves memory for a number of items outside a [`ComparedSet`], or returns a refusal.
+    pub(super) fn hold(&mut self, items: usize) -> Result<(), NostrRefusal> {
+        while self.share.bytes() < items.div_ceil(CHUNK_ITEMS) * CHUNK_BYTES {
+            self.grow()?;
+        }
+        Ok(())
+    }
+
+    /// Releases the memory, which a [`ComparedSet`] is to reserve again.
+    pub(super) fn release(&mut self) {
+        self.of_connection.fetch_sub(self.share.bytes(), Ordering::Relaxed);
+        // To release memory needs no room.
+        let _ = self.share.resize(0, self.bytes_max);
+    }
+
     /// Reserves memory for one more chunk, or returns a refusal.
     fn grow(&mut self) -> Result<(), NostrRefusal> {
         let max = self.connection_bytes_max;

@@ -8,6 +8,7 @@ use hark_codec::nostr::reply;
 use hark_networks::nostr::NostrRefusal;
 use parking_lot::Mutex;
 
+use super::hidden_items::HiddenItems;
 use super::set::ComparedSet;
 use crate::budget::BudgetShare;
 use crate::nostr::metrics::{RelayMetrics, Verb};
@@ -47,12 +48,20 @@ pub(super) struct Comparison {
     pub(super) _memory: BudgetShare,
 }
 
+/// A comparison that is answered from the store's sums over ranges.
+#[derive(Clone)]
+pub(super) struct SummedComparison {
+    pub(super) query: Arc<Query>,
+    /// The hidden events that the sums include; `None` if there are none.
+    pub(super) hidden: Option<Arc<HiddenItems>>,
+}
+
 #[derive(Default)]
 pub(super) struct ComparisonState {
     /// The set. `None` before the first answer, and after the end.
     pub(super) set: Option<Arc<ComparedSet>>,
-    /// The query for the store's sums over ranges, if there is no set.
-    pub(super) by_ranges: Option<Arc<Query>>,
+    /// The source of the answers, if there is no set.
+    pub(super) by_ranges: Option<SummedComparison>,
     /// The time of the last answer. `None` while the next answer is in progress.
     pub(super) answered_at: Option<Instant>,
     pub(super) has_ended: bool,
@@ -71,12 +80,12 @@ impl Comparison {
     pub(super) fn end(&self) {
         self.outbox.end(&self.over);
         let mut state = self.state.lock();
-        let set = state.set.take();
+        let (set, summed) = (state.set.take(), state.by_ranges.take());
         if !std::mem::replace(&mut state.has_ended, true) {
             self.metrics.comparisons_open.sub(1);
         }
         drop(state);
-        drop(set);
+        drop((set, summed));
     }
 
     /// Ends the comparison with a NEG-ERR that gives the reason.

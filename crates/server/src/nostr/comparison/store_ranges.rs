@@ -9,6 +9,7 @@ use hark_archive::{Gate, Position, Query, SearchError, SearchProgress, Store};
 use hark_codec::id_sum::IdTally;
 use hark_codec::nostr::negentropy::{NegentropyItem, NegentropyRanges};
 
+use super::hidden_items::HiddenItems;
 use super::state::Comparison;
 use crate::nostr::cost::QuestionCost;
 
@@ -29,11 +30,13 @@ pub(super) struct StoreRanges {
     ranges: Box<dyn IdRanges>,
     /// Number of rows that are charged already.
     charged: Cell<u64>,
+    /// The events that the store's sums include and the answers do not.
+    hidden: Option<Arc<HiddenItems>>,
 }
 
 impl StoreRanges {
-    pub(super) fn new(ranges: Box<dyn IdRanges>) -> Self {
-        Self { ranges, charged: Cell::new(0) }
+    pub(super) fn new(ranges: Box<dyn IdRanges>, hidden: Option<Arc<HiddenItems>>) -> Self {
+        Self { ranges, charged: Cell::new(0), hidden }
     }
 
     /// Returns the result of `work`, and the rows to charge for the work.
@@ -65,7 +68,8 @@ impl RangesCandidate {
         comparison: &Comparison,
         store: &dyn Store,
     ) -> Result<Option<Self>, SearchError> {
-        let mut query = Query { limit: usize::MAX, ..comparison.query.clone() };
+        // The sums include the hidden events, which `HiddenItems` finds.
+        let mut query = Query { limit: usize::MAX, hidden: None, ..comparison.query.clone() };
         if !comparison.is_whole || query.is_void() {
             return Ok(None);
         }
@@ -75,7 +79,7 @@ impl RangesCandidate {
             return Ok(None);
         }
         let ranges = store.ranges(&query)?;
-        let ranges = ranges.map(StoreRanges::new);
+        let ranges = ranges.map(|ranges| StoreRanges::new(ranges, None));
         Ok(ranges.map(|ranges| Self { query: Arc::new(query), gate, ranges }))
     }
 
@@ -122,12 +126,18 @@ impl RangesCandidate {
 
 impl NegentropyRanges for StoreRanges {
     fn before(&self, at: &NegentropyItem) -> IdTally {
-        self.ranges.before(&position(at))
+        let all = self.ranges.before(&position(at));
+        self.hidden.as_ref().map_or(all, |hidden| all.minus(hidden.before(at)))
     }
 
     fn items(&self, range: Range<NegentropyItem>, max: usize) -> Vec<NegentropyItem> {
-        let items = self.ranges.items(&position(&range.start), &position(&range.end), max);
-        items.into_iter().map(item).collect()
+        let Range { start, end } = range;
+        let hidden = self.hidden.as_deref();
+        let count = |hidden: &HiddenItems| hidden.before(&end).minus(hidden.before(&start)).count;
+        let more = hidden.map_or(0, count) as usize;
+        let items = self.ranges.items(&position(&start), &position(&end), max.saturating_add(more));
+        let seen = items.into_iter().map(item);
+        seen.filter(|item| hidden.is_none_or(|hidden| !hidden.have(item))).take(max).collect()
     }
 
     fn divide(&self, range: Range<NegentropyItem>, parts: usize) -> Vec<NegentropyItem> {
