@@ -26,8 +26,9 @@ pub use super::subscribed::{FedRecord, RecordStream};
 /// Maximum number of records that a client has sent but the server has not answered. Their answers
 /// fit into the socket's buffer, so client and server cannot block each other.
 const WINDOW: usize = 512;
-/// Maximum size of an answer, in bytes.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Maximum size of an answer, in bytes. The longest is that of 200 changed entries with the longest
+/// reasons before and after.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of ids in one ERASE request.
 const IDS_MAX: usize = 512;
 

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use hark_archive::{Position, Query, SearchProgress};
 use hark_codec::hex;
+use serde_json::Value;
 
 use super::entry::{AuditPage, EntryFilter, EntryPage, RulingEntry};
 use super::records::{NS_PER_S, note_of, notes};
@@ -12,10 +13,13 @@ use super::subject::{Ruling, RulingSubject, SubjectSort};
 
 /// Maximum number of rows of a page.
 const PAGE_ROWS_MAX: usize = 500;
+/// Maximum number of bytes of the rows of a page, unless the page has a single row. An answer with
+/// the page fits into a frame of the control socket.
+const PAGE_BYTES_MAX: usize = 256 << 10;
 
 impl Moderation {
     /// Returns a page of the entries in force, in the order of ruling and subject. `after` is the
-    /// cursor of the page before. A page has at most 500 entries.
+    /// cursor of the page before. A page has at most 500 entries, and fewer if they are long.
     pub fn entries(
         &self,
         filter: EntryFilter,
@@ -31,14 +35,18 @@ impl Moderation {
         let (after, now_s) = (after.transpose()?, self.now_s());
         let limit = limit.clamp(1, PAGE_ROWS_MAX);
         let book = self.state.book.lock();
-        let mut found = book.after(after.as_ref()).filter(|((ruling, subject), entry)| {
+        let found = book.after(after.as_ref()).filter(|((ruling, subject), entry)| {
             filter.matches((*ruling, subject)) && entry.is_in_force(now_s)
         });
-        let mut page = EntryPage::default();
-        page.entries.extend(found.by_ref().take(limit).map(|(_, entry)| entry.clone()));
-        if found.next().is_some() {
-            let cursor = |entry: &RulingEntry| format!("{} {}", entry.ruling.name(), entry.subject);
-            page.next = page.entries.last().map(cursor);
+        let (mut page, mut bytes) = (EntryPage::default(), 0);
+        for (_, entry) in found {
+            bytes += row_bytes(&entry.row());
+            let is_full = page.entries.len() == limit || bytes > PAGE_BYTES_MAX;
+            if let Some(last) = page.entries.last().filter(|_| is_full) {
+                page.next = Some(format!("{} {}", last.ruling.name(), last.subject));
+                break;
+            }
+            page.entries.push(entry.clone());
         }
         Ok(page)
     }
@@ -58,7 +66,7 @@ impl Moderation {
     }
 
     /// Returns a page of the audit log, newest first: notes from the time `since_s` on. `after` is
-    /// the cursor of the page before. A page has at most 500 notes. The call waits for the archive,
+    /// the cursor of the page before. A page has at most 500 notes, and fewer if they are long. The call waits for the archive,
     /// so the caller's thread must be allowed to block.
     pub fn log(
         &self,
@@ -76,21 +84,28 @@ impl Moderation {
             ..notes()
         };
         let mut search = self.shelf()?.store().search(&query)?;
-        let (mut page, mut last, mut found) = (AuditPage::default(), None, 0);
+        let (mut page, mut last, mut bytes) = (AuditPage::default(), None, 0);
         while search.slice(u64::MAX, &mut |record| {
-            found += 1;
-            if found > limit {
-                page.next = last.as_ref().map(cursor);
+            let Some(note) = note_of(record) else { return ControlFlow::Continue(()) };
+            bytes += row_bytes(&note.row());
+            let is_full = page.notes.len() == limit || bytes > PAGE_BYTES_MAX;
+            if let Some(last) = last.as_ref().filter(|_| is_full) {
+                page.next = Some(cursor(last));
                 return ControlFlow::Break(());
             }
-            page.notes.extend(note_of(record));
+            page.notes.push(note);
             last = Some(Position::of(record));
             ControlFlow::Continue(())
         })? == SearchProgress::Paused
-            && found <= limit
+            && page.next.is_none()
         {}
         Ok(page)
     }
+}
+
+/// The number of bytes of a row in an answer.
+fn row_bytes(row: &Value) -> usize {
+    row.to_string().len()
 }
 
 fn cursor(at: &Position) -> String {
