@@ -14,6 +14,7 @@ use tokio::runtime::Runtime;
 use crate::cli::support::Place;
 
 mod hidden;
+mod late;
 
 /// The code of the close frame for banned clients.
 const POLICY: u16 = 1008;

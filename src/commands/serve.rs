@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -13,7 +14,7 @@ use hark_archive::retention::RetentionPolicy;
 use hark_archive::{Store, vital};
 use hark_networks::Network as _;
 use hark_server::control::{ControlClient, Takeover, TakeoverLock};
-use hark_server::moderation::ModerationNetwork;
+use hark_server::moderation::{Moderation, ModerationNetwork};
 use hark_server::{ListenAddress, ServeError, Server, shelf};
 use hark_store_embedded::disk::{RealDisk, make_dir};
 
@@ -29,6 +30,9 @@ use crate::successor;
 use crate::waiting;
 use crate::watch::ConfigWatch;
 use crate::wrong_use::WrongUse;
+
+/// Interval between two attempts to open the shelf of the bans after a start without this shelf.
+const LOOK_FOR_BANS: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -107,7 +111,7 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
     let names: Vec<_> = setups.iter().map(|setup| setup.network.name()).collect();
     // `served` is dropped last, so that the stores close before the system releases the lock.
     let mut served = Arc::clone(&location.store).serve(args.takeover.then_some(&names[..]))?;
-    let (mut networks, mut mirrors) = (Vec::new(), Vec::new());
+    let (mut networks, mut mirrors, mut lacks_bans) = (Vec::new(), Vec::new(), None);
     let mirror_lock = MirrorLock::default();
     for setup in setups {
         let location = location.of(setup.network);
@@ -123,6 +127,7 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
             // their tables. A full disk has no room for the shelf.
             Err(error) if is_of_bans && location.store.lacks(&location.place(), &error) => {
                 tracing::warn!("this server keeps no bans: {error:#}");
+                lacks_bans = Some(location);
                 continue;
             }
             opened => opened?,
@@ -145,7 +150,8 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
         .enable_all()
         .build()
         .context("the system does not let Hark start its threads")?;
-    let serving = serve(args, location, networks, (served.lock.clone(), served.taking.take()), log);
+    let taking = (served.lock.clone(), served.taking.take());
+    let serving = serve(args, location, networks, taking, lacks_bans, log);
     // The box hides the type of the future, so the compiler generates the server's code once, and
     // not in each function of the runtime that polls a future.
     let serving: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(serving);
@@ -181,6 +187,7 @@ async fn serve(
     location: &ArchiveLocation,
     networks: Vec<NetworkService>,
     (lock, taking): (Option<Arc<dyn TakeoverLock>>, Option<Takeover>),
+    lacks_bans: Option<ArchiveLocation>,
     log: ServerLog,
 ) -> anyhow::Result<ExitCode> {
     let settings = &location.config;
@@ -233,6 +240,15 @@ async fn serve(
     tokio::spawn(hark_server::vital("the reload of the configuration", watch.run()));
     // From here on SIGUSR2 does not end the process.
     let successor_signal = successor::signal()?;
+    if let Some(location) = lacks_bans {
+        let moderation = server.moderation().clone();
+        moderation.note_lack();
+        // The shelf in files of a server that has started without it could not be taken over.
+        if !location.facts().is_in_directory {
+            let late = open_late(location, moderation);
+            tokio::spawn(hark_server::vital("the wait for the shelf of the bans", late));
+        }
+    }
     let addresses = server.addresses();
     let metrics = server.metrics_addr().map(tracing::field::display);
     let at: Vec<_> = addresses.iter().map(|reached| reached.at.as_str()).collect();
@@ -261,6 +277,35 @@ async fn serve(
         "the server ended by itself; what was acknowledged is safe. The log above says more",
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the shelf of the bans once the database has its tables.
+async fn open_late(location: ArchiveLocation, moderation: Moderation) {
+    let location = Arc::new(location);
+    loop {
+        tokio::time::sleep(LOOK_FOR_BANS).await;
+        let (location, moderation) = (Arc::clone(&location), moderation.clone());
+        let opening = tokio::task::spawn_blocking(move || -> anyhow::Result<()> {
+            let store = location.store.open(&location.place())?;
+            let options = shelf::ShelfOptions {
+                network: location.network,
+                store,
+                writer: location.config.batch,
+                clock: Clock::System,
+                retention: location.shelf_config().retention,
+                compact: None,
+                handover: None,
+            };
+            Ok(moderation.open_late(options)?)
+        });
+        match opening.await {
+            Ok(Ok(())) => {
+                return tracing::info!("the archive has bans by now, and they are in force");
+            }
+            Ok(Err(error)) => tracing::debug!("this server still keeps no bans: {error:#}"),
+            Err(error) => tracing::warn!(%error, "the shelf of the bans could not be opened"),
+        }
+    }
 }
 
 /// Returns the path of this server's control socket. Returns `None` for a server on a database if

@@ -52,6 +52,7 @@ pub struct Server {
     control: Option<ControlSocket>,
     role: watch::Sender<Role>,
     operators: OperatorsDoor,
+    moderation: Moderation,
     keepers: RetentionThreads,
     desk: Arc<ReloadDesk>,
     reload_requests: Option<mpsc::Receiver<ReloadRequest>>,
@@ -187,6 +188,7 @@ impl Server {
             control,
             role,
             operators,
+            moderation,
             keepers: Arc::new(Mutex::new(keepers)),
             desk,
             reload_requests: Some(reload_requests),
@@ -198,6 +200,11 @@ impl Server {
     /// The separate address of the metrics. `None` if the metrics have no separate address.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.operators.addr()
+    }
+
+    /// The bans and allows of the archive.
+    pub fn moderation(&self) -> &Moderation {
+        &self.moderation
     }
 
     /// The addresses at which clients reach the doors, in the order of the networks.

@@ -29,7 +29,7 @@ use super::shelf_stats::stats;
 use super::socket;
 use super::takeover_parties::Sibling;
 use crate::door::{Door, OpenNetwork};
-use crate::moderation::Moderation;
+use crate::moderation::{Moderation, ModerationError};
 use crate::roster::Roster;
 use crate::settings::SharedSettings;
 use crate::shelf::{CompactFault, MovableShelf, Shelf};
@@ -307,6 +307,9 @@ impl ControlConnection {
     fn unserved(&self, frame: &ControlFrame) -> String {
         if frame.what == TAKEOVER {
             return "this archive cannot be taken over while it is served".into();
+        }
+        if frame.what == MODERATE && self.clients.moderation.is_lacking() {
+            return ModerationError::Absent.to_string();
         }
         let served: Vec<_> = self.networks.iter().map(|network| network.shelf.name()).collect();
         format!("this server does not serve {}; it serves {}", frame.shelf(), served.join(", "))

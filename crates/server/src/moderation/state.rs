@@ -2,7 +2,7 @@
 //! entries, `pages` the lists, and `checks` the questions that the doors ask.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -61,6 +61,8 @@ pub(super) struct ModerationState {
     /// How often more records were hidden from readers. See [`Moderation::hidings`].
     pub(super) hidings: AtomicU64,
     archive: OnceLock<ModerationArchive>,
+    /// Whether the server has started without the shelf, which it should have.
+    pub(super) is_lacking: AtomicBool,
     /// The open connections, which a ban closes.
     pub(super) roster: OnceLock<Arc<Roster>>,
     /// The time of this process's last record, in nanoseconds since 1970.
@@ -85,7 +87,10 @@ impl std::fmt::Debug for ModerationArchive {
 #[derive(Debug, thiserror::Error)]
 pub enum ModerationError {
     /// The server was started without the shelf of the bans.
-    #[error("this server keeps no bans in its archive; only the lists in [policy] apply")]
+    #[error(
+        "this server has started without a shelf for bans, so only the lists in [policy] apply; its log \
+         says why. Restart it once the cause is gone"
+    )]
     Absent,
     /// The writer did not accept the change in time, or has stopped.
     #[error("the archive takes no more writes")]
@@ -236,6 +241,23 @@ impl Moderation {
         // Called once, when the server starts.
         let _ = self.state.archive.set(ModerationArchive { shelf: Arc::clone(&shelf), clock });
         Ok(shelf)
+    }
+
+    /// Notes that the archive could not give the server a shelf for bans.
+    pub fn note_lack(&self) {
+        self.state.is_lacking.store(true, Ordering::Relaxed);
+    }
+
+    /// Opens the shelf, and puts all entries in force, although the server has already started.
+    pub fn open_late(&self, options: ShelfOptions) -> Result<(), SearchError> {
+        self.open(options)?;
+        self.state.is_lacking.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the server lacks the shelf of the bans.
+    pub(crate) fn is_lacking(&self) -> bool {
+        self.state.is_lacking.load(Ordering::Relaxed)
     }
 
     /// Sets the open connections, which a ban closes.

@@ -36,6 +36,10 @@ use crate::stop::StopSignal;
 use crate::stream::AcceptedStream;
 use crate::words::{bytes, number};
 
+/// The advice to the operator of a server that has started without a shelf for bans.
+const NO_BANS: &str = "the archive has no shelf for bans, so only the lists in [policy] apply; the log \
+                       says why";
+
 /// The relay, with its listener and its threads.
 pub(super) struct RelayDoor {
     relay: Arc<Relay>,
@@ -107,7 +111,8 @@ impl Door for RelayDoor {
         let lists = self.relay.policy.load().empty_lists();
         let url = (!self.relay.identity.current().knows_url()).then(|| NO_URL.to_owned());
         let plugin = self.relay.plugin.options().fault();
-        lists.map(nothing_allowed).chain(plugin).chain(url).collect()
+        let bans = self.relay.moderation.is_lacking().then(|| NO_BANS.to_owned());
+        lists.map(nothing_allowed).chain(plugin).chain(url).chain(bans).collect()
     }
 
     fn log_bursts(&self) {

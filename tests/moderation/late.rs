@@ -1,0 +1,65 @@
+//! A server that starts without the shelf of the bans, and long lists.
+
+use hark_testkit::http::get;
+use hark_testkit::nostr::pubkey;
+use hark_testkit::postgres::Cluster;
+use hark_testkit::wait::until;
+use tokio::runtime::Runtime;
+
+use super::{Node, publish, until_refused};
+use crate::cli::support::Place;
+
+/// A role that may not make the tables of the bans serves without bans, reports the lack, and puts
+/// the bans in force once another role has made the tables.
+#[test]
+fn a_server_without_the_shelf_of_the_bans_gets_it_without_a_restart() {
+    let (runtime, cluster) = (Runtime::new().unwrap(), Cluster::with(&["fsync=off"]));
+    let database = cluster.database("late");
+    let on_database = |act: &str| {
+        let text = format!("EXECUTE format('{act}', current_database())");
+        database.sql(&format!("DO $$ BEGIN {text}; END $$"));
+    };
+    database.sql("CREATE ROLE guest LOGIN");
+    on_database("GRANT CREATE ON DATABASE %I TO guest");
+    let url = database.url.replace("postgres@", "guest@");
+    let mut guest = Node::start("late-guest", "", &["--store", &url]);
+    guest.server = None;
+    on_database("REVOKE CREATE ON DATABASE %I FROM guest");
+    database.sql("DROP SCHEMA hark_moderation CASCADE");
+    guest.serve(&[]);
+    let health = || get(&guest.server.as_ref().unwrap().address, "/healthz").ok();
+    assert!(health().contains("ok\n") && health().contains("no shelf for bans"), "{}", health());
+    runtime.block_on(async { assert!(publish(&guest, 11, "a").await.0) });
+    let owner = Place::new("late-owner");
+    let hark = |args: &[&str]| owner.hark(&[&["--store", &database.url], args].concat()).text();
+    hark(&["ban", &pubkey(11), "--reason", "late"]);
+    database.sql(
+        "GRANT USAGE ON SCHEMA hark_moderation TO guest; \
+         GRANT ALL ON ALL TABLES IN SCHEMA hark_moderation TO guest; \
+         GRANT ALL ON ALL SEQUENCES IN SCHEMA hark_moderation TO guest;",
+    );
+    let reason = runtime.block_on(until_refused(&guest, 11));
+    assert!(reason.ends_with("late"), "{reason}");
+    until("the lack is over", || !health().contains("no shelf for bans"));
+    hark(&["unban", &pubkey(11)]);
+    runtime.block_on(async {
+        while !publish(&guest, 11, "b").await.0 {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    });
+}
+
+/// Rows are as long as their reasons, and an answer of the server stays within the bounds of its
+/// socket.
+#[test]
+fn lists_of_long_rows_come_whole() {
+    let node = Node::start("long-rows", "", &[]);
+    let subjects: String = (0..600).map(|kind| format!("kind:{kind}\n")).collect();
+    for letter in ["\"", "\\"] {
+        let banned =
+            node.hark_fed(&["ban", "-", "--json", "--reason", &letter.repeat(1_000)], &subjects);
+        assert_eq!(banned.text().lines().count(), 600);
+    }
+    assert_eq!(node.rows(&["list", "--json"]).len(), 600);
+    assert_eq!(node.rows(&["log", "--json"]).len(), 1_200);
+}
