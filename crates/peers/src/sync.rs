@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hark_archive::{Id, Query, Store};
-use hark_networks::Network;
 use tokio::sync::mpsc;
 
 use crate::client::PeerClient;

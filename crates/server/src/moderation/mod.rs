@@ -6,9 +6,9 @@
 //! has all entries in memory (`book`), and answers questions about events and addresses from
 //! immutable sets (`lists`) that are replaced as a whole.
 //!
-//! Read in this order: `subject`, `entry`, `records`, `terms`, `lists`, `book`, `state` (the interface), `changes`,
-//! `checks` (the questions that the doors ask), `pages`, `values` (named values beside the entries),
-//! `opening`.
+//! Read in this order: `subject`, `entry`, `records`, `terms`, `lists`, `book`, `state` (the
+//! interface), `changes`, `checks` (the questions that the doors ask), `pages`, `values` (named
+//! values beside the entries), `opening`.
 
 mod address_terms;
 mod book;

@@ -66,8 +66,8 @@ impl Moderation {
     }
 
     /// Returns a page of the audit log, newest first: notes from the time `since_s` on. `after` is
-    /// the cursor of the page before. A page has at most 500 notes, and fewer if they are long. The call waits for the archive,
-    /// so the caller's thread must be allowed to block.
+    /// the cursor of the page before. A page has at most 500 notes, and fewer if they are long. The
+    /// call waits for the archive, so the caller's thread must be allowed to block.
     pub fn log(
         &self,
         since_s: u64,
