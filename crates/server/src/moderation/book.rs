@@ -46,16 +46,13 @@ impl RulingBook {
         if known_ns.max(self.lifted.get(&key).copied()).is_some_and(|known_ns| known_ns > at_ns) {
             return;
         }
-        match entry {
-            Some(entry) => {
-                self.next_end_s = self.next_end_s.min(entry.until_s.unwrap_or(u64::MAX));
-                self.entries.insert(key.clone(), (at_ns, entry));
-            }
-            None => {
-                self.entries.remove(&key);
-                if !self.is_complete {
-                    self.lifted.insert(key.clone(), at_ns);
-                }
+        if let Some(entry) = entry {
+            self.next_end_s = self.next_end_s.min(entry.until_s.unwrap_or(u64::MAX));
+            self.entries.insert(key.clone(), (at_ns, entry));
+        } else {
+            self.entries.remove(&key);
+            if !self.is_complete {
+                self.lifted.insert(key.clone(), at_ns);
             }
         }
         self.changed.push(key);

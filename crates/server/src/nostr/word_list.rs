@@ -149,8 +149,8 @@ const fn each(byte: u8) -> u64 {
 }
 
 /// Returns the number of ASCII letters, in lower case, and digits with which eight bytes begin.
-fn letters(bytes: &[u8; 8]) -> usize {
-    let all = u64::from_le_bytes(*bytes);
+fn letters(bytes: [u8; 8]) -> usize {
+    let all = u64::from_le_bytes(bytes);
     let low = all & each(0x7f);
     // The highest bit of each byte tells whether the byte is at least `byte`.
     let from = |byte: u8| low + each(0x80 - byte);
@@ -169,7 +169,8 @@ impl LetterRuns<'_> {
     /// Moves behind all letters and digits that follow.
     fn skip_letters(&mut self) {
         loop {
-            let ascii = self.text.as_bytes()[self.at..].first_chunk().map_or(0, letters);
+            let next = self.text.as_bytes()[self.at..].first_chunk();
+            let ascii = next.map_or(0, |eight| letters(*eight));
             self.at += ascii;
             if ascii == 8 {
                 continue;
