@@ -27,6 +27,11 @@ fn notes() -> Vec<Value> {
     (0..180).map(note).collect()
 }
 
+/// The notes as lines of an import.
+fn lines(notes: &[Value]) -> String {
+    notes.iter().map(Value::to_string).collect::<Vec<_>>().join("\n")
+}
+
 /// Asks for, counts and compares the events of filters. `seen` has the ids that may be found.
 async fn agree(client: &mut Client, notes: &[Value], seen: &BTreeSet<String>, windows_only: bool) {
     let some = json!(notes.iter().take(40).map(id).collect::<Vec<_>>());
@@ -66,7 +71,7 @@ async fn agree(client: &mut Client, notes: &[Value], seen: &BTreeSet<String>, wi
 fn hide_and_show(name: &str, settings: &str, store: &[&str]) {
     let (runtime, node, notes) =
         (Runtime::new().unwrap(), Node::start(name, settings, store), notes());
-    let lines: String = notes.iter().map(|note| format!("{note}\n")).collect();
+    let lines = lines(&notes);
     node.hark_fed(&["import", "-"], &lines).text();
     let of = |who: u8| notes.iter().filter(move |note| note["pubkey"] == pubkey(who)).map(id);
     let (one, allowed) = (of(OTHER).next().unwrap(), of(BANNED).nth(7).unwrap());
@@ -115,7 +120,7 @@ fn hidden_events_of_a_database_are_in_no_count_and_no_comparison() {
 fn hidden_events_do_not_leave_the_archive() {
     let (mut node, other) =
         (Node::start("hidden-up", "", &[]), Node::start("hidden-there", "", &[]));
-    let lines: String = notes().iter().map(|note| format!("{note}\n")).collect();
+    let lines = lines(&notes());
     node.hark_fed(&["import", "-"], &lines).text();
     node.hark(&["ban", &pubkey(BANNED)]).text();
     let up = ["sync", &other.url(), "--dir", "up"];

@@ -54,7 +54,8 @@ fn a_server_without_the_shelf_of_the_bans_gets_it_without_a_restart() {
 #[test]
 fn lists_of_long_rows_come_whole() {
     let node = Node::start("long-rows", "", &[]);
-    let subjects: String = (0..600).map(|kind| format!("kind:{kind}\n")).collect();
+    let subjects: Vec<String> = (0..600).map(|kind| format!("kind:{kind}")).collect();
+    let subjects = subjects.join("\n");
     for letter in ["\"", "\\"] {
         let banned =
             node.hark_fed(&["ban", "-", "--json", "--reason", &letter.repeat(1_000)], &subjects);
