@@ -23,6 +23,7 @@ mod gate;
 mod kit;
 mod nip01;
 mod plugin;
+mod reading;
 mod search;
 
 /// Returns a client without a key. The client must not try to authenticate: after a failed

@@ -48,7 +48,7 @@ fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &DoorFacts<'_>) -> Net
     relay.policy = policy::shared(config.policy.clone());
     relay.plugin = SharedPlugin::new(config.plugin_options());
     relay.managers.store(Arc::new(config.managers.clone()));
-    let (in_force, managers) = (Arc::clone(&relay.policy), Arc::clone(&relay.managers));
+    let (in_force, managers) = (relay.policy.clone(), Arc::clone(&relay.managers));
     let plugin = relay.plugin.clone();
     NetworkService {
         network: Box::new(RelayService { config: relay, shelf }),

@@ -2,13 +2,14 @@
 //! have one entry per line. The setting names a file as `@NAME`. In an allow list, the single entry
 //! [`ALL`] allows everything.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Display;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use hark_archive::Key;
+use hark_networks::nostr::question_rules::{MembersOnly, QuestionRules, RULE_KINDS_MAX};
 use hark_server::nostr::policy::{ADDRESSED_KINDS, EventPolicy, WordList};
 use hark_server::ranges;
 use hark_server::{AddressLists, SparedClients};
@@ -41,6 +42,10 @@ pub(crate) struct PolicyLists {
     pub(crate) deny_words: PolicyList,
     pub(crate) pow_bits_min: u64,
     pub(crate) wraps_need_auth: bool,
+    pub(crate) members_only_kinds: PolicyList,
+    pub(crate) members_only_except_own: bool,
+    pub(crate) question_kinds: PolicyList,
+    pub(crate) narrow_questions: bool,
     pub(crate) spared_addresses: PolicyList,
     pub(crate) spared_keys: PolicyList,
     pub(crate) manager_keys: PolicyList,
@@ -63,6 +68,10 @@ impl Default for PolicyLists {
             deny_words: none(),
             pow_bits_min: 0,
             wraps_need_auth: false,
+            members_only_kinds: none(),
+            members_only_except_own: false,
+            question_kinds: all(),
+            narrow_questions: false,
             spared_addresses: none(),
             spared_keys: none(),
             manager_keys: none(),
@@ -87,6 +96,8 @@ impl PolicyLists {
             &self.deny_kinds,
             &self.allow_words,
             &self.deny_words,
+            &self.members_only_kinds,
+            &self.question_kinds,
             &self.spared_addresses,
             &self.spared_keys,
             &self.manager_keys,
@@ -121,6 +132,7 @@ impl PolicyLists {
             deny_words: reader.words("deny_words", &self.deny_words),
             pow_bits_min: u8::try_from(self.pow_bits_min).unwrap_or(u8::MAX),
             wraps_need_auth: self.wraps_need_auth,
+            questions: self.read_questions(&mut reader),
         };
         reader.section = "rates";
         let spared = SparedClients {
@@ -133,6 +145,21 @@ impl PolicyLists {
             return Err(reader.faults);
         }
         Ok((addresses, policy, spared, managers))
+    }
+
+    fn read_questions(&self, reader: &mut PolicyReader<'_>) -> QuestionRules {
+        let members_only = if self.members_only_kinds.is_all() {
+            MembersOnly::Everything
+        } else {
+            MembersOnly::Kinds(reader.rule_kinds("members_only_kinds", &self.members_only_kinds))
+        };
+        QuestionRules {
+            members_only,
+            except_own: self.members_only_except_own,
+            kinds: (!self.question_kinds.is_all())
+                .then(|| reader.rule_kinds("question_kinds", &self.question_kinds)),
+            narrow: self.narrow_questions,
+        }
     }
 }
 
@@ -219,6 +246,20 @@ impl PolicyReader<'_> {
 
     fn keys(&mut self, name: &str, list: &PolicyList) -> HashSet<Key> {
         self.list(name, list, public_key).into_iter().collect()
+    }
+
+    /// Reads the kinds of a rule for questions, ascending.
+    fn rule_kinds(&mut self, name: &str, list: &PolicyList) -> Vec<u32> {
+        let ranges = self.list(name, list, kinds);
+        let kinds: BTreeSet<u32> = ranges.into_iter().flatten().map(u32::from).collect();
+        if kinds.len() > RULE_KINDS_MAX {
+            self.faults.push(format!(
+                "[{}] `{name}`: {} kinds are more than {RULE_KINDS_MAX}, the maximum",
+                self.section,
+                kinds.len()
+            ));
+        }
+        kinds.into_iter().collect()
     }
 
     fn words(&mut self, name: &str, list: &PolicyList) -> WordList {

@@ -145,7 +145,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
     },
     SettingsSection {
         name: "policy",
-        doc: "Clients that may connect, and events that may be published. \"*\" in an allow list stands for all; an allow list\n# without entries allows nothing. An entry that starts with @ names a file with one entry per line. A relative path\n# starts at the folder of this file, and # starts a comment in the named file. Changes of this file and of the\n# named files take effect while the server runs, after one second without further changes, or after ten seconds if\n# the end of a file may be missing. A file that has lost all its entries is not used. Deletions and requests to\n# vanish concern their author's own data: no setting of this section refuses such a request if its author has\n# events in the archive.",
+        doc: "Clients that may connect, events that may be published, and questions that are answered. \"*\" in an allow list stands\n# for all; an allow list without entries allows nothing. An entry that starts with @ names a file with one entry per\n# line. A relative path starts at the folder of this file, and # starts a comment in the named file. Changes of this\n# file and of the named files take effect while the server runs, after one second without further changes, or after\n# ten seconds if the end of a file may be missing. A file that has lost all its entries is not used. Deletions and\n# requests to vanish concern their author's own data: no setting of this section refuses such a request if its author\n# has events in the archive.",
         settings: settings! {
             "allow_addresses" lists.allow_addresses live: "Only clients at these addresses and networks are served, e.g. [\"192.0.2.0/24\"]. [\"*\"]: all addresses.";
             "deny_addresses" lists.deny_addresses live: "Clients at these addresses and networks are refused with HTTP status 403.";
@@ -160,6 +160,10 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             // More work than 128 bits is not feasible.
             "pow_bits_min" lists.pow_bits_min [0, 128] live: "Minimum proof of work of an event (NIP-13), as the number of leading zero bits of its id. An event whose nonce\ntag commits to less work is refused, too. 0: none.";
             "wraps_need_auth" lists.wraps_need_auth live: "Whether gift wraps (NIP-59) are accepted only from clients that have authenticated with some key (NIP-42). The\nkey of a gift wrap is made for a single message, so no other list stops floods of gift wraps.";
+            "members_only_kinds" lists.members_only_kinds live: "Only members may read events of these kinds, at most 1,000, e.g. [4, 30078]. [\"*\"]: only members may read\nanything. A member is a client that has proved a key of allow_keys (NIP-42), or any key if that is [\"*\"].";
+            "members_only_except_own" lists.members_only_except_own live: "Whether a client that has proved another key may read those events of members_only_kinds that this key wrote, or\nthat name this key in a `p` tag.";
+            "question_kinds" lists.question_kinds live: "Only events of these kinds, at most 1,000, are sent in answers, e.g. [0, 3, 10002]. A question that names only\nother kinds is refused with `blocked:`. [\"*\"]: all kinds.";
+            "narrow_questions" lists.narrow_questions live: "Whether every filter of a question must name ids, authors or the values of a tag. Other questions are refused\nwith `blocked:`, so that nobody reads the whole archive.";
         },
     },
     SettingsSection {

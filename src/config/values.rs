@@ -11,7 +11,7 @@ use hark_networks::Network as _;
 use hark_networks::nostr::admit::host_name;
 use hark_plugin::PluginOptions;
 use hark_server::limits::Limits;
-use hark_server::nostr::policy::EventPolicy;
+use hark_server::nostr::policy::{EventPolicy, nothing_allowed, nothing_answered};
 use hark_server::nostr::{DEFLATE_FROM_BYTES, Managers, RelayInfo, ThreadCounts};
 use hark_server::tls::TlsOptions;
 use hark_server::{AddressLists, ListenAddress, MetricsDoor, Proxies, SparedClients};
@@ -188,13 +188,14 @@ impl Config {
         Some(host.trim_matches(['[', ']']).to_owned())
     }
 
-    /// Returns one line for each allow list without entries, which allows nothing, and for a plugin
-    /// that cannot be run.
+    /// Returns one line for each allow list without entries, which allows nothing, for rules that
+    /// leave nothing to read, and for a plugin that cannot be run.
     pub(crate) fn advice(&self) -> Vec<String> {
         let addresses = self.addresses.warn_if_none_allowed().map(str::to_owned);
-        let lists = self.policy.empty_lists().map(hark_server::nostr::policy::nothing_allowed);
+        let lists = self.policy.empty_lists().map(nothing_allowed);
+        let unanswered = nothing_answered(&self.policy.questions, self.limits.auth_keys_max);
         let plugin = self.plugin_options().fault();
-        addresses.into_iter().chain(lists).chain(plugin).collect()
+        addresses.into_iter().chain(lists).chain(unanswered).chain(plugin).collect()
     }
 
     /// Returns `policy` with the values that are common to all shelves. These are the interval, the

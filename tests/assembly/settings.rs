@@ -16,7 +16,9 @@ use hark_testkit::program::Process;
 use hark_testkit::server::Server;
 use hark_testkit::wait::{PATIENCE, until_ok};
 
-use crate::setting_values::{ENODES, KEY, KEYS, LINK, ORIGINS, PEERS, RULES, SIGNED, URL, WORD};
+use crate::setting_values::{
+    ENODES, KEY, KEYS, LINK, ORIGINS, PEERS, RULES, SIGNED, URL, WORD,
+};
 use crate::world::{forget, number, program, tail};
 
 /// Settings that are no numbers: section and name, then the least, the most and an odd value, as
@@ -70,6 +72,10 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ),
     ("info", "self", ["\"\"", KEY, "\"abc\""]),
     ("policy", "wraps_need_auth", ["false", "true", "\"yes\""]),
+    ("policy", "members_only_kinds", ["[]", "[\"*\"]", "[\"1-1001\"]"]),
+    ("policy", "members_only_except_own", ["false", "true", "\"yes\""]),
+    ("policy", "question_kinds", ["[]", "[\"30000-30999\"]", "[7, \"*\"]"]),
+    ("policy", "narrow_questions", ["false", "true", "\"yes\""]),
     ("plugin", "command", ["\"\"", "\"exec cat >/dev/null; echo a long one\"", "\"./missing\""]),
     ("plugin", "on_failure", ["\"accept\"", "\"refuse\"", "\"perhaps\""]),
     ("retention", "delete_brought", ["false", "true", "\"yes\""]),

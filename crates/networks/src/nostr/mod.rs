@@ -9,6 +9,7 @@ mod filters;
 pub mod limits;
 mod lines;
 pub mod query;
+pub mod question_rules;
 mod refusal;
 pub mod reports;
 pub mod rules;

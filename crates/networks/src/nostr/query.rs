@@ -79,14 +79,12 @@ pub fn of(filter: &Filter, texts: SearchedTexts<'_>) -> Result<Query, SearchRefu
     Ok(query)
 }
 
-/// Maps a client's filters to queries that find only records that the client may see, and that obey
-/// the limits. Fails if a search cannot be carried out, or if the client is not authenticated and
-/// the filters name only restricted kinds.
-pub fn at_door(
+/// Maps a client's filters to queries that obey the limits. The queries have no gate yet. Fails if
+/// a search cannot be carried out.
+pub fn within(
     filters: &[Filter],
     limits: &FilterLimits,
     now_s: u64,
-    gate: &Arc<Gate>,
     texts: SearchedTexts<'_>,
 ) -> Result<Vec<Query>, NostrRefusal> {
     let mut queries = Vec::with_capacity(filters.len());
@@ -96,14 +94,20 @@ pub fn at_door(
         let limit = asked.unwrap_or(limits.limit_default);
         queries.push(Query { now: now_s, budget: limits.query_rows_max, limit, ..query });
     }
+    Ok(queries)
+}
+
+/// Restricts the queries of one question to the records that the gate lets its readers see. Fails
+/// if the client is not authenticated and the queries name only restricted kinds.
+pub fn close(queries: &mut [Query], gate: &Arc<Gate>) -> Result<(), NostrRefusal> {
     if gate.readers.is_empty() && queries.iter().all(|query| is_private(query, gate)) {
         let words = "these kinds are for their author and recipients only";
         return Err(NostrVerdict::AuthRequired.because(words));
     }
-    for query in &mut queries {
+    for query in queries {
         apply(gate, query);
     }
-    Ok(queries)
+    Ok(())
 }
 
 /// Whether a query names kinds, and the gate restricts all of these kinds.
@@ -168,8 +172,9 @@ mod tests {
 
     fn asked(json: &str, gate: &Arc<Gate>) -> Result<Query, NostrRefusal> {
         let filters = [filter(json)];
-        at_door(&filters, &FilterLimits::default(), 77, gate, Some(&texts()))
-            .map(|mut queries| queries.remove(0))
+        let mut queries = within(&filters, &FilterLimits::default(), 77, Some(&texts()))?;
+        close(&mut queries, gate)?;
+        Ok(queries.remove(0))
     }
 
     fn texts() -> Arc<dyn TextSource> {
@@ -243,7 +248,8 @@ mod tests {
             assert!(asked(r#"{"kinds":[]}"#, gate).is_ok());
         }
         let both = [filter(private), filter(mixed)];
-        let queries = at_door(&both, &FilterLimits::default(), 0, &stranger, None).unwrap();
+        let mut queries = within(&both, &FilterLimits::default(), 0, None).unwrap();
+        close(&mut queries, &stranger).unwrap();
         assert!(queries[0].is_void() && !queries[1].is_void());
     }
 }

@@ -16,6 +16,7 @@ mod changes;
 mod checks;
 mod entry;
 mod filter;
+mod follower;
 mod lists;
 mod opening;
 mod pages;

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use super::book::{NewBans, RulingBook};
 use super::entry::{AuditAct, AuditNote};
 use super::filter::KeyFilter;
+use super::follower::ChangeFollower;
 use super::lists::RulingLists;
 use super::records::{ModerationNetwork, NamedValue, RulingState, entries, note_record, values};
 use super::values::ValueBook;
@@ -65,6 +66,8 @@ pub(super) struct ModerationState {
     pub(super) is_lacking: AtomicBool,
     /// The open connections, which a ban closes.
     pub(super) roster: OnceLock<Arc<Roster>>,
+    /// Called after each change of the sets in force.
+    pub(super) follower: ChangeFollower,
     /// The time of this process's last record, in nanoseconds since 1970.
     last_ns: AtomicU64,
     /// Held during a change, so that changes of this process follow one another.
@@ -178,6 +181,7 @@ impl ModerationState {
             self.close_banned(roster);
         }
         wait_for_readers(&before);
+        self.follower.call();
     }
 }
 
@@ -263,6 +267,11 @@ impl Moderation {
     /// Sets the open connections, which a ban closes.
     pub(crate) fn set_roster(&self, roster: &Arc<Roster>) {
         let _ = self.state.roster.set(Arc::clone(roster));
+    }
+
+    /// Calls `follower` after each change of the entries in force. Only the relay follows, once.
+    pub(crate) fn on_change(&self, follower: Box<dyn Fn() + Send + Sync>) {
+        self.state.follower.set(follower);
     }
 
     /// The present time in seconds since 1970.

@@ -267,9 +267,11 @@ fn bounds(limits: &Limits, policy: &policy::EventPolicy) -> String {
             if policy.addressed_kinds.is_empty() { "" } else { ", and who writes to them" };
         ("Who may publish", format!("listed keys{addressed}"))
     });
+    let readers = policy.questions.needs_auth();
+    let readers = readers.then(|| ("Who may read", "members, who authenticate (NIP-42)".into()));
     let work = (policy.pow_bits_min > 0)
         .then(|| ("Proof of work of an event (NIP-13)", format!("{} bits", policy.pow_bits_min)));
-    let rows = who.into_iter().chain(work).chain(rows);
+    let rows = who.into_iter().chain(readers).chain(work).chain(rows);
     lines(rows.map(|(name, value)| format!("<dt>{name}</dt><dd>{value}</dd>\n")))
 }
 

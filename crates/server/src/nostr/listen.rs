@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use super::Relay;
 use super::auth::NO_URL;
 use super::metrics::{MessageResult, Verb};
-use super::policy::nothing_allowed;
+use super::policy::{nothing_allowed, nothing_answered};
 use super::report::LoggedCounts;
 use super::threads::RelayThreads;
 use super::web::{self, ConnectionContext, CountedConnection, WebState};
@@ -108,11 +108,15 @@ impl Door for RelayDoor {
     }
 
     fn advice(&self) -> Vec<String> {
-        let lists = self.relay.policy.load().empty_lists();
+        let policy = self.relay.policy.load();
+        let lists = policy.empty_lists();
+        let auth_keys_max = self.relay.settings().limits.auth_keys_max;
+        let unanswered = nothing_answered(&policy.questions, auth_keys_max);
         let url = (!self.relay.identity.current().knows_url()).then(|| NO_URL.to_owned());
         let plugin = self.relay.plugin.options().fault();
         let bans = self.relay.moderation.is_lacking().then(|| NO_BANS.to_owned());
-        lists.map(nothing_allowed).chain(plugin).chain(url).chain(bans).collect()
+        let lists = lists.map(nothing_allowed).chain(unanswered);
+        lists.chain(plugin).chain(url).chain(bans).collect()
     }
 
     fn log_bursts(&self) {

@@ -14,6 +14,7 @@ use hark_codec::record::Id;
 use hark_networks::nostr::{NostrRefusal, NostrVerdict, query};
 
 use super::Relay;
+use super::audience::{AudienceEntry, RuledSession as _};
 use super::auth::ClientIdentity;
 use super::comparison::{Comparisons, ReceivedComparison};
 use super::cost::QuestionCost;
@@ -24,6 +25,7 @@ use super::metrics::Verb;
 use super::outbox::{Outbox, RequestKind};
 use super::page::{SessionSubscription, StoredAnswer};
 use super::readers::ReaderJob;
+use super::reading::SessionReader;
 use super::refused::note_refusal;
 use crate::address::ClientAddress;
 use crate::budget::BudgetShare;
@@ -64,8 +66,8 @@ pub(crate) struct MessageHandler {
     rated: RatedConnection,
     /// The address that the memory of this session's questions is charged to.
     address: Option<ClientAddress>,
-    /// The open subscriptions, in no order. Most clients have few.
-    subs: Vec<Arc<SessionSubscription>>,
+    /// The open subscriptions.
+    reader: AudienceEntry<SessionReader>,
     comparisons: Comparisons,
     own: OwnQuestions,
 }
@@ -97,12 +99,12 @@ impl MessageHandler {
         outbox.push_message(|out| reply::write_auth(out, caller.challenge()));
         let comparisons = Comparisons::new(&relay, &outbox, rated.clone());
         Self {
+            reader: SessionReader::enter(&relay, &caller, &outbox),
             relay,
             outbox,
             caller,
             rated,
             address,
-            subs: Vec::new(),
             comparisons,
             own: OwnQuestions::default(),
         }
@@ -110,7 +112,8 @@ impl MessageHandler {
 
     /// Ends every subscription and comparison.
     pub(crate) fn end_all(&mut self) {
-        for sub in self.subs.drain(..) {
+        let subs = std::mem::take(&mut *self.reader.subs.lock());
+        for sub in subs {
             sub.end(&self.relay.readers);
         }
         self.comparisons.end_all();
@@ -147,6 +150,12 @@ impl MessageHandler {
         if !is_client_behind {
             self.own.unfinished.drain(..).for_each(|question| self.relay.readers.push(question));
         }
+    }
+
+    /// Ends the subscriptions that the rules in force forbid. Called from time to time, because an
+    /// allow of the archive may have ended.
+    pub(crate) fn enforce_rules(&self) {
+        self.reader.enforce();
     }
 
     /// Runs the timers of the comparisons: see `Comparisons::poll_idle`.
@@ -288,16 +297,17 @@ impl MessageHandler {
     fn req(&mut self, id: &str, filters: &[Filter], bytes: usize) -> Result<(), NostrRefusal> {
         let queries = self.queries(id, filters)?;
         self.end(id);
-        self.subs.retain(|sub| !sub.is_over());
         let settings = self.relay.settings();
         let limits = &settings.limits;
+        let mut subs = self.reader.subs.lock();
+        subs.retain(|sub| !sub.is_over());
         let bound = limits.subscriptions_max;
-        if self.subs.len() >= bound {
+        if subs.len() >= bound {
             return Err(NostrVerdict::Blocked
                 .because(format!("more than {bound} subscriptions; close some")));
         }
         let bound = limits.subscription_bytes_max;
-        if self.subs.iter().map(|sub| sub.bytes()).sum::<usize>() + bytes > bound {
+        if subs.iter().map(|sub| sub.bytes()).sum::<usize>() + bytes > bound {
             return Err(NostrVerdict::Blocked
                 .because(format!("subscriptions of more than {bound} bytes; close some")));
         }
@@ -306,7 +316,12 @@ impl MessageHandler {
         let memory = (bytes, memory);
         let sub =
             SessionSubscription::start(id, memory, outbox, &self.relay, rated, queries.clone());
-        self.subs.push(Arc::clone(&sub));
+        subs.push(Arc::clone(&sub));
+        drop(subs);
+        // The rules may have changed since `queries` applied them.
+        if let Some(refusal) = self.reader.refusal_of_open(&queries) {
+            return Err(refusal);
+        }
         let permit = self.outbox.permit(RequestKind::Search);
         let rooms = filters.iter().map(|filter| query::room(filter, &limits.filters));
         let cost = QuestionCost::new(&self.relay, self.rated.clone());
@@ -362,6 +377,10 @@ impl MessageHandler {
         wait: Option<Duration>,
     ) -> Result<(), NostrRefusal> {
         let received = self.received(message)?;
+        let refusal_of = |query: &Query| self.reader.refusal_of_open(std::slice::from_ref(query));
+        if let Some(refusal) = self.comparisons.refusal_by(id, refusal_of) {
+            return Err(refusal);
+        }
         self.comparisons.continue_comparison(id, received, wait)
     }
 
@@ -391,7 +410,10 @@ impl MessageHandler {
         let values: usize = filters.iter().map(query::values).sum();
         let of_values = (4 * bytes).max(VALUE_BYTES * values);
         let searches = filters.iter().filter(|filter| filter.search().is_some()).count();
-        self.reserve(1024 + of_values + 512 * filters.len() + SEARCH_BYTES * searches)
+        // The rules for questions add kinds to the queries.
+        let rules = &self.relay.policy.load().questions;
+        let of_filters = (512 + VALUE_BYTES * rules.added_values()) * filters.len();
+        self.reserve(1024 + of_values + of_filters + SEARCH_BYTES * searches)
     }
 
     /// Reserves bytes of the memory for questions, or refuses the question.
@@ -427,9 +449,10 @@ impl MessageHandler {
             let words = format!("a filter has more than {bound} values of `&` tags");
             return Err(NostrVerdict::Blocked.because(words));
         }
-        let (now_s, gate) = (self.relay.shelf.clock().now_s(), self.caller.gate());
+        let now_s = self.relay.shelf.clock().now_s();
         let texts = self.relay.texts.as_ref();
-        let mut queries = query::at_door(filters, &limits.filters, now_s, &gate, texts)?;
+        let mut queries = query::within(filters, &limits.filters, now_s, texts)?;
+        self.reader.restrict(&mut queries)?;
         for query in &mut queries {
             query.hidden = Some(self.relay.hidden.clone());
         }
@@ -437,8 +460,8 @@ impl MessageHandler {
     }
 
     fn end(&mut self, id: &str) {
-        if let Some(at) = self.subs.iter().position(|sub| sub.id() == id) {
-            self.subs.swap_remove(at).end(&self.relay.readers);
+        if let Some(sub) = self.reader.remove(id) {
+            sub.end(&self.relay.readers);
         }
     }
 
@@ -452,7 +475,7 @@ impl MessageHandler {
     }
 
     fn closed(&self, verb: Verb, sub: &str, refusal: &NostrRefusal) {
-        self.challenge_again(refusal);
+        self.reader.challenge_again(refusal);
         self.note_refusal(verb, refusal);
         self.outbox.push_message(|out| refusal.write_closed(out, sub));
     }
@@ -465,15 +488,8 @@ impl MessageHandler {
     /// Refuses a message of a comparison, which ends the comparison.
     fn neg_err(&mut self, sub: &str, refusal: &NostrRefusal) {
         self.comparisons.end(sub);
-        self.challenge_again(refusal);
+        self.reader.challenge_again(refusal);
         self.note_refusal(Verb::Neg, refusal);
         self.outbox.push_message(|out| refusal.write_neg_err(out, sub, None));
-    }
-
-    /// Sends the client its challenge again before the first refusal that asks for an AUTH.
-    fn challenge_again(&self, refusal: &NostrRefusal) {
-        if let Some(challenge) = self.caller.repeated_challenge(refusal) {
-            self.outbox.push_message(|out| reply::write_auth(out, challenge));
-        }
     }
 }

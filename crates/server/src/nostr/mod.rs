@@ -5,6 +5,7 @@
 //! verify, write), questions to `page` and `count`, and messages of NIP-77 to `comparison`. The
 //! reader threads run `page`, `count` and `comparison`. `page` also sends live events.
 
+mod audience;
 mod auth;
 mod checked_event;
 mod comparison;
@@ -35,6 +36,7 @@ pub mod policy;
 mod prometheus;
 mod question_refusals;
 mod readers;
+mod reading;
 mod refused;
 mod relay;
 mod reply_handle;

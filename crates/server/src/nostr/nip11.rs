@@ -116,7 +116,7 @@ pub(crate) fn document(
         "max_content_length": content_chars_max(limits),
         "created_at_upper_limit": limits.events.created_at_ahead_s_max,
         "min_pow_difficulty": policy.pow_bits_min,
-        "auth_required": false,
+        "auth_required": policy.questions.needs_auth(),
         "payment_required": false,
         "restricted_writes": has_plugin || policy.restricts_writes(),
     });
@@ -145,6 +145,8 @@ pub(crate) fn name(info: &RelayInfo) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use hark_networks::nostr::question_rules::{MembersOnly, QuestionRules};
+
     use super::*;
 
     const NONE: OfferedServices = OfferedServices { searches: false, management: false };
@@ -206,6 +208,20 @@ mod tests {
             !nips(&RelayInfo::default(), &limits, &open, &[], NONE).contains(&4),
             "everybody reads kind 4 then"
         );
+    }
+
+    #[test]
+    fn an_auth_is_required_where_members_alone_read_the_relay() {
+        let is_required = |members_only: MembersOnly| {
+            let questions = QuestionRules { members_only, ..QuestionRules::default() };
+            let policy = EventPolicy { questions, ..EventPolicy::default() };
+            let (info, limits) = (RelayInfo::default(), Limits::default());
+            let text = document(&info, &limits, &policy, false, &[], NONE);
+            let document: Value = serde_json::from_str(&text).unwrap();
+            document["limitation"]["auth_required"].as_bool().unwrap()
+        };
+        assert!(is_required(MembersOnly::Everything));
+        assert!(!is_required(MembersOnly::Kinds(vec![30])) && !is_required(MembersOnly::default()));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::metrics::RelayMetrics;
 use super::outboxes::Outboxes;
 use super::readers::Readers;
 use super::threads::RelayThreads;
-use super::{Relay, RelayService, auth, outbox, vanish};
+use super::{Relay, RelayService, auth, outbox, reading, vanish};
 use crate::ServeError;
 use crate::door::{Host, OpenFuture, OpenNetwork, ServableNetwork};
 use crate::moderation::Moderation;
@@ -89,7 +89,7 @@ impl RelayService {
         let parts = IntakeContext {
             shelf: Arc::clone(&shelf),
             settings: Arc::clone(&settings),
-            policy: Arc::clone(&config.policy),
+            policy: config.policy.clone(),
             moderation: host.moderation.clone(),
             identity: identity.clone(),
             metrics: Arc::clone(&metrics),
@@ -117,6 +117,7 @@ impl RelayService {
             live,
             readers,
             auth: Arc::new(auth),
+            audience: Arc::default(),
             intake,
             settings,
             policy: config.policy,
@@ -130,6 +131,7 @@ impl RelayService {
             deflate: DeflateOptions::new(config.deflate_from_bytes),
             unlimited: host.unlimited,
         });
+        reading::follow_rules(&relay);
         let door = RelayDoor::new(relay, listener, RelayThreads::new(joined));
         Ok(OpenNetwork { shelf, door: Arc::new(door) })
     }

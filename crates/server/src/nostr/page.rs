@@ -127,8 +127,18 @@ impl SessionSubscription {
         }
     }
 
+    /// Returns the reason why the subscription may not go on. `refusal_of` decides about its
+    /// queries.
+    pub(super) fn refusal_by(
+        &self,
+        refusal_of: impl FnOnce(&[Query]) -> Option<NostrRefusal>,
+    ) -> Option<NostrRefusal> {
+        let handle = self.handle().filter(|_| !self.is_over())?;
+        refusal_of(handle.queries())
+    }
+
     /// Ends the subscription with a CLOSED that gives the reason.
-    fn refuse(&self, refusal: &NostrRefusal, readers: &Readers) {
+    pub(super) fn refuse(&self, refusal: &NostrRefusal, readers: &Readers) {
         let mut out = Vec::new();
         refusal.write_closed(&mut out, &self.id);
         self.outbox.put_for(&self.over, OutboxItem::One(out));

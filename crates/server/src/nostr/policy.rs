@@ -1,27 +1,61 @@
-//! The operator's policy for published events: lists of keys, kinds and words, and the proof of
-//! work that an event must have (NIP-13). An empty allow list allows nothing. The policy does not
-//! apply to requests about a person's own data
+//! The operator's policy: lists of keys, kinds and words for published events, the proof of work
+//! that an event must have (NIP-13), and the rules for questions. An empty allow list allows
+//! nothing. The policy does not apply to requests about a person's own data
 //! ([`OwnUrls::are_named_by_deletion`](hark_networks::nostr::admit::OwnUrls::are_named_by_deletion)).
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use hark_codec::hex;
 use hark_codec::nostr::Event;
 use hark_codec::record::Key;
 use hark_networks::nostr::admit::is_wrap;
+use hark_networks::nostr::question_rules::QuestionRules;
 use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 
 pub use super::word_list::WordList;
 
-/// The policy in force. It can be replaced while the relay runs.
-pub type SharedPolicy = Arc<ArcSwap<EventPolicy>>;
+/// Called after each replacement of the policy.
+type PolicyFollower = Box<dyn Fn() + Send + Sync>;
+
+/// A handle to the policy in force. The policy can be replaced while the relay runs.
+#[derive(Clone, Default)]
+pub struct SharedPolicy(Arc<PolicyCell>);
+
+#[derive(Default)]
+struct PolicyCell {
+    current: ArcSwap<EventPolicy>,
+    follower: OnceLock<PolicyFollower>,
+}
 
 /// Creates a handle to `policy`, through which the policy can be replaced.
 pub fn shared(policy: EventPolicy) -> SharedPolicy {
-    Arc::new(ArcSwap::from_pointee(policy))
+    let current = ArcSwap::from_pointee(policy);
+    SharedPolicy(Arc::new(PolicyCell { current, follower: OnceLock::new() }))
+}
+
+impl SharedPolicy {
+    /// The policy in force.
+    pub fn load(&self) -> Guard<Arc<EventPolicy>> {
+        self.0.current.load()
+    }
+
+    /// Replaces the policy. On return, open subscriptions that the new policy forbids are closed.
+    pub fn store(&self, policy: Arc<EventPolicy>) {
+        let before = self.0.current.load_full();
+        let closes = policy.closes_more_than(&before);
+        self.0.current.store(policy);
+        if let Some(follower) = self.0.follower.get().filter(|_| closes) {
+            follower();
+        }
+    }
+
+    /// Sets the follower. Called once, when the relay opens.
+    pub(super) fn follow(&self, follower: PolicyFollower) {
+        let _ = self.0.follower.set(follower);
+    }
 }
 
 /// Default kinds whose events are accepted from any key if they are addressed to a key that may
@@ -54,6 +88,8 @@ pub struct EventPolicy {
     pub pow_bits_min: u8,
     /// Gift wraps are accepted only on a connection that has authenticated some key.
     pub wraps_need_auth: bool,
+    /// The rules for questions. The keys of `allow_keys` are the members.
+    pub questions: QuestionRules,
 }
 
 /// Further entries of the allow lists of a policy.
@@ -87,6 +123,21 @@ impl EventPolicy {
         let Self { allow_keys, allow_kinds, allow_words, pow_bits_min, .. } = self;
         let listed = allow_keys.is_some() || allow_kinds.is_some() || allow_words.is_some();
         listed || *pow_bits_min > 0
+    }
+
+    /// Whether a key is the key of a member: events of the key are accepted.
+    pub(crate) fn has_member(&self, key: &Key, allowed: &impl PolicyAllowances) -> bool {
+        let is_listed = |keys: &HashSet<Key>| keys.contains(key) || allowed.allows_key(key);
+        !self.deny_keys.contains(key) && self.allow_keys.as_ref().is_none_or(is_listed)
+    }
+
+    /// Whether this policy may forbid questions that `before` allowed.
+    fn closes_more_than(&self, before: &Self) -> bool {
+        let has_fewer_members =
+            || (&self.allow_keys, &self.deny_keys) != (&before.allow_keys, &before.deny_keys);
+        self.questions.is_set()
+            && (self.questions != before.questions
+                || self.questions.has_members() && has_fewer_members())
     }
 
     /// The settings whose allow list is empty. While an allow list is empty, no event is accepted.
@@ -212,6 +263,19 @@ pub fn nothing_allowed(name: &str) -> String {
     format!("[policy] {name} has no entry, so nothing is accepted; [\"*\"] would accept all")
 }
 
+/// Returns the warning for the operator about rules for questions that leave nothing to read.
+pub fn nothing_answered(questions: &QuestionRules, auth_keys_max: usize) -> Option<String> {
+    if questions.kinds.as_ref().is_some_and(Vec::is_empty) {
+        return Some("[policy] question_kinds has no entry, so no event is sent".into());
+    }
+    let is_closed = questions.has_members() && auth_keys_max == 0;
+    is_closed.then(|| {
+        "[policy] members_only_kinds is set, but nobody can prove a key, as [limits] auth_keys_max \
+         is 0"
+            .into()
+    })
+}
+
 /// The text that is searched for words: the content and the value of each tag, in lower case.
 pub(crate) fn event_text(event: &Event<'_>) -> String {
     let mut text = String::with_capacity(2 * event.content().len());
@@ -236,7 +300,40 @@ fn push_lowercase(text: &mut String, value: &str) {
 
 #[cfg(test)]
 mod tests {
+    use hark_networks::nostr::question_rules::MembersOnly;
+
     use super::*;
+
+    #[test]
+    fn only_stricter_rules_and_other_members_close_subscriptions() {
+        let closed = QuestionRules { members_only: MembersOnly::Everything, ..Default::default() };
+        let narrow = QuestionRules { narrow: true, ..QuestionRules::default() };
+        let with = |questions: &QuestionRules, keys: &[Key]| EventPolicy {
+            questions: questions.clone(),
+            allow_keys: Some(keys.iter().copied().collect()),
+            ..EventPolicy::default()
+        };
+        let open = QuestionRules::default();
+        let (one, two) = ([[1; 32]], [[2; 32]]);
+        for (after, before, closes) in [
+            (with(&closed, &one), with(&open, &one), true),
+            (with(&closed, &one), with(&closed, &one), false),
+            (with(&closed, &one), with(&closed, &two), true),
+            (with(&narrow, &one), with(&narrow, &two), false),
+            (with(&open, &one), with(&closed, &two), false),
+        ] {
+            assert_eq!(after.closes_more_than(&before), closes, "{after:?} {before:?}");
+        }
+        assert!(with(&open, &one).has_member(&[1; 32], &()));
+        assert!(!with(&open, &one).has_member(&[2; 32], &()));
+        assert!(EventPolicy::default().has_member(&[2; 32], &()));
+        let denied = EventPolicy { deny_keys: one.into(), ..EventPolicy::default() };
+        assert!(!denied.has_member(&[1; 32], &()));
+        let nobody = nothing_answered(&closed, 0).expect("a warning");
+        assert!(nobody.contains("auth_keys_max") && nothing_answered(&closed, 1).is_none());
+        let none = QuestionRules { kinds: Some(Vec::new()), ..QuestionRules::default() };
+        assert!(nothing_answered(&none, 1).is_some() && nothing_answered(&open, 0).is_none());
+    }
 
     #[test]
     fn zero_bits_are_counted_from_the_left() {

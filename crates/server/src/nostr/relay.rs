@@ -8,6 +8,7 @@ use hark_archive::live::LiveIndex;
 use hark_archive::query::HiddenRecords;
 use hark_plugin::PluginPool;
 
+use super::audience::Audience;
 use super::auth::AuthState;
 use super::identity::SharedIdentity;
 use super::intake::Intake;
@@ -31,6 +32,8 @@ pub(crate) struct Relay {
     pub(crate) live: Arc<LiveIndex>,
     pub(crate) readers: Arc<Readers>,
     pub(crate) auth: Arc<AuthState>,
+    /// The sessions, with their subscriptions.
+    pub(crate) audience: Arc<Audience>,
     pub(crate) intake: Arc<Intake>,
     pub(crate) settings: SharedSettings,
     pub(crate) policy: SharedPolicy,

@@ -383,6 +383,7 @@ impl RelaySession {
             let limits = &self.relay.settings().limits;
             let (ping, idle) = (limits.ping_after_s, limits.idle_timeout_s);
             self.outbox.resume_if_room();
+            self.messages.enforce_rules();
             let idle_max = Duration::from_secs(idle);
             let stalled = self.socket.stalled();
             if stalled.is_some_and(|since| since.elapsed() >= idle_max) {

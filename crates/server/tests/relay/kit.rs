@@ -85,7 +85,7 @@ impl Relay {
         change(&mut config);
         let Config { server, mut relay, policy } = config;
         relay.policy = policy::shared(policy);
-        let policy = Arc::clone(&relay.policy);
+        let policy = relay.policy.clone();
         let shelf = shelf::ShelfOptions {
             network: &Nostr,
             store: Arc::clone(&store),

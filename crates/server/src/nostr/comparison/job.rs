@@ -216,8 +216,10 @@ impl ComparisonJob {
         summed: SummedComparison,
     ) -> Result<ComparisonStep, ComparisonRefusal> {
         let query = &summed.query;
+        // The rules for questions may hide further kinds.
         let hidden = query.gate.as_ref().map_or(&[][..], |gate| &gate.kinds);
-        if *hidden != *self.relay.identity.current().private_kinds() {
+        let is_hidden = |kind: &u32| hidden.binary_search(kind).is_ok();
+        if !self.relay.identity.current().private_kinds().iter().all(is_hidden) {
             let changed = "other events are private since you began; begin again";
             return Err(NostrVerdict::Closed.because(changed).into());
         }

@@ -115,6 +115,16 @@ impl Comparisons {
         Ok(())
     }
 
+    /// Returns the reason why a comparison may not go on. `refusal_of` decides about its query.
+    pub(super) fn refusal_by(
+        &self,
+        id: &str,
+        refusal_of: impl FnOnce(&Query) -> Option<NostrRefusal>,
+    ) -> Option<NostrRefusal> {
+        let comparison = self.open.get(id).filter(|comparison| !comparison.over.is())?;
+        refusal_of(&comparison.query)
+    }
+
     /// Queues the next message of a comparison for an answer. The message is deferred if `wait` is
     /// given, or if other messages are deferred already.
     pub(super) fn continue_comparison(
