@@ -106,6 +106,7 @@ fn info(config: &Config) -> Vec<String> {
         ("icon", &info.icon),
         ("banner", &info.banner),
         ("terms_of_service", &info.terms_of_service),
+        ("payments_url", &info.payments_url),
     ];
     for (key, url) in pages {
         if let Some(url) = url {

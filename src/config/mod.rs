@@ -6,6 +6,7 @@
 mod bounds;
 mod checks;
 mod doors;
+mod fees;
 mod files;
 mod keys;
 mod load;

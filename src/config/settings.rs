@@ -207,6 +207,8 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "icon" info.icon live: "URL of a square picture. The relay's page shows the picture, and visitors of the page load it from this URL.";
             "banner" info.banner live: "URL of a wide picture, which the page shows, too.";
             "terms_of_service" info.terms_of_service live: "URL of the terms of service.";
+            "payments_url" info.payments_url live: "URL of a page at which users pay the fees.";
+            "fees" info.fees live: "Fees that clients are told, e.g.\n  fees = [{ for = \"admission\", amount = 1000000, unit = \"msats\" }]\nfor is admission, subscription or publication; period_s is the time that the fee covers, in seconds, and kinds are\nthe kinds of events that it is for. Hark collects no fees: put the keys of those who have paid into allow_keys. An\nadmission fee sets payment_required.";
         },
     },
     SettingsSection {

@@ -7,6 +7,11 @@ pub(crate) const LINK: [&str; 3] = ["\"\"", "\"https://relay.example/a.png?b=c\"
 pub(crate) const KEY: &str = "\"7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e\"";
 pub(crate) const KEYS: &str = "[\"7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e\", \
                     \"npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg\"]";
+pub(crate) const FEES: [&str; 3] = [
+    "[]",
+    "[{ for = \"admission\", amount = 9223372036854775807, unit = \"msats\" }]",
+    "[{ for = \"love\", amount = 1, unit = \"sats\" }]",
+];
 pub(crate) const RULES: &str =
     "[{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]";
 pub(crate) const ORIGINS: [&str; 3] = ["[]", "[\"*\"]", "[\"http://localhost:*\"]"];

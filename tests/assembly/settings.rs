@@ -17,7 +17,7 @@ use hark_testkit::server::Server;
 use hark_testkit::wait::{PATIENCE, until_ok};
 
 use crate::setting_values::{
-    ENODES, KEY, KEYS, LINK, ORIGINS, PEERS, RULES, SIGNED, URL, WORD,
+    ENODES, FEES, KEY, KEYS, LINK, ORIGINS, PEERS, RULES, SIGNED, URL, WORD,
 };
 use crate::world::{forget, number, program, tail};
 
@@ -98,6 +98,8 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("info", "icon", LINK),
     ("info", "banner", LINK),
     ("info", "terms_of_service", LINK),
+    ("info", "payments_url", LINK),
+    ("info", "fees", FEES),
     ("retention", "erase_within", ["\"0s\"", "\"100y\"", "\"1s\""]),
     ("retention", "spared_kinds", ["[]", "[\"0-65535\"]", "[5, 62]"]),
     ("retention", "rules", ["[]", RULES, "[{ older_than = \"0d\" }]"]),

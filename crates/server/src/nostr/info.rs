@@ -28,6 +28,50 @@ pub struct RelayInfo {
     pub banner: Option<String>,
     /// URL of the terms of service.
     pub terms_of_service: Option<String>,
+    /// URL of a page for payments.
+    pub payments_url: Option<String>,
+    /// The fees of the relay.
+    pub fees: Vec<RelayFee>,
+}
+
+/// A fee of the relay. The relay only tells its clients about fees, and does not collect them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayFee {
+    /// What the fee is for.
+    pub purpose: FeePurpose,
+    /// The amount, in `unit`.
+    pub amount: u64,
+    /// The unit of the amount, such as `msats`.
+    pub unit: String,
+    /// The time that the fee covers, in seconds.
+    pub period_s: Option<u64>,
+    /// The kinds of events that the fee is for. Empty: all kinds.
+    pub kinds: Vec<u32>,
+}
+
+/// What a fee is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeePurpose {
+    /// Access to the relay, paid once.
+    Admission,
+    /// Access to the relay for a time.
+    Subscription,
+    /// An event.
+    Publication,
+}
+
+impl FeePurpose {
+    /// All purposes.
+    pub const ALL: [Self; 3] = [Self::Admission, Self::Subscription, Self::Publication];
+
+    /// The name of the purpose in NIP-11.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Admission => "admission",
+            Self::Subscription => "subscription",
+            Self::Publication => "publication",
+        }
+    }
 }
 
 impl RelayInfo {

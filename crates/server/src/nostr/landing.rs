@@ -123,6 +123,7 @@ impl LandingPage {
             ("Contact", &info.contact),
             ("Public key", &info.pubkey),
             ("Terms", &info.terms_of_service),
+            ("Payments", &info.payments_url),
         ];
         let shown = rows.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
         let shown = lines(shown.map(|(name, value)| format!("<li>{name}: {}</li>\n", link(value))));

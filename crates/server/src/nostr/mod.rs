@@ -49,6 +49,6 @@ mod word_list;
 
 pub use config::{DEFLATE_FROM_BYTES, RelayConfig, RelayService, ThreadCounts};
 pub use identity::SharedIdentity;
-pub use info::{PRIVATE_KINDS, RelayInfo};
+pub use info::{FeePurpose, PRIVATE_KINDS, RelayFee, RelayInfo};
 pub use manage::{ManageMethod, ManageResult, ManagerRole, Managers, SharedManagers};
 pub(crate) use relay::Relay;

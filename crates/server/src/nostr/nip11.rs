@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::message_head::question_bytes_max;
 use super::policy::EventPolicy;
-use super::{Relay, RelayInfo};
+use super::{FeePurpose, Relay, RelayFee, RelayInfo};
 use crate::limits::Limits;
 
 /// NIPs that are offered under every configuration. NIPs that concern only clients are not listed.
@@ -93,11 +93,15 @@ pub(crate) fn document(
         ("icon", &info.icon),
         ("banner", &info.banner),
         ("terms_of_service", &info.terms_of_service),
+        ("payments_url", &info.payments_url),
     ];
     for (name, value) in optional {
         if let Some(value) = value {
             put(name, json!(value));
         }
+    }
+    if !info.fees.is_empty() {
+        put("fees", fees(&info.fees));
     }
     put("supported_nips", json!(nips(info, limits, policy, private_kinds, services)));
     // NIP-11 requires the URL of the project's homepage, or no field.
@@ -117,7 +121,7 @@ pub(crate) fn document(
         "created_at_upper_limit": limits.events.created_at_ahead_s_max,
         "min_pow_difficulty": policy.pow_bits_min,
         "auth_required": policy.questions.needs_auth(),
-        "payment_required": false,
+        "payment_required": info.fees.iter().any(|fee| fee.purpose == FeePurpose::Admission),
         "restricted_writes": has_plugin || policy.restricts_writes(),
     });
     if let (Some(bound), Some(fields)) =
@@ -127,6 +131,30 @@ pub(crate) fn document(
     }
     put("limitation", limitation);
     Value::Object(document).to_string()
+}
+
+/// The fees, by purpose.
+fn fees(fees: &[RelayFee]) -> Value {
+    let mut by_purpose = Map::new();
+    for purpose in FeePurpose::ALL {
+        let of_purpose = fees.iter().filter(|fee| fee.purpose == purpose);
+        let listed: Vec<Value> = of_purpose.map(fee_fields).collect();
+        if !listed.is_empty() {
+            by_purpose.insert(purpose.name().into(), listed.into());
+        }
+    }
+    Value::Object(by_purpose)
+}
+
+fn fee_fields(fee: &RelayFee) -> Value {
+    let mut fields = json!({ "amount": fee.amount, "unit": fee.unit });
+    if let Some(period_s) = fee.period_s {
+        fields["period"] = json!(period_s);
+    }
+    if !fee.kinds.is_empty() {
+        fields["kinds"] = json!(fee.kinds);
+    }
+    fields
 }
 
 /// Size of an event without tags and content, in bytes.
@@ -222,6 +250,37 @@ mod tests {
         };
         assert!(is_required(MembersOnly::Everything));
         assert!(!is_required(MembersOnly::Kinds(vec![30])) && !is_required(MembersOnly::default()));
+    }
+
+    #[test]
+    fn fees_are_told_by_purpose_and_an_admission_fee_is_required() {
+        let fee = |purpose, period_s, kinds| {
+            let unit = "msats".into();
+            RelayFee { purpose, amount: 5, unit, period_s, kinds }
+        };
+        let told = |fees| {
+            let payments_url = Some("https://pay.example".into());
+            let info = RelayInfo { fees, payments_url, ..RelayInfo::default() };
+            let (limits, policy) = (Limits::default(), EventPolicy::default());
+            let text = document(&info, &limits, &policy, false, &[], NONE);
+            serde_json::from_str::<Value>(&text).unwrap()
+        };
+        let document = told(vec![
+            fee(FeePurpose::Publication, None, vec![4]),
+            fee(FeePurpose::Subscription, Some(60), Vec::new()),
+        ]);
+        assert_eq!(
+            document["fees"],
+            json!({
+                "subscription": [{"amount": 5, "unit": "msats", "period": 60}],
+                "publication": [{"amount": 5, "unit": "msats", "kinds": [4]}],
+            })
+        );
+        assert_eq!(document["payments_url"], "https://pay.example");
+        assert_eq!(document["limitation"]["payment_required"], false);
+        let admission = told(vec![fee(FeePurpose::Admission, None, Vec::new())]);
+        assert_eq!(admission["limitation"]["payment_required"], true);
+        assert_eq!(told(Vec::new()).get("fees"), None);
     }
 
     #[test]
