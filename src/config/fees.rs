@@ -56,14 +56,10 @@ fn purpose_of(value: &TypedValue) -> Result<FeePurpose, String> {
 fn show_fee(fee: &RelayFee) -> String {
     let RelayFee { purpose, amount, unit, period_s, kinds } = fee;
     let (purpose, unit) = (quoted(purpose.name()), quoted(unit));
-    let mut shown = format!("{{ for = {purpose}, amount = {amount}, unit = {unit}");
-    if let Some(period_s) = period_s {
-        shown += &format!(", period_s = {period_s}");
-    }
-    if !kinds.is_empty() {
-        shown += &format!(", kinds = {}", kinds.show());
-    }
-    shown + " }"
+    let period = period_s.map(|period_s| format!(", period_s = {period_s}")).unwrap_or_default();
+    let of_kinds = format!(", kinds = {}", kinds.show());
+    let of_kinds = if kinds.is_empty() { "" } else { &of_kinds };
+    format!("{{ for = {purpose}, amount = {amount}, unit = {unit}{period}{of_kinds} }}")
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ const MEMBER: u8 = 1;
 const GUEST: u8 = 3;
 const WRITER: u8 = 2;
 
-/// What an answer has.
+/// An answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Answer {
     /// The contents of these events.
@@ -45,7 +45,7 @@ fn settings(rule: &str, store: &str) -> String {
     )
 }
 
-/// Events that differ in what the rules look at. Each content begins with its mark.
+/// Events of every sort that a rule distinguishes. Each content begins with its mark.
 fn world(mark: &str, at: u64) -> Vec<Value> {
     let (guest, member) = (pubkey(GUEST), pubkey(MEMBER));
     let made = |who, kind, tags: &[&[&str]], name: &str, n| {
@@ -385,7 +385,7 @@ async fn a_new_rule_closes_the_open_subscriptions_that_it_forbids_and_no_others(
         assert_eq!(received[0], "EVENT", "{received}");
         live += 1;
     }
-    // `all` has five events, `notes` one and `own` one.
+    // `all` has five events; `notes` and `own` have one event each.
     assert_eq!(live, 7);
 
     // The member's subscriptions are open as long as the key is on the list.

@@ -34,10 +34,10 @@ pub struct RelayInfo {
     pub fees: Vec<RelayFee>,
 }
 
-/// A fee of the relay. The relay only tells its clients about fees, and does not collect them.
+/// A fee that clients are told. The relay collects no fees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayFee {
-    /// What the fee is for.
+    /// The purpose of the fee.
     pub purpose: FeePurpose,
     /// The amount, in `unit`.
     pub amount: u64,
@@ -49,7 +49,7 @@ pub struct RelayFee {
     pub kinds: Vec<u32>,
 }
 
-/// What a fee is for.
+/// The purpose of a fee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeePurpose {
     /// Access to the relay, paid once.

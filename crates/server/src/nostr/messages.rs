@@ -318,7 +318,7 @@ impl MessageHandler {
             SessionSubscription::start(id, memory, outbox, &self.relay, rated, queries.clone());
         subs.push(Arc::clone(&sub));
         drop(subs);
-        // The rules may have changed since `queries` applied them.
+        // The rules may have changed since the call of `queries`.
         if let Some(refusal) = self.reader.refusal_of_open(&queries) {
             return Err(refusal);
         }

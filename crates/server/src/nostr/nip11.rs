@@ -260,7 +260,7 @@ mod tests {
         };
         let told = |fees| {
             let payments_url = Some("https://pay.example".into());
-            let info = RelayInfo { fees, payments_url, ..RelayInfo::default() };
+            let info = RelayInfo { payments_url, fees, ..RelayInfo::default() };
             let (limits, policy) = (Limits::default(), EventPolicy::default());
             let text = document(&info, &limits, &policy, false, &[], NONE);
             serde_json::from_str::<Value>(&text).unwrap()
