@@ -5,4 +5,5 @@ mod adopt;
 mod copy;
 mod mailserver;
 mod mirror;
+mod nwaku;
 mod relays;

@@ -23,11 +23,17 @@ pub(super) enum RefusalReason {
     /// The key of the row is not a key that a mail server makes. Only adoptions of a mail server use
     /// this reason.
     Foreign,
+    /// The message has no payload. Only adoptions distinguish this reason and the following ones.
+    NoPayload,
+    /// The message has no content topic, or a topic that is not UTF-8.
+    BadTopic,
+    /// The message has no time, or a time before 1970.
+    BadTime,
 }
 
 impl RefusalReason {
     /// The number of reasons.
-    pub(super) const COUNT: usize = Self::Foreign as usize + 1;
+    pub(super) const COUNT: usize = Self::BadTime as usize + 1;
 
     /// Returns the reason why a line gives no record, and details, which may be empty.
     pub(super) fn of_line(fault: LineFault) -> (Self, String) {

@@ -68,3 +68,30 @@ pub(crate) fn mailserver(world: &World) -> Answer {
     assert_eq!(done["stored"], 30, "{done}");
     Same(aside(&["export", "--network", "whisper"]).run_with(b"").text())
 }
+
+pub(crate) fn nwaku(world: &World) -> Answer {
+    let aside = world.aside();
+    let file = world.root.join(format!("store{}.sqlite3", number()));
+    let database = rusqlite::Connection::open(&file).expect("opens");
+    let table = "PRAGMA user_version = 10; CREATE TABLE Message (messageHash BLOB NOT NULL PRIMARY KEY, \
+                 pubsubTopic BLOB NOT NULL, contentTopic BLOB NOT NULL, payload BLOB, version INTEGER NOT \
+                 NULL, timestamp INTEGER NOT NULL, meta BLOB) WITHOUT ROWID; \
+                 CREATE INDEX i_ts ON Message (timestamp);";
+    database.execute_batch(table).expect("is made");
+    for n in 0..30_i64 {
+        let at = 1_700_000_000_000_000_000 + n;
+        let insert = "INSERT INTO Message VALUES (?1, ?2, ?3, ?4, 0, ?5, NULL)";
+        let (pubsub, content) = (&b"/waku/2/rs/1/0"[..], &b"/a/1/b/c"[..]);
+        let values = rusqlite::params![[n as u8; 32], pubsub, content, n.to_be_bytes(), at];
+        database.execute(insert, values).expect("is put");
+    }
+    drop(database);
+    let args = ["adopt", "nwaku", &file.to_string_lossy(), "--verify", "--json"];
+    let done = aside(&args).run_with(b"").json();
+    assert_eq!(
+        (&done["stored"], &done["ids"]["hashes_differ"]),
+        (&30.into(), &30.into()),
+        "{done}"
+    );
+    Same(aside(&["export", "--network", "waku"]).run_with(b"").text())
+}

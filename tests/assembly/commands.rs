@@ -73,6 +73,7 @@ pub(crate) const COMMANDS: &[Door] = &[
     command("adopt strfry", adopted::strfry),
     command("adopt nostr-rs-relay", adopted::nostr_rs_relay),
     command("adopt mailserver", adopted::mailserver),
+    command("adopt nwaku", adopted::nwaku),
     command("migrate", migrate),
     command("backup", backup),
     command("restore", restore),

@@ -12,10 +12,12 @@ mod events;
 mod mailserver;
 mod nostr_rs_relay;
 mod nostream;
+mod nwaku;
 mod pace;
 mod position;
 mod relay;
 mod rows;
+mod sqlite;
 mod strfry;
 mod sweep;
 mod tally;
@@ -27,6 +29,7 @@ use clap::{Args, Subcommand};
 use self::mailserver::AdoptMailserverArgs;
 use self::nostr_rs_relay::AdoptNostrRsRelayArgs;
 use self::nostream::AdoptNostreamArgs;
+use self::nwaku::AdoptNwakuArgs;
 use self::strfry::AdoptStrfryArgs;
 use crate::location::ArchiveLocation;
 
@@ -47,6 +50,8 @@ enum AdoptFrom {
     NostrRsRelay(AdoptNostrRsRelayArgs),
     /// Adopt from a mail server of Status: its LevelDB directory or its PostgreSQL database
     Mailserver(AdoptMailserverArgs),
+    /// Adopt from nwaku: the PostgreSQL or SQLite database of its Store
+    Nwaku(AdoptNwakuArgs),
 }
 
 pub(crate) fn run(args: &AdoptArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
@@ -55,5 +60,6 @@ pub(crate) fn run(args: &AdoptArgs, location: &ArchiveLocation) -> anyhow::Resul
         AdoptFrom::Strfry(args) => strfry::run(args, location),
         AdoptFrom::NostrRsRelay(args) => nostr_rs_relay::run(args, location),
         AdoptFrom::Mailserver(args) => mailserver::run(args, location),
+        AdoptFrom::Nwaku(args) => nwaku::run(args, location),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::pace::AdoptPace;
 use super::tally::{AdoptTally, ReasonWords, ReportRows};
@@ -45,6 +45,9 @@ pub(super) struct SourceSweep {
     /// Number of damaged parts of the source, and a description of the first.
     damaged: u64,
     first_damage: String,
+    /// Findings about one kind of source, for programs and for people.
+    findings: Map<String, Value>,
+    finding_rows: ReportRows,
 }
 
 impl SourceSweep {
@@ -60,7 +63,19 @@ impl SourceSweep {
             different_ids: Vec::new(),
             damaged: 0,
             first_damage: String::new(),
+            findings: Map::new(),
+            finding_rows: ReportRows::new(),
         }
+    }
+
+    /// Adds a finding to the report for programs.
+    pub(super) fn add_finding(&mut self, name: &str, value: Value) {
+        self.findings.insert(name.into(), value);
+    }
+
+    /// Adds a row to the report for people.
+    pub(super) fn add_row(&mut self, name: &'static str, count: u64, words: String) {
+        self.finding_rows.push((name, print::number(count), words));
     }
 
     /// Whether bytes are compared.
@@ -110,7 +125,7 @@ impl SourceSweep {
     }
 
     fn to_json(&self) -> Value {
-        json!({
+        let mut report = json!({
             "source": self.rows,
             "here": self.here,
             "late": self.late,
@@ -123,7 +138,11 @@ impl SourceSweep {
             "damaged": self.damaged,
             "first_damage": self.first_damage,
             "clean": self.is_clean(),
-        })
+        });
+        if let Some(report) = report.as_object_mut() {
+            report.extend(self.findings.clone());
+        }
+        report
     }
 
     /// Returns the rows of the report for people.
@@ -154,6 +173,7 @@ impl SourceSweep {
                 format!("{}, which are skipped; first {}", self.words.damage, self.first_damage);
             rows.push(("DAMAGED", print::number(self.damaged), words));
         }
+        rows.extend(self.finding_rows.iter().cloned());
         rows
     }
 }

@@ -2,13 +2,13 @@
 //! statements.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, ErrorCode, OpenFlags, Row, params};
+use rusqlite::{Connection, Row, params};
 
 use crate::commands::adopt::relay::source::{BATCH_BYTES_MAX, RelayRow, RelaySource};
+use crate::commands::adopt::sqlite::{advice, connect, database_file, missing};
 use crate::commands::refusal::RefusalReason;
 
 /// The schema versions in which the columns read here have the same meaning. Older versions lack
@@ -17,10 +17,8 @@ const SCHEMA_MIN: i64 = 2;
 const SCHEMA_MAX: i64 = 18;
 /// The columns that are read.
 const COLUMNS: [&str; 3] = ["id", "hidden", "content"];
-/// Maximum time that a statement waits for a lock.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
-/// The first bytes of every SQLite database.
-const MAGIC: &[u8] = b"SQLite format 3\0";
+/// The noun for the server in advice.
+const SERVER: &str = "relay";
 /// The database of a nostr-rs-relay.
 pub(super) struct NostrRsSource {
     database: Connection,
@@ -32,19 +30,14 @@ impl NostrRsSource {
     /// Opens a file, or a data directory, and checks that it is the database of a nostr-rs-relay.
     /// Events longer than `event_bytes_max` bytes are not read.
     pub(super) fn open(path: &Path, event_bytes_max: usize) -> anyhow::Result<Self> {
-        let path = &if path.is_dir() { path.join("nostr.db") } else { path.into() };
+        let path = database_file(path, "nostr.db")?;
         let shown = path.display();
-        if path.exists() && !path.is_file() {
-            bail!("{shown} is no file. Nothing was done");
-        }
-        let is_sqlite = begins_with_magic(path)
-            .with_context(|| format!("{shown} cannot be read; nothing was done"))?;
-        if !is_sqlite {
-            bail!("{shown} is no SQLite database. Nothing was done");
-        }
-        let path = path.canonicalize().with_context(|| format!("{shown} cannot be read"))?;
-        let (database, schema, missing) = open_database(&path).map_err(|error| {
-            let advice = advice(&error, &shown.to_string());
+        let opened = connect(&path).and_then(|(database, schema)| {
+            let missing = missing(&database, "event", &COLUMNS)?;
+            Ok((database, schema, missing))
+        });
+        let (database, schema, missing) = opened.map_err(|error| {
+            let advice = advice(&error, &shown.to_string(), SERVER);
             anyhow::Error::new(error)
                 .context(format!("{shown} cannot be read; nothing was done. {advice}"))
         })?;
@@ -71,7 +64,7 @@ impl NostrRsSource {
 
     fn error(&self, error: rusqlite::Error) -> anyhow::Error {
         let file = self.path.display().to_string();
-        let advice = advice(&error, &file);
+        let advice = advice(&error, &file, SERVER);
         anyhow::Error::new(error)
             .context(format!("{file} cannot be read on; what was brought over is safe. {advice}"))
     }
@@ -108,48 +101,6 @@ impl NostrRsSource {
             _ => Err((RefusalReason::Malformed, "its content is no text".into())),
         };
         Ok(RelayRow { number, event })
-    }
-}
-
-/// Whether a file begins as every SQLite database does.
-fn begins_with_magic(path: &Path) -> std::io::Result<bool> {
-    use std::io::Read as _;
-    let mut first = Vec::new();
-    std::fs::File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut first)?;
-    Ok(first == MAGIC)
-}
-
-/// Opens the database for reading. Returns the connection, the schema version, and the columns that
-/// the table `event` lacks (all of them if the table does not exist).
-fn open_database(path: &Path) -> rusqlite::Result<(Connection, i64, Vec<&'static str>)> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let database = Connection::open_with_flags(path, flags)?;
-    database.busy_timeout(LOCK_TIMEOUT)?;
-    // The schema must not call unsafe functions, and cells must lie within their pages.
-    database.execute_batch("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON")?;
-    let schema = database.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let sql = "SELECT columns.name FROM sqlite_schema JOIN pragma_table_info('event') AS columns \
-               WHERE sqlite_schema.type = 'table' AND sqlite_schema.name = 'event'";
-    let mut statement = database.prepare(sql)?;
-    let names = statement.query_map([], |row| row.get::<_, String>(0))?;
-    let names = names.collect::<rusqlite::Result<Vec<_>>>()?;
-    drop(statement);
-    let is_missing = |column: &&str| !names.iter().any(|name| name == *column);
-    Ok((database, schema, COLUMNS.into_iter().filter(is_missing).collect()))
-}
-
-/// Returns advice for a database that cannot be opened or read.
-fn advice(error: &rusqlite::Error, file: &str) -> String {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => format!(
-            "It is damaged. Make a copy of what is whole by `sqlite3 {file} .recover | sqlite3 \
-             new.db`, and adopt that"
-        ),
-        _ => format!(
-            "Beside a running relay, and after one that was killed, SQLite needs {file}-wal and \
-             {file}-shm: run this as root or as the relay's user, or on a copy of these files in a \
-             directory of yours"
-        ),
     }
 }
 

@@ -8,7 +8,7 @@
 mod adoption;
 mod progress;
 pub(super) mod source;
-mod sweep;
+pub(super) mod sweep;
 
 use std::process::ExitCode;
 
