@@ -191,16 +191,22 @@ fn live(subscriptions: u32) -> anyhow::Result<Work> {
     }))
 }
 
+/// Number of records of the segment that a case searches.
+const SEGMENT_RECORDS: u32 = 16_384;
+
 /// Prepares a case that finds the newest 100 records of 256 topics in a segment, in a network whose
 /// records have no kind.
 fn searched() -> anyhow::Result<Work> {
     let topics: Vec<[u8; 4]> = (0..1_024_u32).map(u32::to_be_bytes).collect();
     let dir = Folder::new("instructions");
-    let options =
-        EmbeddedOptions { seal_records: 16_384, background: false, ..EmbeddedOptions::default() };
+    let options = EmbeddedOptions {
+        seal_records: SEGMENT_RECORDS,
+        background: false,
+        ..EmbeddedOptions::default()
+    };
     let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options)?;
     let mut writes = Vec::new();
-    for n in 0..16_384 {
+    for n in 0..=SEGMENT_RECORDS {
         let head = RecordHeader {
             id: key(n),
             time: 1_000_000 + u64::from(n),
@@ -217,7 +223,10 @@ fn searched() -> anyhow::Result<Work> {
         );
         writes.push(Write::Put(bytes.into()));
     }
-    store.commit(&writes)?;
+    // The last record is in the next head. Before this record is written, the full head is sealed.
+    let (sealed, further) = writes.split_at(SEGMENT_RECORDS as usize);
+    store.commit(sealed)?;
+    store.commit(further)?;
     ensure!(store.stats().segments == 1, "the records are not in one segment");
     let values = topics.iter().step_by(4).map(|topic| Box::from(topic.as_slice())).collect();
     let labels = vec![LabelSet { name: b't', values }];
