@@ -8,7 +8,7 @@ use super::{Layout, SharedStatement, lower_values};
 use crate::citus::{
     CitusLayout, CitusStatement, ShardForm, ShardSet, ValueCount, WindowForm, WindowTable,
 };
-use crate::plain::{LabelStorage, PageRows, PlainLayout, PlainStatement, WindowRows, part_sql};
+use crate::plain::{IndexPage, LabelStorage, PlainLayout, PlainStatement, WindowRows, part_sql};
 use crate::statement::StatementForm;
 
 /// The SQL of a layout that the snapshot lists with names: its statements, and SQL texts that are
@@ -53,23 +53,23 @@ fn plain_statements() -> Vec<(String, StatementForm)> {
             named(PlainStatement::KindKeys(order)),
             named(PlainStatement::TimeKeys(order)),
             named(PlainStatement::TimeKeysBut(order)),
-            named(PlainStatement::TimePage(order, PageRows::All)),
-            named(PlainStatement::TimePage(order, PageRows::Behind(7))),
-            named(PlainStatement::TimePageBut(order, PageRows::All)),
+            named(PlainStatement::TimePage(order, IndexPage::All)),
+            named(PlainStatement::TimePage(order, IndexPage::Behind(7))),
+            named(PlainStatement::TimePageBut(order, IndexPage::All)),
             named(PlainStatement::WordKeys(order)),
-            named(PlainStatement::TermTimePage(order, PageRows::All)),
-            named(PlainStatement::TermTimePage(order, PageRows::Behind(7))),
+            named(PlainStatement::TermTimePage(order, IndexPage::All)),
+            named(PlainStatement::TermTimePage(order, IndexPage::Behind(7))),
             named(PlainStatement::SlimWindow(order, None, WindowRows::All)),
             named(PlainStatement::SlimWindow(order, None, WindowRows::First)),
             named(PlainStatement::SlimWindow(order, Some(7), WindowRows::Behind)),
         ]);
         for ranges in [1, 3] {
             forms.extend([
-                named(PlainStatement::TermPage(order, ranges, PageRows::All)),
-                named(PlainStatement::TermPage(order, ranges, PageRows::First(7))),
-                named(PlainStatement::AuthorPage(order, ranges, PageRows::All)),
-                named(PlainStatement::AuthorPage(order, ranges, PageRows::Behind(7))),
-                named(PlainStatement::KindPage(order, ranges, PageRows::All)),
+                named(PlainStatement::TermPage(order, ranges, IndexPage::All)),
+                named(PlainStatement::TermPage(order, ranges, IndexPage::First(7))),
+                named(PlainStatement::AuthorPage(order, ranges, IndexPage::All)),
+                named(PlainStatement::AuthorPage(order, ranges, IndexPage::Behind(7))),
+                named(PlainStatement::KindPage(order, ranges, IndexPage::All)),
             ]);
         }
     }

@@ -10,7 +10,7 @@ pub(crate) use retire::oldest_part;
 pub(crate) use slim::{make_new_slim, make_slim};
 pub(crate) use statement::PlainStatement;
 #[cfg(test)]
-pub(crate) use statement::{PageRows, WindowRows};
+pub(crate) use statement::{IndexPage, WindowRows};
 
 mod by_kind;
 mod check;

@@ -6,7 +6,7 @@ use hark_codec::record::Key as Author;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::statement::{PageRows, PlainStatement};
+use super::statement::{IndexPage, PlainStatement};
 use super::time_windows::TimeWindows;
 use crate::error::StatementError;
 use crate::parts::Parts;
@@ -104,14 +104,14 @@ impl PageWalk {
             at.as_ref().map_or((self.windows.edge(order), &[][..]), |at| (at.time, &at.id));
         // A look-up in the tables of all parts would take twice the time.
         let rows_of = match parts.of_times(self.windows.window()) {
-            None => PageRows::All,
-            Some(part) if at.is_none() => PageRows::First(part),
-            Some(part) => PageRows::Behind(part),
+            None => IndexPage::All,
+            Some(part) if at.is_none() => IndexPage::First(part),
+            Some(part) => IndexPage::Behind(part),
         };
         let (rows, is_cut) = match self.read(asked, behind, wanted, rows_of, session) {
             // The part may have been dropped, or a lagging replica may not have the part yet.
-            Err(StatementError::Missing(_)) if rows_of != PageRows::All => {
-                self.read(asked, behind, wanted, PageRows::All, session)?
+            Err(StatementError::Missing(_)) if rows_of != IndexPage::All => {
+                self.read(asked, behind, wanted, IndexPage::All, session)?
             }
             rows => rows?,
         };
@@ -143,7 +143,7 @@ impl PageWalk {
         asked: &SqlQuery,
         (time, id): (i64, &[u8]),
         wanted: usize,
-        rows: PageRows,
+        rows: IndexPage,
         session: &mut DatabaseSession,
     ) -> Result<(Vec<Row>, bool), StatementError> {
         let (order, count) = (asked.query.order, self.ranges.len());

@@ -2,7 +2,7 @@
 
 use hark_archive::Order;
 
-use super::statement::{PageRows, WindowRows};
+use super::statement::{IndexPage, WindowRows};
 
 /// Returns the sort columns of an order.
 pub(super) fn sorted(order: Order) -> &'static str {
@@ -39,7 +39,7 @@ pub(super) fn page(
     value: Option<(&str, &str)>,
     ranges: usize,
     order: Order,
-    (table, rows_of): (&str, PageRows),
+    (table, rows_of): (&str, IndexPage),
     columns: &str,
     more: &str,
 ) -> String {
@@ -54,7 +54,7 @@ pub(super) fn page(
             "SELECT {columns} FROM {table} r WHERE {value}{kind}r.time >= $1 AND r.time <= $2{more}"
         );
         let end = format!("ORDER BY {sorted} LIMIT $5");
-        if let PageRows::Behind(_) = rows_of {
+        if let IndexPage::Behind(_) = rows_of {
             return behind(order, &rows, ("$3::bigint", "r.id > $4::bytea"), &end).to_vec();
         }
         let further = if order == Order::NewestFirst { '<' } else { '>' };

@@ -15,7 +15,7 @@ pub(crate) enum WindowRows {
 
 /// The rows that a page is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum PageRows {
+pub(crate) enum IndexPage {
     /// The rows of all parts, from the edge of the page's times on.
     All,
     /// The rows of a part, from the edge of the page's times on.
@@ -24,7 +24,7 @@ pub(crate) enum PageRows {
     Behind(i64),
 }
 
-impl PageRows {
+impl IndexPage {
     /// Returns the number of the part.
     pub(super) fn part(self) -> Option<i64> {
         match self {
@@ -48,17 +48,17 @@ pub(crate) enum PlainStatement {
     /// Reads the keys and authors of all records except those of some kinds.
     TimeKeysBut(Order),
     /// Reads a page of index ranges of (term, kind) with its records, in all parts or in one part.
-    TermPage(Order, usize, PageRows),
+    TermPage(Order, usize, IndexPage),
     /// Reads a page of index ranges of (author, kind), in all parts or in one part.
-    AuthorPage(Order, usize, PageRows),
+    AuthorPage(Order, usize, IndexPage),
     /// Reads a page of index ranges of a kind, in all parts or in one part.
-    KindPage(Order, usize, PageRows),
+    KindPage(Order, usize, IndexPage),
     /// Reads a page of all records, in all parts or in one part.
-    TimePage(Order, PageRows),
+    TimePage(Order, IndexPage),
     /// Reads a page of all records except those of some kinds, in all parts or in one part.
-    TimePageBut(Order, PageRows),
+    TimePageBut(Order, IndexPage),
     /// Reads a page of all records that have any of the given terms, in all parts or in one part.
-    TermTimePage(Order, PageRows),
+    TermTimePage(Order, IndexPage),
     /// Reads records of slim tables that have any of the given terms within a window of time, in
     /// all parts or in one part.
     SlimWindow(Order, Option<i64>, WindowRows),
