@@ -1,5 +1,5 @@
 //! The doors for other nodes. Waku's doors by libp2p connect with a second Hark that has an archive
-//! in files. Whisper's doors by devp2p are tested with a client, which connects to them.
+//! in files. Whisper's doors by devp2p are tested with a client that connects to these doors.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::LazyLock;

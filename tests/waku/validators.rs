@@ -80,7 +80,7 @@ fn a_message_without_a_payload_is_refused_and_an_old_one_is_not_sent() {
         assert_eq!(returned, vec![json!("AQ=="); 25], "{query}");
     }
     // Comparisons omit messages without a payload, too. Otherwise each comparison, one a second here,
-    // would send them again, because the other node refuses them.
+    // would send these messages again, because the other node refuses such messages.
     let compared = "waku_catch_ups_total{by=\"sync\",result=\"done\"}";
     until("both were compared", || counted(&other, compared) >= 2);
     let sent = "total_transfer_messages_exchanged_total{direction=\"sent\"}";

@@ -157,7 +157,7 @@ fn all_alike(bytes: &[u8]) {
 }
 
 /// If the request or the response occurs more than once, only the last occurrence is compared,
-/// because prost keeps only this one.
+/// because prost keeps only the last occurrence.
 fn legacy_alike(bytes: &[u8]) {
     let (Ok(ours), Ok(theirs)) = (LegacyPush::parse(bytes), oracle::Legacy::decode(bytes)) else {
         return;

@@ -23,7 +23,7 @@ const OUTPUT_BYTES_MAX: u64 = 64 << 10;
 const EXIT_WITHIN: Duration = Duration::from_millis(100);
 /// How long a process may run after it was told to end.
 const END_WITHIN: Duration = Duration::from_secs(1);
-/// Environment variables that systemd sets only for the server. A plugin does not inherit them.
+/// Environment variables that systemd sets only for the server. Plugins do not inherit these variables.
 const OF_SERVICE: [&str; 6] = [
     "NOTIFY_SOCKET",
     "WATCHDOG_USEC",

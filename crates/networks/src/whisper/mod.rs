@@ -41,7 +41,7 @@ impl Network for Whisper {
 
     fn nature(&self) -> RecordProperties {
         // The store must be able to list the topics of the archive, because a bloom filter is
-        // matched against each of them.
+        // matched against each topic.
         RecordProperties {
             units_per_s: 1,
             one_kind: true,

@@ -289,9 +289,7 @@ impl TakeoverSource {
 /// Why this process cannot be taken over by the requesting process.
 #[derive(Debug, thiserror::Error)]
 enum TakeoverMismatch {
-    #[error(
-        "the versions cannot take over from each other; stop the old server, then start the new one"
-    )]
+    #[error("the versions differ too much; stop the old server, then start the new one")]
     Version,
     #[error(
         "it serves {ours}, and the new server would serve {theirs}; stop this one, then start the \

@@ -433,7 +433,7 @@ impl Outbox {
         let waiting = (std::mem::take(&mut queue.parts), std::mem::take(&mut queue.parked));
         drop(queue);
         // The items are dropped before `sub`, which lets parked questions continue if enough memory
-        // is free. The memory of a live event is free when the last outbox has dropped it.
+        // is free. The memory of a live event is free when the last outbox has dropped the event.
         drop(waiting);
         self.account.sub(counted);
     }

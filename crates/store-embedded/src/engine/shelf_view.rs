@@ -23,9 +23,9 @@ pub(crate) struct ShelfView {
     /// The heads that wait for sealing, oldest first.
     pub frozen: Vec<Arc<Head>>,
     pub active: Arc<Head>,
-    /// All parts except the active head, as readers see them.
+    /// All parts except the active head, in the state that readers see.
     pub parts: SnapshotSources,
-    /// All parts except the active head, as the writer sees them: without the rows that the current
+    /// All parts except the active head, in the state that the writer sees: without the rows that the current
     /// batch deletes.
     pub writing: SnapshotSources,
 }

@@ -31,7 +31,7 @@ const PUSH_MAX: Duration = Duration::from_secs(20);
 /// Maximum number of streams at the same time to a client that reads one message from a stream.
 /// nim-libp2p reads at most 10.
 const STREAMS_MAX: usize = 8;
-/// Maximum number of streams for one message, and the time to the second one.
+/// Maximum number of streams for one message, and the time to the second stream.
 const ATTEMPTS_MAX: u32 = 8;
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 /// Time after the first message in which a client that reads one message closes the stream. On a
@@ -94,8 +94,8 @@ enum StreamEnd {
 
 impl StreamEnd {
     /// Whether the client has reset the stream, so that it does not read what is still underway.
-    /// The end of a yamux stream that was reset is read like the end of one that was closed, but
-    /// nothing can be written to it.
+    /// A reset of a yamux stream is read like a close, but nothing can be written to a stream that
+    /// was reset.
     fn is_reset(&self, stream: &mut Stream) -> bool {
         match self {
             Self::Closed => matches!(stream.write(&[]).now_or_never(), Some(Err(_))),
@@ -263,8 +263,8 @@ pub(super) async fn run(
     }
 }
 
-/// Opens a stream. Returns it with the time after its first message in which a client that reads
-/// one message closes it.
+/// Opens a stream. Returns the stream, and the time after its first message in which a client that
+/// reads one message closes the stream.
 async fn open(target: &PushTarget) -> Result<(Stream, Duration), PushFault> {
     let (began, mut control) = (Instant::now(), target.control.clone());
     let opening = control.open_stream(target.peer, StreamProtocol::new(PROTOCOL));

@@ -244,7 +244,7 @@ async fn receive(
                 assert_eq!(push.pubsub_topic, TOPIC);
                 let _ = messages.send(Message::parse(push.message).unwrap().payload.to_vec());
             }
-            // What arrives afterwards is discarded, as by go-libp2p. The stream is not reset.
+            // Like go-libp2p, the client discards further messages, and does not reset the stream.
             let _ = stream.close().await;
             let _ = stream.read_to_end(&mut Vec::new()).await;
         });
