@@ -317,7 +317,7 @@ async fn a_burst_reaches_each_client_however_it_ends_its_streams() {
         }
         let mut received = std::collections::BTreeSet::new();
         while received.len() < expected.len() {
-            let next = tokio::time::timeout(Duration::from_secs(60), messages.recv()).await;
+            let next = tokio::time::timeout(Duration::from_mins(1), messages.recv()).await;
             let Ok(Some(message)) = next else {
                 let pushes = &pair.waku.metrics.filter.pushes;
                 let others = pushes.sum(|outcome| outcome != PushOutcome::Sent);
