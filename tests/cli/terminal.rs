@@ -17,7 +17,10 @@ fn an_export_to_a_pipe_shows_on_a_terminal_how_far_it_is() {
     // Three notes share each second, so the export has the last 6,000 of the 9,000 notes.
     let command =
         format!("{hark} --data {} export --since 1700001000 > {file}", data.to_str().unwrap());
-    let run = std::process::Command::new("script").args(["-qefc", &command, "/dev/null"]).output();
+    let run = std::process::Command::new("script")
+        .args(["-qefc", &command, "/dev/null"])
+        .env("TERM", "xterm")
+        .output();
     let Ok(run) = run else { return println!("passed over: there is no `script` here") };
     let shown = String::from_utf8_lossy(&run.stdout);
     let count = std::fs::read_to_string(&file).unwrap().lines().count();
