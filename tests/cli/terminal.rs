@@ -37,6 +37,7 @@ fn an_import_from_a_terminal_says_that_it_reads_there() {
     // script(1) gives the command a terminal, and passes its own input on as key presses.
     let child = std::process::Command::new("script")
         .args(["-qefc", &hark, "/dev/null"])
+        .env("TERM", "xterm")
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn();

@@ -150,7 +150,7 @@ impl PushStreams {
         &mut self,
         target: &PushTarget,
         metrics: &FilterMetrics,
-        push: WaitingPush,
+        mut push: WaitingPush,
     ) -> Result<(), PushFault> {
         if self.line.is_none() {
             let (stream, closing_max) = match open(target).await {
@@ -160,6 +160,7 @@ impl PushStreams {
                     self.again.push_front(push);
                     return Ok(());
                 }
+                Err(PushFault::Broken) if push.is_sent => return Ok(()),
                 opened => opened?,
             };
             let closing_until = Instant::now() + closing_max;
@@ -169,7 +170,7 @@ impl PushStreams {
         let end = {
             let (mut reader, mut writer) = (&mut line.stream).split();
             tokio::select! {
-                written = write(target, metrics, &mut writer, &push) => match written {
+                written = write(target, metrics, &mut writer, &mut push) => match written {
                     Ok(()) => None,
                     Err(PushFault::Broken) => Some(StreamEnd::Broken),
                     Err(fault) => return Err(fault),
@@ -256,7 +257,8 @@ pub(super) async fn run(
         }
     }
     // The messages that are still waiting are lost.
-    metrics.pushes.of(PushOutcome::Dropped).add(streams.again.len() as u64);
+    let unsent = streams.again.iter().filter(|push| !push.is_sent).count();
+    metrics.pushes.of(PushOutcome::Dropped).add(unsent as u64);
     waiting.close();
     while waiting.try_recv().is_ok() {
         metrics.pushes.of(PushOutcome::Dropped).add(1);
@@ -278,18 +280,23 @@ async fn open(target: &PushTarget) -> Result<(Stream, Duration), PushFault> {
 async fn send(
     target: &PushTarget,
     metrics: &FilterMetrics,
-    push: WaitingPush,
+    mut push: WaitingPush,
     attempts_max: u32,
 ) -> Result<(), PushFault> {
     let mut attempt = 1;
     loop {
-        let sent = send_once(target, metrics, &push).await;
+        let sent = send_once(target, metrics, &mut push).await;
         let is_reset = matches!(sent, Ok(true) | Err(PushFault::Broken));
-        if !is_reset || attempt >= attempts_max {
-            return sent.map(|_| ());
+        if is_reset && attempt < attempts_max {
+            tokio::time::sleep(AGAIN_AFTER * attempt).await;
+            attempt += 1;
+            continue;
         }
-        tokio::time::sleep(AGAIN_AFTER * attempt).await;
-        attempt += 1;
+        return match sent {
+            // The message is counted as sent. The client may have read it before it left.
+            Err(PushFault::Broken) if push.is_sent => Ok(()),
+            sent => sent.map(|_| ()),
+        };
     }
 }
 
@@ -297,7 +304,7 @@ async fn send(
 async fn send_once(
     target: &PushTarget,
     metrics: &FilterMetrics,
-    push: &WaitingPush,
+    push: &mut WaitingPush,
 ) -> Result<bool, PushFault> {
     let (mut stream, closing_max) = open(target).await?;
     write(target, metrics, &mut stream, push).await?;
@@ -316,7 +323,7 @@ async fn write(
     target: &PushTarget,
     metrics: &FilterMetrics,
     stream: &mut (impl AsyncWrite + Unpin),
-    push: &WaitingPush,
+    push: &mut WaitingPush,
 ) -> Result<(), PushFault> {
     let writing = async {
         stream.write_all(&push.frame).await?;
@@ -325,7 +332,10 @@ async fn write(
     let written = tokio::time::timeout(PUSH_MAX, writing).await;
     written.unwrap_or(Err(io::ErrorKind::TimedOut.into()))?;
     target.listed.counts.send(push.frame.len());
-    metrics.pushes.of(PushOutcome::Sent).add(1);
-    metrics.push.note(push.since.elapsed());
+    if !push.is_sent {
+        metrics.pushes.of(PushOutcome::Sent).add(1);
+        metrics.push.note(push.since.elapsed());
+    }
+    push.is_sent = true;
     Ok(())
 }

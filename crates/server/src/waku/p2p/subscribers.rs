@@ -59,6 +59,8 @@ pub(super) struct WaitingPush {
     pub(super) frame: Arc<[u8]>,
     /// The time at which the message became durable.
     pub(super) since: Instant,
+    /// Whether the message has been written to a stream, and counted as sent.
+    pub(super) is_sent: bool,
     _own_room: OwnedSemaphorePermit,
     _room: Share<RateSource>,
 }
@@ -91,7 +93,7 @@ impl PushQueue {
         let Ok(own_room) = Arc::clone(&self.room).try_acquire_many_owned(own) else { return false };
         let Some(room) = answers.reserve(self.source, bytes) else { return false };
         let frame = Arc::clone(frame);
-        let push = WaitingPush { frame, since, _own_room: own_room, _room: room };
+        let push = WaitingPush { frame, since, is_sent: false, _own_room: own_room, _room: room };
         self.waiting.send(push).is_ok()
     }
 }
