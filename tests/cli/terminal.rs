@@ -67,6 +67,7 @@ fn an_interrupted_import_clears_its_meter_and_ends_with_a_whole_line() {
     // The terminal shows only stderr.
     let import = format!("{hark} --data {} import events > report", data.to_str().unwrap());
     let mut script = Program::new("script");
+    script.env("TERM", "xterm");
     script.args(["-qefc", &import, "/dev/null"]).current_dir(place.path(""));
     let child =
         script.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn();
@@ -103,6 +104,7 @@ fn an_interrupted_backup_clears_its_meter_and_tells_the_state_that_it_leaves() {
     let (hark, data) = (env!("CARGO_BIN_EXE_hark"), place.data());
     let backup = format!("{hark} --data {} backup - > pipe", data.to_str().unwrap());
     let mut script = Program::new("script");
+    script.env("TERM", "xterm");
     script.args(["-qefc", &backup, "/dev/null"]).current_dir(place.path(""));
     let child =
         script.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn();
