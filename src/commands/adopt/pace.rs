@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Maximum sleep, so that an interrupt is noticed in time.
-const SLEEP_MAX: Duration = Duration::from_millis(100);
+const SLEEP_MAX: Duration = Duration::from_millis(50);
 
 /// The number of rows copied since the start, and the maximum per second.
 pub(super) struct AdoptPace<'a> {
@@ -46,7 +46,15 @@ impl<'a> AdoptPace<'a> {
     pub(super) fn wait(&mut self, rows: u64) {
         self.rows += rows;
         let Some(rate) = self.rate else { return };
-        let due = self.started + Duration::from_secs_f64(self.rows as f64 / rate as f64);
+        self.sleep_until(self.started + Duration::from_secs_f64(self.rows as f64 / rate as f64));
+    }
+
+    /// Sleeps for this time, or until an interrupt.
+    pub(super) fn pause(&self, time: Duration) {
+        self.sleep_until(Instant::now() + time);
+    }
+
+    fn sleep_until(&self, due: Instant) {
         while !self.is_stopped() && Instant::now() < due {
             let left = due.saturating_duration_since(Instant::now());
             std::thread::sleep(left.min(SLEEP_MAX));

@@ -89,8 +89,6 @@ const OVERLAP_S: u64 = 120;
 /// to an hour old, and a node that was offline fetches those of the last 6 hours.
 const RECENT_EVERY: Duration = Duration::from_mins(5);
 const RECENT_S: u64 = 6 * 3_600;
-/// Maximum sleep, so that an interrupt is noticed in time.
-const SLEEP_MAX: Duration = Duration::from_millis(50);
 
 /// The state of one run.
 pub(super) struct NwakuAdoption<'a> {
@@ -171,10 +169,7 @@ impl NwakuAdoption<'_> {
                     progress.save()?;
                 }
             }
-            let until = Instant::now() + FOLLOW_EVERY;
-            while !self.pace.is_stopped() && Instant::now() < until {
-                std::thread::sleep(SLEEP_MAX);
-            }
+            self.pace.pause(FOLLOW_EVERY);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! One run of an adoption from a relay: the copy of all rows, and of newly published events.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 
@@ -36,8 +36,6 @@ const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 /// A read of newly published events begins this many numbers before the last number, because the
 /// relay may reuse the numbers of deleted events.
 const FOLLOW_OVERLAP: usize = 200;
-/// Maximum sleep, so that an interrupt is noticed in time.
-const SLEEP_MAX: Duration = Duration::from_millis(50);
 
 /// The flags common to all relays that number their events.
 #[derive(Debug, Args)]
@@ -147,10 +145,7 @@ impl RelayAdoption<'_> {
                 progress.number = after;
                 progress.save()?;
             }
-            let until = Instant::now() + FOLLOW_EVERY;
-            while !self.pace.is_stopped() && Instant::now() < until {
-                std::thread::sleep(SLEEP_MAX);
-            }
+            self.pace.pause(FOLLOW_EVERY);
         }
         Ok(())
     }
