@@ -28,6 +28,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Wait before reconnecting after a lost connection.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// Time after a lost connection in which other processes may still be reconnecting. They have lost
+/// their connections, too, if the database was started anew or replaced.
+const RETURN_TIME: Duration = Duration::from_secs(30);
+
 /// The content of the notification that a process has committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CommitNotice {
@@ -68,12 +72,13 @@ impl Notice {
 }
 
 /// Listens for notifications until the store is dropped.
-pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str, wake: &mut (dyn Fn() + Send)) {
+pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str) {
+    let mut lost = None;
     while let Some(strong) = inner.upgrade() {
         let door = strong.pool.door().clone();
         drop(strong);
         let runtime = ConnectionRuntime::new();
-        let ended = runtime.and_then(|it| it.wait(listen(inner, &door, schema, wake))?);
+        let ended = runtime.and_then(|it| it.wait(listen(inner, &door, schema, lost))?);
         if let Err(fault) = ended {
             tracing::debug!(%fault, "not listening to other processes");
             if let Some(inner) = inner.upgrade() {
@@ -82,6 +87,7 @@ pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str, wake: &mut (dyn Fn(
                 inner.pool.note(&fault);
                 *inner.away.lock() = Some(fault.to_string());
             }
+            lost = Some(Instant::now());
             std::thread::sleep(RETRY);
         }
     }
@@ -91,7 +97,7 @@ async fn listen(
     inner: &Weak<PostgresState>,
     door: &crate::connector::Connector,
     schema: &str,
-    wake: &mut (dyn Fn() + Send),
+    lost: Option<Instant>,
 ) -> Result<(), StatementError> {
     let failed = |error: tokio_postgres::Error| StatementError::new(&error);
     let (limit, started) = (door.timeout(), Instant::now());
@@ -120,8 +126,8 @@ async fn listen(
         *inner.away.lock() = None;
         // Other processes may have deleted records before LISTEN was in effect.
         inner.forget_known();
+        inner.wake();
     }
-    wake();
     let mut look_at = tokio::time::Instant::now();
     loop {
         let notice = tokio::time::timeout_at(look_at, notices.recv()).await;
@@ -135,13 +141,14 @@ async fn listen(
             }
             Ok(Some(Notice::Commit(said, process))) => {
                 if note_commit(&inner, &client, said, process).await? {
-                    wake();
+                    inner.wake();
                 }
             }
             Err(_) => {
                 look_at = tokio::time::Instant::now() + LOOK_EVERY;
-                if poll_news(&inner, &client).await? {
-                    wake();
+                let is_returning = lost.is_some_and(|at| at.elapsed() < RETURN_TIME);
+                if poll_news(&inner, &client, is_returning).await? {
+                    inner.wake();
                 }
             }
         }
@@ -175,13 +182,17 @@ async fn note_commit(
 }
 
 /// Checks for other processes that write, and for missed notifications. Returns whether the writer
-/// must be woken.
-async fn poll_news(inner: &PostgresState, client: &Client) -> Result<bool, StatementError> {
+/// must be woken. With `is_returning`, processes without a session may write, too.
+async fn poll_news(
+    inner: &PostgresState,
+    client: &Client,
+    is_returning: bool,
+) -> Result<bool, StatementError> {
     let state = format!("SELECT line, seq, {} FROM state", others::counted());
     let own = inner.writer_process.load(Ordering::Relaxed);
     let rows = query(inner, client, &state, &[&own]).await?;
     if let Some(row) = rows.first() {
-        inner.others.note(row.get::<_, i64>(2) > 0);
+        inner.others.note(is_returning || row.get::<_, i64>(2) > 0);
     }
     let position = inner.current.now();
     let there = rows.first().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));

@@ -128,6 +128,7 @@ pub(crate) fn open(
         away: Mutex::default(),
         writer_process: AtomicI32::new(0),
         others: OtherWriters::default(),
+        wake: Mutex::default(),
     };
     Ok((state, schema))
 }

@@ -1,15 +1,23 @@
 //! The sessions on which a query runs: sessions of the replica or of the primary.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hark_archive::Query;
 
 use crate::deadline::{Deadline, QuestionTime};
 use crate::error::StatementError;
+use crate::failover;
 use crate::line::TimelinePosition;
 use crate::search::Sessions;
 use crate::session::DatabaseSession;
 use crate::state::PostgresState;
+
+/// Interval at which a query checks whether this process has switched to the database's timeline.
+const FOLLOW_EVERY: Duration = Duration::from_millis(5);
+/// Why a query fails if the process has not switched in time.
+const NOT_FOLLOWED: &str =
+    "it was started anew or replaced, and this server has not caught up with its records yet";
 
 /// The sessions on which a query runs: the replica's until the replica fails, and from then on the
 /// primary's.
@@ -40,7 +48,7 @@ impl QuerySessions {
         }
         // A query that cannot match anything need not ask the database for the newest position.
         if !query.is_void() {
-            sessions.position = sessions.time.spend(|deadline| inner.newest(deadline))?;
+            sessions.position = sessions.time.spend(|deadline| newest(inner, deadline))?;
         }
         Ok(sessions)
     }
@@ -93,6 +101,42 @@ impl QuerySessions {
             }
         }
         self.inner.pool.with_deadline(deadline, work)
+    }
+}
+
+/// Returns a position at which a query sees all puts that were acknowledged before. Fails if the
+/// database does not report the number of the newest put, even if a replica could answer the query:
+/// the answer might lack records.
+fn newest(
+    inner: &PostgresState,
+    deadline: Option<Deadline>,
+) -> Result<TimelinePosition, StatementError> {
+    if !inner.others.may_be() {
+        return Ok(inner.current.now());
+    }
+    let limit = deadline.unwrap_or_else(|| Deadline::after(inner.pool.door().timeout()));
+    loop {
+        let read = inner
+            .pool
+            .with_deadline(deadline, |session| inner.layout.newest(session, &inner.search))?;
+        let mut position = inner.current.now();
+        let Some((line, seq)) = read else { return Ok(position) };
+        // The number of another timeline cannot be compared with the numbers of this process. So
+        // the process must switch to the timeline before the query begins.
+        if line != position.line && !inner.wake() {
+            if !inner.pool.with_deadline(deadline, |session| failover::follow(inner, session))? {
+                return Ok(position);
+            }
+            position = inner.current.now();
+        }
+        if line == position.line {
+            position.seen = position.seen.max(seq);
+            return Ok(position);
+        }
+        if limit.left().is_zero() {
+            return Err(StatementError::Away(NOT_FOLLOWED.into()));
+        }
+        std::thread::sleep(FOLLOW_EVERY);
     }
 }
 

@@ -7,8 +7,6 @@ use std::sync::atomic::AtomicI32;
 use hark_archive::{Query, Record, TextSource};
 use parking_lot::Mutex;
 
-use crate::deadline::Deadline;
-use crate::error::StatementError;
 use crate::layout::Layout;
 use crate::line::{CurrentPosition, TimelinePosition};
 use crate::news::NumberedPut;
@@ -41,6 +39,9 @@ pub(crate) struct PostgresState {
     pub(crate) writer_process: AtomicI32,
     /// Whether other processes write to the shelf.
     pub(crate) others: OtherWriters,
+    /// Wakes the thread that delivers the puts of other processes; `None` if this process does not
+    /// deliver these puts.
+    pub(crate) wake: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 /// Hashes of ids that were stored recently, in two generations.
@@ -59,27 +60,11 @@ impl PostgresState {
         self.search.set_parts(parts)
     }
 
-    /// Returns a position for a query. At this position, the query sees all puts that were
-    /// acknowledged before the query. Fails if the database does not tell the position, even if a
-    /// replica could answer the query: the answer might lack records.
-    pub(crate) fn newest(
-        &self,
-        deadline: Option<Deadline>,
-    ) -> Result<TimelinePosition, StatementError> {
-        let mut position = self.current.now();
-        if !self.others.may_be() {
-            return Ok(position);
-        }
-        let read = self
-            .pool
-            .with_deadline(deadline, |session| self.layout.newest(session, &self.search))?;
-        // If the database was replaced, the query itself finds out.
-        if let Some((line, seq)) = read
-            && line == position.line
-        {
-            position.seen = position.seen.max(seq);
-        }
-        Ok(position)
+    /// Wakes the thread that delivers the puts of other processes. Returns false if this process
+    /// has no such thread.
+    pub(crate) fn wake(&self) -> bool {
+        let wake = self.wake.lock();
+        wake.as_ref().inspect(|wake| wake()).is_some()
     }
 
     /// Forgets the known ids, because other processes may have deleted their records.

@@ -233,9 +233,10 @@ impl Store for PostgresStore {
         })
     }
 
-    fn on_news(&self, mut wake: Box<dyn Fn() + Send>) {
+    fn on_news(&self, wake: Box<dyn Fn() + Send>) {
+        *self.inner.wake.lock() = Some(wake);
         let (inner, schema) = (Arc::downgrade(&self.inner), self.schema.clone());
-        let run = move || listen::run(&inner, &schema, &mut *wake);
+        let run = move || listen::run(&inner, &schema);
         let listening = hark_archive::vital::spawn("hark-listen", run);
         if let Err(error) = listening {
             tracing::error!(%error, "what other processes put is not delivered: no thread can be started");

@@ -238,3 +238,26 @@ fn a_restart_of_the_database_loses_nothing_and_delivers_nothing_twice() {
         assert_eq!(received, 12, "each once");
     }
 }
+
+/// A restart begins another timeline, to which the other node must switch before it answers.
+#[test]
+fn after_each_restart_the_other_node_finds_what_is_acknowledged() {
+    let cluster = Cluster::with(&["fsync=off"]);
+    let database = cluster.database("found");
+    let (one, two) = (Node::new(&database.url, true), Node::new(&database.url, true));
+    one.put([0]);
+    two.put([1]);
+    for restart in 1..5 {
+        cluster.stop();
+        cluster.start();
+        for number in restart * 10..restart * 10 + 10 {
+            one.put([number]);
+            let Write::Put(record) = put(number) else { unreachable!() };
+            let ids = vec![*Record::new(&record).unwrap().id()];
+            let asked = Query { ids: Some(ids), ..Query::default() };
+            let count = until_ok(|| two.store.count(&asked));
+            assert_eq!(count, Some(1), "restart {restart}, record {number}");
+        }
+    }
+    assert_eq!(database.sql("SELECT count(*) FROM hark_nostr.line"), "5");
+}
