@@ -120,12 +120,21 @@ pub(crate) struct CommandProgress {
 }
 
 /// The bar that this process shows, for a thread that ends the process.
-static SHOWN: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
+static SHOWN: Mutex<ShownBar> = Mutex::new(ShownBar::Running(None));
+
+enum ShownBar {
+    /// The last bar, if there was one.
+    Running(Option<WeakProgressBar>),
+    /// The process is ending, and shows no further bar.
+    Ending,
+}
 
 /// Removes the bar of a command that ends at once, so that its last message begins on a new line.
 pub(crate) fn clear_progress() {
-    let bar = SHOWN.lock().take().and_then(|bar| bar.upgrade());
-    if let Some(bar) = bar {
+    let shown = std::mem::replace(&mut *SHOWN.lock(), ShownBar::Ending);
+    if let ShownBar::Running(Some(bar)) = shown
+        && let Some(bar) = bar.upgrade()
+    {
         bar.finish_and_clear();
     }
 }
@@ -136,7 +145,10 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 impl CommandProgress {
     /// Starts a meter at 0. `total` is 0 if it is unknown.
     pub(crate) fn start(what: &str, total: u64, unit: CountedUnit) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
+        // The first text of a bar is drawn here. A thread that ends the process must find this bar.
+        let mut shown = SHOWN.lock();
+        let is_shown = matches!(*shown, ShownBar::Running(_)) && std::io::stderr().is_terminal();
+        let bar = is_shown.then(|| {
             let bar = if total == 0 { ProgressBar::new_spinner() } else { ProgressBar::new(total) };
             let template = match (unit, total) {
                 (_, 0) => "{spinner} {prefix}  {elapsed}  {msg}",
@@ -155,7 +167,10 @@ impl CommandProgress {
             // new line.
             bar.with_finish(ProgressFinish::AndClear)
         });
-        *SHOWN.lock() = bar.as_ref().map(ProgressBar::downgrade);
+        if let Some(bar) = &bar {
+            *shown = ShownBar::Running(Some(bar.downgrade()));
+        }
+        drop(shown);
         let now = Instant::now();
         Self { bar, started: now, shown_at: now, what: what.into() }
     }
