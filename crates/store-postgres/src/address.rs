@@ -133,7 +133,7 @@ impl DatabaseAddress {
     }
 
     /// Returns the address of a database on another node of a cluster, with the same user, password
-    /// and TLS settings. Without `database`, the database has the same name.
+    /// and TLS settings. If `database` is `None`, the name of the database stays the same.
     pub(crate) fn of_node(&self, node: &NodeAddress, database: Option<&str>) -> Self {
         let (old, mut config) = (&self.config, Config::new());
         config.host(&node.host).port(node.port);
@@ -156,8 +156,8 @@ impl DatabaseAddress {
         Self { config, tls: self.tls.clone(), passed_over: self.passed_over.clone() }
     }
 
-    /// Connects to the database. If the address has several hosts, a host that does not answer keeps
-    /// no other host from being tried.
+    /// Connects to the database. If one of several hosts in the address does not answer, the others
+    /// are still tried.
     pub async fn connect(&self) -> Result<(Client, Connection<Socket, TlsStream>), ConnectError> {
         hosts::connect(&self.config, &self.tls).await.map_err(|error| {
             if let Some(reason) = certificate(&error) {
@@ -342,7 +342,7 @@ impl ServerCertVerifier for CertificateVerifier {
         use CertificateError::{NotValidForName, NotValidForNameContext};
         let Some(roots) = &self.roots else { return Ok(ServerCertVerified::assertion()) };
         match roots.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            // Names are checked last, so everything else in the certificate is valid.
+            // rustls checks the name last, so only the name is wrong in this certificate.
             Err(rustls::Error::InvalidCertificate(
                 NotValidForName | NotValidForNameContext { .. },
             )) if !self.by_name => Ok(ServerCertVerified::assertion()),

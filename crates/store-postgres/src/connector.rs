@@ -97,7 +97,7 @@ impl Connector {
 
     /// Makes a connector for shards that the database itself has.
     pub(crate) fn on_shards(&self) -> Self {
-        // There are no useful statistics of a shard that was just filled or moved.
+        // PostgreSQL has no useful statistics of a shard that was just filled or moved.
         let settings = "SET plan_cache_mode = 'force_generic_plan';SET enable_seqscan = 'off';";
         let settings = format!("{}{settings}", self.settings);
         Self { settings, opened_in: Arc::default(), ..self.clone() }
@@ -151,14 +151,15 @@ impl Connector {
         Ok(Some(DatabaseSession::new(client, mark, runtime, self.timeout, times)))
     }
 
-    /// Notes that a session was opened, whose opening began at `started`.
+    /// Notes how long the opening of a session took, from `started` until now.
     pub(crate) fn note_opened(&self, started: Instant) {
         let time = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.opened_in.store(time, Ordering::Relaxed);
     }
 
-    /// Time limit of an attempt to open a session while the database does not answer. It is short,
-    /// because packets that were lost on a connection are sent again only after growing pauses.
+    /// Time limit of an attempt to open a session while the database does not answer. The limit is
+    /// short, because an attempt whose packets were lost sends them again only after growing
+    /// pauses, and a new attempt sends at once.
     pub(crate) fn probe_max(&self) -> Duration {
         let usual = Duration::from_millis(self.opened_in.load(Ordering::Relaxed));
         usual.saturating_mul(4).max(PROBE_MIN).min(self.timeout / 2)

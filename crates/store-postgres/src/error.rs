@@ -37,15 +37,15 @@ pub(crate) enum StatementError {
          pool_mode = session for its database, or name PostgreSQL itself"
     )]
     Shared,
-    /// A worker of the cluster has failed, and not the coordinator, whose session can be used
-    /// again.
+    /// A worker of the cluster has failed. The coordinator has not failed, and its session can be
+    /// used again.
     #[error("{0}")]
     Worker(Box<StatementError>),
     /// The work needs a session with the database, and its caller has none. The work is repeated
     /// with a session.
     #[error("a session with the database is needed")]
     NoSession,
-    /// The caller asked to stop. If the statement may still run, the text says where.
+    /// The caller asked to stop. If the statement may still run, the text names its process.
     #[error("it was asked to stop")]
     Stopped(Option<String>),
     /// The database refused the statement because a table does not exist.
@@ -74,8 +74,8 @@ impl StatementError {
         // The server is shutting down or starting up, or has no free connections.
         let code = refused.code().code();
         if code.starts_with("57P") || code.starts_with("08") || code == "53300" {
-            // Such an error of the server itself ends the session. A lesser error is that of a
-            // worker, which the coordinator passes on.
+            // Such an error of the server itself is fatal and ends the session. If the severity is
+            // only ERROR, the coordinator has passed on the error of a worker.
             if refused.parsed_severity() == Some(Severity::Error) {
                 Self::Worker(Box::new(Self::Away(said)))
             } else {

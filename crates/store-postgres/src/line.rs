@@ -41,8 +41,8 @@ pub(crate) struct TimelinePosition {
     pub(crate) line: i64,
     /// The number up to which puts of the timeline are delivered and visible to searches.
     pub(crate) seen: i64,
-    /// How often this process has switched to another timeline (the era). Numbers of different eras
-    /// cannot be compared.
+    /// The era: how many times this process has switched to another timeline. Numbers of different
+    /// eras cannot be compared.
     pub(crate) era: u64,
     /// The number that is added to numbers of the timeline, so that the numbers of this process
     /// always ascend.

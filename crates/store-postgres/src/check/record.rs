@@ -30,7 +30,7 @@ pub(crate) struct ExpectedRecord {
     /// Whether the record's bytes are undamaged. Otherwise the columns of the record's row replace
     /// the bytes, and the following values are empty.
     pub(crate) is_whole: bool,
-    /// The terms of those labels whose values are listed.
+    /// The terms of those labels whose values are counted in the table `label_value`.
     pub(crate) listed: Vec<i64>,
     /// The keys of the record in the table `forbid`.
     pub(crate) forbids: Vec<i64>,

@@ -46,7 +46,7 @@ pub(super) struct PageRepair<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct ExcludedRecord {
     pub(super) key: IndexKey,
-    /// The id of the other record.
+    /// The id of the record that excludes this record.
     pub(super) by: [u8; 32],
     /// The slot of both records if the other record is a newer version; `None` if the other record
     /// is a deletion.
@@ -54,8 +54,8 @@ pub(super) struct ExcludedRecord {
 }
 
 impl ExcludedRecord {
-    /// Whether the record is excluded according to the bytes of the other record, too. The columns
-    /// of the other record, by which it was found, may be wrong.
+    /// Whether the bytes of the other record confirm the exclusion. The other record was found by
+    /// its columns, which may be wrong.
     pub(super) fn is_excluded_by(&self, other: &ExpectedRecord) -> bool {
         let is_newer =
             || Order::NewestFirst.compare(&other.key.position(), &self.key.position()).is_lt();
@@ -134,8 +134,8 @@ impl Repairer<'_> {
     }
 
     /// Repairs rows that belong to no record and rows with a wrong number, if the check has found
-    /// such rows. `reader` is the session of the check, and `counts` are the faults that it has
-    /// found.
+    /// such rows. `reader` is the session of the check, and `counts` has the number of faults of
+    /// each sort that the check has found.
     pub(super) fn repair_wrong_rows(
         &mut self,
         reader: &mut DatabaseSession,

@@ -13,7 +13,7 @@ use crate::session::DatabaseSession;
 
 /// Rows that belong to no record or have a wrong number.
 pub(crate) struct WrongRows {
-    /// The index of the sort of these rows in the layout's list of sorts.
+    /// The sort of these rows, as an index into the layout's list of sorts.
     pub(crate) sort: usize,
     pub(crate) rows: Vec<Row>,
 }
@@ -48,7 +48,7 @@ pub(crate) trait RepairSteps: Send {
         records: &[&ExpectedRecord],
     ) -> Result<(), StatementError>;
 
-    /// Rewrites those rows of these records that only this layout has.
+    /// Rewrites the rows of these records in the tables that only this layout has.
     fn repair_more(
         &self,
         session: &mut DatabaseSession,
@@ -56,8 +56,8 @@ pub(crate) trait RepairSteps: Send {
     ) -> Result<(), StatementError>;
 
     /// Reads the next rows that belong to no record or have a wrong number, at most `count`, in the
-    /// transaction of the check; `None` after the last. `counts` are the faults that the check has
-    /// found.
+    /// transaction of the check; `None` after the last. `counts` has the number of faults of each
+    /// sort that the check has found.
     fn next_wrong_rows(
         &mut self,
         session: &mut DatabaseSession,
@@ -73,7 +73,7 @@ pub(crate) trait RepairSteps: Send {
         state: &mut ShelfAdvance,
     ) -> Result<(), StatementError>;
 
-    /// Returns the bytes of a record for each of these terms that occurs in records.
+    /// Returns the bytes of one record with each of these terms, except terms that no record has.
     fn bodies_of_terms(
         &self,
         session: &mut DatabaseSession,

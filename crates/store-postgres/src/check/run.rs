@@ -1,4 +1,4 @@
-//! Running a check.
+//! Runs a check.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ use crate::session::DatabaseSession;
 
 /// Time limit of a statement of a check. Some statements count the rows of a whole table.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_hours(1);
-/// Setting for the session that has the snapshot of a rebuild. It is idle while another session
-/// repairs rows.
+/// Setting for the session that reads the snapshot in a rebuild. This session is idle while another
+/// session repairs rows.
 const IDLE: &str = "SET LOCAL idle_in_transaction_session_timeout = '1h'";
 /// Minimum and maximum number of records that are read at a time.
 const PAGE_MIN: usize = 20;

@@ -14,8 +14,8 @@ use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 
 /// The columns of a page of records, in the order of
-/// [`RecordReader::read`](super::record::RecordReader::read). The columns of the layout come next.
-/// A long record is read alone, so that a page needs little memory.
+/// [`RecordReader::read`](super::record::RecordReader::read). The layout's own columns follow. The
+/// bytes of a long record are read by a separate statement, so that a page needs little memory.
 pub(crate) const COLUMNS: &str = "r.seq, r.time, r.expires, r.kind, r.id, r.author, r.terms, \
      CASE WHEN octet_length(r.body) <= 65536 THEN r.body END";
 
@@ -28,7 +28,8 @@ pub(crate) trait CheckSteps: Send {
     /// Begins the check. If there is a snapshot, it begins here.
     fn begin(&mut self, session: &mut DatabaseSession) -> Result<(), StatementError>;
 
-    /// Returns the texts whose words are indexed. `own` are the texts of this process.
+    /// Returns the texts whose words are indexed. `own` are the texts whose words this process
+    /// indexes.
     fn indexed_texts(
         &mut self,
         session: &mut DatabaseSession,
@@ -56,7 +57,7 @@ pub(crate) trait CheckSteps: Send {
         numbers: &[i64],
     ) -> Result<Vec<Row>, StatementError>;
 
-    /// Compares the columns of the layout with the record.
+    /// Compares the layout's own columns with the record.
     fn location_fault(&self, row: &Row, record: &ExpectedRecord) -> Option<DatabaseFault>;
 
     /// Returns the indices of those labels that do not have exactly one row, each with its number
@@ -81,15 +82,16 @@ pub(crate) trait CheckSteps: Send {
         keys: &[i64],
     ) -> Result<HashMap<i64, Vec<u8>>, StatementError>;
 
-    /// Returns the faults of those rows of records that only this layout has, each with the index
-    /// of its record.
+    /// Compares the rows of records in the tables that only this layout has. Returns the faults,
+    /// each with the index of its record.
     fn compare_more(
         &mut self,
         session: &mut DatabaseSession,
         records: &[ExpectedRecord],
     ) -> Result<Vec<(usize, DatabaseFault)>, StatementError>;
 
-    /// Adds the rows that belong to no record. `found` are the rows of the records.
+    /// Reports the rows that belong to no record. `found` has the numbers of rows that the records
+    /// have.
     fn orphans(
         &mut self,
         session: &mut DatabaseSession,

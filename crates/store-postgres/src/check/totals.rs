@@ -51,8 +51,8 @@ pub(super) struct RecordTally {
     last: i64,
     /// For each listed value, its number of records; empty if there are too many values.
     values: HashMap<i64, i64>,
-    /// The same for all labels of damaged records, which may be listed; empty if there are too
-    /// many.
+    /// The same for all labels of damaged records, whose values may be listed; empty if there are
+    /// too many labels.
     damaged: HashMap<i64, i64>,
     /// The sum of the numbers of `values`.
     sum: i64,
@@ -86,8 +86,8 @@ impl RecordTally {
         }
     }
 
-    /// Compares the numbers with those of the database, and returns the differences. `besides` are
-    /// the numbers by which the counters may exceed the stored records.
+    /// Compares the tally with the counters in the database, and returns the differences. `besides`
+    /// are the numbers by which the counters may exceed the stored records.
     pub(super) fn compare(
         mut self,
         session: &mut DatabaseSession,
@@ -176,7 +176,7 @@ impl RecordTally {
     }
 }
 
-/// The differences between the numbers of a check and the counters that commits maintain. While
+/// The differences between the tally of a check and the counters that commits maintain. While
 /// commits go on, the counters change, but a difference stays the same.
 #[derive(Default)]
 pub(super) struct CounterDifferences {

@@ -56,8 +56,8 @@ pub(super) fn publish(
 ) -> Result<Option<i64>, StatementError> {
     let has_deleted = !batch.deleted.is_empty();
     let rows = if batch.kept.is_empty() && !has_deleted {
-        // A batch that changes nothing is acknowledged, too, and the process that stored its
-        // records may have ended before publishing their number.
+        // Even a batch that changes nothing publishes its number: the process that stored these
+        // records before may have ended without publishing the number.
         session.query(CitusStatement::Publish, &[&batch.seq])?
     } else {
         let values: [&(dyn ToSql + Sync); 2] = [&batch.seq, &i32::from(has_deleted)];
@@ -104,8 +104,8 @@ pub(super) fn fetch(
     Ok(fetched)
 }
 
-/// Removes those ids from the known ids whose record is not stored. A worker loses a record of
-/// which other workers have rows if a standby that lagged takes its place.
+/// Removes from the known ids those without a stored record. If a standby that lagged takes a
+/// worker's place, a record may be lost while other workers still have rows of this record.
 fn forget_lost(
     fetched: &mut FetchedState,
     session: &mut DatabaseSession,
@@ -212,7 +212,7 @@ fn delete_placed(
     Ok(i64::try_from(gone.len()).unwrap_or(i64::MAX))
 }
 
-/// Deletes rows that lost commits have left of records that are not stored as a whole. Returns the
+/// Deletes the remaining rows of records of which lost commits have left only a part. Returns the
 /// number of deleted records.
 pub(super) fn sweep(
     session: &mut DatabaseSession,

@@ -84,7 +84,8 @@ impl Layout for CitusLayout {
     }
 
     // The number in `state` is visible before the workers have committed, so it may be read only
-    // while no commit is in progress. It is read if no number of the current timeline is published.
+    // while no commit is in progress. The number in `state` is read if no number of the current
+    // timeline is published.
     fn newest(
         &self,
         session: &mut DatabaseSession,

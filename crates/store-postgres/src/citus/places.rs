@@ -70,7 +70,7 @@ pub(super) fn bodies(
     Ok(bodies_of_rows(keys, rows.iter()))
 }
 
-/// Reads the rows of records that were found by the heads of these ids.
+/// Reads the rows of records that were found by the first 8 bytes of these ids.
 pub(super) fn bodies_of_rows<'a>(
     keys: &[(IndexKey, Place)],
     rows: impl Iterator<Item = &'a Row>,

@@ -15,7 +15,7 @@ use super::statement::{
 };
 
 /// The key of the shelf's advisory lock. A transaction holds this lock until all workers have
-/// committed. The row in `state` is free earlier, when the coordinator has committed.
+/// committed. The lock of the row in `state` ends earlier, when the coordinator has committed.
 const SHELF: &str = "hashtextextended(current_schema(), 7235419860234518)";
 
 /// Publishes number $1, unless a later number is published. Later commits may publish first.
@@ -25,8 +25,9 @@ const PUBLISH: &str = "INSERT INTO published (line, seq) SELECT s.line, $1::bigi
 
 /// A column expression: a hash of the addresses of all primary nodes.
 ///
-/// A question of the map's nodes must not miss what a node acknowledged that has taken the place of
-/// another node. So whatever tells the number of the newest put also tells this hash.
+/// A node may have taken the place of a node in the map, and may have stored records since. A
+/// question must not miss these records. So every source of the newest put's number also returns
+/// this hash.
 pub(crate) const NODES: &str = "(SELECT coalesce(hashtextextended(string_agg(n.groupid || ' ' || \
     n.nodename || ' ' || n.nodeport, ',' ORDER BY n.groupid), 0), 0) FROM pg_dist_node n \
     WHERE n.noderole = 'primary')";
@@ -117,7 +118,7 @@ pub(crate) fn text(statement: CitusStatement) -> String {
     }
 }
 
-/// Returns a statement on the own table of a shard. Its last column tells whether the node has the
+/// Returns a statement on the own table of a shard. Its last column shows whether the node has the
 /// shard. If the node has the shard, but no rows are found, the statement returns one row, in which
 /// all other columns are null.
 ///
@@ -139,7 +140,8 @@ fn on_shard(form: ShardForm, shard: i64) -> String {
     if_here(&here, &rows)
 }
 
-/// Returns a statement that executes `rows` only if the node has the shards, as `here` tells.
+/// Returns a statement that executes `rows` only if the node has the shards. The expression `here`
+/// checks that.
 fn if_here(here: &str, rows: &str) -> String {
     format!(
         "SELECT r.*, g.here FROM (SELECT {here} AS here OFFSET 0) g \
@@ -148,9 +150,10 @@ fn if_here(here: &str, rows: &str) -> String {
 }
 
 /// If each value of the condition is looked up by itself, returns a statement that executes `rows`
-/// for each value. So PostgreSQL chooses the index of the values. With a list of values, PostgreSQL
-/// would choose the index of kinds and times, since the plan of a prepared statement assumes that a
-/// window has few rows. `last` is the number of the last value before the values of [`conditions`].
+/// for each value, so that PostgreSQL chooses the index of the values. Otherwise returns `rows`.
+/// With a list of values, PostgreSQL would choose the index of kinds and times, since the plan of a
+/// prepared statement assumes that a window has few rows. `last` is the number of the last value
+/// before the values of [`conditions`].
 fn each(form: WindowForm, last: u32, rows: String) -> String {
     if form.values != ValueCount::Each {
         return rows;
@@ -184,7 +187,7 @@ fn on_shards(form: WindowForm, shards: &[i64]) -> String {
     if_here(&here, &union(form, arms))
 }
 
-/// Returns a statement for the next rows of several statements for windows, in order.
+/// Returns a statement that merges the rows of several statements for windows, in order.
 fn union(form: WindowForm, arms: impl Iterator<Item = String>) -> String {
     let arms: Vec<String> = arms.map(|arm| format!("({arm})")).collect();
     let (columns, sorted) = (columns(form.table), sorted(form.order));
@@ -197,7 +200,7 @@ fn places(count: ValueCount, table: &str) -> String {
     format!("SELECT p.id, p.place FROM {table} p WHERE {id}")
 }
 
-/// Returns a statement for records with numbers up to $2, by the heads of their ids.
+/// Returns a statement for records with numbers up to $2, by the first 8 bytes of their ids.
 fn bodies(count: ValueCount, table: &str) -> String {
     // As in `conditions`, `+ 0` prevents the use of the index of numbers.
     let head = same("r.id_head", "bigint", count, "$1");
@@ -208,7 +211,8 @@ fn bodies(count: ValueCount, table: &str) -> String {
 }
 
 /// Returns a statement for the next rows of a window, in order. It returns at most $3 rows with
-/// times from $1 to $2 behind the row ($4, $5). The values of [`conditions`] come next.
+/// times from $1 to $2 that follow the row with time $4 and id $5. The values of [`conditions`]
+/// come next.
 fn window(form: WindowForm, table: &str) -> String {
     let (columns, sorted) = (columns(form.table), sorted(form.order));
     let behind = match form.order {
@@ -248,10 +252,10 @@ fn few(form: WindowForm, table: &str) -> String {
 /// The columns of a key and its place.
 const KEY: &str = "r.time, r.id, r.place";
 
-/// Returns the conditions of a window with times from $1 to $2. The values of the conditions follow
-/// value number `last`: kinds, terms or authors, and excluded kinds. For records, the highest
-/// number and the terms to compare come next. In a union with one arm for each kind, `arm` is the
-/// number of the arm, from 1 on. In other statements, `arm` is 0.
+/// Returns the conditions of a window with times from $1 to $2. The values of the conditions have
+/// the numbers after `last`: kinds, terms or authors, and excluded kinds. For records, the highest
+/// number of a put and the terms to compare follow. In a union with one arm for each kind, `arm` is
+/// the number of the arm, from 1 on. In other statements, `arm` is 0.
 fn conditions(form: WindowForm, mut last: u32, arm: usize) -> String {
     let mut value = || {
         last += 1;

@@ -117,7 +117,7 @@ pub(crate) enum CitusStatement {
     Lock,
     /// Finds the ids that are already stored, among the given ids.
     Known,
-    /// Finds records by their places and the heads of their ids.
+    /// Finds records by their places and the first 8 bytes of their ids.
     KnownRecords,
     /// Finds the newest forbidding record of each key.
     Forbids,

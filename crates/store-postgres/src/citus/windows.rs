@@ -32,7 +32,7 @@ const KEYS_MIN: usize = 64;
 const KEYS_MAX: usize = 1_000;
 /// Maximum number of kinds for which the index ranges of one term or author are merged.
 const ARMS_MAX: usize = 10;
-/// The first window is chosen as if one record in this number met the condition. The three numbers
+/// The first window is chosen as if one in this many records met the condition. The three numbers
 /// are for no condition, for a condition on kinds, and for a condition on terms or authors.
 const SHARE_ALL: u64 = 2;
 const SHARE_KINDS: u64 = 4;
@@ -61,11 +61,11 @@ pub(super) struct WindowWalk {
     rest: Option<(i64, i64)>,
     /// The current window; both bounds are inclusive.
     now: Option<(i64, i64)>,
-    /// The last key that was read. Later rows are read behind this key.
+    /// The last key that was read. The next rows to read follow this key.
     at: Option<IndexKey>,
     /// The width of the next window; `None` if the next window covers all remaining times.
     width: Option<u64>,
-    /// Whether the remaining times may have few rows. False once this was checked.
+    /// Whether the remaining times may have few rows; false after the check.
     may_be_few: bool,
     /// Whether any window was read.
     has_read: bool,
@@ -241,8 +241,8 @@ impl WindowWalk {
         let limit =
             if is_tag { reach.clamp(KEYS_MIN, KEYS_MAX) } else { reach.clamp(1, FETCH_MAX) };
         let (rows, is_cut) = self.read(asked, form, now, limit, reader)?;
-        // A window costs nothing in itself: the cost must not reveal how many records are hidden
-        // from the reader.
+        // Only rows are counted, and not windows: the cost must not reveal how many records are
+        // hidden from the reader.
         self.visited += rows.len() as u64;
         self.found += rows.len();
         let mut found = Vec::new();
@@ -338,7 +338,7 @@ impl WindowWalk {
     }
 
     /// Returns a statement for each node, which reads all its shards of records. `begin` makes the
-    /// first values of a statement; it is given the number of nodes.
+    /// first values of a statement from the number of nodes.
     fn wide_calls<'v>(
         &'v self,
         asked: &'v SqlQuery,
@@ -434,8 +434,8 @@ fn few_values<'v>(from: i64, to: i64, few_max: i64) -> Vec<ShardValue<'v>> {
     vec![Box::new(from), Box::new(to), Box::new(few_max)]
 }
 
-/// Returns how many rows each of several nodes returns if together they have about `limit` rows:
-/// half as many more than its share, as nodes do not have equal shares.
+/// Returns the limit of rows for each of several nodes that together return about `limit` rows: one
+/// and a half times an equal share, as nodes do not have equal shares.
 fn worker_limit(limit: usize, workers: usize) -> usize {
     (limit * 3 / 2 / workers.max(1) + 8).min(limit)
 }

@@ -169,8 +169,8 @@ impl MoveProgress {
     }
 
     /// Estimates the remaining time in two ways: by bytes, and by the number of moves, because even
-    /// the move of an empty shard takes some time. The larger estimate is used, so that the estimate rarely
-    /// grows later.
+    /// the move of an empty shard takes some time. The larger of the two is used, so that the
+    /// estimate rarely grows later.
     pub(crate) fn expect(&mut self, started: Instant) {
         let spent = started.elapsed().as_secs_f64();
         let done = if self.state == MoveState::Done { self.number } else { self.number - 1 };

@@ -94,7 +94,7 @@ impl NodeFacts {
     }
 
     /// The time in milliseconds after which the node gives up a connection to another node that
-    /// does not acknowledge what was sent. 0 if the time is not set, and `None` if it is unknown.
+    /// does not acknowledge sent data. 0 if the time is not set, and `None` if it is unknown.
     pub fn tcp_user_timeout_ms(&self) -> Option<i64> {
         self.node_conninfo.as_deref().map(tcp_user_timeout_ms)
     }

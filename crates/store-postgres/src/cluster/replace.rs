@@ -20,7 +20,7 @@ use crate::error::StatementError;
 /// How long to wait for the lost worker to accept a connection, and then to answer.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 /// Time limit for the coordinator to give the worker's place to the standby. Citus ends the
-/// transactions that hold locks on the worker's shards, so this takes longer only if such a
+/// transactions that hold locks on the worker's shards, so the limit is reached only if such a
 /// transaction cannot end.
 const UPDATE_MAX: Duration = Duration::from_mins(1);
 /// Time limit for ending transactions in doubt.
@@ -207,8 +207,9 @@ fn update_node(
     }
 }
 
-/// Ends transactions in doubt, and returns their number. The coordinator also does this by itself.
-/// If it is just trying and waits for a frozen node, returns the error of the database.
+/// Ends transactions in doubt, and returns their number. The coordinator also ends such
+/// transactions by itself. If it is doing so now and waits for a frozen node, returns the error of
+/// the database.
 fn recover(coordinator: &Coordinator) -> Result<Result<i32, StatementError>, ClusterError> {
     let mut session = coordinator.another(RECOVER_MAX)?;
     match session.query_once("SELECT recover_prepared_transactions()", &[]) {

@@ -133,7 +133,7 @@ pub fn status(coordinator: &mut Coordinator) -> Result<ClusterStatus, ClusterErr
                 let Some(size) = size else { return Some(0) };
                 size.get::<_, Option<i64>>(1).filter(|_| !size.get::<_, bool>(2))
             });
-            // Citus names the shards of a worker once more for each standby that is registered.
+            // Citus lists the shards of a worker again for each registered standby.
             let bytes = if node.is_primary() { bytes } else { Some(0) };
             let bytes = bytes.map(|bytes| bytes.max(0).unsigned_abs());
             NodeStatus { node, shards: shards.max(0).unsigned_abs(), bytes, details }

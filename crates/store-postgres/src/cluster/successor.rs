@@ -97,8 +97,8 @@ pub(crate) fn is_copy(
 }
 
 /// Checks that commits on the promoted standby would not wait for a standby of its own. Its setting
-/// `synchronous_standby_names` may require one, because `pg_basebackup` has copied this setting
-/// from the lost node.
+/// `synchronous_standby_names` may require such a standby, because `pg_basebackup` has copied the
+/// setting from the lost node.
 pub(crate) fn can_commit_alone(
     standby: &NodeAddress,
     found: &StandbyFacts,

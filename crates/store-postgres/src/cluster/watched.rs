@@ -1,5 +1,5 @@
-//! Sessions on nodes whose statements can be stopped, and which report what a long statement waits
-//! for.
+//! Sessions with nodes. Their statements can be stopped, and the sessions report why a long
+//! statement waits.
 //!
 //! A statement may wait for ever: for a lock, for a standby that is gone, or for a frozen machine.
 //! So every wait for a statement checks the flag `stop` several times a second. If the flag is set,
@@ -71,7 +71,7 @@ struct NodeProcess {
 }
 
 impl NodeSession {
-    /// Opens a session within `limit`.
+    /// Opens a session, or fails after `limit`.
     pub(crate) fn open(
         connector: &Connector,
         node: &str,
@@ -210,7 +210,7 @@ impl StatementWait<'_> {
         (self.started, self.note_at) = (Instant::now(), NOTE_FIRST);
     }
 
-    /// Returns a message: the statement may still run, and can be ended in this way.
+    /// Returns a message that the statement may still run, and how to end the statement.
     fn may_run(&self) -> String {
         let (node, process) = (&self.server.node, self.server.number);
         format!(

@@ -30,8 +30,8 @@ const BATCH_TIMES: u32 = 2;
 /// the senders of the batch wait for the rollback.
 const ROLLBACK_MAX: Duration = Duration::from_secs(1);
 
-/// Shows whether batches can be committed, without changing a record: needs the right to insert,
-/// every worker of a cluster, and a disk that takes the row of `state`.
+/// Tests whether batches can be committed, without changing a record. Succeeds only if the user may
+/// insert, every worker of a cluster answers, and the disk has space for the row of `state`.
 const PROBE: &str = "INSERT INTO record SELECT * FROM record WHERE seq = -1; \
                      UPDATE state SET seq = seq";
 
@@ -56,11 +56,12 @@ impl CommitterState {
         let puts = read(inner, writes)?;
         self.try_commit(inner, writes, &puts).map_err(|fault| {
             if self.session.is_none() {
-                // The database may still carry the batch out. Then the batch comes back as the
-                // batch of another process, and its deletions are not known here.
+                // The database may still commit the batch. Then this process reads the batch like
+                // that of another process, and does not know its deletions.
                 inner.writer_process.store(0, Ordering::Relaxed);
             }
-            // A worker may be lost, too, and its standby may lack records.
+            // A worker may have been lost, and its standby may lack records whose ids are known
+            // here.
             inner.forget_known();
             inner.pool.note(&fault);
             CommitError::Unavailable(fault.to_string())
@@ -176,8 +177,8 @@ fn read<'a>(
     writes.iter().enumerate().map(put).collect()
 }
 
-/// Commits a batch once. With `sweep`, first deletes rows that earlier commits have left of the
-/// records that are not stored as a whole.
+/// Commits a batch once. With `sweep`, first deletes the remaining rows of those records of which
+/// lost commits have left only a part.
 fn attempt(
     inner: &PostgresState,
     session: &mut DatabaseSession,
@@ -298,8 +299,8 @@ fn make_missing_parts(
     Ok(())
 }
 
-/// Reads earlier puts than those of a batch that this process has not delivered yet. The batch is
-/// committed, so meanwhile other processes can commit.
+/// Reads the puts before a batch, as far as this process has not delivered these puts yet. The
+/// batch is committed, so meanwhile other processes can commit.
 fn news(
     inner: &PostgresState,
     session: &mut DatabaseSession,

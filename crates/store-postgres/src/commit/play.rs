@@ -39,8 +39,8 @@ pub(super) struct BatchReplay<'a, 'p> {
 }
 
 /// The deletions that a commit may still make, and the deletions of the current write. The bytes of
-/// the deleted records are bounded as well. A long record may have many tags, and the row of a tag
-/// takes as long to delete as the row of a record.
+/// the deleted records are bounded as well, because a long record may have many tags, and the row
+/// of a tag takes as long to delete as the row of a record.
 struct EraseLimits {
     left: usize,
     bytes_left: usize,

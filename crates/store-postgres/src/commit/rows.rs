@@ -95,8 +95,8 @@ impl<'a, F: RowFormat> RowEncoder<'a, F> {
         Ok(())
     }
 
-    /// For each listed value of a label, raises the number of records by the records of this batch.
-    /// Returns the columns of the table `forbid`, and the number of encoded bytes.
+    /// For each listed value of a label, adds the number of this batch's records to the stored
+    /// number. Returns the columns of the table `forbid`, and the number of encoded bytes.
     pub(crate) fn write_values(
         mut self,
         session: &mut DatabaseSession,

@@ -88,8 +88,8 @@ pub(crate) trait Layout: Send + Sync {
     /// Returns an empty cache of records; `None` if searches use no cache.
     fn record_cache(&self) -> Option<RecentRecords>;
 
-    /// Returns the reads of shards without the coordinator, on at most `sessions_max` sessions with
-    /// each node; `None` if the tables have no shards.
+    /// Returns the reader of shards without the coordinator, which uses at most `sessions_max`
+    /// sessions with each node; `None` if the tables have no shards.
     fn shard_reads(&self, connector: &Connector, sessions_max: usize) -> Option<ShardReads>;
 
     /// Returns the steps for a new search.
@@ -147,8 +147,8 @@ pub(crate) trait Layout: Send + Sync {
         deleted: &[IndexKey],
     ) -> Result<i64, StatementError>;
 
-    /// Before these records are inserted, deletes rows that lost commits have left of them (on a
-    /// cluster). Returns the number of deleted rows of the table `record`.
+    /// Deletes the rows that lost commits have left of these records (on a cluster), before the
+    /// records are inserted. Returns the number of deleted rows of the table `record`.
     fn sweep(
         &self,
         session: &mut DatabaseSession,

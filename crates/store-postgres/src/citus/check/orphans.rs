@@ -32,7 +32,7 @@ struct DerivedRow {
 }
 
 impl Orphans<'_> {
-    /// Adds the rows of labels that have no record.
+    /// Reports the rows of labels that belong to no record.
     pub(super) fn labels(&mut self) -> Result<(), StatementError> {
         let mut pages = LabelPages::new();
         while let Some(rows) = pages.next(self.session, PAGE)? {
@@ -49,19 +49,19 @@ impl Orphans<'_> {
         Ok(())
     }
 
-    /// Adds the rows of ids that have no record.
+    /// Reports the rows of ids that belong to no record.
     pub(super) fn places(&mut self) -> Result<(), StatementError> {
         self.of_ids(FaultSort::PlaceOrphan, "SELECT p.id, p.place, NULL::bigint FROM id_place p")
     }
 
-    /// Adds the rows of forbidding records that have no record.
+    /// Reports the rows of forbidding records that belong to no record.
     pub(super) fn forbids(&mut self) -> Result<(), StatementError> {
         let select = "SELECT DISTINCT p.id, p.place, NULL::bigint FROM forbid p";
         self.of_ids(FaultSort::ForbidOrphan, select)
     }
 
-    /// Adds the rows of a table that have no record, in the order of their ids. In `select`, the
-    /// table has the alias `p`.
+    /// Reports the rows of a table that belong to no record, in the order of their ids. In
+    /// `select`, the table has the alias `p`.
     fn of_ids(&mut self, sort: FaultSort, select: &str) -> Result<(), StatementError> {
         let text = format!("{select} WHERE p.id > $1::bytea ORDER BY p.id LIMIT $2");
         let again = format!("{select} WHERE p.id = ANY($1::bytea[])");
@@ -75,7 +75,7 @@ impl Orphans<'_> {
         }
     }
 
-    /// Adds those rows that have no record. `again` reads the rows again.
+    /// Reports those of the rows that have no record. The statement `again` reads the rows again.
     fn compare(
         &mut self,
         rows: Vec<DerivedRow>,

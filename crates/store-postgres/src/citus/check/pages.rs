@@ -10,7 +10,7 @@ use crate::session::DatabaseSession;
 /// shards return few rows beyond the page.
 #[derive(Default)]
 pub(super) struct NumberWindows {
-    /// The numbers up to this number are read.
+    /// All records up to this number have been read.
     after: i64,
     last: i64,
     width: i64,

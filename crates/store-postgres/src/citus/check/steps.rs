@@ -126,7 +126,7 @@ impl CheckSteps for CitusCheck {
         }
         let count = |at: usize| {
             let key = (terms[at], kinds[at], times[at], ids[at].clone());
-            // A row with another place leads to no record.
+            // A row with a wrong place does not lead to the record, so it is not counted.
             let rows = found.get(&key).into_iter().flatten();
             i64::try_from(rows.filter(|place| **place == places[at]).count()).unwrap_or(i64::MAX)
         };

@@ -1,8 +1,9 @@
-//! The way of questions through the coordinator, for nodes that cannot be reached from here.
+//! Decides whether a question may go through the coordinator, because a node cannot be reached from
+//! here.
 //!
 //! If the coordinator does not reach such a node either, a question waits for the coordinator's
 //! time limit in vain, and keeps a thread and a session from other questions. So after the first
-//! failure only one question at a time tries this way, and all others fail at once.
+//! failure, only one question at a time goes through the coordinator, and all others fail at once.
 
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -86,7 +87,7 @@ mod tests {
             thread::scope(|scope| scope.spawn(pass).join().unwrap())
         };
         let fault = StatementError::Worker(Box::new(StatementError::Away("gone".into())));
-        // The fault of a question that did not go this way does not count.
+        // The fault of a question that did not go through the coordinator does not count.
         detour.ended(Some(&fault));
         assert!(elsewhere(true) && detour.admit().is_ok());
         detour.ended(Some(&fault));

@@ -1,6 +1,6 @@
 //! The hash functions by which Citus divides values among shards: PostgreSQL's `hash_bytes` and
 //! `hash_bytes_uint32` (`src/common/hashfn.c`) on a little-endian machine. The map of shards is
-//! used only if the coordinator finds the same shards for some values.
+//! used only if the coordinator finds the same shards for some sample values.
 
 /// The initial state of a hash.
 fn start(bytes: u32) -> [u32; 3] {
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns values of all lengths and of all signs, from a seed.
+    /// Returns byte strings of all lengths and numbers of both signs, from a seed.
     fn values() -> (Vec<Vec<u8>>, Vec<i64>) {
         let mut random = Random::new(20_261_128);
         let bytes = (0..400).map(|at| (0..at % 50).map(|_| random.bits() as u8).collect());

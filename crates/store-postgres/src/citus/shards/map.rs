@@ -22,7 +22,8 @@ pub(in crate::citus) struct TableShard {
     last: i32,
 }
 
-/// Values of both types for which the coordinator's shards are compared with the map's.
+/// Number of sample values of each type for which the map's shards are compared with the
+/// coordinator's.
 const PROBES: i64 = 8;
 
 /// Why the shards of a cluster cannot be read without the coordinator.

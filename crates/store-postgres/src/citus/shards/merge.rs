@@ -39,7 +39,7 @@ fn merge_positioned<R: Positioned>(
     pages: Vec<ShardPage<R>>,
     limit: usize,
 ) -> (Vec<R>, bool) {
-    // Behind the last row of a cut page, rows of its shard may be missing.
+    // After the last row of a cut page, rows of its shard may be missing.
     let cut = pages.iter().filter(|page| page.is_cut);
     let ends = cut.filter_map(|page| page.rows.last().map(Positioned::position));
     let end = ends.min_by(|a, b| compare(order, a, b));

@@ -3,14 +3,15 @@
 //!
 //! `map` knows which node has which shard, and `hash` which shard has a value. `reads` sends
 //! statements to the shards' own tables, several nodes at the same time. `worker` has the sessions
-//! with a node, and `detour` the way through the coordinator if a node cannot be reached. `merge` puts the rows of several shards in order.
+//! with a node. `detour` decides which questions may go through the coordinator if a node cannot be
+//! reached. `merge` puts the rows of several shards in order.
 //!
 //! Two faults must not make an answer incomplete:
 //!
-//! - **A shard moves.** Each statement tells whether the node has the shard; see `on_shard` in
+//! - **A shard moves.** Each statement returns whether the node has the shard; see `on_shard` in
 //!   [`sql`](super::sql).
-//! - **A node is replaced, and the old node still answers.** So each position that a question may
-//!   have to see comes with a hash of the nodes' addresses; see [`NODES`](super::sql::NODES).
+//! - **A node is replaced, and the old node still answers.** So every number up to which a question
+//!   must see the puts comes with a hash of the nodes' addresses; see [`NODES`](super::sql::NODES).
 
 pub(super) use call::{ShardCall, ShardValue, references};
 pub(super) use map::{ShardMap, TableShard};

@@ -19,8 +19,8 @@ use crate::session::{DatabaseSession, StatementCall, TracedStatement};
 
 /// Time after which the map is read again, and after which a cluster without a map is tried again.
 ///
-/// A move may fail to tell its end to the node that had the shard, for as long as the connection
-/// between them is interrupted. Then only the coordinator's map is right.
+/// While the coordinator cannot reach the node that had a moved shard, this node may not learn that
+/// the move has ended. Then only the coordinator's map is right.
 const MAP_AGE_MAX: Duration = Duration::from_secs(5);
 /// How often a question is repeated with a new map or with new sessions.
 const ROUNDS_MAX: usize = 3;
@@ -46,7 +46,7 @@ struct KnownShards {
     /// The number of different hashes that were noted so far. A map that was read meanwhile may be
     /// older than the last hash.
     changes: u64,
-    /// Why questions go through the coordinator, as it was logged. Set until a question has been
+    /// The logged reason why questions go through the coordinator. Set until a question has been
     /// sent to the workers.
     reason: Option<String>,
     /// The sessions of each node with shards; `None` stands for the coordinator.
@@ -54,7 +54,7 @@ struct KnownShards {
 }
 
 impl KnownShards {
-    /// Lets all questions go through the coordinator, until the map is read again.
+    /// Sends all questions through the coordinator until the map is read again.
     fn close(&mut self, reason: String) {
         if self.reason.as_ref() != Some(&reason) {
             tracing::warn!(reason, "questions go through the coordinator");
@@ -120,8 +120,8 @@ impl ShardReads {
                 Err(WorkerFault::Failed(fault)) => return Err(fault),
             }
         }
-        // A move may be ending just now. Otherwise the nodes do not have the metadata of the
-        // cluster. The caller has a session, as otherwise the map could not be read again.
+        // Either a move is ending just now, or the nodes do not have the metadata of the cluster.
+        // The caller has a session, without which the map could not have been read again.
         self.known
             .lock()
             .close("the workers do not have the shards that the coordinator names".into());
@@ -232,8 +232,8 @@ impl ShardReads {
         let bytes_max = bytes_max / calls.len().max(1);
         let mut has_failed = false;
         let sessions = leases.iter_mut().zip(&workers).map(|(lease, (_, _, statements))| {
-            // The first fault may have used up the time of the question, so no other session is
-            // begun, which would count as late.
+            // The first fault may have used up the time of the question. A statement begun now on
+            // another session would wrongly count as late.
             if has_failed {
                 return None;
             }

@@ -20,8 +20,8 @@ const REACHED_WITHIN: Duration = Duration::from_millis(1_500);
 
 /// Time without any answer after which a node is probed if half of its sessions wait for answers.
 ///
-/// A node that hangs would otherwise keep all threads that search from questions that other nodes
-/// can answer, until the time of its own questions is over.
+/// Otherwise all search threads could wait for a node that hangs, up to the time limits of its
+/// questions, and questions that other nodes can answer would wait, too.
 pub(super) const SILENT: Duration = Duration::from_millis(200);
 
 /// The sessions with a node that has shards.
@@ -31,11 +31,12 @@ pub(super) struct Worker {
     pub(super) pool: Pool,
     /// Whether the node has ever answered.
     was_reached: AtomicBool,
-    /// Whether the node has not answered, and that was logged.
+    /// Whether it was logged that the node does not answer.
     is_late: AtomicBool,
-    /// After a connection to the node has failed: when the next is tried, and the pause before.
+    /// After a failed connection to the node: the time of the next attempt, and the length of the
+    /// pause.
     closed: Mutex<Option<(Instant, Duration)>>,
-    /// Number of waiting questions for which a silent node is probed.
+    /// Number of waiting questions from which a silent node is probed.
     many: usize,
     /// Number of questions that wait for the node.
     waiting: AtomicUsize,
@@ -127,7 +128,7 @@ impl Worker {
         let mut lease = leased.map_err(|fault| {
             let has_no_time = given.left().is_zero();
             // The coordinator would wait for a node that hangs, too. But if the node never
-            // answered, perhaps the network drops Hark's packets.
+            // answered, perhaps the network drops only Hark's packets.
             if has_answered && (fault.is_late() || has_no_time) {
                 self.late(fault)
             } else {
@@ -153,8 +154,8 @@ impl Worker {
         }
     }
 
-    /// Decides about the fault of a statement. `was_idle` tells whether its session was open
-    /// before.
+    /// Decides about the fault of a statement. `was_idle` is true if the statement's session was
+    /// open before.
     pub(super) fn decide(&self, fault: StatementError, was_idle: bool) -> WorkerFault {
         match fault {
             StatementError::Missing(_) => WorkerFault::Moved,
