@@ -12,7 +12,8 @@ use hark_archive::TextSource;
 pub struct PostgresOptions {
     /// URL of a replica. The replica answers queries while it is up to date.
     pub read_url: Option<String>,
-    /// Maximum number of connections for queries, to the primary and to the replica each.
+    /// Maximum number of connections for queries to the primary, and the same number to the
+    /// replica.
     pub pool_max: usize,
     /// Time limit of a statement. If a statement takes longer, its query fails.
     pub statement_timeout: Duration,
@@ -33,7 +34,8 @@ pub struct PostgresOptions {
     /// labels have no rows of their own.
     pub one_label: bool,
     /// Names of labels whose values are common: each value is in a large part of all records. If a
-    /// search has another condition, such a label never drives the search.
+    /// search has another condition with an index, such a label drives the search only if hardly
+    /// any record turns out to match.
     pub common_labels: &'static [u8],
     /// Names of the labels whose values are listed, for
     /// [`Store::label_values`](hark_archive::Store::label_values). Private labels are never listed.

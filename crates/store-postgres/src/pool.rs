@@ -210,7 +210,8 @@ impl Pool {
             Attempt::Probe => self.door.probe_max(),
         };
         let given = deadline.map_or(limit, |deadline| limit.min(deadline.left()));
-        // The result of a probe shows more than the sessions that wait.
+        // `look` stops only a usual attempt: the result of a probe shows more than the sessions
+        // that wait.
         let mut always = || true;
         let look = if attempt == Attempt::Usual { look } else { &mut always };
         let opened = self.door.open_watched(given, every.min(given), look);

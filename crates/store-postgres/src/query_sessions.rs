@@ -25,8 +25,8 @@ const NOT_FOLLOWED: &str =
 pub(crate) struct QuerySessions {
     inner: Arc<PostgresState>,
     position: TimelinePosition,
-    /// `None` until the query first needs a session. It is not decided earlier, because queries are
-    /// prepared on threads that must not block.
+    /// `None` until the query first needs a session. The choice is not made earlier, because
+    /// queries are prepared on threads that must not block.
     on_replica: Option<bool>,
     time: QuestionTime,
 }

@@ -1,9 +1,10 @@
-//! Rebuilding the rows of a shelf from its records (`hark rebuild`), while servers read and write.
+//! Rebuilds the rows of a shelf from its records (`hark rebuild`), while servers read and write.
 //!
-//! A rebuild is a check that repairs what it finds. One session reads the records and finds faults,
-//! as in every check. Another session locks the shelf, as a commit does, compares the suspected
-//! rows again, and writes the right rows in the same short transaction ([`crate::check`]). The
-//! bytes of the records are the truth: they are never changed, and a damaged record is left alone.
+//! A rebuild is a check that also repairs the faults. One session reads the records and finds
+//! faults, as in every check. Another session locks the shelf, as a commit does, compares the
+//! suspected rows again, and writes the right rows in the same short transaction
+//! ([`crate::check`]). The bytes of the records are the truth: they are never changed, and a
+//! damaged record is left alone.
 //!
 //! A repair may reveal further faults. For example, once the missing row of a deletion is written,
 //! the deleted records are forbidden again. So the check is repeated until it finds nothing that
@@ -92,7 +93,8 @@ pub fn rebuild(
 }
 
 impl DatabaseRebuild {
-    /// Adds a check: all faults of the last check that it does not find are repaired.
+    /// Adds the result of a check. The faults of the check before that this check does not find are
+    /// repaired.
     fn add(&mut self, check: &DatabaseCheck) {
         for (sort, count) in &self.last.counts {
             let left = check.counts.get(sort).copied().unwrap_or_default();
@@ -129,8 +131,8 @@ fn check(
     Ok(report)
 }
 
-/// Finds and repairs faults of the tables of parts. They are locked meanwhile, so this happens
-/// before the check has its snapshot. The check itself finds the faults that remain.
+/// Finds and repairs faults of the tables of parts. These tables are locked meanwhile, so this
+/// happens before the check has its snapshot. The check itself finds the faults that remain.
 fn repair_tables(
     repairer: &mut Repairer<'_>,
     report: &mut DatabaseCheck,

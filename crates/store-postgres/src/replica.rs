@@ -49,8 +49,8 @@ impl Replica {
         }
     }
 
-    /// Returns whether the replica has all puts up to `position`. Waits for them at most
-    /// [`WAIT_MAX`].
+    /// Returns whether the replica has all puts up to `position`. Waits at most [`WAIT_MAX`] for
+    /// these puts.
     pub(crate) fn has(&self, position: TimelinePosition, deadline: Option<Deadline>) -> bool {
         let has = |(line, seq): (i64, i64)| line == position.line && seq >= position.seen;
         if has(*self.there.lock()) {

@@ -424,7 +424,8 @@ impl DatabaseSession {
 }
 
 /// Minimum time to read an answer. If another session has used up the time of a question, an answer
-/// that has arrived meanwhile is read all the same, so its session is not taken for one that hangs.
+/// that has arrived meanwhile is read all the same, so its session is not mistaken for a session
+/// that hangs.
 const ARRIVED: Duration = Duration::from_millis(200);
 
 type PendingRows<'a> =
@@ -447,7 +448,7 @@ impl RunningCalls<'_> {
         let answers = &mut self.answers;
         self.done = self.session.wait(async {
             let polled = poll_fn(|context| Poll::Ready(answers.as_mut().poll(context))).await;
-            // The task of the connection runs here, and writes.
+            // Here the task of the connection runs, and writes the statements.
             tokio::task::yield_now().await;
             Ok(match polled {
                 Poll::Ready(done) => Some(done),

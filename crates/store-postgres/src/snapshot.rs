@@ -1,12 +1,12 @@
 //! One state of a shelf for a backup: the stored records in the order of their puts.
 //!
 //! One session holds the snapshot. Another session reads each page in a short transaction of this
-//! snapshot. So a backup never keeps a commit from making the tables of a part, however long the
-//! backup takes: for these tables, a commit locks the table for times outside all parts, which a
-//! page locks only briefly.
+//! snapshot. To make the tables of a part, a commit locks the table for times outside all parts. A
+//! page locks this table only briefly, so even a long backup does not prevent commits from making
+//! parts.
 //!
-//! The tables of existing parts stay locked against retention, which detaches and drops them: no
-//! snapshot sees the records of a detached table. Retention drops a part after the backup.
+//! The tables of existing parts stay locked, so that retention cannot detach and drop these tables:
+//! no snapshot sees the records of a detached table. Retention can drop the parts after the backup.
 
 use hark_archive::store::NumberedRecord;
 use tokio_postgres::Row;
@@ -21,7 +21,8 @@ use crate::session::DatabaseSession;
 use crate::stats;
 use crate::terms::DatabaseTermHasher;
 
-/// Maximum number of attempts to begin, because another process may make or drop a part meanwhile.
+/// Maximum number of attempts to begin. An attempt fails if another process makes or drops a part
+/// meanwhile.
 const TRIES: u32 = 10;
 /// Approximate number of bytes of the records of a page.
 const PAGE_BYTES: usize = 8 << 20;
@@ -115,16 +116,16 @@ impl PutSnapshot {
         self.records
     }
 
-    /// Returns a text for the timelines of this state, and the put `number`; `None` stands for the
-    /// newest put.
+    /// Returns a text that contains the timelines of this state and the number of a put; `None`
+    /// stands for the newest put.
     pub fn position(&self, number: Option<u64>) -> String {
         let newest = number.unwrap_or_else(|| self.newest.max(0).cast_unsigned());
         let lines = self.lines.iter().map(|(id, since)| format!(" {id}:{since}"));
         std::iter::once(newest.to_string()).chain(lines).collect()
     }
 
-    /// Returns the number up to which this state has the same puts as an earlier state, by its
-    /// text. `None` if the text cannot be read.
+    /// Returns the number up to which this state has the same puts as an earlier state, whose text
+    /// is `position`. `None` if the text cannot be read.
     pub fn common(&self, position: &str) -> Option<u64> {
         let (newest, lines) = parse(position)?;
         let parted = line::parted_at(&self.lines, &lines).unwrap_or(i64::MAX);

@@ -29,7 +29,7 @@ pub(crate) fn open_stats(
     }
 }
 
-/// The shelf's secret.
+/// Reads the shelf's secret.
 pub(crate) fn secret(session: &mut DatabaseSession) -> Result<[u8; SECRET], StatementError> {
     let rows = session.query_once("SELECT value FROM meta WHERE name = 'secret'", &[])?;
     let secret = rows.first().and_then(|row| row.get::<_, &[u8]>(0).try_into().ok());

@@ -73,7 +73,7 @@ impl PostgresStore {
     }
 
     /// Indexes the words of all stored records. A server does the same by itself in the background.
-    /// `progress` may stop the work, and the next call continues it from there. Returns the
+    /// `progress` may stop the work, and the next call continues the work from there. Returns the
     /// progress; `None` if the options have no texts or the database is a cluster.
     pub fn index_words(
         &self,
@@ -135,7 +135,8 @@ impl Store for PostgresStore {
     }
 
     /// Only ids that this process has stored recently are known. A query of the database would cost
-    /// more than the check of a signature that it could save, and a commit finds duplicates anyway.
+    /// more than the signature check that the query could save, and a commit finds duplicates
+    /// anyway.
     fn knows(&self, id: &Id) -> Result<bool, SearchError> {
         let id = self.inner.shelf.terms.id(id);
         let known = self.inner.known.lock();

@@ -75,7 +75,7 @@ fn the_list_of_parts_is_compared_with_the_tables() {
     let database = Cluster::shared().database("check parts");
     put(&open(&database.url, &Nostr), &Nostr, &events(120));
     let schema = "SET search_path = hark_nostr;";
-    // No part of these times has tables.
+    // A listed part without tables.
     database.sql(&format!("{schema} INSERT INTO part VALUES (7, 700, 800)"));
     let report = checked(&database.url, &Nostr);
     assert_eq!(counts(&report), [("part_table", 2)].into(), "{report:?}");

@@ -240,7 +240,8 @@ impl Drop for HeldLock {
     }
 }
 
-/// Makes preparing a commit of records wait on a worker while the worker's [`HeldLock`] is held.
+/// Sets up a worker so that the preparation of a commit of records waits there while the worker's
+/// [`HeldLock`] is held.
 fn wait_when_preparing(worker: &Cluster, database: &str) {
     worker.sql(
         database,

@@ -87,7 +87,7 @@ fn ask_in_vain(store: &PostgresStore) {
                 while asked.fetch_add(1, Ordering::Relaxed) < 500 {
                     let error = found(store).unwrap_err();
                     let words = error.to_string();
-                    // A question may have waited for a connection until its end.
+                    // A question may have waited for a connection until its time limit.
                     assert!(words.contains(LATE) || words.contains("all connections"), "{words}");
                 }
             });
@@ -128,7 +128,8 @@ fn a_frozen_database_delays_questions_and_writes_once_and_is_used_again_at_once(
         let resumed = Instant::now();
         until_ok(|| found(&store));
         println!("answers again after {:?}", resumed.elapsed());
-        // The outcome of the write is unknown. If the client sends it again, it is stored once.
+        // The outcome of the write is unknown. If the client sends the record again, the record is
+        // stored once.
         until_ok(|| kept(&store, before + 1));
         assert_eq!(found(&store).unwrap(), before + 1);
     }

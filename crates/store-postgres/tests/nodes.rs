@@ -27,7 +27,7 @@ struct Node {
     store: Arc<PostgresStore>,
     writer: Arc<Writer>,
     received: Receiver<(u64, Id)>,
-    /// How often the node was notified that another process may have committed.
+    /// How many times the node was notified that another process may have committed.
     noticed: Arc<AtomicU64>,
 }
 

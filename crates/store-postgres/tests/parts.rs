@@ -173,7 +173,7 @@ fn a_snapshot_for_a_backup_lets_parts_be_made_and_keeps_its_own_from_being_dropp
     assert_eq!(store.drop_part(OLD + 10 * DAY, &[5]).unwrap(), Some(300));
     let mut now = open();
     assert_eq!(now.common(&position), Some(420));
-    // The spared records have their numbers still.
+    // The spared records still have their numbers.
     assert_eq!(now.numbers(420, 1_000).unwrap().len(), 70);
     assert_eq!(now.numbers(0, 420).unwrap().len(), 100);
     assert!(PutSnapshot::open(&database.url, "waku", &options).unwrap().is_none());

@@ -56,8 +56,8 @@ fn trips(store: &PostgresStore) -> u64 {
     statements.iter().map(|(_, times)| times.count()).sum()
 }
 
-/// Carries out writes in steps. Returns the outcomes, the number of steps, and the maximum round
-/// trips of a step.
+/// Carries out writes in steps. Returns the outcomes, the number of steps, and the highest number
+/// of round trips of a step.
 fn carry_out(store: &PostgresStore, writes: &[Write]) -> (Vec<Outcome>, u64, u64) {
     let steps = std::cell::Cell::new((0, 0));
     let done = commit_whole(writes, |writes| {

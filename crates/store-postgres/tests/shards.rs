@@ -239,7 +239,7 @@ fn no_answer_lacks_a_record_while_shards_move() {
             let mode = if at % 3 == 0 { "force_logical" } else { "block_writes" };
             move_shard(&database, at, if at % 2 == 0 { "record" } else { "tag" }, mode);
             if at % 4 == 3 {
-                // Otherwise an old copy of a shard is removed a little later.
+                // Without this call, an old copy of a shard would be removed a little later.
                 database.sql("CALL citus_cleanup_orphaned_resources()");
             }
         }

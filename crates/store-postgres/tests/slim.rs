@@ -1,5 +1,6 @@
-//! The slim form of the tables, for networks whose records have exactly one label each: new shelves
-//! have it, and existing shelves get it while servers use them, also after an interruption.
+//! The slim form of the tables, for networks whose records have exactly one label each. New shelves
+//! have this form. Existing shelves are changed to this form while servers use them, even after an
+//! interruption.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -18,15 +18,15 @@ use crate::session::DatabaseSession;
 /// Maximum number of rows that are counted for a condition, to choose between conditions.
 const SIZE_MAX: i64 = 1_000;
 
-/// If at least one in this number of all records meets the condition, all records are walked by
-/// time. `FEW_SHARE` applies to few values, whose ranges PostgreSQL merges, and `MANY_SHARE` to
-/// many values.
+/// If at least one in this many records meets the condition, all records are walked by time.
+/// `FEW_SHARE` applies to few values, whose ranges PostgreSQL merges, and `MANY_SHARE` to many
+/// values.
 const FEW_SHARE: u64 = 4;
 const MANY_SHARE: u64 = 24;
-/// The same for slim tables, in which the record of a value needs no further look-up.
+/// The same for slim tables, in which an index by value leads directly to the records.
 const SLIM_SHARE: u64 = 3;
-/// Number of values by which one is added to `SLIM_SHARE`, since each value is looked up once for
-/// each page.
+/// For each `SLIM_VALUES` values, one is added to `SLIM_SHARE`, since each value is looked up once
+/// for each page.
 const SLIM_VALUES: u64 = 1_000;
 
 /// The values of a condition for which there is an index.

@@ -140,8 +140,7 @@ impl RowFormat for SlimRows {
     fn tag(_: &mut CopyRows, _: &TagRow<'_>) {}
 }
 
-/// Inserts records and, unless only the records have their labels, their tags. Returns the inserted
-/// bytes.
+/// Inserts records, and their tags unless the tables are slim. Returns the inserted bytes.
 pub(super) fn insert(
     session: &mut DatabaseSession,
     shelf: &ShelfProperties,

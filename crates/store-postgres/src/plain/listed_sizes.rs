@@ -1,4 +1,4 @@
-//! The numbers of records with listed values, which plans depend on.
+//! The numbers of records with listed values. Plans depend on these numbers.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How long a number is used again. A number affects only the plan of a search.
+/// How long a number that was read is used. An old number can only make a search slower.
 const FRESH: Duration = Duration::from_secs(30);
 /// Maximum number of remembered sets of values.
 const SETS_MAX: usize = 256;

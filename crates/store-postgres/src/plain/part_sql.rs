@@ -8,8 +8,9 @@ use crate::layout::LOCK_TIMEOUT_MS;
 pub(super) const MARK: &str = "((('x' || encode(substr(r.id, 1, 8), 'hex'))::bit(64)::bigint | 3) - 3) \
     # (-9223372036854775808)";
 
-/// For each value of a label, adds the number of spared records, within the transaction of
-/// [`retire_part`]. Until the part is dropped, the numbers also include all its records.
+/// For each value of a label, adds the number of spared records (those that stay when their part is
+/// dropped), within the transaction of [`retire_part`]. Until the part is dropped, the numbers also
+/// include all its records.
 pub(crate) const KEEP_SPARED_VALUES: &str = "UPDATE label_value v SET records = v.records + s.records FROM (SELECT term, \
         count(*) AS records FROM spared_tag GROUP BY term) s WHERE v.term = s.term";
 

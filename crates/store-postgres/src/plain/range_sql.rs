@@ -13,9 +13,9 @@ pub(super) fn sorted(order: Order) -> &'static str {
 }
 
 /// Returns two queries for the first rows behind a given row, in an order. The first query is for
-/// rows of the same time, with the condition `rest`. The second query is for later times. So each
-/// query starts directly at the given row. A single query with both conditions would first read all
-/// rows of the same time.
+/// rows of the same time, with the condition `rest`. The second query is for times that come later
+/// in the order. So each query starts directly at the given row. A single query with both
+/// conditions would first read all rows of the same time.
 pub(super) fn behind(
     order: Order,
     rows: &str,
@@ -32,9 +32,9 @@ pub(super) fn behind(
 /// returns at most $5 rows with times from $1 to $2 behind the row ($3, $4). The arrays $7 and $8
 /// have the kind and the value of each range.
 ///
-/// A range has two arms only behind a row: at the edge of the page's times, one arm starts at the
-/// right row, too, and takes half the time. A search never continues within a page of all parts
-/// (`TimeWindows::narrow`).
+/// A range has two arms only if the page begins behind a row. If the page begins at the edge of its
+/// times, one arm suffices to start at the right row, and takes half the time. A search never
+/// continues within a page of all parts (`TimeWindows::narrow`).
 pub(super) fn page(
     value: Option<(&str, &str)>,
     ranges: usize,

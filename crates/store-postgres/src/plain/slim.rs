@@ -16,7 +16,8 @@ use crate::session::DatabaseSession;
 
 /// Makes the tables slim, in one transaction.
 const MAKE_SLIM: &str = include_str!("../../migrations/slim.sql");
-/// How often a transaction is tried again while queries use the tables, and the pause in between.
+/// How many times a transaction is tried again while queries use the tables, and the pause in
+/// between.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time limit of a statement that builds an index of a part, or checks all records.
@@ -45,7 +46,7 @@ pub(crate) fn make_slim(session: &mut DatabaseSession) -> Result<(), StatementEr
     }
     session.batch("SET statement_timeout = 0")?;
     let done = make_slim_untimed(session);
-    // The first fault tells more than that of the reset.
+    // The first fault is more informative than a fault of the reset.
     let reset = session.batch("RESET statement_timeout");
     done.and(reset)
 }

@@ -13,7 +13,7 @@ pub(crate) enum WindowRows {
     Behind,
 }
 
-/// The rows that a page is read from.
+/// The rows from which a page is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum IndexPage {
     /// The rows of all parts, from the edge of the page's times on.
@@ -98,7 +98,7 @@ pub(crate) enum PlainStatement {
     Slots,
     /// Finds the keys of records with a term and a kind.
     TermSlots,
-    /// Reads the columns that suffice to match rules, of the records with given ids.
+    /// Reads the records with given ids: only the columns that suffice to match rules.
     NamedRecords,
     /// Deletes records and their tags.
     Delete,

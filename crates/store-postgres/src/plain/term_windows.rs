@@ -24,8 +24,8 @@ use crate::time::IndexKey;
 const FILL: f64 = 0.8;
 /// The factor by which the window after an empty window is longer.
 const WIDEN: f64 = 4.0;
-/// Minimum number of wanted records for which the rows of a window are read in no order. The number
-/// of records in a window that has fewer of them often differs from the expected number.
+/// Minimum number of wanted records for which the rows of a window are read in no order. If fewer
+/// records are wanted, the number of records in the window often differs from the expected number.
 const UNSORTED_MIN: usize = 64;
 /// A window without rows.
 const EMPTY: (i64, i64) = (0, -1);
@@ -148,7 +148,8 @@ impl TermWindowWalk {
             None => (i64::MIN, i64::MAX, true),
         };
         let density = if is_outside { self.density_outside } else { Some(self.density) };
-        // A conversion of a large number saturates. No width stands for all of these times.
+        // A conversion of a large number saturates. If the width is `None`, the window covers all
+        // of these times.
         let width = density.map(|density| (wanted as f64 * FILL / density).ceil().max(1.0) as i64);
         let (start, end) = parts.covering(edge, edge);
         // A statement for a single part takes less time than a statement for all parts.
@@ -172,8 +173,8 @@ impl TermWindowWalk {
         TimeWindow { times, part, is_outside }
     }
 
-    /// Moves behind a window of which `rows` were read. If `is_full`, more rows may follow in the
-    /// window.
+    /// Advances the walk after `rows` of a window were read. If `is_full`, more rows may follow in
+    /// the window.
     fn advance(&mut self, order: Order, window: &TimeWindow, rows: &[Row], is_full: bool) {
         let (lo, hi) = window.times;
         let last = rows.last().map(key).filter(|_| is_full);

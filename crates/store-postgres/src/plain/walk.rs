@@ -1,10 +1,10 @@
 //! Walks index ranges: one [`IndexRange`] for each value and kind of the query.
 //!
-//! Ranges are merged by reading a few keys of each range at a time. The frontier is the earliest of
-//! the last keys that were read from the ranges that may have more keys. Up to the frontier, the
-//! merged keys are complete. A range is read again only after all its keys are used, each time with
-//! a higher limit. The times are walked in windows of whole parts. The first window is one part, so
-//! if the newest part has the answer, no older part is read.
+//! Ranges are merged by reading a few keys of each range at a time. Consider the last key that was
+//! read from each range that may have more keys: the earliest of these keys is the frontier. Up to
+//! the frontier, the merged keys are complete. A range is read again only after all its keys are
+//! used, each time with a higher limit. The times are walked in windows of whole parts. The first
+//! window is one part, so if the newest part has the answer, no older part is read.
 
 use std::collections::VecDeque;
 

@@ -12,7 +12,8 @@ use crate::properties::ShelfProperties;
 use crate::time::{IndexKey, to_db};
 
 /// Maximum number of values of a label condition that the database checks in addition to the
-/// driving set. The check reduces the number of records that the database sends.
+/// condition that drives the search. The check reduces the number of records that the database
+/// sends.
 const CUT_VALUES_MAX: usize = 64;
 
 /// A query, and the values that are computed from it before it is run.
@@ -47,7 +48,8 @@ pub(crate) struct SqlQuery {
 }
 
 impl SqlQuery {
-    /// Returns the queries without a gate that together replace a query.
+    /// Returns queries without a gate (a condition that hides records from the reader). Together
+    /// they replace `query`.
     pub(crate) fn opened(query: &Query, shelf: &ShelfProperties, seq: i64) -> Vec<Self> {
         let mut query = query.clone();
         query.normalise();

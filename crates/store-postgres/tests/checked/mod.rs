@@ -198,7 +198,7 @@ pub(crate) fn counts(report: &DatabaseCheck) -> BTreeMap<&'static str, u64> {
     report.counts.iter().map(|(sort, count)| (sort.name(), *count)).collect()
 }
 
-/// The numbers of faults of a shelf without faults.
+/// The fault counts of a shelf without faults: none.
 pub(crate) fn no_faults() -> BTreeMap<&'static str, u64> {
     BTreeMap::new()
 }

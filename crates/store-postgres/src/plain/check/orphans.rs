@@ -35,7 +35,7 @@ pub(super) fn lists() -> String {
     )
 }
 
-/// Adds the rows that belong to no record. `found` and `words` are the numbers of the rows that
+/// Reports the rows that belong to no record. `found` and `words` are the numbers of the rows that
 /// belong to records.
 pub(super) fn add(
     session: &mut DatabaseSession,
@@ -78,7 +78,7 @@ fn count_rows(session: &mut DatabaseSession, table: &str) -> Result<u64, Stateme
     Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0)).max(0).cast_unsigned())
 }
 
-/// Adds `number` rows that have no record. `text` finds the first rows.
+/// Reports `number` rows that have no record. The statement `text` finds the first of these rows.
 fn rows(
     session: &mut DatabaseSession,
     (sort, number, text): (FaultSort, u64, &str),
@@ -93,7 +93,7 @@ fn rows(
     Ok(())
 }
 
-/// Adds `number` rows of labels that have no record.
+/// Reports `number` rows of labels that belong to no record.
 fn labels(
     session: &mut DatabaseSession,
     number: u64,

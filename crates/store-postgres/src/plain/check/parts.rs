@@ -13,7 +13,8 @@ use crate::session::DatabaseSession;
 
 /// The tables that are divided into parts.
 const PARENTS: [&str; 4] = ["record", "tag", "word", "worded"];
-/// The tables that each part has. A version of Hark without tables of words may have made a part.
+/// The tables that each part must have. A part that an old version of Hark has made may lack the
+/// tables of words.
 const NEEDED: [&str; 2] = ["record", "tag"];
 
 /// Whether the parts of these tables are tables of their own. The labels of slim tables are a view.
@@ -39,7 +40,7 @@ struct AttachedTable {
 }
 
 impl RecordTables {
-    /// Reads the list of parts and the attached tables, and adds their differences.
+    /// Reads the list of parts and the attached tables, and reports their differences.
     pub(super) fn read(
         session: &mut DatabaseSession,
         report: &mut DatabaseCheck,

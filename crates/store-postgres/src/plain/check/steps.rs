@@ -22,7 +22,7 @@ use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 use crate::words::state::WordState;
 
-/// Maximum number of attempts to begin, because another process may drop a part meanwhile.
+/// Maximum number of attempts to begin. An attempt fails if another process drops a part meanwhile.
 const TRIES: u32 = 5;
 
 /// The check of a shelf on one server.
