@@ -16,7 +16,7 @@ use crate::waiting::ConnectionRuntime;
 /// Time limit for a node of a cluster to accept a connection. It is also the idle time after which
 /// a connection to a node is probed.
 const NODE_ANSWERS: Duration = Duration::from_secs(5);
-/// A node's connection counts as lost if a probe has no answer within this time.
+/// Time without an answer to a probe after which a node's connection counts as lost.
 const NODE_LOST: Duration = Duration::from_mins(1);
 
 /// Minimum of [`Connector::probe_max`].

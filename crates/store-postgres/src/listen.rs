@@ -82,7 +82,8 @@ pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str) {
         if let Err(fault) = ended {
             tracing::debug!(%fault, "not listening to other processes");
             if let Some(inner) = inner.upgrade() {
-                // Without notifications, this process would not learn of a new writer.
+                // Without notifications, this process would not learn of a new writer, so it
+                // assumes other writers.
                 inner.others.note(true);
                 inner.pool.note(&fault);
                 *inner.away.lock() = Some(fault.to_string());
@@ -222,7 +223,8 @@ async fn in_time<T>(
     tokio::time::timeout(limit, answer).await.map_err(|_| StatementError::Late(limit))?
 }
 
-/// Reads the next puts of other processes, in order: at most [`NEWS_STEP`], or else all.
+/// Reads the next puts of other processes, in order. If there are fewer than [`NEWS_STEP`], these
+/// are all.
 pub(crate) fn news(inner: &PostgresState) -> Result<Vec<NumberedRecord>, StatementError> {
     let most = i64::try_from(NEWS_STEP).unwrap_or(i64::MAX);
     inner.pool.with(|session| {

@@ -28,7 +28,7 @@ use crate::state::PostgresState;
 use crate::{failover, others};
 
 /// Maximum number of checks. Each check after the first finds only faults that were hidden until
-/// the repairs of the check before.
+/// the repairs of the previous check.
 const CHECKS_MAX: usize = 6;
 /// Maximum number of attempts to change the tables of parts, and the wait between two attempts.
 const TRIES: u32 = 20;
@@ -93,8 +93,8 @@ pub fn rebuild(
 }
 
 impl DatabaseRebuild {
-    /// Adds the result of a check. The faults of the check before that this check does not find are
-    /// repaired.
+    /// Adds the result of a check. Faults of the previous check that this check does not find count
+    /// as repaired.
     fn add(&mut self, check: &DatabaseCheck) {
         for (sort, count) in &self.last.counts {
             let left = check.counts.get(sort).copied().unwrap_or_default();

@@ -423,9 +423,8 @@ impl DatabaseSession {
     }
 }
 
-/// Minimum time to read an answer. If another session has used up the time of a question, an answer
-/// that has arrived meanwhile is read all the same, so its session is not mistaken for a session
-/// that hangs.
+/// Minimum time to read an answer. An answer that has arrived is read even if another session has
+/// used up the time of the question. So its session is not mistaken for a session that hangs.
 const ARRIVED: Duration = Duration::from_millis(200);
 
 type PendingRows<'a> =

@@ -1,5 +1,5 @@
-//! A shelf on one server is distributed over the workers of a cluster. It answers as before, even
-//! after interruptions.
+//! A shelf on one server is distributed over the workers of a cluster. Its answers stay the same,
+//! even after interruptions.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! Questions are sent to the shards. Answers are whole while shards move, while nodes are replaced,
-//! and if the workers cannot be asked.
+//! Questions are sent to the shards. Answers are complete while shards move, while nodes are
+//! replaced, and if the workers cannot be reached.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;

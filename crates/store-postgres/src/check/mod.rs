@@ -10,9 +10,9 @@
 //! snapshot of all nodes. There, rows that seem faulty are compared once more while no process can
 //! commit ([`steps::CheckSteps::is_snapshot`]).
 //!
-//! In a rebuild, each fault is repaired at once, on a separate session ([`repair`]): while no
-//! process can commit, the suspected records are compared once more, and a step of [`repair_steps`]
-//! repairs each sort of faults.
+//! In a rebuild, [`repair`] repairs the faults at once, on a separate session. While no process can
+//! commit, the suspected records are compared once more, and a step of [`repair_steps`] repairs
+//! each sort of faults.
 
 pub(crate) use record::{ExpectedRecord, IndexedTexts, LabelRows, PageRows};
 pub(crate) use repair::Repairer;

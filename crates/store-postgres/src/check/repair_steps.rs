@@ -73,7 +73,7 @@ pub(crate) trait RepairSteps: Send {
         state: &mut ShelfAdvance,
     ) -> Result<(), StatementError>;
 
-    /// Returns the bytes of one record with each of these terms, except terms that no record has.
+    /// For each of these terms that some record has, returns the bytes of one such record.
     fn bodies_of_terms(
         &self,
         session: &mut DatabaseSession,

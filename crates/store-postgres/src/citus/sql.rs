@@ -140,8 +140,7 @@ fn on_shard(form: ShardForm, shard: i64) -> String {
     if_here(&here, &rows)
 }
 
-/// Returns a statement that executes `rows` only if the node has the shards. The expression `here`
-/// checks that.
+/// Returns a statement that executes `rows` only if the node has the shards (the condition `here`).
 fn if_here(here: &str, rows: &str) -> String {
     format!(
         "SELECT r.*, g.here FROM (SELECT {here} AS here OFFSET 0) g \

@@ -434,8 +434,8 @@ fn few_values<'v>(from: i64, to: i64, few_max: i64) -> Vec<ShardValue<'v>> {
     vec![Box::new(from), Box::new(to), Box::new(few_max)]
 }
 
-/// Returns the limit of rows for each of several nodes that together return about `limit` rows: one
-/// and a half times an equal share, as nodes do not have equal shares.
+/// Returns the limit of rows for each of several nodes that together return about `limit` rows. It
+/// is one and a half times an equal share, as nodes do not have equal shares.
 fn worker_limit(limit: usize, workers: usize) -> usize {
     (limit * 3 / 2 / workers.max(1) + 8).min(limit)
 }

@@ -100,7 +100,8 @@ impl NodeFacts {
     }
 }
 
-/// Returns the value of `tcp_user_timeout` in the setting `citus.node_conninfo`; 0 if it is missing.
+/// Returns the value of `tcp_user_timeout` in the setting `citus.node_conninfo`; 0 if there is
+/// none.
 fn tcp_user_timeout_ms(conninfo: &str) -> i64 {
     let (_, after) = conninfo.split_once("tcp_user_timeout").unwrap_or_default();
     let value = after.trim_start().strip_prefix('=').unwrap_or_default().trim_start();

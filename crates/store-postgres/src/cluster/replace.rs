@@ -38,7 +38,7 @@ enum SignOfLife {
     None,
     /// The worker accepts connections, but does not answer: it may be frozen, and resume later.
     Silent,
-    /// The worker answers. The text says where.
+    /// The worker answers. The text describes to whom.
     Answers(&'static str),
 }
 
@@ -73,9 +73,9 @@ pub struct ReplaceResult {
 /// Replaces the worker `dead` by `standby`. Promotes `standby` if it is not promoted yet.
 ///
 /// Refuses if `dead` still answers, unless forced: if two nodes accepted writes, some writes would
-/// be lost. A frozen worker may resume at any moment, so it is not replaced either, until it is
-/// fenced, that is, until it certainly does not come back. Also refuses if `standby` is a copy of a
-/// node other than `dead`.
+/// be lost. A frozen worker may resume at any moment, so it is replaced only once it is fenced,
+/// that is, once it certainly does not come back. Also refuses if `standby` is a copy of a node
+/// other than `dead`.
 pub fn replace(
     coordinator: &mut Coordinator,
     dead: &NodeAddress,

@@ -299,8 +299,8 @@ fn make_missing_parts(
     Ok(())
 }
 
-/// Reads the puts before a batch, as far as this process has not delivered these puts yet. The
-/// batch is committed, so meanwhile other processes can commit.
+/// Reads the puts that come before a batch and that this process has not delivered yet. The batch
+/// is committed, so meanwhile other processes can commit.
 fn news(
     inner: &PostgresState,
     session: &mut DatabaseSession,

@@ -95,8 +95,9 @@ impl<'a, F: RowFormat> RowEncoder<'a, F> {
         Ok(())
     }
 
-    /// For each listed value of a label, adds the number of this batch's records to the stored
-    /// number. Returns the columns of the table `forbid`, and the number of encoded bytes.
+    /// For each listed value of a label, adds the number of this batch's records with this value to
+    /// the stored number. Returns the columns of the table `forbid`, and the number of encoded
+    /// bytes.
     pub(crate) fn write_values(
         mut self,
         session: &mut DatabaseSession,

@@ -15,8 +15,8 @@ use crate::search::SqlQuery;
 use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 
-/// If a value has at most this number of rows, all its rows are read, in all kinds. The number is
-/// `FEW_ALL` divided by the number of values, and at least `FEW_MIN` and at most `FEW_MAX`.
+/// Number of rows up to which all rows of a value are read, in all kinds: `FEW_ALL` divided by the
+/// number of values, but at least `FEW_MIN` and at most `FEW_MAX`.
 const FEW_MIN: usize = 8;
 const FEW_MAX: usize = 256;
 const FEW_ALL: usize = 8_192;

@@ -156,8 +156,9 @@ pub(crate) fn count_values(number: i64) -> String {
     )
 }
 
-/// Returns the statements that configure a part's table and move the rows of the part's times into
-/// the table from the table for times outside all parts, and the statement that attaches the table.
+/// Returns two texts for a part's table. The first configures the table and fills it with the rows
+/// of the part's times, which are in the table for times outside all parts. The second attaches the
+/// table.
 fn table_texts(table: &str, number: u64, start: i64, stop: i64) -> (String, String) {
     let filled = format!(
         "

@@ -101,8 +101,8 @@ impl IndexWalk {
         }
     }
 
-    /// Lets the walk skip other authors' records as long as this is cheaper than walking `ranges`
-    /// ranges.
+    /// Allows the walk to skip other authors' records as long as this is cheaper than walking
+    /// `ranges` ranges.
     pub(super) fn or_instead(mut self, ranges: u64) -> Self {
         self.instead = Some(ranges);
         self

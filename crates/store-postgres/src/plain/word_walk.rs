@@ -1,12 +1,12 @@
 //! Walks the index ranges of a word, or of all words with the same beginning: one range for each
 //! word and kind.
 //!
-//! A row of a word has the first bits of its record's id, and the class of the word in this record,
-//! that is, how much the record is about the word. PostgreSQL adds the classes that the other words
-//! of the query have in the same record. So only records that have all these words are read. A
-//! ranked search reads even fewer records: only records whose classes are high enough to rank among
-//! the best. Rows are merged as in [`super::walk`]. If the ids of two records of the same time
-//! begin with the same 62 bits, the two records share their rows, and both are read.
+//! A row of a word has the first bits of its record's id, and the class of the word in this record.
+//! A higher class means that the record is more about the word. PostgreSQL adds the classes that
+//! the other words of the query have in the same record. So only records that have all these words
+//! are read. A ranked search reads even fewer records: only records whose classes are high enough
+//! to rank among the best. Rows are merged as in [`super::walk`]. If the ids of two records of the
+//! same time begin with the same 62 bits, the two records share their rows, and both are read.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -26,17 +26,16 @@ use crate::state::PostgresState;
 /// Maximum number of records that one step indexes. Commits wait while the step writes the rows,
 /// for some hundredths of a second.
 const STEP: i64 = 100;
-/// After this many rows of words, a step adds no further record.
+/// Number of rows of words after which a step adds no further record.
 const STEP_ROWS: usize = 10_000;
 /// Interval between two checks for records that are not indexed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Wait after a fault.
 const RETRY: Duration = Duration::from_secs(5);
-/// If the tables are in use, a command tries this many times to delete the words, once per
+/// Number of attempts of a command to delete the words while the tables are in use, one attempt per
 /// `LOOK_EVERY`.
 const TRIES: u32 = 20;
-/// Another process may have set other texts. If its indexing has made no progress for this time,
-/// that process is assumed to have ended.
+/// Time without progress after which a process that indexes other texts is assumed to have ended.
 const STALLED: Duration = Duration::from_mins(5);
 
 /// Sets the texts whose words the database indexes. With `None`, the database indexes no words. If

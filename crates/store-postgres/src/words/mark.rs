@@ -1,5 +1,5 @@
-//! A row of a word has a mark, which identifies its record: the first 62 bits of the record's id,
-//! and the class of the word in the lowest two bits.
+//! The mark in a row of a word. It identifies the record by the first 62 bits of the record's id,
+//! and has the class of the word in the lowest two bits.
 
 use crate::time::{from_db, to_db};
 

@@ -27,8 +27,8 @@ impl NumberWindows {
         Ok(Self { after: first.saturating_sub(1), last, width: 1 })
     }
 
-    /// Reads at most `count` records, and all other records with the number of the last; `None`
-    /// after the last record.
+    /// Reads at most `count` records, and all other records with the same number as the last of
+    /// these; `None` after the last record.
     pub(super) fn next(
         &mut self,
         session: &mut DatabaseSession,

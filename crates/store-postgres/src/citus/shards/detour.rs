@@ -1,5 +1,4 @@
-//! Decides whether a question may go through the coordinator, because a node cannot be reached from
-//! here.
+//! Decides whether a question may go through the coordinator if a node cannot be reached from here.
 //!
 //! If the coordinator does not reach such a node either, a question waits for the coordinator's
 //! time limit in vain, and keeps a thread and a session from other questions. So after the first
@@ -14,7 +13,7 @@ use crate::error::StatementError;
 
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
-/// After this time, an attempt whose end was not noted counts as ended.
+/// Time after which an attempt whose end was not noted counts as ended.
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 
 /// Whether questions may go through the coordinator. Each step of a search runs on one thread.
@@ -37,7 +36,7 @@ struct DetourFailure {
 }
 
 impl Detour {
-    /// Lets a question through the coordinator, or fails with the last fault.
+    /// Allows a question to go through the coordinator, or fails with the last fault.
     pub(super) fn admit(&self) -> Result<(), StatementError> {
         let mut state = self.0.lock();
         let (now, me) = (Instant::now(), thread::current().id());

@@ -11,7 +11,7 @@
 //! - **A shard moves.** Each statement returns whether the node has the shard; see `on_shard` in
 //!   [`sql`](super::sql).
 //! - **A node is replaced, and the old node still answers.** So every number up to which a question
-//!   must see the puts comes with a hash of the nodes' addresses; see [`NODES`](super::sql::NODES).
+//!   must see all puts comes with a hash of the nodes' addresses; see [`NODES`](super::sql::NODES).
 
 pub(super) use call::{ShardCall, ShardValue, references};
 pub(super) use map::{ShardMap, TableShard};
