@@ -51,7 +51,8 @@ pub(crate) fn find(config: &Config, passfile: Option<&str>) -> Result<Option<Vec
     Ok(of_lines(&text, config).map(String::into_bytes))
 }
 
-/// Goes through the address' hosts, and returns the password of the first line that matches a host.
+/// Tries the hosts of the address in order, and returns the password of the first line that matches
+/// a host.
 fn of_lines(text: &str, config: &Config) -> Option<String> {
     let user = config.get_user().map(str::to_owned).or_else(|| std::env::var("USER").ok());
     let user = user.unwrap_or_default();

@@ -191,7 +191,7 @@ fn begin_with_parts(session: &mut DatabaseSession) -> Result<(), StatementError>
     Err(StatementError::Busy("parts of the archive are being made or dropped".into()))
 }
 
-/// Returns false if the parts have changed meanwhile.
+/// Makes one attempt of [`begin_with_parts`]. Returns false if the parts have changed meanwhile.
 fn try_begin(session: &mut DatabaseSession) -> Result<bool, StatementError> {
     let parts = "SELECT number FROM part ORDER BY number";
     let numbers = |rows: Vec<Row>| rows.iter().map(|row| row.get(0)).collect::<Vec<i64>>();

@@ -99,8 +99,9 @@ pub(crate) trait CheckSteps: Send {
         report: &mut DatabaseCheck,
     ) -> Result<(), StatementError>;
 
-    /// Returns by how much the counters may exceed the stored records: for each listed value, and
-    /// for all records. Parts that are being dropped may still be counted.
+    /// Returns the numbers by which the counters may exceed the stored records: a number for each
+    /// listed value, and a number for all records. Parts that are being dropped may still be
+    /// counted.
     fn counted_besides(
         &mut self,
         session: &mut DatabaseSession,

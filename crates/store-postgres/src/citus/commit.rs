@@ -159,7 +159,7 @@ fn find_placed(
         let term: i64 = row.get(0);
         let Some((key, body)) = bodies.get(&id(row.get(2))) else { continue };
         let Ok(record) = Record::new(body) else { continue };
-        // Another label or the label of another author may have the same term.
+        // Another label, or a label of another author, may have the same term.
         let is_theirs = terms.of(&record).binary_search(&term).is_ok();
         let Some(author) = record.author().filter(|_| is_theirs) else { continue };
         let slot = SlotQuery { author: *author, kind: row.get(1), term: Some(term) };

@@ -37,9 +37,9 @@ pub struct NodeFacts {
     pub node_conninfo: Option<String>,
 }
 
-/// Whether every commit on this node waits for standbys that do not stream. `ANY 2 (...)` and
-/// `2 (...)` need two standbys, a plain list needs one standby. The standbys of a node in recovery
-/// have no rank yet. A user who may not see the standbys gets false.
+/// Whether every commit on this node waits for standbys that do not stream. `ANY 2 (...)` and `2
+/// (...)` need two standbys, a plain list needs one standby. The standbys of a node in recovery are
+/// not ranked yet, so any standby counts. A user who may not see the standbys gets false.
 const WAITS_FOR_NONE: &str = "\
     current_setting('synchronous_standby_names') <> '' \
     AND current_setting('synchronous_commit') NOT IN ('off', 'local') \

@@ -199,7 +199,7 @@ fn advice(node: &NodeAddress, found: &StandbySetup) -> Vec<String> {
         ));
     }
     if found.synchronous_names.is_empty() && !streaming.is_empty() {
-        // The setting names the standbys. So the setting is recommended only once the standbys
+        // The setting contains the names of the standbys, which are known only once the standbys
         // stream. The setting `*` would also be copied to a standby, which then could not commit
         // after its promotion.
         let names: Vec<String> =

@@ -248,7 +248,7 @@ impl NodeProcess {
     }
 }
 
-/// Puts what PostgreSQL reports about a waiting process into words.
+/// Describes the wait of a process, from PostgreSQL's report about the process.
 fn wait_words(kind: &str, event: &str, blockers: &[i32]) -> String {
     let list: Vec<String> = blockers.iter().map(i32::to_string).collect();
     match (kind, event) {

@@ -29,8 +29,8 @@ pub(super) fn behind(
 
 /// Returns a statement for the next rows of `ranges` index ranges, merged in order. Each range is
 /// one arm of a union, or two arms, and is read only as far as the page needs. The statement
-/// returns at most $5 rows with times from $1 to $2 behind the row ($3, $4). The arrays $7 and $8
-/// have the kind and the value of each range.
+/// returns at most $5 rows with times from $1 to $2 that follow the row with time $3 and id $4. The
+/// arrays $7 and $8 have the kind and the value of each range.
 ///
 /// A range has two arms only if the page begins behind a row. If the page begins at the edge of its
 /// times, one arm suffices to start at the right row, and takes half the time. A search never
@@ -70,7 +70,7 @@ pub(super) fn page(
 }
 
 /// Returns a query for at most $3 rows of the terms $5, with times from $1 to $2 and kind $6. For
-/// [`WindowRows::Behind`], the rows of the time $7 behind the row ($7, $8) come first.
+/// [`WindowRows::Behind`], the rows with time $7 and an id above $8 come first.
 ///
 /// No index has the rows of several terms in order, so they are sorted. Their number is small,
 /// because the range of times is short.

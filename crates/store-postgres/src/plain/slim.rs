@@ -3,9 +3,9 @@
 //! author and by kind are left out.
 //!
 //! A new shelf of such a network is slim from the start. An existing shelf is changed while servers
-//! use it: the indices of each part are built beside commits, and a short transaction at the end
-//! replaces the table of labels. If the change is interrupted, the next attempt continues with the
-//! parts that lack an index.
+//! use it: the indices of each part are built while commits go on, and a short transaction at the
+//! end replaces the table of labels. If the change is interrupted, the next attempt continues with
+//! the parts that lack an index.
 
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ pub(crate) fn make_new_slim(session: &mut DatabaseSession) -> Result<(), Stateme
     Ok(())
 }
 
-/// Makes the tables slim beside running servers. Fails, and leaves the tables as they are, if a
-/// record does not have exactly one label.
+/// Makes the tables slim while servers use the tables. Fails, and leaves the tables as they are, if
+/// a record does not have exactly one label.
 pub(crate) fn make_slim(session: &mut DatabaseSession) -> Result<(), StatementError> {
     if label_storage(session)? == LabelStorage::Records {
         return Ok(());

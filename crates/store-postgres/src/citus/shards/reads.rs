@@ -22,7 +22,7 @@ use crate::session::{DatabaseSession, StatementCall, TracedStatement};
 /// While the coordinator cannot reach the node that had a moved shard, this node may not learn that
 /// the move has ended. Then only the coordinator's map is right.
 const MAP_AGE_MAX: Duration = Duration::from_secs(5);
-/// How often a question is repeated with a new map or with new sessions.
+/// How many times a question is tried, each time with a new map or with new sessions.
 const ROUNDS_MAX: usize = 3;
 
 /// Reads the shards of a shelf without the coordinator.

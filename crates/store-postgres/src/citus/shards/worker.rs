@@ -12,10 +12,10 @@ use crate::pool::{Pool, PoolLease};
 
 /// How long a node is not queried directly after a connection to it has failed.
 const CLOSED: Duration = Duration::from_secs(10);
-/// Maximum of this time for a node that never answered. The time doubles with each attempt.
+/// Maximum of [`CLOSED`] for a node that never answered. The time doubles with each attempt.
 const CLOSED_MAX: Duration = Duration::from_mins(10);
-/// Maximum time for the connection to a node that never answered. A firewall may drop the packets,
-/// and then the coordinator needs the rest of the question's time.
+/// Maximum time for the connection to a node that never answered. If a firewall drops the packets,
+/// the question goes through the coordinator, which needs the rest of the question's time.
 const REACHED_WITHIN: Duration = Duration::from_millis(1_500);
 
 /// Time without any answer after which a node is probed if half of its sessions wait for answers.

@@ -17,7 +17,8 @@ const PARENTS: [&str; 4] = ["record", "tag", "word", "worded"];
 /// tables of words.
 const NEEDED: [&str; 2] = ["record", "tag"];
 
-/// Whether the parts of these tables are tables of their own. The labels of slim tables are a view.
+/// Whether the parts of the table `parent` are separate tables. The labels of slim tables are a
+/// view.
 fn has_tables(parent: &str, labels: LabelStorage) -> bool {
     parent != "tag" || labels == LabelStorage::Rows
 }
@@ -91,9 +92,9 @@ impl RecordTables {
     }
 }
 
-/// Makes the list of parts the list of the attached tables, and makes missing tables of parts. A
-/// part stays as it is if its tables have different times, or if a table with the name of a missing
-/// table is not attached. A listed part without any table is removed from the list.
+/// Adapts the list of parts to the attached tables, and makes missing tables of parts. A part stays
+/// as it is if its tables have different times, or if a table with the name of a missing table is
+/// not attached. A listed part without any table is removed from the list.
 pub(super) fn repair(session: &mut DatabaseSession) -> Result<(), StatementError> {
     let rows = session.query(SharedStatement::Parts, &[])?;
     let listed: BTreeMap<i64, (i64, i64)> =

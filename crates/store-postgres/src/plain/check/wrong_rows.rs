@@ -1,6 +1,6 @@
-//! Repairs rows that belong to no record, and numbers of records. A cursor finds the rows in the
-//! snapshot of the check. Transactions that hold the lock of the shelf repair some rows each, if
-//! these rows are still wrong.
+//! Repairs rows that belong to no record, and wrong numbers of records. A cursor finds the rows in
+//! the snapshot of the check. Transactions that hold the lock of the shelf repair some rows each,
+//! if these rows are still wrong.
 
 use std::collections::BTreeMap;
 
