@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 /// Maximum size of a proof that clients get, in bytes. Rate-limit proofs have 300 bytes.
 const PROOF_BYTES_MAX: usize = 1_024;
 
-/// The messages that are being stored, by hash, if they differ from their records.
+/// The messages that are being stored, by hash. Only messages with fields that their records lack.
 #[derive(Debug, Default)]
 pub(super) struct ArrivingMessages(Mutex<HashMap<Id, Arrival>>);
 
@@ -33,8 +33,8 @@ impl Drop for ArrivalGuard<'_> {
 }
 
 impl ArrivingMessages {
-    /// Keeps the fields of a message that will be durable soon. `is_old` if the message is from
-    /// another store. Returns `None` if the record has all of the message.
+    /// Keeps the fields of a message that will be durable soon. `is_old` means that the message is
+    /// from another store. Returns `None` if the record has all of the message.
     pub(super) fn expect(
         &self,
         hash: Id,

@@ -95,7 +95,7 @@ pub struct NodeConfig {
     /// The shards of the cluster that are served.
     pub shards: Vec<u16>,
     /// Whether this node relays messages and lets clients publish. Peers disconnect a node that
-    /// relays invalid messages to them: see [`can_forward`].
+    /// relays messages which they refuse as invalid: see [`can_forward`].
     pub forward: bool,
     /// Whether a message needs a rate-limit proof. The node checks the form, the epoch and the
     /// nullifier of the proof, but does not verify the proof.
@@ -109,7 +109,8 @@ pub struct NodeConfig {
 }
 
 impl Default for NodeConfig {
-    /// The Waku Network (RFC 64/WAKU2-NETWORK), without REST and libp2p.
+    /// Returns the configuration for The Waku Network (RFC 64/WAKU2-NETWORK), without REST and
+    /// libp2p.
     fn default() -> Self {
         Self {
             preset: None,

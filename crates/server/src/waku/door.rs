@@ -48,7 +48,7 @@ pub(super) struct WakuDoor {
     pub(super) waku: Arc<WakuNode>,
     runtime: DoorRuntime,
     rest: Option<Arc<Listener>>,
-    /// The network task, until the network is served.
+    /// The network task, until [`WakuDoor::run`] takes and runs the task.
     #[cfg(feature = "libp2p")]
     network: Mutex<Option<p2p::NetworkTask>>,
 }
@@ -71,7 +71,7 @@ impl Subscribers for MessageNotifier {
         if let (Ok(pubsub_topic), Ok(content_topic)) = topics {
             let (message, is_old) = self.arriving.complete(&record);
             self.poll.add(pubsub_topic, content_topic, &message);
-            // Subscribers expect the messages that are published now.
+            // Filter subscribers expect only newly published messages.
             #[cfg(feature = "libp2p")]
             if !is_old {
                 self.filter.publish(pubsub_topic, content_topic, &message);
@@ -109,7 +109,7 @@ impl NodeService {
                 let at_once = !host.is_taking_over();
                 let bound = runtime
                     .run(async move { p2p::NetworkTask::bind(p2p, &node, clients, at_once).await });
-                // Not reached: the runtime does not end earlier.
+                // Not reached: the runtime outlives this call.
                 let gone = || io::Error::other("the Waku node's threads ended");
                 let bound = bound.await.ok_or_else(|| ServeError::Thread(gone()))?;
                 let (network, handle) = bound.map_err(|error| ServeError::Door(error.into()))?;

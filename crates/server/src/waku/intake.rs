@@ -119,7 +119,8 @@ impl WakuNode {
         }
     }
 
-    /// Checks that no other message has the same nullifier, if the message needs a proof.
+    /// If the message needs a rate-limit proof: checks that no other message has the same
+    /// nullifier.
     fn admit_proved(
         &self,
         origin: MessageOrigin,
@@ -174,7 +175,7 @@ impl WakuNode {
             verdict: fate.name(),
             reason: "",
             is_of_record: true,
-            // Peers also forward the messages of others.
+            // The peer may only have forwarded the message of another node.
             is_logged: false,
         });
     }

@@ -74,7 +74,8 @@ labels! {
         Two = "2",
     }
 
-    /// The status of the answer to a light push. Version 2 has no numbers of its own.
+    /// The status of the answer to a light push. Version 2 of the protocol has no status numbers,
+    /// so its answers are counted under those of version 3.
     LightPushStatus {
         /// 200.
         Success = "200",
@@ -146,7 +147,7 @@ labels! {
         Broken = "broken",
     }
 
-    /// Where this node has learned of another node.
+    /// The source from which this node knows another node.
     NodeSource {
         /// A list of nodes in the DNS.
         Dns = "dns",
@@ -164,7 +165,7 @@ labels! {
         Address = "address",
         /// The node is in another cluster, or serves none of this node's shards.
         Shard = "shard",
-        /// Too many known nodes are in the node's network of addresses.
+        /// Too many known nodes are in the same network of addresses as the node.
         Network = "network",
         /// The peers in one network of addresses have reported too many nodes.
         Teller = "teller",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 /// Maximum number of subscribed topics of all clients together. The subscriptions of the filter
-/// endpoints have the same bound of their own.
+/// endpoints are counted separately, with the same maximum.
 pub const TOPICS_MAX: usize = 128;
 /// Maximum number of messages in the queue of a topic, and maximum size of these messages in bytes.
 const WAITING_MAX: usize = 50;
@@ -73,8 +73,8 @@ impl PollQueues {
         Ok(())
     }
 
-    /// Ends the subscriptions to topics, and drops their queues. Returns false if some topic had no
-    /// subscription.
+    /// Ends the subscriptions to topics, and drops their queues. Returns false if any of the topics
+    /// had no subscription.
     pub(super) fn unsubscribe(&self, topics: impl Iterator<Item = PollTopic>) -> bool {
         let waiting = &mut self.0.lock().topics;
         let mut had_all = true;

@@ -29,7 +29,7 @@ pub(crate) fn write(page: &mut MetricsPage, waku: &WakuNode) {
     );
 }
 
-/// Writes the metrics of nodes that are found by themselves, without configuration.
+/// Writes the metrics of discovery: the nodes that this node finds without configuration.
 fn discovery(page: &mut MetricsPage, waku: &WakuNode) {
     #[cfg(feature = "libp2p")]
     if let Some(network) = &waku.network {
@@ -153,7 +153,7 @@ fn questions(page: &mut MetricsPage, metrics: &NodeMetrics) {
     );
 }
 
-/// Writes the requests of a protocol, of which some were rejected.
+/// Writes how many of the `asked` requests of a protocol were served and how many rejected.
 fn service(page: &mut MetricsPage, protocol: &str, asked: u64, rejected: u64) {
     for (state, count) in [("served", asked.saturating_sub(rejected)), ("rejected", rejected)] {
         let labels = format!("service=\"{protocol}\",state=\"{state}\"");

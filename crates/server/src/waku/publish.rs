@@ -45,7 +45,7 @@ impl PublishRefusal {
 
 /// Returns the number of nodes that have a published message, for the answer to a light push. At
 /// least this node has the message: it has stored the message and passed it on to its filter
-/// clients. nwaku's client takes 0 for a failure, and would publish the message again.
+/// clients. nwaku's client treats 0 as a failure, and would publish the message again.
 pub(super) fn relay_peer_count(peers: usize) -> u32 {
     u32::try_from(peers.max(1)).unwrap_or(u32::MAX)
 }

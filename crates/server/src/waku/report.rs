@@ -59,7 +59,7 @@ pub(super) fn report(waku: &WakuNode) -> Value {
         report["known"] = json!(peers.len());
         let (connected, away): (Vec<_>, Vec<_>) =
             peers.iter().partition(|peer| peer.is_configured || !is_connected(peer));
-        // Configured peers first, so that they are in the report whatever the number of strangers.
+        // Configured peers first, so that strangers cannot push them out of the report.
         let listed = connected.into_iter().chain(away).take(PEERS_MAX);
         let listed: Vec<Value> = listed.map(|peer| peer_json(network, peer)).collect();
         report["peers"] = listed.into();

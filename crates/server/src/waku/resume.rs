@@ -1,9 +1,10 @@
 //! Fetches the messages that were published while this node was offline, from the stores of peers.
 //!
-//! A small file contains the time until which no message was missed. After peers have connected
+//! A small file contains the time up to which no message was missed. After peers have connected
 //! again, this node waits a short time for gossip to start. Then this node fetches the messages
-//! since the time in the file from another store, page by page, at most `resume_max_s` back. The
-//! age limit for new messages does not apply to these messages. Later messages come by gossip.
+//! since the time in the file from another store, page by page, but none older than `resume_max_s`
+//! seconds. The age limit for new messages does not apply to these messages. Later messages come by
+//! gossip.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -122,7 +123,7 @@ impl HistoryFetch {
         }
     }
 
-    /// Reads from the file the time until which no message was missed.
+    /// Reads from the file the time up to which no message was missed.
     fn online(&self) -> Option<u64> {
         std::fs::read_to_string(&self.file).ok()?.trim().parse().ok()
     }

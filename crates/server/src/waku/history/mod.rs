@@ -67,8 +67,8 @@ impl WakuNode {
         admitted.map_err(|TooManyQuestions| HistoryError::TooMany)
     }
 
-    /// Admits a request that a peer is to answer. The answer uses memory and time of this node as
-    /// well.
+    /// Admits a request that this node is to forward to a peer. The peer's answer uses memory and
+    /// time of this node as well.
     pub(super) fn admit_peer_question(
         &self,
         from: RateSource,

@@ -224,7 +224,7 @@ fn what_has_no_payload_is_left_out_and_pages_go_on_behind_it() {
     let voids: Vec<Id> =
         (0..500).map(|at| world.put_void([first, last][at % 2], PUBSUB[0], CONTENT[0])).collect();
     for forward in [true, false] {
-        // A page's worth of messages without a payload comes before the first message with a
+        // Enough messages without a payload to fill a page come before the first message with a
         // payload.
         let one = StoreRequest { forward, limit: Some(20), ..request() };
         let (page, cursor) = world.ask(&one, &[], &[]);

@@ -13,7 +13,7 @@ pub(in crate::waku) fn id(addr: &Multiaddr) -> Option<PeerId> {
     }
 }
 
-/// Whether peers connect to an address by TCP, also with WebSockets, and without a relay.
+/// Whether an address is reached by TCP, plain or with WebSockets, and not through a relay.
 pub(super) fn is_of_tcp(addr: &Multiaddr) -> bool {
     let mut parts = addr.iter();
     parts.any(|part| matches!(part, Protocol::Tcp(_)))
@@ -47,7 +47,7 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
         // "This network", multicast, reserved and broadcast addresses.
         || a == 0
         || a >= 224
-        // Networks of providers (CGNAT), benchmarks, and IETF protocol assignments.
+        // Carrier-grade NAT, benchmarks, and IETF protocol assignments.
         || (a == 100 && b & 0xc0 == 64)
         || (a == 198 && b & 0xfe == 18)
         || (a == 192 && b == 0 && c == 0)

@@ -2,8 +2,8 @@
 //!
 //! A stranger is a peer that the configuration does not name. The connections with strangers are
 //! bounded in total and per address, and so are unfinished incoming handshakes. Peers that the
-//! configuration names are not counted: this node can dial and accept these peers, whatever the
-//! number of strangers.
+//! configuration names are not counted: this node can dial and accept these peers however many
+//! strangers are connected.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -147,8 +147,8 @@ impl PeerAdmission {
     }
 }
 
-/// The connection that has ended with this event, or could not be opened, and its peer. A connection
-/// that was never established may have no peer.
+/// Returns the connection that has ended or could not be opened according to this event, and its
+/// peer. The peer of a connection that was never established may be unknown.
 pub(super) fn ended_connection(event: &FromSwarm<'_>) -> Option<(Option<PeerId>, ConnectionId)> {
     match event {
         FromSwarm::ConnectionClosed(closed) => Some((Some(closed.peer_id), closed.connection_id)),

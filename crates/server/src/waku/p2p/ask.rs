@@ -13,7 +13,8 @@ use super::frame;
 
 /// The name of the protocol.
 pub(super) const PROTOCOL: &str = "/vac/waku/store-query/3.0.0";
-/// Maximum size of another store's answer, in bytes: 100 messages of 150 KiB, with their envelopes.
+/// Maximum size of another store's answer, in bytes: 100 messages of 150 KiB with their other
+/// fields.
 const ANSWER_MAX: usize = 16 << 20;
 /// How long another store may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(20);

@@ -7,7 +7,7 @@ use super::admission::PeerAdmission;
 use super::incoming::IncomingStreams;
 use super::watched::WatchedGossip;
 
-/// The protocols of a node. Gossip and streams have handlers of their own.
+/// The behaviours of a node, one for each protocol or group of protocols.
 #[derive(NetworkBehaviour)]
 pub(super) struct NodeBehaviour {
     pub(super) admission: PeerAdmission,

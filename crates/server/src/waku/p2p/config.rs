@@ -31,7 +31,7 @@ pub struct P2pConfig {
     pub resume_max_s: u64,
     /// How this node finds others, and makes itself known.
     pub discovery: DiscoveryConfig,
-    /// The file with the time until which no message was missed.
+    /// The file with the time up to which this node has missed no message.
     pub online: PathBuf,
     /// Interval and time span of the comparisons with `stores`.
     pub sync: SyncPlan,

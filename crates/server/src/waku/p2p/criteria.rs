@@ -1,5 +1,5 @@
-//! The subscriptions of filter clients, found by shard and content topic: the cost of a message
-//! grows with the subscribers of its own topics only.
+//! The subscriptions of filter clients, indexed by shard and content topic. So the cost of a
+//! message depends only on the number of subscribers of its topic.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) enum SubscriptionRefusal {
     Address,
 }
 
-/// The subscriptions; see the module. `T` is what a subscriber has besides its topics.
+/// The subscriptions; see the module. `T` is the type of a subscriber's outbox.
 #[derive(Debug)]
 pub(super) struct CriteriaIndex<T> {
     /// Numbers of the subscribers. A peer that subscribes again gets another number.
@@ -52,7 +52,7 @@ pub(super) struct CriteriaIndex<T> {
 pub(super) struct Subscriber<T> {
     pub(super) peer: PeerId,
     pub(super) outbox: T,
-    /// Whether the peer is connected. Nothing is sent to a subscriber that is not.
+    /// Whether the peer is connected. Nothing is sent to a disconnected subscriber.
     is_connected: bool,
     /// Time of the last request.
     seen: Instant,
@@ -84,9 +84,9 @@ impl<T> CriteriaIndex<T> {
         self.subscribers.len()
     }
 
-    /// Adds topics of a shard to a peer's subscriptions: all of them, or none. `outbox` makes the
-    /// outbox of a new subscriber, or returns `None` if the peer's address has too many. Returns
-    /// the subscriber.
+    /// Adds topics of a shard to a peer's subscriptions: all of them, or none. `outbox` creates the
+    /// outbox of a new subscriber, or returns `None` if the peer's address has too many
+    /// subscribers. Returns the subscriber.
     pub(super) fn subscribe<'t>(
         &mut self,
         peer: PeerId,
@@ -166,8 +166,8 @@ impl<T> CriteriaIndex<T> {
         Some(subscriber)
     }
 
-    /// Removes topics of a shard from a peer's subscriptions. Returns false if the peer had no
-    /// subscription to some topic.
+    /// Removes topics of a shard from a peer's subscriptions. Returns false if the peer was not
+    /// subscribed to all of these topics.
     pub(super) fn unsubscribe<'t>(
         &mut self,
         peer: PeerId,
@@ -182,7 +182,7 @@ impl<T> CriteriaIndex<T> {
         let Some(subscriber) = self.subscribers.get_mut(&number) else { return false };
         let mut had_all = true;
         for topic in topics {
-            // The topic is shared with the index, so this allocation is dropped again.
+            // This copy of the topic is only for the look-up.
             let one = (shard, Arc::from(topic));
             if subscriber.criteria.remove(&one) {
                 subscriber.topic_bytes -= topic.len();
@@ -326,7 +326,7 @@ mod tests {
         assert!(!index.unsubscribe(one, (0, ["b"].into_iter()), LIFETIME, now));
         assert!(!index.unsubscribe(one, (1, ["a"].into_iter()), LIFETIME, now));
         assert_eq!(["a", "b"].map(|topic| has(&index, topic, now)), [1, 1]);
-        // A subscriber without topics is none.
+        // A subscriber is removed with its last topic.
         assert!(index.unsubscribe(one, (0, ["a"].into_iter()), LIFETIME, now));
         assert!(
             index.ping(one, LIFETIME, now).is_none() && index.ping(two, LIFETIME, now).is_some()
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(has(&index, "a", now), 2, "nothing is sent to a peer that is not connected");
         assert_eq!(add(&mut index, peers[3], &["a"], now), Ok(1));
         assert!(index.ping(peers[1], LIFETIME, now).is_none());
-        // The lifetime of the others ends.
+        // The lifetime of all subscribers but `peers[3]` ends.
         let later = now + LIFETIME + Duration::from_secs(1);
         assert!(index.ping(peers[3], LIFETIME, now + LIFETIME).is_some());
         assert_eq!(add(&mut index, peers[4], &["a"], later), Ok(1));

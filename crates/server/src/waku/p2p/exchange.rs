@@ -1,7 +1,7 @@
 //! `/vac/waku/peer-exchange/2.0.0-alpha1` (RFC 34/WAKU2-PEER-EXCHANGE): records of reachable nodes.
 //!
-//! A node also sends its own record. So a peer that is asked once is known with its record, and its
-//! record reaches others by this protocol alone.
+//! An answer also contains the answering node's own record. So a node's record spreads by this
+//! protocol alone, as soon as one peer has asked the node.
 
 use std::io;
 use std::sync::Arc;
@@ -227,7 +227,7 @@ mod tests {
         let refused = encode_answer(ExchangeStatus::TooManyRequests, "no", &[]);
         assert_eq!(refused, [10, 2, 8, 0, 18, 7, 80, 173, 3, 90, 2, b'n', b'o']);
         assert_eq!(decode_answer(&refused, 9), Ok(Err(ExchangeStatus::TooManyRequests)));
-        // Two records and no status, as older nodes answer.
+        // Two records and no status, as in the answers of older nodes.
         let older = [18, 10, 10, 3, 10, 1, 7, 10, 3, 10, 1, 8];
         assert_eq!(decode_answer(&older, 9), Ok(Ok(vec![vec![7], vec![8]])));
         assert_eq!(decode_answer(&older, 1), Ok(Ok(vec![vec![7]])));

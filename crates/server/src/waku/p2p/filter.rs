@@ -23,7 +23,7 @@ use crate::waku::node::WakuNode;
 pub(super) const PROTOCOL: &str = "/vac/waku/filter-subscribe/2.0.0-beta1";
 /// Maximum size of a request, in bytes: 100 topics of 600 bytes.
 const REQUEST_MAX: usize = 64 << 10;
-/// Maximum size of the long requests that are read at the same time, in bytes.
+/// Maximum total size of the long requests that are read at the same time, in bytes.
 const REQUESTS_MAX: usize = 16 << 20;
 /// Maximum number of content topics in a request, as in nwaku.
 const TOPICS_MAX: usize = 100;
@@ -166,7 +166,8 @@ fn subscribe(
     }
 }
 
-/// A key for the rate of a peer's requests: the last bytes of its id, which are a hash or a key.
+/// Returns the key under which a peer's requests are counted for the rate limit: the last bytes of
+/// the peer's id, which are from a hash or a public key.
 fn key(peer: PeerId) -> Key {
     let bytes = peer.to_bytes();
     let last = bytes.len().saturating_sub(size_of::<Key>());

@@ -19,8 +19,9 @@ pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Op
 }
 
 /// Waits until the peer's connection has ended, or the peer sends unrequested data. The end of the
-/// stream does not count, because yamux reports a reset stream like a peer that has finished
-/// sending. No received data accumulates in memory, because this function reads the stream.
+/// stream does not show that the peer has left: yamux reports it both for a reset and for a peer
+/// that has only finished sending. No received data accumulates in memory, because this function
+/// reads the stream.
 pub(super) async fn wait_until_left(reader: &mut (impl AsyncRead + Unpin), peer: &mut StreamPeer) {
     if let Ok(0) = reader.read(&mut [0]).await {
         // The peer has sent its whole request, and may still read the answer.

@@ -94,16 +94,16 @@ impl NetworkHandle {
     /// Returns all connected or configured peers, sorted by id.
     pub(in crate::waku) async fn peers(&self) -> Vec<PeerStatus> {
         let (reply, replied) = oneshot::channel();
-        // While the node shuts down, the list is empty.
+        // While the node shuts down, the returned list is empty.
         let _ = self.orders.send(NetworkCommand::Peers(reply)).await;
         replied.await.unwrap_or_default()
     }
 
-    /// Returns all connected or configured peers, sorted by id. Blocks the thread, which must not run
-    /// asynchronous tasks.
+    /// Does the same as [`Self::peers`], but blocks the thread, which must not run asynchronous
+    /// tasks.
     pub(in crate::waku) fn peers_blocking(&self) -> Vec<PeerStatus> {
         let (reply, replied) = oneshot::channel();
-        // While the node shuts down, the list is empty.
+        // While the node shuts down, the returned list is empty.
         let _ = self.orders.blocking_send(NetworkCommand::Peers(reply));
         replied.blocking_recv().unwrap_or_default()
     }

@@ -67,7 +67,7 @@ type ProtocolTable = Arc<[ServedProtocol]>;
 pub(super) struct IncomingStreams {
     table: ProtocolTable,
     clients: Clients,
-    /// The open connections, and the name of the network in their list.
+    /// The open connections, and the network's name in the server's list of open connections.
     open: BTreeMap<(PeerId, ConnectionId), Arc<OpenConnection>>,
     network: &'static str,
     /// The connections that the operator closes.
@@ -87,7 +87,7 @@ impl IncomingStreams {
         Self { table, clients, open, network, closing }
     }
 
-    /// Returns a connection in the list of open connections.
+    /// Returns the entry of a connection in the list of open connections.
     pub(super) fn connection(
         &self,
         peer: PeerId,
@@ -96,7 +96,7 @@ impl IncomingStreams {
         self.open.get(&(peer, id))
     }
 
-    /// Returns a connection of a peer in the list of open connections.
+    /// Returns the entry of one of a peer's connections in the list of open connections.
     pub(super) fn connection_of(&self, peer: PeerId) -> Option<&Arc<OpenConnection>> {
         let mut from = self.open.range((peer, ConnectionId::new_unchecked(0))..);
         from.next().filter(|((of, _), _)| *of == peer).map(|(_, listed)| listed)

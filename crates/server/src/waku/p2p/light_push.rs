@@ -24,7 +24,8 @@ pub(super) const PROTOCOL: &str = "/vac/waku/lightpush/3.0.0";
 pub(super) const LEGACY_PROTOCOL: &str = "/vac/waku/lightpush/2.0.0-beta1";
 /// Number of bytes allowed for the request around a message.
 const ENVELOPE_BYTES: usize = 64 << 10;
-/// Maximum size of the long requests that are being read or stored at the same time, in bytes.
+/// Maximum total size of the long requests that are being read or stored at the same time, in
+/// bytes.
 const REQUESTS_MAX: usize = 32 << 20;
 /// How long the rest of a refused request is read.
 const REST_MAX: Duration = Duration::from_secs(10);

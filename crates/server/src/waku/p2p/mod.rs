@@ -5,10 +5,11 @@
 //!
 //! `swarm` sets up the connections, and `admission` decides which connections are admitted.
 //! `relayed` handles gossip messages. `incoming` accepts streams, and `frame` reads and writes
-//! their frames. `store`, `metadata`, `filter`, `light_push`, `sync`, `transfer` and `exchange` are the
-//! served protocols. `subscribers` holds the subscriptions of filter, and `push` sends them new
-//! messages. `peers` holds the peers to dial, `discovery` finds further nodes, and `served` holds the
-//! topics whose gossip is read. `handle` is the interface for the rest of the node.
+//! their frames. `store`, `metadata`, `filter`, `light_push`, `sync`, `transfer` and `exchange` are
+//! the served protocols. `subscribers` holds the subscriptions of filter clients, and `push` sends
+//! new messages to these clients. `peers` holds the peers to dial, `discovery` finds further nodes,
+//! and `served` holds the topics whose gossip is read. `handle` is the interface for the rest of
+//! the node.
 
 mod addr;
 mod admission;

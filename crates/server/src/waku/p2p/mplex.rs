@@ -20,7 +20,8 @@ const DATA_MAX: u64 = 16 << 10;
 /// Maximum unread bytes of a stream, as with yamux.
 const STREAM_UNREAD_MAX: usize = 256 << 10;
 /// The library stops reading from the connection when the unread frames of a stream exceed this
-/// number. The frame that exceeds the number completes [`STREAM_UNREAD_MAX`].
+/// number. With the frame that exceeds this number, the stream has [`STREAM_UNREAD_MAX`] unread
+/// bytes.
 const FRAMES_MAX: usize = STREAM_UNREAD_MAX / DATA_MAX as usize - 1;
 /// Maximum length of a frame. A longer frame is not split, and the library refuses the connection.
 const FRAME_MAX: u64 = 1 << 20;
@@ -129,7 +130,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for SplitFrames<C> {
     }
 }
 
-/// Splits the frames of data in the bytes of a connection. A frame is a header (the stream's number
+/// Splits the data frames that a connection receives. A frame is a header (the stream's number
 /// times 8, plus the type), a length, and data of this length.
 #[derive(Debug, Default)]
 struct FrameSplitter {
@@ -140,10 +141,9 @@ struct FrameSplitter {
     next: Option<u64>,
     /// The header of the current frame.
     header: u64,
-    /// Maximum number of bytes of a part of the current frame.
+    /// Maximum number of data bytes in a part of the current frame.
     part_max: u64,
-    /// Number of bytes that have not arrived: of the current part, and of the frame after this
-    /// part.
+    /// Number of bytes that have yet to arrive: of the current part, and of the rest of the frame.
     part_left: u64,
     frame_left: u64,
     /// The encoded header and length of the current part. The first `passed` bytes are written
@@ -324,8 +324,7 @@ mod tests {
             if self.frame.is_empty() {
                 let (number, next) = (self.next % self.streams, self.next);
                 let is_open = next < self.streams;
-                // The maximum number of unread bytes of a stream that does not block the
-                // connection.
+                // The most bytes that a stream can leave unread without blocking the connection.
                 let len = if is_open { 0 } else { FRAMES_MAX * DATA_MAX as usize };
                 let header = number * 8 + if is_open { 0 } else { 2 };
                 write_frame(&(header, vec![1; len]), &mut self.frame);

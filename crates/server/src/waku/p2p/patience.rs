@@ -14,10 +14,11 @@ use crate::patience::StallTimer;
 /// Maximum time that a write may wait without the peer reading any byte of the stream.
 const STALL_MAX: Duration = Duration::from_secs(10);
 
-/// A connection whose streams are [`PatientStream`]s, and whose end waits at most [`STALL_MAX`].
+/// A connection whose streams are [`PatientStream`]s. Closing the connection takes at most
+/// [`STALL_MAX`].
 pub(super) struct PatientMuxer {
     muxer: StreamMuxerBox,
-    /// The timer of the end.
+    /// Limits how long the connection takes to close.
     timer: StallTimer,
 }
 
@@ -31,7 +32,7 @@ impl PatientMuxer {
 /// resets the timer, so a burst to a slow peer does not end the stream.
 pub(super) struct PatientStream {
     stream: SubstreamBox,
-    /// The timer of the writes.
+    /// Limits how long a write waits.
     timer: StallTimer,
 }
 

@@ -117,7 +117,7 @@ impl Peers {
         }
     }
 
-    /// Handles the connection of a peer.
+    /// Handles a new connection with a peer.
     pub(super) fn connected(&mut self, peer: PeerId) {
         self.answer(peer, &Ok(()));
         if let Some(wanted) = self.wanted.get_mut(&peer) {

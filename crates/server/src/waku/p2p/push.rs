@@ -3,8 +3,9 @@
 //! Clients differ in the number of messages that they read from a stream. The clients of nwaku and
 //! js-waku read until the stream ends. js-waku never closes a stream, and refuses further streams
 //! if 100 are open. The client of go-waku reads one message and closes the stream. So all messages
-//! go over one stream. If the client closes the stream soon after its first message, the others
-//! written meanwhile are sent again, and each message has a stream of its own from then on.
+//! first go over one stream, the line. If the client closes the line soon after the first message,
+//! the other messages written to the line are sent again, and each message has a stream of its own
+//! from then on.
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,11 +32,12 @@ const PUSH_MAX: Duration = Duration::from_secs(20);
 /// Maximum number of streams at the same time to a client that reads one message from a stream.
 /// nim-libp2p reads at most 10.
 const STREAMS_MAX: usize = 8;
-/// Maximum number of streams for one message, and the time to the second stream.
+/// Maximum number of attempts to send a message, each on a new stream, and the pause before the
+/// second attempt.
 const ATTEMPTS_MAX: u32 = 8;
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
-/// Time after the first message in which a client that reads one message closes the stream. On a
-/// slow connection, the time is longer: a multiple of the time to open the stream.
+/// Time after the first message of a stream within which a client that reads one message closes the
+/// stream. On a slow connection, the time is longer: a multiple of the time to open the stream.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
 const CLOSING_FACTOR: u32 = 4;
 
@@ -75,12 +77,12 @@ impl From<OpenStreamError> for PushFault {
     }
 }
 
-/// The stream that all messages go over.
+/// The stream over which all messages are sent, unless the client reads one message from a stream.
 struct Line {
     stream: Stream,
     /// The end of the time in which a client that reads one message closes the stream.
     closing_until: Instant,
-    /// The messages written in this time.
+    /// The messages written up to `closing_until`.
     written: Vec<WaitingPush>,
 }
 
@@ -93,9 +95,9 @@ enum StreamEnd {
 }
 
 impl StreamEnd {
-    /// Whether the client has reset the stream, so that it does not read what is still underway.
-    /// A reset of a yamux stream is read like a close, but nothing can be written to a stream that
-    /// was reset.
+    /// Whether the client has reset the stream, and so does not read data that is still in transit.
+    /// On a yamux stream, a read returns the same for a reset as for a close, but a write fails
+    /// after a reset.
     fn is_reset(&self, stream: &mut Stream) -> bool {
         match self {
             Self::Closed => matches!(stream.write(&[]).now_or_never(), Some(Err(_))),
@@ -110,7 +112,7 @@ struct PushStreams {
     line: Option<Line>,
     /// Whether the client reads only one message from each stream.
     is_single: bool,
-    /// Whether the client has reset the last line within its first seconds.
+    /// Whether the client has reset the last line before `closing_until`.
     was_reset: bool,
     /// The messages to be sent again.
     again: VecDeque<WaitingPush>,
@@ -187,9 +189,11 @@ impl PushStreams {
         Ok(())
     }
 
-    /// Considers a line that the client has ended. The first message of a line has been read if the
-    /// client closed the line. A client that resets one line after another may have read it, too;
-    /// one that resets a single line has not: it had too many streams, or did not yet expect any.
+    /// Decides which messages to send again after the client has ended a line. If the client closed
+    /// the line, it has read the first message. If the client reset a second line in a row, it may
+    /// have read the first message, so this message is not sent again. After a single reset, all
+    /// messages are sent again: the client had too many streams, or was not yet ready to accept
+    /// streams.
     async fn end_line(&mut self, end: &StreamEnd) {
         let Some(mut line) = self.line.take() else { return };
         let is_new = Instant::now() < line.closing_until;
@@ -209,7 +213,7 @@ impl PushStreams {
 async fn ended(reader: &mut (impl AsyncRead + Unpin)) -> StreamEnd {
     match reader.read(&mut [0; 64]).await {
         Ok(0) => StreamEnd::Closed,
-        // Nothing is to be sent on the stream, so nothing more of it is read.
+        // A client must not send data on this stream, so no further data is read.
         Ok(_) => std::future::pending().await,
         Err(_) => StreamEnd::Broken,
     }
@@ -229,7 +233,7 @@ pub(super) async fn run(
             next = streams.next(&mut waiting), if sending.len() < STREAMS_MAX => {
                 let Some(push) = next else { break None };
                 if streams.is_single {
-                    // A client that resets each stream may have read the message first.
+                    // A client that resets each stream may have read the message before the reset.
                     let attempts_max = if streams.was_reset { 1 } else { ATTEMPTS_MAX };
                     sending.push(send(&target, &metrics, push, attempts_max));
                     continue;

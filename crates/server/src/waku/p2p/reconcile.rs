@@ -31,7 +31,7 @@ impl Reconciliation {
         self.lacks[at] = true;
     }
 
-    /// Retains in `own`, this store's messages, only the messages that the other store lacks.
+    /// Keeps in `own`, this store's messages, only the messages that the other store lacks.
     pub(super) fn retain_lacked(&self, own: &mut Vec<MessagePosition>) {
         let mut at = 0;
         own.retain(|_| {
@@ -100,8 +100,8 @@ fn index_of(own: &[MessagePosition], at: MessagePosition) -> usize {
     own.partition_point(|own| *own < at)
 }
 
-/// Lists the messages of a range. If this store has no messages in the range, the other store lacks
-/// none, so it is asked not to list its own messages.
+/// Lists the messages of a range. If this store has no messages in the range, it has none to send,
+/// so it asks the other store not to list its messages.
 fn items(here: &[MessagePosition], end: MessagePosition, answer: &mut PayloadWriter) {
     answer.items(end, here, here.is_empty());
 }

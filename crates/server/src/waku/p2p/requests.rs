@@ -36,7 +36,7 @@ pub(super) struct ReadRequest {
 pub(super) enum UnreadRequest {
     /// The peer has left, or has sent no request in time.
     Left,
-    /// The length of the request is no number.
+    /// The bytes before the request are not a valid length.
     Malformed,
     /// The request has more bytes than allowed.
     TooLong,

@@ -80,7 +80,8 @@ async fn send(
     let status = page.as_ref().map_or_else(HistoryError::status, |_| Status::Success);
     waku.metrics.queries.of(QuestionSource::Peer).of(status.into()).add(1);
     let answer = answer(page.as_ref().map(|page| &page.page));
-    // The answer has its own copy of the records. During the transmission, only the permit is held.
+    // The encoded answer has a copy of the records. So the page is dropped before the transmission,
+    // and only its permit is held.
     let _room = page.map(|page| page.room);
     // A write error affects only this peer, so the error is ignored.
     if frame::write(writer, &answer).await.is_ok() {

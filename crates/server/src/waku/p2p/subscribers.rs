@@ -36,7 +36,7 @@ const OVERHEAD_BYTES: usize = 256;
 /// The subscribers; see the module.
 pub(in crate::waku) struct FilterSubscribers {
     index: Mutex<CriteriaIndex<PushQueue>>,
-    /// Permits of the subscribers, by address.
+    /// Permits for subscribers, by address.
     slots: Shares<RateSource>,
     answers: Answers,
     cluster: u16,
@@ -104,7 +104,7 @@ impl FilterSubscribers {
         answers: Answers,
         metrics: Arc<FilterMetrics>,
     ) -> Self {
-        // Each new subscriber first sets the bounds from the settings.
+        // `subscribe` sets the bounds of `slots` from the settings before it acquires a slot.
         let (index, slots) = (Mutex::default(), Shares::new(0, 0));
         Self { index, slots, answers, cluster, settings, metrics }
     }
@@ -150,8 +150,8 @@ impl FilterSubscribers {
         true
     }
 
-    /// Removes topics of a shard from a peer's subscriptions. Returns false if the peer had no
-    /// subscription to some topic.
+    /// Removes topics of a shard from a peer's subscriptions. Returns false if the peer was not
+    /// subscribed to all of these topics.
     pub(super) fn unsubscribe<'t>(
         &self,
         peer: &StreamPeer,

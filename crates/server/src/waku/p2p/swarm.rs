@@ -24,7 +24,8 @@ use super::watched::WatchedGossip;
 use super::{ask, exchange, filter, gossip, light_push, metadata, sync, transfer};
 use crate::Clients;
 
-/// The protocols of the streams that peers may open, and the protocol that can be disabled.
+/// The protocols of the streams that peers may always open, and the protocol that the settings can
+/// disable.
 const PROTOCOLS: [&str; 7] = [
     ask::PROTOCOL,
     metadata::PROTOCOL,
@@ -48,7 +49,7 @@ const STREAMS_MAX: usize = 144;
 pub(super) struct PeerBounds {
     pub(super) served: ServedTopics,
     pub(super) message_bytes: usize,
-    /// Peers that are admitted whatever the number of strangers.
+    /// Peers that are admitted however many strangers are connected.
     pub(super) configured: Vec<Multiaddr>,
     /// Maximum number of connections with strangers.
     pub(super) strangers: usize,

@@ -81,7 +81,7 @@ impl SyncPermits {
 #[derive(Clone, Copy)]
 struct SessionPeer {
     id: PeerId,
-    /// The source whose rates count the visited rows.
+    /// The source to which visited rows are charged.
     source: RateSource,
     /// How long the peer may take for a payload.
     payload_time: Duration,

@@ -150,8 +150,8 @@ impl NetworkTask {
         let _ = taking.acquire_many(TAKING_BYTES_MAX as u32).await;
     }
 
-    /// Listens on the addresses that the previous process has released by now. The caller handles
-    /// the events of the swarm, because connections may be among these events.
+    /// Listens on the addresses that the previous process has released by now. Does not read the
+    /// swarm's events: they may be new connections, which the caller must handle.
     fn listen(&mut self) {
         for addr in std::mem::take(&mut self.pending_addrs) {
             match self.swarm.listen_on(addr.clone()) {

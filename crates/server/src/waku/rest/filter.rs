@@ -50,8 +50,8 @@ fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, RestAnswer> {
     })
 }
 
-/// Reads a request, and returns its id with its topics. Without a pubsub topic, each content topic
-/// has the topic of its shard.
+/// Reads a request, and returns its id with its topics. If the request names no pubsub topic, each
+/// content topic is combined with the pubsub topic of its own shard.
 fn topics(waku: &WakuNode, body: &[u8]) -> Result<(String, Vec<PollTopic>), RestAnswer> {
     let FilterBody { request_id, pubsub_topic, content_filters } = read(body)?;
     let fault = match content_filters.len() {

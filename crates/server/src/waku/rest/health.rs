@@ -6,8 +6,8 @@ use crate::rest::RestAnswer;
 use crate::waku::node::WakuNode;
 use crate::waku::peer_status::PeerStatus;
 
-/// Protocols that this node lacks but lists, in nwaku's order: after the store, and after the store
-/// client.
+/// Protocols that this node lacks but lists, in nwaku's order: those after the store, and those
+/// after the store client.
 const BEHIND: [&str; 6] = [
     "Legacy Store",
     "Peer Exchange",
@@ -30,7 +30,8 @@ pub(super) async fn health(waku: &WakuNode) -> RestAnswer {
     };
     let has_peers = peers.is_some();
     for name in ["Lightpush", "Legacy Lightpush"] {
-        // A message is stored and goes to filter clients even without any peer.
+        // Light push works even while no peer is connected: a message is stored and sent to filter
+        // clients.
         protocols.push(ready(name, has_peers && waku.config.forward));
     }
     protocols.push(ready("Filter", has_peers));

@@ -1,5 +1,5 @@
 //! `/lightpush`: publishes a message at this node. In nwaku, these endpoints publish at another
-//! node, or at the node itself if no other is configured.
+//! node, or at the node itself if no other node is configured.
 
 use axum::http::StatusCode;
 use hark_codec::waku::Message;

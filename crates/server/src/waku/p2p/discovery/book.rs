@@ -1,6 +1,6 @@
 //! The known nodes, with the record of each node, the source of the record, and the outcome of the
-//! last attempt to dial. Records come from strangers, so the table is bounded, in all and for each network of
-//! addresses.
+//! last attempt to dial. Records come from strangers, so the table is bounded in total and for each
+//! network of addresses ([`AddressNetwork`]).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -107,7 +107,7 @@ impl AddressBook {
                     return Err(RecordRefusal::Network);
                 }
                 if record.addrs != known.record.addrs {
-                    // The node may be reachable at its new addresses.
+                    // Failures at the old addresses do not count for the new addresses.
                     (known.failures, known.proven) = (0, None);
                     known.next = known.next.map(|_| now);
                 }
@@ -143,14 +143,14 @@ impl AddressBook {
         Ok(true)
     }
 
-    /// Returns the number of nodes that peers have reported and that `is_counted`.
+    /// Counts the nodes that are not from a list and for which `is_counted` returns true.
     fn reported(&self, is_counted: impl Fn(&KnownNode) -> bool) -> usize {
         let reported = self.nodes.values().filter(|node| node.source != NodeSource::Dns);
         reported.filter(|node| is_counted(node)).count()
     }
 
-    /// Forgets the node that failed most often. A record from a list also replaces a node that was
-    /// never reached.
+    /// Forgets the node that failed most often. For a record from a list, a node that is not from a
+    /// list and was never reached may be forgotten, too. Returns whether a node was forgotten.
     fn make_room(&mut self, source: NodeSource) -> bool {
         let may_go = |node: &KnownNode| {
             node.failures > 0
@@ -165,8 +165,8 @@ impl AddressBook {
         self.nodes.remove(&peer).is_some()
     }
 
-    /// Returns nodes to dial, in random order, nodes from lists first. `may_dial` decides for each
-    /// node. The caller reports the outcome of each attempt.
+    /// Returns nodes to dial: first nodes from lists, then others, each group in random order.
+    /// `may_dial` decides for each node. The caller reports the outcome of each attempt.
     pub(super) fn due(
         &mut self,
         now: Instant,
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(outcomes[..8], [Ok(true); 8]);
         assert_eq!(outcomes[8], Err(RecordRefusal::Network));
         assert_eq!(add("/ip4/8.8.9.1/tcp/1", "/ip4/1.1.1.1/tcp/1"), Ok(true));
-        // A teller's nodes in many networks.
+        // Peers in one network report nodes in many networks.
         let outcomes: Vec<_> = (0..130)
             .map(|at| add(&format!("/ip4/9.8.{at}.1/tcp/1"), "/ip4/1.1.1.200/tcp/1"))
             .collect();
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(book.reachable(now, 9).len(), 1);
         assert!(book.reachable(now + PROVEN_FOR, 9).is_empty());
         assert_eq!((due(&mut book, now), due(&mut book, now + RETRY_FIRST)), (0, 1));
-        // Each failure doubles the pause, and the last one ends the entry.
+        // Each failure doubles the pause. After `FAILURES_MAX` failures, the node is forgotten.
         let mut at = now;
         for failures in 1..FAILURES_MAX {
             book.failed(&peer, at);
@@ -333,7 +333,8 @@ mod tests {
         assert!(book.reachable(at, 9).is_empty());
         book.failed(&peer, at);
         assert_eq!(book.source(&peer), None);
-        // A peer that has dialled this node counts if it has the address of its record.
+        // A peer that has dialled this node counts as reachable if it connects from its record's
+        // address.
         book.add(record, NodeSource::PeerExchange, None, at).unwrap();
         book.connected_from(&peer, [9, 9, 9, 9].into(), at);
         assert!(book.reachable(at, 9).is_empty());

@@ -1,5 +1,5 @@
-//! Finds nodes by discv5, with Waku's protocol id (RFC 33/WAKU2-DISCV5): a table of nodes that is
-//! spread over all its nodes, by UDP.
+//! Finds nodes by discv5 with Waku's protocol id (RFC 33/WAKU2-DISCV5). discv5 is a table of nodes,
+//! distributed over all nodes and queried by UDP.
 //!
 //! Nodes of all clusters are in one table. A query returns the records of nodes in this node's
 //! cluster, which are treated like the records of the peer exchange.
@@ -22,14 +22,14 @@ use crate::waku::p2p::NetworkHandle;
 /// The protocol id in each packet. Ethereum's is `discv5`.
 const IDENTITY: ProtocolIdentity =
     ProtocolIdentity { protocol_id: *b"d5waku", protocol_version: [0, 1] };
-/// Interval between two queries, and between the first queries, until the number of found nodes is
-/// `FEW`.
+/// Interval between two queries. The shorter interval applies while discv5 has found fewer than
+/// `FEW` nodes, but not after `FEW` queries in a row without a new node.
 const QUERY_EVERY: Duration = Duration::from_mins(1);
 const QUERY_EVERY_IF_FEW: Duration = Duration::from_secs(5);
 const FEW: usize = 16;
 /// Maximum number of nodes that a query returns.
 const FOUND_MAX: usize = 16;
-/// Maximum number of known nodes with which the table begins in each round.
+/// Maximum number of known nodes that are added to the table before each query.
 const BOOTSTRAP_MAX: usize = 16;
 /// Pause before another attempt to bind the port, which an earlier process may hold.
 const BIND_RETRY: Duration = Duration::from_secs(5);
@@ -97,7 +97,7 @@ async fn start(
         config.ip_limit().enable_packet_filter();
     }
     if own.ip4().is_some() || own.ip6().is_some() {
-        // The record has the addresses that the operator has configured or that are confirmed.
+        // discv5 must not change the record's addresses, because they are configured or confirmed.
         config.disable_enr_update();
     }
     let mut table = match Discv5::new(own, key, config.build()) {

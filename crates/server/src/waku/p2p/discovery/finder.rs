@@ -1,7 +1,7 @@
 //! Finds nodes: reads lists in the DNS, asks connected peers for records, and dials known nodes.
 //!
-//! Records are never trusted. Their number, the attempts to dial and the connections are bounded,
-//! and each network of addresses has a share. Discovered nodes count as strangers, so they never
+//! Records are never trusted. The number of records, attempts to dial and connections is bounded,
+//! in total and for each network of addresses. Discovered nodes count as strangers, so they never
 //! take the place of a peer that the configuration names.
 
 use std::collections::{HashMap, HashSet};
@@ -129,7 +129,7 @@ struct NodeFinder<'a> {
     tasks: JoinSet<FinderOutcome>,
     dialling: usize,
     asking: usize,
-    /// When each connected peer may be asked again, and the pause before.
+    /// When each connected peer may be asked again, and the length of the pause before that time.
     asked: HashMap<PeerId, (Instant, Duration)>,
     dialled: HashMap<PeerId, DialledNode>,
 }
@@ -165,7 +165,8 @@ impl<'a> NodeFinder<'a> {
         }
     }
 
-    /// Compares the peers with the wanted number, and begins requests and attempts to dial.
+    /// Updates the table of known nodes, disconnects useless nodes, and begins requests and
+    /// attempts to dial.
     async fn round(&mut self, network: &NetworkHandle, peers: &[PeerStatus]) {
         let now = Instant::now();
         let connected: HashMap<PeerId, &PeerStatus> = peers
@@ -234,7 +235,7 @@ impl<'a> NodeFinder<'a> {
                 continue;
             }
             let (next, _) = self.asked.entry(*id).or_insert((now, ASK_FIRST / 2));
-            // The answer sets the next time.
+            // The answer sets an earlier time.
             *next = now + ASK_MAX;
             self.asking += 1;
             let (id, control) = (*id, network.control.clone());
@@ -312,8 +313,9 @@ impl<'a> NodeFinder<'a> {
         }
     }
 
-    /// Adds the records of an answer. Returns whether any node was unknown before. If this node does
-    /// not dial discovered nodes, only the peer's own record is added, to be sent to others.
+    /// Adds the records of an answer. Returns whether any of the nodes was unknown before. If this
+    /// node does not dial discovered nodes, only the peer's own record is added, to be sent to
+    /// others.
     fn add_records(
         &self,
         peer: &PeerId,

@@ -1,9 +1,10 @@
 //! Finds other nodes, and makes this node known to others.
 //!
 //! `record` reads the records of nodes (ENR), and `own` signs this node's record. `tree` and `list`
-//! fetch lists of nodes from the DNS, and `discv5` queries the table of nodes by UDP. `book` holds the known nodes. `finder` dials them and asks
-//! peers for further records by the peer exchange, whose protocol is in `exchange` of the parent.
-//! `sightings` has the evidence for whether others can reach this node.
+//! fetch lists of nodes from the DNS, and `discv5` queries the table of nodes by UDP. `book` holds
+//! the known nodes. `finder` dials these nodes, and asks peers for further records by the peer
+//! exchange (module `exchange` of the parent). `sightings` collects evidence on whether other nodes
+//! can reach this node.
 
 mod add;
 mod book;

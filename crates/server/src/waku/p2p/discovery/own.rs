@@ -32,7 +32,7 @@ pub(in crate::waku::p2p) struct OwnRecord {
     has_private: bool,
     /// The port of discv5.
     pub(super) udp: Option<u16>,
-    /// The record's last version.
+    /// The sequence number of the last signed record.
     seq: u64,
 }
 
@@ -87,7 +87,8 @@ impl OwnRecord {
                 };
             }
             if let Some(udp) = self.udp {
-                // Nodes without an address for TCP take part in discv5 as well.
+                // The UDP port is also set without any TCP address, because such a node takes part
+                // in discv5, too.
                 if in_fields.iter().all(|(ip, _)| ip.is_ipv4()) {
                     builder.udp4(udp)
                 } else {
@@ -170,9 +171,9 @@ mod tests {
         let shard = |cluster, index| hark_codec::waku::Shard { cluster, index };
         assert!(back.may_serve([shard(16, 5), shard(16, 32)].into_iter()));
         assert!(!back.may_serve([shard(16, 5), shard(1, 32)].into_iter()));
-        // The next version has a greater number at once.
+        // The next record has a greater sequence number, even within the same second.
         assert!(own.sign(&reached).unwrap().seq() > record.seq());
-        // A changed byte breaks the signature, and a byte behind the end is refused.
+        // A changed byte breaks the signature, and an additional byte at the end is refused.
         let mut bytes = record.encode();
         assert_eq!(NodeRecord::decode(&bytes).unwrap().peer, peer);
         bytes.push(0);

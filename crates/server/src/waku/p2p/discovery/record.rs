@@ -24,7 +24,7 @@ const VECTOR_SHARDS: u16 = 1_024;
 
 /// The field with the services of a node.
 pub(super) const SERVICES_FIELD: &str = "waku2";
-/// The field with the addresses of a node that are not an IP address and a port.
+/// The field with addresses of a node that consist of more than an IP address and a port.
 pub(super) const ADDRESSES_FIELD: &str = "multiaddrs";
 /// The field with the shards of a node, as a list.
 pub(super) const SHARDS_FIELD: &str = "rs";

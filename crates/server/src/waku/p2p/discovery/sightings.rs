@@ -1,5 +1,5 @@
-//! Evidence for whether other nodes can reach this node: the addresses at which peers see this
-//! node, and the connections that others have opened.
+//! Evidence on whether other nodes can reach this node: the addresses at which peers see this node,
+//! and the connections that others have opened.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -10,7 +10,8 @@ use libp2p::{Multiaddr, PeerId};
 use super::book::AddressNetwork;
 use crate::waku::p2p::addr::{ip, is_public};
 
-/// Minimum number of address networks in which peers must report the same address of this node.
+/// Minimum number of networks of addresses ([`AddressNetwork`]) in which peers must report the same
+/// address of this node.
 const NETWORKS_MIN: usize = 2;
 
 /// The evidence from peers about the addresses of this node.
@@ -47,8 +48,8 @@ impl Sightings {
         self.observed.remove(peer);
     }
 
-    /// Returns the addresses at which connected peers see this node, each with the number of these
-    /// peers, most peers first.
+    /// Returns the addresses at which connected peers see this node, each with the number of peers
+    /// that report it, in descending order of this number.
     pub(in crate::waku) fn observed(&self) -> Vec<(IpAddr, usize)> {
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for (ip, _) in self.observed.values() {
@@ -60,8 +61,8 @@ impl Sightings {
     }
 
     /// Returns the public address of this node, if peers in several networks report the same
-    /// address and a node at a public address has connected. A single operator cannot make this
-    /// node announce a false address with peers in one network.
+    /// address and a node at a public address has connected. So an operator whose peers are all in
+    /// one network cannot make this node announce a false address.
     fn confirmed(&self) -> Option<IpAddr> {
         let confirms = |at: &IpAddr| {
             let networks =

@@ -123,7 +123,7 @@ impl NodeListUrl {
         let signature = base64_simd::URL_SAFE_NO_PAD
             .decode_to_vec(signature.trim_end_matches('='))
             .map_err(|_| TreeFault::Signature)?;
-        // The last byte would recover the key, which is known.
+        // The last byte only serves to recover the key, and the key is known.
         let signature = signature.get(..64).ok_or(TreeFault::Signature)?;
         let is_valid = self.key.verify_v4(signed.as_bytes(), signature);
         if is_valid { Ok(TreeRoot { entries, seq }) } else { Err(TreeFault::Signature) }

@@ -23,7 +23,7 @@ impl Pair {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_peer_exchange_answers_requests_and_refuses_floods() {
     let pair = Pair::start("waku-exchange").await;
-    // A request for 60 records, one for a great number, and one for none.
+    // A request for 60 records, and a request for a huge number of records.
     for request in [&[4, 10, 2, 8, 60][..], &[9, 10, 7, 8, 255, 255, 255, 255, 255, 1]] {
         let records = pair.exchange(request).await.unwrap();
         let [own] = records.as_slice() else { panic!("{records:?}") };

@@ -69,7 +69,7 @@ impl Pair {
     }
 }
 
-/// A message of now, with this payload and content topic.
+/// A message with the current time, this payload and this content topic.
 fn encoded(payload: &[u8], content_topic: &str) -> Vec<u8> {
     let message = Message { payload, content_topic, ..Message::default() };
     let mut bytes = Vec::new();
@@ -196,7 +196,7 @@ async fn a_light_push_gets_the_statuses_of_the_protocol() {
     ] {
         let (code, peers, words) = pair.push(topic, message).await;
         assert!(code == status && words.contains(said), "{topic:?}: {code} {words}");
-        // Clients of nwaku take 0 for a failure.
+        // Clients of nwaku treat 0 peers as a failure.
         assert_eq!(peers, (status == 200).then_some(1));
     }
     let answer = pair.request(light_push::PROTOCOL, &[0x0a, 9]).await;

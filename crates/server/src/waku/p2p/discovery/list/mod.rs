@@ -41,7 +41,8 @@ pub(in crate::waku) enum ListFault {
     LookUps,
 }
 
-/// The result of fetching a list. A fault ends neither the list nor this struct's records.
+/// The result of fetching a list. It may have both records and a fault, because a faulty entry does
+/// not end the fetch.
 #[derive(Debug, Default)]
 pub(super) struct FetchedList {
     pub(super) records: Vec<NodeRecord>,
@@ -51,7 +52,8 @@ pub(super) struct FetchedList {
 /// The client of DNS servers.
 pub(super) struct ListReader {
     resolver: TokioResolver,
-    /// The number of the last root of each domain. A root with a lower number is an old answer.
+    /// The sequence number of the last root of each domain. A root with a lower number is an old
+    /// answer.
     seqs: HashMap<String, u64>,
 }
 
@@ -76,7 +78,7 @@ impl ListReader {
         options.timeout = LOOK_UP_MAX;
         options.attempts = 1;
         options.use_hosts_file = ResolveHosts::Never;
-        // An entry is looked up once per refresh, so old answers are of no use.
+        // Each entry is looked up once per fetch, so a cache is of no use.
         options.cache_size = 0;
         Ok(Self { resolver: builder.build()?, seqs: HashMap::new() })
     }
@@ -107,9 +109,8 @@ impl ListReader {
         Ok(short.filter_map(|text| String::from_utf8(text).ok()).collect())
     }
 
-    /// Looks up the root of a list. An older root than before is refused: anyone who controls the
-    /// answers could repeat
-    /// old roots.
+    /// Looks up the root of a list. A root that is older than an earlier root is refused: otherwise
+    /// anyone who controls the DNS answers could bring an old list back.
     async fn root(&mut self, url: &NodeListUrl) -> Result<TreeRoot, ListFault> {
         let texts = self.look_up(&url.domain).await?;
         let mut fault = TreeFault::Root(url.domain.clone());
@@ -123,7 +124,7 @@ impl ListReader {
                     *last = root.seq;
                     return Ok(root);
                 }
-                // A domain may have further texts, which are no roots.
+                // A domain may also have TXT records that are no roots.
                 Err(other @ TreeFault::Signature) => fault = other,
                 Err(_) => {}
             }
@@ -159,8 +160,9 @@ impl ListWalk {
         }
     }
 
-    /// Fetches one list, and appends the lists that it links to. Entries are fetched in random
-    /// order, so a list above the bounds is fetched in another part each time.
+    /// Fetches one list. Appends to `lists` the lists that the fetched list links to. Entries are
+    /// fetched in random order, so each fetch of a list above the bounds returns another part of
+    /// the list.
     async fn walk(
         &mut self,
         reader: &mut ListReader,
@@ -187,7 +189,7 @@ impl ListWalk {
                     }
                 }
                 Ok(TreeEntry::Node(record)) => self.fetched.records.push(*record),
-                // A faulty entry does not end the list.
+                // A faulty entry does not end the fetch.
                 Err(fault) => drop(self.fetched.fault.get_or_insert(fault)),
             }
         }

@@ -87,7 +87,7 @@ async fn forged_lists_are_refused() {
     forged.insert("nodes.example".into(), root.replace("seq=5", "seq=6"));
     let (found, fault) = fetched_from(&DnsServer::with(forged), &url).await;
     assert!(found.is_empty() && fault.contains("signature"), "{fault}");
-    // An entry whose text was exchanged. The other entries are read.
+    // An entry whose text was replaced. The other entries are read.
     let stranger = records(1).remove(0);
     let mut exchanged = list.texts.clone();
     let victim = nodes[0].to_string();
@@ -124,8 +124,8 @@ async fn an_older_root_is_refused() {
 
 #[tokio::test]
 async fn loops_and_giant_lists_end() {
-    // Branches that name each other cannot exist, since a name is a hash. A branch that names an
-    // entry twice, and an entry of another list, are looked up once.
+    // Branches that name each other cannot exist, since a name is a hash. An entry or branch that
+    // several branches name, or one branch repeatedly, is looked up once.
     let mut list = NodeList::new("nodes.example");
     let node = records(1).remove(0);
     let entry = list.add(&node.to_string());
@@ -136,7 +136,8 @@ async fn loops_and_giant_lists_end() {
     assert_eq!(fetched_from(&server, &list.url()).await.0, ids(&[node]));
     assert_eq!(server.questions.load(Ordering::Relaxed), 4);
 
-    // A tree without an end: each name has a branch, but with another hash.
+    // A server that answers every unknown name with a branch. The name is not the hash of the
+    // branch.
     let mut list = NodeList::new("nodes.example");
     let top = list.branch(&["A".repeat(26), "B".repeat(26)]);
     list.sign(&top, &top, 1);
