@@ -1,4 +1,5 @@
-//! The open sessions of a relay, which follow the operator's rules for questions.
+//! The open sessions of a relay. When the operator's rules for questions change, each session ends
+//! the subscriptions that the new rules forbid.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, Deref};
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Number of sessions that are copied under one lock.
+/// Number of sessions that are copied each time the lock is held.
 const COPIED_AT_ONCE: usize = 256;
 
 /// A session with subscriptions.

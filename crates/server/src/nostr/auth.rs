@@ -1,5 +1,5 @@
-//! The keys that a client has proven (NIP-42). The keys decide which events the client may see and
-//! publish.
+//! The keys that a client has proven to own (NIP-42). These keys decide which events the client may
+//! see and publish.
 //!
 //! Every connection gets its own challenge when it opens. A signed answer proves a key. Several
 //! keys may be proven, one after the other, and each stays proven until the connection ends.
@@ -41,7 +41,8 @@ pub(crate) struct ClientIdentity {
     /// know this address.
     local: Option<SocketAddr>,
     state: Arc<AuthState>,
-    /// The gate of the client. The proven keys are the gate's readers.
+    /// The gate, which decides which events the client may see. The gate's readers are the proven
+    /// keys.
     gate: Mutex<Arc<Gate>>,
 }
 

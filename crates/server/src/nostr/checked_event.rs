@@ -1,5 +1,5 @@
-//! An event that passed every check but that of the signature, and the action that follows its
-//! verification.
+//! An event that passed every check except the signature check, and the action for the event once
+//! its signature is verified.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::own_request::is_heard;
 use super::reply_handle::ReplyHandle;
 use crate::roster::KeyName;
 
-/// An event that passed every check but the signature check.
+/// An event that passed every check except the signature check.
 pub(super) struct CheckedEvent {
     pub(super) id: Id,
     pub(super) kind: u16,
@@ -30,7 +30,8 @@ pub(super) struct CheckedEvent {
     pub(super) from: ReplyHandle,
 }
 
-/// The action for an event after its verification. All actions but `Prove` hold the event's record.
+/// The action for an event once its signature is verified. All actions but `Prove` contain the
+/// event's record.
 pub(super) enum EventPurpose {
     Keep(Vec<u8>),
     /// A request about its author's own data, such as a deletion, from an author who may not
@@ -64,7 +65,7 @@ impl CheckedEvent {
                 if let Some(refusal) = banned {
                     return from.refuse(&id, &refusal);
                 }
-                // The writer's queue may be full for a while.
+                // Not held during `submit`, which waits while the writer's queue is full.
                 drop(check);
                 submit(parts, (id, key), kind, record, from);
             }
@@ -94,7 +95,9 @@ impl CheckedEvent {
                             shown: npub::encode(&key).into(),
                             digits: String::from_utf8_lossy(&hex::encode_32(&key)).into(),
                         });
-                        // A ban closes the connections whose keys it finds in the list.
+                        // A new ban closes the connections that have the key in the list of open
+                        // connections. A ban from before the key was added did not find this
+                        // connection.
                         match parts.moderation.key_ban(&key) {
                             Some(reason) => {
                                 from.rated.listed().kick(&reason);

@@ -104,7 +104,7 @@ impl QuestionCost {
         Ok(TimedSearch { search, counted: 0, spent, metrics })
     }
 
-    /// Runs [`Search::slice`]. Returns the progress, and the rest of `work` but at least 1.
+    /// Runs [`Search::slice`]. Returns the progress, and the rest of `work`, which is at least 1.
     pub(super) fn slice(
         &mut self,
         search: &mut TimedSearch,

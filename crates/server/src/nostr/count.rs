@@ -6,9 +6,9 @@
 //! only if the event matches no earlier filter. So no event counts twice, and no ids are stored. If
 //! the answer includes a HyperLogLog, every match is visited.
 //!
-//! The store's count includes the events that bans hide, and these are subtracted. If they are too
-//! many to be found, the matches are visited instead, and a count that is too large for visits stays
-//! as it is and is marked approximate.
+//! The store's count includes the events that bans hide, and these are subtracted. If too many keys
+//! and ids are banned to look them up, the matches are visited instead. If there are also too many
+//! matches to visit, the count includes hidden events and is marked approximate.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl CountJob {
         let Some(count) = count? else { return Ok(()) };
         match HiddenEvents::of(&self.relay.moderation, first) {
             Ok(hidden) => self.hidden = hidden,
-            // The matches are visited.
+            // The matches are visited instead.
             Err(TooManyBans) if count <= first.budget / 2 => return Ok(()),
             Err(TooManyBans) => self.is_approximate = true,
         }

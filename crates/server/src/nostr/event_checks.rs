@@ -35,7 +35,7 @@ pub(super) enum PolicyVerdict {
     Refuse(NostrRefusal),
 }
 
-/// Makes all checks except that of the signature.
+/// Makes all checks except the signature check.
 pub(super) fn check(
     parts: &IntakeContext,
     event: &Event<'_>,

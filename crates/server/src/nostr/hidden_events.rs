@@ -1,6 +1,6 @@
-//! The stored events that bans hide, among the events that a query finds. Counts and sums that an
-//! index answers without reading records include these events, so the server has to find and
-//! subtract these events.
+//! Finds the stored events that match a query but are hidden by bans. Counts and sums that come
+//! from an index, without reading records, include these events, so the server has to subtract
+//! these events.
 //!
 //! The events are found by the banned keys and ids. If nothing is banned, no search is opened.
 
@@ -68,7 +68,7 @@ impl HiddenEvents {
             let query = Query { budget, ..query.clone() };
             cost.open(&**relay.shelf.store(), &query, &mut work)?
         };
-        // The events of banned keys were passed on by the first query.
+        // The first query has already passed on the events of banned keys.
         let found = self.queries[..self.at].iter().find_map(|query| query.authors.as_ref());
         let was_found = |record: &Record<'_>| {
             let author = record.author();

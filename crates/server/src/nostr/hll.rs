@@ -52,7 +52,7 @@ impl HyperLogLog {
     }
 }
 
-/// Returns the register offset of a tag value: 8 plus the number of the 33rd hex digit. The digits
+/// Returns the register offset of a tag value: 8 plus the value of the 33rd hex digit. The digits
 /// are taken from an id or a public key itself, from the public key in an address, or from the hash
 /// of any other value.
 fn offset(value: &str) -> usize {

@@ -34,7 +34,7 @@ pub struct RelayInfo {
     pub fees: Vec<RelayFee>,
 }
 
-/// A fee that clients are told. The relay collects no fees.
+/// A fee that the relay announces to clients. Hark itself collects no fees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayFee {
     /// The purpose of the fee.

@@ -78,7 +78,7 @@ struct QueuedEvent {
     from: ReplyHandle,
 }
 
-/// An event that passed every check, with the outcome of the plugin.
+/// An event that passed every check, with the plugin's outcome.
 struct JudgedEvent {
     event: CheckedEvent,
     outcome: PluginOutcome,
@@ -238,8 +238,8 @@ impl<'a> VerifyWorker<'a> {
         }
     }
 
-    /// Makes all checks except that of the signature. Returns `None` for a message that fails or
-    /// whose event is known; this function then answers the message.
+    /// Makes all checks except the signature check. If a check fails or the event is known, answers
+    /// the message and returns `None`.
     fn stage(&mut self, arrival: QueuedEvent, now_s: u64) -> Option<CheckedEvent> {
         let QueuedEvent { text, refusal, from } = arrival;
         let event = match (ClientMessage::parse(&text, &mut self.inbox), refusal) {
@@ -334,8 +334,8 @@ impl<'a> VerifyWorker<'a> {
     }
 
     /// Returns the line that asks the plugin about an event. `None` if there is no plugin, or if
-    /// the plugin does not decide about the event. It does not decide about an AUTH, and about
-    /// requests of an author who may not publish.
+    /// the plugin does not decide about the event. The plugin decides neither about an AUTH, nor
+    /// about a request, such as a deletion, of an author who may not publish.
     fn question(&self, event: &CheckedEvent) -> Option<Vec<u8>> {
         if !self.parts.plugin.options().is_on() {
             return None;
@@ -378,8 +378,7 @@ impl<'a> VerifyWorker<'a> {
     }
 }
 
-/// Makes all checks of an AUTH except that of its signature. If the AUTH fails, this function
-/// answers the AUTH.
+/// Makes all checks of an AUTH except the signature check. Answers an AUTH that fails a check.
 fn stage_proof(
     parts: &IntakeContext,
     event: &Event<'_>,

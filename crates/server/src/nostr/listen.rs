@@ -175,7 +175,7 @@ const NOT_HTTP: ClientRefusal<'_> = ClientRefusal {
 /// Serves the HTTP requests of one connection. After an upgrade, the session holds `context`.
 async fn serve(accepted: AcceptedStream, web: WebState, context: ConnectionContext) {
     let (mut stop, slot) = (web.stop.clone(), Arc::clone(&context.slot));
-    // A request that cannot be read does not name the client of a proxy.
+    // Behind a proxy, the client that has sent an unreadable request is unknown.
     let is_direct = !web.relay.connections.is_proxy(context.peer);
     let Some(stream) = accepted.open(&mut stop).await else { return };
     stream.send_at_once();

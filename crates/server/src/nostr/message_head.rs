@@ -14,8 +14,9 @@ pub(super) fn question_bytes_max(limits: &Limits) -> usize {
         .min(limits.message_bytes_max)
 }
 
-/// The parser reads at most this multiple of the values that a filter may have. Clients may repeat
-/// values, and may put values of `&t` into `#t` as well (NIP-91). Only distinct values count.
+/// The parser reads at most this many times the maximum number of values of a filter. Clients may
+/// repeat values, and may put values of `&t` into `#t` as well (NIP-91). Only distinct values
+/// count.
 const VALUES_READ: usize = 2;
 
 /// Maximum numbers of filters and values that are read from a message. The rest of a larger message

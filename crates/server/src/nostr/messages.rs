@@ -126,13 +126,13 @@ impl MessageHandler {
         self.own.spent_ns += took.as_nanos() as u64;
     }
 
-    /// Whether this poll has spent enough time on questions.
+    /// Whether this poll has used up its time for questions.
     pub(crate) fn is_spent(&self) -> bool {
         self.own.spent_ns >= OWN_MAX_NS
     }
 
     /// Continues a question that this thread has begun, once the client has received all earlier
-    /// messages. Returns false if no question is left, or if this poll has spent enough time on
+    /// messages. Returns false if no question is left, or if this poll has used up its time for
     /// questions.
     pub(crate) fn continue_question(&mut self) -> bool {
         if self.is_spent() || self.own.unfinished.is_empty() {
@@ -152,8 +152,8 @@ impl MessageHandler {
         }
     }
 
-    /// Ends the subscriptions that the rules in force forbid. Called from time to time, because an
-    /// allow of the archive may have ended.
+    /// Ends the subscriptions that the rules in force forbid. Called from time to time, because a
+    /// permission in the archive may have expired.
     pub(crate) fn enforce_rules(&self) {
         self.reader.enforce();
     }

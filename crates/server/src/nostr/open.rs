@@ -34,7 +34,7 @@ struct LiveNotifier {
 
 impl Subscribers for LiveNotifier {
     fn publish(&self, seq: Option<u64>, record: &Record<'_>) {
-        // A ban waits until subscribers that do not see the ban yet have been notified.
+        // A new ban takes effect only after this notification, which ignores the ban.
         let _before = self.moderation.check();
         self.live.publish(seq, record);
     }
@@ -80,8 +80,8 @@ impl RelayService {
         let auth = auth::AuthState::new(identity.clone()).map_err(ServeError::Random)?;
         let (settings, rates) =
             (Arc::clone(&host.settings), RateLimiter::new(Arc::clone(&host.settings)));
-        // Events of the plugin hold permits of the intake. A part of the permits stays for events
-        // that are not with the plugin yet.
+        // Events that wait for the plugin hold permits of the intake. A quarter of the permits is
+        // left for other events.
         let bytes_max = settings.load().limits.intake_bytes_max / 4 * 3;
         let (plugin, running) = PluginPool::new(config.plugin, bytes_max);
         tokio::spawn(vital("the plugin", running));

@@ -117,7 +117,7 @@ pub(crate) struct Outbox {
     events: AtomicUsize,
     proofs: AtomicUsize,
     searches: AtomicUsize,
-    /// Number of bytes of the queues in which subscriptions hold back live events until their
+    /// Number of bytes charged for live events that subscriptions hold back until their stored
     /// answers are sent.
     held: AtomicUsize,
     /// Reader time charged to this client's questions, in ns, for fair sharing among clients.

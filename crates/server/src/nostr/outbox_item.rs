@@ -59,7 +59,7 @@ impl LiveDelivery {
 }
 
 impl OutboxItem {
-    /// Whether the item is this live event, from the same publication.
+    /// Whether the item is this live event, from the same call of `publish`.
     pub(super) fn is_live(&self, news: &NewRecord) -> bool {
         matches!(self, Self::Live(live) if live.news.is_same_as(news))
     }

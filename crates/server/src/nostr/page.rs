@@ -127,8 +127,8 @@ impl SessionSubscription {
         }
     }
 
-    /// Returns the reason why the subscription may not go on. `refusal_of` decides about its
-    /// queries.
+    /// Returns the reason why the subscription must end. `refusal_of` returns this reason for the
+    /// subscription's queries.
     pub(super) fn refusal_by(
         &self,
         refusal_of: impl FnOnce(&[Query]) -> Option<NostrRefusal>,
@@ -221,7 +221,7 @@ struct OpenQuery {
     /// How many records the search has found, and the position of the last record.
     handed: usize,
     last: Option<Position>,
-    /// The number of [`Moderation::hidings`](crate::moderation::Moderation::hidings) before the
+    /// The value of [`Moderation::hidings`](crate::moderation::Moderation::hidings) before the
     /// search was opened.
     hidings: u64,
 }
@@ -270,7 +270,8 @@ impl StoredAnswer {
         }
     }
 
-    /// Opens the search for the current query. None if the query has no stored part.
+    /// Opens the search for the current query. Returns `None` if no query is left, or if the query
+    /// cannot match stored events.
     fn open(&mut self, work: &mut u64) -> Result<Option<OpenQuery>, NostrRefusal> {
         let Some(query) = self.queries.get_mut(self.at) else { return Ok(None) };
         if query.is_void() {

@@ -33,7 +33,7 @@ const PREFIXES: [NostrVerdict; 7] = [
 pub(super) enum PluginVerdict {
     Pass,
     Refuse(NostrRefusal),
-    /// The event is refused, and OK reports the event as accepted, with this text.
+    /// The event is refused, but the OK claims with this text that it was accepted.
     Feign(String),
 }
 

@@ -140,7 +140,8 @@ impl EventPolicy {
                 || self.questions.has_members() && has_fewer_members())
     }
 
-    /// The settings whose allow list is empty. While an allow list is empty, no event is accepted.
+    /// The names of the settings with an empty allow list. While an allow list is empty, no event
+    /// is accepted.
     pub fn empty_lists(&self) -> impl Iterator<Item = &'static str> + use<> {
         let lists = [
             ("allow_keys", self.allow_keys.as_ref().is_some_and(HashSet::is_empty)),

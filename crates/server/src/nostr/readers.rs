@@ -75,8 +75,8 @@ struct FairQueue {
     closed: bool,
 }
 
-/// The time that a slice is charged at least, and before its real duration is known. Without it,
-/// all waiting questions of a connection would have the same place in the fair order.
+/// The minimum charge for a slice, in ns. It is charged as soon as a question is queued or begins.
+/// Otherwise all waiting questions of a connection would have the same place in the fair order.
 const TURN_NS: u64 = 20_000;
 
 /// Number of rows of a time slice on the thread that has read the question.

@@ -16,7 +16,7 @@ use super::outbox::Outbox;
 use super::page::SessionSubscription;
 use super::policy::EventPolicy;
 
-/// The reader of one session, with the open subscriptions.
+/// The client of one session as a reader of events, with its open subscriptions.
 pub(super) struct SessionReader {
     relay: Arc<Relay>,
     caller: Arc<ClientIdentity>,
@@ -46,7 +46,7 @@ impl RuledSession for SessionReader {
 }
 
 impl SessionReader {
-    /// Enters a session.
+    /// Creates the reader of a new session, and adds the session to the relay's audience.
     pub(super) fn enter(
         relay: &Arc<Relay>,
         caller: &Arc<ClientIdentity>,
@@ -67,7 +67,7 @@ impl SessionReader {
         query::close(queries, &gate)
     }
 
-    /// Returns the reason why queries that were answered so far may not be answered any more.
+    /// Returns the reason why queries that were allowed so far are now forbidden.
     pub(super) fn refusal_of_open(&self, queries: &[Query]) -> Option<NostrRefusal> {
         let policy = self.relay.policy.load();
         if !policy.questions.is_set() {
@@ -91,7 +91,7 @@ impl SessionReader {
     }
 }
 
-/// Returns the standing of a reader with this gate.
+/// Returns whether a reader with this gate is a stranger, a guest or a member.
 fn standing(relay: &Relay, policy: &EventPolicy, gate: &Gate) -> ReaderStanding {
     if gate.readers.is_empty() {
         return ReaderStanding::Stranger;
@@ -101,7 +101,7 @@ fn standing(relay: &Relay, policy: &EventPolicy, gate: &Gate) -> ReaderStanding 
     if is_member { ReaderStanding::Member } else { ReaderStanding::Guest }
 }
 
-/// Ends the forbidden subscriptions of the relay whenever the rules or the members change.
+/// Makes the relay end forbidden subscriptions whenever the rules or the members change.
 pub(super) fn follow_rules(relay: &Relay) {
     let audience = Arc::clone(&relay.audience);
     relay.policy.follow(Box::new(move || audience.enforce()));

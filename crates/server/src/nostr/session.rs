@@ -463,8 +463,8 @@ impl RelaySession {
 }
 
 impl OutgoingItems {
-    /// Feeds the next item to the socket. If the item is a live event, feeds the message to one of
-    /// its subscriptions only.
+    /// Feeds the next item to the socket. If the item is a live event, feeds only its message to
+    /// the next subscription.
     fn feed(&mut self, socket: &mut Socket, sent: &mut SentCounts) {
         if let Some(OutboxItem::Live(live)) = self.parts.front_mut() {
             if let Some((pieces, weight)) = live.take() {

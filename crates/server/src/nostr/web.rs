@@ -143,8 +143,8 @@ pub(crate) async fn answer(
     if is_metrics { answer } else { held(answer, |bytes| account.hold(bytes)) }
 }
 
-/// Answers a request on a connection for operators alone, and closes the connection, so that few
-/// such connections suffice.
+/// Answers a request on a connection that is admitted only for operators (see
+/// `ConnectionPermit::refused`), and closes the connection, so that few such connections suffice.
 async fn respond_to_operators(
     web: WebState,
     context: ConnectionContext,
@@ -169,7 +169,7 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
     if is_proxy {
         listed.set_client(context.peer, web.relay.connections.named(headers));
     }
-    // A proxy may forward or strip the path of the relay's URL.
+    // A proxy may forward the path of the relay's URL or strip it, so both paths are accepted.
     let path = request.uri().path();
     let path = if is_own(&web.relay, path) { "/" } else { path };
     if header_lists(headers, UPGRADE.as_str(), "websocket") {
@@ -286,7 +286,7 @@ fn cors(status: StatusCode, content_type: &'static str, body: Bytes) -> Response
     let headers = [
         (CONTENT_TYPE, content_type),
         (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
-        // For Authorization, a browser requires the name.
+        // `*` does not cover Authorization: a browser requires the name of this header.
         (ACCESS_CONTROL_ALLOW_HEADERS, "*, Authorization"),
         (ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD, OPTIONS, POST"),
     ];

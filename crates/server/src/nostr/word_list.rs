@@ -1,8 +1,8 @@
 //! Words that are searched for in texts.
 //!
-//! Most words consist of letters and digits, and have no star. Such a word is in a text if it is
-//! between two other characters of the text. So the text is divided once, and each part is looked up
-//! in a table: the time does not depend on the number of words. An automaton finds the other words.
+//! Most words consist of letters and digits, and have no star. So the text is divided once into its
+//! longest parts of letters and digits, and each part is looked up in a table: the time does not
+//! depend on the number of words. An automaton finds all other words.
 
 use std::collections::HashMap;
 
@@ -88,8 +88,8 @@ impl WordMatcher {
 struct WholeWords {
     /// The words, with their indices.
     words: HashMap<Box<str>, usize>,
-    /// The bits of the words. They fit into a processor's cache, and a part of a text whose bit is
-    /// not set is no word.
+    /// A table of bits, with the bit of each word set. A part of a text whose bit is not set is no
+    /// word. The table is small enough for a processor's cache.
     bits: Box<[u64]>,
     /// A bit for each length of a word in bytes. The last bit stands for all longer words.
     lengths: u64,
@@ -125,8 +125,8 @@ fn length_bit(bytes: usize) -> u64 {
     1 << bytes.min(63)
 }
 
-/// Returns the place of a word's bit among `size` numbers, which is a power of two. The place
-/// depends on the length of the word, and on its first and its last bytes.
+/// Returns the place of a word's bit in a table of `size` numbers. `size` is a power of two. The
+/// place depends on the length of the word, and on its first and its last bytes.
 fn place(word: &[u8], size: usize) -> (usize, u64) {
     let (first, last) = match (word.first_chunk(), word.last_chunk()) {
         (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
@@ -143,12 +143,13 @@ struct LetterRuns<'t> {
     at: usize,
 }
 
-/// A number with this byte at each place.
+/// A number whose eight bytes are all this byte.
 const fn each(byte: u8) -> u64 {
     u64::from_le_bytes([byte; 8])
 }
 
-/// Returns the number of ASCII letters, in lower case, and digits with which eight bytes begin.
+/// Returns how many of the eight bytes are digits or lower-case ASCII letters, up to the first
+/// other byte.
 fn letters(bytes: [u8; 8]) -> usize {
     let all = u64::from_le_bytes(bytes);
     let low = all & each(0x7f);

@@ -10,7 +10,7 @@ use crate::nostr::Relay;
 use crate::nostr::cost::QuestionCost;
 use crate::nostr::hidden_events::{HiddenEvents, HiddenProgress};
 
-/// Maximum number of hidden events of a comparison. They take some megabytes.
+/// Maximum number of hidden events of a comparison. This number of events takes some megabytes.
 const ITEMS_MAX: usize = 50_000;
 
 /// The hidden events of a comparison.
@@ -20,7 +20,7 @@ pub(super) struct HiddenItems {
 }
 
 impl HiddenItems {
-    /// The tally of the hidden events before a position.
+    /// The number of hidden events before a position, and the sum of their ids.
     pub(super) fn before(&self, at: &NegentropyItem) -> IdTally {
         let count = self.items.lower_bound(0, at);
         IdTally { count: count as u64, sum: self.items.sum(0..count) }
@@ -53,7 +53,7 @@ impl HiddenSearch {
         Self { events, items: Vec::new(), memory }
     }
 
-    /// Does a time slice of the search.
+    /// Continues the search for one time slice.
     pub(super) fn work(
         mut self,
         relay: &Relay,

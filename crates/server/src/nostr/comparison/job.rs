@@ -1,6 +1,6 @@
 //! Answers one message of a comparison, on the reader threads. For the first message, a search
-//! collects the set; each message is then answered from the set. Without a set, each message is
-//! answered from the store's sums.
+//! collects the set of events to compare; each message is then answered from the set. A comparison
+//! without a set is answered from the store's sums.
 //!
 //! Long work is done in time slices: the search in slices of rows, the answer in slices of ranges.
 //! A message is checked as a whole before its search begins.
@@ -36,8 +36,8 @@ const RANGES_PER_SLICE: usize = 64;
 /// milliseconds.
 const SUMMED_SLICE: Duration = Duration::from_micros(500);
 
-/// Maximum number of bytes of a NEG-MSG without its hex digits: an id of 64 characters, all
-/// escaped.
+/// Maximum number of bytes of a NEG-MSG apart from its hex digits: enough for an id of 64
+/// characters that are all escaped.
 const NEG_MSG_BYTES: usize = 512;
 
 /// A message that is being answered.
@@ -93,7 +93,7 @@ impl ComparisonJob {
         }
     }
 
-    /// Does a time slice of the work. A step that returns an error is the last step.
+    /// Works for one time slice. A step that returns an error is the last step.
     fn work(&mut self) -> Result<SliceResult, ComparisonRefusal> {
         // A ban waits until this slice has ended.
         let relay = Arc::clone(&self.relay);
@@ -142,7 +142,7 @@ impl ComparisonJob {
                 None => Ok(ComparisonStep::FromSet(self.responder(message)?)),
             };
         };
-        // An invalid message costs no search.
+        // Checked before any search, so that an invalid message costs no search.
         check_message(&message)?;
         match RangesCandidate::of(&self.comparison, &**self.relay.shelf.store())? {
             Some(candidate) => self.prepare(message, memory, candidate),

@@ -10,8 +10,8 @@
 //! A comparison holds no set if its filter has only `since` and `until` and selects many events,
 //! and if the store keeps sums ([`hark_archive::store::ranges`]). Each message is then answered
 //! from the events stored at that time. Events that the client may not see stay hidden here as
-//! well: private events by the sums themselves, and banned events because each answer subtracts
-//! them (`hidden_items`).
+//! well: the sums do not include private events, and each answer subtracts banned events
+//! (`hidden_items`).
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -41,7 +41,7 @@ mod set;
 mod state;
 mod store_ranges;
 
-/// Maximum interval between two checks of the rates for a deferred message.
+/// Maximum interval between two checks of whether the rates allow a deferred message.
 const PUT_OFF_MAX: Duration = Duration::from_secs(1);
 
 /// The comparisons of one session.
@@ -76,8 +76,8 @@ impl Comparisons {
     }
 
     /// Opens a comparison over the events that match `query`, and queues its first message for an
-    /// answer. `question` is the memory reserved for the NEG-OPEN, and `of` is an empty share,
-    /// which grows with the set.
+    /// answer. `question` is the memory reserved for the NEG-OPEN. `of` is the memory share for the
+    /// set; it is still empty, and grows with the set.
     pub(super) fn open(
         &mut self,
         id: &str,
@@ -115,7 +115,8 @@ impl Comparisons {
         Ok(())
     }
 
-    /// Returns the reason why a comparison may not go on. `refusal_of` decides about its query.
+    /// Returns the reason why an open comparison must end. `refusal_of` returns this reason for the
+    /// comparison's query.
     pub(super) fn refusal_by(
         &self,
         id: &str,

@@ -56,7 +56,7 @@ impl SetMemory {
     /// Releases the memory, which a [`ComparedSet`] is to reserve again.
     pub(super) fn release(&mut self) {
         self.of_connection.fetch_sub(self.share.bytes(), Ordering::Relaxed);
-        // To release memory needs no room.
+        // Cannot fail, because the share shrinks.
         let _ = self.share.resize(0, self.bytes_max);
     }
 
@@ -188,8 +188,8 @@ impl NegentropySet for ComparedSet {
     }
 }
 
-/// Cost of computing one sum; the unit is the cost of one compared or copied item. On average, a
-/// sum adds half of a chunk's ids at each end of its range.
+/// Cost of computing one sum, as a multiple of the cost of one compared or copied item. On average,
+/// a sum adds half of a chunk's ids at each end of its range.
 const SUM_ITEMS: u64 = 16;
 /// Number of items that are compared or copied in the time that a search takes for one row.
 const ITEMS_PER_ROW: u64 = 4;

@@ -38,7 +38,7 @@ pub(super) struct Comparison {
     pub(super) is_whole: bool,
     /// Maximum number of events of the comparison.
     pub(super) events_max: usize,
-    /// The number of [`Moderation::hidings`](crate::moderation::Moderation::hidings) when the
+    /// The value of [`Moderation::hidings`](crate::moderation::Moderation::hidings) when the
     /// comparison was opened.
     pub(super) hidings: u64,
     pub(super) over: EndFlag,

@@ -22,12 +22,12 @@ pub(super) enum ManageCall {
     Rule(RulingSubject, Ruling, String),
     /// Lifts a ban or a permission.
     Lift(RulingSubject, Ruling),
-    /// Lists the subjects of one sort.
+    /// Lists the banned or the allowed subjects of one sort.
     List(SubjectSort, Ruling),
     EventsNeedingModeration,
-    /// Changes the description of the relay. `None` restores the value of the configuration.
+    /// Changes the description of the relay. `None` restores the configured value.
     ChangeInfo(InfoField, Option<String>),
-    /// Defines a role, which must be new or must exist.
+    /// Defines a new role, or changes the definition of an existing role.
     DefineRole {
         role: RoleDefinition,
         is_new: bool,
@@ -239,7 +239,8 @@ impl ManageParams<'_> {
         })
     }
 
-    /// A whole number, which NIP-43 writes in a tag, so clients may send its digits.
+    /// A whole number. Clients may also send a string of its digits, because NIP-43 writes numbers
+    /// in tags.
     fn number(&self, at: usize) -> Result<Option<i64>, ParamFault> {
         let Some(value) = self.get(at) else { return Ok(None) };
         let number = match value.as_str() {

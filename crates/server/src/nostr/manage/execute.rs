@@ -55,7 +55,7 @@ pub(super) async fn execute(
     Ok(true.into())
 }
 
-/// The entries of one sort, in the form that NIP-86 has for the sort.
+/// Returns the banned or the allowed subjects of one sort, in NIP-86's format for this sort.
 fn list(moderation: &Moderation, sort: SubjectSort, ruling: Ruling) -> Result<Value, ManageFault> {
     let filter = EntryFilter { ruling: Some(ruling), sort: Some(sort) };
     let (mut rows, mut after) = (Vec::new(), None);

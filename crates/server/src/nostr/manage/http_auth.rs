@@ -29,7 +29,8 @@ pub(super) struct HttpAuthRequest<'a> {
     pub(super) method: &'a str,
     /// Whether a URL is the URL of the request.
     pub(super) is_own_url: &'a dyn Fn(&str) -> bool,
-    /// The URL for the refusal of a signature for another URL. `None` if it is not known.
+    /// The URL to name when a signature for another URL is refused. `None` if this URL is not
+    /// known.
     pub(super) own_url: Option<&'a str>,
     /// The current time, in seconds since 1970.
     pub(super) now_s: u64,
@@ -181,7 +182,8 @@ impl SeenSignatures {
         if used.ids.contains(&signature.id) {
             return Err(HttpAuthFault::Replayed);
         }
-        // A forgotten signature could be used again, so the bound refuses new ones.
+        // A forgotten signature could be used again. So at the bound, new signatures are refused
+        // instead.
         if used.ids.len() >= SEEN_MAX {
             return Err(HttpAuthFault::TooMany);
         }

@@ -78,8 +78,8 @@ impl Permissions {
         }
     }
 
-    /// Whether the manager may give a role to others, or withdraw the role. A manager cannot give more
-    /// than the manager has.
+    /// Whether the manager may give a role to others, or withdraw the role: only if the manager may
+    /// call all methods of the role.
     pub(super) fn cover(&self, role: Option<&ManagerRole>) -> bool {
         role.is_none_or(|role| role.methods.iter().all(|method| self.include(*method)))
     }

@@ -1,5 +1,5 @@
-//! The state of the relay management API: managers, used signatures, roles, and the description of
-//! the relay that managers have changed.
+//! The state of the relay management API: managers, used signatures, roles, and the managers'
+//! changes of the relay's description.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
