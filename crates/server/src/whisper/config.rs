@@ -69,7 +69,7 @@ pub struct MailConfig {
 }
 
 impl Default for MailConfig {
-    /// A mail server without any interface, on an archive in files.
+    /// Returns the configuration of a mail server without any interface, with an archive in files.
     fn default() -> Self {
         Self {
             rest: Vec::new(),

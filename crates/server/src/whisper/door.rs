@@ -110,8 +110,8 @@ impl Door for MailDoor {
         rest.collect()
     }
 
-    /// Returns the sockets of REST and of peers. Peers' connections stay with the process that has
-    /// their keys.
+    /// Returns the listening sockets of REST and of peers. Peers' connections cannot be handed
+    /// over, because only this process has their keys.
     fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
         let listeners = self.rest.iter().map(|rest| &**rest);
         #[cfg(feature = "devp2p")]

@@ -75,7 +75,7 @@ impl MailServer {
                 ""
             },
             is_of_record: true,
-            // Peers also forward the envelopes of others.
+            // Peers are not logged, because they may only have forwarded the envelope.
             is_logged: is_too_many && matches!(from, MailSource::Rest),
         });
     }

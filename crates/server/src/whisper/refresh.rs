@@ -7,7 +7,7 @@ use super::mail_server::MailServer;
 use crate::service::StoreLocation;
 use crate::stop::StopSignal;
 
-/// Re-reading all topics may take at most 1/`REFRESH_SHARE` of the time.
+/// The server spends at most 1/`REFRESH_SHARE` of its time on reading all topics again.
 const REFRESH_SHARE: u32 = 100;
 /// Minimum pause between two checks of the size of an archive in a database.
 const IN_DATABASE: Duration = Duration::from_mins(1);

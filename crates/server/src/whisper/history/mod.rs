@@ -13,11 +13,11 @@ use crate::answers::PermittedAnswer;
 use crate::rate::RateSource;
 use crate::service::{NotAsked, TooManyQuestions};
 
-/// Maximum size of the envelopes on an answer's first page, in bytes, unless a single envelope is
-/// longer.
+/// Maximum total size of the envelopes on an answer's first page, in bytes, unless a single
+/// envelope is longer.
 const PAGE_BYTES: usize = 256 << 10;
-/// Maximum size of the envelopes on later pages of a long answer, in bytes. Each page is a separate
-/// search.
+/// Maximum total size of the envelopes on each later page of a long answer, in bytes. Each page is
+/// a separate search.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Number of bytes of an answer in JSON for each byte of an envelope: two digits, and the names of
 /// the fields.

@@ -1,4 +1,4 @@
-//! Codes of the packets of `shh/6` and `waku/1`, without the offset of a connection.
+//! Codes of the packets of `shh/6` and `waku/1`. A connection adds its offset to these codes.
 
 /// The status, each side's first packet.
 pub const STATUS: u64 = 0;

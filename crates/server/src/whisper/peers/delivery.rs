@@ -35,7 +35,7 @@ enum PageForm {
     Sync,
 }
 
-/// The end of the pages sent so far: the last envelope, and the cursor of the next page.
+/// The point that an answer has reached: the last envelope sent, and the cursor of the next page.
 #[derive(Default)]
 struct DeliveredPages {
     last: Option<HistoryCursor>,
@@ -77,7 +77,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         if let Err(error) = self.allow() {
             return self.refuse_mail(&request.id, &error).await;
         }
-        // go-ethereum's clients cannot request a second page.
+        // go-ethereum's clients cannot request a second page, so they get all envelopes at once.
         let is_whole = self.form == PeerForm::Shh && request.is_bare();
         let limit = if is_whole { usize::MAX } else { LIMIT_DEFAULT };
         let question = self.state.mail.question(request.wanted.clone(), limit);
@@ -201,8 +201,7 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
 }
 
 /// Encodes the parts around the envelopes in an answer to a mail server. `envelopes` is the size of
-/// the envelopes in bytes. The format is `[[envelope, ...], cursor, whether this is the end,
-/// error]`.
+/// the envelopes in bytes. The format is `[[envelope, ...], cursor, is_end, error]`.
 fn around_sync(
     envelopes: usize,
     cursor: Option<HistoryCursor>,

@@ -33,8 +33,8 @@ use crate::whisper::rlpx::{ReadAllowance, RlpxError, RlpxStream};
 const PACKET_BYTES_MIN: usize = 1 << 20;
 /// Number of bytes allowed in a packet in addition to the envelopes.
 const PACKET_FRAME_BYTES: usize = 1 << 10;
-/// Maximum size of the packets that are being received from all peers, in bytes. One address may
-/// use a quarter.
+/// Maximum total size of the packets that are being received from all peers, in bytes. One address
+/// may use a quarter of this size.
 const READING_BYTES_MAX: usize = 128 << 20;
 /// The name and version that this node sends to peers.
 const CLIENT: &str = concat!("hark/v", env!("CARGO_PKG_VERSION"));

@@ -1,5 +1,5 @@
-//! Requests for history (packet 126). Requests are decrypted and checked in the same way as by
-//! other mail servers.
+//! Requests for history (packet 126). Other mail servers decrypt and check requests in the same
+//! way.
 //!
 //! A request is an envelope with a message for a mail server. The message is encrypted with a key
 //! that is made from the mail server's password, or with the mail server's public key. The request

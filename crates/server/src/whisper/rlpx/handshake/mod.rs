@@ -244,7 +244,7 @@ fn xor(one: &[u8; 32], other: &[u8; 32]) -> [u8; 32] {
     std::array::from_fn(|at| one[at] ^ other[at])
 }
 
-/// The listener's results of an auth packet.
+/// The listener's result of answering an auth packet.
 pub struct RlpxAnswer {
     /// The ack packet to send.
     pub ack: Vec<u8>,
