@@ -26,7 +26,7 @@ use crate::limits::Limits;
 
 /// The state for checking the AUTH answers of all connections.
 pub(crate) struct AuthState {
-    /// A random secret of this process. A challenge is derived from the secret and a number.
+    /// A random secret of this process. Each challenge is derived from this secret and a counter.
     secret: [u8; 32],
     challenges: AtomicU64,
     identity: SharedIdentity,
@@ -165,7 +165,7 @@ impl ClientIdentity {
         }
         let mut wider = Gate::clone(&gate);
         wider.readers.insert(at, *key);
-        // The index is the same, because hex strings sort like the keys.
+        // The hex strings are in the same order as the keys, so the index is the same.
         wider.addressed.values.insert(at, hex::encode_32(key)[..].into());
         *gate = wider.into();
         Ok(())
@@ -187,7 +187,7 @@ pub(super) fn names(url: &str, local: SocketAddr) -> bool {
     if let Ok(asked) = asked.parse::<SocketAddr>() {
         return asked.ip().to_canonical() == ip && asked.port() == local.port();
     }
-    // A default port is left out.
+    // `authority` leaves out a default port.
     let (host, port) = match asked.strip_prefix("localhost:") {
         Some(port) => ("localhost", port.parse().ok()),
         None => (asked.as_str(), [80, 443].into_iter().find(|port| *port == local.port())),

@@ -16,7 +16,7 @@ use crate::metrics::SearchDriver;
 use crate::rate::RatedConnection;
 use crate::service::SearchCost;
 
-/// Number of rows charged for each record sent: the work of copying, framing and sending.
+/// Number of rows charged for copying, framing and sending a record.
 const SENT_ROWS: u64 = 10;
 /// Number of rows charged for each value of a query, because the value is looked up in every part
 /// of the archive.
@@ -30,7 +30,7 @@ const SLICE_MAX: Duration = Duration::from_millis(2);
 /// question already includes this size.
 const SMALL_SEARCH: usize = 64 << 10;
 
-/// The cost of one REQ, COUNT or message of a comparison so far.
+/// The cost so far of one REQ, COUNT or message of a comparison.
 pub(super) struct QuestionCost {
     metrics: Arc<RelayMetrics>,
     /// The client that asks.
@@ -39,7 +39,7 @@ pub(super) struct QuestionCost {
     waited: Option<Duration>,
     /// Total time spent on the question's searches and comparisons.
     spent: Duration,
-    /// Time and driver of the slowest search.
+    /// The time of the slowest search, and the condition that drove this search.
     slowest: (Duration, SearchDriver),
     /// Time spent on the answer to a message of a comparison.
     comparing: Duration,

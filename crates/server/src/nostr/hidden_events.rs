@@ -37,7 +37,7 @@ pub(super) enum HiddenProgress {
 }
 
 impl HiddenEvents {
-    /// Makes the search. Returns `None` if no ban can hide an event that `query` finds.
+    /// Creates the search. Returns `None` if no ban can hide an event that `query` finds.
     pub(super) fn of(moderation: &Moderation, query: &Query) -> Result<Option<Self>, TooManyBans> {
         let (keys, ids) = moderation.hidden_among(query, SUBJECTS_MAX).ok_or(TooManyBans)?;
         let every = Query { limit: usize::MAX, ranked: false, hidden: None, ..query.clone() };

@@ -6,8 +6,9 @@ use hark_codec::nostr::MessageBuffers;
 use super::outbox::RequestKind;
 use crate::limits::Limits;
 
-/// Maximum number of bytes of a REQ, COUNT or NEG-OPEN. An event may be longer, but thousands of
-/// short filter values take milliseconds to parse. A filter with the maximum number of ids fits.
+/// Maximum number of bytes of a REQ, COUNT or NEG-OPEN. A question may not be as long as an event,
+/// because thousands of short filter values take milliseconds to parse. A filter with the maximum
+/// number of ids fits.
 pub(super) fn question_bytes_max(limits: &Limits) -> usize {
     (256 << 10)
         .max(limits.filters.filter_values_max.saturating_mul(80))

@@ -165,7 +165,7 @@ pub struct RelayMetrics {
     pub verified: Counter,
     /// Time that a question waited until its first time slice began.
     pub search_wait: Histogram,
-    /// Time spent on each search or count, by its driver.
+    /// Time spent on each search or count, by the condition that drives the search.
     pub search: ByLabel<SearchDriver, Histogram>,
     /// Number of rows visited by searches, counts and comparisons.
     pub rows_visited: Counter,

@@ -391,7 +391,7 @@ impl Outbox {
     /// Takes all items, in order. Returns false if the client is too slow and must be disconnected.
     pub(crate) fn take(&self, into: &mut VecDeque<OutboxItem>) -> bool {
         let mut queue = self.queue.lock();
-        // The queues are not swapped, because the memory of a burst would stay allocated.
+        // A swap of the two queues would keep the memory of a burst allocated.
         let mut parts = std::mem::take(&mut queue.parts);
         if into.is_empty() {
             *into = parts;
@@ -401,8 +401,8 @@ impl Outbox {
         !queue.slow
     }
 
-    /// Records that items of `weight` were fed to the socket. `unsent` bytes of the socket are not
-    /// sent yet. Returns the searches that can resume.
+    /// Records that items of `weight` were fed to the socket. `unsent` is the number of bytes that
+    /// the socket has not sent yet. Returns the searches that can resume.
     pub(crate) fn sent(&self, weight: OutboxWeight, unsent: usize) -> Vec<Box<dyn ReaderJob>> {
         let mut queue = self.queue.lock();
         let before = queue.counted();

@@ -73,7 +73,8 @@ impl live::SubscriptionSink for LiveSink {
     }
 
     fn overflow(&self) {
-        // A subscription that has ended is about to be removed from the index.
+        // The overflow of an ended subscription is harmless: it is about to be removed from the
+        // index.
         if !self.over.is() {
             self.outbox.mark_too_slow();
         }
@@ -271,7 +272,7 @@ impl StoredAnswer {
     }
 
     /// Opens the search for the current query. Returns `None` if no query is left, or if the query
-    /// cannot match stored events.
+    /// asks for no stored events.
     fn open(&mut self, work: &mut u64) -> Result<Option<OpenQuery>, NostrRefusal> {
         let Some(query) = self.queries.get_mut(self.at) else { return Ok(None) };
         if query.is_void() {

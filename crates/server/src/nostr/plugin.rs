@@ -3,7 +3,7 @@
 //!
 //! An event goes to the plugin after all other checks. The verifying threads do not wait for the
 //! plugin: the event comes back to their queue. Until then the event holds its permit of the
-//! intake, so waiting events take no further memory than one more copy of their bytes.
+//! intake, so the only further memory of a waiting event is one more copy of its bytes.
 
 use std::sync::Arc;
 

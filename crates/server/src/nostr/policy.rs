@@ -1,6 +1,6 @@
 //! The operator's policy: lists of keys, kinds and words for published events, the proof of work
 //! that an event must have (NIP-13), and the rules for questions. An empty allow list allows
-//! nothing. The policy does not apply to requests about a person's own data
+//! nothing. The policy does not apply to requests about their author's own data
 //! ([`OwnUrls::are_named_by_deletion`](hark_networks::nostr::admit::OwnUrls::are_named_by_deletion)).
 
 use std::collections::HashSet;
@@ -52,7 +52,7 @@ impl SharedPolicy {
         }
     }
 
-    /// Sets the follower. Called once, when the relay opens.
+    /// Sets the function that is called after each replacement. Called once, when the relay opens.
     pub(super) fn follow(&self, follower: PolicyFollower) {
         let _ = self.0.follower.set(follower);
     }

@@ -60,7 +60,8 @@ fn judge(shelf: &Shelf, urls: &OwnUrls) -> Result<(), VanishError> {
     Ok(())
 }
 
-/// Returns the records of these requests, in the form that a relay stores if it knows its URL.
+/// Returns the records of the requests to carry out, in the form that a relay stores if it knows
+/// its URL.
 fn requests(shelf: &Shelf, urls: &OwnUrls) -> Result<Vec<Vec<u8>>, SearchError> {
     let query = Query { kinds: Some(vec![VANISH_KIND]), ..Query::default() };
     let mut search = shelf.store().search(&query)?;

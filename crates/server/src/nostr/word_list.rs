@@ -66,8 +66,8 @@ impl WordList {
 #[derive(Clone, Debug)]
 struct WordMatcher {
     automaton: AhoCorasick,
-    /// For each word, whether more letters may come before the word, and after the word, and its
-    /// index.
+    /// For each word: whether more letters may come before the word, whether more letters may come
+    /// after the word, and the word's index.
     open: Vec<(bool, bool, usize)>,
 }
 
@@ -167,7 +167,7 @@ impl LetterRuns<'_> {
         next.map_or((false, 0), |next| (next.is_alphanumeric(), next.len_utf8()))
     }
 
-    /// Moves behind all letters and digits that follow.
+    /// Advances past all letters and digits that follow.
     fn skip_letters(&mut self) {
         loop {
             let next = self.text.as_bytes()[self.at..].first_chunk();

@@ -15,7 +15,7 @@ use crate::{ListenAddress, WebAccess};
 /// The web pages that may use the REST API, and the allowed functions of the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestAccess {
-    /// The web pages that may use the interface.
+    /// The web pages that may use the API.
     pub web: WebAccess,
     /// Whether `peerAddr` may name any address, including addresses of this machine or of private
     /// networks.
@@ -90,7 +90,8 @@ pub struct NodeConfig {
     pub p2p: Option<P2pConfig>,
     /// The cluster whose messages are kept.
     pub cluster: u16,
-    /// Number of shards in the cluster, for messages that name only their content topic.
+    /// Number of shards in the cluster. It determines the shard of a message that names only its
+    /// content topic.
     pub shards_in_cluster: u16,
     /// The shards of the cluster that are served.
     pub shards: Vec<u16>,

@@ -14,7 +14,7 @@ use crate::metrics::{ByLabel, MetricLabel, labels};
 labels! {
     /// Where a message came from.
     MessageOrigin {
-        /// A client of the REST door.
+        /// A client of the REST API.
         Rest = "rest",
         /// Peers that relay messages.
         Relay = "relay",
@@ -117,7 +117,7 @@ labels! {
     QuestionSource {
         /// A peer, by `/vac/waku/store-query/3.0.0`.
         Peer = "peer",
-        /// A client of the REST door.
+        /// A client of the REST API.
         Client = "rest",
     }
 
@@ -341,7 +341,7 @@ const PAYLOAD_BYTES: [u64; 13] = [
     0, 1_000, 3_000, 5_000, 15_000, 50_000, 75_000, 100_000, 125_000, 150_000, 500_000, 700_000,
     1_000_000,
 ];
-/// Bucket bounds for the number of payloads received in a comparison.
+/// Bucket bounds for the number of a comparison's round trips.
 const ROUND_TRIPS: [u64; 6] = [1, 2, 3, 5, 8, 13];
 /// Bucket bounds for the number of messages that only one of two stores has.
 const DIFFERENCES: [u64; 7] = [0, 10, 50, 100, 500, 1_000, 5_000];
@@ -350,7 +350,7 @@ const DIFFERENCES: [u64; 7] = [0, 10, 50, 100, 500, 1_000, 5_000];
 /// followed.
 #[derive(Debug)]
 pub struct SyncMetrics {
-    /// Payloads received in each comparison.
+    /// Round trips of each comparison: the protocol's payloads that this node received.
     pub round_trips: ValueHistogram,
     /// Messages that only one side has, found in each comparison.
     pub differences: ValueHistogram,

@@ -1,4 +1,4 @@
-//! The REST door's interface to the node's peers. The interface exists even if the node has no
+//! Functions by which the REST API reaches the node's peers. They exist even if the node has no
 //! peers or is built without libp2p.
 
 use hark_networks::waku::history::MessageRequest;

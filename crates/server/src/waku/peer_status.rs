@@ -1,4 +1,4 @@
-//! The status of the node's peers for the REST door. Builds without libp2p also have these types.
+//! The status of the node's peers for the REST API. Builds without libp2p also have these types.
 
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use super::metrics::{LightPushStatus, MessageOrigin};
 use super::node::WakuNode;
 use crate::rate::{RateSource, RateSubject};
 
-/// The reason for a light push above the rate, as in nwaku.
+/// The text that refuses a light push above the rate, as in nwaku.
 pub(super) const TOO_MANY_PUSHES: &str = "Request rejected due to too many requests";
 
 /// Why a message is not published.

@@ -53,9 +53,9 @@ pub fn shared(settings: MailSettings) -> SharedMailSettings {
 /// The configuration of a mail server.
 #[derive(Clone, Debug)]
 pub struct MailConfig {
-    /// Addresses of the REST interface. An empty list disables the REST interface.
+    /// Addresses of the REST API. An empty list disables the REST API.
     pub rest: Vec<ListenAddress>,
-    /// The web pages that may use the REST interface.
+    /// The web pages that may use the REST API.
     pub access: WebAccess,
     /// Configuration of the devp2p interface. `None` disables the devp2p interface.
     #[cfg(feature = "devp2p")]

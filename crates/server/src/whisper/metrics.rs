@@ -9,7 +9,7 @@ use crate::metrics::{ByLabel, MetricLabel, labels};
 labels! {
     /// The source of an envelope or a request.
     MailSource {
-        /// A client of the REST interface.
+        /// A client of the REST API.
         Rest = "rest",
         /// A peer, by devp2p.
         Peer = "peer",

@@ -2,10 +2,10 @@
 //! 6/WAKU1, 8/WAKU-MAIL).
 //!
 //! `config` is the configuration, `mail_server` the state, and `door` opens and serves both
-//! interfaces. `intake` stores envelopes, and `history` answers requests.
-//! `hark_networks::whisper` decides which envelopes are accepted, and turns requests into searches
-//! and pages. `rest` is the HTTP interface, which other mail servers do not have. It makes history
-//! available to programs that do not speak devp2p.
+//! interfaces. `intake` stores envelopes, and `history` answers requests. `hark_networks::whisper`
+//! decides which envelopes are accepted, and turns requests into searches and pages. `rest` is the
+//! REST API, which other mail servers do not have. The API makes history available to programs that
+//! do not speak devp2p.
 
 mod config;
 mod door;

@@ -30,7 +30,7 @@ pub(super) struct StoreRanges {
     ranges: Box<dyn IdRanges>,
     /// Number of rows that are charged already.
     charged: Cell<u64>,
-    /// The events that the store's sums include and the answers do not.
+    /// The events that the store's sums include, but the answers must not include.
     hidden: Option<Arc<HiddenItems>>,
 }
 

@@ -61,7 +61,7 @@ pub(crate) struct RoleDefinition {
     pub(crate) order: Option<i64>,
 }
 
-/// Why a request is not a call.
+/// Why a request is not a valid call.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CallFault {
     #[error("the body is not a JSON object with \"method\" and \"params\": {0}")]

@@ -125,7 +125,7 @@ async fn call(
     execute::execute(relay, request.call()?, &permissions, &by).await
 }
 
-/// The permissions of a key now. Fails if the key is no manager.
+/// The current permissions of a key. Fails if the key is no manager.
 fn permissions(relay: &Relay, key: &Key) -> Result<Permissions, ManageFault> {
     let roles = relay.management.roles.load();
     let managers = relay.management.managers.load();

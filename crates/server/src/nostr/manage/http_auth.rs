@@ -278,7 +278,8 @@ mod tests {
             [["u", "https://relay.example/"], ["method", "POST"], ["payload", &hash_of_body]];
         let valid = header(HTTP_AUTH, NOW, &tags);
         let token = valid.strip_prefix("Nostr ").unwrap();
-        // Clients differ in the padding, in the alphabet and in the letters of the scheme.
+        // Clients differ in the padding and the alphabet of base64, and in the case of the scheme's
+        // name.
         for spelled in [
             format!("nostr   {token}  "),
             format!("NOSTR {}", token.trim_end_matches('=')),
@@ -325,7 +326,7 @@ mod tests {
         assert_eq!(seen.record(&signed(1, NOW - 30), NOW), Ok(()));
         assert_eq!(seen.check(&signed(1, NOW - 30)), Err(HttpAuthFault::Replayed));
         assert_eq!(seen.record(&signed(1, NOW - 30), NOW), Err(HttpAuthFault::Replayed));
-        // A signature of the future is remembered for as long as it could be used.
+        // A signature with a time in the future is remembered for as long as it could be used.
         assert_eq!(seen.record(&signed(2, NOW + 60), NOW), Ok(()));
         let later = NOW + 120;
         assert_eq!(seen.record(&signed(2, NOW + 60), later), Err(HttpAuthFault::Replayed));

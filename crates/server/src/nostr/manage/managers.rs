@@ -42,8 +42,8 @@ impl Managers {
         self.roles.iter().find(|role| role.id == id)
     }
 
-    /// The permissions of a key. `is_assigned` returns whether the key was given the role with an
-    /// id by `assignrole`. `None` if the key is no manager.
+    /// The permissions of a key. `is_assigned` returns whether `assignrole` has given the key the
+    /// role with an id. `None` if the key is no manager.
     pub(super) fn permissions(
         &self,
         key: &Key,

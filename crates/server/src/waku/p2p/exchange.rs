@@ -162,8 +162,8 @@ fn encode_answer(status: ExchangeStatus, words: &str, records: &[NodeRecord]) ->
     out
 }
 
-/// Returns at most `max` records of an answer, or the status of an answer without success. As in
-/// nwaku, an answer without a status is a success if it has records.
+/// Returns at most `max` records of an answer, or the answer's status if it reports a failure. As
+/// in nwaku, an answer without a status is a success if it has records.
 pub(super) fn decode_answer(
     bytes: &[u8],
     max: usize,

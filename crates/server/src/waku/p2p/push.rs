@@ -80,7 +80,7 @@ impl From<OpenStreamError> for PushFault {
 /// The stream over which all messages are sent, unless the client reads one message from a stream.
 struct Line {
     stream: Stream,
-    /// The end of the time in which a client that reads one message closes the stream.
+    /// The end of the time within which a client that reads one message closes the stream.
     closing_until: Instant,
     /// The messages written up to `closing_until`.
     written: Vec<WaitingPush>,
@@ -269,8 +269,8 @@ pub(super) async fn run(
     }
 }
 
-/// Opens a stream. Returns the stream, and the time after its first message in which a client that
-/// reads one message closes the stream.
+/// Opens a stream. Returns the stream, and the time after its first message within which a client
+/// that reads one message closes the stream.
 async fn open(target: &PushTarget) -> Result<(Stream, Duration), PushFault> {
     let (began, mut control) = (Instant::now(), target.control.clone());
     let opening = control.open_stream(target.peer, StreamProtocol::new(PROTOCOL));
@@ -297,7 +297,8 @@ async fn send(
             continue;
         }
         return match sent {
-            // The message is counted as sent. The client may have read it before it left.
+            // The message is counted as sent already. The client may have read the message before
+            // it left.
             Err(PushFault::Broken) if push.is_sent => Ok(()),
             sent => sent.map(|_| ()),
         };

@@ -1,4 +1,4 @@
-//! Decides which addresses this node dials for a client of the REST door: public addresses, and the
+//! Decides which addresses this node dials for a client of the REST API: public addresses, and the
 //! configured addresses of peers. Clients must not be able to find open ports of this machine or of
 //! its private networks.
 
@@ -18,7 +18,7 @@ use crate::waku::peer_status::NoPeerAnswer;
 static LOOK_UPS: Semaphore = Semaphore::const_new(16);
 
 impl NetworkHandle {
-    /// Sends a request to the store of a peer, on behalf of a client of the REST door.
+    /// Sends a request to the store of a peer, on behalf of a client of the REST API.
     pub(in crate::waku) async fn ask_for_client(
         &self,
         addr: &str,

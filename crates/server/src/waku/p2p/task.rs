@@ -33,7 +33,7 @@ use crate::waku::node::WakuNode;
 /// Maximum number of waiting commands from the other interfaces, such as messages to publish.
 const QUEUE_MAX: usize = 1_024;
 /// Maximum size of the gossip messages that are not durable yet, in bytes. Above this bound no
-/// connection is read. A message counts for at least [`TAKING_BYTES_MIN`].
+/// connection is read. A smaller message counts as [`TAKING_BYTES_MIN`] bytes.
 const TAKING_BYTES_MAX: usize = 64 << 20;
 /// Minimum charge for a gossip message, in bytes. So at most 4,096 messages wait.
 const TAKING_BYTES_MIN: usize = 16 << 10;

@@ -1,6 +1,6 @@
 //! `/filter/v2`: subscriptions to content topics, and polling for their messages. In nwaku, these
 //! endpoints subscribe at another node. Here, they subscribe at this node, for all clients of the
-//! REST interface together. The subscriptions have no lifetime, and end only at a client's request.
+//! REST API together. The subscriptions have no lifetime, and end only at a client's request.
 
 use std::sync::Arc;
 

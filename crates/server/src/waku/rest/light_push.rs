@@ -28,7 +28,7 @@ async fn publish(waku: &WakuNode, from: RateSource, body: &[u8]) -> PublishResul
     peers.map(relay_peer_count).map_err(|refusal| (refusal.status(), refusal.to_string()))
 }
 
-/// Answers a request of version 3. The statuses are those of light push.
+/// Answers a request to `/lightpush/v3`. The statuses are those of light push.
 pub(super) async fn push(waku: &WakuNode, from: RateSource, body: &[u8]) -> RestAnswer {
     match publish(waku, from, body).await {
         Ok(count) => RestAnswer::json(json!({ "relayPeerCount": count }).to_string()),
@@ -40,7 +40,7 @@ pub(super) async fn push(waku: &WakuNode, from: RateSource, body: &[u8]) -> Rest
     }
 }
 
-/// Answers a request of version 1.
+/// Answers a request to `/lightpush/v1`.
 pub(super) async fn push_legacy(waku: &WakuNode, from: RateSource, body: &[u8]) -> RestAnswer {
     match publish(waku, from, body).await {
         Ok(_) => RestAnswer::ok(),

@@ -1,5 +1,5 @@
-//! The HTTP door: the part of nwaku's REST interface that a store needs. `openapi.json` describes
-//! the interface, and is served along with the interface.
+//! The REST API: the part of nwaku's REST API that a store needs. `openapi.json` describes the API,
+//! and is served along with the API.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ mod relay;
 mod state;
 mod store;
 
-/// The description of the interface for programs (OpenAPI 3).
+/// The description of the API for programs (OpenAPI 3).
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// Serves until `stop` is signalled and the requests in progress are answered.

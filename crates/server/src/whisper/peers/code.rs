@@ -6,7 +6,7 @@ pub const STATUS: u64 = 0;
 pub const MESSAGES: u64 = 1;
 /// The minimum proof of work that a node requires from now on (`shh/6`).
 pub const POW: u64 = 2;
-/// The hash of a packet of archived envelopes (superseded by [`OUTCOMES`]).
+/// The acknowledgement of a packet of envelopes: the packet's hash (superseded by [`OUTCOMES`]).
 pub const BATCH_ACKNOWLEDGED: u64 = 11;
 /// The outcomes of the envelopes of a packet (`waku/1`, and `shh/6` of status-go).
 pub const OUTCOMES: u64 = 12;

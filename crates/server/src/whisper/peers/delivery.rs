@@ -27,7 +27,7 @@ const LIMIT_DEFAULT: usize = 1_000;
 enum PageForm {
     /// A list of all envelopes, as in `waku/1`.
     List,
-    /// A list of one envelope in each packet, for a request without batches.
+    /// A list of one envelope in each packet, for a request that does not accept batches.
     ListOfOne,
     /// A single envelope in each packet, as in `shh/6`.
     Bare,

@@ -47,7 +47,7 @@ pub enum StatusError {
     Bloom(usize),
 }
 
-/// Appends the status of a node that wants all envelopes with this proof of work.
+/// Appends the status of a node that wants all envelopes with at least this proof of work.
 pub(super) fn write(form: PeerForm, pow_min: f64, out: &mut Vec<u8>) {
     let (pow, bloom) = (pow_min.to_bits(), Bloom::FULL.0);
     match form {

@@ -1,5 +1,5 @@
-//! The HTTP interface of the mail server. `openapi.json` describes the interface, and is served
-//! along with the interface.
+//! The REST API of the mail server. `openapi.json` describes the API, and is served along with the
+//! API.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ mod messages;
 mod state;
 mod stream;
 
-/// The description of the interface for programs (OpenAPI 3).
+/// The description of the API for programs (OpenAPI 3).
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// Serves until `stop` is signalled and the requests in progress are answered.

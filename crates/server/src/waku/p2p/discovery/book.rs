@@ -88,8 +88,8 @@ pub(super) struct DialCandidate {
 }
 
 impl AddressBook {
-    /// Adds a record that a peer in the network `teller` or a list has reported. Returns whether
-    /// the node was unknown before.
+    /// Adds a record from a list, or from a peer in the network `teller`. Returns whether the node
+    /// was unknown before.
     pub(super) fn add(
         &mut self,
         record: NodeRecord,

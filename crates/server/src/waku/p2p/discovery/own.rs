@@ -118,7 +118,7 @@ fn begins_with_private(addr: &Multiaddr) -> bool {
     ip(addr).is_some_and(|ip| !is_public(ip))
 }
 
-/// Returns the IP address and the port of an address that has nothing else.
+/// Returns the IP address and the port of an address, if the address has no other parts.
 fn plain(addr: &Multiaddr) -> Option<(IpAddr, u16)> {
     let at = ip(addr)?;
     match addr.iter().skip(1).collect::<Vec<_>>().as_slice() {

@@ -44,7 +44,7 @@ pub enum TreeFault {
     /// The root is older than an earlier answer.
     #[error("the root has number {0}, but an earlier answer had {1}")]
     Older(u64, u64),
-    /// The entry's text does not have the hash that is its name.
+    /// The entry's name is not the hash of the entry's text.
     #[error("the entry {0} has another hash")]
     Hash(String),
     /// The entry is of no known form.

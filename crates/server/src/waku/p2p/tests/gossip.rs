@@ -77,7 +77,8 @@ struct RelayNode {
     ping: ping::Behaviour,
 }
 
-/// A relay node of another program, connected to the node and subscribed like all relay nodes.
+/// A peer that behaves like a relay node of another program. It is connected to the node, and
+/// subscribed like all relay nodes.
 struct RelayPeer {
     publish: mpsc::Sender<Vec<u8>>,
     seen: watch::Receiver<(bool, usize)>,

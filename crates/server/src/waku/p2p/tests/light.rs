@@ -297,8 +297,8 @@ async fn each_client_receives_all_messages_however_many_it_reads_from_a_stream()
     }
 }
 
-/// A new subscriber receives a burst that is longer than the window of a stream, also if it reads
-/// one message of a stream, or resets its first stream.
+/// A new subscriber receives a burst that is longer than the window of a stream, even if it reads
+/// one message of each stream, or resets its first stream.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_reaches_each_client_however_it_ends_its_streams() {
     for (refused, per_stream) in [(0, 1), (0, usize::MAX), (1, 1), (1, usize::MAX)] {

@@ -322,7 +322,7 @@ async fn a_denied_address_does_not_get_in_and_one_of_a_proxy_may_bring_many() {
     .await;
     let second = pair.enters().await;
     assert!(second.0);
-    // The lists change while the node runs, and change back.
+    // The address lists change while the node runs, and change back.
     let mut settings = crate::Settings::default();
     settings.addresses.deny.clone_from(&loopback);
     reload.set(settings).unwrap();

@@ -48,7 +48,7 @@ const VERSION: u64 = 4;
 
 type Nonce = [u8; 32];
 
-/// Fills a buffer with random bytes.
+/// A function that fills a buffer with random bytes.
 pub type RandomSource<'a> = &'a mut dyn FnMut(&mut [u8]);
 
 /// Why a key exchange fails.
@@ -90,9 +90,9 @@ pub struct OpenedPacket {
     plain: Vec<u8>,
 }
 
-/// Decrypts a packet. `fixed_bytes` is the length of the old encoding, [`AUTH_BYTES`] or
-/// [`ACK_BYTES`]. Call this function with the first `fixed_bytes` bytes, and again with the whole
-/// packet if more bytes are needed.
+/// Decrypts a packet. `fixed_bytes` is the length of a packet in the old encoding, [`AUTH_BYTES`]
+/// or [`ACK_BYTES`]. Call this function with the first `fixed_bytes` bytes, and again with the
+/// whole packet if more bytes are needed.
 pub fn open(
     key: &SecretKey,
     packet: &[u8],

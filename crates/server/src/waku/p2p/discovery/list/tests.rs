@@ -81,7 +81,7 @@ async fn forged_lists_are_refused() {
     let mut list = NodeList::new("nodes.example");
     with_records(&mut list, &nodes, 5);
     let url = list.url();
-    // A root that another key has signed: the URL has the key of another domain's owner.
+    // A root that was changed after it was signed.
     let root = list.texts["nodes.example"].clone();
     let mut forged = list.texts.clone();
     forged.insert("nodes.example".into(), root.replace("seq=5", "seq=6"));
