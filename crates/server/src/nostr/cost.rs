@@ -281,8 +281,8 @@ mod tests {
         }
     }
 
-    /// Runs a slice of 600 rows, in which each read of the clock is a millisecond later than the
-    /// last read.
+    /// Runs a slice of 600 rows with a clock that advances by a millisecond at each read, and is
+    /// late at `late_after_ms`. Returns the rows of each step.
     fn steps(step: u64, late_after_ms: u64) -> Vec<u64> {
         let (mut search, mut now_ms) = (EndlessSearch::default(), 0);
         let mut is_late = || {

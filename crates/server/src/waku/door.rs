@@ -190,8 +190,9 @@ impl Door for WakuDoor {
         rest.chain(peers).collect()
     }
 
-    /// Returns the sockets of the REST API. The connections of peers cannot be handed over, because
-    /// they are encrypted with keys of this process: they are closed, and the peers connect again.
+    /// Returns the listening sockets of the REST API. Peers' connections cannot be handed over,
+    /// because only this process has their keys. These connections are closed, and the peers
+    /// connect again.
     fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
         self.rest.as_ref().map_or_else(|| Ok(Vec::new()), |rest| rest.sockets())
     }

@@ -10,7 +10,8 @@ use super::discovery::{
     DiscoveryConfig, LIST_PREFIX, NodeListUrl, NodeRecord, RECORD_PREFIX, RecordFault,
 };
 
-/// The addresses that this node listens on, the peers that it dials, and its bounds.
+/// The addresses that this node listens on, the peers that it dials, and the limits on its
+/// connections.
 #[derive(Clone, Debug)]
 pub struct P2pConfig {
     /// Addresses to listen on, for example `/ip4/0.0.0.0/tcp/60000` or `/ip4/0.0.0.0/tcp/8000/ws`.

@@ -11,7 +11,7 @@ use libp2p::core::muxing::{StreamMuxerBox, StreamMuxerEvent, SubstreamBox};
 
 use crate::patience::StallTimer;
 
-/// Maximum time that a write may wait without the peer reading any byte of the stream.
+/// Maximum time that a write may wait while the peer reads no byte of the stream.
 const STALL_MAX: Duration = Duration::from_secs(10);
 
 /// A connection whose streams are [`PatientStream`]s. Closing the connection takes at most

@@ -23,7 +23,7 @@ pub(super) enum SyncFault {
     /// The session took too long.
     #[error("it took too long")]
     Time,
-    /// The maximum number of sessions runs already.
+    /// The maximum number of sessions is running already.
     #[error("the maximum number of comparisons is in progress")]
     Sessions,
     /// The peer exceeds a rate limit.

@@ -41,8 +41,9 @@ pub(super) struct HandshakePermit {
 }
 
 impl HalfOpenConnections {
-    /// Begins a handshake. If the address or the node already has the maximum number of handshakes,
-    /// the oldest of these handshakes ends.
+    /// Begins a handshake. If the address already has its maximum number of handshakes, the oldest
+    /// handshake of the address ends. Otherwise, if this node has its maximum number, the oldest of
+    /// all handshakes ends.
     pub(super) fn begin(self: &Arc<Self>, of: ClientAddress) -> HandshakePermit {
         let (keep, dropped) = oneshot::channel();
         let mut list = self.0.lock();

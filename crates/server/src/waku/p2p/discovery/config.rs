@@ -11,7 +11,7 @@ pub struct DiscoveryConfig {
     pub lists: Vec<NodeListUrl>,
     /// The address and port on which discv5 listens. `None` disables discv5.
     pub discv5: Option<SocketAddr>,
-    /// Records of nodes with which discv5 begins, as text.
+    /// The records, as text, of nodes that are always added to discv5's table.
     pub records: Vec<String>,
     /// The DNS servers. Empty: the system's servers.
     pub name_servers: Vec<SocketAddr>,

@@ -1,8 +1,8 @@
 //! Finds nodes by discv5 with Waku's protocol id (RFC 33/WAKU2-DISCV5). discv5 is a table of nodes,
 //! distributed over all nodes and queried by UDP.
 //!
-//! Nodes of all clusters are in one table. A query returns the records of nodes in this node's
-//! cluster, which are treated like the records of the peer exchange.
+//! Nodes of all clusters are in one table. A query returns only records of nodes in this node's
+//! cluster. These records are treated like the records of the peer exchange.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;

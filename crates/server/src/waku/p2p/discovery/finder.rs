@@ -38,7 +38,7 @@ const ADDRESSES_MAX: usize = 8;
 /// answer without new nodes.
 const ASK_FIRST: Duration = Duration::from_secs(10);
 const ASK_MAX: Duration = Duration::from_mins(10);
-/// Maximum number of discovered nodes in one network of addresses that this node dials.
+/// Maximum number of discovered nodes that this node dials in one network of addresses.
 const PER_NETWORK_MAX: usize = 2;
 /// Time after which a discovered node must have subscribed to one of this node's shards.
 const USEFUL_AFTER: Duration = Duration::from_mins(1);
