@@ -412,7 +412,7 @@ impl ReaderJob for StoredAnswer {
         if self.sub.is_over() || self.sub.outbox.is_closed_by_client() {
             return SliceResult::Done;
         }
-        // A ban waits until the parts of an answer that were found before the ban are in the outbox.
+        // A ban waits until all events that were found before the ban are in the outbox.
         let relay = Arc::clone(&self.relay);
         let _before = relay.moderation.check();
         self.cost.begin();
