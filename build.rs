@@ -18,10 +18,10 @@ fn main() {
 }
 
 /// Returns the commit of the repository in this folder, and the date of the commit. Returns `None`
-/// without the program `git`, and for a subfolder of a repository, because that repository has
-/// other sources.
+/// if there is no program `git`, or if the folder is only a subfolder of a repository: that
+/// repository has other sources.
 pub(crate) fn commit(folder: &Path) -> Option<String> {
-    // Git does not look for a repository in the folders above if this flag names the repository.
+    // The flag `--git-dir` keeps git from looking for a repository in the folders above.
     let git = |args: &[&str]| {
         let mut command = Command::new("git");
         let output = command.current_dir(folder).arg("--git-dir=.git").args(args).output().ok()?;
@@ -29,10 +29,10 @@ pub(crate) fn commit(folder: &Path) -> Option<String> {
         output.status.success().then(|| text.trim().to_owned())
     };
     let commit = git(&["log", "-1", "--no-show-signature", "--abbrev=8", "--format=%h %cs"])?;
-    // Every checkout changes the first file, and every commit the second.
+    // Every checkout changes HEAD, and every commit changes logs/HEAD.
     for file in ["HEAD", "logs/HEAD"] {
         let path = git(&["rev-parse", "--git-path", file]).map(|path| folder.join(path));
-        // Cargo would run the build again and again for a missing file.
+        // If Cargo watched a missing file, it would run this script at every build.
         if let Some(path) = path.filter(|path| path.exists()) {
             println!("cargo::rerun-if-changed={}", path.display());
         }

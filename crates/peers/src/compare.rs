@@ -42,7 +42,7 @@ pub(crate) struct ComparedRelay<'a> {
 }
 
 /// Compares `items`, the local results of `query`, with the relay's results. `waits` adds up the
-/// waits for the relay's rate limit in all comparisons of a run.
+/// waits for the relay's rate limit in all comparisons of one run of the command.
 pub(crate) async fn compare(
     relay: ComparedRelay<'_>,
     query: &Query,
@@ -144,7 +144,7 @@ impl<'a> ComparedWindows<'a> {
             WindowEnd::TooFast(reason) => {
                 let wait = self.waits.next("a comparison", &reason)?;
                 self.run.add(wait, "a comparison", &reason)?;
-                // The comparison of half of the window may stay below the relay's rate limit.
+                // The relay's rate limit may allow a comparison of half of the window.
                 let is_divided = has_found && self.parts < WINDOWS_MAX && self.divide(range);
                 if !is_divided {
                     self.left.push(range);

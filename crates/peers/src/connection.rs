@@ -29,7 +29,7 @@ impl RelayTransport for TlsStream<TcpStream> {}
 /// Number of bytes that one read requests. The number is large because many events may arrive at
 /// once.
 const READ_BYTES: usize = 256 << 10;
-/// Maximum length of a displayed reason, in bytes.
+/// Maximum number of bytes that are displayed of a relay's reason.
 const REASON_BYTES_MAX: usize = 300;
 
 pub(crate) type RelaySocket = WebSocketStream<BoundedFrames<Box<dyn RelayTransport>>>;

@@ -49,8 +49,8 @@ impl PeerError {
     }
 }
 
-/// Number of consecutive waits without an accepted request after which the client gives up. These
-/// waits take some minutes in total.
+/// Number of waits in a row, with no accepted request in between, after which the client gives up.
+/// These waits take some minutes in total.
 const WAITS_MAX: u32 = 9;
 /// The longest wait.
 const WAIT_MAX_S: u64 = 60;

@@ -18,13 +18,14 @@ use crate::local::LocalEvent;
 use crate::meter::SyncMeter;
 use crate::withheld::Withheld;
 
-/// Maximum number of ids that are remembered for a relay, in each of two generations.
+/// Maximum number of ids in each of the two sets of a [`SeenIds`].
 const SEEN_MAX: usize = 1 << 15;
 /// Maximum number of events in a stream's queue, and maximum total size of these events.
 const WAITING_MAX: usize = 2048;
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
-/// The most recent ids of events that a relay has.
+/// The most recent ids of events that a relay has. When the first set is full, it replaces the
+/// second set, and a new first set begins.
 #[derive(Debug, Default)]
 pub(crate) struct SeenIds(Mutex<(HashSet<Id>, HashSet<Id>)>);
 
@@ -99,7 +100,7 @@ impl MissedEvents {
 /// the answer arrives.
 pub(crate) struct OwedEvent {
     pub(crate) event: LocalEvent,
-    /// Receives the failure; `None` if the event needs no retry.
+    /// Notes a failure of this event; `None` if the event needs no retry.
     missed: Option<Arc<MissedEvents>>,
 }
 

@@ -98,7 +98,8 @@ impl Fetcher<'_> {
                             tokio::time::sleep(wait).await;
                             waiting.extend(left);
                         }
-                        // The batch has proved the key, so its ids can be requested again.
+                        // [`Self::batch`] has proved the key to the relay, so the ids can be
+                        // requested again.
                         Some(reason) if PeerError::wants_auth(&reason) => waiting.extend(left),
                         Some(reason) => {
                             if left.len() == asked && batch_ids <= BATCH_IDS_MIN {

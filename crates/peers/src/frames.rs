@@ -52,8 +52,8 @@ struct FrameFilter {
 
 /// The part of the stream to which the next bytes belong.
 enum FramePart {
-    /// The answer to the handshake. The number counts the bytes of [`HEAD_END`] that the last bytes
-    /// have matched.
+    /// The answer to the handshake. The number is how many bytes of [`HEAD_END`] the last received
+    /// bytes match.
     Head(usize),
     /// The bytes of a frame's header that have been received.
     Header(Vec<u8>),

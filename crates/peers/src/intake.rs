@@ -61,7 +61,7 @@ pub struct IntakeOptions {
     pub rules: EventRules,
     /// Maximum number of records that are made durable together.
     pub batch_records: usize,
-    /// Has the ids of records that were stored after `known` was opened.
+    /// The feed, which knows the ids of records that were stored after `known` was opened.
     pub feed: Option<Arc<LocalFeed>>,
     /// This function is called with each stored record.
     pub stored: Option<StoredListener>,
@@ -77,8 +77,8 @@ pub(crate) struct Origin {
     /// If the plugin fails to decide about an event, its time is noted here, so that the event is
     /// requested again.
     pub(crate) missed: Option<Arc<MissedEvents>>,
-    /// Minimum of the times that are noted in `missed`, because the author of an event can choose
-    /// any time.
+    /// An earlier time of an event is noted in `missed` as this time. Otherwise an author, who can
+    /// choose any time, could cause a comparison of all events.
     pub(crate) missed_from: u64,
     /// Whether the relay may send protected events.
     pub(crate) protected: bool,
@@ -240,8 +240,8 @@ impl IntakeQueue {
     }
 }
 
-/// Whether an event is a request about its author's own data. Plugins do not decide about such
-/// requests.
+/// Whether an event is a request of its author to delete own events. Plugins do not decide about
+/// these requests.
 fn is_request(json: &str) -> bool {
     let event = Event::parse(json.as_bytes(), &mut EventArena::new()).map(|event| event.kind());
     event.is_ok_and(|kind| REQUESTS.contains(&kind))
@@ -259,8 +259,8 @@ impl EventPace {
         Self { step, next: Mutex::new(tokio::time::Instant::now()) }
     }
 
-    /// Waits until one more event is allowed. After a pause, the events of one second are allowed
-    /// at once.
+    /// Waits until one more event is allowed. After a pause, as many events as one second allows
+    /// may pass at once.
     async fn turn(&self) {
         let at = {
             let mut next = self.next.lock();
@@ -336,8 +336,8 @@ impl EventChecker<'_> {
         if let Some(seen) = &origin.seen {
             seen.insert(*event.id());
         }
-        // The read options have the time at which the stream began, and the event may have expired
-        // since then.
+        // The read options contain the time at which the stream began, and the event may have
+        // expired since then.
         if event.expiration().is_some_and(|at| at <= now_s()) {
             return Err(Some(("expired", String::new())));
         }

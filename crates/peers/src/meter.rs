@@ -11,8 +11,8 @@ use crate::error::PeerError;
 /// Relays choose the texts of their reasons, so the number of reasons must be bounded.
 const REASONS_MAX: usize = 64;
 
-/// Reasons for refusing events that an honest relay never sends, and the number of tolerated
-/// events.
+/// The reasons of refusals that show a forged event, which no honest relay sends, and the number of
+/// forged events that a connection may have.
 const FORGED: [&str; 3] = ["malformed", "bad id", "bad signature"];
 const FORGED_MAX: u64 = 10_000;
 

@@ -26,8 +26,8 @@ use crate::route::{RelayEvent, SubscriptionAnswer};
 const PAGE_EVENTS: usize = 500;
 /// Maximum number of events that a relay may send for a page, even though fewer are requested.
 const PAGE_EVENTS_MAX: usize = 20_000;
-/// Minimum number of events at which a page with events of a single second counts as truncated. No
-/// known relay has shorter pages.
+/// A page with events of a single second counts as truncated only if it has at least this number of
+/// events. No known relay cuts pages off earlier.
 const CUT_EVENTS_MIN: usize = 100;
 /// Maximum number of events that are remembered for one second of one relay.
 const EDGE_MAX: usize = 200_000;
@@ -44,8 +44,8 @@ const PAGES_FREE: u64 = 1_000;
 const PAGES_OF_A_WALK: u64 = 4;
 const EVENTS_OF_A_PAGE: u64 = 8;
 const BYTES_OF_A_PAGE: u64 = 64 << 10;
-/// Maximum number of pages of a synchronisation, which is enough for a billion events. A page
-/// counts once, and once more for every [`PAGE_EVENTS`] events.
+/// Maximum number of pages of a synchronisation, which is enough for 500 million events in full
+/// pages. A page counts once, and once more for every [`PAGE_EVENTS`] events.
 const PAGES_MAX: u64 = 2_000_000;
 
 /// Counts the pages of a synchronisation and their events, to stop a walk that would never end.
@@ -176,7 +176,7 @@ impl RelayPages<'_> {
         let (mut until, mut edge) = (to, HashSet::new());
         let mut longest = 0;
         self.budget.walks += 1;
-        // Whether the last page had only known events, and its second may have more events.
+        // Whether the last page had only known events, but its second may have further events.
         let mut may_be_cut = false;
         loop {
             let window = Query { to: until, limit: PAGE_EVENTS, ..query.clone() };
@@ -214,7 +214,7 @@ impl RelayPages<'_> {
                     page.events
                 )));
             }
-            // All events of the page are known, so all have the time `until`.
+            // All events of the page are in `edge`, so all have the time `until`.
             if page.events >= CUT_EVENTS_MIN && page.events == longest {
                 self.meter.add(|meter| &meter.unreached, 1);
             } else {

@@ -94,7 +94,7 @@ impl EventPlugin {
     }
 
     /// Returns the plugin's decision. After a failure, the next call waits before it restarts the
-    /// plugin. Otherwise a broken plugin would cause the refusal of all events within moments.
+    /// plugin. Without the wait, a broken plugin would refuse all queued events within moments.
     async fn decide(&self, event: &str, id: &Id) -> Result<PluginDecision, PluginFailure> {
         let mut state = self.state.lock().await;
         if let Some(not_before) = state.not_before.take() {

@@ -362,8 +362,8 @@ impl LiveStream<'_> {
         }
     }
 
-    /// Returns the start time of the first comparison after a connection was made, when the missed
-    /// events are unknown; `None` if no comparison is needed.
+    /// Returns the start time of a connection's first comparison, before which nobody knows which
+    /// events were missed; `None` if no comparison is needed.
     fn since(&self) -> Option<u64> {
         let last = *self.memory.last.lock();
         let now_s = now_s();
@@ -397,7 +397,7 @@ impl LiveStream<'_> {
         let opening = Arc::clone(&ends.open);
         let opened = tokio::task::spawn_blocking(move || may_block(|| opening())).await;
         let opened = opened.unwrap_or_else(|error| Err(error.to_string()));
-        // The archive may be unavailable only for a moment, while the server that owns it starts.
+        // The error may last for just a moment, while the server that owns the archive starts.
         let local = opened.map_err(PeerError::Unreachable)?;
         let from = self.query.from.max(since);
         let sync_options = SyncOptions {

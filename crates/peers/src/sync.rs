@@ -144,7 +144,7 @@ pub async fn sync(
         meter,
         seen: options.seen.clone(),
         missed: options.missed.clone(),
-        // A relay may send events that are older than the requested events.
+        // A relay may send an older event than the query finds.
         missed_from: options.query.from,
         protected: options.send_protected,
     };
@@ -314,7 +314,7 @@ impl SyncJob<'_> {
                     have.push(item.id);
                 }
             }
-            // The oldest event comes first, as in a comparison.
+            // The oldest event is sent first, as in a comparison.
             have.reverse();
             for ids in have.chunks(LIST_IDS) {
                 differences.receive(Vec::new(), ids.to_vec()).await?;

@@ -31,8 +31,8 @@ fn unsigned(time: u64) -> Value {
     })
 }
 
-/// An event that is too long is counted, and all other events are received, both in pages and by
-/// their ids.
+/// An event that is too long is counted, and all other events are received, whether they are
+/// requested in pages or by their ids.
 #[tokio::test]
 async fn an_event_that_is_too_long_to_be_read_holds_up_no_other() {
     let mut events: Vec<Value> = (0..60).map(|n| event(n, 1_700_000_000 + n)).collect();
@@ -211,7 +211,7 @@ async fn a_relay_that_refuses_everything_is_left() {
     }
 }
 
-/// A comparison in which each answer has no differences ends, whether the relay is fast or slow.
+/// A comparison ends if no answer has differences, whether the relay is fast or slow.
 #[tokio::test]
 async fn a_comparison_that_comes_to_nothing_ends() {
     let url = play(|message| match message[0].as_str() {
@@ -378,8 +378,8 @@ async fn a_stream_of_forged_events_ends_and_another_one_goes_on() {
     assert_eq!(good_status.meter.totals().received, 95);
 }
 
-/// While a relay without comparisons sends unsigned events without end, the stream to another relay
-/// still sends its events.
+/// While one relay, which does not support comparisons, sends unsigned events without end, the
+/// stream to another relay still sends its events.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_invented_ids_holds_up_no_other_stream() {
     let flood = play_quickly(|message| match message[0].as_str() {

@@ -90,8 +90,8 @@ async fn whoever_does_not_compare_is_read_by_pages() {
     is_paged(|_| vec![json!(["NOTICE", "have a nice day"]).to_string(); 30], "nice day").await;
 }
 
-/// A relay may omit events of a second, even if its pages are short. This second is counted, and
-/// the walk continues with earlier times.
+/// Of the events of one second, a relay may return only those that fit into a page, even a short
+/// page. This second is counted, and the walk continues with earlier times.
 #[tokio::test]
 async fn a_second_with_more_events_than_a_page_is_told_of_and_passed() {
     for (page, second, rest) in [(100, 150, 30), (30, 40, 20)] {
@@ -156,8 +156,8 @@ async fn whoever_would_keep_a_client_for_ever_is_left() {
                 let round = rounds.fetch_add(1, Ordering::Relaxed);
                 let ids: Vec<String> =
                     (0..100).map(|n| format!("{:064x}", round * 100 + n)).collect();
-                // The message: the version, an infinite bound, the mode for lists of ids, the
-                // count, and the ids.
+                // The message consists of the version, an infinite bound, the mode for lists of
+                // ids, the number of ids, and the ids.
                 let list = format!("6100000264{}", ids.concat());
                 vec![json!(["NEG-MSG", message[1], list]).to_string()]
             }
