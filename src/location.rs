@@ -120,8 +120,8 @@ impl ArchiveLocation {
     }
 
     /// Returns the location of a shelf at an address: a directory, or the address of another store.
-    /// The settings are those of the machine's service and the environment. `connections` is the
-    /// maximum number of connections to a database.
+    /// The settings come from the configuration of the machine's service and from the environment.
+    /// `connections` is the maximum number of connections to a database.
     pub fn at(
         address: &str,
         network: &'static dyn Network,
@@ -254,8 +254,8 @@ impl ArchiveLocation {
         }
     }
 
-    /// Does the same for the files of a running server. Later bans of the server hide no more
-    /// records.
+    /// Like [`Self::hidden_beside`] beside a running server. Bans that the server makes later hide
+    /// no more records.
     pub(crate) fn hidden_in_files(&self) -> anyhow::Result<Option<HiddenRecords>> {
         Ok(self.bans()?.as_ref().map(Moderation::hidden))
     }
@@ -272,7 +272,7 @@ impl ArchiveLocation {
         let shelf = setup(ModerationNetwork.name()).filter(|_| concern(self.network));
         let Some(shelf) = shelf.map(|setup| self.of(setup.network)) else { return Ok(None) };
         let store = if !self.facts().is_in_directory {
-            // The tables are made here if the database has none yet.
+            // This call makes the tables if the database has none yet.
             match shelf.store.open(&shelf.place()) {
                 Err(error) if shelf.store.lacks(&shelf.place(), &error) => return Ok(None),
                 opened => opened?,

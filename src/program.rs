@@ -23,7 +23,7 @@ pub fn exit_code(ended: anyhow::Result<ExitCode>) -> ExitCode {
         // The reader of the output has closed its end of the pipe.
         Err(error) if print::is_closed_output(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // An error in the server's log is not printed as well.
+            // An error that is in the server's log is not printed again.
             if !log::failure(&error) {
                 print::note!("hark: {error:#}");
             }

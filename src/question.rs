@@ -12,7 +12,7 @@ use crate::location::ArchiveLocation;
 
 /// Number of rows that a search visits in one time slice.
 const SLICE_ROWS: u64 = 4096;
-/// Maximum number of rows visited to find the total of a meter.
+/// Maximum number of rows that may be visited to find the total for a progress display.
 const TOTAL_ROWS: u64 = 1 << 20;
 /// Approximate maximum number of bytes of records that one search buffers.
 const READY_BYTES: usize = 256 << 10;
@@ -84,7 +84,7 @@ pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64>
     if let [query] = queries {
         match store.count(query) {
             Ok(Some(count)) => return Ok(count),
-            // The readable records are counted individually.
+            // Some records could not be read. The search below counts the others.
             Ok(None) | Err(SearchError::LeftOut(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -99,8 +99,8 @@ pub(crate) fn count(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64>
     Ok(count)
 }
 
-/// Returns the number of matching records for a meter; 0 for several queries, and if counting would
-/// take too long.
+/// Returns the number of matching records for a progress display; 0 for several queries, and if
+/// counting would take too long.
 pub(crate) fn total(store: &dyn Store, queries: &[Query]) -> anyhow::Result<u64> {
     let [query] = queries else { return Ok(0) };
     let query = Query { budget: TOTAL_ROWS, ..query.clone() };

@@ -1,6 +1,6 @@
 //! `hark backup`: copies the archive to a directory or to one file, beside a running server. Later
-//! backups to the same directory copy only new data. The logs of an archive in files are copied; of
-//! any other store, the records are read and written as logs.
+//! backups to the same directory copy only new data. From an archive in files, the logs are copied.
+//! From any other store, the records are read, and are written as logs.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -218,7 +218,7 @@ fn to_text(done: &BackupResult) -> String {
     print::table(&rows)
 }
 
-/// The end of the line of a shelf whose records were read.
+/// Returns the end of a shelf's line in the report; empty if the shelf's logs were copied.
 fn puts_text(shelf: &SavedShelf) -> String {
     let Some(puts) = shelf.puts else { return String::new() };
     let record = setup(&shelf.name).map_or("record", |known| known.network.record());

@@ -97,7 +97,8 @@ pub(super) fn write(
         anyhow::Ok(done)
     })();
     if whole.is_err() {
-        // Only the first failure is reported. The name of a leftover file shows its purpose.
+        // Only the first failure is reported: if the file remains, its name shows that it is
+        // unfinished.
         let _ = fs::remove_file(&aside);
     }
     whole.with_context(context)

@@ -19,8 +19,8 @@ pub(super) struct BackedUpArchive<'a> {
 }
 
 impl<'a> BackedUpArchive<'a> {
-    /// `source` names the directory with the records of an archive in files, and with the small
-    /// files of any archive.
+    /// Creates the value. `source` names the archive's directory, which has the small files of
+    /// every archive, and the logs of an archive in files.
     pub(super) fn new(source: BackupSource<'a>, location: &'a ArchiveLocation) -> Self {
         Self { source, location }
     }
@@ -35,8 +35,8 @@ impl<'a> BackedUpArchive<'a> {
         self.source.clone()
     }
 
-    /// Brings a backup in a directory up to date. `progress` receives the bytes of files or the
-    /// records of another store.
+    /// Brings a backup in a directory up to date. `progress` receives the amount done and the
+    /// total: bytes of files, or records of another store.
     pub(super) fn back_up(
         &self,
         task: &BackupTask<'_>,

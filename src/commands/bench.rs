@@ -35,7 +35,7 @@ pub(crate) struct BenchProgramArgs {
     args: Vec<OsString>,
 }
 
-/// Replaces this process by `hark-bench`. Returns only if that program could not be started.
+/// Replaces this process with `hark-bench`. Returns only if that program could not be started.
 pub(crate) fn run(args: &BenchProgramArgs, refusal: Option<&str>) -> anyhow::Result<ExitCode> {
     let names_network =
         |arg: &OsString| arg == "--network" || arg.to_string_lossy().starts_with("--network=");

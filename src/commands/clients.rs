@@ -104,7 +104,8 @@ pub(crate) fn run(args: &ClientsArgs, location: &ArchiveLocation) -> anyhow::Res
     if args.json {
         let mut server = connect(location)?;
         if args.sort == ClientOrder::Since {
-            // The server lists the oldest connections first, so no row has to wait.
+            // The server lists the oldest connections first, as wanted here, so each row is printed
+            // at once.
             print_objects(&mut server, &args.filter, limit)?;
         } else {
             for row in list(&mut server, args, limit)?.rows {
@@ -172,7 +173,7 @@ fn print_objects(server: &mut ControlClient, filter: &str, limit: usize) -> anyh
     Ok(())
 }
 
-/// Reads the list, and holds at most `limit` rows in memory.
+/// Reads the list, and keeps at most `limit` rows in memory.
 fn list(
     server: &mut ControlClient,
     args: &ClientsArgs,
@@ -202,7 +203,7 @@ impl ClientOrder {
             Self::Rows => number(row, "rows"),
             Self::Events => number(row, "accepted") + number(row, "refused"),
             Self::Bytes => number(row, "received_bytes") + number(row, "sent_bytes"),
-            // Numbers ascend with time.
+            // Rows of equal measure are in the order of their numbers, which ascend with time.
             Self::Since => 0,
         }
     }

@@ -44,7 +44,7 @@ pub(crate) struct CopyArgs {
     pub(crate) json: bool,
 }
 
-/// Maximum number of records made durable together, and of their bytes.
+/// Maximum number of records that are made durable together, and maximum number of their bytes.
 const BATCH_RECORDS: usize = 1024;
 const BATCH_BYTES: usize = 4 << 20;
 /// Maximum number of ids deleted together.
@@ -141,8 +141,8 @@ fn walk(
                 }
                 Difference::Extra(id) => {
                     sum.extra += 1;
-                    // After a damaged record in the source, an extra record of the target may be
-                    // the last copy of the damaged record.
+                    // Once the source has had a damaged record, a record that only the target has
+                    // may be the last copy of the damaged record.
                     let spared = delete && walk.damaged() > 0;
                     sum.spared += u64::from(spared);
                     extra.extend((delete && !spared).then_some(id));

@@ -37,11 +37,11 @@ pub(crate) struct DoctorArgs {
 
 /// Where deploy/hark-backup.service keeps the backup of the service's archive.
 const SERVICE_BACKUP: &str = "/var/lib/hark-backup";
-/// Age from which a backup that is made every night counts as missing.
+/// Age above which the last backup counts as a fault, since a backup is made every night.
 const BACKUP_OLD: Duration = Duration::from_hours(3 * 24);
 /// Number of free bytes below which the disk needs attention at once.
 const FREE_MIN: u64 = 512 << 20;
-/// Time before the end of a certificate from which a missing renewal is reported.
+/// A certificate that expires within this time should have been renewed, and is reported.
 const RENEWAL_LATE: Duration = Duration::from_hours(14 * 24);
 /// How far in the future the newest record may be before the clock is doubted.
 const AHEAD_MAX: Duration = Duration::from_hours(1);
@@ -325,8 +325,8 @@ fn address(location: &ArchiveLocation, found: &mut Findings) {
 fn backup(location: &ArchiveLocation, found: &mut Findings) {
     let dir = Path::new(SERVICE_BACKUP);
     let is_service = SERVICES.iter().any(|service| location.data.starts_with(service));
-    // A database may be backed up elsewhere, and the directory may have the backup of the files
-    // from before a move into the database.
+    // A database may be backed up elsewhere. The directory may then have an old backup of the files
+    // that were moved into the database, which does not count.
     let is_files = location.facts().is_in_directory;
     let is_ours = |catalog: &BackupCatalog| {
         is_files || catalog.shelves.iter().any(|shelf| shelf.puts.is_some())

@@ -179,7 +179,8 @@ fn to_file(
         anyhow::Ok(records)
     })();
     if whole.is_err() {
-        // Only the first failure is reported. The name of a leftover file shows its purpose.
+        // Only the first failure is reported: if the file remains, its name shows that it is
+        // unfinished.
         let _ = std::fs::remove_file(&unfinished);
     }
     whole

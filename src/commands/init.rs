@@ -292,7 +292,8 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
         fs::rename(&aside, file)
     })();
     if written.is_err() {
-        // Only the first failure is reported. The name of a leftover file shows its purpose.
+        // Only the first failure is reported: if the file remains, its name shows that it is
+        // unfinished.
         let _ = fs::remove_file(&aside);
     }
     Ok(written?)

@@ -1,4 +1,4 @@
-//! `hark rebuild`: builds everything in an archive anew that follows from its records.
+//! `hark rebuild`: rebuilds everything in an archive that can be derived from its records.
 
 use std::process::ExitCode;
 

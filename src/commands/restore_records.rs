@@ -194,9 +194,10 @@ fn must_be_known(catalog: &BackupCatalog) -> anyhow::Result<()> {
     }
 }
 
-/// Fails if the archive's directory has another key than the backup. Before a restore into an empty
-/// store, the directory must also have no other file `*.online`. Such a file promises that the store
-/// has all messages up to a time, so the server would not fetch the missing messages from others.
+/// Fails if the archive's directory has a file `*.key` that differs from the backup's. Before a
+/// restore into an empty store, the directory must also have no file `*.online` except the backup's
+/// own. Such a file promises that the store has all messages up to a time, so the server would not
+/// fetch missing messages of that time from other nodes.
 fn must_fit(catalog: &BackupCatalog, is_merged: bool, data: &Path) -> anyhow::Result<()> {
     let ends = |name: &Path, with: &str| name.extension().is_some_and(|ending| ending == with);
     for entry in fs::read_dir(data).into_iter().flatten().flatten().filter(|_| !is_merged) {

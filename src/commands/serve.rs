@@ -243,7 +243,8 @@ async fn serve(
     if let Some(location) = lacks_bans {
         let moderation = server.moderation().clone();
         moderation.note_lack();
-        // The shelf in files of a server that has started without it could not be taken over.
+        // An archive in files gets the shelf at the next start: a later server could not take over
+        // a shelf that is opened only now.
         if !location.facts().is_in_directory {
             let late = open_late(location, moderation);
             tokio::spawn(hark_server::vital("the wait for the shelf of the bans", late));

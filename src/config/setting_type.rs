@@ -22,7 +22,8 @@ pub(super) trait SettingType: Sized {
 
 pub(super) fn wanted<T>(what: &str, got: &TypedValue) -> Result<T, String> {
     let got = match got {
-        // The value may be an address with a password, typed for the wrong setting.
+        // `shown` hides a password: the value may be an address that was typed for the wrong
+        // setting.
         TypedValue::Text(text) | TypedValue::Bare(text) => format!("{:?}", shown(text)),
         TypedValue::Whole(number) => number.to_string(),
         TypedValue::Fraction(number) => number.to_string(),

@@ -81,8 +81,8 @@ pub(crate) fn from_toml(path: &Path, text: &str) -> TypedSettings {
 /// Hark's environment variables that are not settings.
 const NOT_SETTINGS: [&str; 2] = ["HARK_DATA", "HARK_CONFIG"];
 
-/// Reads variables named `HARK_SECTION_KEY`. A variable that names a section but no setting of
-/// it is a fault. Variables that name no section are ignored.
+/// Reads variables named `HARK_SECTION_KEY`. A variable that names a section, but none of the
+/// section's settings, is a fault. Variables that name no section are ignored.
 pub(crate) fn from_environment(variables: impl Iterator<Item = (String, String)>) -> TypedSettings {
     let mut typed = Vec::new();
     let mut faults = Vec::new();

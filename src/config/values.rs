@@ -61,7 +61,7 @@ pub struct Config {
     pub(crate) files: Vec<FileState>,
     /// The texts of these files.
     pub(super) texts: FileTexts,
-    /// Where each typed setting was typed, by section and key.
+    /// The origin of each typed setting, by section and key.
     pub(super) origins: BTreeMap<(&'static str, &'static str), ValueOrigin>,
     pub(crate) private_kinds: Vec<u32>,
     pub(crate) search: SearchSettings,
@@ -188,8 +188,8 @@ impl Config {
         Some(host.trim_matches(['[', ']']).to_owned())
     }
 
-    /// Returns one line for each allow list without entries, which allows nothing, for rules that
-    /// leave nothing to read, and for a plugin that cannot be run.
+    /// Returns one line for each probable mistake: an allow list without entries, which allows
+    /// nothing; rules that leave nothing to read; a plugin that cannot be run.
     pub(crate) fn advice(&self) -> Vec<String> {
         let addresses = self.addresses.warn_if_none_allowed().map(str::to_owned);
         let lists = self.policy.empty_lists().map(nothing_allowed);

@@ -161,7 +161,7 @@ pub trait ArchiveStore: Any + Send + Sync {
         bail!("{}", self.refuses("check"))
     }
 
-    /// Builds everything in a shelf anew that follows from its records.
+    /// Rebuilds everything in a shelf that can be derived from its records.
     fn rebuild(&self, _: &ShelfPlace<'_>, _: CheckMeter<'_>) -> anyhow::Result<ArchiveRebuild> {
         bail!("{}", self.refuses("rebuild"))
     }

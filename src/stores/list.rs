@@ -46,7 +46,7 @@ pub(crate) fn named_archive(address: &str, data: &Path) -> anyhow::Result<Arc<dy
     .into())
 }
 
-/// Returns the archive of a store outside of the archive's directory; `None` if `address` is a
+/// Returns the archive at the address of a store that is not in files; `None` if `address` is a
 /// directory.
 pub(crate) fn distant_archive(
     address: &str,

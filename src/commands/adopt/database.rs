@@ -48,8 +48,8 @@ impl SourceDatabase {
         Ok(Self { runtime, client, address })
     }
 
-    /// Returns a name for positions in this database. The name contains no password, and does not
-    /// depend on the spelling of the address.
+    /// Returns the name under which positions in this database are saved. The name contains no
+    /// password, and does not depend on the spelling of the address.
     pub(super) fn name(&self) -> String {
         let config = &self.address.config;
         let host = self.address.hosts().next().unwrap_or_default();

@@ -28,7 +28,7 @@ pub(super) trait EventRow: Sync {
     fn write_json(&self, out: &mut Vec<u8>) -> Result<(), EventRowFault>;
 }
 
-/// The parameters common to all rows.
+/// The options of a conversion, which apply to all rows.
 #[derive(Clone)]
 pub(super) struct ConvertOptions {
     pub(super) event_bytes_max: usize,
@@ -37,7 +37,7 @@ pub(super) struct ConvertOptions {
 }
 
 impl ConvertOptions {
-    /// Takes the parameters from the configuration.
+    /// Takes the options from the configuration.
     pub(super) fn new(location: &ArchiveLocation, verify_signatures: bool) -> Self {
         let config = &location.config;
         Self {

@@ -21,7 +21,7 @@ pub(super) struct SweepWords {
     /// The word for the source's damaged parts.
     pub(super) damage: &'static str,
     pub(super) reasons: ReasonWords,
-    /// The reasons that mean that the source is damaged.
+    /// The reasons for refusals that show that the source is damaged.
     pub(super) faulty: &'static [RefusalReason],
 }
 

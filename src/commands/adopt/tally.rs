@@ -57,8 +57,8 @@ impl AdoptTally {
     }
 
     /// Prints the report of a run that took `seconds`, for programs or for people. `swept` is the
-    /// comparison of all ids with the source, if the run reached this step. Its reasons for rows
-    /// that are not stored replace the reasons in this tally.
+    /// result of the comparison with the whole source, if the run reached this step. Its reasons
+    /// for refusals then replace the reasons in this tally.
     pub(super) fn report(
         &self,
         seconds: f64,

@@ -106,7 +106,7 @@ impl ClusterReport {
         }
     }
 
-    /// Removes the bar. The next progress event shows a new bar.
+    /// Removes the progress bar. The next progress event shows a new bar.
     fn pause(&mut self) {
         if let Some(meter) = self.meter.take() {
             meter.finish();

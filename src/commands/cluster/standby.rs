@@ -1,4 +1,4 @@
-//! `hark cluster standby`: whether the workers have standbys that could take their places.
+//! `hark cluster standby`: shows whether the workers have standbys that could take their places.
 
 use std::process::ExitCode;
 
@@ -22,7 +22,7 @@ pub(super) fn run(
             show(one)?;
         }
     }
-    // The coordinator counts only if the command line names a node.
+    // The coordinator's standbys decide the exit code only if the command line names a node.
     let counts = |one: &&NodeStandbys| args.node.is_some() || one.node.role == NodeRole::Worker;
     let safe = all.iter().filter(counts).all(NodeStandbys::has_streaming);
     Ok(if safe { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -1,4 +1,4 @@
-//! Runs the commands that change a cluster, and prints their last line.
+//! Runs the commands that change a cluster, and prints their results.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OpenBrackets {
     pub(super) depth: usize,
-    /// A bit for each of the outermost 64 levels: set for a bracket.
+    /// A bit for each of the outermost 64 levels: set for a bracket, clear for a brace.
     arrays: u64,
 }
 

@@ -10,7 +10,7 @@ use super::source::LineChunk;
 use super::tally::ImportTally;
 use crate::commands::refusal::RefusalReason;
 
-/// The parameters common to all lines of an import.
+/// The options of the check, which are the same for all lines of an import.
 pub(super) struct CheckOptions<'a> {
     /// The store in which known ids are looked up.
     pub(super) store: Option<&'a dyn Store>,

@@ -20,7 +20,7 @@ const HELD_BYTES_MAX: usize = 64 << 10;
 /// line breaks of a record are written after the record.
 const BREAKS_MAX: usize = 64 << 10;
 
-/// Whether this byte ends a record, or a part of a line without a record.
+/// Whether this byte ends a record, or a piece of other text.
 pub(super) fn is_end(byte: u8) -> bool {
     byte == b'\n' || byte == RECORD_END
 }
@@ -46,7 +46,7 @@ enum Form {
 struct RecordState {
     /// The number of open braces and brackets around the record.
     base: usize,
-    /// The offset in `lines` of a record that is held back, because the object may still turn out
+    /// The offset in `lines` of an object that is held back: it is the record, unless it turns out
     /// to contain an array of records.
     held: Option<usize>,
     in_string: bool,

@@ -237,8 +237,8 @@ fn file(
     })
 }
 
-/// Runs the reader, which sends each chunk to the workers, and the receiver of the chunk's result
-/// to the writer, in the order of the chunks.
+/// Runs the reader. The reader sends the receiver of each chunk's result to the writer, and then
+/// the chunk to the workers, so the writer gets the results in the order of the chunks.
 fn read(
     mut source: LineSource,
     jobs: &SyncSender<CheckJob>,

@@ -53,8 +53,8 @@ impl ImportTally {
     pub(super) fn refuse(&mut self, reason: RefusalReason, line: u64, words: &str) {
         let count = &mut self.refused[reason as usize];
         count.count += 1;
-        // The store reports outcomes later than the worker, so refusals are not counted in the
-        // order of lines.
+        // The store reports its refusals later than the workers report theirs, so refusals are not
+        // counted in the order of lines.
         if count.first.as_ref().is_none_or(|first| line < first.line) {
             let words = words.to_owned();
             count.first = Some(FirstRefusal { file: PathBuf::new(), line, words });

@@ -67,14 +67,15 @@ pub(crate) fn run(args: &AuditArgs, location: &ArchiveLocation) -> anyhow::Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a state as text; `None` if there is none.
+/// Returns the state of a subject before or after an act as text; `None` if there is no state.
 fn state(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,
         Value::String(text) => Some(text.clone()),
         Value::Object(fields) => {
             let shown = fields.iter().filter(|(name, value)| {
-                // The maker of an entry is in the row of the act that made the entry.
+                // The field `by` is left out: the row of the act that made the entry names its
+                // maker.
                 name.as_str() != "by" && !value.is_null() && **value != ""
             });
             let fields: Vec<String> =

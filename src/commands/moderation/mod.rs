@@ -23,7 +23,7 @@ use crate::stores::StoreLock;
 use crate::writer::WriterHandle;
 use crate::wrong_use::WrongUse;
 
-/// The receiver of requests.
+/// The receiver of requests to read or change bans and allows.
 pub(super) enum ModerationDesk {
     /// The running server.
     Server(ControlClient),

@@ -13,7 +13,7 @@ use crate::print;
 use crate::question;
 use crate::wrong_use::WrongUse;
 
-/// Maximum number of values of a filter.
+/// Maximum number of values in one filter.
 const VALUES_MAX: usize = 500;
 
 /// Returns the filters for the stored events of these subjects. Fails if a subject has no filter.

@@ -22,7 +22,7 @@ use crate::config::FileState;
 use crate::location::ArchiveLocation;
 use crate::wrong_use::WrongUse;
 
-/// The file as typed.
+/// The file as the operator wrote it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RouterPlan {
@@ -32,7 +32,7 @@ pub(super) struct RouterPlan {
     pub(super) streams: BTreeMap<String, StreamPlan>,
 }
 
-/// A stream as typed.
+/// A stream as the operator wrote it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StreamPlan {
@@ -71,7 +71,8 @@ fn half_a_minute() -> u64 {
     30
 }
 
-/// All inputs of a stream: the typed plan, and values from the configuration and the key file.
+/// All inputs of a stream: its plan in the file, and values from the configuration and the key
+/// file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StreamTerms {
     typed: StreamPlan,
@@ -90,8 +91,8 @@ pub(super) struct PlannedStream {
 }
 
 impl RouterPlan {
-    /// Reads the file. Adds to `files` the state of the file, and of the key files that it names.
-    /// Each state is taken before the file is read.
+    /// Reads the file. Adds to `files` the state of the file and of each key file that it names.
+    /// The state of a file is recorded before the file is read.
     pub(super) fn read(path: &Path, files: &mut Vec<FileState>) -> anyhow::Result<Self> {
         let shown = path.display();
         files.push(FileState::new(path.into()));

@@ -154,8 +154,8 @@ async fn watch(
         running.spawn_local(stream.run());
     }
     drop(ends);
-    // Without a terminal, only the log reports events of interest. Progress lines would fill the
-    // log.
+    // Progress is shown only on a terminal. Elsewhere, progress lines would fill the log, which
+    // reports the important changes anyway.
     let mut progress = std::io::stderr()
         .is_terminal()
         .then(|| CommandProgress::start("stream", 0, CountedUnit::Records));

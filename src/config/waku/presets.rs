@@ -76,7 +76,8 @@ pub(super) const PRESETS: [NetworkPreset; 4] = [
         cluster: 1,
         shards_in_cluster: 8,
         message_bytes_max: 150 << 10,
-        // Discovered strangers could send messages without valid proofs, which Hark does not verify.
+        // Strangers are not discovered: they could send messages with invalid proofs, since Hark
+        // does not verify proofs.
         discovered_max: 0,
         // The nodes with which nwaku begins to discover others.
         entry_nodes: &[

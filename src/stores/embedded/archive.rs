@@ -177,7 +177,7 @@ impl ArchiveStore for FileArchive {
     }
 
     fn lacks(&self, _: &ShelfPlace<'_>, error: &anyhow::Error) -> bool {
-        // A full disk has no room for a new shelf.
+        // This error means that the shelf is missing, and the full disk has no room to make it.
         matches!(error.downcast_ref(), Some(ShelfOpenError::Missing(_)))
     }
 }

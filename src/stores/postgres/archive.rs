@@ -103,7 +103,8 @@ impl ArchiveStore for DatabaseArchive {
             name: "postgres",
             is_in_directory: false,
             is_remote: true,
-            // Transactions take longer to begin and to end than batches of a log.
+            // The number is large, because transactions take longer to begin and to end than
+            // batches of a log.
             batch_records: 4_096,
         }
     }
@@ -170,7 +171,8 @@ impl ArchiveStore for DatabaseArchive {
     }
 
     fn lacks(&self, shelf: &ShelfPlace<'_>, _: &anyhow::Error) -> bool {
-        // A shelf that only lacks the newest migrations has been made, and may have entries.
+        // If only the newest migrations are missing, the shelf was made before, and may have
+        // entries.
         migrations(&self.url, shelf.network.name(), &Self::options(shelf), false)
             .is_ok_and(|all| all.iter().all(|one| one.applied.is_none()))
     }

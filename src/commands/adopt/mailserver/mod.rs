@@ -44,8 +44,8 @@ pub(super) fn run(
     let envelope_bytes_max = location.shelf_config().record_bytes_max;
     let mut adoption = MailAdoption {
         args,
-        // No minimum proof of work applies here: the mail server accepted each envelope with the
-        // minimum at that time.
+        // No minimum proof of work applies here: the mail server has already compared each envelope
+        // with the minimum of its time.
         bounds: EnvelopeBounds { envelope_bytes_max, pow_min: 0.0 },
         pace: AdoptPace::start(args.rate, &stop),
         tally: AdoptTally::new(REASONS),

@@ -11,8 +11,8 @@ use crate::commands::adopt::relay::source::{BATCH_BYTES_MAX, RelayRow, RelaySour
 use crate::commands::adopt::sqlite::{advice, connect, database_file, missing};
 use crate::commands::refusal::RefusalReason;
 
-/// The schema versions in which the columns read here have the same meaning. Older versions lack
-/// the column `hidden`.
+/// The schema versions in which the columns in [`COLUMNS`] have the same meaning. Older versions
+/// lack the column `hidden`.
 const SCHEMA_MIN: i64 = 2;
 const SCHEMA_MAX: i64 = 18;
 /// The columns that are read.

@@ -20,7 +20,7 @@ use crate::writer::HistoryWriter;
 /// Number of ids in one read, and in one look-up.
 const READ: i64 = 20_000;
 const LOOK_UP: usize = 500;
-/// The reasons that mean that the source is damaged.
+/// The reasons for refusals that show that the source is damaged.
 const FAULTY: [RefusalReason; 3] =
     [RefusalReason::Malformed, RefusalReason::BadId, RefusalReason::BadSignature];
 
@@ -144,7 +144,8 @@ pub(super) fn run(
     }
     meter.finish();
     if sample > 0 {
-        // The archive is opened again to see the events that were stored meanwhile.
+        // The archive is opened again, so that the comparison finds the events that were stored
+        // meanwhile.
         compare(source, &*location.read_beside(writer)?, adoption, sample, &mut swept)?;
     }
     Ok(swept)

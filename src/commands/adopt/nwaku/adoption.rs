@@ -85,8 +85,9 @@ pub(super) const LOOK_UP: usize = 500;
 /// arrive a little late.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 const OVERLAP_S: u64 = 120;
-/// Interval between two reads of recent messages, and their age. Sync brings messages that are up
-/// to an hour old, and a node that was offline fetches those of the last 6 hours.
+/// Interval between two reads of recent messages, and the maximum age of these messages. A node
+/// gets messages that are up to an hour old by sync, and after a time offline, it fetches the
+/// messages of the last 6 hours.
 const RECENT_EVERY: Duration = Duration::from_mins(5);
 const RECENT_S: u64 = 6 * 3_600;
 
@@ -216,7 +217,7 @@ impl NwakuAdoption<'_> {
     }
 }
 
-/// The time this number of seconds before now, in ns.
+/// Returns the time `seconds` before now, in ns.
 fn before_now(seconds: u64) -> i64 {
     in_ns(when::now_s().saturating_sub(seconds))
 }

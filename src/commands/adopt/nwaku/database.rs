@@ -134,8 +134,8 @@ impl NwakuDatabase {
         Ok(self.partitions.difference(&present).cloned().collect())
     }
 
-    /// Returns the names of the partitions, and the last time of each. A partition without an upper
-    /// bound has none.
+    /// Returns the names of the partitions, and the last time of each; `None` for a partition
+    /// without an upper bound.
     fn partitions(&self) -> anyhow::Result<Vec<(String, Option<i64>)>> {
         let rows = self.database.query(PARTITIONS, &[]).context(LOST)?;
         let partition = |row: &Row| {
@@ -151,7 +151,8 @@ impl NwakuDatabase {
                    AND relname ~ '^messages_[0-9]+_[0-9]+$' AND pg_table_is_visible(c.oid) \
                    AND NOT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = c.oid) ORDER BY 1";
         let rows = self.database.query(sql, &[]).context(LOST)?;
-        // nwaku makes a partition before the time of its messages comes, and attaches it then.
+        // nwaku makes each partition ahead of its time and attaches it later, so only a table whose
+        // time is over has been detached.
         let has_ended = |name: &String| {
             let end = name.rsplit('_').next().and_then(|end| end.parse::<u64>().ok());
             end.is_some_and(|end| end < when::now_s())
@@ -180,14 +181,14 @@ impl NwakuDatabase {
         }
     }
 
-    /// Returns the last time of the partition that has this time, or of the next partition.
+    /// Returns the last time of the partition that covers `time`, or else of the next partition.
     fn window_end(&mut self, time: i64) -> anyhow::Result<i64> {
         if !self.is_by_time() {
             return Ok(i64::MAX);
         }
         if let Some((begin, end)) = self.window
             && (begin..=end).contains(&time)
-            // New partitions may have been added to the last window.
+            // The window without an end may have got new partitions.
             && end < i64::MAX
         {
             return Ok(end);

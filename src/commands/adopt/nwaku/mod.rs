@@ -4,8 +4,8 @@
 //! Rows are read in the order of their time, in short statements, so that nwaku's own retention
 //! never waits. The position of each batch is saved, and the next run continues there. Messages
 //! that arrived late, by sync, have a time that the adoption has passed. The comparison at the end
-//! finds such messages. The hash of each message is computed anew, and hashes in the source that differ are
-//! reported.
+//! finds these messages. The hash of each message is computed anew, and hashes in the source that
+//! differ are reported.
 
 mod adoption;
 mod convert;

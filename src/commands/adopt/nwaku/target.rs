@@ -1,4 +1,5 @@
-//! Warnings about settings of the archive that would delete or leave aside adopted messages.
+//! Warnings about settings of the archive: retention that would delete adopted messages, and topics
+//! of adopted messages that the node does not serve.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::print;
 const TOPICS_MAX: usize = 1_000;
 const LISTED_MAX: usize = 10;
 
-/// Warns if a bound of the archive's retention deletes old messages, also those of an adoption.
+/// Warns if a bound of the archive's retention may delete old messages, and so adopted messages.
 pub(super) fn warn_of_bounds(location: &ArchiveLocation, messages: u64) {
     let policy = location.shelf_config().retention;
     let capacity = policy.records_max.filter(|most| *most < messages);

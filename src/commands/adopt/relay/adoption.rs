@@ -33,7 +33,7 @@ pub(super) const REASONS: ReasonWords = &[
 ];
 /// Interval between two reads of newly published events.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
-/// A read of newly published events begins this many numbers before the last number, because the
+/// A read of newly published events begins this many event numbers before the last one, because the
 /// relay may reuse the numbers of deleted events.
 const FOLLOW_OVERLAP: usize = 200;
 

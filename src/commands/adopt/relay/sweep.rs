@@ -64,8 +64,8 @@ pub(super) fn run(
 }
 
 /// Counts the records that the archive already has, and removes these records from the list. The
-/// missing records remain. If bytes are compared, `is_same` compares those of a row and of the
-/// archive.
+/// missing records remain. If bytes are compared, `is_same` compares the bytes in a row with the
+/// bytes in the archive.
 pub(in crate::commands::adopt) fn look_up(
     archive: &dyn Store,
     converted: &mut ConvertedRows,

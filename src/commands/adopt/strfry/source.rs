@@ -20,7 +20,7 @@ use crate::commands::refusal::RefusalReason;
 
 /// The supported database version.
 const DATABASE_VERSION: u64 = 3;
-/// The only key of the table Meta, and its fields.
+/// The only key of the table Meta, and the fields of its record.
 const META_KEY: u64 = 1;
 const META_VERSION: usize = 0;
 const META_ENDIANNESS: usize = 1;
@@ -187,7 +187,7 @@ fn read_decompressor(
         None => Ok(None),
     })?;
     let Some(LmdbValue::Bytes(found)) = found else { return Ok(None) };
-    // zstd reports a damaged dictionary as a lack of memory.
+    // The error is dropped, because zstd reports a damaged dictionary as a lack of memory.
     let dictionary = record::bytes(&found, DICTIONARY);
     Ok(dictionary.and_then(|dictionary| Decompressor::with_dictionary(dictionary).ok()))
 }

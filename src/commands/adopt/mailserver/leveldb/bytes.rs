@@ -3,7 +3,7 @@
 /// Constant that is added to a checksum before the checksum is stored.
 const MASK: u32 = 0xa282_ead8;
 
-/// Reads values from the front of a slice, which then begins after the read bytes.
+/// Reads values from the front of a slice, and shortens the slice by the bytes of each value.
 #[derive(Clone, Copy)]
 pub(super) struct ByteReader<'a>(pub(super) &'a [u8]);
 

@@ -48,7 +48,8 @@ pub(super) fn read(log: &[u8], each: &mut dyn FnMut(&[u8])) -> u64 {
                             record.extend_from_slice(data);
                             each(&record);
                         }
-                        // A later chunk of a record with a damaged beginning.
+                        // This chunk continues a record whose damaged beginning was already
+                        // counted.
                         (MIDDLE | LAST, None) => {}
                         _ => damaged += 1,
                     }

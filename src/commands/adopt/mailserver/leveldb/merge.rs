@@ -54,8 +54,9 @@ fn user_key(key: &[u8]) -> &[u8] {
     InternalKey::read(key).map_or(key, |key| key.user)
 }
 
-/// The next entry of a source. The heap returns the greatest entry first, so an entry with a lower
-/// key is greater; among equal keys, an entry with a higher sequence number is greater.
+/// The next entry of a source. The heap returns the greatest entry first, so a lower key makes an
+/// entry greater. Of two entries with one key, the entry with the higher sequence number is
+/// greater.
 struct NextEntry {
     entry: Entry,
     source: usize,

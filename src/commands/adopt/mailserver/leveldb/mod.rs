@@ -1,4 +1,4 @@
-//! A read-only LevelDB reader that never writes into the directory.
+//! Reads a LevelDB, and never writes into its directory.
 //!
 //! Existing LevelDB crates are whole databases, which write when they are opened: they turn a log
 //! into a table, take the lock and merge. An adoption must not change the mail server's directory,

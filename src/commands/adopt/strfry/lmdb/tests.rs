@@ -122,8 +122,8 @@ impl Drop for Pages {
     }
 }
 
-/// Returns the value of an entry. Most values are short; those of multiples of seven are on
-/// overflow pages.
+/// Returns the value of an entry. Most values are short; the value of a key that is a multiple of
+/// seven is on overflow pages.
 fn value(key: u64) -> Vec<u8> {
     let len = if key.is_multiple_of(7) { 100 + key as usize % 1500 } else { key as usize % 40 };
     vec![key as u8; len]
@@ -262,8 +262,8 @@ fn what_is_overwritten_while_it_is_read_is_read_again() {
 #[test]
 fn damaged_pages_are_passed_over_and_each_is_counted_once() {
     let mut pages = filled("lmdb-damaged", 70);
-    // The first page is the leaf with keys 10 to 50, since 70 is the first key with a value on
-    // overflow pages.
+    // Page 2, the first after the meta pages, is the leaf with keys 10 to 50: values on overflow
+    // pages begin at key 70.
     assert_eq!(pages.pages[2][10], 2);
     pages.pages[2][0] ^= 1;
     let file = pages.write();
