@@ -14,7 +14,7 @@ use hark::{NETWORKS, NetworkService, NetworkSetup, STORES, ShelfConfig};
 use hark_archive::retention::{RetentionPolicy, RetentionRule};
 use hark_testkit::toy::{Serving, Toy};
 
-/// Returns the address on which the toy network listens, if the environment has such an address.
+/// Returns the address on which the toy network listens, if the variable HARK_TOY has an address.
 fn listen() -> Option<SocketAddr> {
     std::env::var("HARK_TOY").ok()?.parse().ok()
 }

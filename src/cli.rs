@@ -220,14 +220,15 @@ const OF_NO_NETWORK: [&str; 26] = [
     "man",
 ];
 
-/// Returns the definition of the command line, with help as wide as the terminal. The help of a
-/// command for which --network has no meaning does not show the flag.
+/// Returns the definition of the command line, with help as wide as the terminal. If --network has
+/// no meaning for a command, the command's help does not show the flag.
 pub(crate) fn command() -> clap::Command {
     let command = Cli::command().mut_subcommands(|sub| {
         if !OF_NO_NETWORK.contains(&sub.get_name()) {
             return sub;
         }
-        // The flag is parsed nevertheless, so that the error can explain why it has no meaning.
+        // The hidden flag is still parsed, so that the error can explain why the flag has no
+        // meaning.
         let hidden = Arg::new("network").long("network").value_name("NAME");
         sub.arg(hidden.value_parser(networks()).global(true).hide(true))
     });

@@ -165,8 +165,8 @@ impl ArchiveLocation {
         ShelfPlace { network: self.network, data: &self.data, config: &self.config }
     }
 
-    /// Returns what commands and doors need to know about the store: its name, where its records
-    /// are, and the batch size of an import.
+    /// Returns the properties of the store that commands and doors need: its name, where its
+    /// records are, and the batch size of an import.
     pub(crate) fn facts(&self) -> StoreFacts {
         self.store.facts()
     }

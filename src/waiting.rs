@@ -26,8 +26,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Maximum number of bytes read of a request.
 const REQUEST_MAX: usize = 4 << 10;
 
-/// Calls `open` again after each error for which `is_away` returns true, because the database
-/// cannot be reached. Returns any other error.
+/// Calls `open` again after each error for which `is_away` returns true: the database cannot be
+/// reached. Returns any other error.
 pub(crate) fn for_database<T>(
     addresses: &[ListenAddress],
     is_away: impl Fn(&anyhow::Error) -> bool,

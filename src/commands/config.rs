@@ -1,4 +1,4 @@
-//! `hark config`: prints the default configuration or the one in force, or checks a file.
+//! `hark config`: prints the default configuration or the configuration in force, or checks a file.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -76,7 +76,8 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
     }
     from.must_exist()?;
     let stop = interrupt::flag()?;
-    // A new directory gets the owner of the source's directory. A database has no such owner.
+    // A new directory gets the owner of the source's directory. A source in a database has no
+    // directory with an owner.
     let makes = from.facts().is_in_directory && !to.exists();
     if makes {
         owner::make_dir_like(&to.data, &from.shelf())?;

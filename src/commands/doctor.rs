@@ -325,8 +325,8 @@ fn address(location: &ArchiveLocation, found: &mut Findings) {
 fn backup(location: &ArchiveLocation, found: &mut Findings) {
     let dir = Path::new(SERVICE_BACKUP);
     let is_service = SERVICES.iter().any(|service| location.data.starts_with(service));
-    // A database may be backed up elsewhere. The directory may then have an old backup of the files
-    // that were moved into the database, which does not count.
+    // A database may be backed up elsewhere. The directory may then have an old backup of files
+    // that were later moved into the database. Such a backup does not count.
     let is_files = location.facts().is_in_directory;
     let is_ours = |catalog: &BackupCatalog| {
         is_files || catalog.shelves.iter().any(|shelf| shelf.puts.is_some())

@@ -24,7 +24,7 @@ use crate::owner;
 use crate::print::{self, CommandProgress, CountedUnit};
 use crate::writer::HistoryWriter;
 
-/// The directory, within the archive's directory, for the content of a backup in one file.
+/// The directory, within the archive's directory, for the unpacked content of a single-file backup.
 const UNPACKED: &str = "restore-unpacked";
 /// Maximum number of bytes of the records that are put together.
 const BATCH_BYTES: usize = 8 << 20;
@@ -244,7 +244,8 @@ fn save_files(
     backup_file::write_small_files(missing, data)
 }
 
-/// The content of a backup in one file. The directory is removed when this value is dropped.
+/// The content of a single-file backup, unpacked into a directory. The directory is removed when
+/// this value is dropped.
 struct UnpackedBackup {
     dir: PathBuf,
     catalog: BackupCatalog,
@@ -252,7 +253,7 @@ struct UnpackedBackup {
 }
 
 impl UnpackedBackup {
-    /// Reads the file `from` into a directory within `data`.
+    /// Unpacks the file `from` into a directory within `data`.
     fn read(from: &Path, data: &Path) -> anyhow::Result<Self> {
         let dir = data.join(UNPACKED);
         if !data.exists() {

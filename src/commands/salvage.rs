@@ -141,8 +141,8 @@ fn must_be_new(to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Locks the damaged archive. Returns `None` if its disk cannot be written, since no server can run
-/// on the archive then.
+/// Locks the damaged archive. Returns `None` if its disk cannot be written: no lock is needed then,
+/// since no server can run on the archive.
 fn lock(from: &ArchiveLocation) -> anyhow::Result<Option<DirectoryLock>> {
     match DirectoryLock::acquire(&from.data) {
         Ok(lock) => Ok(Some(lock)),

@@ -164,7 +164,8 @@ pub(crate) fn run(args: &ServeArgs, location: &ArchiveLocation) -> anyhow::Resul
     Ok(code)
 }
 
-/// Returns the options of an opened shelf. A shelf that refuses all writes cannot delete records.
+/// Returns the options of an opened shelf. A shelf that refuses all writes gets no retention, since
+/// it cannot delete records.
 fn shelf_options(location: &ArchiveLocation, opened: ServedShelf) -> shelf::ShelfOptions {
     let retention = if opened.refuses_writes {
         RetentionPolicy::default()

@@ -32,7 +32,8 @@ impl Default for LogSettings {
 }
 
 impl LogSettings {
-    /// Returns the duration above which queries are logged as slow; `None` for no such logging.
+    /// Returns the duration above which queries are logged as slow; `None` if slow queries are not
+    /// logged.
     pub(crate) fn slow_question(&self) -> Option<Duration> {
         self.slow_question_ms.map(Duration::from_millis)
     }

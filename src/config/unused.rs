@@ -13,8 +13,8 @@ const FOR_FILES: [(&str, &str); 4] = [
 ];
 
 impl Config {
-    /// Returns a line for each changed setting that has no effect if the archive is not in files.
-    /// Returns no line if the mirror is in a directory, since the mirror uses these settings, too.
+    /// Returns a line for each changed setting that affects only archives in files. Returns no line
+    /// if the mirror is in a directory, since the mirror uses these settings, too.
     pub(crate) fn unused_without_files(&self) -> Vec<String> {
         let mirror = self.mirror.store.as_ref();
         let mirror = mirror.map(|store| distant_archive(store.secret(), &self.data));

@@ -166,8 +166,8 @@ pub trait ArchiveStore: Any + Send + Sync {
         bail!("{}", self.refuses("rebuild"))
     }
 
-    /// Whether a shelf could not be opened, with this error, because the shelf has never been made
-    /// and this process cannot make the shelf.
+    /// Whether an error from opening a shelf means that the shelf has never been made, and that
+    /// this process cannot make the shelf.
     fn lacks(&self, _shelf: &ShelfPlace<'_>, _error: &anyhow::Error) -> bool {
         false
     }

@@ -32,7 +32,8 @@ pub(crate) fn address_forms() -> Vec<AddressForm> {
     setups().iter().map(|setup| setup.form).collect()
 }
 
-/// Returns the archive of the store with this address. Fails if no store has such addresses.
+/// Returns the archive of the store with this address. Fails if no store has addresses of this
+/// form.
 pub(crate) fn named_archive(address: &str, data: &Path) -> anyhow::Result<Arc<dyn ArchiveStore>> {
     if let Some(setup) = setups().iter().find(|setup| (setup.form.fits)(address)) {
         return Ok((setup.archive)(address, data));

@@ -42,7 +42,7 @@ pub(crate) struct ComparedRelay<'a> {
 }
 
 /// Compares `items`, the local results of `query`, with the relay's results. `waits` adds up the
-/// waits for the relay's rate limit in all comparisons of one run of the command.
+/// waits for the relay's rate limit in all comparisons of one synchronisation.
 pub(crate) async fn compare(
     relay: ComparedRelay<'_>,
     query: &Query,
@@ -102,7 +102,7 @@ struct ComparedWindows<'a> {
     parts: u32,
     restarts: u32,
     waits: RateWaits,
-    /// The waits of all comparisons of the run.
+    /// The waits in all comparisons of the synchronisation.
     run: &'a mut RunWaits,
 }
 
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     /// Without a bound for the sum of all waits, a relay that completes each window after a wait
-    /// could prolong a run of many comparisons for days.
+    /// could prolong a synchronisation with many comparisons for days.
     #[test]
     fn waits_for_a_rate_limit_are_counted_over_all_comparisons_of_a_run() {
         let (items, mut run) = (SummedItems::default(), RunWaits::default());

@@ -82,11 +82,11 @@ impl RateWaits {
     }
 }
 
-/// Maximum sum of the waits of one run because of rate limits.
+/// Maximum sum of all waits for the relay's rate limit in one synchronisation.
 const RUN_WAITS_MAX: Duration = Duration::from_hours(1);
 
-/// The sum of all waits of one run for a relay's rate limit. Unlike the waits in [`RateWaits`], the
-/// sum does not start anew when the relay accepts a request.
+/// The sum of all waits for a relay's rate limit in one synchronisation. Unlike the waits in
+/// [`RateWaits`], the sum does not start anew when the relay accepts a request.
 #[derive(Debug, Default)]
 pub(crate) struct RunWaits(Duration);
 

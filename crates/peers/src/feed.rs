@@ -144,7 +144,7 @@ impl Drop for OwedComparison<'_> {
     }
 }
 
-/// The streams that receive new events of this archive.
+/// Passes new events of this archive to the streams, each of which has an outlet.
 #[derive(Default)]
 pub struct LocalFeed {
     outlets: Mutex<Vec<Arc<FeedOutlet>>>,

@@ -83,7 +83,7 @@ impl Fetcher<'_> {
                         None if left.len() < asked => {
                             // The relay may have truncated the answer, so the missing events are
                             // requested again. The requests come to an end, because each such
-                            // answer has at least one missing event.
+                            // answer has brought at least one event.
                             waits.over();
                             waiting.extend(left);
                         }

@@ -240,8 +240,7 @@ impl IntakeQueue {
     }
 }
 
-/// Whether an event is a request of its author to delete own events. Plugins do not decide about
-/// these requests.
+/// Whether an event is a deletion or a request to vanish. Plugins do not decide about these events.
 fn is_request(json: &str) -> bool {
     let event = Event::parse(json.as_bytes(), &mut EventArena::new()).map(|event| event.kind());
     event.is_ok_and(|kind| REQUESTS.contains(&kind))
@@ -309,7 +308,7 @@ fn check(
     }
 }
 
-/// One thread's buffers.
+/// Checks events in one thread, with buffers that are reused.
 struct EventChecker<'a> {
     options: &'a IntakeOptions,
     reader: Box<dyn LineReader>,

@@ -29,7 +29,7 @@ const ITEMS_TOGETHER: usize = 1024;
 const SAMPLED: usize = 48;
 const SAMPLES: usize = 3;
 
-/// This archive.
+/// This archive, one end of an exchange with a relay.
 #[derive(Clone)]
 pub struct LocalEnd {
     /// The network of the events.

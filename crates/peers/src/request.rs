@@ -85,7 +85,7 @@ pub(crate) struct RelayComparison {
     id: String,
     answers: mpsc::UnboundedReceiver<(ComparisonAnswer, BytesPermit)>,
     link: Arc<RelayLink>,
-    /// Time at which the last message was sent, which is not answered yet.
+    /// Time at which the last message, which is not answered yet, was sent.
     sent_at: Instant,
 }
 

@@ -198,7 +198,7 @@ impl Uploader<'_> {
         }
     }
 
-    /// Returns the event, unless the plugin refuses the event.
+    /// Returns the event; `None` if the plugin refuses the event.
     async fn accepted(&self, upload: Upload) -> Option<Upload> {
         if let Some(plugin) = self.plugin.filter(|_| !upload.was_sent)
             && let Err(refusal) = plugin.accept(&upload.event().json).await

@@ -301,7 +301,8 @@ pub(crate) async fn includes(
     Ok(Ok(is_hex && read.is_ok() && found))
 }
 
-/// The differences that were found so far, because a comparison may find a difference twice.
+/// The differences found so far. They are remembered, because a comparison may find a difference
+/// twice.
 #[derive(Default)]
 pub(crate) struct SeenDifferences {
     ids: HashSet<Id>,

@@ -98,7 +98,7 @@ impl ConvertOptions {
     }
 }
 
-/// One thread's reused buffers.
+/// Converts rows in one thread, with buffers that are reused.
 struct ConvertWorker<'a> {
     terms: &'a ConvertOptions,
     now_s: u64,

@@ -16,7 +16,8 @@ pub(super) struct AdoptPace<'a> {
 }
 
 impl<'a> AdoptPace<'a> {
-    /// Starts with no rows, without a limit if `rate` is `None` or 0. An interrupt sets `stop`.
+    /// Starts the count of rows at 0. There is no limit if `rate` is `None` or 0. An interrupt sets
+    /// `stop`.
     pub(super) fn start(rate: Option<u64>, stop: &'a AtomicBool) -> Self {
         Self { started: Instant::now(), rate: rate.filter(|rate| *rate > 0), rows: 0, stop }
     }

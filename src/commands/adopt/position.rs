@@ -18,8 +18,8 @@ impl PositionFile {
         Self(location.data.join(name))
     }
 
-    /// Loads the position that an earlier run has saved, with `read`. Returns `None` if no position
-    /// was saved.
+    /// Loads the position that an earlier run has saved, and parses the position with `read`.
+    /// Returns `None` if no position was saved.
     pub(super) fn load<T>(
         &self,
         read: impl Fn(&Value) -> anyhow::Result<T>,

@@ -1,5 +1,5 @@
 //! The writer of an import. If the archive does not exist yet, the first record creates the
-//! archive, so that files without records leave no archive behind.
+//! archive, so an import without records creates no archive.
 
 use hark_archive::Outcome;
 

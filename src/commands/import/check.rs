@@ -30,7 +30,7 @@ pub(super) struct CheckedChunk {
     pub(super) read_to: u64,
 }
 
-/// One worker's reused buffers.
+/// Checks chunks in one thread, with buffers that are reused.
 pub(super) struct CheckWorker<'a> {
     options: &'a CheckOptions<'a>,
     reader: Box<dyn LineReader>,

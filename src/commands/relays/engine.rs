@@ -4,7 +4,7 @@
 //! If a server runs on the archive, the server writes and reports new events (control.sock). The
 //! server may be stopped, restarted or replaced; writes wait until a server runs again. Without a
 //! server, this process writes, and knows the new events itself. The choice is made once, at the
-//! start, so that a restarting server finds the archive unlocked.
+//! start, so this process never locks the archive while its server restarts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

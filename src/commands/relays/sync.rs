@@ -207,8 +207,8 @@ fn options(args: &SyncArgs, location: &ArchiveLocation, query: Query) -> SyncOpt
     options
 }
 
-/// Returns the private kinds of a run with `--private` that copies events into this archive: the
-/// archive sends its events of these kinds, but the relay may hide some of its own.
+/// Returns the private kinds of which this archive may not receive all events, because the relay
+/// may hide some. Empty without `--private`, and if no events are copied into this archive.
 fn kinds_hidden_there(args: &SyncArgs, location: &ArchiveLocation, queries: &[Query]) -> Vec<u32> {
     let direction = Direction::from(args.dir);
     if !args.relays.private || !direction.is_down() {

@@ -171,8 +171,8 @@ impl ArchiveStore for DatabaseArchive {
     }
 
     fn lacks(&self, shelf: &ShelfPlace<'_>, _: &anyhow::Error) -> bool {
-        // If only the newest migrations are missing, the shelf was made before, and may have
-        // entries.
+        // The shelf is lacking only if no migration was applied. If just the newest migrations are
+        // missing, the shelf exists, and may have entries.
         migrations(&self.url, shelf.network.name(), &Self::options(shelf), false)
             .is_ok_and(|all| all.iter().all(|one| one.applied.is_none()))
     }

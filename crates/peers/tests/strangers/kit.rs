@@ -184,7 +184,7 @@ impl Here {
         (RelayStream { address, options, ends, status: Arc::clone(&status) }, status)
     }
 
-    /// Publishes events of the archive to the streams that send them, in this order.
+    /// Publishes events of the archive, in this order, to the streams that send the events.
     pub(crate) fn publish(feed: &LocalFeed, events: &[Value]) {
         let mut reader = Nostr.lines().reader(&read());
         for event in events {

@@ -3,8 +3,8 @@
 //! A reader thread reads rows in batches, in the order of their time, and converts them to records.
 //! The main thread stores the records and saves the position. After a crash, the next run stores
 //! the last batch again if its position was not saved. This does no harm, since each id is stored
-//! once. Late rows have a time that the adoption has already passed. The adoption finds these rows
-//! by `late` (with `--follow`) and by comparing all ids at the end.
+//! once. Late rows have a time that the adoption has already passed. The module `late` finds these
+//! rows with `--follow`, and the comparison of all ids finds them at the end.
 
 mod adoption;
 mod convert;

@@ -16,8 +16,9 @@ pub(super) struct NostreamProgress {
     pub(super) at: RowCursor,
     /// Number of rows copied so far, including earlier runs.
     pub(super) events: u64,
-    /// A transaction number of the source. Rows written by this transaction or a later one may be
-    /// missing although their time is earlier than `at`. `None` if no scan for such rows has run.
+    /// A transaction number of the source. The archive may lack rows that this transaction or a
+    /// later one wrote, although their time is earlier than `at`. `None` if no scan for such rows
+    /// has run.
     pub(super) since: Option<u64>,
 }
 

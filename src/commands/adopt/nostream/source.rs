@@ -129,8 +129,8 @@ impl NostreamSource {
 
     /// Returns the next rows after a position, ordered by time and id.
     pub(super) fn after(&self, at: &RowCursor, limit: u32) -> anyhow::Result<Vec<NostreamRow>> {
-        // ORDER BY names the table, because a bare name would mean the result column, and no index
-        // could be used.
+        // ORDER BY names the table, because a bare name would mean the result column, which has no
+        // index.
         let rest = "event_created_at >= $1::bigint AND (event_created_at, event_id) > ($1::bigint, $2) \
                     ORDER BY events.event_created_at, events.event_id LIMIT $3";
         self.rows(rest, &[&at.created_at, &&at.id[..], &i64::from(limit)])

@@ -17,7 +17,7 @@ pub(super) struct DifferingHash {
 }
 
 /// Converts rows to records, in order. Also returns the stored hashes that differ from the
-/// messages' hashes. Schemas without hashes, and refused rows, have none.
+/// messages' hashes. Refused rows, and rows of schemas without hashes, add none.
 pub(super) fn convert(
     rows: &[NwakuRow],
     bounds: &MessageBounds,

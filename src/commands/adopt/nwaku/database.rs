@@ -2,7 +2,7 @@
 //!
 //! Since schema version 2, the table has a partition for each hour. A statement reads the rows of
 //! one partition, so that it locks this partition and no other. nwaku's retention removes old
-//! partitions at any time. The rows of a removed partition are not read, which is no error.
+//! partitions at any time. It is no error that the rows of a removed partition are not read.
 
 use std::collections::BTreeSet;
 use std::error::Error;

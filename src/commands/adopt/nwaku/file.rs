@@ -114,8 +114,8 @@ impl NwakuFile {
             (false, _) => format!("{key} > ?2 ORDER BY {key}"),
         };
         let meta = if self.version >= VERSION_OF_META { "meta" } else { "NULL" };
-        // The limit is always ?3. The condition only mentions ?5, which just one order needs, so
-        // that every statement has five parameters.
+        // ?5 is never NULL, so the limit is always ?3. The limit mentions ?5, which just one order
+        // needs, so that every statement has five parameters.
         let sql = format!(
             "SELECT {time}, {key}, pubsubTopic, contentTopic, version, timestamp, \
              octet_length(payload), CASE WHEN octet_length(payload) <= ?4 THEN payload END, {meta} \

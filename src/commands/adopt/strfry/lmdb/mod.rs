@@ -1,4 +1,4 @@
-//! A read-only LMDB reader that writes neither the database file nor its lock file.
+//! Reads an LMDB database, and writes neither the database file nor its lock file.
 //!
 //! All LMDB crates use LMDB's C library, which maps the file and trusts every byte: a truncated or
 //! damaged file crashes the process. The library also writes into the lock file and occupies a slot
@@ -8,11 +8,11 @@
 //!
 //! **Beside a writer.** A file has two meta pages, and each names the root of a snapshot.
 //! Transaction N writes its pages to unused places, and then the meta page N modulo 2. Pages that N
-//! frees belong to the previous snapshot, and are not reused before transaction N + 2. So all pages
-//! of a snapshot are unchanged while the meta page of the snapshot is unchanged. Transaction N + 2
-//! overwrites the meta page of snapshot N, and N + 3 is the first transaction that may overwrite
-//! other pages of snapshot N. [`LmdbFile::read`] compares the meta page after each read, and reads
-//! again if the page has changed.
+//! frees belong to the previous snapshot, and are not reused before transaction N + 2. So
+//! transaction N + 2 overwrites the meta page of snapshot N, and N + 3 is the first transaction
+//! that may overwrite other pages of snapshot N. While the meta page of a snapshot is unchanged,
+//! all pages of the snapshot are unchanged. [`LmdbFile::read`] compares the meta page after each
+//! read, and reads again if the page has changed.
 
 mod page;
 mod snapshot;
