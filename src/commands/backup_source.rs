@@ -19,8 +19,8 @@ pub(super) struct BackedUpArchive<'a> {
 }
 
 impl<'a> BackedUpArchive<'a> {
-    /// Creates the value. `source` names the archive's directory, which has the small files of
-    /// every archive, and the logs of an archive in files.
+    /// Returns the archive at `location`, as a backup reads it. `source` names the archive's
+    /// directory, which has the small files of every archive, and the logs of an archive in files.
     pub(super) fn new(source: BackupSource<'a>, location: &'a ArchiveLocation) -> Self {
         Self { source, location }
     }

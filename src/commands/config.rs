@@ -78,8 +78,8 @@ pub(crate) fn run(args: &ConfigArgs, location: &LocationArgs) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns notes on a configuration, one per line: settings that have no effect on its store, lists
-/// that allow nothing, a plugin that cannot be run, and the values of a preset.
+/// Returns notes on a configuration, one per line. The notes are about settings without effect on
+/// its store, lists that allow nothing, a plugin that cannot be run, and the values of a preset.
 fn notes(config: &Config) -> Vec<String> {
     let archive = named_archive(config.store.secret(), &config.data);
     let is_in_files = archive.is_ok_and(|archive| archive.facts().is_in_directory);

@@ -27,7 +27,7 @@ const OUTGOING_MAX: usize = 64;
 /// Kind of an event that proves a key after a challenge (NIP-42).
 const AUTH_KIND: u16 = 22_242;
 /// How long to wait for a challenge after connecting. Some relays send a challenge to every client
-/// at once.
+/// immediately.
 const CHALLENGE_WAIT: Duration = Duration::from_millis(500);
 
 /// A connection to a relay. Dropping this value ends the connection.
@@ -37,8 +37,8 @@ pub struct PeerClient {
 }
 
 impl PeerClient {
-    /// Connects to a relay, and authenticates if there is a key and the relay sends a challenge at
-    /// once.
+    /// Connects to a relay, and authenticates if there is a key and the relay sends a challenge
+    /// immediately.
     pub async fn connect(
         address: &RelayAddress,
         options: ClientOptions,

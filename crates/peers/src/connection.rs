@@ -26,8 +26,8 @@ pub(crate) trait RelayTransport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl RelayTransport for TcpStream {}
 impl RelayTransport for TlsStream<TcpStream> {}
 
-/// Number of bytes that one read requests. The number is large because many events may arrive at
-/// once.
+/// Number of bytes that one read requests. The number is large because many events may arrive
+/// together.
 const READ_BYTES: usize = 256 << 10;
 /// Maximum number of bytes that are displayed of a relay's reason.
 const REASON_BYTES_MAX: usize = 300;
@@ -88,7 +88,7 @@ async fn transport(address: &RelayAddress, uri: &Uri) -> Result<Box<dyn RelayTra
     let stream = connected.map_err(|error| {
         let advice = match error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>()) {
             Some(rustls::Error::InvalidMessage(_)) => {
-                ". No TLS is spoken there: is its address ws://, or its port another one?"
+                ". No TLS is spoken there: does the URL need ws://, or another port?"
             }
             Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
                 "; if you trust its authority, set SSL_CERT_FILE to the authority's file"

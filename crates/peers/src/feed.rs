@@ -55,7 +55,7 @@ pub(crate) struct MissedEvents {
 /// The earliest times of events that were missed.
 #[derive(Debug, Default)]
 struct MissedTimes {
-    /// Earliest time of the missed events that must be compared at once.
+    /// Earliest time of the missed events that must be compared immediately.
     now: Option<u64>,
     /// Earliest time of the events that failed temporarily at the relay, and are retried later.
     later: Option<u64>,
@@ -87,7 +87,7 @@ impl MissedEvents {
         times.now.take().into_iter().chain(times.later.take()).min()
     }
 
-    /// Waits until missed events must be compared at once.
+    /// Waits until missed events must be compared immediately.
     pub(crate) async fn any(&self) {
         while self.times.lock().now.is_none() {
             self.any.notified().await;

@@ -68,7 +68,7 @@ enum FramePart {
 }
 
 impl<S: AsyncRead> BoundedFrames<S> {
-    /// Wraps `stream`, and reads up to `read_bytes` bytes at once.
+    /// Wraps `stream`, and reads up to `read_bytes` bytes at a time.
     pub(crate) fn new(stream: S, message_bytes_max: usize, read_bytes: usize) -> Self {
         let filter = FrameFilter::new(message_bytes_max as u64);
         Self { inner: BufReader::with_capacity(read_bytes, stream), filter, passed: 0 }

@@ -77,8 +77,8 @@ pub(crate) struct Origin {
     /// If the plugin fails to decide about an event, its time is noted here, so that the event is
     /// requested again.
     pub(crate) missed: Option<Arc<MissedEvents>>,
-    /// An earlier time of an event is noted in `missed` as this time. Otherwise an author, who can
-    /// choose any time, could cause a comparison of all events.
+    /// The earliest time that is noted in `missed`. Without this bound, an author, who can choose
+    /// any time, could cause a comparison of all events.
     pub(crate) missed_from: u64,
     /// Whether the relay may send protected events.
     pub(crate) protected: bool,
@@ -259,7 +259,7 @@ impl EventPace {
     }
 
     /// Waits until one more event is allowed. After a pause, as many events as one second allows
-    /// may pass at once.
+    /// may pass together.
     async fn turn(&self) {
         let at = {
             let mut next = self.next.lock();

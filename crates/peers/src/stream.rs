@@ -1,6 +1,6 @@
 //! Keeps this archive and a relay in step, so that both have the same events. New events are passed
-//! on at once. The archive and the relay are compared after each connection, whenever an event was
-//! missed, and every six hours.
+//! on immediately. The archive and the relay are compared after each connection, whenever an event
+//! was missed, and every six hours.
 //!
 //! The live subscription and the feed are open before the comparison begins, so no event is lost in
 //! between. An event that is received twice is stored once.
@@ -304,7 +304,7 @@ impl LiveStream<'_> {
         }
     }
 
-    /// Compares the archive and the relay: at once, whenever an event was missed, and at long
+    /// Compares the archive and the relay: immediately, whenever an event was missed, and at long
     /// intervals. Returns only after a failure.
     async fn in_step(&self, up: Option<&FeedOutlet>) -> PeerError {
         let RelayStream { address, options, status, .. } = self.stream;
@@ -362,8 +362,8 @@ impl LiveStream<'_> {
         }
     }
 
-    /// Returns the start time of a connection's first comparison, before which nobody knows which
-    /// events were missed; `None` if no comparison is needed.
+    /// Returns the start time of a connection's first comparison. Until this comparison, it is
+    /// unknown which events were missed. Returns `None` if no comparison is needed.
     fn since(&self) -> Option<u64> {
         let last = *self.memory.last.lock();
         let now_s = now_s();

@@ -75,7 +75,7 @@ impl Upload {
 enum Answered {
     /// The relay has accepted or refused the event.
     Done,
-    /// The event must be sent again at once.
+    /// The event must be sent again immediately.
     Again(Upload),
     /// The event must be sent again later, because of the relay's rate limit. The text is the
     /// relay's reason.

@@ -22,7 +22,7 @@ use crate::config::FileState;
 use crate::location::ArchiveLocation;
 use crate::wrong_use::WrongUse;
 
-/// The file as the operator wrote it.
+/// The content of the file, before its values are checked.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RouterPlan {
@@ -32,7 +32,7 @@ pub(super) struct RouterPlan {
     pub(super) streams: BTreeMap<String, StreamPlan>,
 }
 
-/// A stream as the operator wrote it.
+/// A stream of the file, before its values are checked.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StreamPlan {

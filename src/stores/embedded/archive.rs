@@ -177,7 +177,8 @@ impl ArchiveStore for FileArchive {
     }
 
     fn lacks(&self, _: &ShelfPlace<'_>, error: &anyhow::Error) -> bool {
-        // This error means that the shelf is missing, and the full disk has no room to make it.
+        // This error means that the shelf is missing, and that a full disk has no room for a new
+        // shelf.
         matches!(error.downcast_ref(), Some(ShelfOpenError::Missing(_)))
     }
 }

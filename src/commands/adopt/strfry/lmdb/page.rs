@@ -147,8 +147,8 @@ pub(super) struct TreePage {
 }
 
 impl TreePage {
-    /// Reads the page with this number. Returns `None` if the bytes are not a page of a tree with
-    /// this number.
+    /// Reads the page with this number. Returns `None` if the bytes are not a tree page with this
+    /// number.
     pub(super) fn read(bytes: Vec<u8>, number: u64) -> Option<Self> {
         if u64_at(&bytes, 0) != number {
             return None;
