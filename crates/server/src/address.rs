@@ -31,7 +31,7 @@ impl fmt::Display for ClientAddress {
     }
 }
 
-/// Proxies in front of Hark that are trusted to name their clients.
+/// The trusted proxies in front of Hark, and the header in which they name the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxies {
     /// Addresses of the proxies.

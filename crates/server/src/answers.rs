@@ -1,6 +1,6 @@
 //! Bounds the bytes of answers that clients have not read yet, in total and per address. The bounds
 //! cover the answers of the REST APIs and the pages that are sent to peers. An answer above the
-//! bounds is refused, so a client that does not read delays only itself.
+//! bounds is refused, so clients that do not read cannot fill the memory.
 //!
 //! Messages to WebSockets are counted separately, in the outboxes: a page to a WebSocket waits
 //! instead of being refused, and live messages cannot wait. Both counts have the same bounds,
@@ -12,7 +12,7 @@ use crate::permits::{Share, Shares};
 use crate::rate::RateSource;
 use crate::settings::SharedSettings;
 
-/// Minimum of the total bound, even if the setting is lower. The longest page fits.
+/// Minimum of the total bound, even if the setting is lower, so that the longest page fits.
 const BYTES_MIN: usize = 8 << 20;
 
 /// Permits, in bytes, for answers in transmission. Cheap to clone.

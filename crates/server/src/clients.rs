@@ -42,7 +42,8 @@ impl Clients {
     pub(crate) fn list(&self, of: (&'static str, ConnectionForm), peer: IpAddr) -> RosterEntry {
         let is_proxy = self.is_proxy(peer);
         let entry = self.roster.enter(of, (peer, is_proxy));
-        // A ban that came into force after the check of the address has not seen this entry.
+        // A ban that came into force after the address was checked, but before this entry was
+        // listed, has not closed this connection.
         if !is_proxy && let Some(reason) = self.moderation.address_ban(peer) {
             entry.kick(&reason);
         }

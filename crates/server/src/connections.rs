@@ -94,7 +94,7 @@ impl Connections {
         peer: IpAddr,
         why: ConnectionRefusal,
     ) -> Result<ConnectionPermit, ConnectionRefusal> {
-        // Above the bound of its address, this machine already has extra connections.
+        // At the bound per address, `enter` has already tried the extra connections.
         if why == ConnectionRefusal::Address || !peer.to_canonical().is_loopback() {
             return Err(why);
         }

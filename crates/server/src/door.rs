@@ -52,8 +52,8 @@ pub trait Door: Send + Sync {
         let _ = record;
     }
 
-    /// Whether an operator has banned a record, which a command or another relay has sent. The door
-    /// itself checks the records of its clients.
+    /// Whether an operator has banned a record that a command or another relay has sent. Records of
+    /// the door's clients are checked by the door itself.
     fn refuses(&self, record: &Record<'_>) -> bool {
         let _ = record;
         false

@@ -46,8 +46,9 @@ pub(crate) struct ConnectionTimeouts {
 }
 
 /// Answers requests until the server accepts no more connections and the requests under way are
-/// answered. `enter` decides which connections are accepted. `clients` bounds the unread answers of
-/// the clients, and lists their connections: an answer above the bounds is replaced by status 503.
+/// answered. `enter` decides which connections are accepted. `clients` lists the clients'
+/// connections and bounds their unread answers: an answer above the bounds is replaced by status
+/// 503.
 pub(crate) async fn serve<F, A>(
     sockets: ServedSockets,
     stop: StopSignal,

@@ -106,14 +106,15 @@ pub struct Limits {
     pub outbox_bytes_max: usize,
     /// Maximum number of unread bytes of all clients of one address. Above the bound, a search
     /// waits while its client has unread bytes, an HTTP request gets status 503, and a live event
-    /// closes the connection if the connection has more than its share of the bound. The pages of
-    /// other doors are counted separately, with the same bound.
+    /// closes the connection if the connection has more than its share, the bound divided by the
+    /// number of connections of the address. The pages of other doors are counted separately, with
+    /// the same bound.
     pub outboxes_per_address_bytes_max: usize,
     /// Maximum number of unread bytes of all clients. Above half of the bound, a search waits while
     /// its client has unread bytes. Above the bound, every search waits, an HTTP request gets
-    /// status 503, and a live event closes the connection if the connection has more than its share
-    /// of the bound. The pages of other doors are counted separately, with the same bound, and are
-    /// refused above the bound.
+    /// status 503, and a live event closes the connection if the connection has more than its
+    /// share, the bound divided by the number of connections. The pages of other doors are counted
+    /// separately, with the same bound, and are refused above the bound.
     pub outboxes_bytes_max: usize,
     /// Maximum number of bytes of live messages that one subscription holds back until its stored
     /// messages are sent. Above the bound, the connection is too slow and is closed.
@@ -130,7 +131,7 @@ pub struct Limits {
     /// How long a shutdown waits for work under way before it drops that work.
     pub drain_timeout_ms: u64,
     /// How long a server waits for a step of a process that takes over, while writes wait. After
-    /// that the server continues as before. If the other process may already write, this server
+    /// that, the server continues as before. If the other process may already write, this server
     /// refuses writes until the other process has reported its start, or has ended.
     pub takeover_wait_ms: u64,
     /// How long a server continues to serve its connections after another process has taken over.
@@ -147,7 +148,7 @@ impl Default for Limits {
             connections_max: 20_000,
             connections_per_address_max: 100,
             handshake_timeout_ms: 10_000,
-            // A little more than the events of 1 MiB that other relays accept.
+            // A little more than 1 MiB, because other relays accept events of 1 MiB.
             message_bytes_max: 1_088 << 10,
             ping_after_s: 45,
             idle_timeout_s: 120,

@@ -27,7 +27,7 @@ pub struct ListenAddressFault;
 
 impl ListenAddress {
     /// Maximum number of addresses of a door. A takeover hands over the sockets of all doors in one
-    /// message.
+    /// message, which has room for 32 descriptors.
     pub const OF_DOOR_MAX: usize = 8;
 
     /// Examples of addresses, for messages.
@@ -86,7 +86,8 @@ impl FromStr for ListenAddress {
         let (host, port) = text.rsplit_once(':').ok_or(ListenAddressFault)?;
         let port = port.parse().map_err(|_| ListenAddressFault)?;
         match host {
-            // Not resolved, since a machine without IPv6 often resolves the name to `::1` as well.
+            // Not resolved: a machine without IPv6 often resolves the name to `::1` as well, and
+            // the server could not listen on that address.
             "localhost" => Ok(Self::Ip(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))),
             host if is_name(host) => Ok(Self::Host(host.to_owned(), port)),
             _ => Err(ListenAddressFault),

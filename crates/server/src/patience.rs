@@ -21,7 +21,8 @@ impl StallTimer {
         Self { max, over: None }
     }
 
-    /// Passes on a result. If the operation waits, it fails after the time `max`.
+    /// Passes on the result of polling an operation. Returns an error once the operation has waited
+    /// for the time `max`.
     pub(crate) fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,

@@ -128,7 +128,7 @@ impl<K: Copy + Eq + Hash> Shares<K> {
 }
 
 impl<K: Copy + Eq + Hash> Share<K> {
-    /// Gives back the units above `units`.
+    /// Releases the units above `units`.
     pub(crate) fn shrink(&mut self, units: usize) {
         let spare = self.units.saturating_sub(units);
         self.units -= spare;

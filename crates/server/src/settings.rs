@@ -62,9 +62,9 @@ pub struct SettingsHandle {
 }
 
 impl SettingsHandle {
-    /// Puts `settings` in force. An open connection keeps two bounds from the time it opened: the
-    /// length of a message, and the bytes that may wait for the client. `intake_bytes_max` does not
-    /// change until the server ends. Fails, and changes nothing, if the limits contradict each
+    /// Puts `settings` in force. An open connection keeps two bounds as they were when it opened:
+    /// the length of a message, and the bytes that may wait for the client. `intake_bytes_max` does
+    /// not change until the server ends. Fails, and changes nothing, if the limits contradict each
     /// other.
     pub fn set(&self, mut settings: Settings) -> Result<(), LimitsConflict> {
         settings.limits.intake_bytes_max = self.shared.load().limits.intake_bytes_max;

@@ -61,7 +61,7 @@ impl AcceptedStream {
 }
 
 impl ClientStream {
-    /// Sends bytes at once. Answers are written whole, so Nagle's algorithm would only cause delay.
+    /// Disables Nagle's algorithm, which would only delay answers, as these are written whole.
     pub(crate) fn send_at_once(&self) {
         if let Self::Tcp(stream) = self {
             // A failure only delays answers.

@@ -1,9 +1,9 @@
-//! The list of open connections for `hark clients`, in pages, and the end of connections by
-//! `hark kick`. Requests of `hark ban` and its companions are answered here, too.
+//! Lists the open connections for `hark clients`, page by page, and closes connections for `hark
+//! kick`. Also passes requests about bans and allows to `moderation`.
 //!
 //! A request for a page names the number of the last connection that the operator has seen, and a
 //! filter. A page has a bounded number of connections and of bytes, so a list of any length needs
-//! bounded memory. Connections that open or close meanwhile do not move the pages.
+//! bounded memory. Connections that open or close between two requests do not shift the next page.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ use crate::settings::SharedSettings;
 /// Maximum number of connections of a page. The longest row has about 1,700 bytes, so a page fits
 /// into an answer.
 const PAGE_ROWS_MAX: usize = 512;
-/// Maximum number of bytes of a page at which a further row is added.
+/// A page that has reached this number of bytes gets no further row.
 const PAGE_BYTES_MAX: usize = 512 << 10;
-/// The reason for clients if the operator gives none.
+/// The reason that a client receives if the operator gives no reason.
 const REASON: &str = "the operator closed this connection";
 
 /// A request for a page of the list.
@@ -98,7 +98,7 @@ impl ClientsDesk {
         let pattern = pattern.map_err(|why| ClientsError::Whom(whom.clone(), why.to_string()))?;
         let closed = self.roster.kick(&pattern, reason.as_deref().unwrap_or(REASON));
         if closed > 0 {
-            // The address may be private, so the log has only the number of connections.
+            // `whom` may be an address, which the log may have to hide, so it is not logged.
             tracing::info!(closed, "connections are closed, as the operator asked");
         }
         Ok(json!({ "closed": closed, "earlier_processes": *self.followers.borrow() }).to_string())

@@ -1,5 +1,5 @@
-//! `control.sock`: other processes send their writes to a running server, because only one process
-//! writes an archive. [`ControlClient`] is the client's end; the server's end is in `served`.
+//! The client's end of `control.sock`. Only one process may write to an archive, so all other
+//! processes send their writes to the running server. The server's end is in `served`.
 //!
 //! Any process that can open the socket can write to the archive, so only the server's user may
 //! open the socket.
@@ -23,11 +23,11 @@ use crate::moderation::ModerationRequest;
 pub use super::control_error::ControlError;
 pub use super::subscribed::{FedRecord, RecordStream};
 
-/// Maximum number of records that a client has sent but the server has not answered. Their answers
-/// fit into the socket's buffer, so client and server cannot block each other.
+/// Maximum number of records of a client that wait for an answer. The answers to this number of
+/// records fit into the socket's buffer, so client and server cannot block each other.
 const WINDOW: usize = 512;
-/// Maximum size of an answer, in bytes. The longest is that of 200 changed entries with the longest
-/// reasons before and after.
+/// Maximum size of an answer, in bytes. The longest answer lists 200 changed bans or allows, each
+/// with the longest possible reason before and after the change.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of ids in one ERASE request.
 const IDS_MAX: usize = 512;
@@ -129,8 +129,8 @@ impl ControlClient {
         self.ask_json(CLIENTS, &json!({ "after": after, "filter": filter }))
     }
 
-    /// Closes the connections that `whom` names: an address, a network, a key, or a number. Returns
-    /// the number of these connections as `closed`.
+    /// Closes the connections that `whom` names: an address, a network, a key, or a number. The
+    /// answer has their number as `closed`.
     pub fn kick(&mut self, whom: &str, reason: Option<&str>) -> Result<Value, ControlError> {
         self.ask_json(KICK, &json!({ "whom": whom, "reason": reason }))
     }

@@ -1,6 +1,6 @@
-//! The sending side of `control.sock`. Every connected process receives answers. A process that
-//! follows this process also receives a report whenever a shelf has grown, and all ephemeral
-//! records, which are never stored.
+//! The sending side of `control.sock`. Every connected process receives answers. A follower, the
+//! old process after a takeover, also receives a report whenever a shelf has grown, and all
+//! ephemeral records, which are never stored.
 
 use std::io::{self, BufWriter, Write as _};
 use std::os::unix::net::UnixStream;

@@ -14,9 +14,9 @@
 //!
 //! All shelves of an archive are taken over together, under their common lock. Only the process
 //! that has the right to write (WRITER locked, see the store's lock) writes. No message transfers
-//! the right to write, and the end of a process releases this right. So after any failure the old
-//! process continues if it can claim the right again. Otherwise it waits for STARTED, or for the
-//! end of the new process. `exchange` decides the next step in each case.
+//! the right to write, and the end of a process releases it. A *turn* counts the transfers. So
+//! after any failure the old process continues if it can claim the right again. Otherwise it waits
+//! for STARTED, or for the end of the new process. `exchange` decides the next step in each case.
 
 use std::io::{self, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
@@ -200,7 +200,7 @@ impl TakeoverSource {
         };
         for (released, moved) in self.shelves.iter().enumerate() {
             if let Err(error) = moved.store.release() {
-                // The writers are held until the released shelves are writable again.
+                // `holds` is dropped later, so no writer continues before its shelf does.
                 return Err(self.resume_all(released, error.to_string()));
             }
         }

@@ -111,8 +111,8 @@ impl OperatorsDoor {
             connection_max: Some(CONNECTION_MAX),
         };
         let stop = operators.stop.clone();
-        // The lists of clients do not apply here, because `metrics_allow` decides which addresses
-        // may read the metrics.
+        // The lists of allowed and denied clients do not apply here: `metrics_allow` decides which
+        // addresses may read the metrics.
         let connections = Connections::new(Clients::default(), false);
         let enter = |peer| connections.enter(peer, CONNECTIONS_MAX, CONNECTIONS_MAX);
         let answer = move |peer, request| operators.clone().answer(peer, request);
@@ -131,7 +131,7 @@ pub struct Operators {
     tls: Option<Arc<TlsEndpoint>>,
     /// Addresses that may read the metrics.
     allow: Arc<[IpNet]>,
-    /// Whether the operators have a separate address.
+    /// Whether `server.metrics_listen` is configured.
     apart: bool,
     version: &'static str,
     stop: StopSignal,

@@ -9,10 +9,10 @@
 //!  .  .  body
 //! ```
 //!
-//! Requests: PUT and BRING (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD, DOOR,
-//! and CLIENTS, KICK and MODERATE, which are about all shelves (`clients`, `moderation`). Every request
-//! has one answer, which names the same shelf. Answers come in the order of the requests. PROGRESS
-//! lines may come before the answer to a COMPACT or ERASE.
+//! Requests: PUT and BRING (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD,
+//! DOOR, and CLIENTS, KICK and MODERATE, which are about all shelves (see `clients` and
+//! `moderation`). Every request has one answer, which names the same shelf. Answers come in the
+//! order of the requests. PROGRESS lines may come before the answer to a COMPACT or ERASE.
 //!
 //! FOLLOW turns the connection into a feed. After a TEXT, the server sends each new RECORD of the
 //! shelf, and LAGGED if it has left some records out.
@@ -76,7 +76,7 @@ pub(super) const HANDED: u8 = 0x85;
 pub(super) const GO: u8 = 0x86;
 /// The shelf is durable up to the position in the body.
 pub(super) const GROWN: u8 = 0x87;
-/// A part of the state of the shelf's door. The new process's door continues with the state.
+/// A part of the state of the shelf's door. The same door of the new process restores this state.
 pub(super) const STATE: u8 = 0x88;
 
 /// A new record of the shelf.
@@ -222,8 +222,8 @@ impl FrameReader {
     }
 }
 
-/// The number beside the code of a refused record, if a ban refuses the record. A process of a
-/// version without bans ignores the number, and counts the record as one that was deleted.
+/// The number that follows the code of a refusal if the reason is a ban. The code is that of a
+/// deleted record, because a version without bans ignores the number and knows only this code.
 const BANNED: u64 = 1;
 
 /// Encodes an outcome as a body.

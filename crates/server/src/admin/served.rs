@@ -279,8 +279,8 @@ impl ControlConnection {
                 }
                 continue;
             }
-            // The channel has room for some lines of progress, so that the work goes on while the
-            // client has not yet read the earlier lines.
+            // The channel has room for some lines of progress, so the work continues while the
+            // client has not read the earlier lines.
             let (say, said) = sync_channel(4);
             let network = self.network(frame.shelf());
             let name = network.map_or("", |network| network.shelf.name());
@@ -315,8 +315,8 @@ impl ControlConnection {
         format!("this server does not serve {}; it serves {}", frame.shelf(), served.join(", "))
     }
 
-    /// Serves a request about a shelf. Records from a sibling process are also forwarded to peers,
-    /// because only this process reaches these peers.
+    /// Serves a request about a shelf. Records from a follower, the old process after a takeover,
+    /// are also forwarded to peers, because only this process is connected to peers.
     fn serve(
         &self,
         frame: &ControlFrame,
@@ -336,7 +336,7 @@ impl ControlConnection {
                 }
                 let own_door = door;
                 let door = of_sibling.then(|| Arc::clone(door));
-                // A sibling has checked its records against the same bans.
+                // A follower has already checked its records against the same bans.
                 if !of_sibling
                     && let Ok(record) = Record::new(frame.body())
                     && own_door.refuses(&record)

@@ -71,14 +71,15 @@ impl RecordFeeds {
                 sent
             }
         });
-        // Without the sending thread, no record leaves the queue.
+        // If the sending thread did not start, no record would leave the queue, so the feed ends at
+        // once.
         let read = match &sending {
             Ok(_) => io::copy(&mut from, &mut io::sink()),
             Err(_) => Ok(0),
         };
         self.0.write().retain(|other| !Arc::ptr_eq(other, &feed));
         drop(feed);
-        // A process may close the connection by ending in the middle of a record.
+        // A failure to send is ignored: the process may end while it receives a record.
         let _ = sending?.join();
         read.map(|_| ())
     }

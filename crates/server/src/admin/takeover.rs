@@ -28,9 +28,9 @@ pub struct Takeover {
 }
 
 impl Takeover {
-    /// Asks the server whose control socket is at `path` to hand over its archive, which must have
-    /// these shelves, and its listening sockets. On success the server has stopped writing. The
-    /// server continues if this process does not finish the takeover. `progress` receives lines of
+    /// Asks the server whose control socket is at `path` to hand over its archive and its listening
+    /// sockets. The archive must have these shelves. On success, the server has stopped writing. It
+    /// writes again if this process does not finish the takeover. `progress` receives lines of
     /// progress.
     pub fn ask(
         path: &Path,
@@ -61,7 +61,8 @@ impl Takeover {
         Ok(Self { stream, lock, turn, sockets, states, shelves })
     }
 
-    /// Returns the names of the shelves of the running server, which it follows after the takeover.
+    /// Returns the names of the running server's shelves. That server follows these shelves after
+    /// the takeover.
     pub(crate) fn shelves(&self) -> Vec<String> {
         self.shelves.clone()
     }
@@ -94,10 +95,10 @@ impl Takeover {
 
     /// Finishes the takeover, once this process is ready to serve. Waits until the other server
     /// offers the right to write, claims this right, opens all shelves for writing, and sends
-    /// STARTED. Returns the connection to the other server, which follows from now on. On failure
-    /// nothing was written, and the end of this process releases the right to write. If the other
-    /// server has disconnected but not ended, this function waits until that server ends, for at
-    /// most `patience`.
+    /// STARTED. Returns the connection to the other server, which follows this process from now on.
+    /// On failure nothing was written, and the end of this process releases the right to write. If
+    /// the other server has disconnected but not ended, this function waits until that server ends,
+    /// for at most `patience`.
     pub(crate) fn finish(
         mut self,
         lock: &dyn TakeoverLock,

@@ -154,8 +154,8 @@ impl Siblings {
         self.left_at.lock().map_or(Duration::MAX, |at| at.elapsed())
     }
 
-    /// The reason for refusing writes while another process has the right to write but does not
-    /// write.
+    /// The reason for which this process refuses writes, while another process has the right to
+    /// write but has not started to write.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.lock().clone()
     }

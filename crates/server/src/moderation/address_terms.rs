@@ -1,4 +1,4 @@
-//! The addresses and networks of the entries of one ruling.
+//! The addresses and networks of all bans, or of all allows.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::terms::{RulingTerm, Terms};
 
-/// A range of addresses. It is found by the bits of its prefix, all others being 0.
+/// A range of addresses, as a key of a map. All bits after the prefix are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct RangeKey {
     is_four: bool,
@@ -31,7 +31,7 @@ fn bits(ip: IpAddr) -> (u128, bool) {
     }
 }
 
-/// Returns the first bits, and 0 for the others.
+/// Keeps the first `length` bits, and sets the others to 0.
 fn prefix(bits: u128, length: u8) -> u128 {
     bits & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
 }

@@ -1,5 +1,5 @@
-//! All entries of the archive, as one process knows them, and the changes that are not in the sets
-//! of `lists` yet.
+//! All bans and allows (entries) of the archive, as one process knows them, and the changes that
+//! the sets of `lists` do not contain yet.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -21,8 +21,9 @@ pub(super) struct RulingBook {
     changed: Vec<EntryKey>,
     /// Whether all entries of the archive were read.
     is_complete: bool,
-    /// The times of the entries that were lifted before all entries were read. The archive is read
-    /// as it was before these changes, so it may still have the entries.
+    /// The entries that were lifted while the archive was still being read, each with the time at
+    /// which it was lifted. Reading may still return these entries, because it began before they
+    /// were lifted.
     lifted: BTreeMap<EntryKey, u64>,
     /// A time before which no entry ends, in seconds since 1970.
     next_end_s: u64,
@@ -127,7 +128,7 @@ impl RulingBook {
                 _ => None,
             });
             if let Err(error) = lists.put_words(ruling, words) {
-                // The automaton is bounded by the number of entries, so this is not reached.
+                // Not reached: the number of entries bounds the size of the automaton.
                 tracing::error!(%error, "the words of the bans could not be put in force");
             }
         }

@@ -12,7 +12,7 @@ use super::state::{
     ATTEMPTS, ENTRIES_MAX, Moderation, ModerationError, TEXT_BYTES_MAX, run_blocking,
 };
 
-/// Number of changes that are made durable together, each with its note.
+/// Number of changes that are made durable together, each with its note in the audit log.
 const CHANGES_AT_ONCE: usize = 1_024;
 
 /// The changes that are not made yet, by their indices.
@@ -82,7 +82,7 @@ impl Moderation {
         Err(ModerationError::Contended)
     }
 
-    /// Tries to make all changes that are left. The changes that the archive refuses are left.
+    /// Tries to make all remaining changes. Changes that the archive refuses remain in `work`.
     fn attempt(
         &self,
         changes: &[RulingChange],
@@ -99,7 +99,8 @@ impl Moderation {
                 planned.push((*index, Record::new(&note).map(|note| *note.id()).ok()));
                 puts.extend([Write::Put(note), Write::Put(plan.state.record())]);
             } else if let Some(trouble) = self.shelf()?.store().trouble() {
-                // Another process may have changed the entry.
+                // The change has no effect on the entry that this process knows, but another
+                // process may have changed the entry.
                 return Err(CommitError::Unavailable(trouble).into());
             }
             done[*index] = Some(plan.effect);
@@ -124,7 +125,8 @@ impl Moderation {
         if writes.is_empty() { Ok(()) } else { self.commit(writes).map(drop) }
     }
 
-    /// Plans a change. `was_refused` tells that the archive has a newer record of the entry.
+    /// Plans a change. `was_refused` means that the archive has refused the change before, because
+    /// it has a newer record of the entry.
     fn plan(
         &self,
         change: &RulingChange,

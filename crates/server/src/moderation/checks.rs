@@ -17,9 +17,9 @@ use super::terms::RulingTerm;
 use crate::nostr::policy::{EventPolicy, PolicyAllowances, event_text};
 use crate::roster::Roster;
 
-/// The reason that clients at a banned address get.
+/// The reason for clients at a banned address.
 const ADDRESS_WORDS: &str = "this server does not serve your address";
-/// The reason that clients get that have proved a banned key.
+/// The reason for clients that have proved a banned key.
 const KEY_BANNED: &str = "this key is banned here";
 const KEY_WORDS: &str = "this relay does not take events of this key";
 
@@ -48,14 +48,15 @@ impl Moderation {
     /// Returns the reason to refuse an event, by the entries and by the lists in files. `None` if
     /// both accept the event.
     ///
-    /// An allowed id passes all lists, but not the proof of work. A ban refuses the event even if
-    /// another list allows the event. Allows extend the allow lists of the policy.
+    /// An event with an allowed id passes all lists, but still needs the proof of work. A ban
+    /// refuses the event even if another list allows the event. Allows extend the allow lists of
+    /// the policy.
     pub fn event_refusal(&self, policy: &EventPolicy, event: &Event<'_>) -> Option<NostrRefusal> {
         self.check().event_refusal(policy, event)
     }
 
-    /// Whether the entries let a client at this address connect, and whether an allow admits the
-    /// address in addition to `[policy] allow_addresses`.
+    /// Returns the decision of the entries about an address: a ban refuses its clients, and an
+    /// allow admits them in addition to `[policy] allow_addresses`.
     pub(crate) fn address_ruling(&self, ip: IpAddr) -> AddressRuling {
         let (lists, now_s) = (self.state.lists.load(), || self.now_s());
         if lists.address(Ruling::Ban, ip, &now_s).is_some() {
@@ -104,8 +105,9 @@ impl Moderation {
                 })
     }
 
-    /// Returns the banned keys and ids whose records the query may find. `None` if they are more
-    /// than `max`. An entry counts until it is removed, which may be some time after its end.
+    /// Returns the banned keys and ids whose records the query may find. `None` if there are more
+    /// than `max` of these keys or of these ids. An entry counts until it is removed, which may be
+    /// some time after its end.
     pub(crate) fn hidden_among(&self, query: &Query, max: usize) -> Option<(Vec<Key>, Vec<Id>)> {
         let lists = self.state.lists.load();
         Some((
@@ -177,8 +179,8 @@ impl RulingCheck<'_> {
             && lists.id(Ruling::Allow, id, &now_s).is_none()
     }
 
-    /// Returns the reason to refuse an event that was accepted before, when its OK is sent: a ban
-    /// of its id or its author has come into force.
+    /// Returns the reason to refuse an event in its OK although the event was accepted before: a
+    /// ban of its id or its author has come into force in the meantime.
     pub(crate) fn late_refusal(&self, id: &Id, author: &Key) -> Option<NostrRefusal> {
         if !self.hides(id, Some(author)) {
             return None;

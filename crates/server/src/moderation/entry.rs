@@ -48,7 +48,7 @@ impl RulingEntry {
         json!({ "reason": &*self.reason, "until": self.until_s, "by": &*self.by })
     }
 
-    /// Whether a change to `other` would change nothing.
+    /// Whether the entry already has this reason and this end, so that setting them has no effect.
     pub(super) fn has_effect_of(&self, reason: &str, until_s: Option<u64>) -> bool {
         *self.reason == *reason && self.until_s == until_s
     }

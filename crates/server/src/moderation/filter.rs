@@ -1,6 +1,6 @@
 //! A filter in front of the look-up of banned keys and ids. Searches check every record that they
-//! deliver, and nearly no record is hidden. The bits of the filter fit into a processor's cache, and
-//! the table of 100,000 keys does not.
+//! deliver, and nearly no record is hidden. The bits of the filter fit into a processor's cache; a
+//! table of 100,000 keys would not.
 
 use std::hash::BuildHasher as _;
 use std::hash::RandomState;
@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The number of bits is two to this power.
 const BITS_LOG2: u32 = 22;
 
-/// The bits of banned keys and ids. A bit stays set when a ban is lifted, so the filter only ever
-/// answers that a key may be banned, or is not banned.
+/// The bits of banned keys and ids. A bit stays set when a ban is lifted. So the filter answers
+/// that a key may be banned, or that it is certainly not banned.
 #[derive(Debug, Default)]
 pub(super) struct KeyFilter {
-    /// Made with the first ban.
+    /// The bits, allocated with the first ban.
     bits: OnceLock<FilterBits>,
 }
 

@@ -13,7 +13,7 @@ impl std::fmt::Debug for ChangeFollower {
 }
 
 impl ChangeFollower {
-    /// Sets the function. The first function stays.
+    /// Sets the function. Later calls have no effect.
     pub(super) fn set(&self, follower: Box<dyn Fn() + Send + Sync>) {
         let _ = self.0.set(follower);
     }

@@ -1,6 +1,6 @@
-//! The rulings in force, in sets that answer a question about one event or one address quickly.
-//! The sets never change: each change of the entries makes new sets, which share the unchanged
-//! parts with the earlier sets.
+//! The bans and allows in force, in sets that answer a question about one event or one address
+//! quickly. The sets never change: each change of the entries makes new sets, which share the
+//! unchanged parts with the earlier sets.
 
 use std::hash::Hash;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::subject::{Ruling, RulingSubject, SubjectSort};
 use super::terms::{RulingTerm, Terms};
 use super::word_terms::WordTerms;
 
-/// The entries of one ruling, by sort.
+/// All bans, or all allows, by the sort of their subjects.
 #[derive(Clone, Debug, Default)]
 struct SortedTerms {
     keys: Terms<Key>,
@@ -25,14 +25,14 @@ struct SortedTerms {
     addresses: Arc<RangeTerms>,
 }
 
-/// The rulings in force; see the module.
+/// The bans and allows in force; see the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RulingLists {
     bans: SortedTerms,
     allows: SortedTerms,
 }
 
-/// Returns the term of a subject, if its entry is in force.
+/// Returns the end and the reason (the term) of a subject's entry, if the entry is in force.
 fn term_of<'t, K: Eq + Hash + Clone>(
     terms: &'t Terms<K>,
     subject: &K,
@@ -41,8 +41,8 @@ fn term_of<'t, K: Eq + Hash + Clone>(
     terms.get(subject).filter(|term| term.holds(now_s))
 }
 
-/// Returns the subjects that are among `asked`, or all subjects. `None` if they are more than
-/// `max`.
+/// Returns the subjects that are among `asked`, or all subjects without `asked`. `None` if there
+/// are more than `max`.
 fn among<K: Eq + Hash + Copy>(terms: &Terms<K>, asked: Option<&[K]>, max: usize) -> Option<Vec<K>> {
     let found: Vec<K> = match asked {
         _ if terms.len() == 0 => Vec::new(),
@@ -154,8 +154,8 @@ impl RulingLists {
         term_of(&self.of(ruling).kinds, &kind, now_s)
     }
 
-    /// Returns the keys with an entry among `asked`, or all keys with an entry. `None` if the keys
-    /// are more than `max`.
+    /// Returns the keys with an entry among `asked`, or all keys with an entry. `None` if there are
+    /// more than `max`.
     pub(super) fn keys_among(
         &self,
         ruling: Ruling,

@@ -1,6 +1,7 @@
-//! The records of the shelf `moderation`: an entry for each subject and ruling, and the notes of the
-//! audit log. A newer entry replaces the earlier entry of the same subject and ruling; an entry
-//! that was lifted is replaced by a record without an entry, so that other processes learn of the end.
+//! The records of the shelf `moderation`: an entry for each subject and ruling, and the notes of
+//! the audit log. A newer entry replaces the earlier entry of the same subject and ruling; an entry
+//! that was lifted is replaced by a record without an entry, so that other processes learn that it
+//! was lifted.
 //!
 //! A record's message is a line of JSON, and its id is the hash of this line.
 
@@ -215,7 +216,7 @@ fn of_label(label: &[u8]) -> Query {
 
 /// Encodes a line as a record.
 fn encode(line: &RecordLine) -> Box<[u8]> {
-    // Every value of a line has a form in JSON.
+    // Cannot fail: every value of a line can be written as JSON.
     let wire = serde_json::to_vec(line).unwrap_or_default();
     let mut record = Vec::new();
     encode_wire(line, &wire, &mut record);
@@ -324,7 +325,7 @@ impl LineReader for RulingLineReader {
     }
 }
 
-/// A filter is `entries`, `values`, `log` or `*`, for all.
+/// A filter is `entries`, `values`, `log`, or `*` for all records.
 impl Filters for ModerationNetwork {
     fn query(&self, text: &str, _: LabelValues<'_>) -> Result<Option<Query>, FilterTextError> {
         match text.trim() {

@@ -9,8 +9,8 @@ use super::entry::{AuditAct, ChangedRuling, EntryFilter, RulingChange, RulingEnt
 use super::state::{Moderation, ModerationError};
 use super::subject::{Ruling, RulingSubject, SubjectError, SubjectSort};
 
-/// Maximum number of subjects of one request, and of rows of a page. An answer has a bounded size,
-/// also because a page has few rows if they are long.
+/// Maximum number of subjects of one request, and of rows of a page. A page has fewer rows if they
+/// are long, so the size of an answer is bounded.
 pub const ROWS_MAX: usize = 200;
 
 /// A request.

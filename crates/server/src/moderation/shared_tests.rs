@@ -109,8 +109,8 @@ fn acts(moderation: &Moderation) -> Vec<String> {
     notes.into_iter().map(|note| format!("{} {}", note.act, note.by)).collect()
 }
 
-/// A change of another process counts before a change is planned, even if the news of it has not
-/// come yet.
+/// A process learns of the changes of another process before it plans a change, even if no
+/// notification has come yet.
 #[test]
 fn a_process_changes_what_another_process_has_just_changed() {
     let [one, two] = two_processes(true);

@@ -41,7 +41,7 @@ const RETRY: Duration = Duration::from_millis(5);
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long a change waits for work that began before the change, such as a slice of a search.
 const READERS_MAX: Duration = Duration::from_secs(2);
-/// Maximum number of bytes of a reason, and of a name of who has acted.
+/// Maximum number of bytes of a reason, and of the name of an actor.
 pub(super) const TEXT_BYTES_MAX: usize = 1_000;
 
 /// The bans and allows of an archive, and its audit log. Clones share their state.
@@ -59,10 +59,10 @@ pub(super) struct ModerationState {
     pub(super) filter: KeyFilter,
     /// The named values that managers have set.
     pub(super) values: ValueBook,
-    /// How often more records were hidden from readers. See [`Moderation::hidings`].
+    /// Number of changes that hid further records from readers. See [`Moderation::hidings`].
     pub(super) hidings: AtomicU64,
     archive: OnceLock<ModerationArchive>,
-    /// Whether the server has started without the shelf, which it should have.
+    /// Whether the server has started without this shelf, because the archive could not provide it.
     pub(super) is_lacking: AtomicBool,
     /// The open connections, which a ban closes.
     pub(super) roster: OnceLock<Arc<Roster>>,
@@ -161,9 +161,9 @@ impl ModerationState {
         }
     }
 
-    /// Makes the sets of the present entries, and replaces the sets in force. On return, no check
-    /// that used the earlier sets is under way any more, and the connections of banned clients are
-    /// being closed.
+    /// Makes the sets of the present entries, and replaces the sets in force. On return, the checks
+    /// that used the earlier sets have ended (unless they took too long), and the connections of
+    /// banned clients are being closed.
     fn put_in_force(&self) {
         let (before, new) = {
             // The lock is held until the new sets are in force, so that older sets never replace
@@ -173,7 +173,7 @@ impl ModerationState {
             new.hidden.iter().for_each(|key| self.filter.add(key));
             self.note_hiding(&new);
             let before = self.lists.swap(Arc::new(lists));
-            // Noted again for a search that was opened before the swap, and after the first note.
+            // Noted again, for a search that was opened between the first note and the swap.
             self.note_hiding(&new);
             (before, new)
         };
@@ -185,7 +185,7 @@ impl ModerationState {
     }
 }
 
-/// Waits until no other thread uses the sets.
+/// Waits until no other thread uses these earlier sets, but at most [`READERS_MAX`].
 fn wait_for_readers(lists: &Arc<RulingLists>) {
     let began = Instant::now();
     while Arc::strong_count(lists) > 1 && began.elapsed() < READERS_MAX {
@@ -269,7 +269,8 @@ impl Moderation {
         let _ = self.state.roster.set(Arc::clone(roster));
     }
 
-    /// Calls `follower` after each change of the entries in force. Only the relay follows, once.
+    /// Calls `follower` after each change of the entries in force. Only the relay calls this
+    /// function, and only once.
     pub(crate) fn on_change(&self, follower: Box<dyn Fn() + Send + Sync>) {
         self.state.follower.set(follower);
     }
@@ -302,14 +303,14 @@ impl Moderation {
         self.commit(vec![Write::Put(note_record(&note))]).map(drop)
     }
 
-    /// How often more records were hidden from readers. An answer whose parts depend on one another
-    /// cannot be continued if this number has changed since the answer began.
+    /// Number of changes that hid further records from readers. An answer whose parts depend on one
+    /// another cannot be continued if this number has changed since the answer began.
     pub(crate) fn hidings(&self) -> u64 {
         self.state.hidings.load(Ordering::Acquire)
     }
 
-    /// Returns a time for a record: the present, or a later time if an earlier record of this
-    /// process, or a record of the time `known_ns`, would otherwise not be older.
+    /// Returns a time for a new record: the present, or a later time if needed, so that the time is
+    /// after those of this process's earlier records and after `known_ns`.
     pub(super) fn next_ns(&self, known_ns: u64) -> Result<u64, ModerationError> {
         let least_ns = self.archive()?.clock.now_ns().max(known_ns.saturating_add(1));
         let next = |last_ns: u64| Some(least_ns.max(last_ns.saturating_add(1)));
@@ -322,7 +323,7 @@ impl Moderation {
         Ok(self.between(move |target| commit_and_publish(&writes, target))??)
     }
 
-    /// Puts in force what other processes have changed before this call.
+    /// Puts the changes in force that other processes made before this call.
     pub(super) fn learn_news(&self) -> Result<(), ModerationError> {
         let store = Arc::clone(self.shelf()?.store());
         self.between(move |target| while publish_news(&*store, target) >= NEWS_STEP {})

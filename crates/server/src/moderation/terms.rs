@@ -30,11 +30,11 @@ impl RulingTerm {
     }
 }
 
-/// Number of changes that are kept apart in any case. More changes are kept apart if there are many
-/// subjects: an eighth of their number.
+/// Number of changes that the small map may hold in any case. With many subjects, it may hold an
+/// eighth of their number.
 const CHANGES_MIN: usize = 512;
 
-/// Returns the number of changes that are kept apart from `all` subjects.
+/// Returns the number of changes that the small map may hold beside `all` subjects.
 pub(super) fn changes_max(all: usize) -> usize {
     CHANGES_MIN.max(all / 8)
 }
@@ -156,7 +156,7 @@ impl Hasher for KeyHasher {
     /// Ignores the length of a key, which is always the same.
     fn write_usize(&mut self, _: usize) {}
 
-    /// The bits of an address, of which the last ones may all be 0.
+    /// Adds the bits of an address. Its last 64 bits may all be 0, so the first bits are mixed in.
     fn write_u128(&mut self, bits: u128) {
         self.add(bits as u64 ^ ((bits >> 64) as u64).rotate_left(32));
     }

@@ -66,7 +66,7 @@ impl ValueBook {
     /// Sets the follower, and calls it with the present values.
     pub(super) fn follow(&self, follower: ValueFollower) {
         let known = self.known.lock();
-        // The first follower stays. Only the relay follows, once.
+        // A second follower would not be stored, but only the relay sets a follower, once.
         follower(&known.values);
         let _ = self.follower.set(follower);
         drop(known);

@@ -1,4 +1,4 @@
-//! The words of the entries of one ruling, which are searched for in events.
+//! The words of all bans, or of all allows, which are searched for in events.
 
 use std::collections::hash_map::RandomState;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::nostr::policy::WordList;
 #[derive(Clone, Debug, Default)]
 pub(super) struct WordTerms {
     terms: Terms<Box<str>, RandomState>,
-    /// The lists that find the words. To make a list of all words takes long if there are many, so
-    /// the words since then are in a list of their own. A word that is in a list and has no term
-    /// was lifted.
+    /// The lists that find the words. Making a list of many words takes long, so the words that
+    /// were added since `most` was made are in a list of their own. A word that is in a list but
+    /// has no term was lifted.
     most: SearchedWords,
     new: SearchedWords,
 }

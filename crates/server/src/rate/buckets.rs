@@ -1,7 +1,7 @@
 //! The token buckets of the rate limits.
 //!
-//! A bucket is one number: the time at which it will be full again. Taking a token moves that time
-//! forward. So the capacity of buckets can change while they are in use, and a full bucket equals a
+//! A bucket is one number: the time at which it will be full again. Taking a token makes that time
+//! later. So the capacity of buckets can change while they are in use, and a full bucket equals a
 //! bucket that was never used.
 //!
 //! The number of buckets is fixed. Every subject has two buckets, found by a keyed hash, and the
@@ -71,7 +71,7 @@ impl RateBuckets {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Number of nanoseconds until the bucket is full again.
+    /// Number of nanoseconds until the fuller of the subject's two buckets is full again.
     fn spent_ns(&self, meter: RateSubject, now_ns: u64) -> u64 {
         let [one, two] = self.of(meter).map(|full_at_ns| full_at_ns.load(Ordering::Relaxed));
         one.min(two).saturating_sub(now_ns)

@@ -97,7 +97,8 @@ struct ClientFacts {
     keys: Vec<KeyName>,
 }
 
-/// Whether a terminal shows a character as itself, and not as a command or in another direction.
+/// Whether a terminal shows a character as itself: the character is no control character and does
+/// not change the direction of the text.
 fn is_printable(c: char) -> bool {
     let is_direction = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}')
         || matches!(c, '\u{2066}'..='\u{2069}');
@@ -115,7 +116,7 @@ pub(crate) struct OpenConnection {
     /// Whether the operator has closed the connection. The reason is in `reason`.
     is_kicked: AtomicBool,
     reason: OnceLock<Box<str>>,
-    /// The task that serves the connection.
+    /// Wakes the task that serves the connection.
     task: AtomicWaker,
     refusals: Arc<RefusalLog>,
 }
@@ -208,7 +209,7 @@ impl OpenConnection {
         }
     }
 
-    /// Returns whether `has` holds for the client's address, and for any of its keys.
+    /// Returns the result of `has` for the client's address and its keys.
     pub(crate) fn facts_match(&self, has: impl FnOnce(IpAddr, &[KeyName]) -> bool) -> bool {
         let facts = self.facts.lock();
         has(facts.ip, &facts.keys)
@@ -226,7 +227,8 @@ impl OpenConnection {
         } else {
             self.counts.unanswered.add(1);
         }
-        // The address of a proxy stands for many clients, and somebody may ban a logged address.
+        // The address of a proxy is not logged: it stands for many clients, and a program such as
+        // fail2ban may ban a logged address.
         if let Some(ip) = self.client_ip() {
             self.refusals.note(ip, || self.key(), refusal);
         }
@@ -241,7 +243,7 @@ impl OpenConnection {
         is_first
     }
 
-    /// The reason why the operator closes the connection. `None` unless the operator does.
+    /// The operator's reason for closing the connection. `None` if the operator has not closed it.
     pub(crate) fn kick_reason(&self) -> Option<&str> {
         self.reason.get().map(|reason| &**reason)
     }

@@ -29,8 +29,8 @@ pub(crate) struct AddressLines {
 struct AddressTally {
     /// The address of the last occurrence.
     ip: IpAddr,
-    /// The start of the minute in which the first line must become due, or the time of the last
-    /// line.
+    /// The time of the last line. Before the first line, the start of the minute in which the
+    /// occurrences are counted.
     since: Instant,
     count: u64,
     is_logged: bool,
@@ -82,7 +82,7 @@ impl AddressLines {
     }
 }
 
-/// A bound for the number of lines in a time.
+/// Bounds the number of lines in each window of time.
 #[derive(Debug)]
 pub(crate) struct LogBudget {
     max: u64,

@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(kick(&open[3].number().to_string()), 1);
         assert_eq!(kick("192.0.2.0/30"), 2);
         assert!(open.iter().all(|entry| entry.kick_reason().is_some()));
-        // The address of a proxy that names no client is nobody's.
+        // The address of a proxy that names no client is no client's address.
         open[0].set_client(ip("10.0.0.1"), Some(ip("192.0.2.7")));
         assert_eq!(open[0].client_ip(), Some(ip("192.0.2.7")));
         open[0].set_client(ip("10.0.0.1"), None);

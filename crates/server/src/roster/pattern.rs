@@ -1,4 +1,4 @@
-//! The connections that an operator means: by address, network, key or number.
+//! The connections that an operator names by address, range of addresses, key or number.
 
 use ipnet::IpNet;
 
@@ -11,7 +11,7 @@ const KEY_CHARS_MIN: usize = 16;
 /// Maximum number of digits of a number of a connection.
 const NUMBER_DIGITS_MAX: usize = 18;
 
-/// The connections that an operator means.
+/// The connections that an operator names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionPattern {
     /// The connection with this number.
@@ -50,7 +50,7 @@ impl ConnectionPattern {
         is_key.then(|| Self::Key(text.into())).ok_or(UnclearPattern)
     }
 
-    /// Whether the operator means this connection.
+    /// Whether the operator names this connection.
     pub(crate) fn matches(&self, connection: &OpenConnection) -> bool {
         match self {
             Self::Number(number) => connection.number() == *number,
@@ -72,8 +72,8 @@ impl ConnectionPattern {
     }
 }
 
-/// Whether a connection belongs to a filtered list. `text` is a network of addresses, the beginning
-/// of an address or of a key, or the name of a network.
+/// Whether a connection belongs to a list with the filter `text`: a range of addresses, the
+/// beginning of an address or of a key, or the name of a messaging network.
 pub(crate) fn is_listed(connection: &OpenConnection, text: &str, privacy: AddressPrivacy) -> bool {
     if text.is_empty() || connection.network() == text {
         return true;

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::lines::{AddressLines, LogBudget};
 use crate::settings::SharedSettings;
 
-/// Maximum number of lines in a minute, of all addresses.
+/// Maximum number of lines in a minute, about all addresses together.
 const LINES_MAX: u64 = 600;
 /// Maximum number of characters of a reason in a line.
 const REASON_CHARS_MAX: usize = 200;
@@ -86,8 +86,8 @@ impl RefusalLog {
         tracing::info!(%address, refused, verb, verdict, key, reason, "a client is refused");
     }
 
-    /// Logs the refusals since the last line of each client that has stopped. Called every few
-    /// seconds.
+    /// Logs the refusals of clients whose next line is due although they were not refused again.
+    /// Called every few seconds.
     pub(crate) fn log_pending(&self) {
         let settings = self.settings.load();
         let Some(min) = settings.refusals_from else { return };

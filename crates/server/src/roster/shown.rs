@@ -15,7 +15,7 @@ pub enum AddressPrivacy {
     /// The network of the address: the first 24 bits of IPv4, the first 48 bits of IPv6.
     Prefix,
     /// A hash, with a key that this process makes at its start. So one client has one hash until
-    /// the server restarts, and nobody can compute the address.
+    /// the server restarts, and nobody can compute the address from the hash.
     Hash,
 }
 
@@ -51,7 +51,8 @@ fn hash(ip: IpAddr) -> String {
         getrandom::fill(&mut key).is_ok().then_some(key)
     });
     let Some(key) = key else { return format!("{HASH_MARK}hidden") };
-    // The key has a fixed length and comes first, and only prefixes of the hash are shown.
+    // This needs no HMAC: the key has a fixed length and comes first, and only prefixes of the hash
+    // are shown.
     let digest = sha256(&[&key[..], ip.to_string().as_bytes()].concat());
     let digits = hex::encode_32(&digest);
     format!("{HASH_MARK}{}", String::from_utf8_lossy(&digits[..2 * HASH_BYTES]))

@@ -133,7 +133,8 @@ impl Questions {
         find: impl Fn(&mut BoundedSearch<'_>) -> Result<T, E> + Send + 'static,
     ) -> Result<FoundPage<T, E>, NotAsked> {
         if self.at == StoreLocation::Process {
-            // Switching threads would take longer than nearly every search.
+            // The search begins on this thread, since a switch of threads would take longer than
+            // nearly every search.
             let (few, waiter) = (rows_max.min(ROWS_AT_ONCE), AnswerWaiter::default());
             let mut search = BoundedSearch::new(&*self.store, &waiter, few);
             let result = find(&mut search);

@@ -94,9 +94,9 @@ impl SlowLog {
         self.settings.load().slow_question.is_some_and(|from| time >= from)
     }
 
-    /// Logs a question if it was slow. In a minute, one question of an address is logged, with the
-    /// number of its slow questions that were not logged. `client` is `None` if the question came
-    /// by a connection that is in no list.
+    /// Logs a question if it was slow. At most once a minute, a question of an address is logged,
+    /// with the number of the address's slow questions that were not logged. `client` is `None` if
+    /// the question came by a connection that is in no list.
     pub(crate) fn note<'a>(
         &self,
         verb: &str,
@@ -107,7 +107,8 @@ impl SlowLog {
         if !self.is_slow(spent.time) {
             return;
         }
-        // Programs of this machine, such as Tor, stand for many clients.
+        // A program on this machine, such as Tor, may stand for many clients, so only the bound of
+        // all lines applies to the loopback address.
         let own_ip = client.and_then(OpenConnection::client_ip).filter(|ip| !ip.is_loopback());
         let Some(suppressed) = self.count(own_ip, Instant::now()) else { return };
         let (_, plan) = SearchDriver::ALL[spent.plan.number()];

@@ -285,7 +285,8 @@ mod tests {
         let mut waiting = Vec::new();
         for of in [1, 1, 1, 1, 1, 1, 2, 3, 2] {
             let mut entering = Box::pin(line.enter(source(of), 5));
-            // The first poll of a question puts it into the line, so the line has the order of the list.
+            // The first poll of a question puts it into the queue, so the questions wait in the
+            // order of this list.
             if let std::task::Poll::Ready(entered) = futures_util::poll!(&mut entering) {
                 assert!(entered.is_none() && of == 1 && waiting.len() == 5, "the sixth of one");
                 continue;

@@ -60,8 +60,8 @@ impl AcmeCertificate {
     pub(super) async fn open(options: &AcmeOptions) -> Result<Self, TlsError> {
         let folder = AcmeFolder::new(options);
         folder.create()?;
-        // Without this check, each start would order a new certificate, up to the limit of the
-        // authority.
+        // Without this check, each start with an unreadable file would order a new certificate, up
+        // to the limit of the authority.
         if let Err(error @ TlsError::Unreadable { .. }) = folder.issued() {
             return Err(error);
         }

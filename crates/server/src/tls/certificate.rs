@@ -13,7 +13,7 @@ use x509_cert::der::Decode as _;
 
 use super::{CertificatePaths, PresentedCertificate, TlsError};
 
-/// Reads the certificate and its key, and checks that both belong together.
+/// Reads the certificate and its key, and checks that they belong together.
 pub(super) fn read(paths: &CertificatePaths) -> Result<(CertifiedKey, u64), TlsError> {
     let CertificatePaths { certificate, key } = paths;
     let no_certificate = || TlsError::NoCertificate(certificate.clone());

@@ -64,7 +64,7 @@ pub fn read_certificate(options: &TlsOptions) -> Result<PresentedCertificate, Tl
     }
 }
 
-/// Accepts every certificate whose key the server has.
+/// Accepts every certificate if the server proves that it has the key.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

@@ -85,7 +85,7 @@ impl CertificateFiles {
             last.fault.is_none() && last.stamps == stamps(&self.paths)
         };
         if !is_same {
-            // The fault is logged.
+            // `read_again` has logged the fault.
             let _ = self.read_again();
         }
     }

@@ -25,7 +25,7 @@ use crate::stop::StopSignal;
 
 /// The first byte of a client's handshake: the type of its record (RFC 8446, section 5.1).
 const HANDSHAKE_RECORD: u8 = 22;
-/// Interval between two checks of the files.
+/// Interval between two checks whether the files of the certificate have changed.
 const CHECK_EVERY: Duration = Duration::from_mins(1);
 /// Maximum number of bytes that TLS buffers for a connection that accepts no bytes: one record.
 const UNSENT_BYTES_MAX: usize = 16 << 10;

@@ -50,7 +50,7 @@ pub enum ClientInput {
     Broken,
 }
 
-/// Why the server closes.
+/// Why the server closes a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
     /// The server shuts down.

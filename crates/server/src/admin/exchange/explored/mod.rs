@@ -27,7 +27,8 @@ struct Exploration {
 }
 
 impl Exploration {
-    /// Walks all paths from `world` and returns their number. Stops at the first fault.
+    /// Walks all paths from `world` and returns their number. Stops at the first violated
+    /// invariant, and stores it in `fault`.
     fn walk(&mut self, world: &World, without: Without) -> f64 {
         if let Some(known) = self.ways.get(world) {
             return known.expect("no way leads back");

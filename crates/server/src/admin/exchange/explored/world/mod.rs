@@ -184,7 +184,7 @@ impl World {
         ExchangeEvent::Claimed
     }
 
-    /// Checks the invariants of every world.
+    /// Checks the invariants that must hold in every world.
     pub(super) fn is_safe(&self) -> Result<(), &'static str> {
         let writing = || (0..PROCESSES).filter(|at| self.processes[*at].writes);
         if writing().count() > 1 {

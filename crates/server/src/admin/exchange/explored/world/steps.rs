@@ -230,7 +230,8 @@ impl World {
                     Without::Turns => next.claim(at, u8::MAX),
                     Without::Nothing => next.claim(at, turn),
                 };
-                // As in `handover`, a late claim counts as if another process had the right.
+                // As in `handover`, a claim that comes too late has the same result as a claim
+                // while another process has the right.
                 normal(after(
                     &next,
                     if event == ExchangeEvent::Unable { ExchangeEvent::Held } else { event },
