@@ -1,5 +1,6 @@
-# shellcheck shell=bash Functions that the scripts of this folder share: messages, and the installation of missing
-# tools. Scripts source this file.
+# shellcheck shell=bash
+# Functions that the scripts of this folder share: messages, and the installation of missing tools. Scripts source this
+# file.
 
 say() {
     printf '\n== %s\n' "$*"

@@ -40,7 +40,7 @@ def get(url, data=None):
 
 
 class Watch:
-    """What /healthz of each Hark node, HAProxy and Patroni of each server report, with the times of changes."""
+    """The reports of each Hark node's /healthz, of HAProxy and of each server's Patroni, with the times of changes."""
 
     def __init__(self, cluster):
         self.changes = {}
@@ -99,7 +99,7 @@ class Drill:
         self.machines = self.cluster.machines
         self.folder = folder
         self.rows, self.faults, self.check = [], [], ""
-        # Number of acknowledged events that were looked for after a fault.
+        # Number of acknowledged events that were looked up after a fault so far.
         self.checked = 0
 
     def query(self, text, host="coordinator-a.example,coordinator-b.example"):
@@ -205,7 +205,7 @@ class Drill:
             note(str(error))
         # Requests that were sent before the repair may still wait.
         await asyncio.sleep(3)
-        # With the events from before the fault, which a failover would lose first.
+        # These include the events from just before the fault, which a failover would lose first.
         end = len(self.load.acknowledged)
         ids, self.checked = self.load.acknowledged[self.checked:end], end
         lost = set()

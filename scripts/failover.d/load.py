@@ -1,4 +1,4 @@
-"""Clients of the relay: writers and readers that keep their pace whatever the relay does, and what they saw."""
+"""Clients of the relay: writers and readers that keep their pace whatever the relay does, and all their requests."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ class Request:
     sent: float
     group: int | None = None
     ended: float | None = None
-    # ok, refused, or lost: the connection ended, or the patience
+    # ok, refused, or lost: the connection has ended, or the request was given up
     outcome: str = "open"
     words: str = ""
     incomplete: bool = False
@@ -120,7 +120,7 @@ class Load:
         if choice < 0.6 or not self.acknowledged:
             kind, query, group = "author", {"authors": [author.name], "limit": 20}, author.group
         elif choice < 0.8:
-            # The events of the last seconds are the interesting ones.
+            # The newest events, because a failover would lose these first.
             wanted = random.choice(self.acknowledged[-500:])
             kind, query = "id", {"ids": [wanted]}
         else:

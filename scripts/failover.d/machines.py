@@ -21,7 +21,7 @@ def run(*words, **options):
 
 
 class Machine:
-    """A machine: a network namespace, whose processes are known by it."""
+    """A machine: a network namespace. The processes in the namespace are the processes of the machine."""
 
     def __init__(self, number, name, folder):
         self.name = name
@@ -45,7 +45,7 @@ class Machine:
         run("ip", "link", "set", self.link, "master", BRIDGE)
 
     def unplug(self):
-        """Takes the machine off the network: packets vanish, and nothing is told to either side."""
+        """Takes the machine off the network: packets vanish, and neither side is notified."""
         run("ip", "link", "set", self.link, "nomaster")
 
     def start(self, words, user="root", env=None):
