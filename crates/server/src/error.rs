@@ -63,7 +63,7 @@ pub enum ServeError {
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
     /// The system provides no random bytes.
-    #[error("cannot make a secret: {0}")]
+    #[error("cannot generate random bytes: {0}")]
     Random(getrandom::Error),
     /// The certificate cannot be used.
     #[error("cannot serve TLS: {0}")]

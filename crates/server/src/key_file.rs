@@ -14,7 +14,7 @@ pub enum KeyError {
     File(String, io::Error),
     /// The file does not hold a key.
     #[error(
-        "{0} holds no key; it must be 64 hex digits. If the node may get another id, delete it"
+        "{0} holds no key; it must be 64 hex digits. If the node may get another id, delete the file"
     )]
     Key(String),
 }

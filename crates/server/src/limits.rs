@@ -51,7 +51,7 @@ pub struct Limits {
     /// with NEG-ERR `blocked:`. With 0, comparisons are not offered.
     pub negentropy_per_connection_max: usize,
     /// Maximum number of events of a comparison. Above the bound, NEG-OPEN is answered with NEG-ERR
-    /// `blocked:`, which names the bound.
+    /// `blocked:` and the bound.
     pub negentropy_events_max: usize,
     /// Maximum memory of the comparisons of one connection, in bytes (about 40 bytes per event).
     /// Above the bound, NEG-OPEN is answered with NEG-ERR `blocked:`.
@@ -248,7 +248,7 @@ impl Limits {
         let reversed = ordered.iter().filter(|(_, low, _, high)| low > high);
         let reversed = reversed.map(|(low, low_is, high, high_is)| {
             format!(
-                "`{low}` ({low_is}) is above `{high}` ({high_is}); lower the one or raise the other"
+                "`{low}` ({low_is}) is above `{high}` ({high_is}); lower the first or raise the second"
             )
         });
         zeros.chain(reversed).collect()

@@ -298,8 +298,8 @@ impl Server {
                 network.shelf.writer().close();
             }
         };
-        // The doors close on a separate thread, because the runtime would wait for one of its own
-        // threads without a time limit.
+        // The doors close on a separate thread, because the runtime, when it ends, waits for its
+        // own threads without a time limit.
         let (stopped, all_stopped) = oneshot::channel();
         let stop = move || {
             stop();

@@ -197,7 +197,7 @@ impl Shelf {
     }
 
     /// Sends a record that is never stored to the subscribers of this process and of its sibling
-    /// processes (see [`Siblings`]).
+    /// processes in a takeover.
     pub fn pass_on(&self, record: &Record<'_>) {
         self.subscribers.together(&mut || self.subscribers.publish(None, record));
         // This call is outside `together`, because it may wait for another process.

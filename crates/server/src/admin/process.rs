@@ -49,15 +49,15 @@ impl ProcessStats {
 }
 
 /// Logs a warning if connections may need more files than the process may open. Without a free file
-/// descriptor, a connection is not even accepted.
+/// descriptor, a connection is not accepted, so its client gets no reason.
 pub(crate) fn warn_if_few_files(connections_max: usize) {
     let needed = connections_max as u64 + FILES;
     if let Some(max_fds) = ProcessStats::now().max_fds.filter(|max_fds| *max_fds < needed) {
         tracing::warn!(
             max_fds,
             connections_max,
-            "fewer open files are allowed than limits.connections_max needs; raise the one (ulimit \
-             -Hn, LimitNOFILE) or lower the other"
+            "fewer open files are allowed than limits.connections_max needs; raise the limit \
+             (ulimit -Hn, LimitNOFILE) or lower the setting"
         );
     }
 }

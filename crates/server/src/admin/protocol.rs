@@ -1,5 +1,5 @@
 //! The frames on `control.sock`. Both ends run on the same machine with the same version of Hark.
-//! The exception is a takeover, whose first frame has a protocol version.
+//! Only in a takeover may the versions differ, so its first frame has the version of its protocol.
 //!
 //! ```text
 //!  0  4  length of the rest of the frame, little endian

@@ -71,8 +71,7 @@ impl RecordFeeds {
                 sent
             }
         });
-        // If the sending thread did not start, no record would leave the queue, so the feed ends at
-        // once.
+        // Without a sending thread, no record leaves the queue, so the feed ends at once.
         let read = match &sending {
             Ok(_) => io::copy(&mut from, &mut io::sink()),
             Err(_) => Ok(0),

@@ -185,7 +185,7 @@ impl ModerationState {
     }
 }
 
-/// Waits until no other thread uses these earlier sets, but at most [`READERS_MAX`].
+/// Waits until no other thread uses these earlier sets, for at most `READERS_MAX`.
 fn wait_for_readers(lists: &Arc<RulingLists>) {
     let began = Instant::now();
     while Arc::strong_count(lists) > 1 && began.elapsed() < READERS_MAX {

@@ -26,7 +26,7 @@ labels! {
     }
 }
 
-/// The certificate in force.
+/// The origin of the certificate in force.
 #[cfg(feature = "tls")]
 pub(super) enum CertificateOrigin {
     Files(Arc<CertificateFiles>),

@@ -124,7 +124,7 @@ pub(super) fn closing(payload: &[u8]) -> Result<Option<u16>, CloseFault> {
         return if payload.is_empty() {
             Ok(None)
         } else {
-            Err(CloseFault::protocol("a close frame holds half a code"))
+            Err(CloseFault::protocol("a close frame has an incomplete code"))
         };
     };
     let code = u16::from_be_bytes(*code);

@@ -49,7 +49,7 @@ impl HandshakeFault {
                  $http_upgrade and proxy_set_header Connection \"upgrade\")"
             }
             Self::Version => "version 13 of the WebSocket protocol is spoken here (RFC 6455)",
-            Self::Key => "the header Sec-WebSocket-Key is missing, or no key",
+            Self::Key => "the header Sec-WebSocket-Key is missing or invalid",
         }
     }
 
