@@ -70,8 +70,8 @@ pub trait Door: Send + Sync {
         (Map::new(), Vec::new())
     }
 
-    /// The report of the door's state for operators, as JSON of at most 1 MiB. `None` if the door has
-    /// no report. Called on a thread that may block.
+    /// The report of the door's state for operators, as JSON of at most 1 MiB. `None` if the door
+    /// has no report. Called on a thread that may block.
     fn report(&self) -> Option<Value> {
         None
     }

@@ -25,10 +25,9 @@ struct ChangesLeft {
 
 impl Moderation {
     /// Changes entries, and writes a note of each change into the audit log. On return, the changes
-    /// are durable and in force in this process, and every other server of the archive learns
-    /// of the changes. Returns the effect of each change, in order. A change without effect writes no
-    /// note.
-    /// After an error, the first changes may have been made; making all again is safe.
+    /// are durable and in force in this process, and every other server of the archive learns of
+    /// the changes. Returns the effect of each change, in order. A change without effect writes no
+    /// note. After an error, some of the changes may have been made; making all again is safe.
     pub async fn change(
         &self,
         changes: Vec<RulingChange>,

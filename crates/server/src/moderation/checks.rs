@@ -82,8 +82,8 @@ impl Moderation {
         Some(because(ADDRESS_WORDS, &term.reason))
     }
 
-    /// Whether a ban refuses an event that a command or another relay has sent, as a record. Requests
-    /// about their author's own data are not refused, unless their id is banned.
+    /// Whether a ban refuses an event, given as a record, that a command or another relay has sent.
+    /// An author's requests about the author's own data are refused only if their id is banned.
     pub fn bans_record(&self, record: &Record<'_>) -> bool {
         let (check, now_s) = (self.check(), || self.now_s());
         let (lists, id) = (&*check.lists, record.id());

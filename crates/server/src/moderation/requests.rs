@@ -1,6 +1,6 @@
-//! Requests of commands about bans and allows, as JSON. A running server answers them on its control
-//! socket. Without a server, the command answers its own requests, with the archive that it has
-//! opened.
+//! Requests of commands about bans and allows, as JSON. A running server answers the requests on
+//! its control socket. Without a server, the command answers its own requests, with the archive
+//! that it has opened.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

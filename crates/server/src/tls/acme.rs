@@ -55,8 +55,8 @@ impl ResolvesServerCert for CurrentCertificate {
 }
 
 impl AcmeCertificate {
-    /// Reads the certificate that was issued last, so that no client notices a takeover. Without such
-    /// a certificate, [`Self::watch`] orders the first.
+    /// Reads the certificate that was issued last, so that no client notices a takeover. Without
+    /// such a certificate, [`Self::watch`] orders the first.
     pub(super) async fn open(options: &AcmeOptions) -> Result<Self, TlsError> {
         let folder = AcmeFolder::new(options);
         folder.create()?;
@@ -122,8 +122,8 @@ impl AcmeCertificate {
                     let is_failed = matches!(event, Err(EventError::Order(_)));
                     failed = if is_failed { failed + 1 } else { 0 };
                     log(&domains, &self.folder, &event);
-                    // The next step writes the new certificate to its file. A takeover waits for this
-                    // step, so that the next process has the certificate.
+                    // The next step writes the new certificate to its file. A takeover waits for
+                    // this step, so that the next process has the certificate.
                     if matches!(event, Ok(EventOk::DeployedNewCert))
                         && let Some(stored) = state.next().await
                     {
@@ -155,8 +155,8 @@ impl AcmeCertificate {
     }
 }
 
-/// Begins the steps of an order or a renewal. Also returns whether the resolver of these steps has a
-/// certificate that was issued before.
+/// Begins the steps of an order or a renewal. Also returns whether the resolver of these steps has
+/// a certificate that was issued before.
 async fn begin(
     options: &AcmeOptions,
     client: &Arc<ClientConfig>,

@@ -66,8 +66,8 @@ impl TlsEndpoint {
         }))
     }
 
-    /// Performs the handshake of a connection within the time of `limits.handshake_timeout_ms`. `None`
-    /// if the handshake fails; the connection is then closed.
+    /// Performs the handshake of a connection within the time of `limits.handshake_timeout_ms`.
+    /// `None` if the handshake fails; the connection is then closed.
     pub(crate) async fn accept(&self, stream: TcpStream) -> Option<EncryptedStream<TcpStream>> {
         let max = Duration::from_millis(self.settings.load().limits.handshake_timeout_ms);
         let opened = tokio::time::timeout(max, self.negotiate(stream)).await;
