@@ -129,8 +129,8 @@ impl ControlClient {
         self.ask_json(CLIENTS, &json!({ "after": after, "filter": filter }))
     }
 
-    /// Closes the connections that `whom` names: an address, a network, a key, or a number. The
-    /// answer has their number as `closed`.
+    /// Closes the connections that `whom` names by an address, a range of addresses, a key, or a
+    /// number. The answer has their number as `closed`.
     pub fn kick(&mut self, whom: &str, reason: Option<&str>) -> Result<Value, ControlError> {
         self.ask_json(KICK, &json!({ "whom": whom, "reason": reason }))
     }

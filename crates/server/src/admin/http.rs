@@ -81,7 +81,8 @@ impl OperatorsDoor {
         self.listener.as_ref().map(|(_, addr)| *addr)
     }
 
-    /// Creates the handler of operators' requests, for `server.metrics_listen` and for other doors.
+    /// Creates the handler of requests for `/healthz` and `/metrics`, for `server.metrics_listen`
+    /// and for other doors.
     pub(crate) fn operators(
         &self,
         networks: &Arc<[OpenNetwork]>,

@@ -55,7 +55,7 @@ pub trait Handover: Send + Sync {
     /// the other process has written since this process opened the store.
     fn begin_writing(&self) -> Result<(), HandoverError>;
 
-    /// Sets the position from which another process follows this process. `None` means that no
+    /// Sets the position from which another process follows this store. `None` means that no
     /// process follows any more.
     fn followed(&self, from: Option<LogPosition>);
 

@@ -9,9 +9,9 @@ pub struct Rate {
     pub at_once: u64,
 }
 
-/// The rate limits; `None` is no limit. A message above a limit is answered with OK false, CLOSED
-/// or NEG-ERR `rate-limited:`. The server then pauses reading from the connection until the rate
-/// allows a message again, for at most a second. A NEG-MSG above a limit is deferred instead.
+/// The rate limits; `None` means no limit. A message above a limit is answered with OK false,
+/// CLOSED or NEG-ERR `rate-limited:`. The server then pauses reading from the connection until the
+/// rate allows a message again, for at most a second. A NEG-MSG above a limit is deferred instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimits {
     /// EVENT and AUTH messages from one address, whatever their outcome. A long message counts once

@@ -1,4 +1,4 @@
-//! TLS for HTTP doors: the certificate, the handshakes, and the counters of both.
+//! TLS for HTTP doors: the certificate, the handshakes, and the counters of failed handshakes.
 //!
 //! A build without the feature `tls` has the same types, but refuses to open an endpoint.
 
