@@ -102,7 +102,7 @@ fn bad(name: &str, dropped: u64, last: u64) -> String {
 fn compare(place: &Place, relays: &str, rounds: &str, more: &[&str]) -> Finished {
     let file = place.file("relays.toml", relays.as_bytes());
     let short =
-        ["--events", "1500", "--rounds", rounds, "--seconds", "0.05", "--subscriptions", "3"];
+        ["--events", "400", "--rounds", rounds, "--seconds", "0.05", "--subscriptions", "3"];
     hark(&[&["bench", "compare", &file, "--json"], &short[..], more].concat())
 }
 

@@ -2,12 +2,14 @@
 //! sent to other relays.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use hark_testkit::clock::now_s;
 use hark_testkit::nostr::client::Client;
 use hark_testkit::nostr::compare::{compare, held, id};
 use hark_testkit::nostr::{event, pubkey};
 use hark_testkit::postgres::Cluster;
+use hark_testkit::wait::PATIENCE;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -17,6 +19,9 @@ const BANNED: u8 = 11;
 const OTHER: u8 = 12;
 /// Comparisons of windows use no set, so they are answered from the store's sums.
 const SUMS: &str = "[limits]\nnegentropy_events_max = 20\n";
+
+/// Interval between two questions to a server that has not learned of a change yet.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// 60 notes each of a key that is to be banned, of a member and of another key.
 fn notes() -> Vec<Value> {
@@ -78,7 +83,16 @@ fn hide_and_show(name: &str, settings: &str, store: &[&str]) {
     let mut seen: BTreeSet<String> = notes.iter().map(id).collect();
     let shown = |seen: &BTreeSet<String>| {
         runtime.block_on(async {
-            agree(&mut node.client().await, &notes, seen, settings == SUMS).await;
+            let mut client = node.client().await;
+            // The command changes a database itself, and the server learns of the change a moment
+            // later. The command asks the server of files to make the change.
+            let learned = async {
+                while !store.is_empty() && client.find_now(&[json!({})]).await.len() != seen.len() {
+                    tokio::time::sleep(PAUSE).await;
+                }
+            };
+            tokio::time::timeout(PATIENCE, learned).await.expect("the server learns of the change");
+            agree(&mut client, &notes, seen, settings == SUMS).await;
         });
     };
     shown(&seen);
