@@ -32,8 +32,9 @@ pub struct EmbeddedOptions {
     pub segment_records_max: u64,
     /// Share of dead bytes above which a sealed log is rewritten.
     pub rewrite_dead_share: f64,
-    /// Maximum number of dead bytes in all sealed logs with shares up to `rewrite_dead_share`.
-    /// Above this maximum, the logs with the largest shares are rewritten, too.
+    /// Maximum total of dead bytes in sealed logs whose share of dead bytes is at most
+    /// `rewrite_dead_share`. Above this maximum, the logs with the largest shares are rewritten,
+    /// too.
     pub dead_bytes_max: u64,
     /// Whether sealing, merging and rewriting run on a separate thread. If false, the commit that
     /// makes a job necessary also runs the job, which is slower but deterministic.

@@ -1,15 +1,15 @@
 //! Measures the embedded archive in one process, on a million events: ingest, size, restart,
 //! questions, explanations, and readers beside a writer. Prints each figure and its ratio to a
-//! reference, which was measured with an earlier archive of a similar layout on a machine of the
-//! same kind.
+//! reference figure, which was measured with an earlier archive of a similar layout on a machine of
+//! the same kind.
 //!
 //!     cargo bench -p hark-store-embedded --bench archive -- [EVENTS] [DIR] [QUESTION]
 //!
 //! If DIR has the archive of an earlier run, the bench stores no events. With a QUESTION, the bench
-//! asks only the questions whose names contain QUESTION, each for three seconds, so that a profiler
-//! sees only these questions. The QUESTION `ingest` stores EVENTS events without waiting for the
-//! disk, and does nothing else. The QUESTION `scrub` runs one pass of the slow check, and does
-//! nothing else.
+//! asks only the questions whose names contain QUESTION, so that a profiler sees only these
+//! questions. Each question is repeated for three seconds. The QUESTION `ingest` stores EVENTS
+//! events without waiting for the disk, and does nothing else. The QUESTION `scrub` runs one pass
+//! of the slow check, and does nothing else.
 
 mod measure;
 mod questions;
@@ -127,7 +127,7 @@ fn main() {
     }
 }
 
-/// Runs the slow check at full speed, and prints the cost at the default rate of one terabyte a
+/// Runs the slow check at full speed, and prints its cost at the default rate of one terabyte a
 /// week.
 fn scrub(store: &EmbeddedStore) {
     let (cpu_before, begun) = (cpu_here(), Instant::now());

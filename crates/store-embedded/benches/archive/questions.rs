@@ -16,7 +16,7 @@ use crate::shapes::SHAPES;
 const PARAMETERS: usize = 300;
 
 /// Asks a question, and copies the wire bytes of the answer as for a socket. Returns the number of
-/// rows and of visited rows.
+/// rows in the answer and the number of visited rows.
 fn ask(store: &EmbeddedStore, query: &Query, out: &mut Vec<u8>) -> (usize, u64) {
     out.clear();
     let mut rows = 0;
@@ -30,8 +30,7 @@ fn ask(store: &EmbeddedStore, query: &Query, out: &mut Vec<u8>) -> (usize, u64) 
     (rows, search.visited())
 }
 
-/// Returns the median time of copying the answers if the positions of the records are already
-/// known.
+/// Returns the median time of copying an answer whose records have already been found.
 fn copies(store: &EmbeddedStore, queries: &[Query], sample: &Sample, out: &mut Vec<u8>) -> f64 {
     let mut answers = Vec::new();
     for query in queries {
@@ -71,7 +70,7 @@ pub(crate) fn questions(store: &EmbeddedStore, sample: &mut Sample, only: Option
             continue;
         }
         let mut queries: Vec<Query> = (0..PARAMETERS).map(|_| make(sample)).collect();
-        // These queries are sorted, as the codec sorts filters.
+        // The codec would sort the values of a filter. These queries do not come from the codec.
         queries.iter_mut().for_each(Query::normalise);
         let mut times = Vec::new();
         let (mut rows, mut round) = (0, 0);

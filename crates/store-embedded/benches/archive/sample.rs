@@ -31,8 +31,8 @@ impl Sample {
         self.authors[Events::zipf(&mut self.random, bound)]
     }
 
-    /// Picks a thread. The lengths are distributed as in the reference: half of the threads are
-    /// short, and the mean is 90 answers.
+    /// Picks a thread. The lengths are distributed as in the reference measurement: half of the
+    /// threads are short, and the mean is 90 answers.
     pub(crate) fn thread(&mut self) -> Id {
         let notes = if self.random.below(10) < 3 { &self.hot } else { &self.notes };
         notes[self.random.below(notes.len())]

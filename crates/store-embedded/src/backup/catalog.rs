@@ -66,7 +66,7 @@ pub struct PutListCopy {
     pub crc: u32,
     /// The store's name for the shelf, without blanks. Another shelf has another name.
     pub origin: String,
-    /// The store's text for the state that was backed up.
+    /// The state that was backed up, as the store's text; see `PutSource::position`.
     pub position: String,
 }
 

@@ -24,7 +24,7 @@ pub struct LogFolder<'a> {
 }
 
 impl LogFolder<'_> {
-    /// Maps the bytes of a log that were backed up.
+    /// Maps the backed-up bytes of a log.
     fn open(&self, copy: &LogCopy) -> Result<MappedCopy, BackupError> {
         let path = if self.is_unpacked {
             log::path(self.shelf, copy.number, copy.generation)

@@ -73,7 +73,7 @@ pub(super) struct ShelfTask<'a> {
     /// Files of the former backup that are missing or damaged. Further files may be added.
     pub(super) damaged: &'a mut Vec<PathBuf>,
     pub(super) target: &'a mut DirectoryTarget<'a>,
-    /// The new catalog, with the shelves before this shelf.
+    /// The new catalog, with the shelves that were copied before this shelf.
     pub(super) catalog: &'a BackupCatalog,
     /// Whether the directory has no complete backup yet.
     pub(super) is_first: bool,
@@ -159,7 +159,7 @@ pub(super) fn back_up_shelves(
 pub(super) fn small_files(from: &BackupSource<'_>) -> Result<Vec<SavedFile>, BackupError> {
     let mut files = Vec::new();
     let listed = match from.disk.list(from.data) {
-        // The records may be elsewhere.
+        // If the records are in a database, there may be no data directory.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         listed => listed.map_err(BackupError::io(from.data))?,
     };

@@ -11,7 +11,7 @@ use super::pack::{CATALOG, COPY, HEAD, SUM, VERSION};
 use crate::disk::{Disk, make_dir};
 use crate::log;
 
-/// Maximum length of a line, and maximum length of the catalog. The catalog may list some hundred
+/// Maximum length of a line and of the catalog, in bytes. The catalog may list some hundred
 /// thousand logs.
 const LINE_BYTES_MAX: u64 = 1 << 10;
 const CATALOG_BYTES_MAX: u64 = 64 << 20;

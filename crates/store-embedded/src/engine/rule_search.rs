@@ -2,10 +2,10 @@
 //! records that forbid the write.
 //!
 //! A write that searches more than [`SEARCH_STEP`] rows takes several steps. Other writes are
-//! committed between the steps. The searches of the last write of a batch are kept for its next
-//! step. Each search keeps its first snapshot, and each record that another write puts between two
-//! steps is compared with the query. So the write has the same effect as if all its searches had
-//! run in the last step.
+//! committed between the steps. The searches of the last write of a batch are kept for that write's
+//! next step. Each search keeps its first snapshot, and each record that another write puts between
+//! two steps is compared with the query. So the write has the same effect as if all its searches
+//! had run in the last step.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -32,7 +32,7 @@ const SLOT_BYTES_MAX: usize = 256;
 #[derive(Debug, PartialEq)]
 pub(super) enum WriteKey {
     Put(Id),
-    /// The query of an erase, without the query's limit, which each step lowers.
+    /// The query of an erase, without its limit, because each step lowers the limit.
     Erase(Box<Query>),
 }
 

@@ -93,7 +93,7 @@ impl ShelfView {
     }
 
     /// Returns the reason why the segments or the active head's log cannot be trusted, if there is
-    /// a reason. A commit searches them to decide which records to store, refuse or replace.
+    /// a reason. A commit searches these files to decide which records to store, refuse or replace.
     pub(crate) fn trouble(&self) -> Option<String> {
         let log = &self.active.log;
         let lost =

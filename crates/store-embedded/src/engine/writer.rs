@@ -15,7 +15,8 @@ use crate::log::LogFrame;
 use crate::manifest::Manifest;
 use crate::term::TermBuffers;
 
-/// The writer of a shelf. A thread that needs both locks locks the state first, then the manifest.
+/// The writer of a shelf. Its state and the manifest have a lock each. A thread that needs the two
+/// locks takes the lock of the state first.
 pub(crate) struct ShelfWriter {
     rules: Box<dyn Rules>,
     state: Mutex<LogWriterState>,

@@ -131,8 +131,8 @@ impl HeadWords {
             (open.collect(), now.runs.clone())
         };
         let mut lists = Vec::new();
-        // The newest row comes first. The rows come in the order of arrival, which is nearly the
-        // order of time.
+        // Afterwards the newest row comes first. Before, the rows are in the order of arrival,
+        // which is nearly the order of time.
         open.sort_by_cached_key(|(key, row)| (*key, Reverse(table.sort_key(*row))));
         for same in open.chunk_by(|(one, _), (other, _)| one == other) {
             let rows = same.iter().map(|(_, row)| *row).collect();

@@ -40,7 +40,7 @@ mod table;
 mod tests;
 mod word_run;
 
-/// The smallest average number of text bytes per distinct word that any text has.
+/// Lower bound for the average number of bytes that a text has per distinct word.
 const TEXT_BYTES_PER_WORD: usize = 4;
 /// Approximate upper bound for the bytes of memory that a record takes in a head. It assumes that
 /// no other record has the same labels and words.
@@ -111,8 +111,8 @@ impl Head {
         self.inserted.load(Ordering::Acquire)
     }
 
-    /// Approximate memory of the head in bytes. Posting lists take more memory than rows: a record
-    /// with many unique labels adds as many lists.
+    /// Approximate memory of the head in bytes. Posting lists may take more memory than rows,
+    /// because a record adds a list for each of its unique labels.
     pub fn bytes(&self) -> u64 {
         let rows = u64::from(self.inserted());
         let tables = if rows > 0 { self.lists.table_bytes() + self.ids.table_bytes() } else { 0 };

@@ -93,8 +93,8 @@ fn replay_bytes(
     Ok(end)
 }
 
-/// Does the same as [`replay`], for a log that is no longer written. There, a torn end counts as
-/// damage, too.
+/// Does the same as [`replay`], for a log that is no longer written. In such a log, a torn end
+/// counts as damage, too.
 pub fn replay_whole(
     disk: &dyn Disk,
     path: &Path,

@@ -3,7 +3,7 @@
 //! Only the segment's index is damaged. Its addresses are in another file with its own checksum. If
 //! they are damaged, they are replaced first (`damaged_addresses`). The dead rows are in memory,
 //! and the records are in the logs, each with its own checksum. So the segment is rebuilt in the
-//! same way as a head is sealed: each log gets one new segment. So the memory does not grow with
+//! same way as a head is sealed: each log gets one new segment, and the memory does not grow with
 //! the size of the damaged segment. The words of a log are packed as soon as they are found
 //! (`segment::gathered`), because a log that was written before search was enabled may have far
 //! more words than fit into a head. Maintenance merges the new segments later. If any record cannot

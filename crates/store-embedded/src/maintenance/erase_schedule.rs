@@ -34,8 +34,8 @@ impl EraseSchedule {
         self.logs.insert(log);
     }
 
-    /// Schedules all records of a query's authors up to the query's time, including replaced
-    /// records.
+    /// Schedules the erasing of all records of a query's authors up to the query's time, including
+    /// replaced records.
     pub(crate) fn add_authors(&mut self, query: &Query) {
         let authors = query.authors.as_deref().unwrap_or_default();
         if authors.is_empty() || self.authors.len() + authors.len() > AUTHORS_MAX {

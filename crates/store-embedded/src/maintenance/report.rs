@@ -7,7 +7,7 @@ use hark_archive::store::MaintenanceStats;
 /// Shortest time between two lines.
 const EVERY: Duration = Duration::from_mins(1);
 
-/// The total work at the time of the last line, and this time.
+/// The total work when the last line was logged, and the time of that line.
 #[derive(Debug, Default)]
 pub(super) struct WorkReport {
     told: MaintenanceStats,

@@ -49,8 +49,8 @@ pub(super) fn moved_and_dead(segment: &Segment, log: u32) -> Vec<u32> {
     segment.dead.dead.ones().filter(|&row| segment.address(row).log == log).collect()
 }
 
-/// Returns the next log to rewrite, and its segment. This is the first in the given order of the
-/// sealed logs that `is_due` accepts, without `passed_segments` and `passed_logs`.
+/// Returns the next log to rewrite, and its segment. Of the sealed logs that `is_due` accepts, this
+/// is the first in the given order. `passed_segments` and `passed_logs` are skipped.
 pub(super) fn due_log(
     jobs: &ShelfJobs,
     view: &ShelfView,
@@ -244,8 +244,8 @@ pub(super) fn copy_live(
             && manifest.logs.iter().any(|log| log.number == target && !is_purged(log))
     };
     let salt = random_u32()?;
-    // The file gets its final name only when it is complete: without MANIFEST, `hark rebuild` must
-    // choose a generation by the file names.
+    // The file gets its final name only when it is complete. If MANIFEST is missing, `hark rebuild`
+    // chooses a generation by the file names, and must not choose an incomplete file.
     let whole = log::path(shelf.files.dir(), fresh.number, fresh.generation);
     let aside = whole.with_extension("new");
     let mut file = disk.create(&aside)?;

@@ -33,7 +33,7 @@ pub(crate) struct MaintenanceRound<'a> {
     stop: &'a dyn Fn() -> bool,
     /// The first failure of the round.
     failed: Option<MaintenanceError>,
-    /// Whether heads are sealed; false after the first failure to seal a head.
+    /// Whether the round still seals heads; false after the first failure to seal a head.
     seals: bool,
     /// Segments that could not be merged.
     unmerged: HashSet<u32>,

@@ -11,8 +11,8 @@ use crate::log::Log;
 use crate::space::pressure::{defers_rewrites, lacks_space};
 use crate::space::writes::recheck_space;
 
-/// Share of dead bytes above which a log is rewritten even during a series of deletes, because few
-/// bytes have to be copied.
+/// Share of dead bytes above which a log is rewritten even during a series of deletes, because such
+/// a rewrite copies few bytes.
 const DEAD_SHARE_ENOUGH: f64 = 0.9;
 
 /// Runs all maintenance jobs that are due.

@@ -21,8 +21,8 @@ pub(super) fn seal_next(shelf: &OpenShelf) -> Result<bool, MaintenanceError> {
     let room = room_for((&shelf.files, &shelf.jobs), "sealing a full head", BESIDE_OTHERS, needs)?;
     let number = shelf.writer.manifest().next_segment;
     if !shelf.files.terms().labels().is_empty() {
-        // The new segment lists values from the log, and none may be missing because of a failed
-        // read.
+        // The new segment lists values that were read from the log. After a failed read, some
+        // values might be missing.
         all_was_read(shelf, &before)?;
     }
     let written =

@@ -17,7 +17,7 @@ use crate::manifest::{LogEntry, Manifest, SegmentEntry};
 const LOG_BYTES: u64 = if cfg!(test) { 1 << 16 } else { 64 << 20 };
 /// Size of the frames of a batch.
 const BATCH_BYTES: usize = 1 << 20;
-/// Number of bytes after which a log is written, if the target can extend a log.
+/// Number of gathered bytes at which these are written to the log, if the target can extend a log.
 const WRITE_BYTES: usize = 8 << 20;
 
 /// The logs of one shelf's backup, of which the last may grow.
@@ -39,7 +39,8 @@ pub(super) struct LogWriter<'a> {
 }
 
 impl<'a> LogWriter<'a> {
-    /// Goes on with the logs of a backup. `first` is the number of the first log, if there is none.
+    /// Continues the logs of a backup. If the backup has no log yet, the first log gets the number
+    /// `first`.
     pub(super) fn new(
         target: &'a mut dyn CopyTarget,
         (manifest, copies): (Manifest, Vec<LogCopy>),

@@ -4,14 +4,14 @@
 //! A [`PutSource`] is one state of a shelf, whose puts are numbered in the order of their commits.
 //! The first backup reads all records in this order. The directory also gets a list with the
 //! number, the id and the log of each record ([`list`]). A later backup compares this list with the
-//! numbers that the store still has: each number that is missing was deleted or replaced, and the
-//! log gets a deletion. Then the backup reads only the puts with higher numbers.
+//! numbers that the store still has: the record of each missing number was deleted or replaced, so
+//! a deletion is added to the log. Then the backup reads only the puts with higher numbers.
 //!
-//! A store that went back, such as a database after the restore of a dump, may also have records
-//! again that it had deleted. Then the backup reads all records.
+//! A store may have gone back to an earlier state, as a database does when a dump is restored. Such
+//! a store may also have records again that it had deleted. Then the backup reads all records.
 //!
-//! Deleted records stay in the logs. If the logs have more of them than of stored records, the next
-//! backup reads all records anew, into new logs.
+//! Deleted records stay in the logs. If the logs have more deleted records than stored records, the
+//! next backup reads all records anew, into new logs.
 //!
 //! Until the first backup is complete, its catalog is written repeatedly, without a time. So an
 //! interrupted first backup is continued like an older backup.
@@ -43,8 +43,8 @@ pub trait PutSource {
     /// for the newest put.
     fn position(&self, number: Option<u64>) -> String;
 
-    /// Returns the number up to which this state has the same puts as an earlier state, by the
-    /// earlier state's text. `None` if the text cannot be read.
+    /// Returns the number up to which this state and an earlier state have the same puts.
+    /// `position` is the text of the earlier state. Returns `None` if this text cannot be read.
     fn common(&self, position: &str) -> Option<u64>;
 
     /// Returns the next records with numbers above `after`, ascending; none at the end.

@@ -80,7 +80,7 @@ fn copy_shelf(
         damaged.extend(lost.into_iter().filter(|path| !damaged.contains(path)).collect::<Vec<_>>());
         found = None;
     }
-    // Most of the logs are deleted records.
+    // If most records in the logs are deleted, all stored records are read anew.
     found = found.filter(|(former, list, _)| dead_records(former) <= list.puts);
     let first = next_log(former.map_or(&[], |former| &former.copies));
     let file = former.and_then(|former| former.puts.as_ref()).map_or(1, |list| list.file + 1);
