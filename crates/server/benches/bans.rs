@@ -1,5 +1,6 @@
-//! Measures what bans cost an event: the check of the event with no ban, and with 100,000 bans of
-//! each sort, beside the cost of parsing the event and of verifying its id and its signature.
+//! Measures the cost of bans for an event: the time of the check with no ban, and with 100,000 bans
+//! of each sort. For comparison, also measures the time to parse the event and to verify its id and
+//! its signature.
 //!
 //!     cargo bench -p hark-server --bench bans
 //!     cargo bench -p hark-server --bench bans -- --check N     # N checks, for callgrind to count
@@ -19,7 +20,7 @@ use hark_server::nostr::policy::EventPolicy;
 
 /// Number of bans of each sort.
 const BANS: u32 = 100_000;
-/// Number of rounds, of which the quickest counts, and of events of a round.
+/// Number of rounds, of which the quickest counts, and number of events in a round.
 const ROUNDS: u32 = 20;
 const EVENTS: u32 = 2_000;
 

@@ -5,9 +5,9 @@
 //!     cargo bench -p hark-server --bench peers -- ENODE [FROM TO BLOOM]
 //!
 //! ENODE is the address that the server prints. The benchmark publishes 50,000 envelopes. With
-//! FROM, TO and BLOOM, it first requests the envelopes of that time range that BLOOM (128 hex
-//! digits) covers. It requests these envelopes twice: all at once, like go-ethereum's clients, and
-//! page by page, like status-go's clients.
+//! FROM, TO and BLOOM, it first requests the envelopes between these times that the bloom filter
+//! (128 hex digits) covers. It requests these envelopes twice: all at once, like go-ethereum's
+//! clients, and page by page, like status-go's clients.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -68,7 +68,7 @@ impl Mail {
         };
         let server = ServerConfig { unlimited: true, ..ServerConfig::default() };
         let mut config = Config { peers, server, settings: MailSettings::default() };
-        // The minimum of go-ethereum.
+        // The minimum proof of work of go-ethereum.
         config.settings.bounds.pow_min = 0.2;
         change(&mut config);
         let Config { peers, server, settings } = config;

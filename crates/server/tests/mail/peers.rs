@@ -38,7 +38,7 @@ fn everything() -> HistoryRequest<'static> {
     }
 }
 
-/// Passes envelopes on and waits until they are archived.
+/// Sends envelopes to the server, and waits until they are archived.
 async fn publish(client: &mut MailClient, envelopes: &[Vec<u8>]) {
     client.publish(envelopes).await;
     loop {

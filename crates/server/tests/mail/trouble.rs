@@ -202,7 +202,8 @@ async fn who_stops_reading_an_answer_is_dropped_and_others_are_served() {
     })
     .await;
     let mut poster = MailClient::connect(&server.enode, WAKU).await;
-    // More bytes than the operating system buffers, because random data cannot be compressed.
+    // These envelopes have more bytes than the operating system buffers. The data are random, since
+    // other data would be compressed.
     for n in 0..60u32 {
         let mut data = vec![0; 512 << 10];
         random(&mut data);

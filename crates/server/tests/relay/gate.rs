@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::kit::{NOW_S, Relay};
 
-/// Publishes a direct message from 1 to 2, a wrap for 2 and a wrap for 3, between two public notes.
+/// Publishes a public note, a direct message from key 1 to key 2, a wrap for key 2, a wrap for key
+/// 3, and another public note.
 async fn full(relay: &Relay) -> Client {
     let mut client = relay.client().await;
     let (two, three) = (pubkey(2), pubkey(3));

@@ -33,7 +33,7 @@ fn command(line: &str) -> PluginOptions {
     PluginOptions { command, timeout: Duration::from_mins(10), ..PluginOptions::default() }
 }
 
-/// A branch that answers events with this word with an action.
+/// A branch of the `case` that answers with `action` if an event contains this word.
 fn answer(word: &str, action: &str, msg: &str) -> String {
     let tail = format!("\"action\":\"{action}\",\"msg\":\"{msg}\"}}");
     format!("*{word}*) echo '{{\"id\":\"'$id'\",{tail}'; continue;;")
@@ -172,8 +172,8 @@ async fn the_plugin_gets_only_events_that_passed_all_other_checks() {
     relay.stop().await;
 }
 
-/// The process of an event that hangs is not needed for the events of others. Even if one address
-/// sends many such events, one process is left.
+/// If a process hangs on an event, other processes decide about the events of other clients. Even
+/// if one address sends many such events, one process stays free.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_hangs_on_the_events_of_one_address_serves_all_others() {
     let mut options = options("*hang*) sleep 1000;;");
@@ -232,7 +232,7 @@ async fn an_event_without_an_answer_in_time_is_treated_by_the_rule() {
     relay.stop().await;
 }
 
-/// A client cannot have its events accepted by events that make the plugin hang or end: the rule
+/// A client that makes the plugin hang or end does not thereby get its events accepted: the rule
 /// `accept` is for a plugin that fails for everybody.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_flood_of_a_client_is_refused_even_if_failures_accept_events() {

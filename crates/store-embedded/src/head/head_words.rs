@@ -131,8 +131,8 @@ impl HeadWords {
             (open.collect(), now.runs.clone())
         };
         let mut lists = Vec::new();
-        // Afterwards the newest row comes first. Before, the rows are in the order of arrival,
-        // which is nearly the order of time.
+        // `open` begins with the row that arrived last, usually the newest row. Each list begins
+        // with its oldest row.
         open.sort_by_cached_key(|(key, row)| (*key, Reverse(table.sort_key(*row))));
         for same in open.chunk_by(|(one, _), (other, _)| one == other) {
             let rows = same.iter().map(|(_, row)| *row).collect();

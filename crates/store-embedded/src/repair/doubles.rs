@@ -54,8 +54,8 @@ impl EmbeddedStore {
 
     /// Finds the ids of `rows`, which have the same hash, and for each id adds deletions of all
     /// rows except the first row to the batch. A deletion names a log and not a row, so it would
-    /// also delete a first row in the same log. This does not happen, because a record is stored
-    /// again only after its log was sealed.
+    /// also delete a first row in the same log. This does not happen: a record is stored again only
+    /// after its log was sealed, and so in a later log.
     fn drop_of_hash(
         &self,
         view: &ShelfView,

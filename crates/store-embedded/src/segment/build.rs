@@ -15,7 +15,7 @@ use crate::disk::{Disk, DiskFile};
 /// Number of bytes that are gathered before a write to the disk.
 const BUFFER: usize = 256 << 10;
 
-/// Value instead of a new row's number, for an old row that was left out.
+/// In a list of the new row of each old row, marks an old row that was left out.
 pub const DROPPED: u32 = u32::MAX;
 
 /// A segment file being written.

@@ -1,6 +1,6 @@
-//! Reads a segment file in place. When the file is opened, the trailer is checked, and whether
-//! every section lies within the file. Every access checks bounds, so damage can hide rows but
-//! cannot crash the process.
+//! Reads a segment file in place. Opening the file verifies the trailer, and that every section
+//! lies within the file. Every access checks bounds, so damage can hide rows but cannot crash the
+//! process.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -21,7 +21,7 @@ use crate::map::Map;
 
 /// Size of the trailer after the table of sections, in bytes.
 const TAIL: usize = 8 + 8 + 4 + 4 + 8;
-/// Size of a page in bytes, and minimum size of a hole in a file, which reads as zeros.
+/// Size of a page in bytes. A hole in a file has at least this size, and reads as zeros.
 const PAGE_BYTES: usize = 4096;
 /// Maximum ratio of a term's kinds to the requested kinds at which all kinds of the term are
 /// scanned.
@@ -276,7 +276,7 @@ impl SegmentFile {
         sum
     }
 
-    /// Returns the first row at or before `time`.
+    /// Returns the first row whose time is `time` or earlier.
     pub fn first_at_or_before(&self, time: u64) -> u32 {
         // The rows are usually spread evenly over time, so the first guess is interpolated.
         let newer = self.newest.saturating_sub(time).min(self.newest - self.oldest);

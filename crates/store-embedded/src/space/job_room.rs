@@ -44,7 +44,7 @@ pub struct NoSpace {
 const BESIDE_COMPACTION: u64 = 128 << 10;
 
 /// Returns a disk for a job that writes at most `needs` bytes and leaves `beside` bytes free.
-/// Returns an error if the disk has less free space than the sum of both.
+/// Returns an error if fewer than `needs` plus `beside` bytes are free.
 pub(crate) fn room_for(
     (files, jobs): (&ShelfFiles, &ShelfJobs),
     job: &'static str,

@@ -1,5 +1,5 @@
 //! The reserve: a file that occupies disk space in normal times and is removed when the disk is
-//! full. Then a start, a deletion or a compaction has enough space to free more.
+//! full. The removal gives a start, a deletion or a compaction enough space to free more.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -94,7 +94,7 @@ impl<K: Ord + Copy> SummedKeys<K> {
 
     /// Finds the chunk with the last key for which `is_before` is true. Returns the chunk's index,
     /// and the number of keys in the chunk for which `is_before` is true. On return, `before` has
-    /// the tally of the chunk.
+    /// an entry for this chunk.
     fn end_of(&mut self, is_before: impl Fn(&K) -> bool) -> Option<(usize, usize)> {
         let first = |chunk: &SummedChunk<K>| chunk.keys.first().is_some_and(&is_before);
         let at = self.chunks.partition_point(first).checked_sub(1)?;

@@ -1,4 +1,4 @@
-//! The scrub finds damage in data that no query reads, rebuilds damaged files if the log is
+//! The slow check finds damage in data that no query reads, has damaged files rebuilt if the log is
 //! undamaged, and reports no false fault.
 
 use std::ops::ControlFlow;

@@ -75,7 +75,7 @@ pub struct SalvageReport {
     pub records: u64,
     /// Number of records that the source had deleted.
     pub deleted: u64,
-    /// Number of records that other records replace or delete, and of extra copies of records.
+    /// Number of records that other records replace or delete, plus the number of extra copies.
     pub replaced: u64,
     /// The lost parts, at most 10,000, ordered by log and offset.
     pub lost: Vec<LostPart>,

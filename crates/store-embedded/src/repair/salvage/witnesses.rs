@@ -118,7 +118,7 @@ impl SegmentWitness {
             None
         } else {
             let words = RowMarks::words_on_disk(rows);
-            // Without this file, the segment still shows which records its logs had.
+            // Without the `.dead` file, the segment still shows which records its logs had.
             SidecarKind::Dead.open(disk, dir, (entry.number, entry.dead), words).ok()
         };
         let (dead, logs) = (RowMarks::new(rows, dead.as_ref()), entry.first_log..=entry.last_log);
