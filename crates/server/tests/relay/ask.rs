@@ -184,7 +184,7 @@ async fn count_is_exact_over_the_union() {
     relay.stop().await;
 }
 
-/// NIP-91, for stored and for live events.
+/// Tests NIP-91 for stored and for live events.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_that_have_all_of_several_tags_are_found() {
     let relay = Relay::start(|_| {}).await;
@@ -258,7 +258,8 @@ async fn limits_refuse_with_closed_and_a_reason() {
         assert_eq!((&received[0], &received[1]), (&json!("CLOSED"), &said[1]));
         assert!(received[2].as_str().unwrap().starts_with(prefix), "{received}");
     }
-    // The refused REQ for `b` has also ended that subscription, so one of the two is left.
+    // The refused REQ for `b` has also ended the subscription `b`, so a second subscription fits
+    // again.
     client.ask("c", &[json!({})]).await;
     client.send_text(json!(["CLOSE", "a"])).await;
     client.ask("b", &[json!({})]).await;

@@ -10,7 +10,7 @@ use crate::operators::scrape;
 use crate::outboxes::until;
 use crate::wire::{answer, status, upgrade};
 
-/// Maximum number of questions of about fifty bytes that fit into a hundred kilobytes.
+/// At most this many questions of about fifty bytes each fit into a hundred kilobytes.
 const FIT: usize = 100;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,8 +25,8 @@ pub(crate) async fn publish_all(client: &mut Client, events: &[Value]) {
     }
 }
 
-/// Notes of ten different times, private events between three people, events that expire or have
-/// expired, versions that replace each other, and deletions.
+/// Makes notes with ten different times, private events between three people, events that expire or
+/// have expired, versions that replace each other, and deletions.
 fn archive(random: &mut Random, count: u64) -> Vec<Value> {
     let mut events: Vec<Value> = Vec::new();
     for n in 0..count {

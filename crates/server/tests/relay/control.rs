@@ -71,8 +71,8 @@ async fn another_process_writes_through_the_server() {
     drop(client);
 }
 
-/// A process that follows a shelf gets every record that any sender stores from then on, once and
-/// in order, until the server ends.
+/// A process that follows a shelf gets every record that is stored after the process began to
+/// follow, once and in order, until the server ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_process_is_told_of_every_new_record() {
     let folder = Folder::new("follow");

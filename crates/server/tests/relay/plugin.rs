@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::kit::{NOW_S, Relay, http};
 
-/// The words of the refusal of an event about which the plugin has not decided.
+/// The answer to an event about which the plugin has not decided.
 const UNDECIDED: &str = "error: the relay's plugin has not decided; try again later";
 
 /// The beginning of a script that reads lines, and finds the event's id in each line.
@@ -22,7 +22,8 @@ const EACH: &str = r#"while read -r line; do id=${line#*'"id":"'}; id=${id%%'"'*
 /// The end of such a script, which accepts all events that the middle part has not answered.
 const ACCEPT: &str = r#" echo '{"id":"'$id'","action":"accept"}'; done"#;
 
-/// Options with a plugin that accepts all events for which `cases` has no branch of a `case`.
+/// Options with a plugin that accepts every event that matches none of the shell's `case` branches
+/// in `cases`.
 fn options(cases: &str) -> PluginOptions {
     command(&format!("{EACH} case \"$line\" in {cases} esac; {ACCEPT}"))
 }

@@ -109,7 +109,7 @@ async fn members_are_reached_by_strangers_and_nobody_else_is() {
     })
     .await;
     let (member, stranger) = (pubkey(1), pubkey(2));
-    // Wraps, zaps, wallets and remote signers.
+    // The kinds of gift wraps, zaps, wallets and remote signers.
     for kind in [1059, 21_059, 9735, 23_194, 23_195, 23_196, 23_197, 24_133] {
         assert!(ADDRESSED_KINDS.contains(&kind), "{kind}");
     }

@@ -89,7 +89,8 @@ async fn replaced_deleted_and_vanished_events_are_refused_as_the_nips_say() {
     assert_eq!(client.publish(&note_a).await.1, "");
     let here = event(2, 400, 62, &[&["relay", "WSS://here.example"]], "bye");
     assert_eq!(client.publish(&here).await.1, "");
-    // No other event of the author is left, and the request to another relay does not come back.
+    // No other event of the author is left. The author's request to another relay is gone, too, and
+    // is not stored again.
     assert_eq!(
         client.find_now(&[json!({"authors": [pubkey(2)]})]).await,
         std::slice::from_ref(&here)

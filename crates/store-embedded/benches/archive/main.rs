@@ -51,7 +51,7 @@ fn without_sync(dir: &Path, count: usize) {
         ingest(&store, &mut events, "(bulk)", count, 20_000);
         ingest(&store, &mut events, name, count / 4, 32);
         drop(store);
-        // No other run uses this directory.
+        // If the removal fails, only files of this run remain.
         let _ = std::fs::remove_dir_all(&dir);
     }
 }

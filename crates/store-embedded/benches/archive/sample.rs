@@ -12,11 +12,11 @@ use hark_testkit::random::Random;
 pub(crate) struct Sample {
     pub(crate) random: Random,
     pub(crate) ids: Vec<Id>,
-    /// Notes that have answers, each note once.
+    /// Notes that have replies, each note once.
     pub(crate) notes: Vec<Id>,
-    /// The notes with the most answers.
+    /// The notes with the most replies.
     pub(crate) hot: Vec<Id>,
-    /// The notes that the newest records answer, once per answer.
+    /// The notes to which the newest records reply, once per reply.
     pub(crate) recent: Vec<Id>,
     pub(crate) authors: Vec<[u8; 32]>,
     pub(crate) newest: u64,
@@ -32,7 +32,7 @@ impl Sample {
     }
 
     /// Picks a thread. The lengths are distributed as in the reference measurement: half of the
-    /// threads are short, and the mean is 90 answers.
+    /// threads are short, and the mean is 90 replies.
     pub(crate) fn thread(&mut self) -> Id {
         let notes = if self.random.below(10) < 3 { &self.hot } else { &self.notes };
         notes[self.random.below(notes.len())]

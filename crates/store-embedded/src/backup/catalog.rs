@@ -15,7 +15,7 @@ const VERSION: u32 = 1;
 /// backup.
 const VERSION_PUTS: u32 = 2;
 const NAME: &str = "BACKUP";
-/// The name of the file that replaces the catalog once the file is durable.
+/// The name of a new catalog until it is durable and replaces the old catalog.
 pub const CATALOG_ASIDE: &str = "BACKUP.new";
 
 /// A copy of a log, or of the first bytes of a log.

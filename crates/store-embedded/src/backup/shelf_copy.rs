@@ -100,7 +100,7 @@ pub(super) trait CopyTarget {
     fn end_shelf(&mut self) -> Result<(), BackupError>;
 }
 
-/// The copying of one shelf.
+/// One shelf while its logs are being copied.
 pub(super) struct ShelfCopying<'a> {
     from: &'a dyn Disk,
     name: &'a str,

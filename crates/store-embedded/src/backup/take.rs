@@ -130,7 +130,8 @@ pub(super) fn back_up_shelves(
             is_first: former.time_s == 0,
         };
         let copied = copy(shelf, progress).inspect_err(|_| {
-            // A first backup may have written a catalog that names its copies so far.
+            // During a first backup, `copy` may already have written a catalog that names some
+            // copies.
             if let Ok(Some(now)) = BackupCatalog::read(to, dir) {
                 let named = now.shelves.iter().find(|known| known.name == *name);
                 DirectoryTarget { to, into: dir.join(name) }.tidy(named);

@@ -147,8 +147,8 @@ fn append(
     let frames = Arc::make_mut(frames);
     let end = tail.len + frames.len() as u64;
     if end > log.room() {
-        // A batch this long could not be read back correctly. It occurs only if one record deletes
-        // tens of millions of other records.
+        // The end of a log this long could not be read back. A batch makes a log so long only if
+        // one record deletes tens of millions of other records.
         return failed(format!("a batch would make it {end} bytes long"));
     }
     start.clear();

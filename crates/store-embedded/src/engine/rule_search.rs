@@ -89,7 +89,7 @@ impl RuleSearch {
     }
 }
 
-/// The searches of the writes of a commit.
+/// The searches that a commit makes for its writes.
 #[derive(Default)]
 pub(super) struct RuleSearches {
     /// The searches of the current write.

@@ -167,8 +167,8 @@ impl LogWriterState {
         at
     }
 
-    /// Adds the deletion of a row to the batch. Returns the bytes of the batch so far; `None` in a
-    /// process that only reads.
+    /// Adds the deletion of a row to the batch. Returns the size of the batch so far, in bytes;
+    /// `None` in a process that only reads.
     pub(crate) fn gather_deletion(&mut self, id: Id, row: LiveRow) -> Option<usize> {
         let salt = self.tail.as_ref()?.salt;
         row.mark_deleted();

@@ -50,8 +50,8 @@ impl HeadWords {
         Self { now: RwLock::default(), open_max }
     }
 
-    /// Inserts the words of a row, each with its hash and class. Called by one thread at a time, in
-    /// the order of arrival.
+    /// Inserts the words of a row, each with its hash and class (its level of relevance in the
+    /// record). Called by one thread at a time, in the order of arrival.
     pub(super) fn insert<'a>(
         &self,
         (row, kind): (u32, u32),
@@ -103,7 +103,7 @@ impl HeadWords {
         (now.bytes + now.open.bytes()) as u64
     }
 
-    /// Upper bound for the bytes that these words take in a segment.
+    /// Upper bound for the bytes that the head's words take in a segment.
     pub(super) fn bytes_max(&self, table: &RowTable) -> u64 {
         let (mut count, mut postings, mut text) = (0, 0, 0);
         self.each_word(table, |word, lists| {

@@ -168,7 +168,7 @@ impl Head {
         self.words.each_word(&self.table, each);
     }
 
-    /// Upper bound for the bytes that these words take in a segment.
+    /// Upper bound for the bytes that the head's words take in a segment.
     pub fn word_bytes_max(&self) -> u64 {
         self.words.bytes_max(&self.table)
     }

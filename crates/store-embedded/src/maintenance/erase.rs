@@ -114,8 +114,8 @@ fn add_logs_of(shelf: &OpenShelf, authors: &ErasedAuthors, logs: &mut BTreeSet<u
     }
 }
 
-/// Adds the logs of a segment's dead rows with these authors. If a row's record is no longer in any
-/// log, adds the segment's first log.
+/// Adds the logs that have the records of a segment's dead rows with these authors. If a row's
+/// record is no longer in any log, adds the segment's first log.
 fn add_dead_rows_of(
     shelf: &OpenShelf,
     segment: &Segment,

@@ -1,6 +1,6 @@
-//! The words of records from which a segment is made without a head. Unpacked words take far more
-//! memory than packed words. So words are packed whenever the unpacked words reach a bound, and the
-//! packed parts are merged at the end.
+//! The words of a segment that is made from records directly, without a head. Unpacked words take
+//! far more memory than packed words. So words are packed whenever the unpacked words reach a
+//! bound, and the packed parts are merged at the end.
 
 use std::io;
 

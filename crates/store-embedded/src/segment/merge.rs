@@ -39,8 +39,8 @@ pub fn bytes_max(segments: &[Arc<Segment>]) -> u64 {
         let file = &segment.file;
         let aside = file.entries() as u64 * spool::ENTRY_BYTES;
         let ids = if file.has_ids { 0 } else { 33 };
-        // Adjacent rows of a small segment are far apart in a large segment, and there a word's
-        // list may need three times as many bytes.
+        // Adjacent rows of a small segment are far apart in a large segment, so in the large
+        // segment a word's list may need three times as many bytes.
         let words = file.words().blocks.len() as u64 * 2;
         file.bytes() + segment.addresses.bytes() + u64::from(file.rows) * (4 + ids) + aside + words
     };

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use super::file::SegmentFile;
 
-/// A kind is rare if at most one row in this many rows has the kind.
+/// The rare kinds are the kinds with the fewest rows. Together they have at most one row in this
+/// many.
 const RARE_SHARE: u32 = 32;
-/// Maximum number of terms per row of a rare kind, because its terms are kept in memory.
+/// A kind with more terms per row than this is not rare, because the terms of rare kinds are kept
+/// in memory.
 const RARE_TERMS: usize = 16;
 
 /// Returns the terms of the rare kinds, ascending.

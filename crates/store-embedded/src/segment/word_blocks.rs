@@ -1,6 +1,7 @@
 //! The words of a segment, ascending. Each word has a posting list for each kind and class that has
-//! rows. Words are in blocks. Within a block, each word is written as its difference from the
-//! previous word, and the lists of all words follow the words. docs/format.md describes the bytes.
+//! rows. A class is a level of the word's relevance in a record. Words are in blocks. Within a
+//! block, each word is written as its difference from the previous word, and the lists of all words
+//! follow the words. docs/format.md describes the bytes.
 
 use hark_codec::record::put_varint;
 

@@ -68,8 +68,8 @@ impl<'a> SummedSegment<'a> {
         }
     }
 
-    /// The rows that have the time of a position, and the first of these rows that is not before
-    /// the position.
+    /// The rows that have the time of a position, and the first of these rows at or after the
+    /// position.
     fn place(&self, at: &Position) -> (Range<u32>, u32) {
         let file = &self.segment.file;
         let start = file.first_at_or_before(at.time);

@@ -17,7 +17,7 @@ use crate::term::SECRET;
 /// Number of bytes after which the catalog of an incomplete first backup is written.
 const CHECKPOINT_BYTES: u64 = if cfg!(test) { 1 << 16 } else { 256 << 20 };
 
-/// Receives the backup of a shelf so far.
+/// A callback that receives the backup of a shelf as far as it is written.
 pub(super) type OnCheckpoint<'a> = &'a mut dyn FnMut(ShelfBackup) -> Result<(), BackupError>;
 
 /// The directory of a shelf in the backup, and the file of its new list.
@@ -35,7 +35,7 @@ impl ListPlace<'_> {
     }
 }
 
-/// The writing of one shelf's backup.
+/// The backup of one shelf while it is being written.
 pub(super) struct ShelfWriting<'a> {
     name: &'a str,
     source: &'a mut dyn PutSource,

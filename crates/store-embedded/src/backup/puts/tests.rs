@@ -26,7 +26,7 @@ use crate::options::EmbeddedOptions;
 struct MemoryShelf {
     puts: BTreeMap<u64, Box<[u8]>>,
     newest: u64,
-    /// The timelines: the id of each, and the number at which it began.
+    /// For each timeline, its id and the number of the put at which it began.
     lines: Vec<(u64, u64)>,
     /// Number of calls until a call fails.
     fails_in: Option<u32>,

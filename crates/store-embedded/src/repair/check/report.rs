@@ -10,8 +10,8 @@ pub struct FileFault {
     pub file: PathBuf,
     /// A description of the fault.
     pub what: String,
-    /// Whether `hark rebuild` repairs the fault, because only files that are made from undamaged
-    /// logs are damaged.
+    /// Whether `hark rebuild` repairs the fault: the file is made from logs, or is a log that is
+    /// only too long.
     pub mendable: bool,
 }
 

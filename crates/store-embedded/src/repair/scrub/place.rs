@@ -73,14 +73,15 @@ impl ScrubTarget {
         self.segment.as_ref().map(|segment| segment.entry.number)
     }
 
-    /// Returns the progress in the segment, which is new if `place` is in another segment.
+    /// Returns the progress of `place` in this segment, or new progress if `place` is in another
+    /// segment.
     pub(super) fn segment_of(&self, place: &mut ScrubPlace) -> Option<SegmentScrub> {
         let number = self.segment_number()?;
         let known = place.segment.take().filter(|known| known.number == number);
         Some(known.unwrap_or_else(|| SegmentScrub::new(number)))
     }
 
-    /// Returns the progress in the log, which is new if `place` is in another log.
+    /// Returns the progress of `place` in this log, or new progress if `place` is in another log.
     pub(super) fn log_of(&self, place: &mut ScrubPlace) -> LogScrub {
         let (log, segment) = (&self.log, self.segment_number());
         let is_same = |known: &LogScrub| {
