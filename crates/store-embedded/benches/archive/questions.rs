@@ -70,7 +70,7 @@ pub(crate) fn questions(store: &EmbeddedStore, sample: &mut Sample, only: Option
             continue;
         }
         let mut queries: Vec<Query> = (0..PARAMETERS).map(|_| make(sample)).collect();
-        // The codec would sort the values of a filter. These queries do not come from the codec.
+        // The codec sorts the filters of clients, so the queries of the bench are sorted, too.
         queries.iter_mut().for_each(Query::normalise);
         let mut times = Vec::new();
         let (mut rows, mut round) = (0, 0);

@@ -9,8 +9,8 @@ use crate::bits::AtomicBits;
 
 /// Number of rows per chunk of the row table.
 pub(super) const CHUNK: usize = 1024;
-/// The sort key of a row: newer times first, then the first 16 bytes of the id. Finding two ids
-/// with the same first 16 bytes takes 2^64 tries.
+/// The sort key of a row: newer times first, then the first 16 bytes of the id. A search for two
+/// ids with the same first 16 bytes takes 2^64 tries.
 pub(super) type Rank = (u64, [u64; 2]);
 
 /// The first 16 bytes of an id, as numbers with the same order.

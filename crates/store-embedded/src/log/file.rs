@@ -36,8 +36,8 @@ pub struct Log {
     pub dead_bytes: AtomicU64,
     /// Number of dead records in the file.
     pub dead_records: AtomicU64,
-    /// Data of the rewrite that made this file. Only the process that made the rewrite knows these
-    /// data.
+    /// Data of the rewrite that made this file; unset if no rewrite, or an earlier process, made
+    /// the file.
     rewritten: OnceLock<LogRewrite>,
 }
 
@@ -92,7 +92,7 @@ impl Log {
         })
     }
 
-    /// Returns the log, which will add its damaged records to `damage`.
+    /// Makes the log add its damaged records to `damage`.
     #[must_use]
     pub fn noting_in(self, damage: &Arc<DamagedRecords>) -> Self {
         Self { damage: Arc::clone(damage), ..self }

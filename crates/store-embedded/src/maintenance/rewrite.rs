@@ -44,7 +44,7 @@ pub(super) struct CopiedLog {
     end: u64,
 }
 
-/// Returns the dead rows of a segment that have records in the log numbered `log`.
+/// Returns those dead rows of a segment whose records are in the log numbered `log`.
 pub(super) fn moved_and_dead(segment: &Segment, log: u32) -> Vec<u32> {
     segment.dead.dead.ones().filter(|&row| segment.address(row).log == log).collect()
 }

@@ -15,7 +15,7 @@ use crate::disk::{Disk, DiskFile};
 /// Number of bytes that are gathered before a write to the disk.
 const BUFFER: usize = 256 << 10;
 
-/// In a list of the new row of each old row, marks an old row that was left out.
+/// Marks an old row that was left out, in a list that has the new row of each old row.
 pub const DROPPED: u32 = u32::MAX;
 
 /// A segment file being written.

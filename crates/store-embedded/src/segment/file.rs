@@ -23,8 +23,7 @@ use crate::map::Map;
 const TAIL: usize = 8 + 8 + 4 + 4 + 8;
 /// Size of a page in bytes. A hole in a file has at least this size, and reads as zeros.
 const PAGE_BYTES: usize = 4096;
-/// Maximum ratio of a term's kinds to the requested kinds at which all kinds of the term are
-/// scanned.
+/// If a term has at most this many kinds per requested kind, all kinds of the term are scanned.
 const SCANNED_PER_KIND: usize = 8;
 
 /// An open segment file.

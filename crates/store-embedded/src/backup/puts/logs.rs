@@ -17,7 +17,7 @@ use crate::manifest::{LogEntry, Manifest, SegmentEntry};
 const LOG_BYTES: u64 = if cfg!(test) { 1 << 16 } else { 64 << 20 };
 /// Size of the frames of a batch.
 const BATCH_BYTES: usize = 1 << 20;
-/// Number of gathered bytes at which these are written to the log, if the target can extend a log.
+/// Once this many bytes are gathered, they are written, if the target can extend a log.
 const WRITE_BYTES: usize = 8 << 20;
 
 /// The logs of one shelf's backup, of which the last may grow.
