@@ -68,7 +68,8 @@ fn forward(mut from: TcpStream, mut to: TcpStream, dropped: u64, last: u64) -> s
     }
 }
 
-/// The sizes of the head and the payload of the frame at the start of `bytes`, if it is complete.
+/// The sizes of the head and the payload of the frame at the start of `bytes`. `None` if the frame
+/// is incomplete.
 fn frame(bytes: &[u8]) -> Option<(usize, usize)> {
     let (head, length) = match bytes.get(1)? {
         126 => (4, usize::from(u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?))),

@@ -170,7 +170,7 @@ fn a_request_that_was_not_signed_for_this_relay_now_is_refused() {
     }
     let (status, answer) = SignedCall { secret: 9, ..valid() }.send(address);
     assert_eq!((status, &answer["error"]), (403, &json!("this key does not manage this relay")));
-    // A signature counts once.
+    // Each signature is accepted only once.
     let (once, header) = (valid(), valid());
     let header_of_once = once.header();
     assert_eq!(once.send_with(address, &header_of_once).status, 200);
@@ -199,7 +199,7 @@ fn a_request_that_was_not_signed_for_this_relay_now_is_refused() {
         let (status, answer) = SignedCall { body: body.into(), payload, ..valid() }.send(address);
         assert_eq!(status, 400, "{body}: {answer}");
     }
-    // Any other POST is no call.
+    // Any other POST is not a call of the API.
     assert_eq!(HttpRequest::new("POST", "/").json("{}").send(address).status, 405);
     let elsewhere = HttpRequest::new("POST", "/x").header("Content-Type", MEDIA_TYPE).body("{}");
     assert_eq!(elsewhere.send(address).status, 405);

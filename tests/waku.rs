@@ -41,7 +41,7 @@ fn folder(name: &str) -> Folder {
     Folder::new(&format!("waku-{name}"))
 }
 
-/// A pseudo-argument of tests: rates and connections have the default bounds.
+/// A pseudo-argument of these tests: with it, rates and connections have the default bounds.
 const LIMITED: &str = "limited";
 
 impl Node {

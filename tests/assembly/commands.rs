@@ -115,7 +115,7 @@ fn doctor(world: &World) -> Answer {
     let rows: Vec<Value> =
         said.lines().map(|row| serde_json::from_str(row).expect("JSON")).collect();
     for subject in ["configuration", "archive", "server", "disk", "clock"] {
-        // The disk of a database belongs to another program.
+        // With a database, `doctor` reports no disk, since the disk belongs to another program.
         if subject != "disk" || !world.store.is_database() {
             let mut found = rows.iter().filter(|row| row["subject"] == subject);
             assert!(found.any(|row| row["verdict"] == "ok"), "{subject}: {said}");

@@ -49,8 +49,8 @@ const PACKETS: [(&str, &str); 11] = [
     ("COMPLETE", "shh/6"),
     ("REQUEST", "shh/6"),
     ("DIRECT", "shh/6"),
-    // No door of the table: crates/server/tests/mail/peers.rs tests changes of the announced
-    // values.
+    // These packets change announced values and have no door in the table.
+    // crates/server/tests/mail/peers.rs tests them instead.
     ("POW", ""),
     ("STATUS_UPDATE", ""),
 ];

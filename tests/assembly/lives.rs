@@ -14,7 +14,7 @@ use crate::fixture;
 use crate::stores::StoreKind;
 use crate::world::{Node, World, number, program};
 
-/// A life of the table.
+/// A life of an archive, for the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// Created by this version, and served.

@@ -1,9 +1,10 @@
 //! The assembly: tests of the combinations of parts that users run. They are the cells of one
-//! table: doors x stores x lives, on the real binary. A life is the history of the archive, like an
-//! upgrade, or an event during the requests, like a takeover. Each cell tests one door on one store
-//! in one life. The door must answer correctly, and give the same answer as on an archive in files. The
-//! log must have no panic, and the server's files, threads and connections must not grow with each
-//! request. Each documented setting is tested, too.
+//! table: doors x stores x lives, on the real binary. A door is any interface of the program, such
+//! as a route or a command. A life is the history of the archive, like an upgrade, or an event
+//! during the requests, like a takeover. Each cell tests one door on one store in one life. The
+//! door must answer correctly, and give the same answer as on an archive in files. The log must
+//! have no panic, and the server's files, threads and connections must not grow with each request.
+//! Each documented setting is tested, too.
 //!
 //! Parts that pass their own tests have failed in combination: a page on a database, a setting that
 //! no test started the binary with. So every interface of the program (a route, a message, a

@@ -459,7 +459,7 @@ pub(crate) fn try_all(long: bool, wanted: &str) -> Vec<Trialled> {
     reloads.retain(is_wanted);
     let results = parking_lot::Mutex::new(Vec::new());
     let next = std::sync::atomic::AtomicUsize::new(0);
-    // The start of a server spends more of its time waiting than a request to a door.
+    // A starting server mostly waits, so more servers than worlds run at a time.
     let workers = crate::workers() * 2;
     std::thread::scope(|scope| {
         for worker in 0..workers {
@@ -474,7 +474,7 @@ pub(crate) fn try_all(long: bool, wanted: &str) -> Vec<Trialled> {
                 }
             });
         }
-        // A reload mostly waits.
+        // A reload mostly waits, so several servers reload at once.
         let share = reloads.len().div_ceil(crate::workers()).max(1);
         for (server, reloads) in reloads.chunks(share).enumerate() {
             let results = &results;

@@ -1,4 +1,5 @@
-//! Nothing waits in silence: for a standby that is gone, for a frozen machine, or for a lock.
+//! `hark cluster` reports why something waits or would wait: a standby that is gone, a frozen
+//! machine, or a lock.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

@@ -41,7 +41,8 @@ fn a_standby_takes_the_place_of_a_lost_worker() {
     let status = cluster(&database, &["status", "--json"]).json();
     assert_eq!(status["nodes"][3]["has_streaming_standby"], true, "{status}");
 
-    // After the failover, writes would wait for a standby of the new primary.
+    // With this setting, writes to the new primary would wait for a standby, which the new primary
+    // does not have.
     standby.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
     standby.sql("postgres", "SELECT pg_reload_conf()");
     wait_for(&standby, "postgres", "SHOW synchronous_standby_names", "*");

@@ -385,7 +385,7 @@ fn an_event_that_expires_between_two_backups_goes_from_the_backup() {
     let to = archive.place.path("backup");
     assert_eq!(archive.backup(&to, &[])["records"], json!(51));
     until("it expires", || archive.export().lines().count() == 50);
-    // The expired event is still stored on both sides, and is no answer on either.
+    // Both sides still store the expired event, but no query returns the event.
     must_be_restored(&to, &archive, "expired-files");
     let server = archive.place.serve_with(&["--store", &archive.database.url]);
     let stored = || archive.database.sql("SELECT count(*) FROM hark_nostr.record");

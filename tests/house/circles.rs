@@ -95,7 +95,7 @@ fn read_use(
     at
 }
 
-/// The names in all `use` of a file, and the other paths of the file.
+/// The names in all `use` items of a file, and the file's other paths.
 fn names(tokens: &[&str]) -> (Vec<UsedName>, Vec<Vec<String>>) {
     let (mut used, mut paths, mut at) = (Vec::new(), Vec::new(), 0);
     while at < tokens.len() {

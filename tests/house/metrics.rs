@@ -18,7 +18,7 @@ const PAGES: [&str; 5] = [
 const ROUTER_PAGE: &str = "src/commands/relays/router_metrics.rs";
 const ROUTER: &str = "hark_router_";
 
-/// The beginnings of all names of metrics.
+/// The prefixes of all names of metrics.
 const BEGINNINGS: [&str; 7] = [
     "hark_",
     "mailserver_",
@@ -48,8 +48,8 @@ const NOT_METRICS: [(&str, &str); 14] = [
     ("hark_whisper", "a schema of the database"),
     ("waku_service_network_bytes", "nwaku's, and said to be missing"),
 ];
-/// Beginnings that documents write with a star, but that begin no metric of this program, with the
-/// reason.
+/// Prefixes that documents write with a star, although no metric of this program has the prefix,
+/// with the reason.
 const NOT_FAMILIES: [(&str, &str); 1] = [("waku_relay_", "nwaku's, and said to be missing")];
 
 fn is_name(word: &str) -> bool {

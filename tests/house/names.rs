@@ -1,5 +1,5 @@
-//! Names of functions consist of the field's words. A name with another word makes the reader search
-//! the body for its meaning.
+//! Names of functions consist of words that are usual for databases and networks. A name with
+//! another word makes the reader search the body for its meaning.
 
 use std::collections::BTreeSet;
 

@@ -27,8 +27,8 @@ const ASK_FOR_THE_LAYOUT: [&str; 0] = [];
 /// unnecessary.
 const EMPTY_TEXTS: [&str; 0] = [];
 
-/// Files of the server and the networks that return errors as texts. A caller cannot tell such
-/// errors apart, so an error is a type.
+/// Files of the server and the networks that return errors as texts. A caller cannot distinguish
+/// such errors, so each error must have a type.
 const TEXTS_AS_ERRORS: [&str; 0] = [];
 
 /// Words of protocols, which the archive does not know.

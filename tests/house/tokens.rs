@@ -27,7 +27,7 @@ fn module(file: &str) -> Option<ModulePath> {
     Some(path)
 }
 
-/// The modules of tests that a file declares and that are in other files.
+/// The test modules that a file declares, and that have files of their own.
 fn test_modules(text: &str) -> Vec<&str> {
     let (mut found, mut is_test) = (Vec::new(), false);
     for line in text.lines() {

@@ -17,7 +17,8 @@ use super::{MEMBER, Node, of_keys};
 
 const BANNED: u8 = 11;
 const OTHER: u8 = 12;
-/// Comparisons of windows use no set, so they are answered from the store's sums.
+/// With this limit, comparisons of many events are only possible for filters of times, which are
+/// answered from the store's sums.
 const SUMS: &str = "[limits]\nnegentropy_events_max = 20\n";
 
 /// Interval between two questions to a server that has not learned of a change yet.

@@ -26,7 +26,7 @@ const SCHEMA: &str = "PRAGMA journal_mode = WAL; PRAGMA user_version = 18;
 const COMPRESSED: usize = 33;
 
 /// The events that every relay gets, in this order. The flag is true if the relay still serves the
-/// event when it has all events.
+/// event after it has received all events.
 fn events() -> Vec<(String, bool)> {
     let mut events: Vec<_> = notes(40).lines().map(|line| (format!("{line}\n"), true)).collect();
     for n in 1..=6 {

@@ -38,7 +38,7 @@ async fn newest_first_and_at_a_tie_the_lowest_id_first() {
     let mut client = connect(&relay).await;
     let same = ties(9, |n| note(1, 1_000, n));
     let (older, newer) = (note(1, 999, "older"), note(1, 1_001, "newer"));
-    // The events are published in the order of neither ids nor times.
+    // The published events are sorted neither by id nor by time.
     for event in
         same.iter().rev().step_by(2).chain([&newer, &older]).chain(same.iter().skip(1).step_by(2))
     {

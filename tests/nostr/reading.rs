@@ -87,7 +87,7 @@ fn names(events: &[Value]) -> Answer {
     Answer::Sees(contents(events).iter().map(name).collect())
 }
 
-/// Asks, and leaves the subscription open unless it is refused.
+/// Sends a REQ, and returns the answer. Unless the REQ is refused, its subscription stays open.
 async fn asked(client: &mut Client, id: &str, filter: &Value) -> Answer {
     client.send_text(json!(["REQ", id, filter])).await;
     let mut events = Vec::new();
@@ -146,7 +146,7 @@ async fn delivered(client: &mut Client, id: &str) -> Answer {
     }
 }
 
-/// A filter, and for each reader the answer.
+/// A filter, and the expected answer for each reader.
 type Case = (Value, [Answer; 3]);
 
 /// Checks every way out: stored events, their number, a comparison, a search and live events.

@@ -16,7 +16,7 @@ use crate::served::{Place, Relay};
 
 const SEARCH: &str = "[search]\nenabled = true\n";
 
-/// A week: an event that is newer by this time ranks like an event of the next higher class.
+/// The time that one class of a word counts in the ranking: a week.
 const CLASS_S: u64 = 7 * 86_400;
 
 /// Settings of an archive in files, and of an archive in a database.

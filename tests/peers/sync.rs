@@ -134,8 +134,8 @@ fn private_events_stay_deletions_travel_and_refusals_are_told() {
     assert!(now.contains(&id(&deletion)) && !now.contains(&id(&victim)), "{now:?}");
     assert!(private.iter().all(|event| !now.contains(&id(event))));
     assert!(!here.ids("{}").contains(&id(&victim)));
-    // With `--private`, the command sends the private events. Only its author may send a protected
-    // event.
+    // With `--private`, the command sends the private events. A protected event may be sent only by
+    // its author.
     let done = here.run(&["sync", &there.url(), "--dir", "up", "--private", "--json"]);
     assert_eq!(done.code, 3, "{done:?}");
     assert_eq!(done.json_of_any()["up"]["taken"], 1, "{done:?}");
@@ -192,7 +192,8 @@ fn the_report_names_the_private_kinds_that_may_stay_on_the_other_side() {
         let done = here.run(&sync);
         assert_eq!((done.code, done.stdout.contains(left)), (0, is_told), "{done:?}");
     }
-    // With `--private`, this archive sends its own private events, but the relay still hides its.
+    // With `--private`, this archive sends its own private events, but the relay still hides the
+    // others.
     let sync = ["sync", &url, "--private"];
     for (dir, is_told) in [("down", true), ("both", true), ("up", false)] {
         let done = here.run(&[&sync[..], &["--dir", dir]].concat());

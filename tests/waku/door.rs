@@ -1,5 +1,5 @@
-//! Access to the REST door, and its effects: browsers let any web page send requests to any
-//! address.
+//! Access to the REST door, also for web pages, since browsers let any web page send requests to
+//! any address. Also the bounds of a client's connections and answers.
 
 use std::io::{ErrorKind, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -50,7 +50,7 @@ fn a_page_of_anybody_neither_publishes_nor_reads() {
         assert_eq!(answer.status, status, "{said:?}: {}", answer.text());
     }
     assert_eq!(node.hashes(""), [""; 0], "nothing was published");
-    // A script sends the JSON content type or none.
+    // Programs outside of browsers send the JSON content type or none.
     assert_eq!(asked(&node, PUBLISH, &[JSON], &body).status, 200);
     assert_eq!(asked(&node, PUBLISH, &[], &body).status, 200);
     let shard = "GET /relay/v1/messages/%2Fwaku%2F2%2Frs%2F1%2F0";

@@ -59,7 +59,7 @@ fn rest_subscribes_and_polls_as_in_nwaku() {
     }
     assert_eq!(ask(&node, "DELETE", SUBSCRIPTIONS, &body), (200, said("1", "OK")));
     assert_eq!(ask(&node, "DELETE", SUBSCRIPTIONS, &body), (404, said("1", none)));
-    // 128 topics are the most.
+    // At most 128 topics are allowed.
     let filters = |n: usize| json!({"requestId": "3", "contentFilters": &many[n..n + 64]});
     let others: Vec<String> = (0..65).map(|n| format!("/b/1/{n}/proto")).collect();
     assert_eq!(ask(&node, "POST", SUBSCRIPTIONS, &filters(0)).0, 200);

@@ -29,7 +29,7 @@ fn above_a_bound_of_bytes_the_oldest_envelopes_are_deleted() {
         [("retention_days", "0"), ("bytes_max", "16MB"), ("HARK_RETENTION_EVERY_S", "1")];
     let node = MailNode::start("size", &settings);
     let mut published = Vec::new();
-    // 24 MB. Each batch was sent at least a second after the batch before.
+    // 24 MB in all. Each batch was sent at least a second after the previous batch.
     for ago_s in (0..80).rev() {
         let batch: Vec<_> = (0..10u8).map(|n| envelope(TOPIC, ago_s, &vec![n; 30_000])).collect();
         node.publish(&batch);

@@ -6,7 +6,7 @@ use crate::report::Curve;
 
 /// Number of buckets for each doubling of the time.
 const STEPS: usize = 64;
-/// Number of doublings, which cover nanoseconds to more than an hour.
+/// Number of doublings. The histogram covers times from nanoseconds to more than an hour.
 const DOUBLINGS: usize = 42;
 
 /// A histogram of times. The percentiles of the histogram have an error of about 1 %.

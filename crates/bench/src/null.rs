@@ -35,7 +35,7 @@ pub(crate) fn run(args: &NullArgs) -> anyhow::Result<ExitCode> {
         let stream = Arc::new(stream?);
         let listeners = Arc::clone(&listeners);
         std::thread::spawn(move || {
-            // The driver reports a broken connection.
+            // The bench that sends the load reports a broken connection.
             let _ = serve(&stream, &listeners);
         });
     }
@@ -91,7 +91,7 @@ fn serve(stream: &Arc<TcpStream>, listeners: &ListeningStreams) -> std::io::Resu
         }
         read.extend_from_slice(&buffer[..count]);
     }
-    // The driver sends nothing before this answer, and does not check the key.
+    // The bench sends nothing before this answer, and does not check the key.
     read.clear();
     (&**stream).write_all(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",

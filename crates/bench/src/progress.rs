@@ -32,8 +32,8 @@ impl FileProgress {
         Self { path: path.into(), flags }
     }
 
-    /// Returns the last checkpoint of a run with the same flags. The checkpoint is at the start if
-    /// there is none, or if the incomplete file is shorter.
+    /// Returns the last checkpoint of a run with the same flags. If there is no checkpoint, or the
+    /// incomplete file is shorter, returns the start of the file.
     pub(crate) fn read(&self, part: &Path) -> WrittenPart {
         let read = || -> Option<WrittenPart> {
             let text = fs::read_to_string(&self.path).ok()?;

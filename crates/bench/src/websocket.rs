@@ -299,7 +299,8 @@ impl RelayConnection {
         Ok(message_of(self.next_text().await?))
     }
 
-    /// Waits for the payload of the next frame of a message. If the future is dropped, no received byte is lost.
+    /// Waits for the next frame of a message, and returns the frame's payload. If the future is
+    /// dropped, no received byte is lost.
     pub(crate) async fn next_text(&mut self) -> anyhow::Result<&[u8]> {
         let payload = loop {
             if let Some(payload) = self.walk()? {

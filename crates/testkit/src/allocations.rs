@@ -20,8 +20,8 @@ pub fn bytes_of_this_thread() -> isize {
     BYTES.with(Cell::get)
 }
 
-/// Runs `work`. Returns its result, and by how many bytes this thread's memory rose at most during
-/// the call.
+/// Runs `work`. Returns its result, and the maximum growth of this thread's memory during the call,
+/// in bytes.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = bytes_of_this_thread();
     PEAK.with(|peak| peak.set(before));

@@ -39,7 +39,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// Returns this size for a long run. For a short run, returns a fraction of it, with which a
+    /// Returns this size for a long run. For a short run, returns a smaller size, with which a
     /// store still seals and merges often.
     #[must_use]
     pub fn of_this_run(self) -> Self {

@@ -377,8 +377,8 @@ impl FaultyDisk {
         let dir = self.relative(path);
         for naming in &mut state.namings {
             let here = naming.names.iter().any(|(name, _)| name.parent() == Some(&dir));
-            // After a failed sync, the name of a new directory stays unsynced, and a later sync can
-            // make it durable: programs do not create an existing directory again.
+            // A failed sync leaves the name of a new directory unsynced, and a later sync can make
+            // the name durable. A program that retries does not create the directory again.
             let folder = naming.names.iter().any(|(_, node)| *node == Some(Node::Dir));
             if here && naming.fate == Fate::Open && !(folder && failed.is_some()) {
                 naming.fate = fate;

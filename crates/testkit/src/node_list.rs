@@ -135,7 +135,8 @@ impl NodeList {
         self.add(&format!("enrtree-branch:{}", children.join(",")))
     }
 
-    /// Signs the root with the hashes of the first entry with records and the first with links.
+    /// Signs the root. `entries` and `links` are the hashes of the first entry for records and of
+    /// the first entry for links.
     pub fn sign(&mut self, entries: &str, links: &str, seq: u64) {
         let signed = format!("enrtree-root:v1 e={entries} l={links} seq={seq}");
         let mut signature = self.key.sign_v4(signed.as_bytes()).expect("is signed");

@@ -131,8 +131,8 @@ impl TextSource for Sentences {
     }
 
     fn class_time(&self) -> u64 {
-        // One class is worth only a few units of time, so that time and class both affect the
-        // order.
+        // In the ranking, one class of a word counts as much as this time. The time is short, so
+        // that both times and classes affect the order.
         4
     }
 }

@@ -182,7 +182,7 @@ fn messages_that_the_archive_refuses_are_counted_by_reason() {
         "duplicate": 0,
     });
     assert_eq!(ids["reasons"], expected);
-    // Another cluster than the node's.
+    // This topic is of another cluster than the node's.
     assert_eq!(
         (&ids["unserved"], &ids["unserved_topics"]["/waku/2/rs/16/32"]),
         (&json!(7), &json!(7))
@@ -342,7 +342,7 @@ fn new_messages_are_followed_and_late_ones_are_found() {
     until("the new message is copied", || count() == 501);
     expected.insert(new(60_000_000_000, "a minute old"));
     until("a message that came a little late is copied", || count() == 502);
-    // The comparison at the end finds these, and the partition that has gone.
+    // The comparison at the end finds the following messages, and reports the dropped partition.
     expected.insert(new(5 * HOUR_NS, "hours old"));
     insert(&database, 7, 500..510, right);
     expected.extend(hashes(500..510));

@@ -9,7 +9,7 @@ use rusqlite::{Connection, params};
 
 use crate::cli::support::Place;
 
-/// The time of message 0, which is the begin of an hour, and the time between two messages.
+/// The time of message 0, which is the beginning of an hour, and the time between two messages.
 const FIRST_NS: i64 = 1_700_002_800_000_000_000;
 const STEP_NS: i64 = 15_000_000_000;
 pub(super) const HOUR_NS: i64 = 3_600_000_000_000;

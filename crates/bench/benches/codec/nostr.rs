@@ -30,7 +30,7 @@ fn measure(case: &CodecCase, meter: &mut CodecMeter) -> anyhow::Result<()> {
     }
 }
 
-/// Makes the canonical form as the crate's `EventId::new` does before it hashes.
+/// Makes the canonical form, as the crate's `EventId::new` does before hashing.
 fn canonical(event: &Event) -> String {
     let Event { pubkey, created_at, kind, tags, content, .. } = event;
     serde_json::json!([0, pubkey, created_at, kind, tags, content]).to_string()

@@ -168,7 +168,8 @@ fn live(subscriptions: u32) -> anyhow::Result<Work> {
         handle.release(Vec::new());
         handles.push(handle);
     }
-    // One record for each round, for subscriptions spread over the whole index.
+    // About a thousand records, which match subscriptions from the whole index. Each round delivers
+    // the next record.
     let wire = note().json;
     let mut records = Vec::new();
     for n in (0..subscriptions).step_by(subscriptions as usize / 1_000) {

@@ -158,7 +158,8 @@ fn parse(text: &str) -> anyhow::Result<Reference> {
     Ok(Reference { with, counts: lines.map(count).collect::<anyhow::Result<_>>()? })
 }
 
-/// Prints the table. The exit code is a failure if a count or the live match is above its bound.
+/// Prints the table. The exit code is a failure if a count, or the ratio of the live matches, is
+/// above its bound.
 fn compare(reference: &Reference, counts: &[(String, u64)]) -> anyhow::Result<ExitCode> {
     println!("{:<42} {:>9} {:>9} {:>8}", "instructions", "reference", "now", "change");
     let mut bad = Vec::new();

@@ -1,5 +1,5 @@
-//! Hard events: many with the same second, versions, deletions, long and foreign values, extreme
-//! kinds and times. The same seed gives the same events.
+//! Events that are hard for a relay: many of the same second, versions of one address, deletions,
+//! long and unusual tag values, extreme kinds and times. The same seed gives the same events.
 
 use hark_codec::crypto::KeyPair;
 
@@ -11,14 +11,15 @@ use crate::text;
 
 /// The number of authors.
 const AUTHORS: usize = 9;
-/// Kinds of all classes, with the ends of their ranges.
+/// Kinds of all classes (regular, replaceable, ephemeral, addressable), many at the ends of a
+/// class.
 const KINDS: [u64; 22] = [
     0, 1, 1, 1, 1, 2, 3, 6, 7, 7, 44, 1_000, 9_999, 10_000, 10_002, 19_999, 20_001, 30_000, 30_023,
     39_999, 40_000, 65_535,
 ];
 /// Letters of tags with arbitrary values.
 pub(super) const LETTERS: [&str; 6] = ["t", "r", "x", "T", "k", "Z"];
-/// The time before the newest event in which most events lie.
+/// Most events are at most this much older than the newest event, in seconds.
 const SPAN_S: u64 = 86_400;
 
 /// The events of a run, in the order of publishing.
@@ -110,7 +111,7 @@ impl HardCorpus {
         if kind == 0 { plan.content("{\"name\":\"hark\"}") } else { plan.content(content) }
     }
 
-    /// Makes another version of a recent event, of the same second. `None` if the event is not
+    /// Makes another version of a recent event, with the same time. `None` if the event is not
     /// replaceable.
     fn version(&self, run: &ProbeRun, random: &mut Random) -> Option<(ProbeEvent, KeyPair)> {
         let number = self.events.len();
@@ -127,8 +128,9 @@ impl HardCorpus {
         Some((plan.mine(keys, run.work_bits()), keys.clone()))
     }
 
-    /// Plans a deletion request: of events of any author by id, or of versions by address. Ids are
-    /// those of regular events, since the NIPs do not tell which older version then remains.
+    /// Plans a deletion request: of events of any author by id, or of versions by address. Only
+    /// regular events are deleted by id: if a version is deleted by id, the NIPs do not define
+    /// which older version remains.
     fn deletion(&self, random: &mut Random, time: u64) -> EventPlan {
         let mut plan = EventPlan::new(5, time).tag(&["t", &self.name]);
         for _ in 0..random.between(1, 4) {

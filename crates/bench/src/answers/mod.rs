@@ -24,7 +24,7 @@ use crate::probe::left::{LeftEvent, clean_up};
 use crate::probe::refusal::prefix_of;
 use crate::probe::run::{ProbeRun, now, random_seed};
 
-/// Every so many questions, one is a COUNT.
+/// One in this many questions is a COUNT.
 const COUNT_EVERY: u64 = 10;
 /// Seconds of a day.
 const DAY_S: u64 = 86_400;
@@ -118,7 +118,7 @@ fn stopped(doing: &str, end: ProbeEnd) -> anyhow::Error {
 /// Whether the relay has any event of the run's keys, such as a request to vanish.
 async fn has_events_of(run: &ProbeRun, reader: &KeyPair, corpus: &HardCorpus) -> ProbeResult<bool> {
     let mut client = ProbeClient::open(run).await?;
-    // With a member's key, only events with the tag of the run count.
+    // A member may have published other events too, so the search is for the tag of the run.
     let filter = match &run.member {
         Some(_) => json!({"#t": [corpus.name], "limit": 1}),
         None => json!({"authors": corpus.authors(), "limit": 1}),
@@ -141,8 +141,9 @@ async fn load(
         if answer.accepted {
             left.push(LeftEvent { event: event.clone(), keys: keys.clone() });
         }
-        // The oracle decides which events replaced or deleted versions are. A refusal for another
-        // reason is the relay's own policy.
+        // With these prefixes, a relay refuses replaced and deleted versions. The oracle gets these
+        // events, too, and decides itself which of them remain. A refusal for another reason is the
+        // relay's own policy.
         let is_known = prefix_of(&answer.message).is_some_and(|it| KNOWN_REFUSALS.contains(&it));
         if answer.accepted || is_known {
             oracle.add(event);
@@ -180,7 +181,7 @@ async fn ask(
             ("unexpected", String::new())
         }
         QuestionEnd::Eose(_) if got.len() < found.len() => ("twice", String::new()),
-        // NIP-01 tells the order of one filter's events only.
+        // NIP-01 defines an order only for the events of a single filter.
         QuestionEnd::Eose(_) if filters.len() == 1 && found != expected => ("order", String::new()),
         QuestionEnd::Eose(_) => return Ok(None),
     };

@@ -1,5 +1,5 @@
 //! The right answers, by brute force over a list of events. The oracle shares no code with Hark's
-//! stores, networks or codec: a fault that they share would otherwise stay hidden.
+//! stores, networks or codec, since a fault in shared code would stay hidden.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ pub(super) struct AnswerOracle {
     deletions: Vec<ProbeEvent>,
 }
 
-/// Whether the kind is replaceable, also by `d`.
+/// Whether the kind is replaceable or addressable (replaceable by its tag `d`).
 pub(super) fn is_replaceable(kind: u64) -> bool {
     matches!(kind, 0 | 3 | 10_000..20_000 | 30_000..40_000)
 }
@@ -132,7 +132,7 @@ impl AnswerOracle {
         self.stored.len()
     }
 
-    /// The ids of the right answer, newest first, lowest id first.
+    /// The ids of the right answer, newest first, and lowest id first at equal times.
     pub(super) fn answer(&self, filters: &[OracleFilter]) -> Vec<String> {
         let mut found: Vec<&ProbeEvent> = Vec::new();
         for filter in filters {

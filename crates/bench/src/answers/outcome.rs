@@ -38,7 +38,7 @@ pub(super) struct AnswersReport {
     pub(super) stored: usize,
     /// The refusals of events that the relay should accept, by their text.
     pub(super) refused: BTreeMap<String, u64>,
-    /// The numbers of these events in the order of publishing, for `--without`.
+    /// The numbers of the refused events in the order of publishing, for `--without`.
     pub(super) refused_numbers: Vec<usize>,
     pub(super) asked: u64,
     pub(super) counted: u64,

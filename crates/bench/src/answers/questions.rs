@@ -76,7 +76,8 @@ impl<'a> QuestionSource<'a> {
                 let letter = *self.random.pick(&LETTERS);
                 let values =
                     self.few(3, |source| source.random.pick(&source.corpus.values).clone());
-                // The condition that names the run stays.
+                // An earlier condition on this tag stays, since it may be the condition that names
+                // the run.
                 filter.tags.entry(letter.into()).or_insert(values);
             }
         }
@@ -94,7 +95,7 @@ impl<'a> QuestionSource<'a> {
         values
     }
 
-    /// Some ids, one of which no event may have.
+    /// Some ids. About one id in eight is random, so no event has it.
     fn ids(&mut self) -> Vec<String> {
         self.few(12, |source| {
             if source.random.once_in(8) {

@@ -28,7 +28,7 @@ pub(super) fn open(address: &str) -> anyhow::Result<Box<dyn EnvelopeStore>> {
 struct ShelfOfEnvelopes {
     owned: OwnedStore,
     /// Known topics, as in a server: the topics of the store when it was opened, and the topics of
-    /// envelopes put since.
+    /// the envelopes stored since then.
     topics: RwLock<KnownTopics>,
 }
 

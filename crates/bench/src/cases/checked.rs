@@ -50,7 +50,8 @@ impl CheckedSetup {
         self.measured_of(form).map(|of| of.cpu).or_else(|| Some(unbounded?.1))
     }
 
-    /// Returns the measured share of the busiest worker. Questions do not use all shards equally.
+    /// Returns the measured share of the busiest worker. It may exceed an equal share, since
+    /// questions do not use all shards equally.
     pub(super) fn busiest_of(&self, form: CaseForm) -> Option<f64> {
         self.busiest.iter().find(|(of, _)| *of == form).map(|(_, share)| *share)
     }

@@ -15,7 +15,8 @@ use super::setup::SpentCpu;
 /// Number of questions of each form whose traffic is counted.
 const COUNTED: usize = 64;
 
-/// The costs of a question of one form on one setup. Sums are over all servers of a kind.
+/// The costs of a question of one form on one setup. Each cost is the sum over all servers of the
+/// same kind.
 #[derive(Clone, Debug)]
 pub(super) struct FormCosts {
     pub(super) form: CaseForm,

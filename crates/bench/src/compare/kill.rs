@@ -1,5 +1,5 @@
-//! kill -9 while events are published: how many events that the relay has acknowledged are gone
-//! after the next start.
+//! kill -9 while events are published: counts the acknowledged events that are gone after the next
+//! start.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -15,7 +15,7 @@ use crate::people;
 use crate::report::Column;
 use crate::websocket::{ConnectionKind, RelayConnection, RelayMessage, fields, put_text};
 
-/// Number of events that are published at most.
+/// Maximum number of published events.
 const EVENTS: usize = 20_000;
 /// Number of acknowledged events after which the relay is killed.
 const KILLED_AFTER: usize = 2_000;

@@ -16,7 +16,7 @@ const IDS: usize = 100;
 /// The id of an event, as hex digits.
 pub(super) type HexId = [u8; 64];
 
-/// Returns the ids of those events that no answer has.
+/// Returns those of the `ids` whose events are in no answer.
 pub(super) async fn missing(url: &Url, ids: &[HexId]) -> anyhow::Result<HashSet<HexId>> {
     let mut connection = RelayConnection::open(url, ConnectionKind::Busy).await?;
     let mut missing: HashSet<HexId> = ids.iter().copied().collect();

@@ -1,6 +1,6 @@
 //! `hark bench compare`: several relays, each started alone on the same events, in rounds whose
 //! order alternates. The figures are those of the other benchmarks, which run as processes; only
-//! starts, kills, sets and the time until an event is found are measured here.
+//! starts, kills, comparisons of sets and the time until an event is found are measured here.
 
 mod args;
 mod kill;

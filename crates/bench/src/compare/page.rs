@@ -1,5 +1,6 @@
-//! The result as one HTML page that needs no other file: tables that a click on a head sorts, and a
-//! plot for each compared column. The plots use percentages, so they fit narrow screens.
+//! The result as one HTML page that needs no other file: tables that are sorted by a click on a
+//! column's head, and a plot for each compared column. The plots use percentages, so they fit
+//! narrow screens.
 
 use std::fmt::Write as _;
 

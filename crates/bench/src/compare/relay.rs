@@ -114,7 +114,7 @@ impl StartedRelay {
         let (program, args) = words.split_first().context("the command is empty")?;
         let mut command = Command::new(self.places.fill(program));
         for (variable, _) in std::env::vars_os() {
-            // Settings of a server of Hark that has nothing to do with the comparison.
+            // These variables are settings of another server of Hark on this machine.
             if variable.to_string_lossy().starts_with("HARK_") {
                 command.env_remove(variable);
             }
@@ -152,8 +152,8 @@ impl StartedRelay {
         said && TcpStream::connect(&self.url.authority).is_ok()
     }
 
-    /// Whether the relay's first process has ended. The process is not waited for, so that its id
-    /// remains the id of its group.
+    /// Whether the relay's first process has ended. The process is not reaped, so that its id
+    /// remains reserved as the id of its group.
     pub(super) fn has_ended(&self) -> bool {
         let state = self.running.as_ref().and_then(|child| stat_field(child.id(), 0));
         self.running.is_some() && state.is_none_or(|state| state == "Z")

@@ -47,7 +47,7 @@ pub(super) struct SetDifference {
     pub(super) only_relay: Vec<Id>,
 }
 
-/// An answer of a relay that does not compare sets, or not this set.
+/// The answer of a relay that supports no comparisons, or refuses this one set.
 #[derive(Debug)]
 pub(super) struct NotCompared(String);
 
@@ -60,12 +60,12 @@ impl std::fmt::Display for NotCompared {
 impl std::error::Error for NotCompared {}
 
 impl FileNotes {
-    /// The set without one event in a hundred, and with as many events that no relay has.
+    /// The set in which one event in a hundred is replaced by an event that no relay has.
     pub(super) fn changed(&self) -> Vec<NegentropyItem> {
         let changed = self.items.iter().enumerate().map(|(at, item)| {
             let mut item = *item;
             if at % LEFT_OUT == 0 {
-                // No hash, so no relay has such an event.
+                // This id is not the hash of any event, so no relay has an event with this id.
                 item.id[..16].copy_from_slice(b"hark bench event");
             }
             item

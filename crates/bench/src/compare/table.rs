@@ -69,8 +69,8 @@ impl CompareTable {
         self.row(relay, case).marks.insert(reason.into());
     }
 
-    /// Sorts the rows: by case in the order of its first appearance, and then by relay, `relays`
-    /// first.
+    /// Sorts the rows by case, in the order in which the cases first appear, and then by relay, in
+    /// the order of `relays`. Other relays come last.
     pub(super) fn sort(&mut self, relays: &[String]) {
         let mut cases: Vec<String> = Vec::new();
         for row in &self.rows {
@@ -101,7 +101,7 @@ impl ComparedRow {
         let mut values = self.values.get(column)?.clone();
         values.sort_by(f64::total_cmp);
         let (least, most) = (*values.first()?, *values.last()?);
-        // The mean of the two middle values if their number is even.
+        // With an even number of values, the median is the mean of the two middle values.
         let (low, high) = (values.get((values.len() - 1) / 2)?, values.get(values.len() / 2)?);
         Some(RoundsFigure { median: f64::midpoint(*low, *high), least, most })
     }

@@ -64,7 +64,8 @@ const SIZE: [Column; 4] = [
 pub(super) struct CompareTables {
     /// Number of events of the file.
     pub(super) events: u64,
-    /// Relays whose round has ended early, in the marks. The table has no figures.
+    /// A table without figures. The marks of its rows name the reasons why rounds of relays ended
+    /// early.
     pub(super) relays: CompareTable,
     pub(super) load: CompareTable,
     pub(super) questions: CompareTable,

@@ -7,7 +7,7 @@ use hark_codec::nostr::Event;
 use hark_codec::record::{Id, Key};
 use serde_json::Value;
 
-/// A value of an event by which filters are found that may match the event.
+/// A value of an event, by which to find the filters that may match the event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum AnchorKey {
     Id(Id),
@@ -73,7 +73,7 @@ impl FilterCondition {
         self.kinds.is_some()
     }
 
-    /// The keys one of which every matching event has.
+    /// Keys of which every matching event has at least one.
     pub(super) fn anchors(&self) -> Vec<AnchorKey> {
         if let Some(ids) = &self.ids {
             return ids.iter().copied().map(AnchorKey::Id).collect();

@@ -130,7 +130,7 @@ impl ExpectedAnswers {
     /// question has no expected answer.
     pub(crate) fn check(&self, question: &str, answer: &[AnsweredEvent]) -> Option<AnswerVerdict> {
         let filters = self.questions.get(question)?;
-        // The verdict on the best of the ways to hide events.
+        // The verdict for the set of hidden kinds that fits the answer best.
         let verdicts = (0..HIDDEN.len()).map(|hidden| self.check_hiding(filters, answer, hidden));
         verdicts.min_by_key(|verdict| match verdict {
             AnswerVerdict::Right => 0,
@@ -180,8 +180,8 @@ impl ExpectedAnswers {
     }
 }
 
-/// Returns the newest events of a kind that a relay holds after it has received the whole file: some
-/// `most` events, with all events of their oldest second.
+/// Returns the newest events of a kind that a relay holds after it has received the whole file:
+/// about `most` events, and always all events of the oldest second.
 pub(crate) fn newest(path: &Path, kind: u16, most: usize) -> anyhow::Result<Vec<AnsweredEvent>> {
     let stored = CorpusState::read(path)?;
     let (mut lines, mut window) = (EventFile::open(path)?, AnswerWindow::new(most));

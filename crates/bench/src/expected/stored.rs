@@ -25,7 +25,7 @@ type AddressHash = [u8; 32];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventPresence {
     Held,
-    /// An older version, while the newest version was deleted by its id or has expired. The order in
+    /// An older version, if the newest version was deleted by its id or has expired. The order in
     /// which the relay received the events decides which version remains, if any.
     Optional,
     Absent,

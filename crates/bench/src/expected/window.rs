@@ -1,5 +1,5 @@
 //! The newest events that match a filter: as many as the filter's limit, and all further events of
-//! the oldest of these seconds.
+//! the same second as the oldest event.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,9 +15,9 @@ pub(super) struct AnswerWindow {
     limit: usize,
     /// The ids of each second.
     seconds: BTreeMap<u64, BTreeSet<Id>>,
-    /// The ids among these of events that a relay need not hold.
+    /// Those of these ids whose events a relay need not hold.
     optional: BTreeSet<Id>,
-    /// The number of all other events.
+    /// The number of events that are not optional.
     count: usize,
 }
 

@@ -19,7 +19,7 @@ const FRAMES_MAX: usize = 24;
 const FRAME_CHARS_MAX: usize = 300;
 /// Maximum size of the messages that wait to be read, in bytes.
 const INBOX_BYTES_MAX: usize = 128 << 20;
-/// Pauses before an event or a question is sent again that was refused with `rate-limited:`.
+/// Pauses before resending an event or a question that was refused with `rate-limited:`.
 const PAUSES_S: [u64; 4] = [1, 2, 4, 8];
 
 /// The relay's answer to an EVENT or an AUTH.
@@ -41,7 +41,7 @@ pub(crate) enum QuestionEnd {
 }
 
 impl QuestionEnd {
-    /// The prefix of CLOSED.
+    /// The prefix of the CLOSED message, such as `blocked`.
     fn prefix(&self) -> Option<&str> {
         match self {
             Self::Eose(_) => None,
@@ -156,7 +156,7 @@ impl ProbeClient {
         self.send_text(&message.to_string()).await
     }
 
-    /// Receives the next message and its size. `None` if none arrives until then.
+    /// Receives the next message and its size. `None` if none arrives before `until`.
     async fn receive(&mut self, until: Instant) -> ProbeResult<Option<(Vec<Value>, usize)>> {
         loop {
             // A relay that sends without end must not prolong the wait.
@@ -360,7 +360,8 @@ impl ProbeClient {
         Ok(answer)
     }
 
-    /// Requests stored events, and closes the subscription. A refusal of the rate is repeated.
+    /// Requests stored events, and closes the subscription. A question above the relay's rate is
+    /// sent again after a pause.
     pub(crate) async fn ask(&mut self, filters: &[Value]) -> ProbeResult<StoredEvents> {
         let subscription = self.new_subscription();
         let answer = self.subscribe_paced(&subscription, filters).await?;

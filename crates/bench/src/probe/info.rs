@@ -23,7 +23,7 @@ pub(crate) struct ProbeInfo {
 }
 
 impl ProbeInfo {
-    /// Requests the document. After the timeout, the part that has arrived counts.
+    /// Requests the document. After the timeout, the part that has arrived is used.
     pub(crate) async fn fetch(url: &Url, timeout: Duration) -> anyhow::Result<Self> {
         let mut answer = Vec::new();
         match tokio::time::timeout(timeout, Self::read(url, &mut answer)).await {
@@ -37,7 +37,7 @@ impl ProbeInfo {
     /// Sends the preflight request of a browser (CORS). Without an answer, the result is empty.
     pub(crate) async fn preflight(url: &Url, timeout: Duration) -> Self {
         let mut answer = Vec::new();
-        // An answer that ends too early counts as far as it has arrived.
+        // Of an incomplete answer, the part that has arrived is used.
         let _ = tokio::time::timeout(timeout, Self::read_preflight(url, &mut answer)).await;
         Self::parse(&String::from_utf8_lossy(&answer))
     }

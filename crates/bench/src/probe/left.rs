@@ -34,7 +34,7 @@ pub(crate) async fn clean_up(run: &ProbeRun, left: &[LeftEvent]) -> ProbeResult<
         let keys = &events[0].keys;
         // A request to vanish deletes all events of a key, so the owner's own key makes none.
         let vanishes = run.info.lists(62) == Some(true) && member.as_deref() != Some(*author);
-        // A request to vanish does not reach the events that are ahead of its time.
+        // A request to vanish does not delete events that are newer than the request.
         let is_listed = |event: &&&LeftEvent| {
             event.event.kind != 62 && (!vanishes || event.event.created_at > now())
         };

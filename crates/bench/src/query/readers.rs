@@ -37,7 +37,7 @@ pub(super) fn readers(sample: &EventSample) -> anyhow::Result<Vec<InboxOwner>> {
     Ok(all.collect())
 }
 
-/// Returns the owners as whom one connection authenticates.
+/// Returns the owners whose keys one connection uses to authenticate.
 pub(super) fn own(
     readers: &[InboxOwner],
     connection: usize,

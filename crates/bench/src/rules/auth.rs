@@ -162,8 +162,8 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
-/// Waits for a challenge. A relay without a challenge on a new connection may send one with the
-/// refusal of a protected event or of a question for gift wraps.
+/// Waits for a challenge. A relay that sends no challenge on a new connection may send it when it
+/// refuses a protected event or a question for gift wraps.
 async fn challenged(t: &RuleTrial<'_>, client: &mut ProbeClient) -> ProbeResult<String> {
     client.sync().await?;
     if client.challenge().is_none() {
@@ -280,7 +280,7 @@ async fn several_keys(t: &mut RuleTrial<'_>) -> ProbeResult {
         let (_, answer) = t.publish(plan, keys).await?;
         refusals.extend((!answer.accepted).then_some(answer.message));
     }
-    // A relay may refuse all protected events, and the events of keys that are no members.
+    // A relay may refuse all protected events, and all events of non-members.
     let is_own = |why: &String| is_policy(why) && prefix_of(why) != Some("auth-required");
     if refusals.len() > 1 || refusals.iter().any(is_own) {
         let why = format!("the relay refuses protected events: {}", refusals[0]);

@@ -292,8 +292,8 @@ async fn foreign_signature(t: &mut RuleTrial<'_>) -> ProbeResult {
     t.expect_refused(&event).await.map(drop)
 }
 
-/// Sends an event with an invalid field, rightly signed. The relay may answer in any way except by
-/// accepting the event, and may also end the connection.
+/// Sends an event with an invalid field and a correct signature. The relay may answer in any way
+/// except by accepting the event, and may also end the connection.
 async fn invalid(t: &mut RuleTrial<'_>, field: &str, value: Value) -> ProbeResult {
     let mut event = t.sign(t.plan(1, 0), &t.author).json();
     event[field] = value;

@@ -256,13 +256,13 @@ async fn kinds(t: &mut RuleTrial<'_>) -> ProbeResult {
     t.expect_set(t.filter(json!({"kinds": [1, 7]})), &[&note, &reaction]).await
 }
 
-/// Publishes a note with the value in the tag `x`, which is made unique for the trial.
+/// Publishes a note with this value in the tag `x`, after a prefix that only this trial uses.
 async fn tagged(t: &mut RuleTrial<'_>, value: &str) -> ProbeResult<ProbeEvent> {
     let value = format!("{}{value}", t.topic);
     t.store(t.plan(1, 0).tag(&["x", &value]).content(value.clone())).await
 }
 
-/// A filter for these values of the tag `x`.
+/// A filter for these values of the tag `x`, each with the trial's prefix.
 fn tagged_filter(t: &RuleTrial<'_>, values: &[&str]) -> Value {
     let values: Vec<_> = values.iter().map(|value| format!("{}{value}", t.topic)).collect();
     json!({"#x": values})

@@ -1,4 +1,4 @@
-//! Rules of NIP-11: the information document, and the limits that it tells.
+//! Rules of NIP-11: the information document, and the limits that the document announces.
 #![expect(clippy::unused_async, reason = "all rules are functions of one type")]
 
 use serde_json::{Value, json};
@@ -326,7 +326,7 @@ async fn difficulty(t: &mut RuleTrial<'_>) -> ProbeResult {
     if bits == 0 {
         return Err(ProbeEnd::Unsupported("the relay requires no work".into()));
     }
-    // The first bit of an id without any work is set.
+    // An id whose first bit is set has no work at all.
     let event = (0..1_000)
         .map(|number| t.plan(1, 0).content(format!("no work {number}")).sign(&t.author))
         .find(|event| event.id.as_bytes()[0] >= b'8');

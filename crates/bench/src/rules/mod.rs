@@ -43,7 +43,7 @@ const GROUPS: [&[Rule]; 10] = [
 ];
 /// The longest time of a rule, as a multiple of the wait for an answer.
 const TIMEOUTS_OF_A_RULE: u32 = 12;
-/// Time of a rule besides the waits for answers: pauses after refusals of the rate.
+/// Time of a rule besides the waits for answers: pauses after the relay's rate was exceeded.
 const PAUSES: Duration = Duration::from_mins(1);
 
 pub(crate) fn run(args: &RulesArgs) -> anyhow::Result<ExitCode> {

@@ -124,7 +124,8 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
-/// Fails if the subscription received an event other than these, after a question as a barrier.
+/// Waits for these events of a subscription, and then for the answer to a question as a barrier.
+/// Fails if the subscription received any other event.
 async fn expect_live(client: &mut ProbeClient, subscription: &str, ids: &[&str]) -> ProbeResult {
     for id in ids {
         client.wait_for_event(subscription, id).await?;

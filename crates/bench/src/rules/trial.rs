@@ -30,7 +30,8 @@ pub(crate) struct RuleTrial<'a> {
 impl<'a> RuleTrial<'a> {
     pub(crate) async fn start(run: &'a ProbeRun, name: &str) -> ProbeResult<Self> {
         let client = ProbeClient::open(run).await?;
-        // The owner's own key writes only where the relay admits no other key.
+        // If the relay admits only the owner's key, this key is the author, and otherwise a fresh
+        // key.
         let author = match &run.member {
             Some(keys) => keys.clone(),
             None => run.keys("author")?,
@@ -72,7 +73,7 @@ impl<'a> RuleTrial<'a> {
         plan.mine(keys, self.run.work_bits())
     }
 
-    /// Publishes an event of the author that the check needs.
+    /// Publishes an event that the check needs, signed by the author.
     pub(crate) async fn store(&mut self, plan: EventPlan) -> ProbeResult<ProbeEvent> {
         let keys = self.author.clone();
         self.store_as(plan, &keys).await
@@ -90,7 +91,7 @@ impl<'a> RuleTrial<'a> {
         Ok(event)
     }
 
-    /// Notes an accepted event for the deletion at the end.
+    /// Records an accepted event, which is deleted at the end.
     pub(crate) fn remember(&mut self, event: &ProbeEvent, keys: &KeyPair) {
         if !(20_000..30_000).contains(&event.kind) {
             self.left.push(LeftEvent { event: event.clone(), keys: keys.clone() });

@@ -100,8 +100,8 @@ fn keys(t: &RuleTrial<'_>) -> ProbeResult<KeyPair> {
     }
 }
 
-/// The relay's public address, which only `--relay-url` tells for certain. A relay does not follow a
-/// request that names another address.
+/// The relay's public address, which is known only from `--relay-url`. A relay ignores a request
+/// that names another address.
 fn own_url(t: &RuleTrial<'_>) -> ProbeResult<String> {
     if t.run.has_public_url {
         return Ok(t.run.public_url.clone());

@@ -1,4 +1,4 @@
-//! A server of Hark: `hark serve` on a database, run with the program in the directory of this
+//! A server of Hark: `hark serve` on a database. The program `hark` is in the directory of this
 //! program.
 
 use std::fs::{self, File};

@@ -31,7 +31,8 @@ const SETTINGS: [&str; 8] = [
     "max_wal_size=4GB",
     "autovacuum=off",
 ];
-/// The further settings of Citus' nodes. There are no writes and no queries while shards move.
+/// The further settings of Citus' nodes. Some background work of Citus is off, since nothing is
+/// written or queried while shards move.
 const CITUS_SETTINGS: [&str; 5] = [
     "shared_preload_libraries=citus",
     "citus.node_conninfo=sslmode=disable",
@@ -57,8 +58,7 @@ pub(in crate::cases) struct PostgresProcess {
 
 impl InstalledPostgres {
     /// Finds the programs of the newest version, in PATH and in the directories of Debian's
-    /// packages. All servers get `settings`, except that only Citus nodes get the settings of
-    /// Citus.
+    /// packages. All servers get `settings`, but settings of Citus are for its nodes only.
     pub(in crate::cases) fn find(settings: &[String]) -> anyhow::Result<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let packaged = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
