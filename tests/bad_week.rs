@@ -186,7 +186,7 @@ fn a_missing_list(week: &Week) {
 fn a_full_disk(week: &Week) {
     let Some(disk) = SmallDisk::mount("bad-week-disk") else { return };
     week.restore_into(&disk.place);
-    // Every server creates the reserve, which a later start may need.
+    // Every server creates a reserve of disk space, which a later start may need.
     assert_eq!(disk.place.serve().terminate().0, 0);
     disk.fill();
     let server = disk.place.serve();

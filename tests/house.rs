@@ -323,7 +323,8 @@ fn type_names(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// A reader has to look up an ambiguous name at each use.
+/// Each name of a type is declared once, since a reader has to look up an ambiguous name at each
+/// use.
 #[test]
 fn type_names_mean_one_thing() {
     let files: Vec<_> = sources().collect();

@@ -328,7 +328,7 @@ fn ban_meanwhile(node: &Node) {
             .send_text(json!(["NEG-OPEN", "c", { "kinds": [1], "limit": 2_000 }, NOTHING]))
             .await;
         assert_eq!(comparing.receive().await[0], "NEG-MSG");
-        // The reader does not read, so the answer waits after a few hundred events.
+        // The reader reads only one event, so the answer waits after a few hundred events.
         reader.send_text(json!(["REQ", "long", { "kinds": [1], "limit": 5_000 }])).await;
         assert_eq!(reader.receive().await[0], "EVENT");
         let id = banned_id["id"].as_str().expect("an id").to_owned();

@@ -180,7 +180,7 @@ fn clients_publish_and_ask_by_both_versions_of_tls() {
     let page = authority.connect(&server.address, "relay.example").unwrap();
     let page = page.get(&server.address, "/").ok();
     assert!(page.contains(&format!("wss://{}", server.address)), "{page}");
-    // Another authority signs no certificate of this server.
+    // A client that trusts another authority refuses the server's certificate.
     assert!(Authority::new().connect(&server.address, "relay.example").is_err());
     server.stop();
 }
@@ -215,7 +215,7 @@ fn the_page_health_and_advice_are_there_by_https() {
     let told = row(advice()).unwrap();
     assert!(told.starts_with("wrong   certificate    is not for relay.example"), "{told}");
     server.stop();
-    // Without a server, the files are read.
+    // Without a server, `doctor` reads the files.
     let told = row(advice()).unwrap();
     assert!(told.starts_with("wrong   certificate    is not for relay.example"), "{told}");
 }

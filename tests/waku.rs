@@ -66,7 +66,7 @@ impl Node {
             command.args(["--listen", "127.0.0.1:0"]);
         }
         command.env("HARK_WAKU_SERVE", "true").env("HARK_WAKU_REST", "127.0.0.1:0");
-        // Test networks require no proofs.
+        // Test networks require no proofs, so the node may forward all messages.
         command.env("HARK_WAKU_FORWARD", "always");
         command.env("HARK_WAKU_LISTEN", "/ip4/127.0.0.1/tcp/0,/ip4/127.0.0.1/tcp/0/ws");
         for (name, value) in settings {

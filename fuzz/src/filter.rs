@@ -26,7 +26,7 @@ pub fn check(bytes: &[u8]) {
     let mut twice = Vec::new();
     again.write_json(&mut twice);
     assert_eq!(json, twice, "one spelling");
-    // The result is the same if the filter was used before.
+    // A filter that was used before is parsed with the same result.
     filter.parse(&json).expect("the same filter");
     same(&filter, &again);
 

@@ -111,7 +111,7 @@ fn main() -> ExitCode {
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
     let wanted = wanted.cloned().unwrap_or_default();
     let long = is_long();
-    // A failed cell is reported once, in the table.
+    // A panic is not printed here, since a failed cell is reported once, in the table.
     std::panic::set_hook(Box::new(|info| {
         let at = info.location().map(ToString::to_string).unwrap_or_default();
         let text = info.payload_as_str().unwrap_or("a panic").to_owned();

@@ -1,5 +1,5 @@
-//! A machine on which the command lines of a page are run: a directory in place of the root, with
-//! addresses of its own.
+//! A machine on which the command lines of a page are run: a directory in place of the root
+//! directory, and addresses of its own.
 
 use std::fs::{self, File};
 use std::net::TcpListener;

@@ -197,7 +197,7 @@ fn a_backup_in_one_file_is_made_beside_a_server_and_restored() {
     assert!(run["shelves"] == shelves && run["time"].as_u64() > Some(0), "{run}");
     assert_eq!(std::fs::read_to_string(fresh.data().join("waku.key")).unwrap(), "aa".repeat(32));
 
-    // Through pipes.
+    // A backup and a restore through pipes.
     let data = place.data();
     let output = command(&["--data", data.to_str().unwrap(), "backup", "-"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

@@ -18,7 +18,7 @@ fn archive(test: &str, count: u64) -> Place {
     let file = place.file("hark.toml", b"[archive]\nseal_records = 1000\n");
     let said = place.hark_fed(&["import", "--config", &file], notes(count).as_bytes());
     assert_eq!(said.code, 0, "{}", said.stderr);
-    // Full heads may not be sealed yet.
+    // A compaction seals the heads that are full but not sealed yet.
     place.hark(&["compact"]).text();
     place
 }

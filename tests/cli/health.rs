@@ -48,7 +48,7 @@ fn a_database_that_stops_and_starts_shows_without_any_traffic() {
         cluster.start();
         assert!(wait_for_health(&server.address, 200).starts_with("ok\n"), "{round}");
     }
-    // A database that hangs does not close connections.
+    // The server must also notice a database that hangs, which closes no connections.
     cluster.pause();
     let body = wait_for_health(&server.address, 503);
     assert!(body.contains("the database did not answer within 10 s"), "{body}");

@@ -116,7 +116,8 @@ fn values_with_faults_are_refused_and_nothing_is_written() {
         assert!(run.stderr.contains(said), "{said}: {}", run.stderr);
         assert!(!run.stderr.contains("s3cret"), "{}", run.stderr);
     }
-    // The server would refuse this configuration because of its environment.
+    // The server would refuse to start with this misspelled variable, so `hark init` refuses as
+    // well.
     let mut command = command(&["init"]);
     command.env("HARK_INFO_NAEM", "Owl").current_dir(place.path(""));
     let run = command.run_with(b"");

@@ -95,7 +95,7 @@ fn an_interrupted_import_clears_its_meter_and_ends_with_a_whole_line() {
 #[test]
 fn an_interrupted_backup_clears_its_meter_and_tells_the_state_that_it_leaves() {
     let place = Place::new("interrupt-backup");
-    // More than a pipe holds, so the backup waits for a reader.
+    // The backup is larger than the buffer of a pipe, so the command waits for a reader.
     place.hark_fed(&["import", "--trusted"], notes(9_000).as_bytes()).text();
     let pipe = place.path("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

@@ -30,7 +30,7 @@ fn every_output_names_the_version_of_the_build() {
     let said = hark(&["--version"]).text();
     let version = said.strip_prefix("hark ").and_then(|rest| rest.strip_suffix('\n')).unwrap();
     let rest = version.strip_prefix(env!("CARGO_PKG_VERSION")).unwrap_or_else(|| panic!("{said}"));
-    // The commit of HARK_COMMIT may have another form.
+    // A commit from the variable HARK_COMMIT may have any form.
     if !rest.is_empty() && option_env!("HARK_COMMIT").is_none() {
         let commit = rest.strip_prefix(" (").and_then(|rest| rest.strip_suffix(')'));
         assert!(commit.is_some_and(is_commit), "{said}");

@@ -58,7 +58,7 @@ fn a_standby_takes_the_place_of_a_lost_worker() {
     assert_eq!(standby.sql("postgres", "SELECT pg_is_in_recovery()"), "t");
 
     worker.kill();
-    // If Patroni manages the standby, Patroni gives it the worker's place.
+    // If Patroni manages the standby, only Patroni may give the standby the worker's place.
     let session = ["-d", &standby.url("postgres"), "-c", "SELECT pg_sleep(3600)"];
     let mut patroni = standby.program("psql");
     let patroni = patroni.args(session).env("PGAPPNAME", "Patroni heartbeat").spawn();

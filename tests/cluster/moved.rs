@@ -102,7 +102,7 @@ fn a_drain_that_is_killed_goes_on_when_it_is_run_again() {
         assert!(met.is_some(), "the drain ended before {value}");
         assert!(members(&database).contains(&format!("{}|f", nodes.worker(0).port())));
     }
-    // After an interrupt, the current move still finishes, here or on the coordinator.
+    // After an interrupt, the current move still finishes, in the command or on the coordinator.
     let (child, mut lines) = begin(&database, &["drain", &one, "--json"]);
     lines.find(|line| line["state"] == "started").expect("it moves");
     child.signal("INT");

@@ -207,7 +207,8 @@ fn cut_at_every_byte(mut fixture: Fixture) {
 
 #[test]
 fn every_flipped_byte_is_found_and_none_shows_a_record_that_was_not_put() {
-    // Not every random history produces files of all kinds.
+    // Not every random history produces files of all kinds, so the test looks for a history that
+    // does.
     let has = |fixture: &Fixture, ending: &str| {
         files(&fixture.shelf()).iter().any(|path| path.extension().is_some_and(|is| is == ending))
     };

@@ -236,7 +236,7 @@ fn run(seed: u64) {
     let torn: HashSet<Id> =
         frames.iter().filter(may_be_torn).filter_map(|frame| frame.id).collect();
     if !has_manifest && has_others {
-        // Only MANIFEST determines which files are in use.
+        // Without MANIFEST, nothing shows which files were in use.
         return;
     }
     let logs = now.keys().any(|path| path.extension().is_some_and(|is| is == "log"));

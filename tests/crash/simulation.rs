@@ -114,7 +114,7 @@ impl Simulation {
 
     fn run(&mut self) {
         for _ in 0..ROUNDS {
-            // If the new value is lower, logs are divided at the start.
+            // If the new bound is lower than the old bound, logs are divided when the store opens.
             self.options.head_bytes_max = *self.random.pick(&HEAD_BYTES);
             self.arm();
             let store = match self.open() {

@@ -141,7 +141,7 @@ fn a_database_is_backed_up_and_restored_into_files_and_into_a_database() {
     let key = std::fs::read_to_string(other.place.data().join("waku.key")).unwrap();
     assert_eq!(key, "aa".repeat(32));
 
-    // A deleted event stays forbidden.
+    // A deleted event is still refused after a restore.
     let deleted = event_line(1, 1_750_000_000, 1, &[&["t", "gone"]], "gone 0");
     let import = ["import", "--json"];
     for run in [files.hark_fed(&import, deleted.as_bytes()), other.fed(&import, &deleted)] {
@@ -153,7 +153,7 @@ fn a_database_is_backed_up_and_restored_into_files_and_into_a_database() {
     assert!(refused.code == 1 && refused.stderr.contains("with --merge"), "{refused:?}");
     let merged = other.hark(&["restore", &to, "--merge", "--json"]).json();
     assert_eq!(merged["shelves"][0]["present"], json!(events), "{merged}");
-    // Another database, and files, are another archive.
+    // Another database is another archive, and so is an archive in files.
     for run in [
         other.hark(&["backup", "--incremental", &to]),
         files.hark(&["backup", "--incremental", &to]),
@@ -314,7 +314,7 @@ fn a_backup_follows_a_database_that_went_back() {
     let dropped = format!("{name}_dropped");
     cluster.sql("postgres", &format!("ALTER DATABASE {name} RENAME TO {dropped}"));
     cluster.sql("postgres", &format!("ALTER DATABASE {old} RENAME TO {name}"));
-    // Nothing has been written yet. The deleted events are there again.
+    // Nothing has been written since the database went back, and the deleted events exist again.
     let done = archive.backup(&to, &["--incremental"]);
     assert_eq!((&done["records"], &done["anew"]), (&json!(300), &json!(true)), "{done}");
     must_be_restored(&to, &archive, "back-files");
@@ -358,7 +358,7 @@ fn a_backup_beside_a_busy_server_has_all_events_from_before_it() {
             let fresh = Place::new("database-backup-busy-restored");
             assert_eq!(fresh.hark(&["restore", &to]).code, 0);
             assert_eq!(fresh.hark(&["check", "--json"]).json()["faults"], json!([]));
-            // The events of the backup are the first ones, without a gap.
+            // The backup has all events up to some moment, without a gap.
             let busy = fresh.hark(&["count", r##"{"#t":["busy"]}"##]).text();
             let busy: u64 = busy.trim().parse().unwrap();
             assert!(busy >= before, "{busy} of {before}");

@@ -97,7 +97,7 @@ fn comment(text: &str) -> Option<usize> {
 /// Returns the length of a string, a character or a lifetime at the beginning of `text`.
 fn literal(text: &str) -> Option<usize> {
     let rest = text.trim_start_matches(['b', 'c']);
-    // A word that only begins with these letters.
+    // After several of these letters, the text is a word and not a literal.
     let prefix = text.len() - rest.len();
     if prefix > 1 {
         return None;

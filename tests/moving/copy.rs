@@ -70,7 +70,8 @@ fn deleted_events_and_vanished_authors_stay_away_from_the_copy() {
     from.hark_fed(&["import"], requests.concat().as_bytes()).text();
     let done = copy(from, to, &[]);
     assert_eq!((&done["copied"], &done["extra"]), (&2.into(), &0.into()), "{done}");
-    // The third archive still has the events.
+    // The third archive still has the events, but a copy from this archive does not restore the
+    // events.
     let done = copy(old, to, &[]);
     assert_eq!((&done["copied"], &done["refused"]), (&0.into(), &2.into()), "{done}");
     assert_eq!(to.hark(&["count", "{}"]).text().trim(), "2");

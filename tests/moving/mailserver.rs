@@ -300,7 +300,7 @@ fn killed_it_goes_on_and_nothing_is_lost_or_doubled() {
     killed(&place, &database.url, &flags, 500);
     let seen = killed(&place, &database.url, &flags, 1200);
     let done = adopt(&place, &database.url, &["--verify"]);
-    // The batch in progress may have been stored.
+    // The batch in progress may have been stored before the kill.
     let stored = done["stored"].as_u64().unwrap();
     assert!((2900 - seen..=3000 - seen).contains(&stored), "{stored} after {seen}: {done}");
     assert_eq!(done["ids"]["clean"], true);

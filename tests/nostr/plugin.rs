@@ -66,7 +66,7 @@ async fn a_plugin_inherits_no_file_and_ends_with_its_server() {
         connect(&relay).await.publish_new(&note(1, now_s(), "hi")).await;
         let files = fs::read_to_string(place.folder.join("files")).unwrap();
         for line in files.lines() {
-            // Other files are of the shell that has started this test.
+            // Files of other kinds come from the shell that has started this test.
             let (_, target) = line.split_once(' ').unwrap();
             let is_of_server = target.starts_with("socket:") || target.contains("/data/");
             assert!(!is_of_server, "{files}");

@@ -169,7 +169,7 @@ async fn check(relay: &Relay, rule: &str, cases: &[Case]) {
             assert_eq!(asked(client, "past", &past).await, *expected, "REQ, {what}");
             assert_eq!(compared(client, &past, &stored).await, *expected, "NEG-OPEN, {what}");
             let count = counted(client, &past).await;
-            // A wrap is not searched.
+            // Gift wraps are not searched.
             let found = match expected {
                 Answer::Sees(names) => {
                     assert_eq!(count, Ok(names.len() as u64), "COUNT, {what}");
@@ -363,7 +363,7 @@ async fn a_new_rule_closes_the_open_subscriptions_that_it_forbids_and_no_others(
     }
     assert_eq!(delivered(&mut stranger.1, "notes").await, sees(&["note"]));
     assert_eq!(delivered(&mut guest.1, "notes").await, sees(&["note"]));
-    // A comparison ends with its next message.
+    // An open comparison is refused at its next message.
     for ((_, client), prefix) in [(&mut *stranger, "auth-required"), (&mut *guest, "restricted")] {
         client.send_text(json!(["NEG-MSG", "compare", NOTHING])).await;
         let received = next(client, "compare").await;
@@ -445,7 +445,7 @@ async fn sums_of_a_comparison_leave_out_the_kinds_of_members() {
     }
 }
 
-/// Without a list of members, every key that a client proves is enough.
+/// Without a list of members, a client may read after it has authenticated with any key.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_key_reads_where_any_key_may_write() {
     let relay = Relay::start("reading-any", "[policy]\nmembers_only_kinds = [\"*\"]\n");

@@ -137,7 +137,7 @@ fn the_configuration_and_the_keys_are_read_again() {
     assert_eq!((said("begun=1 ended=1"), said("begun=0 ended=0")), (1, 1), "{done:?}");
 }
 
-/// Authors delete their events and vanish, whatever the plugin decides.
+/// Deletion requests and requests to vanish take effect, whatever the plugin decides.
 #[test]
 fn a_plugin_that_refuses_everything_lets_deletions_and_requests_to_vanish_in() {
     let at = now_s() - 99;

@@ -75,14 +75,14 @@ impl Mix {
             return;
         }
         let mut to = socket.get_ref().try_clone().unwrap();
-        // The timeout keeps this thread from hanging after the end if the server does not read.
+        // With the timeout, this thread ends even if the server does not read.
         to.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
         let ears = thread::spawn({
             let mix = Arc::clone(self);
             move || mix.listen(socket)
         });
-        // The loop ends with the connection: a closing server keeps reading for seconds, but sends
-        // no more answers.
+        // The loop ends when the answers end, since a server that closes a connection still reads
+        // for some seconds.
         while !self.is_over() && !ears.is_finished() && to.write_all(&next()).is_ok() {
             self.said.fetch_add(1, Ordering::Relaxed);
             // About the rate of one client on a network. The attackers run on the server's machine.

@@ -101,7 +101,7 @@ fn a_client_that_never_reads() {
     // The memory for storing events is allocated before the measurement.
     publish_notes(&relay, events, "before");
     let watch = Watch::start(&relay);
-    // One client gets live events, and the other gets stored events.
+    // Neither client reads. One is sent live events, and the other is sent stored events.
     let mut deaf = Socket::connect(relay.address());
     deaf.send_text(r#"["REQ","all",{"limit":0}]"#);
     let mut late = Socket::connect(relay.address());
@@ -194,7 +194,7 @@ fn a_message_of_a_hundred_megabytes() {
         for _ in 0..bytes / (1 << 16) {
             let sent = if fragmented { masked(first, &part) } else { part.clone() };
             first = 0x00;
-            // The server closes the connection long before the end.
+            // The server closes the connection long before the end of the message.
             if socket.get_mut().write_all(&sent).is_err() {
                 break;
             }

@@ -91,8 +91,8 @@ impl Stage {
         (status == 101).then(|| socket.into_inner())
     }
 
-    /// Keeps connections open that have sent `messages`. Replaces closed connections, and never
-    /// reads.
+    /// Keeps this many connections open, each of which has sent `messages`. Replaces closed
+    /// connections, and never reads.
     fn say_and_wait(&self, connections: usize, messages: &[Vec<u8>]) {
         let mut open: Vec<TcpStream> = Vec::new();
         while self.goes_on() {

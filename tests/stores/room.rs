@@ -83,7 +83,7 @@ fn generations(shelf: &Path) -> Vec<u32> {
 fn a_bound_set_on_an_archive_that_is_there_is_met_with_few_rewrites() {
     let dir = Folder::to_be_made("room-late");
     let (records, bound) = (8_000, 8_000_000);
-    // Three logs of two thirds of the bound, and one log that is being written.
+    // Three logs, each as large as two thirds of the bound, and one log that is being written.
     let before = EmbeddedOptions { log_bytes_max: 5_300_000, seal_records: 100_000, ..options() };
     let store = EmbeddedStore::open(&dir, Box::new(KeepAll), before).expect("opens");
     for number in 0..records {

@@ -61,7 +61,7 @@ fn every_listening_socket_moves() {
     assert_eq!(new.address, addresses[0]);
     old.wait_for_log("another process has taken over");
     for address in &addresses {
-        // The old server may have accepted this connection just before.
+        // The old server may have accepted this connection just before the takeover.
         ids.push(send_text(&mut Socket::connect(address), true, address));
     }
     assert!(healthz(&path).starts_with("HTTP/1.1 200"));

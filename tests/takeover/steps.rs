@@ -157,7 +157,8 @@ fn whichever_is_ended_at_whichever_step_one_serves_and_nothing_is_lost() {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let (step, who, how) = *case;
                     let must = match who {
-                        // At TAKEOVER, the new process has not received anything yet.
+                        // If the old process ends at TAKEOVER, the new process need not serve, as
+                        // it has received nothing yet.
                         Who::Old => step != Some(Said::Takeover),
                         Who::New => step.is_some_and(|step| step != Said::Started),
                     };

@@ -128,7 +128,7 @@ fn a_certificate_is_ordered_and_is_there_after_a_takeover() {
     let healthz = || place.command(&["healthz", "--at", &listen]).run_with(b"").text();
     assert!(healthz().starts_with("ok\n"));
 
-    // The authority is not needed any more.
+    // A takeover does not need the authority, so the test replaces the authority's certificate.
     pebble.folder.file("authority.pem", Authority::new().0.pem());
     let mut new = serve(&["--takeover"]);
     assert_eq!(metrics(&listen).unwrap().1, first);

@@ -124,7 +124,7 @@ fn three_nodes_find_each_other_by_discv5_alone() {
 
 #[test]
 fn records_and_strangers_leave_configured_peers_their_place() {
-    // The peer is named by its record alone.
+    // The setting names the peer only by its record.
     let peer = Node::start("record-1", &[FINDS[0]]);
     let record = record(&peer);
     let settings = [("peers", record.as_str()), ("connections_max", "0"), FINDS[0], FINDS[1]];

@@ -304,7 +304,7 @@ fn rows(world: &World, by_peer: bool, all: &[Kept]) {
         (String::new(), &all[..20], true),
         ("pageSize=0".into(), &all[..20], true),
         ("pageSize=5000".into(), &all[..100], true),
-        // A page is in the same order in both directions.
+        // In both directions, the messages of a page are ordered oldest first.
         ("ascending=false&pageSize=10".into(), &all[240..], true),
         // The page after the last message is empty.
         (format!("cursor={}", newest.hash), &[], false),
@@ -315,7 +315,7 @@ fn rows(world: &World, by_peer: bool, all: &[Kept]) {
         (format!("pageSize=3&cursor={plain}"), &all[10..13], true),
         (format!("pageSize=3&cursor={url}"), &all[10..13], true),
         (format!("pageSize=3&ascending=false&cursor={}", all[9].hash), &all[6..9], true),
-        // Both ends of a time span are inclusive, and 0 counts as not given.
+        // Both ends of a time span are inclusive, and 0 means no bound.
         ("startTime=0&endTime=0&pageSize=1".into(), &all[..1], true),
         (format!("endTime={}", START - 1), &[], false),
         (format!("startTime={}&endTime={START}", START + 1), &[], false),

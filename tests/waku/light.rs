@@ -108,7 +108,7 @@ fn rest_publishes_by_light_push_as_in_nwaku() {
     let node = Node::on(node.data.clone(), &[]);
     assert_eq!(node.hashes(""), before);
     drop(node);
-    // A node that relays nothing refuses.
+    // A node that forwards nothing refuses light pushes.
     let node = Node::on(folder("rest-push-listener"), &[("forward", "never")]);
     let (status, answer) = push(&node, &message("toychat", "AA==", now_ns()), &Value::Null);
     assert!(status == 503 && answer["statusDesc"].to_string().contains("passes none on"));

@@ -173,7 +173,7 @@ fn messages_and_comparisons_are_counted_under_nwakus_names() {
     assert!(received.contains("# TYPE waku_archive_messages_per_shard counter"), "{received}");
     // Messages stored before the start are not counted.
     assert_eq!(value(&sent, "waku_archive_messages_per_shard{shard=\"4\"}"), 0);
-    // The sizes do not count messages from other stores either.
+    // The histogram of sizes does not count messages from other stores, either.
     assert_eq!(value(&received, "waku_histogram_message_size_count"), 0);
 
     let mut large = message("counted", &"AAAA".repeat(500), now_ns());

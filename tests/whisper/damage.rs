@@ -44,7 +44,7 @@ fn an_answer_that_lacks_a_damaged_envelope_has_the_others_and_says_so() {
     ] {
         assert!(metrics.lines().any(|known| known == line), "{line}: {metrics}");
     }
-    // The other format can report the damage only in a header.
+    // An answer in RLP can report the damage only in a header.
     let rlp = node.ask("POST /whisper/messages", &[JSON, ("Accept", RLP.1)], b"{}");
     assert!(rlp.status == 200 && rlp.head.contains("\r\nhark-damaged: true"), "{}", rlp.head);
     let health = get(&node.relay, "/healthz");

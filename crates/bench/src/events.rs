@@ -210,7 +210,7 @@ impl EventGenerator {
     fn note(&mut self) -> Option<Note> {
         let popular = self.random.below(3) < 2 && !self.popular.is_empty();
         let from = if popular { &self.popular } else { &self.recent };
-        // Latest first.
+        // Later notes are drawn more often.
         let back = self.random.zipf(from.len());
         from.get(from.len().checked_sub(1 + back)?).copied()
     }

@@ -210,7 +210,7 @@ impl NullRelay {
 
 impl Drop for NullRelay {
     fn drop(&mut self) {
-        // The process holds no data, and may have ended already.
+        // The process has no data to lose, and may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

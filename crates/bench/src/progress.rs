@@ -64,7 +64,7 @@ impl FileProgress {
 
     /// Removes the checkpoint, once the file is complete.
     pub(crate) fn remove(&self) {
-        // A small file has no checkpoint.
+        // A small file has no checkpoint to remove.
         let _ = fs::remove_file(&self.path);
     }
 }

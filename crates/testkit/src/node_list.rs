@@ -83,7 +83,7 @@ fn answer(question: &[u8], text: &dyn Fn(&str) -> Option<String>) -> Option<Vec<
             .chunks(255)
             .flat_map(|part| std::iter::once(part.len() as u8).chain(part.iter().copied()))
             .collect();
-        // The name of the question, TXT, IN, and one second to live.
+        // The head of the answer: the name of the question, TXT, IN, and one second to live.
         out.extend([0xc0, 12, 0, 16, 0, 1, 0, 0, 0, 1]);
         out.extend((parts.len() as u16).to_be_bytes());
         out.extend(parts);

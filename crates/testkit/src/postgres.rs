@@ -224,7 +224,7 @@ impl Cluster {
         let listed = output.ok().filter(|output| output.status.success());
         let folder = listed.and_then(|output| String::from_utf8(output.stdout).ok());
         let version = version(&programs()).unwrap_or(VERSION_MIN);
-        // Debian ships pg_config in a separate package.
+        // Debian ships pg_config in a separate package. Without pg_config, Debian's folder is used.
         let folder = folder.unwrap_or_else(|| format!("/usr/share/postgresql/{version}"));
         Path::new(folder.trim()).join("extension").join(format!("{name}.control")).is_file()
     }
@@ -286,7 +286,8 @@ impl Cluster {
         if let Some((user, group)) = self.user {
             command.uid(user).gid(group);
         }
-        // The server's user may have no access to the tests' working directory.
+        // The server's user may have no access to the tests' working directory, so the program runs
+        // in another directory.
         command.env("LC_ALL", "C").env("HOME", &self.dir).current_dir(&self.dir);
         // With a timeout, a test that fails while the server is suspended still ends.
         command.env("PGCONNECT_TIMEOUT", "60");

@@ -42,7 +42,7 @@ fn publish_note(addr: &str, topic: &str, content: &str) -> String {
 
 pub(super) fn publishes(world: &World) -> Answer {
     let mut live = Socket::connect(&world.reads().relay);
-    // Other doors publish at the same time.
+    // The topic is unique, since other doors publish at the same time.
     let topic = format!("published{}", number());
     let ask = json!(["REQ", "live", {"#t": [topic], "limit": 0}]).to_string();
     assert!(answered(&mut live, &ask)[0].contains("EOSE"));

@@ -122,7 +122,7 @@ fn a_file_without_an_index_of_times_is_read_in_the_order_of_hashes() {
 
 #[test]
 fn rows_that_nwaku_has_migrated_are_stored_under_their_own_hashes() {
-    // Version 8 of SQLite fills in random hashes.
+    // nwaku's schema version 8 of SQLite fills in random hashes.
     let place = Place::new("adopt-nwaku-migrated");
     let (database, path) = nwaku_file(&place, 7);
     let message = |n| StoredMessage::new(n, false);
@@ -135,7 +135,7 @@ fn rows_that_nwaku_has_migrated_are_stored_under_their_own_hashes() {
     assert_eq!(done["ids"]["hashes_differ_first"].as_array().unwrap().len(), 10, "{done}");
     assert_eq!(kept(&place, &[]), (0..50).map(|n| message(n).hash()).collect());
 
-    // Version 6 of PostgreSQL drops the time that was hashed.
+    // nwaku's schema version 6 of PostgreSQL drops the time that was hashed.
     let place = Place::new("adopt-nwaku-migrated-database");
     let database = nwaku_database("adoptnwakumigrated", 5, 1);
     insert(&database, 5, 0..50, right);

@@ -50,7 +50,7 @@ impl HardCorpus {
         while corpus.events.len() < count as usize {
             let keys = keys[random.zipf(keys.len())].clone();
             let time = match random.below(20) {
-                // Some relays refuse old events.
+                // Very old events are left out if the relay refuses old events.
                 0 if oldest == 0 => *random.pick(&[0, 1, 1_000_000_000, 1_234_567_890]),
                 0..5 => to - random.below(SPAN_S as usize) as u64,
                 _ => *random.pick(&times),

@@ -54,7 +54,7 @@ impl RoundTotals {
     }
 }
 
-/// The number of events of each answer, by form and question. All servers must find the same
+/// The number of events of each answer, by form and question. All servers must find equally many
 /// events.
 #[derive(Default)]
 pub(super) struct FoundEvents([HashMap<usize, u64>; super::case::FORMS.len()]);

@@ -33,7 +33,7 @@ pub(super) fn judge(report: &mut BenchReport) {
         }
     }
     if let Some(column) = column("allocations") {
-        // The sets of a comparison are made anew each time.
+        // A comparison makes its sets anew each time, so it may allocate.
         let reusing = report.rows().iter().filter(|row| !row.name.ends_with(COMPARE));
         let allocating = reusing.filter(|row| row.figures[column] > Some(0.0));
         let names: Vec<&str> = allocating.map(|row| &*row.name).collect();

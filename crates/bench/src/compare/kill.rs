@@ -44,7 +44,7 @@ pub(super) fn measure(
     let acknowledged = Arc::new(Mutex::new(Vec::new()));
     let events = events()?;
     let missing = |ids: &[HexId]| runtime.block_on(missing(&url, ids));
-    // An event that the relay refused cannot be lost.
+    // Events that the relay had refused do not count as lost.
     let refused = missing(earlier)?;
     let earlier: Vec<HexId> = earlier.iter().filter(|id| !refused.contains(*id)).copied().collect();
     runtime.block_on(async {

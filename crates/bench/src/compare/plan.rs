@@ -23,7 +23,8 @@ pub(super) struct PlannedRelay {
     pub(super) command: Vec<String>,
     /// The relay's ws:// address.
     pub(super) address: String,
-    /// An address that answers, or a text in the relay's output, once the relay is ready.
+    /// The sign that the relay is ready: an http:// address that answers, or a text in the relay's
+    /// output.
     pub(super) ready: Option<String>,
     /// The directory of the relay's data, which is emptied before each load.
     pub(super) data: Option<PathBuf>,

@@ -202,7 +202,7 @@ impl StartedRelay {
     /// Ends all processes of the relay with SIGKILL.
     pub(super) fn kill(&mut self) {
         let Some(mut child) = self.running.take() else { return };
-        // The first process may have ended already, and others of its group may live.
+        // The first process may have ended already, while others of its group still run.
         let _ = child.kill();
         signal("KILL", &format!("-{}", child.id()));
         let _ = child.wait();

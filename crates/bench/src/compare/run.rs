@@ -65,7 +65,8 @@ impl SharedRun<'_> {
             let mut run = RelayRun { shared: self, relay, name, has_refused: false };
             let result = run.measure();
             result.map_err(|error| {
-                // The connections of a process that dies are closed before the process has ended.
+                // The connections of a process that dies are closed before the process has ended,
+                // so the process gets some time to end.
                 std::thread::sleep(DEATH);
                 if run.relay.has_ended() {
                     let words = run.relay.last_words();
@@ -195,7 +196,7 @@ impl RelayRun<'_, '_> {
             Ok(result) => result,
             Err(error) => {
                 table.mark(&self.name, "all", format!("{error:#}"));
-                // The relay may still take part in the other measurements.
+                // If the relay still runs, the other measurements follow.
                 return if self.relay.has_ended() { Err(error) } else { Ok(()) };
             }
         };

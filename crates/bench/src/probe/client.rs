@@ -466,7 +466,7 @@ impl ProbeClient {
                 && message.get(2).is_some_and(|event| event["id"] == id)
         };
         let message = self.wait("delivery of a new event", is_wanted).await?;
-        // The size of this one message does not count.
+        // For simplicity, this message does not count towards the size of the inbox.
         self.inbox.push_front(ReceivedMessage { parts: message, bytes: 0 });
         Ok(())
     }

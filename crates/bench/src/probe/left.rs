@@ -32,7 +32,8 @@ pub(crate) async fn clean_up(run: &ProbeRun, left: &[LeftEvent]) -> ProbeResult<
     let mut remaining = 0;
     for (author, events) in &by_author {
         let keys = &events[0].keys;
-        // A request to vanish deletes all events of a key, so the owner's own key makes none.
+        // A request to vanish deletes all events of a key, so none is made for the key of
+        // `--secret`.
         let vanishes = run.info.lists(62) == Some(true) && member.as_deref() != Some(*author);
         // A request to vanish does not delete events that are newer than the request.
         let is_listed = |event: &&&LeftEvent| {

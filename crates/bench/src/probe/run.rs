@@ -28,7 +28,7 @@ pub(crate) struct ProbeRun {
 }
 
 impl ProbeRun {
-    /// Derives the keys of this name. They are different in every run with another seed.
+    /// Derives the keys of this name. Runs with different seeds have different keys.
     pub(crate) fn keys(&self, name: &str) -> anyhow::Result<KeyPair> {
         let mut bytes = self.seed.to_vec();
         bytes.extend_from_slice(name.as_bytes());

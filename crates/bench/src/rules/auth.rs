@@ -194,7 +194,8 @@ async fn ok(t: &mut RuleTrial<'_>) -> ProbeResult {
     if answer.accepted {
         return Ok(());
     }
-    // The sentence requires an answer. Only the owner knows whether the address is right.
+    // The NIP's sentence requires only an answer, and the refusal may be due to a wrong
+    // `--relay-url`.
     let message = answer.message;
     let why = format!("OK false {message:?}; is --relay-url the relay's public address?");
     Err(ProbeEnd::Undecided(why))
@@ -280,7 +281,8 @@ async fn several_keys(t: &mut RuleTrial<'_>) -> ProbeResult {
         let (_, answer) = t.publish(plan, keys).await?;
         refusals.extend((!answer.accepted).then_some(answer.message));
     }
-    // A relay may refuse all protected events, and all events of non-members.
+    // The check is undecided if the relay refuses all protected events, or all events of
+    // non-members.
     let is_own = |why: &String| is_policy(why) && prefix_of(why) != Some("auth-required");
     if refusals.len() > 1 || refusals.iter().any(is_own) {
         let why = format!("the relay refuses protected events: {}", refusals[0]);

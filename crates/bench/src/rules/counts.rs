@@ -203,7 +203,7 @@ async fn hll(t: &mut RuleTrial<'_>) -> ProbeResult {
 
 /// Publishes a note with this content after the trial's own word. Returns the note and the word.
 async fn worded(t: &mut RuleTrial<'_>, ago: u64, rest: &str) -> ProbeResult<(ProbeEvent, String)> {
-    // A relay that does not support NIP-50 may ignore `search`.
+    // A relay that does not support NIP-50 may ignore `search` and return other events.
     if t.run.info.lists(50) != Some(true) {
         return Err(ProbeEnd::Unsupported("NIP-11 of the relay does not list 50".into()));
     }

@@ -319,7 +319,7 @@ async fn is_not_accepted(t: &mut RuleTrial<'_>, event: &Value) -> ProbeResult {
             && parts.get(1) == Some(&json!(id))
             && parts.get(2) == Some(&json!(true))
     };
-    // A new connection asks, since the relay may close the first connection.
+    // A new connection asks for the event, since the relay may close the first connection.
     let synced = t.client.sync().await;
     let accepted = if synced.is_ok() { t.client.received(is_accepted) } else { false };
     ensure(!accepted, || "OK true for an invalid event".into())?;

@@ -291,7 +291,8 @@ async fn tag_first_value(t: &mut RuleTrial<'_>) -> ProbeResult {
 
 async fn tag_letters(t: &mut RuleTrial<'_>) -> ProbeResult {
     let letters: Vec<String> = ('a'..='z').chain('A'..='Z').map(String::from).collect();
-    // The values of `e` and `p` must be hex, and some relays check the value of `a`.
+    // The values of `e` and `p` must be hex, and some relays require an address as the value of
+    // `a`.
     let value = "ab".repeat(32);
     let address = format!("30023:{value}:d");
     let of = |letter: &str| if matches!(letter, "a" | "A") { &address } else { &value };

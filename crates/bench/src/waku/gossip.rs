@@ -209,7 +209,7 @@ async fn drive(
                     Some(why) => Err(PublishFailure::Gone(String::clone(why))),
                     None => publish(&mut swarm, &topic, message),
                 };
-                // The publisher waits for the result.
+                // The publisher waits for the result, so the channel is open.
                 let _ = reply.send(went);
             }
             event = swarm.select_next_some() => {

@@ -279,7 +279,7 @@ fn questions(
         })?;
         let sent = Instant::now();
         let answer = client.messages(first)?;
-        // A query that is refused now will also be refused, and counted, under load.
+        // A refusal is no error here: under load, the query is refused again, and counted.
         let first = answer.is_ok().then(|| sent.elapsed());
         let HistoryShape { name, may_be_empty, .. } = **shape;
         questions.push(ShapeQueries { name, may_be_empty, queries, first });

@@ -81,7 +81,8 @@ fn a_relay_that_requires_auth_passes_the_rules() {
     {
         let relay = FaultyRelay::start(fault);
         let results = results(&relay, &["NIP-01", "NIP-09", "NIP-11 auth-required"], more);
-        // Profiles have fresh keys. The small relay does not check the length of subscription ids.
+        // Two failures are expected: profiles have fresh keys, which the relay does not admit, and
+        // the small relay does not check the length of subscription ids.
         let is_known = |id: &str| {
             id.ends_with("id-limits")
                 || id.ends_with("replaceable-0-3") && fault == RelayFault::AdmitsMember

@@ -70,7 +70,7 @@ impl HarkProcess {
 
 impl Drop for HarkProcess {
     fn drop(&mut self) {
-        // The server was only queried, and all stored data is durable.
+        // Nothing can be lost, as the server was only queried and all stored data is durable.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -83,7 +83,7 @@ impl InstalledPostgres {
         let output = Command::new(self.programs.join("pg_config")).arg("--sharedir").output();
         let listed = output.ok().filter(|output| output.status.success());
         let folder = listed.and_then(|output| String::from_utf8(output.stdout).ok());
-        // Debian ships pg_config in a separate package.
+        // Debian ships pg_config in a separate package. Without pg_config, Debian's folder is used.
         let folder = folder.unwrap_or_else(|| format!("/usr/share/postgresql/{}", self.version));
         Path::new(folder.trim()).join("extension/citus.control").is_file()
     }
@@ -132,7 +132,8 @@ impl InstalledPostgres {
             if let Some((user, group)) = user {
                 command.uid(user).gid(group);
             }
-            // The unprivileged user may have no access to the directory of this process.
+            // The unprivileged user may have no access to the directory of this process, so the
+            // program runs in another directory.
             command.env("LC_ALL", "C").env("HOME", folder).current_dir(folder);
             command
         };
