@@ -104,8 +104,7 @@ async fn until_refused(node: &Node, who: u8) -> String {
     }
 }
 
-/// Returns the key that the connection with the most events has proved, for each of `count`
-/// connections of a server.
+/// Returns the authenticated keys of the `count` connections of a server with the most events.
 fn busiest(node: &Node, count: usize) -> Vec<String> {
     let limit = count.to_string();
     let rows = node.rows(&["clients", "--sort", "events", "--limit", &limit, "--json"]);

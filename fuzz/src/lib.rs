@@ -19,9 +19,9 @@ pub mod socket;
 pub mod strfry;
 pub mod waku;
 
-/// Parses bytes that Hark has accepted as JSON with serde_json, and panics if serde_json refuses
-/// the bytes. Returns `None` if the bytes have a number that serde_json cannot represent: JSON does
-/// not bound numbers, and Hark does not parse numbers in unused fields.
+/// Parses with serde_json the bytes that Hark has accepted as JSON, and panics if serde_json
+/// refuses the bytes. Returns `None` if the bytes have a number that serde_json cannot represent:
+/// JSON does not bound numbers, and Hark does not parse numbers in unused fields.
 fn json(bytes: &[u8]) -> Option<serde_json::Value> {
     match serde_json::from_slice(bytes) {
         Err(error) if error.to_string().starts_with("number out of range") => None,

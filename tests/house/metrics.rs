@@ -172,7 +172,7 @@ fn dashboards_alerts_and_documents_name_metrics_of_the_program() {
     assert!(checked > 300, "only {checked} names were looked at");
 }
 
-/// The names that the tables of a page explain: names, and beginnings of names. A cell may shorten
+/// The names that the tables of a page explain: names, and prefixes of names. A cell may shorten
 /// further names to their ends: `a_b`, `_c` stands for `a_b`, and for `a_b_c` or `a_c`.
 #[derive(Default)]
 struct ExplainedNames {

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use super::tokens::{shipped, shipped_sources, tokens};
 
-/// Words that no name of a function contains. The field has a verb or a noun for each meaning: wait
-/// until durable, pop, read, log, pause, poll, cache, charge, import, report, release, repair.
+/// Words that no name of a function contains. Databases and networks have a usual verb or noun for
+/// each meaning: wait until durable, pop, read, log, pause, poll, cache, charge, import, report,
+/// release, repair.
 const DENIED: [&str; 50] = [
     "anybody", "asked", "asks", "believe", "bring", "brings", "brought", "calm", "come", "comes",
     "crowd", "dear", "doom", "doubt", "farewell", "give", "given", "gives", "glance", "goes",

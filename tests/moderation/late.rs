@@ -9,8 +9,8 @@ use tokio::runtime::Runtime;
 use super::{Node, publish, until_refused};
 use crate::cli::support::Place;
 
-/// A role that may not make the tables of the bans serves without bans, reports the lack, and puts
-/// the bans in force once another role has made the tables.
+/// A server whose database role may not make the tables of the bans serves without bans and reports
+/// the lack. Once another role has made the tables, the server enforces the bans.
 #[test]
 fn a_server_without_the_shelf_of_the_bans_gets_it_without_a_restart() {
     let (runtime, cluster) = (Runtime::new().unwrap(), Cluster::with(&["fsync=off"]));

@@ -127,8 +127,8 @@ fn what_stays_behind_is_told_by_its_reason() {
     }
     assert_eq!((&done["stored"], &done["ids"]["clean"]), (&0.into(), &json!(false)));
     assert_eq!(done["ids"]["faulty"], 2, "{done}");
-    // Without the check of signatures, the forged event is stored, as the archive has no event with
-    // this id.
+    // This run does not check signatures, so it stores the forged event, whose id the archive
+    // lacks.
     assert_eq!(told(&[], 1)["ids"]["late"], 1);
     update(&changed, "event_content = 'changed'");
     let clean = adopt(&place, &database, &[]);

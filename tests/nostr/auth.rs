@@ -68,7 +68,8 @@ async fn nip42_kind_challenge_relay_and_time_are_checked() {
     assert!(client.ask("s", &[json!({"kinds": [4]})]).await.is_empty());
 }
 
-/// Every key that a client has authenticated on a connection counts, but only on this connection.
+/// A client may authenticate with several keys on a connection. All of these keys count on this
+/// connection, and on no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn nip42_several_keys_count_on_one_connection() {
     let relay = Relay::start("auth-several", "");

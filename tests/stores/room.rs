@@ -42,8 +42,8 @@ fn on_disk(shelf: &Path) -> u64 {
     files.map(|file| file.metadata().expect("is there").len()).sum()
 }
 
-/// A lagging publisher leaves old records among newer ones. When the old records are deleted, a
-/// small part of many logs is dead, but no log is dead enough for the usual rewrite.
+/// A lagging publisher leaves old records among newer ones. When the old records are deleted, many
+/// logs have a small part of deleted records, but no log has enough of them for the usual rewrite.
 #[test]
 fn a_bound_of_bytes_is_met_where_a_little_of_every_log_is_deleted() {
     let dir = Folder::to_be_made("room-spread");

@@ -27,7 +27,7 @@ fn value(page: &str, metric: &str) -> u64 {
     said(page, metric).parse().expect("a whole number")
 }
 
-/// Beginnings of the metrics of databases and mirrors, which this node does not have. A test of the
+/// Prefixes of the metrics of databases and mirrors, which this node does not have. A test of the
 /// tree (`tests/house/metrics.rs`) compares these metrics with the sources.
 const OF_OTHER_STORES: [&str; 3] = ["hark_database_", "hark_mirror_", "hark_statement_"];
 

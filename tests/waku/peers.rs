@@ -88,7 +88,8 @@ fn nodes_with_different_losses_become_the_same() {
     super::import(&datas[0], &all(&|at| at % 20 != 3));
     super::import(&datas[1], &all(&|at| at % 20 != 11));
     let [one, two] = datas;
-    // Each node must know the other node's id.
+    // Each node's settings name the other node's id, so the second node starts once without
+    // settings.
     let mut second = Node::on(two, &[]);
     assert_eq!(second.hashes("").len(), 1_900);
     second.stop();

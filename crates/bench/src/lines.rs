@@ -91,7 +91,7 @@ pub(crate) fn unreadable(path: &Path) -> String {
     format!("{} could not be read", path.display())
 }
 
-/// Stores the events of the file whose index is in `range` in a store of Hark.
+/// Stores a range of the file's events in a store of Hark.
 pub(crate) fn put(store: &dyn BenchStore, path: &Path, range: Range<u64>) -> anyhow::Result<()> {
     let mut lines = EventFile::open(path)?;
     lines.skip(range.start)?;

@@ -95,7 +95,7 @@ impl Secrets {
         [seen, both.iter().map(put).collect()]
     }
 
-    /// Makes a query of some of the readers or of a stranger. Many queries ask for hidden records.
+    /// Makes a query by some of the readers or by a stranger. Many queries ask for hidden records.
     pub fn question(&mut self) -> Query {
         let mut readers: Vec<Key> = Vec::new();
         if !self.random.once_in(3) {

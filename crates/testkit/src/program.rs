@@ -1,5 +1,5 @@
 //! Runs Hark's binary in tests and captures its log. If the log contains a panic, the test fails,
-//! whatever it checks.
+//! whatever the test checks.
 //!
 //! Otherwise the panic of a detached task could go unnoticed: the task ends, the client gets an
 //! empty answer, and a test that checks something else passes.
@@ -253,8 +253,8 @@ impl Process {
         self.log().split_off(self.passed)
     }
 
-    /// Waits for a line of the log that contains this text and comes after the last returned line.
-    /// Returns this line.
+    /// Waits for a line of the log that contains this text, after the line that the last call
+    /// returned. Returns the found line.
     pub fn wait_for_log(&mut self, said: &str) -> String {
         wait::until_ok(|| {
             // The state of the process is checked before the log is read, so that the last lines of

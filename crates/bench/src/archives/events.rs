@@ -22,8 +22,7 @@ use crate::store::{BenchArchive, BenchQuestion, BenchStore};
 /// more than any benchmark needs.
 const FILTERS_MAX: usize = 64;
 const SLICE_ROWS: u64 = 1 << 20;
-/// Number of rows that a search visits in one time slice when it returns only the number of the
-/// events.
+/// Number of rows that a search visits in one time slice when the events are only counted.
 const GATHER_ROWS: u64 = 4096;
 
 /// Opens the store of events at an address.

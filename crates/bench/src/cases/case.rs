@@ -11,7 +11,7 @@ use crate::text::hex;
 
 /// Number of questions drawn for each area.
 const QUESTIONS: usize = 256;
-/// Number of authors and of hashtags to draw from. The first ranks are drawn more often.
+/// Number of authors and of hashtags to draw from. Those of low rank are drawn more often.
 const AUTHORS: usize = 2_000;
 const HASHTAGS: usize = 300;
 /// Number of events of the first page.

@@ -22,7 +22,7 @@ pub(super) struct CheckedSetup {
     pub(super) busiest: Vec<(CaseForm, f64)>,
 }
 
-/// The measurements of a form with bounds on the CPU of the PostgreSQL servers.
+/// The measurements of a form while the CPU of the PostgreSQL servers is bounded.
 #[derive(Clone, Copy)]
 pub(super) struct CheckedForm {
     pub(super) form: CaseForm,

@@ -7,7 +7,7 @@ use super::model::{QuestionCpu, ServerCores, ServerCount, Throughput};
 use super::round::RoundTotals;
 use crate::report::{BarChart, BenchReport, ChartBar, Column, ReportSection};
 
-/// The figures of a case: the figures that k6 prints, and the events of an answer.
+/// The figures of a case: those that the load tester k6 prints, and the events of an answer.
 pub(super) const TIMES: [Column; 10] = [
     Column::plain("count", "count", ""),
     Column::plain("success_percent", "success", "%"),

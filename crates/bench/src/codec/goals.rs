@@ -4,7 +4,7 @@
 use super::operation::COMPARE;
 use crate::report::BenchReport;
 
-/// Each goal: a row and a column of the table, and the upper bound of their figure.
+/// The goals: each names a row and a column of the table, and an upper bound of the figure there.
 const GOALS: [(&str, &str, f64); 9] = [
     ("small note: parse", "serde_json_ratio", 0.3),
     ("small note: parse", "nostr_ratio", 0.25),

@@ -13,7 +13,8 @@ use super::table::{CompareTable, ComparedRow, RoundsFigure};
 use crate::words::figure;
 
 impl CompareResult<'_> {
-    /// Prints the result as text or JSON, and writes the page if a file for it was named.
+    /// Prints the result as text or JSON, and writes the HTML page if the command line names a file
+    /// for the page.
     pub(super) fn publish(&self, args: &CompareArgs) -> anyhow::Result<()> {
         if let Some(path) = &args.html {
             std::fs::write(path, page::page(self))

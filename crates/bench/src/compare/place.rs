@@ -83,7 +83,8 @@ fn mark(path: &Path) -> String {
 }
 
 /// Empties a directory that the file of relays names. A directory with files is emptied only if an
-/// earlier comparison has found the directory empty, and has put a file beside the directory.
+/// earlier comparison has found the directory empty, and has put a marker file beside the
+/// directory.
 pub(super) fn empty(data: &Path) -> anyhow::Result<()> {
     let mut marker = data.as_os_str().to_owned();
     marker.push(".emptied-by-hark-bench");

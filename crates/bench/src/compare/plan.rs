@@ -70,8 +70,8 @@ impl Placeholders {
     }
 }
 
-/// Reads the relays of a file, of which those with one of the `wanted` texts in their names are
-/// chosen.
+/// Reads the relays of a file. Returns those with one of the `wanted` texts in their names, or all
+/// relays if `wanted` is empty.
 pub(super) fn read(path: &Path, wanted: &[String]) -> anyhow::Result<Vec<PlannedRelay>> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("{} could not be read", path.display()))?;

@@ -1,4 +1,5 @@
-//! A relay of a comparison: started alone in a process group of its own, and ended by its id.
+//! A relay of a comparison: started alone in a process group of its own, and ended by the id of the
+//! group.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};

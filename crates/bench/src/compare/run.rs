@@ -296,7 +296,7 @@ impl RelayRun<'_, '_> {
         Ok(items.iter().filter(|item| !is_refused(item)).map(|item| item.id).collect())
     }
 
-    /// Ids of events of the file that were published to the relay long ago.
+    /// Ids of some events of the file, which was published long before.
     fn earlier(&self) -> Vec<HexId> {
         let items = &self.shared.set.items;
         let step = (items.len() / EARLIER).max(1);

@@ -41,7 +41,7 @@ pub(super) struct FileNotes {
 /// The result of a comparison.
 pub(super) struct SetDifference {
     pub(super) figures: [Option<f64>; COLUMNS.len()],
-    /// Whether the comparison found exactly the differences that there are.
+    /// Whether the comparison found all differences and no others.
     pub(super) is_right: bool,
     /// The ids that only the relay has.
     pub(super) only_relay: Vec<Id>,

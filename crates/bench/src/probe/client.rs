@@ -1,4 +1,4 @@
-//! A client of a relay that parses every message, and remembers the last frames for a report.
+//! A client that parses every message of a relay, and remembers the last frames for a report.
 
 use std::collections::VecDeque;
 use std::time::Duration;
