@@ -88,7 +88,8 @@ fn who_may_not_open_an_archive_is_told_whose_it_is() {
     let to = place.path("backup");
     std::fs::create_dir(&to).unwrap();
     chown(&to, Some(OTHER), Some(OTHER)).unwrap();
-    // First the folder of the archive is closed, then the folder of the shelf.
+    // Other users may not open the folder of the archive in the first round, and the folder of the
+    // shelf in the second.
     for mode in [0o700, 0o755] {
         std::fs::set_permissions(place.data(), Permissions::from_mode(mode)).unwrap();
         for args in [

@@ -55,7 +55,7 @@ fn made(random: &mut Random, at: u64) -> Value {
     let tags: Vec<Vec<&str>> =
         tags.iter().map(|tag| tag.iter().map(String::as_str).collect()).collect();
     let tags: Vec<&[&str]> = tags.iter().map(Vec::as_slice).collect();
-    // Several events share a second, so that limits cut within a second.
+    // Several events share a second, so that a limit may separate events of the same second.
     event(who, at - random.below(30) as u64, kind, &tags, &random.bits().to_string())
 }
 

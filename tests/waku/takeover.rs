@@ -95,7 +95,8 @@ fn clients_notice_nothing_and_peers_reconnect() {
         })
     });
     let poll = format!("/relay/v1/auto/messages/{}", topic.replace('/', "%2F"));
-    // The old process serves a client with a persistent connection, through the new process.
+    // The old process still serves its persistent connections, and passes their published messages
+    // to the new process.
     assert_eq!(kept.ask("GET", health, "").0, 200);
     assert_eq!(polled(&kept.ask("GET", &poll, "")), ["AA=="]);
     // The old process may have accepted this connection just before the takeover.
