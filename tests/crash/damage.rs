@@ -207,8 +207,8 @@ fn cut_at_every_byte(mut fixture: Fixture) {
 
 #[test]
 fn every_flipped_byte_is_found_and_none_shows_a_record_that_was_not_put() {
-    // Not every random history produces files of all kinds, so the test looks for a history that
-    // does.
+    // Some random histories do not produce files of all kinds, so the test looks for a history with
+    // all kinds of files.
     let has = |fixture: &Fixture, ending: &str| {
         files(&fixture.shelf()).iter().any(|path| path.extension().is_some_and(|is| is == ending))
     };

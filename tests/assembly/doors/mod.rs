@@ -1,6 +1,6 @@
-//! The doors, which in this suite are all interfaces of the program, each with a short contract:
-//! the request, the conditions on the answer, and the part of the answer that must be the same as
-//! on an archive in files. A module has the contracts of one network.
+//! The doors: in this suite, all interfaces of the program. Each has a short contract: the request,
+//! the conditions on the answer, and the part of the answer that must be the same as on an archive
+//! in files. A module has the contracts of one network.
 
 use hark_testkit::http::{HttpReply, get};
 use serde_json::{Value, json};

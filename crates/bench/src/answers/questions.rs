@@ -95,7 +95,7 @@ impl<'a> QuestionSource<'a> {
         values
     }
 
-    /// Some ids. About one id in eight is random, so no event has it.
+    /// Some ids. About one id in eight is random and belongs to no event.
     fn ids(&mut self) -> Vec<String> {
         self.few(12, |source| {
             if source.random.once_in(8) {
