@@ -1,10 +1,10 @@
-//! Bounds the number of lines in the log.
+//! Bounds the number of lines about a plugin in the log.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// A number of lines that may be logged in each period.
+/// Allows a limited number of lines to be logged in each period.
 #[derive(Debug)]
 pub(crate) struct LineBudget {
     lines_max: u32,

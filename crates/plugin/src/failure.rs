@@ -26,8 +26,8 @@ pub enum PluginFailure {
     /// The plugin has failed again and again, and waits for its next start.
     #[error("it fails again and again")]
     Down,
-    /// The plugin has failed for the last events of the same client, and has answered the events of
-    /// another client since then.
+    /// The plugin failed for the last events of this event's client, but has since answered events
+    /// of another client.
     #[error("it fails again and again for the events of this client only")]
     Suspended,
     /// Too many events of the same client, or of all clients, wait for the plugin.

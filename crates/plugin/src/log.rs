@@ -1,4 +1,4 @@
-//! The lines of a plugin in the log: its errors, and its failures.
+//! Logs a plugin's failures, and the lines that it writes to stderr.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::failure::PluginFailure;
 const ERRORS_MAX: u32 = 20;
 const FAILURES_MAX: u32 = 10;
 const PERIOD: Duration = Duration::from_mins(1);
-/// Number of bytes of stderr that are read as one line at most.
+/// Maximum number of bytes of stderr that are read as one line.
 const LINE_BYTES_MAX: u64 = 4 << 10;
 
 /// The log of a plugin.

@@ -58,7 +58,8 @@ impl PluginOptions {
         Some(format!("[plugin] command cannot be run, so events are {outcome}: {fault}"))
     }
 
-    /// Whether processes that were started with other options can continue with these options.
+    /// Whether processes that were started with the options `other` can continue with these
+    /// options.
     pub(crate) fn continue_those_of(&self, other: &Self) -> bool {
         self.command == other.command && self.processes == other.processes
     }

@@ -40,8 +40,8 @@ struct PoolClosing {
 }
 
 impl PluginPool {
-    /// Creates the pool, and the task that runs the pool. Events may wait that have up to
-    /// `bytes_max` bytes together.
+    /// Creates the pool, and the task that runs the pool. The events in the pool may have up to
+    /// `bytes_max` bytes in total.
     pub fn new(options: SharedPlugin, bytes_max: usize) -> (Self, impl Future<Output = ()> + Send) {
         let (to, jobs) = mpsc::unbounded_channel();
         let (counters, closing) = (Arc::<PluginCounters>::default(), Arc::default());
@@ -72,10 +72,11 @@ impl PluginPool {
         &self.counters
     }
 
-    /// Asks the plugin about an event. Never waits. If the pool is closed, the event is dropped.
+    /// Queues an event for the plugin, without waiting. If the pool is closed, the event is
+    /// dropped.
     pub fn push(&self, job: PluginJob) {
         self.counters.waiting.add(1);
-        // Fails once the pool is closed: then the server ends.
+        // Fails only when the pool is closed, and then the server is ending.
         let _ = self.to.send(job);
     }
 
@@ -89,7 +90,7 @@ impl PluginPool {
     }
 }
 
-/// Reports the end of the task when it is dropped.
+/// When dropped, reports that the pool's task has ended.
 #[derive(Debug)]
 struct ClosedGuard(Arc<PoolClosing>);
 
@@ -154,7 +155,7 @@ impl JobDispatcher {
         while self.ending.join_next().await.is_some() {}
     }
 
-    /// Queues an event. An event without room gets its outcome at once.
+    /// Queues an event. An event for which there is no room gets its outcome at once.
     fn enqueue(&mut self, job: PluginJob) {
         let now = Instant::now();
         let suspension = self.suspects.suspension(&job.client, now);
@@ -165,8 +166,8 @@ impl JobDispatcher {
         }
     }
 
-    /// Gives events to processes. Returns the time at which to do so again, apart from arrivals and
-    /// answers.
+    /// Gives events to processes. Returns the time of the next call, unless an event or an answer
+    /// arrives earlier.
     fn dispatch(&mut self, now: Instant) -> Option<Instant> {
         if !self.in_force.is_on() {
             for job in self.queue.drain() {
@@ -177,7 +178,8 @@ impl JobDispatcher {
         let limit = self.in_force.timeout;
         if let Some(before) = now.checked_sub(limit) {
             for ExpiredJob { job, follows_own } in self.queue.expire(before) {
-                // If the plugin fails for this client only, its own events are in the way.
+                // If the plugin fails for this client only, the client's own events have delayed
+                // this event.
                 let is_own_fault = follows_own && !self.slots.fails_for_others(&job.client);
                 let failure =
                     if is_own_fault { PluginFailure::Crowded } else { PluginFailure::Busy };
@@ -256,7 +258,7 @@ impl JobDispatcher {
                     }
                 }
                 let failures = self.slots.failed(slot, &client, now);
-                // The second line adds that failures continue. Further failures are counted.
+                // The first two failures are logged. Further failures are only counted.
                 if failures <= 2 {
                     self.log.failure(&failure, outcome_text(self.in_force.on_failure, failures));
                 }

@@ -37,8 +37,8 @@ const OF_SERVICE: [&str; 6] = [
 #[derive(Debug)]
 pub struct PluginProcess {
     child: Child,
-    /// The process and its children. The number stays theirs until this value is dropped, since
-    /// only this value waits for the process.
+    /// The group of the process and its children. Its number is not reused before this value is
+    /// dropped, since only this value waits for the process.
     group: Option<Pid>,
     to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
@@ -47,8 +47,8 @@ pub struct PluginProcess {
 }
 
 impl PluginProcess {
-    /// Starts a process. It inherits no file and no socket: all files of this process are closed
-    /// when the shell starts.
+    /// Starts a process. The new process inherits no file and no socket: all files of the calling
+    /// process are closed when the shell starts.
     pub fn start(command: &PluginCommand, log: &Arc<PluginLog>) -> Result<Self, PluginFailure> {
         let failed = |error: io::Error| PluginFailure::Start(error.to_string());
         // The time is read first, so that a change during the start is noticed.

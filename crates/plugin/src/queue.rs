@@ -182,7 +182,7 @@ impl JobQueue {
     }
 
     /// Stops counting the events that are with processes now, because these processes are replaced.
-    /// The bytes of such an event count until [`JobQueue::release`].
+    /// The bytes of each of these events count until [`JobQueue::release`].
     pub(crate) fn forget_running(&mut self) {
         self.clients.values_mut().for_each(|client| client.running = 0);
     }

@@ -17,8 +17,8 @@ pub(crate) const SPREAD_AFTER: Duration = Duration::from_millis(20);
 /// previous one, until the process answers.
 const RESTART: Duration = Duration::from_millis(100);
 const RESTART_MAX: Duration = Duration::from_secs(10);
-/// Number of clients whose events must fail in a row until the plugin counts as broken. A failure
-/// with the events of fewer clients may be the clients' fault.
+/// The plugin counts as broken once events of this many clients have failed without an answer in
+/// between. A failure with the events of fewer clients may be the clients' fault.
 const BROKEN_AFTER: usize = 3;
 
 /// The place for one process.
@@ -40,7 +40,7 @@ pub(crate) struct ProcessSlots {
     failures: u32,
     /// Some of the clients whose events failed since then.
     failing: BTreeSet<Arc<str>>,
-    /// The process that tries whether a broken plugin answers again.
+    /// The process that tests whether a broken plugin answers again.
     probe: Option<usize>,
 }
 
@@ -68,7 +68,7 @@ impl ProcessSlots {
     }
 
     /// Returns the place for the oldest waiting event, which has waited since `waiting_since`.
-    /// `None` if the event has to wait. If the plugin is broken, a single event tries whether the
+    /// `None` if the event has to wait. If the plugin is broken, a single event tests whether the
     /// plugin answers again.
     pub(crate) fn free(&self, now: Instant, waiting_since: Instant) -> Option<usize> {
         if self.is_broken() && self.probe.is_some() {
@@ -104,8 +104,8 @@ impl ProcessSlots {
         slot.process.take()
     }
 
-    /// Frees a place after an answer. Returns the number of failures before, if the plugin had
-    /// failed more than once.
+    /// Frees a place after an answer. Returns the number of failures before the answer, if the
+    /// plugin had failed more than once.
     pub(crate) fn answered(&mut self, at: usize, process: Option<PluginProcess>) -> Option<u32> {
         if let Some(slot) = self.slots.get_mut(at) {
             *slot = ProcessSlot { process, ..ProcessSlot::default() };

@@ -1,6 +1,6 @@
-//! Decides whether a record that declares no language matches `language:`. Such a record must
-//! contain a script in which the language is written. So the check cannot distinguish languages
-//! with the same script.
+//! Decides whether a record that declares no language matches `language:`. The record matches if it
+//! contains a script in which the language is written; for Chinese, it must also contain no kana.
+//! So languages with the same script are not distinguished.
 
 /// A set of scripts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

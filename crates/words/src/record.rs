@@ -2,8 +2,8 @@
 //!
 //! **The score.** A match has every word (or phrase) of the search text. So the rarity of a word is
 //! the same for all matches, and the score needs no statistics of the collection. Therefore hidden
-//! records cannot influence the order of the records that a reader sees. Matches differ in how much
-//! a record is about a word. This is the *class* of the word in the record:
+//! records cannot influence the order of the records that a reader sees. Matches differ in how
+//! prominent a word is in the record. The *class* of the word in the record measures this:
 //!
 //! | class | the word is |
 //! |---|---|
