@@ -87,9 +87,9 @@ pub trait LineFormat: Send + Sync {
     }
     /// Makes a reader of lines. A reader reuses its buffers, so each thread needs its own reader.
     fn reader(&self, options: &ReadOptions) -> Box<dyn LineReader>;
-    /// Makes a check of stored records. The check fails if the bytes of a record are not a message
-    /// of this network, if the record's id is not the hash of the message, or if the record has
-    /// another time, kind or author than the message. Signatures are not checked.
+    /// Makes a function that checks stored records. The check fails if the bytes of a record are
+    /// not a message of this network, if the record's id is not the hash of the message, or if the
+    /// record has another time, kind or author than the message. Signatures are not checked.
     fn record_check(&self) -> RecordCheck<'_> {
         let record_bytes_max = u32::MAX as usize;
         let options = ReadOptions { record_bytes_max, ..ReadOptions::default() };
@@ -138,7 +138,7 @@ pub struct ReadOptions {
     pub trusted: bool,
     /// Records that have expired at this time, in seconds since 1970, are refused.
     pub now_s: u64,
-    /// The URLs of this server, which some records name.
+    /// The URLs of this server. Some records name the servers for which they are meant.
     pub own_urls: Vec<String>,
 }
 
@@ -193,7 +193,7 @@ fn detail(text: &str) -> String {
 }
 
 /// A function that returns all values of a label in an archive, or `None` if the archive cannot be
-/// read. In that case, the function's owner reports the reason.
+/// read. In that case, the caller that supplied the function reports the reason.
 pub type LabelValues<'a> = &'a mut dyn FnMut(u8) -> Option<Vec<Box<[u8]>>>;
 
 /// Why the text of a filter cannot be mapped to a query.
@@ -202,7 +202,7 @@ pub enum FilterTextError {
     /// The filter cannot be read, or needs something that the archive does not have.
     #[error(transparent)]
     Filter(Box<dyn std::error::Error + Send + Sync>),
-    /// The filter is matched against the values of a label, and these cannot be read.
+    /// The filter is matched against the values of a label, but the values cannot be read.
     #[error("the values of a label could not be read")]
     Values,
 }

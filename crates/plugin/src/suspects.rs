@@ -27,7 +27,7 @@ pub(crate) struct SuspectClients {
 #[derive(Debug)]
 struct SuspectClient {
     failures: u32,
-    /// The time of the first of these failures.
+    /// The time of the client's first failure since its last answer.
     since: Instant,
     until: Instant,
 }
@@ -55,7 +55,8 @@ impl SuspectClients {
     }
 
     /// Returns the reason if the events of a client are not given to the plugin now. The plugin
-    /// works if it has answered an event of another client since the client's first failure.
+    /// counts as working if it has answered an event of another client since the client's first
+    /// failure.
     pub(crate) fn suspension(&self, client: &Arc<str>, now: Instant) -> Option<PluginFailure> {
         let suspect = self.clients.get(client).filter(|suspect| suspect.until > now)?;
         let works = self.answered_at.is_some_and(|answered_at| answered_at > suspect.since);

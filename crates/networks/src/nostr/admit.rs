@@ -29,9 +29,9 @@ const WRAPS: [u16; 2] = [1059, 21_059];
 /// Maximum number of seconds by which clients backdate a gift wrap.
 const WRAP_AGE_S: u64 = 2 * 86_400;
 
-/// Minimum limits for requests about a person's own data: number of bytes, number of tags, and the
-/// seconds by which the time may lie in the future. If a limit of the relay is lower, it applies only
-/// to other events.
+/// The lowest limits for requests about a person's own data: number of bytes, number of tags, and
+/// the seconds by which the time may lie in the future. A lower limit of the relay applies only to
+/// other events.
 const REQUEST_BYTES: usize = 64 << 10;
 const REQUEST_TAGS: usize = 2_500;
 const REQUEST_AHEAD_S: u64 = 900;
@@ -72,8 +72,8 @@ impl OwnUrls {
             || event.kind() == VANISH_KIND && self.are_named_by(event)
     }
 
-    /// Whether a request to vanish misses this relay, because it names only another path or port of
-    /// this relay's host, or the host's name without a port.
+    /// Whether a request to vanish does not apply to this relay, because it names only another path
+    /// or port of this relay's host, or the host's name without a port.
     pub fn are_missed_by(&self, event: &Event<'_>) -> bool {
         let is_host = |url: &str| {
             let asked = host_name(url);
@@ -311,7 +311,7 @@ pub fn refusal(
     None
 }
 
-/// Returns the reason if an event is refused because of its time.
+/// Returns the reason for refusing an event because of its time, if there is one.
 fn time_refusal(event: &Event<'_>, limits: &EventLimits, now_s: u64) -> Option<NostrRefusal> {
     let (kind, time) = (event.kind(), event.created_at());
     let is_request = REQUESTS.contains(&kind);

@@ -54,8 +54,8 @@ pub struct FilterLimits {
     pub filter_values_max: usize,
     /// Maximum number of stored records that are sent for a filter without a limit.
     pub limit_default: usize,
-    /// Maximum number of stored records that are sent for a filter. It replaces a higher limit of
-    /// the filter.
+    /// Maximum number of stored records that are sent for a filter, even if the filter has a higher
+    /// limit.
     pub limit_max: usize,
     /// Maximum total number of rows that the searches of one REQ or COUNT may visit. In each part
     /// of the archive, each lookup of a value or list also counts as a row, except the first 64.

@@ -129,11 +129,11 @@ fn apply(gate: &Arc<Gate>, query: &mut Query) {
     query.gate = (!gate.kinds.is_empty()).then(|| Arc::clone(gate));
 }
 
-/// Maximum number of values of `&` tags in a filter. The number is bounded because each record that
-/// may match is checked for each of these values.
+/// Maximum number of values of `&` tags in a filter. Each record that may match is checked for each
+/// of these values, so more values cost more.
 pub const AND_VALUES_MAX: usize = 32;
 
-/// Returns the number of values of `&` tags, each of which a record must have.
+/// Returns the number of values of `&` tags. A record must have every one of these values.
 pub fn and_values(filter: &Filter) -> usize {
     filter.and_tags().map(|(_, values)| values.len()).sum()
 }

@@ -1,5 +1,5 @@
-//! The operator's rules for questions: kinds that only members read, kinds that are answered for,
-//! and the conditions that a filter must have.
+//! The operator's rules for questions: kinds that only members may read, kinds about which
+//! questions are answered, and the conditions that a filter must have.
 //!
 //! The rules decide about queries, and hold for every question in the same way: REQ, COUNT and
 //! NEG-OPEN, searches included. A rule either refuses the question, or restricts its queries by
@@ -20,10 +20,10 @@ pub const RULE_KINDS_MAX: usize = 1_000;
 pub struct QuestionRules {
     /// The events that only members read.
     pub members_only: MembersOnly,
-    /// Whether a client that has proved the key of no member reads those events of `members_only`
-    /// that this key wrote, or that name the key in a `p` tag.
+    /// Whether a client that has proved a key, but not a member's key, may read those events of
+    /// `members_only` that its key wrote, or that name its key in a `p` tag.
     pub except_own: bool,
-    /// Only these kinds are answered for, ascending. `None`: all kinds.
+    /// The only kinds about which questions are answered, ascending. `None`: all kinds.
     pub kinds: Option<Vec<u32>>,
     /// Whether every filter must name ids, authors or the values of a tag.
     pub narrow: bool,
@@ -88,7 +88,8 @@ impl QuestionRules {
         self.members_only == MembersOnly::Everything
     }
 
-    /// Maximum number of values that the rules add to a query, for the memory that it takes.
+    /// Maximum number of values that the rules add to a query, as an estimate of the query's
+    /// memory.
     pub fn added_values(&self) -> usize {
         // A kind that is left out takes a few bytes, and a kind in the live index many.
         let left_out = match &self.members_only {
@@ -98,9 +99,9 @@ impl QuestionRules {
         self.kinds.as_ref().map_or(0, Vec::len) + left_out
     }
 
-    /// Refuses a question, or restricts its queries to the events that the reader may see by the
-    /// rules. `gate` is the gate of the reader by the private kinds. Returns the gate that the
-    /// queries must get.
+    /// Refuses a question, or restricts its queries to the events that the rules let the reader
+    /// see. `gate` is the reader's gate for the private kinds. Returns the gate that the queries
+    /// must get.
     pub fn restrict(
         &self,
         standing: ReaderStanding,
@@ -162,8 +163,9 @@ impl QuestionRules {
         Ok(wider.into())
     }
 
-    /// Returns the reason why queries that were answered so far may not be answered any more, by
-    /// rules or members that have changed. `gate` is the gate of the reader by the private kinds.
+    /// Returns the reason why queries that were answered so far may not be answered any more,
+    /// because the rules or the members have changed. `gate` is the gate of the reader by the
+    /// private kinds.
     pub fn refusal_of_open(
         &self,
         standing: ReaderStanding,
@@ -205,8 +207,8 @@ impl QuestionRules {
         self.narrow && queries.iter().any(is_wide)
     }
 
-    /// The reason to refuse a question of a reader who is no member, where members alone read
-    /// everything.
+    /// The reason to refuse a question of a reader who is no member, at a relay where only members
+    /// may read.
     fn outsider_refusal(
         &self,
         standing: ReaderStanding,
