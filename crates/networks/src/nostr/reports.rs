@@ -13,7 +13,7 @@ pub const REPORT: u16 = 1984;
 
 /// Maximum number of reports that are read, newest first.
 const REPORTS_MAX: usize = 20_000;
-/// Maximum number of events and keys of one report that count. NIP-56 needs one of each.
+/// Maximum number of events and keys in one report that are counted. NIP-56 needs one of each.
 const SUBJECTS_OF_REPORT_MAX: usize = 8;
 /// Maximum number of subjects in a queue.
 const SUBJECTS_MAX: usize = 10_000;
@@ -74,7 +74,7 @@ pub struct ReportQueue {
     pub is_cut: bool,
 }
 
-/// The choice of reports for a queue.
+/// Selects the subjects and reports of a queue.
 pub struct ReportChoice<'a> {
     /// Whether a subject is undecided. All others are left out.
     pub is_open: &'a dyn Fn(&ReportedSubject) -> bool,

@@ -27,7 +27,7 @@ const CLASS_S: u64 = 7 * 86_400;
 /// fingerprint, so a change of the version causes all events to be indexed again.
 const VERSION: u64 = 1;
 
-/// The choice of the kinds and texts that are searched.
+/// Selects the kinds and texts that are searched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextChoice {
     /// Kinds of events.

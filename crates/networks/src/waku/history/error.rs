@@ -1,4 +1,4 @@
-//! Why a request for messages has no page, in the terms of the protocol.
+//! The errors of requests for messages, in the terms of the protocol.
 
 use hark_archive::SearchError;
 use hark_codec::waku::ProtobufError;
