@@ -123,7 +123,7 @@ pub(crate) struct CommandProgress {
 static SHOWN: Mutex<ShownBar> = Mutex::new(ShownBar::Running(None));
 
 enum ShownBar {
-    /// The last bar, if there was one.
+    /// The last bar; `None` before the first bar.
     Running(Option<WeakProgressBar>),
     /// The process is ending, and shows no further bar.
     Ending,

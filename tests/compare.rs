@@ -100,10 +100,11 @@ fn bad(name: &str, dropped: u64, last: u64) -> String {
     )
 }
 
-fn compare(place: &Place, relays: &str, rounds: &str, more: &[&str]) -> Finished {
+/// Compares relays, with this number of events.
+fn compare(place: &Place, relays: &str, (events, rounds): (&str, &str), more: &[&str]) -> Finished {
     let file = place.file("relays.toml", relays.as_bytes());
     let short =
-        ["--events", "400", "--rounds", rounds, "--seconds", "0.05", "--subscriptions", "3"];
+        ["--events", events, "--rounds", rounds, "--seconds", "0.05", "--subscriptions", "3"];
     hark(&[&["bench", "compare", &file, "--json"], &short[..], more].concat())
 }
 
@@ -125,7 +126,7 @@ fn two_good_relays_are_measured_in_full_and_none_is_marked() {
     let place = Place::new("compare-good");
     let page = place.path("compare.html");
     let relays = format!("{}{}[relay.env]\nX = '<i>'\n", good("hark"), good("second"));
-    let run = compare(&place, &relays, "2", &["--html", &page]);
+    let run = compare(&place, &relays, ("400", "2"), &["--html", &page]);
     let report = run.json_of_any();
     assert_eq!(report["faults"], serde_json::json!([]), "{report:#}");
     assert_eq!(run.code, 0, "{}", run.stderr);
@@ -204,7 +205,7 @@ fn short_answers_deaths_and_failed_starts_mark_rows_and_the_comparison_goes_on()
     let skipped = ["--skip", "cold", "--skip", "delivery", "--skip", "visible", "--skip", "kill"];
     let shapes = ["--shape", "latest 100", "--shape", "thread", "--shape", "value matching"];
     let more = [&skipped[..], &shapes, &["--html", &page]].concat();
-    let run = compare(&place, &relays.concat(), "1", &more);
+    let run = compare(&place, &relays.concat(), ("1500", "1"), &more);
     drop(listener);
     assert_eq!(run.code, 1, "{}", run.stderr);
     let report = run.json_of_any();
@@ -244,7 +245,7 @@ fn events_that_a_relay_refuses_at_load_are_not_lost() {
     let relay = good("strict").replace("'serve',", &format!("'serve', '--config', '{config}',"));
     let skipped = ["restart", "cold", "questions", "visible", "delivery"];
     let skipped: Vec<_> = skipped.iter().flat_map(|part| ["--skip", part]).collect();
-    let report = compare(&place, &relay, "1", &skipped).json_of_any();
+    let report = compare(&place, &relay, ("1500", "1"), &skipped).json_of_any();
     let load = row(&report, "load", "strict", "");
     assert!(load["marks"].to_string().contains("refused"), "{load}");
     let killed = row(&report, "kill", "strict", "");

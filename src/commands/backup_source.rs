@@ -19,7 +19,7 @@ pub(super) struct BackedUpArchive<'a> {
 }
 
 impl<'a> BackedUpArchive<'a> {
-    /// Returns the archive at `location`, as a backup reads it. `source` names the archive's
+    /// Returns the archive at `location`, opened for a backup. `source` names the archive's
     /// directory, which has the small files of every archive, and the logs of an archive in files.
     pub(super) fn new(source: BackupSource<'a>, location: &'a ArchiveLocation) -> Self {
         Self { source, location }

@@ -113,8 +113,8 @@ impl BoundSocket {
                 Ok(Self::Tcp(socket, addr))
             }
             WantedSocket::Unix(path) => {
-                // A handed socket whose file is missing is not used, since clients could not reach
-                // it.
+                // A handed socket whose file is missing is not used, since clients could not
+                // connect.
                 let socket = match handed.filter(|_| SocketFile::find(path).is_ok()) {
                     Some(handed) => handed.into(),
                     None => unix_socket::bind(path)?,

@@ -311,7 +311,7 @@ pub fn refusal(
     None
 }
 
-/// Returns the reason for refusing an event because of its time, if there is one.
+/// Returns the reason for refusing an event because of its time; `None` if its time is allowed.
 fn time_refusal(event: &Event<'_>, limits: &EventLimits, now_s: u64) -> Option<NostrRefusal> {
     let (kind, time) = (event.kind(), event.created_at());
     let is_request = REQUESTS.contains(&kind);

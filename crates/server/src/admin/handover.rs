@@ -14,9 +14,9 @@
 //!
 //! All shelves of an archive are taken over together, under their common lock. Only the process
 //! that has the right to write (WRITER locked, see the store's lock) writes. No message transfers
-//! the right to write, and the end of a process releases it. So after any failure the old process
-//! continues if it can claim the right again. Otherwise it waits for STARTED, or for the end of the
-//! new process. `exchange` decides each step. The *turn* counts offers and claims.
+//! the right to write, which ends with the process. So after any failure the old process continues
+//! if it can claim the right again. Otherwise it waits for STARTED, or for the end of the new
+//! process. `exchange` decides each step. The *turn* counts offers and claims.
 
 use std::io::{self, BufReader};
 use std::os::fd::{AsFd, OwnedFd};

@@ -62,7 +62,8 @@ pub(super) struct ModerationState {
     /// Number of changes that hid further records from readers. See [`Moderation::hidings`].
     pub(super) hidings: AtomicU64,
     archive: OnceLock<ModerationArchive>,
-    /// Whether the server has started without this shelf, because the archive could not provide it.
+    /// Whether the server has started without this shelf, because the archive could not provide a
+    /// shelf.
     pub(super) is_lacking: AtomicBool,
     /// The open connections, which a ban closes.
     pub(super) roster: OnceLock<Arc<Roster>>,

@@ -23,7 +23,7 @@ pub enum Ruling {
 }
 
 impl Ruling {
-    /// All rulings, in the order in which lists show them.
+    /// All rulings, in the order of the lists that commands print.
     pub const ALL: [Self; 2] = [Self::Ban, Self::Allow];
 
     /// The name of the ruling in commands and in stored records.
@@ -64,7 +64,7 @@ pub enum SubjectSort {
 }
 
 impl SubjectSort {
-    /// All sorts, in the order in which lists show them.
+    /// All sorts, in the order of the lists that commands print.
     pub const ALL: [Self; 5] = [Self::Key, Self::Id, Self::Kind, Self::Word, Self::Addresses];
 
     /// The name of the sort, which is the prefix of its subjects.

@@ -109,8 +109,8 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> Terms<K, S> {
 }
 
 /// Hashes of keys, ids and ranges of addresses. Keys and ids are random, so their first bytes
-/// suffice. The first bytes are multiplied by a secret number, because a client can choose a few of
-/// them.
+/// suffice. The first bytes are multiplied by a secret number, because a client can choose a few
+/// bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyHashes {
     secret: u64,

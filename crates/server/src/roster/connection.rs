@@ -243,7 +243,8 @@ impl OpenConnection {
         is_first
     }
 
-    /// The operator's reason for closing the connection. `None` if the operator has not closed it.
+    /// The operator's reason for closing the connection. `None` if the operator has not closed the
+    /// connection.
     pub(crate) fn kick_reason(&self) -> Option<&str> {
         self.reason.get().map(|reason| &**reason)
     }
