@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use hark::{ArchiveLocation, OwnedStore};
+use hark::OwnedStore;
 use hark_archive::{LabelSet, Order, Query, Record, SearchProgress, Write};
 use hark_codec::whisper::record::{TOPIC, encode};
 use hark_codec::whisper::{Envelope, EnvelopeRecord, Topic};
@@ -12,7 +12,7 @@ use hark_networks::whisper::Whisper;
 use hark_networks::whisper::topics::KnownTopics;
 use parking_lot::RwLock;
 
-use crate::openers::CONNECTIONS;
+use super::own::own_alone;
 use crate::whisper::{EnvelopeStore, StoreQuestion, WantedTopics};
 
 /// Interval between two checks for the end of maintenance.
@@ -20,9 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Opens the store at an address.
 pub(super) fn open(address: &str) -> anyhow::Result<Box<dyn EnvelopeStore>> {
-    Ok(Box::new(ShelfOfEnvelopes::new(
-        ArchiveLocation::at(address, &Whisper, CONNECTIONS)?.own()?,
-    )?))
+    Ok(Box::new(ShelfOfEnvelopes::new(own_alone(address, &Whisper)?)?))
 }
 
 struct ShelfOfEnvelopes {

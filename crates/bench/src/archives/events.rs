@@ -15,6 +15,7 @@ use hark_networks::nostr::Nostr;
 use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
 use hark_networks::nostr::query;
 
+use super::own::own_alone;
 use crate::openers::CONNECTIONS;
 use crate::store::{BenchArchive, BenchQuestion, BenchStore};
 
@@ -27,8 +28,7 @@ const GATHER_ROWS: u64 = 4096;
 
 /// Opens the store of events at an address.
 pub(super) fn open(address: &str) -> anyhow::Result<Box<dyn BenchStore>> {
-    let owned = ArchiveLocation::at(address, &Nostr, CONNECTIONS)?.own()?;
-    Ok(Box::new(LentStore { owned }))
+    Ok(Box::new(LentStore { owned: own_alone(address, &Nostr)? }))
 }
 
 /// Opens an archive of events for reading.

@@ -2,6 +2,7 @@
 
 mod envelopes;
 mod events;
+mod own;
 
 use crate::openers::BenchOpeners;
 
