@@ -393,7 +393,17 @@ fn tidy(shelf: &OpenShelf) {
         // MANIFEST names the log, and must not be removed.
         let _writing = shelf.writer.lock();
         let manifest = shelf.writer.manifest();
-        orphans(disk, shelf.files.dir(), &manifest)
+        // A log that could not be begun has the name of the next log, which the writer may begin
+        // as soon as the lock is free. So this file is removed now.
+        let next = manifest.logs.last().map_or(1, |last| last.number + 1);
+        let next = log::path(shelf.files.dir(), next, 0);
+        orphans(disk, shelf.files.dir(), &manifest).and_then(|mut paths| {
+            if let Some(at) = paths.iter().position(|path| *path == next) {
+                disk.remove(&next).map_err(ShelfOpenError::io(&next))?;
+                paths.swap_remove(at);
+            }
+            Ok(paths)
+        })
     };
     let tidied = found.and_then(|paths| {
         paths.iter().try_for_each(|path| disk.remove(path).map_err(ShelfOpenError::io(path)))

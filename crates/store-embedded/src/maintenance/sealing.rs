@@ -31,7 +31,9 @@ pub(crate) fn wait_for_sealing(shelf: &OpenShelf) -> Result<(), CommitError> {
     let mut signal = jobs.signal();
     signal.work = true;
     jobs.notify();
-    while must_seal_first(options, &shelf.view.load()) {
+    // While maintenance is paused, nothing is sealed. The pause is for another process that takes
+    // over after the present batch, so only one head more than usual waits.
+    while must_seal_first(options, &shelf.view.load()) && !signal.resting {
         if let Some(JobFailure { why, wants_room }) = &signal.unsealed {
             let error = format!("full heads cannot be sealed into segments: {why}");
             return Err(if *wants_room {

@@ -1,9 +1,12 @@
 //! Tests of maintenance.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use hark_archive::effects::KeepAll;
 use hark_archive::{Query, RecordHeader, Store as _, Write};
@@ -54,11 +57,29 @@ fn small_ones_between_large_ones_go_with_them_and_block_nothing() {
     assert_eq!(due(&[], &options), None);
 }
 
-/// A disk that calls a function before it maps an address file.
-struct Meddling(Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>);
+/// A step on a file.
+#[derive(PartialEq, Eq)]
+enum DiskStep {
+    Create,
+    Remove,
+    Map,
+}
+
+/// Called before a step. An error is the result of the step.
+type Meddle = Box<dyn Fn(DiskStep, &Path) -> io::Result<()> + Send + Sync>;
+
+/// A disk that calls a function before each step.
+struct Meddling(Arc<OnceLock<Meddle>>);
+
+impl Meddling {
+    fn meddle(&self, step: DiskStep, path: &Path) -> io::Result<()> {
+        self.0.get().map_or(Ok(()), |meddle| meddle(step, path))
+    }
+}
 
 impl Disk for Meddling {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.meddle(DiskStep::Create, path)?;
         RealDisk.create(path)
     }
 
@@ -71,6 +92,7 @@ impl Disk for Meddling {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
+        self.meddle(DiskStep::Remove, path)?;
         RealDisk.remove(path)
     }
 
@@ -83,11 +105,22 @@ impl Disk for Meddling {
     }
 
     fn map(&self, path: &Path, reserve: Option<usize>) -> io::Result<Map> {
-        if path.extension().is_some_and(|ending| ending == "addr") {
-            self.0.get().inspect(|meddle| meddle());
-        }
+        self.meddle(DiskStep::Map, path)?;
         RealDisk.map(path, reserve)
     }
+}
+
+fn id(number: u8) -> [u8; 32] {
+    [number; 32]
+}
+
+fn put(number: u8) -> Write {
+    let head = RecordHeader { id: id(number), time: 1, author: None, kind: 0, expires: None };
+    Write::Put(hark_testkit::random::encode(&head, &[]))
+}
+
+fn has_all(store: &EmbeddedStore, numbers: Range<u8>) -> bool {
+    numbers.into_iter().all(|number| store.knows(&id(number)).unwrap())
 }
 
 /// Records that are deleted while a segment is opened must count as dead. Otherwise their log would
@@ -105,17 +138,16 @@ fn records_that_are_deleted_while_a_segment_is_put_in_place_are_counted() {
         ..EmbeddedOptions::default()
     };
     let store = Arc::new(EmbeddedStore::open(&dir, Box::new(KeepAll), options).unwrap());
-    let id = |number: u8| [number; 32];
-    let put = |number: u8| {
-        let head = RecordHeader { id: id(number), time: 1, author: None, kind: 0, expires: None };
-        Write::Put(hark_testkit::random::encode(&head, &[]))
-    };
     let frame_bytes = 9 + if let Write::Put(record) = put(0) { record.len() as u64 } else { 0 };
     let (weak, next) = (Arc::downgrade(&store), AtomicU8::new(0));
-    let deletes = move || {
+    let deletes = move |step: DiskStep, path: &Path| {
+        if step != DiskStep::Map || path.extension().is_none_or(|ending| ending != "addr") {
+            return Ok(());
+        }
         let ids = Some(vec![id(next.fetch_add(1, Ordering::Relaxed))]);
         let delete = Write::Erase(Box::new(Query { limit: 1, ids, ..Query::default() }));
         weak.upgrade().unwrap().commit(&[delete]).unwrap();
+        Ok(())
     };
     assert!(meddle.set(Box::new(deletes)).is_ok());
     for number in 0..200 {
@@ -129,5 +161,74 @@ fn records_that_are_deleted_while_a_segment_is_put_in_place_are_counted() {
     let deleted = 200 - stats.records;
     assert_eq!(stats.dead, deleted);
     assert_eq!(stats.dead_bytes, deleted * (frame_bytes + LogFrame::DELETE_BYTES));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A rotation that fails leaves the file of the next log. The writer may begin this log while
+/// maintenance removes the file.
+#[test]
+fn a_log_that_begins_while_files_are_tidied_is_not_removed() {
+    let dir = hark_testkit::disk::scratch("tidied-log");
+    let meddle = Arc::new(OnceLock::new());
+    let options = |disk| EmbeddedOptions {
+        seal_records: 20,
+        background: false,
+        disk,
+        ..EmbeddedOptions::default()
+    };
+    let disk = options(Arc::new(Meddling(Arc::clone(&meddle))));
+    let store = Arc::new(EmbeddedStore::open(&dir, Box::new(KeepAll), disk).unwrap());
+    (0..20).for_each(|number| drop(store.commit(&[put(number)]).unwrap()));
+    let (weak, failed) = (Arc::downgrade(&store), AtomicBool::new(false));
+    let (wrote, written) = channel();
+    let meddles = move |step: DiskStep, path: &Path| {
+        if step == DiskStep::Create
+            && path.ends_with("MANIFEST.new")
+            && !failed.swap(true, Ordering::Relaxed)
+        {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if step == DiskStep::Remove && path.ends_with("00000002-0.log") {
+            let (store, wrote) = (weak.upgrade().unwrap(), wrote.clone());
+            let (done, is_done) = channel();
+            std::thread::spawn(move || {
+                wrote.send(store.commit(&[put(20)])).unwrap();
+                // Nobody waits if the file is removed under the lock of the writer.
+                let _ = done.send(());
+            });
+            let _ = is_done.recv_timeout(Duration::from_millis(300));
+        }
+        Ok(())
+    };
+    assert!(meddle.set(Box::new(meddles)).is_ok());
+    store.commit(&[put(20)]).expect_err("the disk is full");
+    assert!(dir.join("log/00000002-0.log").exists());
+    store.run_due_maintenance().unwrap();
+    written.recv().unwrap().unwrap();
+    assert!(has_all(&store, 0..21));
+    // The thread that has written holds the store no longer.
+    while Arc::strong_count(&store) > 1 {
+        std::thread::yield_now();
+    }
+    drop(store);
+    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options(Arc::new(RealDisk))).unwrap();
+    assert!(has_all(&store, 0..21));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A process that takes over pauses maintenance first, and then waits for the present batch.
+#[test]
+fn a_writer_does_not_wait_for_maintenance_that_is_paused() {
+    let dir = hark_testkit::disk::scratch("paused-sealing");
+    let options = EmbeddedOptions { seal_records: 10, ..EmbeddedOptions::default() };
+    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).unwrap();
+    store.pause_maintenance(true);
+    (0..100).for_each(|number| drop(store.commit(&[put(number)]).unwrap()));
+    store.pause_maintenance(false);
+    (100..120).for_each(|number| drop(store.commit(&[put(number)]).unwrap()));
+    assert!(has_all(&store, 0..120));
+    drop(store);
+    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options).unwrap();
+    assert!(has_all(&store, 0..120));
     std::fs::remove_dir_all(&dir).unwrap();
 }
