@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use hark_archive::copy::{ComparisonWalk, Difference};
+use hark_archive::copy::{ComparisonWalk, Difference, WalkTarget};
 use hark_archive::{Id, Outcome, Store};
 use serde_json::json;
 
@@ -89,10 +89,13 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
     let started = Instant::now();
     let mut sum = CopyTotals::default();
     for more in 0..=WALKS_MORE {
-        let source = from.read()?;
         let target = to.read_beside(&writer)?;
+        // The source is opened after the target's records are noted, because servers may write to
+        // both archives, and --delete must not delete records that the source has, too.
+        let noted = WalkTarget::new(&*target)?;
+        let source = from.read()?;
         let changed = (sum.copied, sum.deleted);
-        walk(&*source, &*target, &mut writer, args.delete, &stop, &mut sum)?;
+        walk(&*source, noted, &mut writer, args.delete, &stop, &mut sum)?;
         sum.damaged = source.stats().damaged;
         if (sum.copied, sum.deleted) == changed || stop.load(Ordering::Relaxed) {
             break;
@@ -120,7 +123,7 @@ pub(crate) fn run(args: &CopyArgs, location: &ArchiveLocation) -> anyhow::Result
 
 fn walk(
     source: &dyn Store,
-    target: &dyn Store,
+    target: WalkTarget<'_>,
     writer: &mut HistoryWriter,
     delete: bool,
     stop: &AtomicBool,
@@ -128,7 +131,7 @@ fn walk(
 ) -> anyhow::Result<()> {
     let total = source.stats().records;
     let mut meter = CommandProgress::start("copy", total, CountedUnit::Records);
-    let mut walk = ComparisonWalk::new(source, target)?;
+    let mut walk = ComparisonWalk::with(source, target)?;
     let (mut records, mut bytes) = (Vec::new(), 0);
     let mut extra: Vec<Id> = Vec::new();
     (sum.extra, sum.refused, sum.spared) = (0, 0, 0);
