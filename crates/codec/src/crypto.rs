@@ -23,7 +23,7 @@ pub fn keccak256(bytes: &[u8]) -> [u8; 32] {
 /// Why a signature is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
-    /// No point of the curve has this x coordinate.
+    /// The public key is not the x coordinate of a point on the curve.
     #[error("pubkey is not a point of the curve")]
     Key,
     /// The key has not signed this id.
@@ -80,8 +80,8 @@ impl SignatureVerifier {
     }
 
     /// Verifies many signatures and writes one result for each to `results`, in order. Each
-    /// signature is verified separately, because libsecp256k1 has no batch verification. A batch
-    /// verification in a later version could be used here.
+    /// signature is verified separately, because libsecp256k1 cannot verify a batch. If a later
+    /// version can, only this function must change.
     pub fn verify_many(
         &mut self,
         items: &[UnverifiedSignature<'_>],

@@ -18,15 +18,15 @@
 //! ```
 //!
 //! A label's value is a slice of `wire ++ extra`; `gap` is the distance from the end of the
-//! previous label's value. So gap and length usually take two or three bytes together.
+//! previous label's value. So gap and length usually take only two or three bytes in all.
 
 /// The identity of a message: event id, message hash or envelope hash.
 pub type Id = [u8; 32];
 /// An author's public key.
 pub type Key = [u8; 32];
 
-/// The lowest label name that is public. Labels with lower names are private: only admission rules
-/// create such labels, and clients cannot query private labels.
+/// The lowest label name that is public. Labels with lower names are private: the code that accepts
+/// a message adds such labels, and clients cannot query private labels.
 pub const PRIVATE_LABELS: u8 = 0x20;
 
 /// Number of bytes before the optional fields.

@@ -28,8 +28,8 @@ mod sse2 {
         _mm_set1_epi8,
     };
 
-    /// Returns a mask of the 16 bytes from `at`, with a bit for each byte, which is set for special
-    /// bytes. `at + 16 <= bytes.len()` must hold.
+    /// Returns a mask with one bit for each of the 16 bytes from `at` on, set if the byte is
+    /// special. `at + 16 <= bytes.len()` must hold.
     #[inline]
     fn specials(bytes: &[u8], at: usize) -> u32 {
         debug_assert!(at + 16 <= bytes.len());

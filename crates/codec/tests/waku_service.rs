@@ -63,8 +63,8 @@ mod oracle {
         pub relay_peer_count: Option<u32>,
     }
 
-    /// Nested messages are bytes: of several fields with the same number, prost would merge nested
-    /// messages.
+    /// The nested messages are declared as bytes, because prost would merge several nested messages
+    /// with the same field number.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Legacy {
         #[prost(string, tag = "1")]

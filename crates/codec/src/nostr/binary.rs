@@ -15,8 +15,8 @@ use crate::record::{Id, Key, Record, RecordHeader, RecordWriter};
 /// Longest value of a label, in bytes. A longer value stays in the event, but cannot be queried.
 pub const LABEL_LEN_MAX: usize = 65_535;
 
-/// Encodes events. Tags and content that were not received in canonical spelling are written to
-/// reused buffers.
+/// Encodes events. Tags and content that were not received in canonical spelling are first written
+/// in this spelling to reused buffers.
 #[derive(Debug, Default)]
 pub struct EventEncoder {
     tags: Vec<u8>,
@@ -60,9 +60,9 @@ struct RecordParts<'a> {
 }
 
 impl RecordParts<'_> {
-    /// Appends the record to `out`. `offset_of` receives the number and the tag of a label. It
-    /// returns the offset of the label's value in the wire, or `None` if the value has escapes
-    /// there.
+    /// Appends the record to `out`. `offset_of` receives the index and the tag of a label. It
+    /// returns the offset of the label's value in the wire bytes, or `None` if the value has
+    /// escapes there.
     #[inline]
     fn write(
         self,
@@ -87,8 +87,8 @@ impl RecordParts<'_> {
                 None => all_in_wire = false,
             }
         }
-        // Values with escapes in the wire are stored unescaped after the wire, before the private
-        // values.
+        // A value that has escapes in the wire bytes is also stored without escapes. These values
+        // follow the wire bytes, and the values of private labels come last.
         let escaped = || {
             let all = labels(event).enumerate();
             all.filter(|(n, (_, tag))| offset_of(*n, tag).is_none()).map(|(_, label)| label)
@@ -154,7 +154,8 @@ fn labels<'a>(event: &Event<'a>) -> impl Iterator<Item = (u8, Tag<'a>)> + Clone 
     event.tags().filter_map(|tag| Some((label(&tag)?, tag)))
 }
 
-/// A record that contains an event. Often used fields are read directly from the record's bytes.
+/// A record that contains an event. Frequently used fields are read directly from the record's
+/// bytes.
 ///
 /// ```
 /// use hark_codec::crypto::KeyPair;
@@ -177,8 +178,8 @@ pub struct EventRecord<'a> {
 }
 
 impl<'a> EventRecord<'a> {
-    /// Views a record as an event. Returns `None` if the record has no author or a kind beyond 16
-    /// bits. Such a record is not an event.
+    /// Views a record as an event. Returns `None` if the record is not of an event: it has no
+    /// author, or its kind exceeds 16 bits.
     #[inline]
     pub fn new(record: Record<'a>) -> Option<Self> {
         u16::try_from(record.kind()).ok()?;

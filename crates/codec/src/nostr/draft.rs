@@ -1,4 +1,5 @@
-//! Makes new events: for tests and benches, for AUTH, and for events that a relay signs itself.
+//! Makes and signs new events, for tests, benchmarks and AUTH, and for a relay with a key of its
+//! own.
 
 use super::canonical;
 use super::json::{self, ByteSink};

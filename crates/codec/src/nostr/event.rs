@@ -11,8 +11,8 @@ use crate::hex;
 use crate::record::{Id, Key};
 
 /// Largest `created_at`: the largest integer that JavaScript represents exactly. For a larger
-/// number, clients in JavaScript would compute another id. The maximum also fits a signed 64-bit
-/// column.
+/// number, clients written in JavaScript would compute a different id. The maximum also fits a
+/// signed 64-bit column.
 pub const CREATED_AT_MAX: u64 = (1 << 53) - 1;
 
 /// Kinds of the events with which authors request the removal of their own data: deletions (NIP-09)
@@ -374,8 +374,8 @@ impl<'a> Event<'a> {
     }
 
     /// Time from which the event is no longer served (NIP-40). `None` unless the value of the first
-    /// `expiration` tag consists of digits. The [`REQUESTS`] do not expire, because the events that
-    /// they removed could then be stored again.
+    /// `expiration` tag consists of digits. Events of the kinds in [`REQUESTS`] do not expire,
+    /// because the events that they removed could then be stored again.
     pub fn expiration(&self) -> Option<u64> {
         if REQUESTS.contains(&self.kind()) {
             return None;
@@ -384,8 +384,8 @@ impl<'a> Event<'a> {
         value.bytes().all(|byte| byte.is_ascii_digit()).then(|| value.parse().ok())?
     }
 
-    /// Whether the event has the tag `["-"]`, so that only its author may publish the event
-    /// (NIP-70).
+    /// Whether the event has the tag `["-"]`, by which an author forbids others to publish the
+    /// event (NIP-70).
     pub fn is_protected(&self) -> bool {
         self.tags().any(|tag| tag.is("-"))
     }

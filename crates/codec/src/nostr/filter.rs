@@ -15,7 +15,7 @@ use super::value_bound::ValueBound;
 use crate::hex;
 use crate::record::{Id, Key, Record};
 
-/// One filter. It is reused: once its buffers have grown, parsing allocates nothing.
+/// One filter. Its buffers are reused: once they have grown, parsing allocates nothing.
 ///
 /// ```
 /// # use hark_codec::nostr::{Filter, FilterError};
@@ -82,7 +82,8 @@ impl Filter {
         Ok(reader.end()?)
     }
 
-    /// Reads the object at the cursor. Its lists may have `values_max` values, repeats included.
+    /// Reads the object at the cursor. Its lists may have `values_max` values in all, including
+    /// repeats.
     pub(crate) fn read(
         &mut self,
         reader: &mut JsonReader<'_>,
@@ -427,7 +428,7 @@ fn read_keys(
         Ok(())
     })?;
     if !keys.is_sorted_by(|a, b| a < b) {
-        // As big-endian numbers, the keys are compared in place and in the order of their bytes.
+        // Two big-endian numbers of 128 bits compare in the same order as the 32 bytes of the key.
         let number = |key: &[u8; 32]| {
             let (high, low) = key.split_at(16);
             [high, low].map(|half| half.try_into().map_or(0, u128::from_be_bytes))

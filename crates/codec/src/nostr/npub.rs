@@ -110,7 +110,8 @@ fn decode_event(text: &str) -> Option<Id> {
     }
 }
 
-/// Returns the part after the separator of a text in lower or in upper case with this prefix.
+/// Returns the part of `text` after the separator. Returns `None` for mixed case, and if the prefix
+/// is not `wanted`.
 fn data_part<'t>(text: &'t str, wanted: &[u8]) -> Option<&'t [u8]> {
     let has = |is: fn(&u8) -> bool| text.as_bytes().iter().any(is);
     if has(u8::is_ascii_lowercase) && has(u8::is_ascii_uppercase) {

@@ -12,9 +12,9 @@ pub struct RateLimitProof<'a> {
     pub nullifier: &'a [u8; 32],
 }
 
-/// Lengths of the fields, beginning with field 1: proof, Merkle root, epoch, two shares of the
-/// sender's secret, nullifier, application identifier. Field 7, the application identifier, may be
-/// missing.
+/// Lengths of the fields, beginning with field 1: proof, Merkle root, epoch, the two coordinates of
+/// a share of the sender's secret, nullifier, application identifier. Field 7, the application
+/// identifier, may be missing.
 const LENGTHS: [usize; 7] = [128, 32, 32, 32, 32, 32, 32];
 const REQUIRED: usize = 6;
 

@@ -72,8 +72,8 @@ impl ShardKey {
     }
 }
 
-/// Returns the signature of a message. The message is valid on a protected shard if its `meta` is
-/// this signature. Returns `None` if `secret` is not a valid key.
+/// Returns the signature that a message must have as its `meta` on the protected shard of this key.
+/// Returns `None` if `secret` is not a valid key.
 pub fn sign(secret: [u8; 32], message: &Message<'_>, pubsub_topic: &str) -> Option<[u8; 64]> {
     let secret = SecretKey::from_secret_bytes(secret).ok()?;
     Some(ecdsa::sign(signed(message, pubsub_topic), &secret).serialize_compact())

@@ -22,7 +22,7 @@ pub struct StoreRequest<'a> {
     pub pubsub_topic: Option<&'a str>,
     /// Earliest time, in ns, inclusive. Field 12.
     pub time_start: Option<i64>,
-    /// Latest time, in ns. Field 13.
+    /// Latest time, in ns, inclusive. Field 13.
     pub time_end: Option<i64>,
     /// Hash of the message after which the response continues. Field 51.
     pub cursor: Option<&'a [u8]>,
@@ -149,7 +149,8 @@ pub fn put_message(out: &mut Vec<u8>, hash: &Id, message: Option<(&[u8], &[u8])>
     }
 }
 
-/// Appends all fields of a response except its messages. Clients require all these fields.
+/// Appends all fields of a response except its messages. Clients require all these fields except
+/// the cursor.
 pub fn put_answer(
     out: &mut Vec<u8>,
     request_id: &str,
@@ -174,7 +175,7 @@ pub struct StoreResponse<'a> {
     pub status_code: Option<u32>,
     /// Field 11.
     pub status_desc: Option<&'a str>,
-    /// Where the next page begins. Field 51.
+    /// Hash of the message after which the next page begins. Field 51.
     pub cursor: Option<&'a [u8]>,
     bytes: &'a [u8],
 }

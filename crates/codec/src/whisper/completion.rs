@@ -7,8 +7,8 @@ use crate::record::Id;
 /// Prefix of the answer to a request that failed.
 const ERROR: &[u8] = b"ERROR=";
 
-/// The end of an answer. It is one RLP string. 8/WAKU-MAIL describes a list instead, but clients do
-/// not read this form.
+/// The end of an answer: one RLP string. 8/WAKU-MAIL describes a list instead, but clients cannot
+/// read a list here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion<'a> {
     /// All envelopes of the page have been sent.

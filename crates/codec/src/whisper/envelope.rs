@@ -8,8 +8,8 @@ use super::rlp::{
 };
 use crate::record::Id;
 
-/// The number of bytes that [`Envelope::size`] adds to the length of the data for all other fields,
-/// whatever their encoded lengths are.
+/// Number of bytes that [`Envelope::size`] counts for all fields except the data, whatever their
+/// encoded lengths are.
 const OTHER_BYTES: usize = 20;
 
 /// Why bytes are not an envelope.
@@ -18,7 +18,7 @@ pub enum EnvelopeError {
     /// The bytes are not RLP of five items of the right kinds.
     #[error("this is not an envelope: {0}")]
     Rlp(#[from] RlpError),
-    /// The envelope's times mean that it was sent before 1970.
+    /// The envelope's `ttl` is above its `expiry`, so it would have been sent before 1970.
     #[error("the envelope's ttl of {ttl} s is more than its expiry of {expiry}")]
     Ttl {
         /// See [`Envelope::ttl`].
@@ -109,8 +109,9 @@ impl<'a> Envelope<'a> {
         hash.finalize().into()
     }
 
-    /// The envelope's proof of work: the number of hashes that the sender has computed on average,
-    /// per byte and second. See [`pow_for`](Self::pow_for).
+    /// The envelope's proof of work: the number of hashes that a sender computes on average to find
+    /// such a nonce, divided by the envelope's bytes and by its `ttl`. See
+    /// [`pow_for`](Self::pow_for).
     pub fn pow(&self) -> f64 {
         self.pow_for(self.ttl)
     }
@@ -121,8 +122,8 @@ impl<'a> Envelope<'a> {
     /// The proof is `2^zeros / (bytes * ttl_s)`. Here `bytes` is the length of the RLP of all
     /// fields except the nonce (EIP-627 includes the nonce, but no program does). `zeros` is the
     /// number of leading zero bits of Keccak-256 over this RLP and the nonce in eight bytes, big
-    /// endian. A `ttl_s` of 0 counts as 1. go-ethereum divides by zero in this case, and the proof
-    /// is infinite although the sender did no work.
+    /// endian. A `ttl_s` of 0 counts as 1. go-ethereum divides by zero in this case, so that the
+    /// proof is infinite although the sender did no work.
     pub fn pow_for(&self, ttl_s: u32) -> f64 {
         self.pow_of(self.hashed_fields(), ttl_s)
     }

@@ -5,8 +5,8 @@
 //! 0   flags: in the lowest two bits the length n of the next field; 4 if the message is signed
 //! 1   n bytes: the payload's length, little endian
 //!     the payload
-//!     padding: 1 to 256 random bytes, so that all up to the end is a multiple of 256
-//! -65 the signature, if there is one: over Keccak-256 of all before it
+//!     padding: 1 to 256 random bytes, so that the message with its signature has a multiple of 256
+//! -65 the signature, if there is one: over Keccak-256 of all bytes before the signature
 //! ```
 //!
 //! These bytes are encrypted for a public key ([`ecies`]), or by AES-256-GCM with a key that sender
@@ -31,8 +31,8 @@ pub const PAYLOAD_BYTES_MAX: usize = (1 << 24) - 1;
 /// Number of rounds of PBKDF2 when a password is turned into a key. The number looks like a
 /// misprint of 65,536, but all programs use this number.
 const PASSWORD_ROUNDS: u32 = 65_356;
-/// The flag bits that have the size of the length field, in bytes. The length field follows the
-/// flags and has the payload's length.
+/// The flag bits that give the size of the length field, in bytes. The length field follows the
+/// flags and gives the payload's length.
 const LENGTH_FLAGS: u8 = 3;
 /// The flag of signed messages.
 const SIGNED_FLAG: u8 = 4;
@@ -48,8 +48,7 @@ pub enum SealedMessageError {
     /// The message is for another key, or was changed after encryption.
     #[error("the message is not for this key, or it was changed")]
     Key,
-    /// The message ends before the end of its signature, of its payload's length, or of its
-    /// payload.
+    /// The message is too short for its signature, its length field or its payload.
     #[error("the message is cut short")]
     Short,
     /// The signature cannot come from any key.

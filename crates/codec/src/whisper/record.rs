@@ -7,8 +7,8 @@ use crate::record::{Id, Record, RecordHeader, RecordWriter};
 pub const TOPIC: u8 = b't';
 
 /// Appends the record of `envelope`, whose hash is `hash`. The record's time is the time of
-/// sending, in s. The record does not expire, because after an envelope's expiry nodes only stop
-/// forwarding the envelope.
+/// sending, in s. The record does not expire: after an envelope's expiry, nodes stop forwarding the
+/// envelope, but mail servers keep it for later requests.
 pub fn encode(envelope: &Envelope<'_>, hash: &Id, out: &mut Vec<u8>) {
     let time = envelope.sent().into();
     let head = RecordHeader { id: *hash, time, author: None, kind: 0, expires: None };
@@ -38,7 +38,7 @@ impl<'a> EnvelopeRecord<'a> {
         self.0.wire()
     }
 
-    /// The envelope's topic; `None` if the record has no envelope.
+    /// The envelope's topic; `None` if the record is not of an envelope.
     pub fn topic(&self) -> Option<Topic> {
         let (_, topic) = self.0.labels().find(|(name, _)| *name == TOPIC)?;
         topic.try_into().ok()

@@ -70,13 +70,14 @@ pub struct HistoryRequest<'a> {
     pub lower: u32,
     /// Latest time, in s since 1970, inclusive. 0 stands for one minute from now.
     pub upper: u32,
-    /// A filter that covers the wanted topics. It is used only if `topics` is empty; then it is not
-    /// `None`. For a bare request without a filter, it is the filter that covers all topics.
+    /// A filter that covers the wanted topics. It is ignored unless `topics` is empty, and never
+    /// `None` if `topics` is empty. For a bare request without a filter, it is the filter that
+    /// covers all topics.
     pub bloom: Option<Bloom>,
     /// The wanted topics.
     pub topics: RequestTopics<'a>,
-    /// Maximum number of envelopes. 0 stands for the maximum of the server. Clients from 2019
-    /// request more than [`LIMIT_MAX`] envelopes, and get a cursor.
+    /// Maximum number of envelopes. 0 stands for the maximum of the server. Clients of 2019 request
+    /// more than [`LIMIT_MAX`] envelopes; they get [`LIMIT_MAX`] envelopes and a cursor.
     pub limit: u32,
     /// The start of the page: the cursor that the server sent at the end of the previous page.
     pub cursor: Option<HistoryCursor>,

@@ -45,8 +45,8 @@ impl<'a, S: NegentropySet> NegentropyInitiator<'a, S> {
 
     /// Reads an answer, passes the differences to `found`, and returns the next message. Returns
     /// `None` once the comparison is complete. The same difference may be found again in a later
-    /// answer, because an answer that was cut short ends with a fingerprint that also covers ranges
-    /// that were already compared.
+    /// answer, because an answer that reached its maximum length ends with a fingerprint of all
+    /// remaining items, and some of these items may have been compared already.
     pub fn answer(
         &mut self,
         message: &[u8],

@@ -1,6 +1,6 @@
 //! Writes a number as digits to the base 128.
 
-/// Returns ten digits to the base 128 and the length of the number, which is at the end of these
+/// Returns the digits of `value` to the base 128, at the end of an array of ten, and the number of
 /// digits.
 #[inline]
 pub(super) fn number(mut value: u64) -> ([u8; 10], usize) {

@@ -16,8 +16,8 @@ use crate::id_sum::IdTally;
 const FETCHED_MAX: u64 = 1024;
 
 /// A sorted set of items that keeps sums and is queried by ranges. The set may change between two
-/// calls. So each range is answered correctly for some moment, but different ranges may be answered
-/// for different moments.
+/// calls. So the answer to a range is correct for one moment, but this moment may differ from range
+/// to range.
 pub trait NegentropyRanges {
     /// The tally of the items before a position. The result may include further items, if they are
     /// the same for every position, because only the difference between two results is used.

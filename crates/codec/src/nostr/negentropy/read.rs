@@ -21,12 +21,12 @@ pub(super) enum RangeWords<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageReader {
     at: usize,
-    /// End of the last range.
+    /// End of the range that was read last.
     bound: NegentropyItem,
 }
 
-/// Returns whether a message has this version of the protocol. If not, the answer is only the byte
-/// of this version.
+/// Returns whether a message has this version of the protocol. The answer to a message of another
+/// version is only the byte of this version.
 pub(super) fn is_ours(message: &[u8]) -> Result<bool, NegentropyError> {
     match message.first() {
         None => Err(NegentropyError::Short),

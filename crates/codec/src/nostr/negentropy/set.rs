@@ -8,8 +8,8 @@ use crate::id_sum::IdSum;
 
 /// A set of items in order, which must not change while it is compared.
 ///
-/// A comparison reads few single items, but many sums over ranges of items. A set that keeps sums
-/// need not read all items.
+/// A comparison reads few single items, but many sums of the ids in a range. If a set stores sums,
+/// it can compute the sum of a range without reading all items of the range.
 pub trait NegentropySet {
     /// The number of items.
     fn size(&self) -> usize;
@@ -73,8 +73,8 @@ impl NegentropySet for SortedItems {
     }
 }
 
-/// A set with a stored sum for each group of 128 items. So the fingerprint of any range reads only
-/// a few items.
+/// A set with a stored sum for each group of 128 items. So few items are read to compute the
+/// fingerprint of a range.
 #[derive(Clone, Debug, Default)]
 pub struct SummedItems {
     items: Vec<NegentropyItem>,

@@ -1,5 +1,5 @@
-//! The payloads by which two stores find out which messages each of them lacks (Waku Store Sync,
-//! `/vac/waku/reconciliation/1.0.0`, in the form that nwaku has used since version 0.37).
+//! The payloads by which two store nodes find out which messages each of them lacks (Waku Store
+//! Sync, `/vac/waku/reconciliation/1.0.0`, in the form that nwaku has used since version 0.37).
 //!
 //! Time and hash together identify a message, and messages are sorted by time and then by hash. A
 //! payload divides a span of time into consecutive ranges. For each range, the payload has a mark
@@ -196,8 +196,8 @@ impl<'a> SyncRanges<'a> {
             known.copy_from_slice(read_bytes(from, len)?);
         }
         let end = (self.end.0.checked_add(step).ok_or(SyncError::Number)?, hash);
-        // This must be an error: if ranges overlapped, the same message could be requested many
-        // times.
+        // A range that ends before its start is refused: if ranges overlapped, the same message
+        // could be requested many times.
         if end < self.end {
             return Err(SyncError::Order);
         }

@@ -164,7 +164,7 @@ fn every_refusal_and_what_is_accepted() {
         ("610100020100", Err(NegentropyError::Short)),
         ("61010001ff", Err(NegentropyError::Short)),
         ("61000002ff7f", Err(NegentropyError::Short)),
-        // A count of ids whose total length exceeds 64 bits.
+        // A count of ids so large that their total length in bytes exceeds 64 bits.
         ("6100000281ffffffffffffffff7f", Err(NegentropyError::Short)),
         ("61800000", Err(NegentropyError::Number)),
         ("61ffffffffffffffffffffff", Err(NegentropyError::Number)),
@@ -207,7 +207,7 @@ fn large_differences_need_rounds_and_no_large_messages() {
         let (messages, found) = compare(&ours, &theirs, frames);
         assert_eq!(BTreeSet::from_iter(found), expected(&ours, &theirs), "{frames:?}");
         let sent: usize = messages.iter().map(Vec::len).sum();
-        // Two thirds of all bytes sent are ids that one side lacks.
+        // At least two thirds of all bytes sent are the 4,100 ids that one side lacks.
         assert!(sent < 3 * 32 * 4_100 / 2, "{sent} bytes, {frames:?}");
     }
 }
@@ -228,7 +228,7 @@ fn a_set_that_is_not_held_is_compared_like_one_that_is() {
     }
 }
 
-/// Sets whose items share times, and ids that share prefixes of each length.
+/// Generates two sets. Many of their items have the same time, or ids with the same prefix.
 fn sets() -> impl Strategy<Value = (SortedItems, SortedItems)> {
     let id = (prop::sample::select(vec![0_usize, 1, 2, 16, 31]), any::<[u8; 32]>());
     let time = prop_oneof![0..4_u64, 1_700_000_000..1_700_000_100_u64, Just(u64::MAX - 1)];
@@ -242,7 +242,7 @@ fn sets() -> impl Strategy<Value = (SortedItems, SortedItems)> {
         }
         NegentropyItem { time, id }
     });
-    // `apart` of every eight items are in only one of the sets.
+    // On average, `apart` of eight items are in only one of the sets.
     let sizes = prop::sample::select(vec![0_usize, 1, 31, 32, 33, 400, 1_500]);
     (sizes, 0..=8_u8)
         .prop_flat_map(move |(size, apart)| {
