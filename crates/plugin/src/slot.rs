@@ -1,8 +1,8 @@
-//! The places for a plugin's processes, and the choice of the place for the next event.
+//! Slots, each for one of the plugin's processes, and the choice of the slot for the next event.
 //!
-//! A further process gets an event only if the processes before it have been busy for a moment. So
-//! a quick plugin decides about all events in one process, and a plugin that hangs or waits does
-//! not delay other events.
+//! A further process gets an event only if all processes before it have been busy for a moment, or
+//! if the event has waited for a moment. So a quick plugin decides about all events in one process,
+//! and a process that hangs or waits does not delay other events.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 
 use crate::process::PluginProcess;
 
-/// How long a process may be busy with an event, or an event may wait, until the next process gets
-/// the event.
+/// Time after which the next process gets the oldest waiting event: either all processes before it
+/// have been busy for this time, or the event has waited for this time.
 pub(crate) const SPREAD_AFTER: Duration = Duration::from_millis(20);
 /// The wait before a process that has failed twice is started again. Each further wait is twice the
 /// previous one, until the process answers.
 const RESTART: Duration = Duration::from_millis(100);
 const RESTART_MAX: Duration = Duration::from_secs(10);
-/// The plugin counts as broken once events of this many clients have failed without an answer in
-/// between. A failure with the events of fewer clients may be the clients' fault.
+/// The plugin counts as broken if events of this many clients have failed since its last answer. If
+/// events of fewer clients fail, this may be the clients' fault.
 const BROKEN_AFTER: usize = 3;
 
-/// The place for one process.
+/// The slot for one process.
 #[derive(Debug, Default)]
 struct ProcessSlot {
     process: Option<PluginProcess>,
@@ -32,15 +32,15 @@ struct ProcessSlot {
     not_before: Option<Instant>,
 }
 
-/// The places for all processes.
+/// The slots for all processes.
 #[derive(Debug)]
 pub(crate) struct ProcessSlots {
     slots: Vec<ProcessSlot>,
     /// Number of failures of all processes since the last answer of any process.
     failures: u32,
-    /// Some of the clients whose events failed since then.
+    /// The clients whose events failed since the last answer, at most [`BROKEN_AFTER`] clients.
     failing: BTreeSet<Arc<str>>,
-    /// The process that tests whether a broken plugin answers again.
+    /// The slot whose process tests whether a broken plugin answers again.
     probe: Option<usize>,
 }
 
@@ -50,26 +50,26 @@ impl ProcessSlots {
         Self { slots, failures: 0, failing: BTreeSet::new(), probe: None }
     }
 
-    /// Whether the plugin has failed so often in a row that no event should wait.
+    /// Whether the plugin counts as broken, so that no event should wait for its decision.
     pub(crate) fn is_broken(&self) -> bool {
         self.failing.len() >= BROKEN_AFTER
     }
 
-    /// Whether the plugin has failed for the events of another client, and has answered no event
+    /// Whether the plugin has failed with an event of another client, and has answered no event
     /// since then.
     pub(crate) fn fails_for_others(&self, client: &Arc<str>) -> bool {
         self.failing.iter().any(|failing| failing != client)
     }
 
-    /// Number of events of one client that may be at processes. If there are several processes, one
-    /// process is left for other clients.
+    /// Maximum number of processes that may work on events of one client. If there are several
+    /// processes, one process is left for other clients.
     pub(crate) fn of_client_max(&self) -> usize {
         self.slots.len().saturating_sub(1).max(1)
     }
 
-    /// Returns the place for the oldest waiting event, which has waited since `waiting_since`.
-    /// `None` if the event has to wait. If the plugin is broken, a single event tests whether the
-    /// plugin answers again.
+    /// Returns the slot for the oldest waiting event, which has waited since `waiting_since`.
+    /// `None` if the event has to wait. If the plugin is broken, it gets only one event at a time,
+    /// as a test whether it answers again.
     pub(crate) fn free(&self, now: Instant, waiting_since: Instant) -> Option<usize> {
         if self.is_broken() && self.probe.is_some() {
             return None;
@@ -86,7 +86,7 @@ impl ProcessSlots {
         None
     }
 
-    /// The next time after `now` at which an event that has to wait may get a place.
+    /// The next time after `now` at which an event that has to wait may get a slot.
     pub(crate) fn next_change(&self, now: Instant, waiting_since: Instant) -> Option<Instant> {
         let busy = self.slots.iter().filter_map(|slot| slot.busy_since);
         let spread = busy.chain([waiting_since]).map(|since| since + SPREAD_AFTER);
@@ -94,7 +94,7 @@ impl ProcessSlots {
         spread.chain(starts).filter(|at| *at > now).min()
     }
 
-    /// Marks a place as busy, and returns its process.
+    /// Marks a slot as busy, and returns its process.
     pub(crate) fn begin(&mut self, at: usize, now: Instant) -> Option<PluginProcess> {
         if self.is_broken() {
             self.probe = Some(at);
@@ -104,8 +104,8 @@ impl ProcessSlots {
         slot.process.take()
     }
 
-    /// Frees a place after an answer. Returns the number of failures before the answer, if the
-    /// plugin had failed more than once.
+    /// Frees a slot after an answer. Returns the number of failures before this answer if there
+    /// were several.
     pub(crate) fn answered(&mut self, at: usize, process: Option<PluginProcess>) -> Option<u32> {
         if let Some(slot) = self.slots.get_mut(at) {
             *slot = ProcessSlot { process, ..ProcessSlot::default() };
@@ -115,7 +115,7 @@ impl ProcessSlots {
         Some(std::mem::take(&mut self.failures)).filter(|failures| *failures > 1)
     }
 
-    /// Frees a place after a failure with an event of `client`. Returns the number of failures in a
+    /// Frees a slot after a failure with an event of `client`. Returns the number of failures in a
     /// row.
     pub(crate) fn failed(&mut self, at: usize, client: &Arc<str>, now: Instant) -> u32 {
         if let Some(slot) = self.slots.get_mut(at) {

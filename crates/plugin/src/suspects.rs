@@ -13,7 +13,7 @@ const SUSPEND_AFTER: u32 = 3;
 /// answered.
 const SUSPENSION: Duration = Duration::from_millis(500);
 const SUSPENSION_MAX: Duration = Duration::from_mins(1);
-/// Maximum number of clients that are remembered.
+/// Maximum number of clients that are remembered. At this number, all are forgotten.
 const CLIENTS_MAX: usize = 10_000;
 
 /// The clients whose last events made the plugin fail.
@@ -27,7 +27,7 @@ pub(crate) struct SuspectClients {
 #[derive(Debug)]
 struct SuspectClient {
     failures: u32,
-    /// The time of the client's first failure since its last answer.
+    /// The time of the first of these failures.
     since: Instant,
     until: Instant,
 }
@@ -54,9 +54,9 @@ impl SuspectClients {
         self.answered_at = Some(now);
     }
 
-    /// Returns the reason if the events of a client are not given to the plugin now. The plugin
-    /// counts as working if it has answered an event of another client since the client's first
-    /// failure.
+    /// Returns the reason if the plugin gets no events of a client at present. The reason is
+    /// [`PluginFailure::Suspended`] if the plugin has answered another client since the client's
+    /// first failure, and [`PluginFailure::Down`] otherwise.
     pub(crate) fn suspension(&self, client: &Arc<str>, now: Instant) -> Option<PluginFailure> {
         let suspect = self.clients.get(client).filter(|suspect| suspect.until > now)?;
         let works = self.answered_at.is_some_and(|answered_at| answered_at > suspect.since);

@@ -51,7 +51,7 @@ impl<'d> Deserialize<'d> for Base64 {
     }
 }
 
-/// A message with its hash and its pubsub topic: as in a response, or in a line of an export.
+/// A message with its hash and its pubsub topic, as in a response or in a line of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredMessage {

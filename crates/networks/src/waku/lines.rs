@@ -42,7 +42,8 @@ impl LineReader for MessageLineReader {
         if message.ephemeral == Some(true) {
             return Err(LineFault::Ephemeral);
         }
-        // The message's encoded length is unknown, but nearly all of its bytes are the payload.
+        // The message's encoded length is not known yet. The payload's length is checked instead,
+        // since nearly all bytes of a message are its payload.
         match self.bounds.admit_old(&message, message.payload.len()) {
             Ok(_) => {}
             Err(refusal @ MessageRefusal::Size(..)) => {

@@ -40,7 +40,8 @@ impl Network for Waku {
     }
 
     fn nature(&self) -> RecordProperties {
-        // A network has few shards, and so few pubsub topics.
+        // Pubsub topics are common labels: a network has few shards, so many messages share a
+        // topic.
         RecordProperties {
             units_per_s: NS_PER_S,
             one_kind: true,

@@ -3,11 +3,11 @@
 
 use hark_codec::whisper::Envelope;
 
-/// Number of seconds by which an envelope's time of sending may lie in the future, because clocks
-/// differ.
+/// Maximum number of seconds by which an envelope's time of sending may lie in the future, because
+/// clocks differ.
 pub const AHEAD_MAX_S: u64 = 10;
-/// Number of seconds after its expiry for which an envelope may still arrive without a fault of its
-/// sender.
+/// Number of seconds after its expiry within which an envelope may still arrive without a fault of
+/// the sending peer.
 pub const EXPIRED_MAX_S: u64 = 20;
 
 /// The bounds of envelopes that are accepted.
@@ -64,8 +64,8 @@ impl EnvelopeBounds {
             expired if expired <= EXPIRED_MAX_S => return Err(EnvelopeRefusal::Expired(expired)),
             expired => return Err(EnvelopeRefusal::Old(expired)),
         }
-        // An envelope from the future is forwarded for longer, until its expiry. One more second is
-        // added for the transit.
+        // Nodes forward an envelope from the future for longer than its `ttl`, until its expiry.
+        // One more second is added for the transit.
         let longer = if ahead > 0 { ahead as u32 + 1 } else { 0 };
         let pow = envelope.pow_for(envelope.ttl.saturating_add(longer));
         if pow < self.pow_min { Err(EnvelopeRefusal::Pow(pow, self.pow_min)) } else { Ok(()) }

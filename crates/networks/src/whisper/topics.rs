@@ -1,5 +1,5 @@
-//! The topics of an archive. A request with a bloom filter asks for the envelopes of all topics
-//! that the filter covers.
+//! The topics of an archive. A request with a bloom filter is for the envelopes of all topics that
+//! the filter covers.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use hark_codec::whisper::{Bloom, Topic};
 #[derive(Clone, Debug, Default)]
 pub struct KnownTopics {
     known: HashSet<Topic>,
-    /// The topics, indexed by the position of their first bit.
+    /// The topics, grouped by the position of their first bit.
     by_bit: Vec<Vec<(Topic, Bits)>>,
 }
 

@@ -1,4 +1,4 @@
-//! The errors of requests for messages, in the terms of the protocol.
+//! Why a request for messages gets no page of messages, in the terms of the protocol.
 
 use hark_archive::SearchError;
 use hark_codec::waku::ProtobufError;
@@ -9,7 +9,7 @@ use crate::search::SearchStop;
 /// Maximum size of a request id, in bytes. The answer repeats the request id.
 pub(super) const REQUEST_ID_MAX: usize = 256;
 
-/// Why a request has no page.
+/// Why a request gets no page.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// The request cannot be parsed.

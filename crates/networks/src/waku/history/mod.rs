@@ -1,6 +1,6 @@
 //! History of messages: requests become queries, and the records that a query finds become pages
-//! (RFC 13/WAKU2-STORE). For each difference between the RFC and nwaku, docs/protocols.md names the
-//! one that Hark follows.
+//! (RFC 13/WAKU2-STORE). Where the RFC and nwaku differ, docs/protocols.md names the behaviour that
+//! Hark follows.
 
 mod error;
 mod page;

@@ -7,10 +7,11 @@ use hark_codec::waku::store::{self, Status};
 
 use super::error::HistoryError;
 
-/// Maximum size of a page's messages, in bytes. A page of long messages has fewer messages.
+/// Maximum total size of the messages on a page, in bytes. If messages are long, a page has fewer
+/// messages.
 pub const PAGE_BYTES_MAX: usize = 4 << 20;
 
-/// The status description in the answer if a damaged message may be missing on the page. The
+/// The status description in the answer if a damaged message may be missing from the page. The
 /// protocol has no status code for this case, and clients drop the messages of an answer whose code
 /// is not 200.
 pub const DAMAGED: &str = "OK, but a message that may belong here is damaged and left out";
@@ -18,7 +19,7 @@ pub const DAMAGED: &str = "OK, but a message that may belong here is damaged and
 /// Records, as bytes.
 pub(super) type RecordBytes = Vec<Box<[u8]>>;
 
-/// A page of messages, as their records, oldest first.
+/// A page of messages. The messages are records, oldest first.
 #[derive(Debug, Default)]
 pub struct HistoryPage {
     /// Id of the request.
@@ -27,16 +28,17 @@ pub struct HistoryPage {
     pub include_data: bool,
     /// The records. If the answer does not include the data, each record has only its id and time.
     pub records: RecordBytes,
-    /// The message after which the next page begins. `None` on the last page.
+    /// Position of the message after which the next page begins. `None` on the last page.
     pub end: Option<Position>,
     /// Total size of the records in bytes; 0 if the answer has only hashes.
     pub bytes: usize,
-    /// Whether a damaged message may be missing on the page.
+    /// Whether a damaged message may be missing from the page.
     pub damaged: bool,
 }
 
 impl HistoryPage {
-    /// The description next to the answer's status, 200. Clients display or ignore the description.
+    /// The description that accompanies the status 200 in the answer. Clients display or ignore the
+    /// description.
     pub fn description(&self) -> &'static str {
         if self.damaged { DAMAGED } else { "OK" }
     }
@@ -46,7 +48,8 @@ impl HistoryPage {
         self.end.map(|end| end.id)
     }
 
-    /// Maximum size of the page's answer, in bytes. In JSON, base64 needs four bytes for three.
+    /// Upper bound for the size of the answer with this page, in bytes. In JSON, base64 needs four
+    /// bytes for three.
     pub fn answer_bytes(&self) -> usize {
         self.bytes / 3 * 4 + 400 * (self.records.len() + 1)
     }
@@ -58,7 +61,7 @@ pub fn answer(page: Result<&HistoryPage, &HistoryError>) -> Vec<u8> {
         Ok(page) => page,
         Err(refusal) => {
             let mut out = Vec::new();
-            // nwaku does the same, because it does not parse requests above the rate limit.
+            // Above the rate limit, nwaku answers `N/A`, because it does not parse the request.
             let id = if matches!(refusal, HistoryError::TooMany) { "N/A" } else { "" };
             store::put_answer(&mut out, id, refusal.status(), &refusal.to_string(), None);
             return out;

@@ -160,13 +160,13 @@ impl HistoryQuery {
             if !more {
                 records.extend(same.into_iter().rev());
             }
-            // The page is complete if no more messages follow or if it is full.
+            // The page is complete if it is full or if no more messages follow.
             let Some(time) = last.filter(|_| more && records.len() < self.limit) else {
                 let more = more || records.len() > self.limit;
                 records.truncate(self.limit);
                 return Ok((records, more));
             };
-            // Messages of the last nanosecond with higher hashes may be missing.
+            // `same` may lack messages with higher hashes, so this nanosecond is read again.
             let below = before.filter(|before| before.time == time).map(|before| before.id);
             let rest = wanted - records.len();
             records.extend(self.nanosecond(search, time, below, rest)?);
@@ -185,9 +185,9 @@ impl HistoryQuery {
     /// given, only messages with lower hashes are returned.
     ///
     /// The search reads ranges of hashes, the highest range first. A range should have a few times
-    /// as many messages as are wanted. If it has more, its width is reduced to at most a quarter.
-    /// So the number of visited rows is bounded even if a sender has chosen the hashes of its
-    /// messages.
+    /// as many messages as are wanted. A range with more messages is read again with at most a
+    /// quarter of its width. So the number of visited rows is bounded even if a sender has chosen
+    /// the hashes of its messages.
     fn nanosecond(
         &self,
         search: &mut BoundedSearch<'_>,

@@ -1,5 +1,5 @@
-//! A request for messages that comes from a client or a peer, or goes to a peer, and its form in
-//! the Store protocol.
+//! A request for messages, from a client, from a peer or to a peer, and its form in the Store
+//! protocol.
 
 use hark_archive::{LabelSet, Query};
 use hark_codec::record::Id;
@@ -45,8 +45,8 @@ impl MessageRequest {
             return Err(HistoryError::RequestId);
         }
         let (topics, hashes) = (wire.content_topics(), wire.message_hashes());
-        // The lists are counted before they are read, because an entry needs more memory than it
-        // has bytes in the request.
+        // The entries are counted before they are read, because an entry takes more bytes in memory
+        // than in the request.
         check_count(topics.clone().count(), "content topics")?;
         check_count(hashes.clone().count(), "message hashes")?;
         let hashes: Result<Vec<Id>, _> = hashes.map(Id::try_from).collect();

@@ -1,10 +1,10 @@
-//! Why a request for envelopes has no page.
+//! Why a request for envelopes gets no page of envelopes.
 
 use hark_archive::SearchError;
 
 use crate::search::SearchStop;
 
-/// Why a request has no page. The texts are for clients.
+/// Why a request gets no page. The texts are for clients.
 #[derive(Debug, thiserror::Error)]
 pub enum MailError {
     /// The client exceeds its rate limit.

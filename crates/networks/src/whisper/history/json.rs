@@ -56,7 +56,7 @@ impl EnvelopeRequest {
         Ok(Self {
             topics: wanted(json.topics, json.bloom)?,
             from: json.from.unwrap_or(0),
-            // 0 means no bound.
+            // A 0 counts as an absent key, here and in `limit`.
             to: Some(json.to.filter(|to| *to > 0).unwrap_or(u64::MAX)),
             limit: json.limit.filter(|limit| *limit > 0),
             after,

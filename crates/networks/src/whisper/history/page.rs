@@ -23,7 +23,7 @@ pub struct EnvelopePage {
     pub last: Option<HistoryCursor>,
     /// Whether more envelopes match.
     pub more: bool,
-    /// Whether a damaged envelope may be missing on the page.
+    /// Whether a damaged envelope may be missing from the page.
     pub damaged: bool,
 }
 

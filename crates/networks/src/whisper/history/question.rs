@@ -13,7 +13,7 @@ use crate::search::BoundedSearch;
 
 /// Number of rows after which a search checks again whether the client still waits.
 const SLICE_ROWS: u64 = 1 << 16;
-/// Number of seconds by which a request without an upper bound reaches into the future, as in
+/// Number of seconds from now until the latest time of a request without an upper bound, as in
 /// status-go.
 const AHEAD_S: u64 = 60;
 
@@ -33,7 +33,8 @@ pub enum TopicCondition {
 pub struct EnvelopeQuestion {
     /// The query. Its limit is the number of envelopes that are still to be sent.
     pub query: Query,
-    /// The filter for each envelope's topic. It is set if the query does not name the topics.
+    /// The bloom filter with which the topic of each found envelope is compared. `None` if the
+    /// query already finds only wanted envelopes.
     pub filter: Option<Bloom>,
 }
 
@@ -102,7 +103,7 @@ impl EnvelopeQuestion {
         let wanted = self.query.limit.min(bounds.envelopes);
         // One envelope beyond the page shows whether more envelopes follow.
         let limit = if self.filter.is_some() { usize::MAX } else { wanted.saturating_add(1) };
-        // The store does not know which records the filter drops, so their bytes say nothing.
+        // A bound on bytes in the query would also count records that the filter drops.
         let bytes = if self.filter.is_some() { usize::MAX } else { bounds.bytes };
         let query = Query { limit, bytes, ..self.query.clone() };
         let mut page = EnvelopePage::default();
