@@ -7,7 +7,7 @@
 // This file uses only unaligned loads and stores.
 #![allow(clippy::cast_ptr_alignment)]
 
-/// Hex of 32 bytes.
+/// Returns the hex of 32 bytes.
 #[inline]
 pub fn encode_32(bytes: &[u8; 32]) -> [u8; 64] {
     let mut out = [0; 64];
@@ -15,7 +15,7 @@ pub fn encode_32(bytes: &[u8; 32]) -> [u8; 64] {
     out
 }
 
-/// Hex of 64 bytes.
+/// Returns the hex of 64 bytes.
 #[inline]
 pub fn encode_64(bytes: &[u8; 64]) -> [u8; 128] {
     let mut out = [0; 128];

@@ -178,7 +178,7 @@ pub struct EventRecord<'a> {
 }
 
 impl<'a> EventRecord<'a> {
-    /// Views a record as an event. Returns `None` if the record is not of an event: it has no
+    /// Interprets a record as an event. Returns `None` if the record is not of an event: it has no
     /// author, or its kind exceeds 16 bits.
     #[inline]
     pub fn new(record: Record<'a>) -> Option<Self> {

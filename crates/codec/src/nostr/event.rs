@@ -78,8 +78,8 @@ pub struct EventArena {
     created_at: u64,
     kind: u16,
     content: Span,
-    /// The JSON of the tags and that of the content, `None` for a part that was not received in the
-    /// canonical spelling of `json.rs`.
+    /// The JSON of the tags, and the JSON of the content. Each is `None` if it was not received in
+    /// the canonical spelling of `json.rs`.
     raw_tags: Option<Span>,
     raw_content: Option<Span>,
     /// The unescaped text of all strings that have escapes in the JSON.
@@ -361,7 +361,7 @@ impl<'a> Event<'a> {
         self.arena.ends.len()
     }
 
-    /// The first value (after the name) of the first tag of this name that has a value.
+    /// The first value (after the name) of the first tag with this name and a value.
     pub fn first_value(&self, name: &str) -> Option<&'a str> {
         self.tags().filter(|tag| tag.is(name)).find_map(|tag| tag.value())
     }

@@ -1,10 +1,10 @@
 //! Filters: which events a client wants (NIP-01, NIP-50, NIP-91), parsed into flat, reused buffers.
 //!
-//! An empty list matches nothing, except an empty list of `&t`, which has no effect. An absent list
-//! matches everything. Lists are sorted and deduplicated, so equivalent filters compare as equal.
+//! An empty list matches no event, except an empty list of `&t`, which has no effect. An absent
+//! list is no condition. Lists are sorted and deduplicated, so equivalent filters compare as equal.
 //!
-//! An event must have at least one value of `#t`, and all values of `&t` (NIP-91). Values of `&t`
-//! are removed from `#t`, since clients repeat them there for relays that know only `#t`.
+//! An event must have at least one value of the list `#t`, and all values of `&t` (NIP-91). Values
+//! of `&t` are removed from `#t`, since clients repeat them there for relays that know only `#t`.
 
 use super::event::Event;
 use super::filter_error::{Element, FilterError};
@@ -82,8 +82,7 @@ impl Filter {
         Ok(reader.end()?)
     }
 
-    /// Reads the object at the cursor. Its lists may have `values_max` values in all, including
-    /// repeats.
+    /// Reads the object at the cursor. All its lists together may have `values_max` values.
     pub(crate) fn read(
         &mut self,
         reader: &mut JsonReader<'_>,

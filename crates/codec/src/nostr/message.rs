@@ -296,8 +296,8 @@ impl MessageBuffers {
         })
     }
 
-    /// Reads a subscription id, calls `rest`, and checks that the message ends there. An error
-    /// names the id.
+    /// Reads a subscription id, calls `rest` for all that follows, and checks that the message then
+    /// ends. An error names the id.
     fn read_question(
         &mut self,
         reader: &mut JsonReader<'_>,

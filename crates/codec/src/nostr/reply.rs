@@ -26,7 +26,7 @@ pub enum EoseHint {
     More,
 }
 
-/// `["OK","<id>",<accepted>,"<message>"]`
+/// Appends `["OK","<id>",<accepted>,"<message>"]`.
 pub fn write_ok(out: &mut Vec<u8>, id: &Id, accepted: bool, message: impl Display) {
     out.put(b"[\"OK\",\"");
     out.put(&hex::encode_32(id));
@@ -35,7 +35,7 @@ pub fn write_ok(out: &mut Vec<u8>, id: &Id, accepted: bool, message: impl Displa
     out.put(b"]");
 }
 
-/// `["EOSE","<sub>"]`, or with a hint `["EOSE","<sub>",["finish"]]`
+/// Appends `["EOSE","<sub>"]` or, with a hint, `["EOSE","<sub>",["finish"]]`.
 pub fn write_eose(out: &mut Vec<u8>, sub: &str, hint: Option<EoseHint>) {
     out.put(b"[\"EOSE\",");
     put_string(out, sub);
@@ -46,27 +46,27 @@ pub fn write_eose(out: &mut Vec<u8>, sub: &str, hint: Option<EoseHint>) {
     });
 }
 
-/// `["CLOSED","<sub>","<message>"]`
+/// Appends `["CLOSED","<sub>","<message>"]`.
 pub fn write_closed(out: &mut Vec<u8>, sub: &str, message: impl Display) {
     write_about(out, b"[\"CLOSED\",", sub, message);
 }
 
-/// `["NOTICE","<message>"]`
+/// Appends `["NOTICE","<message>"]`.
 pub fn write_notice(out: &mut Vec<u8>, message: impl Display) {
     out.put(b"[\"NOTICE\",");
     put_display(out, message);
     out.put(b"]");
 }
 
-/// `["AUTH","<challenge>"]` (NIP-42)
+/// Appends `["AUTH","<challenge>"]` (NIP-42).
 pub fn write_auth(out: &mut Vec<u8>, challenge: &str) {
     out.put(b"[\"AUTH\",");
     put_string(out, challenge);
     out.put(b"]");
 }
 
-/// `["COUNT","<sub>",{"count":n}]`, with `"approximate":true` if `approximate`, and with
-/// `"hll":"<hex>"` if `hll` is given (NIP-45: 256 registers).
+/// Appends `["COUNT","<sub>",{"count":n}]` (NIP-45). If `approximate` is true, adds
+/// `"approximate":true`; if `hll` is given, adds its 256 registers as `"hll":"<hex>"`.
 pub fn write_count(
     out: &mut Vec<u8>,
     sub: &str,
@@ -89,14 +89,14 @@ pub fn write_count(
     out.put(b"}]");
 }
 
-/// `["EVENT","<sub>",`: the caller then appends the event's JSON and `]`.
+/// Appends `["EVENT","<sub>",`. The caller then appends the event's JSON and `]`.
 pub fn write_event_open(out: &mut Vec<u8>, sub: &str) {
     out.put(b"[\"EVENT\",");
     put_string(out, sub);
     out.put(b",");
 }
 
-/// `["EVENT","<sub>",<json>]`
+/// Appends `["EVENT","<sub>",<json>]`.
 pub fn write_event(out: &mut Vec<u8>, sub: &str, json: &[u8]) {
     out.reserve(json.len() + sub.len() + 16);
     write_event_open(out, sub);
@@ -104,7 +104,7 @@ pub fn write_event(out: &mut Vec<u8>, sub: &str, json: &[u8]) {
     out.put(b"]");
 }
 
-/// `["NEG-MSG","<sub>","<hex>"]` (NIP-77)
+/// Appends `["NEG-MSG","<sub>","<hex>"]` (NIP-77).
 pub fn write_neg_msg(out: &mut Vec<u8>, sub: &str, message: &[u8]) {
     out.put(b"[\"NEG-MSG\",");
     put_string(out, sub);

@@ -1,4 +1,4 @@
-//! The position of a string that was read. A span has eight bytes and borrows nothing.
+//! The position of a string that was read. A span takes eight bytes and borrows nothing.
 
 /// The range of a string. If the high bit of `at` is set, the range is in the scratch string,
 /// otherwise in the text.

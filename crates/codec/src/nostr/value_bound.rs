@@ -1,4 +1,4 @@
-//! The bound for the values of a filter while the filter is read.
+//! Limits the number of values of a filter while the filter is read.
 
 use super::filter_error::FilterError;
 

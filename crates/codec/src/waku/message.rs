@@ -143,7 +143,7 @@ impl MessageEncoder {
 pub struct MessageRecord<'a>(Record<'a>);
 
 impl<'a> MessageRecord<'a> {
-    /// Views a record that [`MessageEncoder::encode`] wrote.
+    /// Interprets a record that [`MessageEncoder::encode`] wrote.
     pub fn new(record: Record<'a>) -> Self {
         Self(record)
     }

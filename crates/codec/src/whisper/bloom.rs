@@ -17,7 +17,7 @@ pub struct Bloom(pub [u8; BYTES]);
 pub type Bits = [u16; 3];
 
 impl Default for Bloom {
-    /// Makes the filter that covers no topic.
+    /// Returns the filter that covers no topic.
     fn default() -> Self {
         Self([0; BYTES])
     }

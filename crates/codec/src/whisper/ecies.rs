@@ -2,15 +2,16 @@
 //!
 //! ```text
 //! 0    4: the point that follows is not compressed
-//! 1    64 bytes: a key that is made for this message
+//! 1    64 bytes: the public key of a pair that is made for this message
 //! 65   16 bytes: the initialisation vector
 //! 81   the ciphertext, as long as the plaintext: AES-128 in counter mode
 //! -32  the authentication code of everything from 65 on: HMAC-SHA-256
 //! ```
 //!
-//! The two keys are the halves of a SHA-256 hash over the number 1 in four bytes and the shared
-//! secret. This is the concatenation KDF of NIST SP 800-56A. The second half is hashed once more.
-//! See the RLPx specification, and crypto/ecies of go-ethereum.
+//! A SHA-256 hash over the number 1 in four bytes and the shared secret gives the two keys (the
+//! concatenation KDF of NIST SP 800-56A): the first half is the encryption key, and the hash of the
+//! second half is the key of the authentication code. See the RLPx specification, and crypto/ecies
+//! of go-ethereum.
 
 use aes::Aes128;
 use ctr::Ctr128BE;

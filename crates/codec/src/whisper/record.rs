@@ -23,7 +23,7 @@ pub fn encode(envelope: &Envelope<'_>, hash: &Id, out: &mut Vec<u8>) {
 pub struct EnvelopeRecord<'a>(Record<'a>);
 
 impl<'a> EnvelopeRecord<'a> {
-    /// Views a record that [`encode`] wrote.
+    /// Interprets a record that [`encode`] wrote.
     pub fn new(record: Record<'a>) -> Self {
         Self(record)
     }

@@ -39,7 +39,7 @@ pub enum RequestError {
     #[error("the request cannot be read: {0}")]
     Rlp(#[from] RlpError),
     /// The request is in the bare form, but no combination of its parts has this length.
-    #[error("a request of {0} bytes is neither RLP nor two times, bloom filter, limit and cursor")]
+    #[error("a request of {0} bytes is neither RLP nor times, bloom filter, limit and cursor")]
     Length(usize),
     /// The length of the bloom filter is not 64 bytes.
     #[error("the bloom filter has {0} bytes instead of 64")]

@@ -46,7 +46,7 @@ pub fn check_message(message: &[u8]) -> Result<bool, NegentropyError> {
 }
 
 impl MessageReader {
-    /// Makes a position before the first range.
+    /// Returns the position before the first range.
     pub(super) const fn new() -> Self {
         Self { at: 1, bound: NegentropyItem { time: 0, id: [0; 32] } }
     }

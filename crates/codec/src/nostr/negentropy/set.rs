@@ -20,7 +20,7 @@ pub trait NegentropySet {
     /// The sum of the ids of the items in `range`, which lies within the set.
     fn sum(&self, range: Range<usize>) -> IdSum;
 
-    /// The index of the first item, from index `from` on, that is not before `bound`.
+    /// The index of the first item at or after index `from` that is not before `bound`.
     fn lower_bound(&self, from: usize, bound: &NegentropyItem) -> usize {
         let (mut low, mut high) = (from, self.size());
         while low < high {
