@@ -41,7 +41,7 @@ pub struct FilterRequest<'a> {
     pub request_id: &'a str,
     /// `None` if the number of the action is unknown. Field 2.
     pub action: Option<FilterAction>,
-    /// Field 10.
+    /// Pubsub topic to which the content topics belong. Field 10.
     pub pubsub_topic: Option<&'a str>,
     /// The request's bytes. The content topics are read from these bytes on demand.
     pub bytes: &'a [u8],
@@ -89,9 +89,9 @@ impl<'a> FilterRequest<'a> {
 pub struct FilterResponse<'a> {
     /// Id of the request. Field 1.
     pub request_id: &'a str,
-    /// Field 10.
+    /// Status of the request; 200 stands for success. Field 10.
     pub status_code: u32,
-    /// Field 11.
+    /// Description of the status. Field 11.
     pub status_desc: Option<&'a str>,
 }
 

@@ -49,9 +49,9 @@ impl<'a> LightPushRequest<'a> {
 pub struct LightPushResponse<'a> {
     /// Id of the request. Field 1.
     pub request_id: &'a str,
-    /// Field 10.
+    /// Status of the request; 200 stands for success. Field 10.
     pub status_code: u32,
-    /// Field 11.
+    /// Description of the status. Field 11.
     pub status_desc: Option<&'a str>,
     /// Number of nodes that have the message. Field 12.
     pub relay_peer_count: Option<u32>,
@@ -92,9 +92,9 @@ impl<'a> LightPushResponse<'a> {
 pub struct LegacyPush<'a> {
     /// Id of the request. Field 1.
     pub request_id: &'a str,
-    /// Field 2.
+    /// The request, if this is a request. Field 2.
     pub request: Option<LegacyPushRequest<'a>>,
-    /// Field 3.
+    /// The response, if this is a response. Field 3.
     pub response: Option<LegacyPushResponse<'a>>,
 }
 
@@ -110,9 +110,9 @@ pub struct LegacyPushRequest<'a> {
 /// A PushResponse of version 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LegacyPushResponse<'a> {
-    /// Field 1.
+    /// Whether the message was accepted. Field 1.
     pub is_success: bool,
-    /// The reason of a refusal. Field 2.
+    /// The reason for a refusal. Field 2.
     pub info: &'a str,
 }
 

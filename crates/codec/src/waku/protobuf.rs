@@ -7,7 +7,7 @@ pub use crate::record::put_varint;
 /// Why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtobufError {
-    /// A field reaches beyond the end.
+    /// A field extends beyond the end of the message.
     #[error("the message is cut short")]
     Short,
     /// A varint has more bits than its field.
@@ -30,11 +30,11 @@ pub enum ProtobufError {
 /// A field's value, by wire type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtobufValue<'a> {
-    /// int, uint, sint, bool.
+    /// A value of type int, uint, sint or bool.
     Varint(u64),
-    /// bytes, string, nested message.
+    /// A value of type bytes or string, or a nested message.
     Bytes(&'a [u8]),
-    /// Eight or four bytes. No field of Waku has this type.
+    /// A value of eight or four bytes. No field of Waku has this type.
     Fixed,
 }
 

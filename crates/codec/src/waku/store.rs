@@ -18,7 +18,7 @@ pub struct StoreRequest<'a> {
     pub request_id: &'a str,
     /// Whether the response has the messages (otherwise only their hashes). Field 2.
     pub include_data: bool,
-    /// Field 10.
+    /// The wanted pubsub topic; without this field, every topic matches. Field 10.
     pub pubsub_topic: Option<&'a str>,
     /// Earliest time, in ns, inclusive. Field 12.
     pub time_start: Option<i64>,
@@ -29,7 +29,7 @@ pub struct StoreRequest<'a> {
     /// Whether pages go forward from the oldest message (otherwise back from the newest message).
     /// Field 52.
     pub forward: bool,
-    /// Field 53.
+    /// Maximum number of messages in the response. Field 53.
     pub limit: Option<u64>,
     /// The request's bytes. The topics and hashes, of which there may be many, are read from these
     /// bytes on demand.
@@ -171,9 +171,9 @@ pub fn put_answer(
 pub struct StoreResponse<'a> {
     /// Id of the request. Field 1.
     pub request_id: &'a str,
-    /// Field 10.
+    /// Status of the request; see [`Status::code`]. Field 10.
     pub status_code: Option<u32>,
-    /// Field 11.
+    /// Description of the status. Field 11.
     pub status_desc: Option<&'a str>,
     /// Hash of the message after which the next page begins. Field 51.
     pub cursor: Option<&'a [u8]>,

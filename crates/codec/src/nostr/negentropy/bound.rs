@@ -11,17 +11,16 @@ pub struct NegentropyItem {
     pub id: Id,
 }
 
-/// The exclusive end of a range. Only the first `len` bytes of the id are written; the others are
-/// 0.
+/// The exclusive end of a range. Only the first `len` bytes of the id are sent; the others are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RangeBound {
     pub(super) at: NegentropyItem,
-    /// Number of written bytes of the id, at most 32.
+    /// Number of bytes of the id that are sent, at most 32.
     pub(super) len: u8,
 }
 
 impl RangeBound {
-    /// The end of the last range.
+    /// The bound after all items.
     pub(super) const INFINITE: Self =
         Self { at: NegentropyItem { time: u64::MAX, id: [0; 32] }, len: 0 };
 

@@ -1,6 +1,6 @@
 //! Errors of negentropy messages.
 
-/// Why bytes are not a negentropy message, or cannot be answered.
+/// Why bytes are not a valid negentropy message, or why the comparison cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NegentropyError {
     /// The bytes end too early.

@@ -1,6 +1,6 @@
-//! Negentropy, protocol version 1 (NIP-77, appendix). Two sides compare their sets of events, and
-//! one of them, the initiator, learns which events each side lacks. The messages have little more
-//! than the ids of these events.
+//! Negentropy, protocol version 1 (NIP-77, appendix). Two sides, the initiator and the responder,
+//! compare their sets of events, and the initiator learns which events each side lacks. The
+//! messages have little more than the ids of these events.
 //!
 //! Each side has a set of items, sorted by time and id. A message divides all times and ids into
 //! consecutive ranges. A range has one of three contents: a mark that the range is settled (fully
@@ -22,10 +22,10 @@
 //! The initiator begins with its whole set. Then each side in turn answers the ranges in the
 //! message of the other side. If the fingerprints of a range are equal, the answer marks the range
 //! as settled. Otherwise the answer has the fingerprints of sixteen parts of the range or, if there
-//! are few items, their ids. Between two messages, the other side, the responder, keeps only its
-//! set. A set in memory must not change during a comparison ([`NegentropyResponder`]). If a set is
-//! too large for memory, each range is read only when it is answered ([`RangesResponder`]). Items
-//! that are added or removed in the meantime are found as differences, or by the next comparison.
+//! are few items, their ids. Between two messages, the responder keeps only its set. A set in
+//! memory must not change during a comparison ([`NegentropyResponder`]). If a set is too large for
+//! memory, each range is read only when it is answered ([`RangesResponder`]). Items that are added
+//! or removed in the meantime are found as differences, or by the next comparison.
 //!
 //! ```
 //! use hark_codec::nostr::negentropy::{

@@ -103,7 +103,8 @@ impl RangesResponder {
     }
 }
 
-/// Writes as many ids of a range as fit into the message. Returns the first item that does not fit.
+/// Writes as many ids of a range as fit into the message. Returns the first item that does not fit,
+/// if any.
 fn write_ids(
     writer: &mut MessageWriter,
     set: &impl NegentropyRanges,

@@ -126,7 +126,7 @@ impl<'a> SyncTopics<'a> {
         Ok(Self { count, bytes: &bytes[..bytes.len() - from.len()] })
     }
 
-    /// Whether no topic is named.
+    /// Whether the list is empty, which stands for all topics.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
