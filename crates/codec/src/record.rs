@@ -7,18 +7,19 @@
 //!  0  32  id
 //! 32   8  time, in the network's own unit
 //! 40   4  kind
-//! 44   4  L, bytes of labels
-//! 48   4  W, bytes of wire
+//! 44   4  L, length of the labels in bytes
+//! 48   4  W, length of the wire in bytes
 //! 52   2  flags: bit 0 author present, bit 1 expiry present; others 0
 //! 54  32  author                  only with flag bit 0
 //!  .   8  expires                 only with flag bit 1
 //!  .   L  labels: (name u8, gap varint, length varint) each
-//!  .   W  wire: the bytes exactly as they go out again
+//!  .   W  wire: the message, byte for byte as it is sent out again
 //!  .   .  extra: label values that are not verbatim in the wire, to the end
 //! ```
 //!
 //! A label's value is a slice of `wire ++ extra`; `gap` is the distance from the end of the
-//! previous label's value. So gap and length usually take only two or three bytes in all.
+//! previous label's value. The gap is usually small, so gap and length together take two or three
+//! bytes.
 
 /// The identity of a message: event id, message hash or envelope hash.
 pub type Id = [u8; 32];
@@ -66,8 +67,8 @@ pub struct RecordHeader {
 /// The position of a label's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelPosition<'a> {
-    /// The value is in the wire bytes. Wire labels must come in ascending order of `at` and must
-    /// not overlap.
+    /// The value is in the wire bytes. Labels with such values must come in ascending order of
+    /// `at`, and their values must not overlap.
     Wire {
         /// Offset in the wire bytes.
         at: u32,

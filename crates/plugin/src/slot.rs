@@ -69,7 +69,7 @@ impl ProcessSlots {
 
     /// Returns the slot for the oldest waiting event, which has waited since `waiting_since`.
     /// `None` if the event has to wait. If the plugin is broken, it gets only one event at a time,
-    /// as a test whether it answers again.
+    /// to test whether it answers again.
     pub(crate) fn free(&self, now: Instant, waiting_since: Instant) -> Option<usize> {
         if self.is_broken() && self.probe.is_some() {
             return None;

@@ -285,7 +285,7 @@ impl<'a> JsonReader<'a> {
             len += 1;
         }
         self.at = from + len;
-        // A number of 19 digits always fits.
+        // A number of up to 19 digits always fits into 64 bits.
         if len > 19 {
             let digits = self.text.get(from..self.at).unwrap_or_default();
             value = digits.parse().map_err(|_| NumberError::TooLarge)?;

@@ -46,8 +46,8 @@ impl KnownTopics {
     }
 
     /// Returns the topics that a filter covers, in no particular order. Only topics whose first bit
-    /// is in the filter are checked, which takes a few ns each. A filter of few topics has few
-    /// bits, so few topics are checked.
+    /// is in the filter are checked, each in a few ns. A filter of few topics has few bits, so few
+    /// topics are checked.
     pub fn matching(&self, filter: &Bloom) -> Vec<Topic> {
         let with_bit = (0..).zip(&self.by_bit).filter(|(bit, _)| filter.has([*bit; 3]));
         let covered = with_bit.flat_map(|(_, topics)| topics).filter(|(_, bits)| filter.has(*bits));

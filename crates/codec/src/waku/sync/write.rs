@@ -17,7 +17,7 @@ pub struct PayloadWriter {
 }
 
 impl PayloadWriter {
-    /// Begins a payload of at most `bytes_max` bytes.
+    /// Begins a payload of at most `bytes_max` bytes whose first range begins at the time `start`.
     pub fn new(pubsub_topics: &[String], start: u64, bytes_max: usize) -> Self {
         let mut out = Vec::new();
         put_varint(&mut out, pubsub_topics.len() as u64);

@@ -48,7 +48,7 @@ impl HistoryQuery {
         self.cursor
     }
 
-    /// The query for the messages of one page.
+    /// The query for the messages of one page, without its direction and its cursor.
     pub fn query(&self) -> Query {
         Query { limit: self.limit, ..self.query.clone() }
     }

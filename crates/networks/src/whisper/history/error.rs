@@ -16,7 +16,7 @@ pub enum MailError {
     /// The search would visit too many rows.
     #[error("too much would have to be read; ask for a shorter time or for fewer topics")]
     TooDear,
-    /// The client has gone.
+    /// The client does not wait for the answer any more.
     #[error("nobody waits for the answer")]
     Gone,
     /// The server is shutting down.

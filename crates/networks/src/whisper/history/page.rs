@@ -21,7 +21,7 @@ pub struct EnvelopePage {
     pub(super) ends: Vec<usize>,
     /// The position of the last envelope; `None` if the page has no envelopes.
     pub last: Option<HistoryCursor>,
-    /// Whether more envelopes match.
+    /// Whether more matching envelopes follow after this page.
     pub more: bool,
     /// Whether a damaged envelope may be missing from the page.
     pub damaged: bool,
