@@ -1,5 +1,5 @@
-//! Compares Waku's messages with another implementation of Protocol Buffers. For any bytes, both
-//! implementations read the same, and each reads the bytes that the other writes.
+//! Compares Waku's messages with another implementation of Protocol Buffers. From any bytes, both
+//! implementations read the same values, and each reads the bytes that the other writes.
 
 use hark_codec::waku::protobuf::ProtobufError;
 use hark_codec::waku::{Message, StoreRequest, StoreResponse, store};
@@ -8,7 +8,7 @@ use proptest::option;
 use proptest::prelude::*;
 use prost::Message as _;
 
-// The names are from the specification.
+// The names of messages and fields are from the specification.
 #[allow(clippy::struct_field_names)]
 mod oracle {
     #[derive(Clone, PartialEq, prost::Message)]

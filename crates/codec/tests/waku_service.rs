@@ -102,8 +102,8 @@ fn action(number: u64) -> Option<FilterAction> {
     }
 }
 
-/// Asserts that both implementations read the same, or that both refuse the bytes. Only Hark's
-/// implementation may refuse groups, and numbers that are longer than their field.
+/// Asserts that both implementations read the same values, or that both refuse the bytes. Only
+/// Hark's implementation may refuse groups, and numbers that are longer than their field.
 fn alike<T, U>(
     ours: Result<T, ProtobufError>,
     theirs: Result<U, prost::DecodeError>,

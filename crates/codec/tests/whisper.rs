@@ -1,5 +1,5 @@
-//! Compares Whisper's RLP with another implementation. For any bytes, both implementations read the
-//! same, and each reads the bytes that the other writes.
+//! Compares Whisper's RLP with another implementation. From any bytes, both implementations read
+//! the same values, and each reads the bytes that the other writes.
 
 use alloy_rlp::{Decodable as _, Encodable as _, Header};
 use hark_codec::crypto::keccak256;

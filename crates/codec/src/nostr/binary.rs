@@ -87,7 +87,7 @@ impl RecordParts<'_> {
                 None => all_in_wire = false,
             }
         }
-        // A value that has escapes in the wire bytes is also stored without escapes. These values
+        // A value that has escapes in the wire bytes is also stored without escapes. Such values
         // follow the wire bytes, and the values of private labels come last.
         let escaped = || {
             let all = labels(event).enumerate();

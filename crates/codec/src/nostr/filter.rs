@@ -250,7 +250,7 @@ impl Filter {
         self.until
     }
 
-    /// Maximum number of stored events.
+    /// Maximum number of stored events in the answer.
     pub fn limit(&self) -> Option<u64> {
         self.limit
     }

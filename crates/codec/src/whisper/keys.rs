@@ -81,8 +81,8 @@ impl PublicKey {
     /// Length of a key, in bytes.
     pub const BYTES: usize = 64;
 
-    /// Reads a key: its coordinates in 32 bytes each, big endian. Returns `None` if these are not a
-    /// point of the curve.
+    /// Reads a key: its coordinates in 32 bytes each, big endian. Returns `None` if no point of the
+    /// curve has these coordinates.
     pub fn read(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let mut uncompressed = [4; 65];
         uncompressed[1..].copy_from_slice(bytes);

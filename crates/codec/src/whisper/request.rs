@@ -77,7 +77,7 @@ pub struct HistoryRequest<'a> {
     /// The wanted topics.
     pub topics: RequestTopics<'a>,
     /// Maximum number of envelopes. 0 stands for the maximum of the server. Clients of 2019 request
-    /// more than [`LIMIT_MAX`] envelopes; they get [`LIMIT_MAX`] envelopes and a cursor.
+    /// more than [`LIMIT_MAX`] envelopes; they get at most [`LIMIT_MAX`] envelopes, and a cursor.
     pub limit: u32,
     /// The start of the page: the cursor that the server sent at the end of the previous page.
     pub cursor: Option<HistoryCursor>,

@@ -6,11 +6,12 @@
 //! encoding of a value. And the reader must borrow from the received bytes. The code is short, and
 //! the tests compare it with alloy-rlp.
 //!
-//! A byte below 0x80 stands for itself. Otherwise the first byte has the kind and the length: `0x80
-//! + n` begins a string of n bytes, and `0xc0 + n` begins a list of n bytes, where n is at most 55.
-//! For longer content, `0xb7 + m` begins a string and `0xf7 + m` begins a list; then the length
-//! follows in m bytes. Lengths and numbers are big-endian and as short as possible; the number 0 is
-//! the empty string. A reader returns a nested list unread, and the caller reads its items.
+//! A byte below 0x80 stands for itself. Otherwise the first byte shows both the kind and the length
+//! of the item: `0x80 + n` begins a string of n bytes, and `0xc0 + n` begins a list of n bytes,
+//! where n is at most 55. For longer content, `0xb7 + m` begins a string and `0xf7 + m` begins a
+//! list; then the length follows in m bytes. Lengths and numbers are big-endian and as short as
+//! possible; the number 0 is the empty string. A reader returns a nested list unread, and the
+//! caller reads its items.
 
 /// Maximum length of a string or list whose length is in its first byte.
 const SHORT_MAX: usize = 55;
