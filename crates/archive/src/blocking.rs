@@ -11,8 +11,8 @@ thread_local! {
     static ALLOWED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Restores the previous permission when dropped, even after a panic, because the thread goes on
-/// with other work.
+/// Restores the previous permission when dropped, even by a panic, because the thread later does
+/// other work.
 struct Permission(bool);
 
 impl Drop for Permission {

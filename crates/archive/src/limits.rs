@@ -14,8 +14,9 @@ pub const NEWS_STEP: usize = 500;
 
 /// Maximum number of rows that one write searches in one step of a commit. The searches find the
 /// records to replace or delete, and the records that forbid the write. A longer search continues
-/// in the write's next step, and other writes are committed between the steps. A step takes a tenth
-/// of a millisecond, or a few hundred milliseconds if each row is read from a disk.
+/// in the write's next step, and other writes are committed between the steps. The searches of a
+/// step take a tenth of a millisecond, or a few hundred milliseconds if each row is read from a
+/// disk.
 pub const SEARCH_STEP: u64 = 4_096;
 
 /// Maximum number of rows that one step searches for all its writes together. At this bound the step

@@ -55,7 +55,8 @@ impl Prohibition<'_> {
     }
 }
 
-/// A [`Prohibition`] that has a range of `Effects::bytes` in place of the label's value.
+/// A [`Prohibition`] whose label value is stored in `Effects::bytes`; the span has the range of
+/// these bytes.
 #[derive(Clone, Debug)]
 struct ProhibitionSpan {
     author: Key,
@@ -69,9 +70,9 @@ struct ProhibitionSpan {
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
     /// The record is refused if a stored record matches one of these prohibitions. Nearly every
-    /// record has prohibitions, and a stored record rarely matches one of its prohibitions. So a
-    /// prohibition is not stored as a query, which would need allocations. The values of the labels
-    /// are in `bytes`.
+    /// record has prohibitions, and rarely does a stored record match one. So a prohibition is kept
+    /// in this compact form: a query would need allocations. The values of the labels are in
+    /// `bytes`.
     refuse_if: Vec<ProhibitionSpan>,
     bytes: Vec<u8>,
     /// Of all records that match this query, only the newest is kept. If the new record is newer
@@ -91,7 +92,7 @@ impl Effects {
         self.erases.clear();
     }
 
-    /// Refuses the new record if a stored record matches `there_is`.
+    /// Adds a prohibition: the new record is refused if a stored record matches `there_is`.
     pub fn refuse_if(&mut self, there_is: Prohibition<'_>) {
         let Prohibition { author, kind, label: (name, value), from, refusal } = there_is;
         let start = self.bytes.len();

@@ -1,9 +1,9 @@
 //! An index of the filters of subscriptions. Each filter is indexed under the first of these fields
 //! that the filter has: ids, authors, a whole word of a search, the label with the fewest values, a
 //! word prefix, kinds. All filters without these fields share one list. Filters under the same
-//! value are indexed once more by their times and kinds ([`super::list`]), so that a new record is
-//! compared with few filters that do not match the record. The newest subscriptions are in
-//! [`super::newest`] instead.
+//! value are indexed further by their times and kinds ([`super::list`]), so that a new record is
+//! compared with few filters that it does not match. The newest subscriptions are not in this
+//! index, but in [`super::newest`].
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap as StdHashMap, HashSet};
@@ -19,9 +19,9 @@ use super::newest::NewestQueries;
 use super::subscription::{IndexProgress, Subscription};
 use crate::query::{ComparedRecord, LabelSet, Query, TextSource};
 
-/// A map with a fast hash, because subscriptions change the maps often. A home feed asks for the
-/// notes of hundreds of authors; each such subscription adds hundreds of entries and later removes
-/// these entries. The seed of the hash is secret, so clients cannot cause collisions.
+/// A map with a fast hash, because subscriptions change the maps often. A subscription to the notes
+/// of hundreds of authors adds hundreds of entries, and later removes them again. The seed of the
+/// hash is secret, so clients cannot cause collisions.
 type HashMap<K, V> = StdHashMap<K, V, foldhash::quality::RandomState>;
 
 #[derive(Default)]
@@ -57,8 +57,8 @@ impl<'a> IndexField<'a> {
         if query.is_void() {
             return None;
         }
-        // The first needed word is the longest whole word or, without whole words, the longest
-        // prefix.
+        // The first needed word is the longest whole word; if there is no whole word, it is the
+        // longest prefix.
         let word = query.words.as_ref().and_then(|words| words.needed().first());
         Some(if let Some(ids) = &query.ids {
             Self::Ids(ids)
@@ -274,7 +274,7 @@ fn each<K: Hash + Eq>(
 
 #[cfg(test)]
 impl SubscriptionIndex {
-    /// Returns the number of lists of authors.
+    /// Returns the number of authors under whom filters are listed.
     pub(super) fn authors_len(&self) -> usize {
         self.authors.len()
     }

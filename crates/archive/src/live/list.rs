@@ -6,7 +6,7 @@
 //! the node is the highest bit in which the two times differ. A record's time can lie in at most
 //! one node of each of the 65 levels. Within a node, one comparison per filter suffices: a time
 //! before the center is before every `to`, so only `from` is compared; from the center on, only
-//! `to` is compared. So the cost does not depend on the number of filters for other times.
+//! `to` is compared. So filters for other times cost nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -91,8 +91,8 @@ impl QueryList {
             Self::Few(entries) => entries.retain(|known| known.number() != entry.number()),
             Self::Many(tree) => {
                 tree.remove(entry);
-                // A long list becomes short only at half of `FEW`, so that one entry that comes and
-                // goes does not rebuild the list each time.
+                // A long list becomes short only at half of `FEW`. Otherwise an entry that is added
+                // and removed repeatedly would rebuild the list each time.
                 if tree.len <= FEW / 2 {
                     *self = Self::Few(tree.entries());
                 }

@@ -2,11 +2,11 @@
 //! delivers the record.
 //!
 //! A record is compared with the filters of the newest subscriptions, and with the filters that the
-//! index lists under the record's id, author, kind, labels and words. Filters without such
+//! index lists under the record's id, author, kind, labels and words. Filters with none of these
 //! conditions are in one list that is searched for every record. In a long list, filters for other
-//! times or kinds are skipped. All subscriptions that match share the same bytes. The writer's
-//! thread publishes stored records in the order of their sequence numbers. Ephemeral records, which
-//! are never stored, come from any thread and have no number.
+//! times or kinds are skipped. All subscriptions that a record matches share the record's bytes.
+//! The writer's thread publishes stored records in the order of their sequence numbers. Ephemeral
+//! records, which are never stored, come from any thread and have no number.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -100,13 +100,13 @@ struct Registration {
 const NEWEST_MAX: usize = 32;
 /// A subscription with at most this number of filters, and at most `SMALL_VALUES` values in them,
 /// is small: it begins as one of the newest. A larger subscription goes directly into the lists, in
-/// steps for which only its own client waits. Among the newest, a large subscription would push
-/// many small subscriptions into the lists.
+/// steps for which only its own client waits. If it were one of the newest, it would push many
+/// small subscriptions into the lists.
 const SMALL_FILTERS: usize = 4;
 const SMALL_VALUES: usize = 256;
 
-/// Number of lists that are changed under one acquisition of the index's lock. So a subscription to
-/// thousands of authors does not hold up the writer or another client.
+/// Number of lists that are changed under one acquisition of the index's lock. The bound keeps a
+/// subscription to thousands of authors from delaying the writer or another client.
 const LISTS_AT_ONCE: usize = 256;
 
 impl Drop for Registration {
@@ -155,7 +155,7 @@ impl Registration {
 
 impl LiveIndex {
     /// Makes an index without subscriptions. `seq` is the current sequence number of the shelf.
-    /// Records up to `seq` were put earlier and are not delivered.
+    /// Records up to `seq` were stored earlier and are not delivered.
     pub fn since(seq: u64) -> Self {
         Self { published: AtomicU64::new(seq), ..Self::default() }
     }
@@ -276,8 +276,9 @@ impl SubscriptionHandle {
         self.0.enter()
     }
 
-    /// Ends the subscription in steps, for callers that must not block while a drop does all steps.
-    /// Returns true once the subscription has ended. After that, no record is delivered.
+    /// Does one step of ending the subscription. Dropping the handle would do all steps at once,
+    /// which may take too long for a caller that must not block. Returns true once the subscription
+    /// has ended. After that, no record is delivered.
     pub fn leave(&self) -> bool {
         self.0.leave()
     }
@@ -297,8 +298,8 @@ impl SubscriptionHandle {
         let (mut must_wake, mut are_all) = (false, false);
         while !are_all {
             let mut seam = subscription.seam.lock();
-            // The seam's lock is already held: a record up to this number has been offered before,
-            // and a later record waits for the lock.
+            // Read while the seam is locked: records up to this number were offered before, and the
+            // offer of a later record waits for the lock.
             let published = self.0.live.published.load(Ordering::Acquire);
             let (taken, is_end) =
                 seam.release(&mut reached, published, &subscription.queries, |news| {

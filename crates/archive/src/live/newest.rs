@@ -18,8 +18,8 @@ pub(super) struct NewestQueries(VecDeque<NewestQuery>);
 /// time or author.
 struct NewestQuery {
     kinds: u64,
-    /// A mask: the first byte of each author chooses the bit to set. Several authors may share a
-    /// bit.
+    /// A mask of the authors: the first byte of an author's key chooses the bit. Several authors
+    /// may share a bit.
     authors: u64,
     ids: u64,
     from: u64,

@@ -59,8 +59,8 @@ impl AnswerReach {
     }
 }
 
-/// Number of records that are released under one acquisition of the seam's lock. So the writer
-/// never waits until all records are released.
+/// Number of records that are released under one acquisition of the seam's lock. Between two
+/// acquisitions the writer can offer a record, so it need not wait until all records are released.
 const RELEASED_AT_ONCE: usize = 16;
 
 pub(super) struct Seam {
@@ -76,7 +76,7 @@ enum DeliveryStage {
     /// Records are delivered live, but some records that the snapshots saw are not published yet.
     /// Such a record is delivered only if the answer did not include the record.
     Late { reached: Vec<AnswerReach> },
-    /// Live.
+    /// Every record is delivered as it comes.
     Live,
     /// Ended: the held-back records exceeded their bound.
     Over,
@@ -174,7 +174,7 @@ impl Seam {
     }
 }
 
-/// Returns the bytes that are charged for a held-back record.
+/// Returns the number of bytes that are charged for a held-back record.
 fn held_size(news: &NewRecord) -> usize {
     news.size() + HELD_BYTES
 }
@@ -190,7 +190,7 @@ fn seen_by_all(snapshots: &[Option<u64>], news: &NewRecord) -> bool {
     news.seq.is_some_and(|seq| snapshots.iter().all(|snapshot| snapshot.is_some_and(|s| seq <= s)))
 }
 
-/// Whether the record is hidden from the reader of these queries.
+/// Returns whether the record is hidden from the reader of these queries.
 fn is_hidden(news: &NewRecord, queries: &[Query]) -> bool {
     let mut hidden = queries.iter().filter_map(|query| query.hidden.as_ref()).peekable();
     hidden.peek().is_some()

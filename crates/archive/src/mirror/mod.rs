@@ -133,8 +133,8 @@ impl Store for MirroredStore {
         self.shared.first.explain_count(query)
     }
 
-    /// Always returns `None`, so the caller deletes the records one by one, and the mirror gets
-    /// their ids.
+    /// Always returns `None`. So the caller deletes the records by writes instead, which the mirror
+    /// passes on.
     fn drop_part(&self, _: u64, _: &[u32]) -> Result<Option<u64>, SearchError> {
         Ok(None)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::store::Store;
 
-/// The bounds of a mirror's queue, and the times that a mirror waits.
+/// The bounds of a mirror's queue, and the durations for which a mirror waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirrorOptions {
     /// Number of bytes of writes that may wait for the second store.

@@ -14,7 +14,7 @@ pub(super) struct MirrorQueue {
     /// Whether writes are missing from the queue. Only a walk through both stores finds the missing
     /// writes.
     pub(super) gap: bool,
-    /// The time since which the second store has lacked writes that are not in the queue. `None`
+    /// The time at which the second store began to lack writes that are not in the queue. `None`
     /// once a walk has copied these writes.
     pub(super) behind_since: Option<Instant>,
     pub(super) trouble: Option<String>,
@@ -30,8 +30,8 @@ pub(super) struct QueuedWrite {
     pub(super) deleted: usize,
 }
 
-/// Estimates the bytes that a write uses in the queue. For an erase, the size of the query's lists
-/// is precise enough.
+/// Estimates the bytes that a write uses in the queue. For an erase, the estimate counts only the
+/// lists of the query.
 pub(super) fn size(write: &Write) -> usize {
     match write {
         Write::Put(record) => record.len() + 64,

@@ -55,7 +55,7 @@ fn milliseconds(time: Duration) -> u64 {
 }
 
 /// The second store while it is open, and the space bounds that were set after the start. The
-/// opener knows only the bounds that were set at the start.
+/// function that opens the store knows only the bounds that were set at the start.
 #[derive(Default)]
 struct SecondStore {
     store: Option<Weak<dyn Store>>,

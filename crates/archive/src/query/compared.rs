@@ -1,6 +1,6 @@
 //! A record that is compared with many queries. Its words are read only once, when the first query
-//! needs words. Many labels are sorted, also only once, because a hostile record may have thousands
-//! of labels, and thousands of filters may each ask for one label.
+//! needs words. If the record has many labels, they are sorted once, because a hostile record may
+//! have thousands of labels, and thousands of filters may each ask for one label.
 
 use std::cell::OnceCell;
 
@@ -20,7 +20,8 @@ const MANY_TIMES: usize = 8;
 /// which are not charged.
 #[derive(Clone, Copy)]
 pub struct ComparisonCost {
-    /// Number of queries that ask for words. Each such query goes through all words of the record.
+    /// Number of queries that search for words. Each of these queries goes through all words of the
+    /// record.
     of_words: u64,
     asks_labels: bool,
 }

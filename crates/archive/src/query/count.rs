@@ -100,7 +100,7 @@ fn dead_of<S: Source>(
     work: &mut u64,
 ) -> Option<u64> {
     *work = work.checked_sub(dead.len().min(cut.range.len()) as u64)?;
-    // To look up a dead row in the list costs about as much as to check 16 rows of the list.
+    // Looking up a dead row in the list costs about as much as checking 16 rows of the list.
     if dead.len() * 16 > cut.range.len() {
         return Some(source.count_dead(&cut.list, cut.range.clone()));
     }

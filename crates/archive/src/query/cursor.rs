@@ -1,5 +1,5 @@
-//! Walks one source: merges the plan's posting lists lazily, intersects them, and checks the
-//! records.
+//! Walks one source of rows: merges the posting lists of the plan's driver lazily, intersects them
+//! with the other sets, and checks the records.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::{Order, Query};
 const BLOCK_MAX: usize = 32;
 /// Number of records that are prefetched ahead of the record being read.
 const AHEAD: usize = 8;
-/// Number of comparisons (of a label with a condition) that are charged as one row.
+/// Number of comparisons of a label with a condition that together are charged as one row.
 const LABELS_OF_A_ROW: usize = 64;
 /// If a driver has at most this number of rows, its rows are intersected first and sorted
 /// afterwards.
@@ -129,7 +129,7 @@ impl<S: Source> SourceWalk<S> {
             return end;
         }
         if self.pace.is_cold() {
-            // A disk reads many records at once in little more time than one record.
+            // A disk can read many records at once in little more time than one record.
             self.block.iter().for_each(|(_, location, _)| self.source.read_ahead(*location));
         }
         for (_, location, _) in self.block.iter().take(AHEAD) {
@@ -243,7 +243,8 @@ impl<S: Source> SourceWalk<S> {
         self.visited += passed;
         *work = work.saturating_sub(passed);
         if let Some(rank) = &mut self.rank {
-            // Only the driver's entry remains, because no set is intersected from now on.
+            // Drops the entries of the other sets, because no set is intersected from now on. Only
+            // the driver's entry remains.
             rank.terms.drain(..self.cuts.len());
         }
         self.cuts.clear();
@@ -312,16 +313,17 @@ impl<S: Source> SourceWalk<S> {
     }
 }
 
-/// Charges `work` for comparing the record's labels, if the record has many labels or the query has
-/// many conditions.
+/// Deducts the cost of comparing the record's labels from `work`. The cost is 0 rows unless the
+/// record has many labels or the query has many conditions.
 fn count_labels(query: &PreparedQuery, record: &Record<'_>, work: &mut u64, visited: &mut u64) {
     let rows = (record.labels_max() * query.labels.len() / LABELS_OF_A_ROW) as u64;
     *work = work.saturating_sub(rows);
     *visited += rows;
 }
 
-/// Returns whether the record has the words of the query, and charges `work` for this check. Always
-/// returns true if the query is ranked, because the ranked search checks the words itself.
+/// Returns whether the record has the words of the query, and deducts the cost of this check from
+/// `work`. Always returns true if the query is ranked, because the ranked search checks the words
+/// itself.
 fn has_words(
     query: &PreparedQuery,
     record: &Record<'_>,

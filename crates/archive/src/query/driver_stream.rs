@@ -10,8 +10,8 @@ use super::Query;
 use super::source::Source;
 use super::stream::{PostingSlice, PostingStream};
 
-/// Maximum number of a driver's streams that are begun in one step. To begin a stream, its first
-/// row is read.
+/// Maximum number of streams of a driver that are begun in one step. Beginning a stream reads its
+/// first row.
 const BEGUN_MAX: usize = 64;
 
 /// The rows that drive a walk, in the state that the walk has reached.

@@ -42,8 +42,8 @@ impl<S: Source> ExcludedLists<S> {
         self.0.is_empty()
     }
 
-    /// Returns whether to skip the row of `key`, which was taken from `every`. If so, may also
-    /// advance `every` past the following rows, as long as these must be skipped, too.
+    /// Returns whether to skip the row of `key`, which was popped from `every`. If so, this method
+    /// may also advance `every` past the following rows that must be skipped, too.
     pub(super) fn skip(
         &mut self,
         source: &S,
