@@ -1,10 +1,10 @@
 //! A search that continues although parts of the archive cannot be read.
 //!
-//! A store notices an unreadable part of a file only when a search reads this part. That call of
-//! `Search::slice` fails, as its result cannot be trusted. From then on, searches leave out the records
-//! of this part and count them as damaged. To get all readable records, a new search begins after
-//! the last record of the failed search. Otherwise a command that reads all records would fail at
-//! the same place in each run.
+//! A store notices an unreadable part of a file only when a search reads this part. The search's
+//! call of `Search::slice` then fails, as its result cannot be trusted. Later searches leave out
+//! the records of this part and count them as damaged. To get all readable records, a new search
+//! begins after the last record that the failed search returned. Otherwise a command that reads all
+//! records would fail at the same place in each run.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -97,8 +97,8 @@ impl<'a> ResumedSearch<'a> {
         self.visited + self.search.visited()
     }
 
-    /// Returns the number of records that could not be read so far. A record may be counted more
-    /// than once.
+    /// Returns the number of records that could not be read so far. The search may count a record
+    /// more than once.
     pub fn damaged(&self) -> u64 {
         self.damaged.0 + self.damaged.1
     }

@@ -4,9 +4,10 @@
 //! A panic is a bug. In the work for one connection or query, a panic ends only this connection or
 //! query, because the surrounding code catches the panic. But without its writer, or without the
 //! thread that seals heads, a process would accept connections and never answer a write. The thread
-//! may also have left its data in an invalid state. All acknowledged writes are durable, and a
-//! restart is quick. So the process ends at once, without a cleanup, because a cleanup could wait
-//! for the thread that is gone. systemd, or another supervisor, starts the process again.
+//! that panicked may also have left its data in an invalid state. All acknowledged writes are
+//! durable, and a restart is quick, so the process ends at once. It does no cleanup, because a
+//! cleanup could wait for the thread that is gone. systemd, or another supervisor, starts the
+//! process again.
 
 use std::io::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};

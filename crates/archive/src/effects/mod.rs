@@ -70,9 +70,9 @@ struct ProhibitionSpan {
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
     /// The record is refused if a stored record matches one of these prohibitions. Nearly every
-    /// record has prohibitions, and rarely does a stored record match one. So a prohibition is kept
-    /// in this compact form: a query would need allocations. The values of the labels are in
-    /// `bytes`.
+    /// record has prohibitions, and a stored record rarely matches any prohibition. So a
+    /// prohibition is kept in this compact form: a query would need allocations. The values of the
+    /// labels are in `bytes`.
     refuse_if: Vec<ProhibitionSpan>,
     bytes: Vec<u8>,
     /// Of all records that match this query, only the newest is kept. If the new record is newer

@@ -6,21 +6,21 @@ use std::sync::Arc;
 
 use hark_codec::record::Record;
 
-/// Decides which records are hidden. The decision may change while a search is under way, and then
-/// applies to the records that the search has not delivered yet.
+/// Decides which records are hidden. The decision may change while a search is under way. The new
+/// decision then applies to the records that the search has not delivered yet.
 pub trait HideRecords: Send + Sync {
     /// Whether the record is hidden.
     fn hides(&self, record: &Record<'_>) -> bool;
 }
 
-/// The hidden records of a query. They do not count towards the limit of a search. Counts and sums
-/// of ids that an index answers without reading records include hidden records, so hidden records
-/// must be no secret.
+/// The hidden records of a query. They do not count towards the limit of a search. If an index
+/// computes a count or a sum of ids without reading records, the result includes hidden records. So
+/// hidden records must not be secret.
 #[derive(Clone)]
 pub struct HiddenRecords(Arc<dyn HideRecords>);
 
 impl HiddenRecords {
-    /// Makes the condition of queries.
+    /// Makes the condition that hides these records.
     pub fn new(hidden: Arc<dyn HideRecords>) -> Self {
         Self(hidden)
     }

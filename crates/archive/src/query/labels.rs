@@ -36,7 +36,7 @@ pub(super) fn carries(record: &Record<'_>, set: &LabelSet) -> bool {
 
 /// Returns whether `sorted` contains `value`. Nearly all values differ in their first eight bytes,
 /// so whole values are compared only if these bytes are equal. A client may send thousands of
-/// values with the same first bytes; these are searched by binary search.
+/// values with the same first eight bytes, so these values are searched by binary search.
 #[inline]
 fn among(sorted: &[Box<[u8]>], value: &[u8]) -> bool {
     fn first(value: &[u8]) -> u64 {

@@ -221,8 +221,8 @@ impl SnapshotSearch {
         needed.find_map(|placed| placed.part.trouble())
     }
 
-    /// Returns the time key at which the next part must be open (its `opens_at`), and whether this
-    /// part is the head.
+    /// Returns the time key (`opens_at`) at which the next part must be open, and whether this part
+    /// is the head.
     fn unopened(&mut self) -> Option<(u64, bool)> {
         let first = self.questions.first()?;
         while self.parts.get(self.next).is_some_and(|placed| !placed.overlaps(first)) {

@@ -40,9 +40,9 @@ pub use order::{Order, Position};
 pub use ungated::UngatedQuery;
 pub use words::{LazyWords, SearchRank, TextSource, WordCondition};
 
-/// A query: a record must meet all conditions that are given. `None` imposes no condition; an empty
-/// list in `Some` matches nothing. [`Query::normalise`], which every store calls first, sorts and
-/// deduplicates the lists.
+/// A query. A record matches if it meets all given conditions. `None` imposes no condition; an
+/// empty list in `Some` matches nothing. [`Query::normalise`], which every store calls first, sorts
+/// and deduplicates the lists.
 ///
 /// ```
 /// use hark_archive::{LabelPosition, LabelSet, Query, Record, RecordHeader};
@@ -77,7 +77,7 @@ pub struct Query {
     pub labels: Vec<LabelSet>,
     /// The words that a record's text must have.
     pub words: Option<Arc<WordCondition>>,
-    /// Whether the records are sorted by their [`SearchRank`], best first, instead of `order`.
+    /// Whether the records are sorted by their [`SearchRank`], best first, instead of by `order`.
     /// Without `words` the flag has no effect. A ranked query has no cursor.
     pub ranked: bool,
     /// The earliest time, inclusive.
@@ -248,8 +248,8 @@ impl Query {
 }
 
 /// Returns whether `sorted` contains `key`. Keys are random, so nearly all keys differ in their
-/// first eight bytes. A client may still send thousands of keys with the same first bytes; these
-/// are searched by binary search.
+/// first eight bytes. A client may still send thousands of keys with the same first eight bytes, so
+/// these keys are searched by binary search.
 fn holds(sorted: &[[u8; 32]], key: &[u8; 32]) -> bool {
     let first = |key: &[u8; 32]| key.first_chunk().map_or(0, |eight| u64::from_be_bytes(*eight));
     let wanted = first(key);

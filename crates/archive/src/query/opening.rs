@@ -1,9 +1,9 @@
 //! Opens a query on one source: looks up the posting lists that the planner needs.
 //!
 //! A query may name thousands of values, and a value may have a list for each of thousands of
-//! kinds. So the lookups are made in steps, and are charged as work. A set with too many lists is
-//! not walked; its condition is checked on the records instead. Lists of excluded kinds are dropped
-//! without a charge.
+//! kinds. So the lookups are made in steps, and count as work of the query. A set with too many
+//! lists is not walked; its condition is checked on the records instead. Lists of excluded kinds
+//! are dropped without a charge.
 
 use std::cell::OnceCell;
 use std::ops::ControlFlow;
@@ -153,15 +153,15 @@ impl<S: Source> Opening<S> {
         self.lookups.counted.saturating_sub(LOOKUPS_FREE)
     }
 
-    /// Returns the approximate bytes of memory of the lists found so far.
+    /// Returns approximately how many bytes of memory the lists found so far use.
     pub(super) fn bytes(&self) -> usize {
         let found = self.lookups.found.iter().map(|known| known.lists.capacity());
         let lists = found.sum::<usize>() + self.lookups.lists.capacity();
         lists * size_of::<PostingSlice<S::PostingList>>()
     }
 
-    /// Looks up as much as `work` allows. The result is ready once the plan is known. It is `None`
-    /// if nothing in the source can match.
+    /// Looks up as much as `work` allows. The result is ready once the plan is known. The result is
+    /// `None` if nothing in the source can match.
     pub(super) fn look_up(
         &mut self,
         source: &S,
@@ -256,7 +256,7 @@ impl<S: Source> Lookups<S> {
         }
     }
 
-    /// Looks up the terms of a set. The result is ready with false if the set has too many lists.
+    /// Looks up the terms of a set. Once ready, the result is false if the set has too many lists.
     fn terms(
         &mut self,
         source: &S,
@@ -331,8 +331,8 @@ impl<S: Source> Lookups<S> {
         source: &S,
         query: &PreparedQuery,
     ) -> Vec<Vec<PostingSlice<S::PostingList>>> {
-        // With a gate, the check is left out: the lists may have hidden records, on which the
-        // visited rows must not depend.
+        // With a gate, the check is omitted: the lists may have hidden records, and the number of
+        // visited rows must not depend on hidden records.
         if query.id_hashes.len() < IDS_MIN || query.gate.is_some() || query.driver.is_some() {
             return Vec::new();
         }

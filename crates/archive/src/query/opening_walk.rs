@@ -65,7 +65,7 @@ impl<S: Source> AnyWalk for OpeningWalk<S> {
         wanted: &mut usize,
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> WalkEnd {
-        // A caller runs only a walk that is at a match.
+        // A caller runs only a walk that is at a match, so `walk` is known.
         self.walk.as_mut().map_or(WalkEnd::End, |walk| walk.run(work, bound, wanted, sink))
     }
 

@@ -1,10 +1,10 @@
 //! The planner. It chooses the set to walk, the sets to intersect, and the conditions to check on
 //! the records.
 //!
-//! A plan is a pure function of the query and exact lengths. The planner requests the lengths from
-//! a closure, since each length costs a lookup in the dictionary. It requests cheap lengths first,
-//! and then only lengths that can change its choice. If a length is not available yet, planning
-//! starts over once the length is available.
+//! A plan depends only on the query and on the exact lengths of posting lists. The planner requests
+//! the lengths from a closure, since each length costs a lookup in the source. It requests cheap
+//! lengths first, and then only lengths that can change its choice. If a length is not available
+//! yet, planning starts over once the length is available.
 
 use std::task::{Poll, ready};
 
@@ -36,8 +36,8 @@ const PROBES_FREE: u64 = 64;
 /// Maximum number of posting lists in which a row is looked up for one set. If the set has more
 /// lists, reading the record is cheaper.
 const CUT_LISTS_MAX: usize = 8;
-/// The same maximum for a word. It is higher, because dividing a record's text into words costs far
-/// more than reading the record.
+/// The same maximum for the set of a word. This maximum is higher, because dividing a record's text
+/// into words costs far more than reading the record.
 const CUT_WORD_LISTS_MAX: usize = 64;
 /// Number of lookups that the planner assumes for a word prefix.
 const BEGINNING_PROBES: u64 = PROBES_FREE;
@@ -189,8 +189,8 @@ pub fn conditions(query: &Query) -> Vec<(Set, u64)> {
         sets.push((Set::Word(i), probes));
     }
     sets.sort_by_key(|(_, probes)| *probes);
-    // Kinds come first if another condition has many terms, because the kinds may make its lookup
-    // unnecessary. Otherwise they come last.
+    // Kinds come first if another condition has many terms, because the lookup of the kinds may
+    // make the other lookup unnecessary. Otherwise kinds come last.
     let at = if sets.iter().any(|(_, probes)| *probes > PROBES_FREE) { 0 } else { sets.len() };
     sets.splice(at..at, query.kinds.iter().map(|kinds| (Set::Kinds, kinds.len() as u64)));
     sets

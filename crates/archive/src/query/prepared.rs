@@ -30,7 +30,7 @@ pub struct PreparedQuery {
     pub authors: Vec<u64>,
     /// Terms of the values of each label condition.
     pub labels: Vec<Vec<u64>>,
-    /// For a ranked query, the score that a record must still reach.
+    /// For a ranked query, the score that a further record must reach to be among the best.
     pub rank: Option<Arc<RankBound>>,
     /// The conditions that an index can evaluate, each with the number of terms to look up. The
     /// planner considers the conditions in this order.
@@ -47,8 +47,8 @@ impl PreparedQuery {
         Self::with_labels(query, Vec::new(), terms)
     }
 
-    /// Prepares a normalised query. `labels` has the terms of the first label conditions, as far as
-    /// the caller knows these terms.
+    /// Prepares a normalised query. `labels` has the terms of those first label conditions whose
+    /// terms the caller already knows.
     fn with_labels(query: Query, mut labels: Vec<Vec<u64>>, terms: &impl TermMap) -> Self {
         let id_hashes = query.ids.iter().flatten().map(|id| terms.id(id)).collect();
         let authors = query.authors.iter().flatten().map(|author| terms.author(author)).collect();

@@ -2,11 +2,11 @@
 //!
 //! A ranked search runs an ordinary search, newest first and without a limit, and ranks each match.
 //! The search keeps only the ids of the best matches so far, at most as many as the limit. A score
-//! is the sum of the record's time and a bounded bonus. Once the limit is reached, a row is read
-//! only if it can rank better than the worst of these matches. The index can decide this: it has
-//! the row's time and the class of each of its words (how much the record is about the word). The
-//! walk ends at the first row that is too old to reach the needed score with the highest bonus.
-//! Then the best records are read by their ids.
+//! is the sum of the record's time and a bounded bonus. Once there are as many matches as the
+//! limit, a row is read only if it can rank better than the worst of these matches. The index can
+//! decide this without reading the record: it has the row's time and the class of each of the row's
+//! words (how much the record is about the word). The walk ends at the first row that is too old to
+//! reach the needed score with the highest bonus. Then the best records are read by their ids.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::ControlFlow;
@@ -26,7 +26,8 @@ const CHUNK: usize = 32;
 /// Maximum number of bytes of these records in memory. A single record may exceed this maximum.
 const READY_BYTES_MAX: usize = 64 << 10;
 
-/// The score that a record must still reach. A search and its walks share this bound.
+/// The score that a further record must reach to be among the best. A search and its walks share
+/// this bound.
 #[derive(Debug)]
 pub struct RankBound {
     words: Arc<WordCondition>,
@@ -59,7 +60,7 @@ impl RankBound {
     }
 }
 
-/// Starts a search for records by their ids, over the same snapshot.
+/// Starts a search for records by their ids, over the same snapshot as the ranked search.
 pub type ReadById =
     Box<dyn FnMut(Vec<Id>, u64, u64) -> Result<Box<dyn Search>, SearchError> + Send>;
 
@@ -85,8 +86,8 @@ pub struct RankedSearch {
     last: Option<SearchRank>,
     seq: u64,
     visited: u64,
-    /// The cost so far of dividing texts into words, as a number of visited rows; `words` is the
-    /// reused buffer for the words.
+    /// The cost so far of dividing texts into words, as a number of visited rows. The buffer
+    /// `words` is reused for each text.
     text_rows: u64,
     words: RecordWords,
     damaged: u64,

@@ -13,7 +13,7 @@ use super::set::Set;
 pub(super) struct RowRank {
     pub(super) bound: Arc<RankBound>,
     /// For each intersected set, and last for the driver: the index of the word or phrase whose
-    /// class the set's lists show.
+    /// class is known from the set's lists.
     pub(super) terms: Vec<Option<usize>>,
     classes: Vec<u8>,
 }

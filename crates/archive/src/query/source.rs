@@ -5,8 +5,8 @@
 //! ([`super::prepared`]). Words are passed as text, since some sources index words as text. A
 //! source is an immutable part of a shelf (a segment) or a snapshot of a growing part (a head). For
 //! a term and a kind, a source finds the posting list ([`Source::PostingList`]) of the rows that
-//! have both, newest first. Everything else (planning, merging, intersecting, counting) is
-//! implemented once for all sources, in [`super`].
+//! have the term and the kind, newest first. Everything else (planning, merging, intersecting,
+//! counting) is implemented once for all sources, in [`super`].
 
 use std::ops::{ControlFlow, Range};
 
@@ -116,13 +116,13 @@ pub trait Source: Send + Sync + 'static {
     fn may_have(&self, _list: &Self::PostingList, _row: u32) -> bool {
         true
     }
-    /// Returns the first index in `range` whose row is `row` or follows `row`; a list has its rows
-    /// newest first. Usually the result is near the start of the range.
+    /// Returns the first index in `range` whose row is `row` or follows `row` in the list (newest
+    /// first). Usually the result is near the start of the range.
     fn seek(&self, list: &Self::PostingList, range: Range<usize>, row: u32) -> usize;
 
-    /// Returns the length of the common start of two ranges of posting lists. The number may be too
-    /// low if an exact comparison would be expensive. The first list must contain all rows of the
-    /// second.
+    /// Returns the number of equal rows at the start of two ranges of posting lists. The number may
+    /// be too low if an exact comparison would be expensive. The first list must contain all rows
+    /// of the second.
     fn alike(
         &self,
         _: (&Self::PostingList, Range<usize>),
@@ -150,8 +150,8 @@ pub trait Source: Send + Sync + 'static {
     fn prefetch(&self, location: Self::RecordLocation);
     /// Starts to read a record from the disk and returns at once. Each call costs a system call.
     fn read_ahead(&self, location: Self::RecordLocation);
-    /// Returns the record of a row; the caller passes the row's `location`. A damaged record is
-    /// noted, and the result is `None`.
+    /// Returns the record of a row; the caller passes the row's `location`. If the record is
+    /// damaged, notes the damage and returns `None`.
     fn read(&self, row: u32, location: Self::RecordLocation) -> Option<Record<'_>>;
     /// Returns the record of a row.
     fn record(&self, row: u32) -> Option<Record<'_>> {

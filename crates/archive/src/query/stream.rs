@@ -11,7 +11,7 @@ pub(super) struct PostingSlice<R> {
     pub(super) range: Range<usize>,
     /// Index of the set's value to which the list belongs.
     pub(super) value: u32,
-    /// The kind of the rows that are looked up in the list, if all have the same kind.
+    /// The kind of the rows that are looked up in the list, if all these rows have the same kind.
     pub(super) kind: Option<u32>,
 }
 

@@ -1,9 +1,9 @@
 //! A query with a gate, split into queries without a gate.
 //!
-//! Visited rows are charged and take time. So if hidden records were visited, the cost of the
-//! answer would reveal these records. Stores therefore split a query with a gate into up to three
-//! queries without a gate ([`Query::opened`]). Each of these queries walks posting lists without
-//! hidden records, and only the lengths of such lists affect its plan.
+//! Each visited row takes time and counts towards the budget. So if hidden records were visited,
+//! the cost of the answer would reveal that they exist. Stores therefore split a query with a gate
+//! into up to three queries without a gate ([`Query::opened`]). Each of these queries walks posting
+//! lists without hidden records, and only the lengths of such lists affect its plan.
 
 use hark_codec::record::Key;
 

@@ -29,7 +29,7 @@ pub enum WalkEnd {
     End,
     /// All wanted records were passed to the sink.
     Full,
-    /// The sink asked to pause.
+    /// The sink ended the run.
     Broke,
 }
 
@@ -58,7 +58,7 @@ pub trait AnyWalk: Send {
     fn damaged(&self) -> u64;
     /// Returns the driver and its number of rows, once both are known.
     fn driver(&self) -> Option<(u64, Set)>;
-    /// Returns the approximate bytes of memory of the walk.
+    /// Returns approximately how many bytes of memory the walk uses.
     fn bytes(&self) -> usize;
 }
 

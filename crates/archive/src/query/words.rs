@@ -30,14 +30,15 @@ pub trait TextSource: Send + Sync {
     fn has_texts(&self, kind: u32) -> bool {
         self.kinds().binary_search(&kind).is_ok()
     }
-    /// Returns a number that identifies this choice of texts, and stays the same after a restart.
+    /// Returns a number that identifies this definition of the texts. The number stays the same
+    /// after a restart.
     fn fingerprint(&self) -> u64;
     /// Returns how much newer a record must be, in the unit of the records' time, to rank as high
     /// as a record with one class more.
     fn class_time(&self) -> u64;
 }
 
-/// The words of a record. They are read from the record's text when they are first needed.
+/// The words of a record. The record's text is divided into words when the words are first needed.
 #[derive(Default)]
 pub struct LazyWords(OnceCell<Box<RecordWords>>);
 

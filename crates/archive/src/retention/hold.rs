@@ -10,7 +10,7 @@ use super::policy::RetentionPolicy;
 use crate::clock::Clock;
 use crate::store::{CommitError, RetentionNote, SearchError, Store};
 
-/// The questions that retention leaves to a person, and the history that retention must not delete.
+/// The decisions that retention leaves to a person, and the history that retention must not delete.
 /// Imports and status reports share this state.
 #[derive(Debug, Default)]
 pub struct RetentionState {
@@ -55,8 +55,8 @@ impl RetentionState {
             let is_new =
                 store.note(RetentionNote::ClockTrusted)?.is_none() && store.stats().records == 0;
             if is_new {
-                // A new archive has not been in use before now, even if the imported records are
-                // older.
+                // A new archive comes into use now, even if the imported records are older, so its
+                // first trusted time is now.
                 store.set_note(RetentionNote::ClockTrusted, Some(clock.now_s()))?;
             }
             self.has_begun.store(true, Ordering::Relaxed);

@@ -4,10 +4,11 @@
 //! All deletes go through the writer in small batches, like any other write. So no other write
 //! waits long, and a shutdown waits only for the current batch.
 //!
-//! Deletes by age depend on the machine's clock. With a clock that shows the year 2099, retention
-//! would delete all records to which a rule applies. So the clock is compared with the archive's
-//! own history; see `trust`. Imported history that is older than a rule allows is kept until a
-//! person allows its deletion; see `hold`. Bounds need no clock, and also delete imported history.
+//! Deletes by age depend on the machine's clock. If the clock wrongly showed the year 2099,
+//! retention would delete all records to which a rule applies. So the clock is compared with the
+//! archive's own history; see `trust`. Imported history that is older than a rule allows is kept
+//! until a person allows its deletion; see `hold`. Bounds (on bytes and records) need no clock, and
+//! also delete imported history.
 
 mod hold;
 mod policy;

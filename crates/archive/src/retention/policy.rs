@@ -29,7 +29,7 @@ pub struct RetentionPolicy {
     pub tombstone_kinds: Vec<u32>,
     /// Maximum number of records that one write deletes.
     pub batch_max: usize,
-    /// Time between two rounds.
+    /// Time between two rounds of deletes.
     pub every: Duration,
     /// Number of the network's units of time in a second.
     pub units_per_s: u64,
@@ -37,7 +37,8 @@ pub struct RetentionPolicy {
     /// plus the running time of the server since then. If the clock is further ahead, no record is
     /// deleted by age. With `None`, every clock is trusted.
     pub clock_ahead_max_s: Option<u64>,
-    /// Whether rules also delete imported records that were too old when they were imported.
+    /// Whether rules also delete imported records that were already too old at the time of their
+    /// import.
     pub delete_brought: bool,
 }
 
@@ -68,7 +69,8 @@ pub struct RetentionRule {
     pub not_kinds: Vec<u32>,
     /// The rule applies only to these authors.
     pub authors: Option<Vec<Key>>,
-    /// The rule deletes records older than this. With 0, all records that match are deleted.
+    /// Seconds; the rule deletes older records. With 0, all records to which the rule applies are
+    /// deleted.
     pub older_than_s: u64,
 }
 

@@ -47,7 +47,7 @@ pub enum RetentionError {
 }
 
 impl RetentionError {
-    /// Returns whether this is a question for a person, and not a failure.
+    /// Returns whether a person must decide how to go on. Any other error is a failure.
     pub fn is_question(&self) -> bool {
         matches!(self, Self::Clock | Self::History)
     }
@@ -74,7 +74,7 @@ pub struct SweepResult {
     pub crowded: u64,
     /// Whether records that are too old for a rule are kept because the clock is not trusted.
     pub clock_doubted: bool,
-    /// Whether rules keep records because the records are imported history.
+    /// Whether records that are too old for a rule are kept because they are imported history.
     pub history_held: bool,
     /// Whether no records are deleted although too few bytes are free, because deleting records
     /// could not free enough bytes.
@@ -107,7 +107,8 @@ impl RetentionPolicy {
         self.step_with(store, writer, clock, (&mut trust, &state))
     }
 
-    /// Does the same as [`RetentionPolicy::step`], and keeps state from step to step.
+    /// Does the same as [`RetentionPolicy::step`], with state that the caller keeps from step to
+    /// step.
     pub(super) fn step_with(
         &self,
         store: &dyn Store,
@@ -251,14 +252,14 @@ impl RetentionPolicy {
     }
 
     /// Returns whether a step deleted a full batch. If so, the next step follows at once. After a
-    /// smaller batch, the next step waits, because a busy archive at its bound always has a few
-    /// records to delete.
+    /// smaller batch, the next step waits for the next round, because a busy archive at its bound
+    /// always has a few records to delete.
     pub(super) fn has_more(&self, swept: SweepResult) -> bool {
         swept.expired.max(swept.aged).max(swept.crowded) >= self.batch_max as u64
     }
 
-    /// Estimates the number of records that must be deleted to meet the bounds. Also returns true
-    /// if deleting records cannot meet the bound of free bytes.
+    /// Estimates the number of records that must be deleted to meet the bounds. The second value is
+    /// true if deleting records cannot meet the bound of free bytes.
     fn excess_records(&self, store: &dyn Store) -> (u64, bool) {
         if (self.bytes_max, self.free_bytes_min, self.records_max) == (None, None, None) {
             return (0, false);
@@ -268,8 +269,8 @@ impl RetentionPolicy {
             return (0, false);
         }
         let above = stats.records.saturating_sub(self.records_max.unwrap_or(u64::MAX));
-        // Deleted records whose space cannot be freed yet count as kept. Otherwise the store could
-        // stay above its bound for good.
+        // The bytes of deleted records that cannot be freed yet count as kept bytes. Otherwise the
+        // store could stay above its bound for good.
         let kept_bytes = stats.bytes.saturating_sub(stats.reclaimable_bytes);
         let excess = self.bytes_max.map_or(0, |bytes_max| kept_bytes.saturating_sub(bytes_max));
         let (lacking, unmet) = self.lacking_bytes(&stats, kept_bytes);

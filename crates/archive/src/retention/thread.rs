@@ -16,7 +16,8 @@ use crate::store::Store;
 use crate::vital;
 use crate::writer::Writer;
 
-/// Interval between two reports of the same question, for example that the clock is not trusted.
+/// Interval between two reports of the same open question (a state about which a person must decide
+/// or act, for example a clock that is not trusted).
 const DOUBTS_EVERY: Duration = Duration::from_hours(1);
 
 /// The time at which each open question was last reported.

@@ -67,7 +67,8 @@ impl ClockTrust {
             let from = now_s.saturating_sub(ahead_max_s).saturating_mul(units_per_s);
             let witness = if newest.len() < WITNESSES { newest.first() } else { newest.last() };
             return Ok(match witness {
-                // A store without records has nothing to delete, and no evidence about the clock.
+                // A store without records has nothing to delete, so it does no harm to trust the
+                // clock.
                 None => ClockVerdict::Trusted,
                 Some(time) if *time >= from => {
                     self.last = Some((Instant::now(), now_s));
@@ -92,14 +93,14 @@ impl ClockTrust {
     fn note(&mut self, store: &dyn Store, now_s: u64, is_due: bool) {
         let is_due = is_due
             || self.noted_s.is_none_or(|noted_s| now_s >= noted_s.saturating_add(NOTE_EVERY_S));
-        // The write fails on a full disk, and is tried again after deletes have made room.
+        // The write may fail on a full disk. A later call tries again.
         if is_due && store.set_note(RetentionNote::ClockTrusted, Some(now_s)).is_ok() {
             self.noted_s = Some(now_s);
         }
     }
 }
 
-/// Returns the times of the newest records, without records that are ahead of `now_s`.
+/// Returns the times of the newest records that are not ahead of `now_s`.
 fn newest_times(store: &dyn Store, now_s: u64, units_per_s: u64) -> Result<Vec<u64>, SearchError> {
     let to = now_s.saturating_add(1).saturating_mul(units_per_s).saturating_sub(1);
     let mut search = store.search(&Query { to, limit: WITNESSES, ..Query::default() })?;

@@ -68,7 +68,7 @@ pub struct CommitResult {
     /// Number of bytes written to the disk or the database for the batch.
     pub bytes: u64,
     /// Number of rows visited to find the records that the writes replace or delete, and the
-    /// records that forbid writes. The number is zero if the store does not count these rows.
+    /// records that forbid writes. Zero if the store does not count these rows.
     pub searched: u64,
     /// The records that other processes put before this commit began and that were not reported
     /// earlier, in order. Their sequence numbers are lower than the numbers of this batch.
@@ -119,9 +119,9 @@ pub enum CommitError {
         /// The maximum size of a record.
         bytes_max: usize,
     },
-    /// The disk or the database failed, in this call or in an earlier call. The writer has stopped
-    /// and must be restarted. Nothing is retried, because the state of a disk after a failed sync
-    /// is unknown.
+    /// The disk or the database failed, in this call or in an earlier call. The writer has stopped,
+    /// and only a restart helps. The store does not retry the write, because the state of a disk
+    /// after a failed sync is unknown.
     #[error("the archive takes no more writes: {0}")]
     Stopped(String),
     /// Another process has the right to write. The next batch may succeed.

@@ -1,24 +1,24 @@
 //! The interface of a store, which keeps and searches one shelf (the records of one network).
 //!
-//! The trait knows records, queries and outcomes, but no rows, pages or SQL. Four choices explain
-//! its design.
+//! The trait deals with records, queries and outcomes, not with rows, pages or SQL. Four choices
+//! explain its design.
 //!
 //! *Results are pushed in slices.* A search reads one snapshot. Each call of `slice` passes records
-//! to a sink until the work of the slice is spent, and the next call continues there. No lock and
-//! no transaction stays open between two calls. So a slow reader delays only its own search, and
-//! records are read in place without a copy.
+//! to a sink until the work of the slice is spent, and the next call continues after the last of
+//! these records. No lock and no transaction stays open between two calls. So a slow reader delays
+//! only its own search, and records are read in place without a copy.
 //!
 //! *A commit is a batch with one outcome per write.* The shelf's [`Rules`](crate::effects::Rules)
 //! express the effects of a record as queries. These queries find the earlier records that the new
 //! record replaces or deletes, and the records that forbid the new record. A store applies these
 //! effects under its own lock or in its own transaction.
 //!
-//! *The id of a record determines its time.* The id is a hash of the record's content, time
-//! included. So if a record's time is known, a store looks for its id only among the records of
-//! that time.
+//! *The id of a record determines its time.* The id is a hash of the record's content, including
+//! the time, so two records with the same id have the same time. To find the id of a record with a
+//! known time, a store searches only the records of that time.
 //!
-//! *Visibility is numbered.* Every put has a sequence number, and every search knows the last
-//! number that it sees. These numbers join stored and live messages without a gap or a duplicate.
+//! *Puts are numbered.* Every put has a sequence number, and every search reports the last number
+//! that it sees. These numbers join stored and live messages without a gap or a duplicate.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub struct SpaceBounds {
     /// Number of free bytes of the disk below which the space of all deleted records is freed at
     /// once.
     pub free_bytes_min: u64,
-    /// Time within which deleted records are gone from all files. With `None`, they stay until
+    /// Time within which deleted records are erased from all files. With `None`, they stay until
     /// their space is needed.
     pub erase_within: Option<Duration>,
 }
@@ -98,18 +98,18 @@ pub trait Store: Send + Sync {
     /// [`ERASE_STEP`](crate::limits::ERASE_STEP) records or searches more than
     /// [`SEARCH_STEP`](crate::limits::SEARCH_STEP) rows. The part also ends once its writes have
     /// searched [`SEARCH_BATCH`](crate::limits::SEARCH_BATCH) rows in total. The caller then
-    /// commits the remaining part of that write ([`Write::remainder`]) and the later writes. From
-    /// one step to the next, the store keeps the search position of only one write: the last write
-    /// of a batch. Any other write must begin its search again. So the caller commits an unfinished
-    /// write alone, or as the last write of a batch.
+    /// commits the remainder of the unfinished write ([`Write::remainder`]), if any, and the later
+    /// writes. From one step to the next, the store keeps the search position of only one write:
+    /// the last write of a batch. Any other write must begin its search again. So the caller
+    /// commits an unfinished write alone, or as the last write of a batch.
     ///
     /// A record that deletes other records is stored last, together with the final step of its
     /// deletes. So the store never has a record together with a record that it deletes, even if the
     /// process crashes or another process continues the work. A store needs no state for this: if
     /// the record is put again, the remaining deletes follow.
     ///
-    /// An empty batch tests whether the store would carry out a batch with writes now, if possible
-    /// by writing something. It changes no record.
+    /// An empty batch tests whether the store would carry out a batch with writes now. The test
+    /// writes something, if possible, but changes no record.
     fn commit_some(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
         self.commit(writes)
     }
@@ -123,8 +123,8 @@ pub trait Store: Send + Sync {
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError>;
 
     /// Counts the records that match, ignoring limit and cursor. Returns `None` if the budget did
-    /// not suffice, or if a record that may match could not be read. A search then shows which is
-    /// the case. Adds the number of visited rows, including lookups, to `visited`.
+    /// not suffice, or if a record that may match could not be read. A search for the same query
+    /// then shows the reason. Adds the number of visited rows, including lookups, to `visited`.
     fn count_visiting(&self, query: &Query, visited: &mut u64) -> Result<Option<u64>, SearchError>;
 
     /// Does the same as [`Store::count_visiting`], for a caller that does not charge for rows.
@@ -133,7 +133,7 @@ pub trait Store: Send + Sync {
     }
 
     /// Returns an object that counts and lists the matching records by ranges. Returns `None` if
-    /// the store has no sums for this query, or if the sums are not available now; see
+    /// the store keeps no sums of ids for this query, or if the sums are not available now; see
     /// [`Query::window_without`].
     fn ranges(&self, _: &Query) -> Result<Option<Box<dyn IdRanges>>, SearchError> {
         Ok(None)
@@ -182,8 +182,8 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
-    /// Announces whether further deletes follow at once. Until the last of them, a store need not
-    /// free the space of earlier deletes.
+    /// Announces whether further deletes follow at once. While they do, a store need not free the
+    /// space of earlier deletes.
     fn deletes_follow(&self, _follow: bool) {}
 
     /// Applies new bounds to the store's files, if the store has files.
@@ -207,8 +207,8 @@ pub trait Store: Send + Sync {
 
     /// Returns the next records that other processes have put, in order. Records that were reported
     /// in a [`CommitResult::before`] are left out. The result has at most
-    /// [`NEWS_STEP`](crate::limits::NEWS_STEP) records; if it has fewer, no others are waiting. The
-    /// committing thread calls this method between two commits.
+    /// [`NEWS_STEP`](crate::limits::NEWS_STEP) records; if it has fewer, no further records are
+    /// waiting. The committing thread calls this method between two commits.
     fn news(&self) -> Vec<NumberedRecord> {
         Vec::new()
     }

@@ -12,8 +12,8 @@ use crate::query::{Position, Query};
 /// in only one of the results.
 pub trait IdRanges: Send {
     /// Returns the number of records before a position, and the sum of their ids. The result may
-    /// also include records before the query's window. They are the same for each position, so only
-    /// the difference between two results is meaningful.
+    /// also include records before the query's window. These additional records are the same for
+    /// each position, so only the difference between two results is meaningful.
     fn before(&self, at: &Position) -> IdTally;
 
     /// Returns at most `max` records from position `from` on and before `to`, in order.
@@ -72,7 +72,7 @@ fn divide(
 ) -> Vec<Position> {
     let (before, end) = (count(from), count(to));
     let all = end.saturating_sub(before);
-    // Times without records at both ends of the range are left out.
+    // Narrows the range to the times of its oldest and its newest record.
     let oldest = last(from.time, to.time, |time| count(&at(time)) <= before);
     let newest = last(oldest, to.time, |time| count(&at(time)) < end);
     let (mut low, mut cuts) = (oldest, Vec::new());
@@ -98,8 +98,8 @@ fn divide(
     cuts
 }
 
-/// Returns a position at `time` such that about `wanted` records come before the position, give or
-/// take `some`.
+/// Returns a position at `time` such that `wanted` records, plus or minus about `some`, come before
+/// the position.
 fn within(count: &dyn Fn(&Position) -> u64, time: u64, wanted: u64, some: u64) -> Position {
     let of = |prefix: u64| {
         let mut position = at(time);

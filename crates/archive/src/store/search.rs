@@ -69,17 +69,18 @@ pub trait Search: Send {
     /// Returns the number of rows visited so far.
     fn visited(&self) -> u64;
 
-    /// Returns the number of records that could not be read so far. Such records may match, but
+    /// Returns the number of records that could not be read so far. These records may match, but
     /// were not delivered. A record may count more than once.
     fn damaged(&self) -> u64 {
         0
     }
 
-    /// Returns the set that drives the search in the opened part with the largest driver (see
-    /// [`Plan`](crate::query::plan::Plan)). `None` if nothing in the opened parts can match.
+    /// Returns the driver of the search, that is, the set whose rows are walked (see
+    /// [`Plan`](crate::query::plan::Plan)). Of the drivers of all opened parts, the largest is
+    /// returned. `None` if nothing in the opened parts can match.
     fn driver(&self) -> Option<Set>;
 
-    /// Returns the approximate bytes of memory that the search uses between two slices.
+    /// Returns approximately how many bytes of memory the search uses between two slices.
     fn bytes(&self) -> usize {
         0
     }

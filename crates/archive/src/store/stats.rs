@@ -147,8 +147,9 @@ pub struct MirrorLag {
     /// Number of records that were copied since the start.
     pub copied: u64,
     /// Number of records that only the second store has, as counted by the last walk. The number
-    /// falls when the first store stores such a record, or when the rules delete such a record in
-    /// the second store. Writes of other processes to the second store do not change the number.
+    /// falls when the first store stores one of these records, or when the rules delete one of
+    /// these records in the second store. If another process writes to the second store, the number
+    /// does not change until the next walk.
     pub extra: u64,
     /// Number of records that the second store refused, as counted by the last walk.
     pub refused: u64,

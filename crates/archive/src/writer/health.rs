@@ -1,8 +1,9 @@
-//! Whether the store commits batches, and when the writer tests this with an empty batch.
+//! The health of a store: whether it commits batches, and when the writer tests it with an empty
+//! batch.
 //!
 //! After a failed batch, only a write shows that the next batch would succeed: a database may
 //! answer every query and yet commit nothing. So the failure stays reported until a batch succeeds.
-//! While no write comes, the writer commits an empty batch from time to time (a *probe*).
+//! If no write comes, the writer commits an empty batch (a *probe*) from time to time.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,8 @@ pub(super) struct WriteHealth {
     /// When the next probe is due.
     due: Option<Instant>,
     /// The wait from a failure to the next probe. It doubles with each probe, until a batch with
-    /// writes succeeds. Suppose that a store commits probes but no writes. Then failures of writes
-    /// soon follow each other faster than probes, so the trouble stays reported.
+    /// writes succeeds. The growing wait is for a store that commits probes but no writes: soon
+    /// writes fail more often than probes succeed, so the trouble stays reported.
     wait: Duration,
 }
 

@@ -8,9 +8,9 @@
 //! are not announced, which adds latency. After the sync, the thread notifies the listener and then
 //! answers the senders.
 //!
-//! Records that other processes have put ([`Store::news`]) never end a batch. A commit itself
+//! Records that other processes have put ([`Store::news`]) never cut a batch short. A commit itself
 //! reports the records that were put before the commit ([`CommitResult::before`]). The thread reads
-//! news from the store only in a turn without a commit, and only if there may be news.
+//! news from the store only in a turn without a successful commit, and only if there may be news.
 //!
 //! [`CommitResult::before`]: crate::store::CommitResult::before
 //!
@@ -152,9 +152,9 @@ impl Writer {
     }
 
     /// Runs `job` on the writer's thread, once all earlier writes are durable, delivered and
-    /// answered. Writes that are queued after the job, and further steps of unfinished writes, wait
-    /// until the job returns. If the job has replaced the target, they then go to the new target.
-    /// Returns the job if the queue is full or the writer has stopped.
+    /// answered, except unfinished writes. Their further steps, and writes that are queued after
+    /// the job, wait until the job returns. If the job has replaced the target, these steps and
+    /// writes go to the new target. Returns the job if the queue is full or the writer has stopped.
     pub fn between(&self, job: BetweenBatchesJob) -> Result<(), BetweenBatchesJob> {
         self.jobs.try_send(WriterJob::Between(job)).map_err(|refused| match refused {
             TrySendError::Full(WriterJob::Between(job))

@@ -23,9 +23,8 @@ const EXPECTED_WAIT: Duration = Duration::from_millis(2);
 /// write would wake the thread.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
 
-/// A commit that fails after this time also fails the writes that have been queued meanwhile.
-/// Otherwise, their senders would wait for as long again, since the next commit is likely to wait,
-/// too.
+/// If a commit fails only after this time, the writes that were queued meanwhile fail, too.
+/// Otherwise their senders would wait as long again, since the next commit is likely to be as slow.
 const LATE: Duration = Duration::from_secs(1);
 
 /// Writes to make durable, with their callbacks.
@@ -76,7 +75,7 @@ pub(super) struct WriterThread {
     now: Box<dyn Fn() -> Instant + Send>,
     batch: WriteBatch,
     unfinished: UnfinishedWrites,
-    /// A job that is no write, and was found while queued writes were refused.
+    /// A job other than a write that was received while queued writes were refused. It runs next.
     held: Option<WriterJob>,
     /// Whether a commit of this turn failed after [`LATE`].
     was_late: bool,
@@ -105,8 +104,8 @@ impl WriterThread {
         }
     }
 
-    /// Returns the next job, or `None` if other work is due. If neither is the case, waits for a
-    /// job. Returns an error if no job can follow.
+    /// Returns the next job, or `None` if other work is due. If there is no job and no other work,
+    /// waits for a job. Returns an error if no job can follow.
     fn next_job(&mut self) -> Result<Option<WriterJob>, ()> {
         if let Some(held) = self.held.take() {
             return Ok(Some(held));
@@ -158,8 +157,8 @@ impl WriterThread {
             has_news &= !self.commit();
         }
         if self.was_late {
-            // Reading the news would wait, too. The flag makes the thread read them in its next
-            // turn without writes.
+            // Reading the news now would probably take as long as the late commit. The flag makes
+            // the thread read the news in its next turn without writes.
             self.was_late = false;
             if has_news {
                 self.queue.news.store(true, Ordering::Release);
@@ -202,7 +201,7 @@ impl WriterThread {
         }
     }
 
-    /// Answers all queued writes with an error, up to the first job that is no write.
+    /// Answers all queued writes with an error, up to the first job that is not a write.
     fn refuse_queued(&mut self, error: &Arc<CommitError>) {
         for _ in 0..self.queue.options.queue_max {
             let Ok(job) = self.queue.jobs.try_recv() else { return };
@@ -238,8 +237,7 @@ impl WriterThread {
             Ok(committed) => committed,
             Err(error) => {
                 if let CommitError::Stopped(reason) = &error {
-                    // Only the first reason is kept, because the store never starts again by
-                    // itself.
+                    // Only the first reason is kept: a store that has stopped stays stopped.
                     let _ = counters.stopped.set(reason.clone());
                     counters.health().reset();
                 }
