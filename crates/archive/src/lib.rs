@@ -1,6 +1,6 @@
-//! The engine between the doors (protocols) and the disk. All networks share one record format, one
-//! query type, one planner and one store interface. The crate uses threads and channels, but no
-//! sockets, no protocol text and no async runtime.
+//! The engine between the code for the protocols (the *doors*) and the stores. All networks share
+//! one record format, one query type, one planner and one store interface. The crate uses threads
+//! and channels, but no sockets, no protocol text and no async runtime.
 //!
 //! Read in this order: [`query`] (what a query can express), [`store`] (the interface of a store),
 //! [`effects`] (the effects of a record on earlier records), [`writer`] (group commit).

@@ -6,8 +6,9 @@ use super::news::{HELD_BYTES, NewRecord};
 use super::seam::{DeliveryAction, Seam};
 use crate::query::Query;
 
-/// The receiving end of a subscription. A door implements this trait. Any thread may call the
-/// methods, including the writer's thread, so the methods must not block.
+/// The receiving end of a subscription. A door, that is, the server's code for a protocol,
+/// implements this trait. Any thread may call the methods, including the writer's thread, so the
+/// methods must not block.
 pub trait SubscriptionSink: Send + Sync {
     /// Delivers a record to the subscriber. Returns whether a call of `wake` must follow. The call
     /// is not needed if the same record already waits for this client because of another

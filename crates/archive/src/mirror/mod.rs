@@ -8,9 +8,9 @@
 //! starts with such a walk, so no state of the second store needs to be stored.
 //!
 //! Records that only the second store has are counted, and stay there, because the second store may
-//! be more than a mirror. An erase's query could match such records. So an erase is passed on as
-//! the list of the ids that the first store has erased. The effects of a stored record (replace,
-//! delete) follow from the same rules in both stores.
+//! be more than a mirror. An erase's query could match these records. So the mirror passes an erase
+//! on as the list of the ids that the first store has erased. The effects of a stored record
+//! (replace, delete) follow from the same rules in both stores.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

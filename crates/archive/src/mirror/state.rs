@@ -227,8 +227,8 @@ impl MirrorState {
     fn catch_up(&self, second: &dyn Store, report: &MirrorReporter) -> Result<(), String> {
         let failed = |error: SearchError| error.to_string();
         let started = Instant::now();
-        // The walk sees the effects of all writes in the queue, so these writes are dropped. If an
-        // erase in the queue were repeated, it could delete more records.
+        // The walk sees the effects of all writes in the queue, so these writes are dropped from
+        // the queue.
         let order = self.order.lock();
         {
             let mut queue = self.queue.lock();

@@ -22,7 +22,7 @@ pub struct SourcePlan {
 /// The plan for a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
-    /// The plan in a few words: the driver of the part in which most rows are expected to be
+    /// The plan in a few words: the driver of that part in which the most rows are expected to be
     /// visited.
     pub plan: String,
     /// The parts, in the order in which a search opens the parts.

@@ -1,7 +1,8 @@
 //! A gate: a condition that hides records from the readers of a query's answer.
 //!
-//! A gate applies before the limit. It applies equally to pages, counts, ids and live messages. Nor
-//! may the cost of an answer depend on hidden records: see [`Query::opened`](super::Query::opened).
+//! A gate applies before the limit. It applies equally to pages, counts, ids and live messages.
+//! Hidden records must not affect the cost of an answer, either: see
+//! [`Query::opened`](super::Query::opened).
 
 use hark_codec::record::{Key, Record};
 

@@ -24,7 +24,7 @@ const COMPLETED_MAX: usize = 64;
 const TERMS_AT_ONCE: usize = 32;
 /// The work that is charged for looking up a term or an id.
 const LOOKUP_WORK: u64 = 4;
-/// Number of (term, kind) pairs that are charged as much as one found list.
+/// Number of (term, kind) pairs that together are charged as much as one found list.
 const PAIRS_OF_A_LIST: usize = 8;
 /// Maximum number of lists of a set that has several terms. A single term has about one list for
 /// each kind.
@@ -266,8 +266,8 @@ impl<S: Source> Lookups<S> {
     ) -> Poll<bool> {
         let kinds = query.kinds.as_deref();
         let not_kinds = if kinds.is_none() { &query.not_kinds[..] } else { &[] };
-        // A given driver is never too large: its records belong to the readers, so it has few
-        // lists.
+        // The lists of a given driver are not bounded: its records belong to the readers, so there
+        // are few lists.
         let is_bounded = terms.len() > 1 && query.driver.is_none_or(|driver| driver != set);
         let max = if is_bounded { LISTS_MAX } else { usize::MAX };
         let mut is_full = false;

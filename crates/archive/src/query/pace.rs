@@ -1,11 +1,11 @@
 //! Detects from the duration of reads whether records are in memory or on the disk. A system call
-//! for this purpose would cost more than reading a record.
+//! that reports this would cost more than reading a record.
 
 use std::time::{Duration, Instant};
 
-/// Minimum duration of reading one record from the disk.
+/// Duration from which on a read of one record is taken to be a read from the disk.
 const FROM_DISK: Duration = Duration::from_micros(20);
-/// Maximum duration of reading and processing one record that is in memory.
+/// Maximum duration of reading and processing a record that is in memory.
 const FROM_MEMORY: Duration = Duration::from_micros(4);
 
 #[derive(Debug, Default)]

@@ -251,9 +251,9 @@ impl RetentionPolicy {
         Ok(false)
     }
 
-    /// Returns whether a step deleted a full batch. If so, the next step follows at once. After a
-    /// smaller batch, the next step waits for the next round, because a busy archive at its bound
-    /// always has a few records to delete.
+    /// Returns whether a step deleted a full batch, so that the store should expect further deletes
+    /// at once ([`Store::deletes_follow`]). A smaller batch does not count, because a busy archive
+    /// at its bound always has a few records to delete.
     pub(super) fn has_more(&self, swept: SweepResult) -> bool {
         swept.expired.max(swept.aged).max(swept.crowded) >= self.batch_max as u64
     }

@@ -55,8 +55,9 @@ pub struct RetentionThread {
 
 impl RetentionThread {
     /// Starts the thread. `report` is called after every round that deleted records, and after
-    /// every failure; a failure does not end the thread. An untrusted clock and held history are
-    /// reported once an hour; `state` shows both at any time.
+    /// every failure; a failure does not end the thread. An untrusted clock, held history and a
+    /// bound of free bytes that cannot be met are reported once an hour; `state` shows the first
+    /// two at any time.
     pub fn start(
         mut policy: RetentionPolicy,
         store: Arc<dyn Store>,

@@ -83,7 +83,7 @@ impl CommitResult {
         self.unfinished = false;
     }
 
-    /// Appends the result of the writes that begin at index `from`.
+    /// Appends the result of the batch's writes from index `from` on.
     fn add(&mut self, more: Self, from: usize) {
         self.outcomes.extend(more.outcomes);
         self.erased.extend(more.erased.into_iter().map(|(at, id)| (from + at, id)));

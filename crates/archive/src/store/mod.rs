@@ -45,7 +45,7 @@ pub use stats::{
 /// while the store is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceBounds {
-    /// Size at which a log is full and its records are sealed, in bytes.
+    /// Size in bytes at which a log is full and its records are sealed.
     pub log_bytes_max: u64,
     /// Maximum number of bytes of deleted records that may stay for good because they are spread
     /// thinly over many files.
@@ -98,10 +98,10 @@ pub trait Store: Send + Sync {
     /// [`ERASE_STEP`](crate::limits::ERASE_STEP) records or searches more than
     /// [`SEARCH_STEP`](crate::limits::SEARCH_STEP) rows. The part also ends once its writes have
     /// searched [`SEARCH_BATCH`](crate::limits::SEARCH_BATCH) rows in total. The caller then
-    /// commits the remainder of the unfinished write ([`Write::remainder`]), if any, and the later
-    /// writes. From one step to the next, the store keeps the search position of only one write:
-    /// the last write of a batch. Any other write must begin its search again. So the caller
-    /// commits an unfinished write alone, or as the last write of a batch.
+    /// commits the remainder of an unfinished write ([`Write::remainder`]) and the later writes.
+    /// From one step to the next, the store keeps the search position of only one write: the last
+    /// write of a batch. Any other write must begin its search again. So the caller commits an
+    /// unfinished write alone, or as the last write of a batch.
     ///
     /// A record that deletes other records is stored last, together with the final step of its
     /// deletes. So the store never has a record together with a record that it deletes, even if the

@@ -50,7 +50,7 @@ fn at(time: u64) -> Position {
     Position { time, id: [0; 32] }
 }
 
-/// Returns the last number from `low` to `high` for which `holds` is true. `holds` must be true
+/// Returns the highest number from `low` to `high` for which `holds` is true. `holds` must be true
 /// from `low` up to some number, and false for all higher numbers.
 fn last(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
     while low < high {

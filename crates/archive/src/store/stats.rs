@@ -24,7 +24,7 @@ pub struct StoreStats {
     /// The part of `dead_bytes` that the store will free or reuse even without another delete. The
     /// remaining bytes are spread over so many files that freeing them is not worthwhile yet.
     pub reclaimable_bytes: u64,
-    /// Number of records that are not sealed into a segment yet.
+    /// Number of records in heads, that is, records that are not sealed into a segment yet.
     pub head_records: u64,
     /// Number of sealed segments.
     pub segments: u64,
@@ -77,7 +77,7 @@ pub struct MaintenanceStats {
     pub sealing: JobTotals,
     /// Makes one segment from several.
     pub merging: JobTotals,
-    /// Rewriting logs without their deleted records.
+    /// Rewrites logs without their deleted records.
     pub rewriting: JobTotals,
 }
 

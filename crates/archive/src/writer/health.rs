@@ -19,8 +19,8 @@ pub(super) struct WriteHealth {
     /// When the next probe is due.
     due: Option<Instant>,
     /// The wait from a failure to the next probe. It doubles with each probe, until a batch with
-    /// writes succeeds. The growing wait is for a store that commits probes but no writes: soon
-    /// writes fail more often than probes succeed, so the trouble stays reported.
+    /// writes succeeds. A store may commit probes but no writes. As the wait grows, writes soon
+    /// fail more often than probes succeed, so the trouble stays reported.
     wait: Duration,
 }
 

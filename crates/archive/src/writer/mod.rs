@@ -72,7 +72,7 @@ impl Drop for ExpectedWrites {
     }
 }
 
-/// The handle through which the doors submit writes to the writer's thread.
+/// The handle through which callers submit writes to the writer's thread.
 pub struct Writer {
     jobs: SyncSender<WriterJob>,
     /// Whether the store may have news. The thread clears this flag when it begins to deliver the

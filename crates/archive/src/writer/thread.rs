@@ -50,8 +50,8 @@ impl WriteBatch {
     }
 }
 
-/// Unfinished writes, of which only some steps are done. The next step is a step of the first
-/// write.
+/// Unfinished writes, of which only some steps are done. The next step to run is a step of the
+/// first of these writes.
 type UnfinishedWrites = VecDeque<(Write, PendingWrite)>;
 
 /// The input of the writer's thread.

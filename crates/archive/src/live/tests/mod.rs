@@ -121,7 +121,7 @@ fn ask_in_each_way(is_listed: bool) {
     assert!(live.index.read().is_bare());
 }
 
-/// Subscriptions that are closed early get no entry in a list.
+/// Subscriptions that are closed while they are among the newest get no entry in a list.
 #[test]
 fn the_newest_subscriptions_are_in_no_list_and_miss_nothing() {
     let live = Arc::new(LiveIndex::default());

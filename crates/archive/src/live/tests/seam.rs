@@ -57,8 +57,8 @@ fn several_queries_with_different_snapshots_send_each_record_once() {
     assert_eq!(sink.received(), [6]);
 }
 
-/// Answers end at varying events, and searches are opened after varying numbers of events. No event
-/// is sent twice, and no event that comes after the opening of the first search is lost.
+/// Answers end at varying records, and searches are opened after varying numbers of puts. No record
+/// is sent twice, and no record that is put after the opening of the first search is lost.
 #[test]
 fn what_one_query_sent_no_other_sends_and_no_event_falls_between_them() {
     let queries = [kinds(&[1]), authors(&[1]), Query::default()];
