@@ -147,8 +147,8 @@ impl SubscriptionIndex {
         true
     }
 
-    /// Calls `change` for the lists of some values of `field`. Removes lists that are empty
-    /// afterwards.
+    /// Calls `change` for the lists of some values of `field`. Then removes those of the lists that
+    /// are empty.
     fn visit(
         &mut self,
         field: &IndexField<'_>,

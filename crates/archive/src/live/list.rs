@@ -6,7 +6,7 @@
 //! the node is the highest bit in which the two times differ. A record's time can lie in at most
 //! one node of each of the 65 levels. Within a node, one comparison per filter suffices: a time
 //! before the center is before every `to`, so only `from` is compared; from the center on, only
-//! `to` is compared. So filters for other times cost nothing.
+//! `to` is compared. So the number of filters for other times hardly affects the cost.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -295,9 +295,9 @@ impl MirrorState {
     }
 }
 
-/// Returns by how much this batch reduces the number of records that only the second store has.
-/// Such a record no longer counts if the first store has now stored it, too, or if the batch has
-/// deleted it in the second store.
+/// Returns by how much this batch reduces the number of records that only the second store has. A
+/// record no longer counts if the first store has now stored the record, too, or if the batch has
+/// deleted the record in the second store.
 fn no_more_its_own(batch: &[QueuedWrite], done: &CommitResult) -> u64 {
     let mut deleted = vec![0_usize; batch.len()];
     for (at, _) in &done.erased {

@@ -25,8 +25,8 @@ const BLOCK_MAX: usize = 32;
 const AHEAD: usize = 8;
 /// Number of comparisons of a label with a condition that together are charged as one row.
 const LABELS_OF_A_ROW: usize = 64;
-/// If a driver has at most this number of rows, its rows are intersected first and sorted
-/// afterwards.
+/// If a driver has at most this number of rows, its rows are intersected with the other sets first,
+/// and sorted afterwards.
 const FEW_MAX: u64 = 4096;
 
 /// A walk over the rows of one source that match a query, in the query's order.

@@ -18,8 +18,8 @@ const BEGUN_MAX: usize = 64;
 pub(super) enum Driver<S: Source> {
     /// Sorted rows, each with the value under which its posting list was found.
     Keys(std::vec::IntoIter<(S::Key, u32)>),
-    /// Lists with so few rows that the rows are intersected first and sorted afterwards; see
-    /// `SourceWalk::cut_all`.
+    /// Lists with so few rows that the rows are intersected with the other sets first, and sorted
+    /// afterwards; see `SourceWalk::cut_all`.
     Few(Vec<PostingStream<S::PostingList>>),
     One(PostingStream<S::PostingList>),
     /// Streams that are being begun: the first `begun` are at their first rows, which are in

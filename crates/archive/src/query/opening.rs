@@ -324,8 +324,8 @@ impl<S: Source> Lookups<S> {
     }
 
     /// Returns the lists of each condition that has a single value with few lists. A row found by
-    /// id matches only if, for each of these conditions, one of the lists contains the row. This
-    /// check costs less than reading the record of the row.
+    /// id matches only if, for each of these conditions, one of the lists contains the row. Looking
+    /// up the row in these lists costs less than reading the record of the row.
     fn few_lists(
         &self,
         source: &S,

@@ -30,8 +30,8 @@ pub struct Plan {
     pub matches: u64,
 }
 
-/// A set with at most this many terms is always looked up, since a lookup costs about as much as a
-/// row.
+/// A set with at most this many terms is always looked up, since a lookup costs about as much as
+/// visiting a row.
 const PROBES_FREE: u64 = 64;
 /// Maximum number of posting lists in which a row is looked up for one set. If the set has more
 /// lists, reading the record is cheaper.

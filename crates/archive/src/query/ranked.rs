@@ -4,7 +4,7 @@
 //! The search keeps only the ids of the best matches so far, at most as many as the limit. A score
 //! is the sum of the record's time and a bounded bonus. Once there are as many matches as the
 //! limit, a row is read only if it can rank better than the worst of these matches. The index can
-//! decide this without reading the record: it has the row's time and the class of each of the row's
+//! decide this without reading the record. It has the row's time and the class of each of the row's
 //! words (how much the record is about the word). The walk ends at the first row that is too old to
 //! reach the needed score with the highest bonus. Then the best records are read by their ids.
 

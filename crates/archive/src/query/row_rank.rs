@@ -7,9 +7,9 @@ use hark_words::CLASS_MAX;
 use super::ranked::RankBound;
 use super::set::Set;
 
-/// The best rank that a row can have. The posting lists in which the row was found show the class
-/// of each word of the query. Each word of a phrase occurs at least as often as the phrase. So the
-/// class of a phrase is at most the class of each of its words.
+/// The best rank that a row can have. The class of each word of the query is known from the posting
+/// lists in which the row was found. Each word of a phrase occurs at least as often as the phrase.
+/// So the class of a phrase is at most the class of each of its words.
 pub(super) struct RowRank {
     pub(super) bound: Arc<RankBound>,
     /// For each intersected set, and last for the driver: the index of the word or phrase whose

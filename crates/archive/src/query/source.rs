@@ -85,8 +85,9 @@ pub trait Source: Send + Sync + 'static {
     fn find(&self, id: &Id, hash: u64) -> Option<u32>;
 
     /// Prepares the query's time window and cursor. If the order is oldest first, the window
-    /// includes all rows of the cursor's own time. (Ids ascend in both orders. So the rows of that
-    /// time after the cursor are not next to the newer rows in a posting list.)
+    /// includes all rows of the cursor's own time. (Among records of the same time, ids ascend in
+    /// both orders. So in a posting list, rows before the cursor lie between the newer rows and the
+    /// remaining rows of the cursor's time.)
     fn window(&self, query: &Query) -> Self::Window;
     /// Returns the range of a posting list that lies in the window.
     fn clip(&self, list: &Self::PostingList, window: &Self::Window) -> Range<usize>;

@@ -1,5 +1,5 @@
-//! Holds records from an import, an adoption or a copy that rules by age would delete at once. The
-//! records are held until a person allows their deletion.
+//! Holds imported, adopted or copied records that rules by age would delete at once. The records
+//! are held until a person allows their deletion.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -69,8 +69,8 @@ pub struct RetentionRule {
     pub not_kinds: Vec<u32>,
     /// The rule applies only to these authors.
     pub authors: Option<Vec<Key>>,
-    /// Seconds; the rule deletes older records. With 0, all records to which the rule applies are
-    /// deleted.
+    /// The age in seconds above which the rule deletes records. With 0, all records to which the
+    /// rule applies are deleted.
     pub older_than_s: u64,
 }
 

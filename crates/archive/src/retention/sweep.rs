@@ -217,9 +217,9 @@ impl RetentionPolicy {
         Ok(held_until)
     }
 
-    /// Holds the records of a shelf without notes that rules would delete, if some of these records
-    /// are so old that the rules cannot have been applied. Such a shelf was restored, or imported
-    /// with an earlier version of Hark.
+    /// In a shelf without notes, holds the records that rules would delete, if some of these
+    /// records are so old that the rules cannot have been applied. The records of such a shelf were
+    /// restored, or imported with an earlier version of Hark.
     fn hold_unswept(
         &self,
         store: &dyn Store,

@@ -167,7 +167,7 @@ fn shows(query: &Query, bytes: &[u8]) -> bool {
         && query.gate.as_ref().is_none_or(|gate| gate.is_visible(&record))
 }
 
-/// How many records a commit may still delete, and which records it has deleted.
+/// The number of records that a commit may still delete, and the records that it has deleted.
 struct MemoryEraseStep {
     left: usize,
     unfinished: bool,

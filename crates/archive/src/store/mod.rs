@@ -14,7 +14,7 @@
 //! effects under its own lock or in its own transaction.
 //!
 //! *The id of a record determines its time.* The id is a hash of the record's content, including
-//! the time, so two records with the same id have the same time. To find the id of a record with a
+//! the time. So two records with the same id have the same time. To find the id of a record with a
 //! known time, a store searches only the records of that time.
 //!
 //! *Puts are numbered.* Every put has a sequence number, and every search reports the last number

@@ -47,7 +47,7 @@ impl WriteHealth {
         (self.trouble, self.due) = (None, None);
     }
 
-    /// Notes that a batch or a probe failed, and that the next one may succeed.
+    /// Notes that a batch or a probe failed, and that the next batch may succeed.
     pub(super) fn failed(&mut self, why: String, now: Instant) {
         (self.trouble, self.due) = (Some(why), Some(now + self.wait));
     }
