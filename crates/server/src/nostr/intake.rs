@@ -355,12 +355,26 @@ impl<'a> VerifyWorker<'a> {
         self.parts.plugin.push(PluginJob { id, question, client, answer: Box::new(answer) });
     }
 
+    /// Returns the reason to refuse an event that bans or the policy forbid since the event was
+    /// checked, as the plugin may take seconds. Requests about their author's own data pass.
+    fn refusal_since(&mut self, event: &CheckedEvent) -> Option<NostrRefusal> {
+        let (EventPurpose::Keep(record) | EventPurpose::PassOn(record)) = &event.purpose else {
+            return None;
+        };
+        let record = Record::new(record).ok().filter(|_| !event.is_own_request)?;
+        let parsed = Event::parse(record.wire(), &mut self.arena).ok()?;
+        self.parts.moderation.event_refusal(&self.parts.policy.load(), &parsed)
+    }
+
     /// Carries out the plugin's decision about an event.
-    fn land_judged(&self, judged: JudgedEvent) {
+    fn land_judged(&mut self, judged: JudgedEvent) {
         let JudgedEvent { event, outcome } = judged;
         let verdict = plugin::verdict(outcome, self.parts.plugin.options().on_failure);
         if matches!(verdict, PluginVerdict::Pass) {
-            return event.land(self.parts);
+            return match self.refusal_since(&event) {
+                Some(refusal) => event.from.refuse(&event.id, &refusal),
+                None => event.land(self.parts),
+            };
         }
         let heard = match &event.purpose {
             EventPurpose::Keep(record) if event.is_own_request => {

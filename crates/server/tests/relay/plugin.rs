@@ -3,9 +3,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hark_plugin::{FailureRule, PluginCommand, PluginOptions, SharedPlugin};
+use hark_server::nostr::policy::{EventPolicy, WordList};
 use hark_testkit::folder::Folder;
 use hark_testkit::nostr::client::Client;
 use hark_testkit::nostr::{event, note, pubkey};
@@ -241,7 +243,7 @@ async fn the_flood_of_a_client_is_refused_even_if_failures_accept_events() {
     let cases = format!("*hang*) sleep 1000;; *die*) exit 3;; {casino}");
     let mut flooded = options(&cases);
     flooded.on_failure = FailureRule::Accept;
-    flooded.timeout = Duration::from_secs(2);
+    flooded.timeout = Duration::from_secs(8);
     let (relay, _) = relay(flooded).await;
     let mut other = client_at(&relay, "192.0.2.2").await;
     let mut hostile = client_at(&relay, "192.0.2.1").await;
@@ -407,5 +409,29 @@ async fn a_plugin_that_refuses_everything_keeps_nobody_from_deleting() {
     refused(&mut client, &deletion(2), "blocked: no").await;
     client.publish_new(&deletion(1)).await;
     assert!(client.find_now(&[json!({ "ids": [id] })]).await.is_empty());
+    relay.stop().await;
+}
+
+/// The plugin may take seconds for an event, so the policy is checked again after its answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_the_policy_forbids_while_the_plugin_decides_are_refused() {
+    let folder = Folder::new("plugin-late-policy");
+    let go = folder.join("go");
+    let waits = format!("*) while [ ! -e '{}' ]; do sleep 0.05; done;;", go.display());
+    let (relay, _) = relay(options(&waits)).await;
+    let mut client = relay.client().await;
+    send(&mut client, "win at the casino").await;
+    until_async("the plugin has the event", async || {
+        metric(&relay, "hark_plugin_waiting_events").await == 1
+    })
+    .await;
+    let deny_words = WordList::new(&["casino"]).unwrap();
+    relay.policy.store(Arc::new(EventPolicy { deny_words, ..EventPolicy::default() }));
+    std::fs::write(&go, "").unwrap();
+    let ok = client.receive().await;
+    assert_eq!((&ok[0], &ok[2]), (&json!("OK"), &json!(false)), "{ok}");
+    assert!(ok[3].as_str().unwrap().starts_with("blocked:"), "{ok}");
+    client.publish_new(&note(1, NOW_S, "other words")).await;
+    assert_eq!(client.find_now(&[json!({})]).await.len(), 1);
     relay.stop().await;
 }
