@@ -151,3 +151,23 @@ fn hidden_events_do_not_leave_the_archive() {
     node.hark(&up).text();
     assert_eq!(other.count(of_keys(&[BANNED])), 60);
 }
+
+#[test]
+fn hidden_events_do_not_make_a_comparison_too_big() {
+    let settings = "[limits]\nnegentropy_events_max = 10\n";
+    let node = Node::start("hidden-bound", settings, &[]);
+    let notes: Vec<Value> = (0..16)
+        .map(|n| event([BANNED, OTHER][n % 2], now_s() - n as u64, 1, &[], &n.to_string()))
+        .collect();
+    node.hark_fed(&["import", "-"], &lines(&notes)).text();
+    let compares = || {
+        let compared = async {
+            let mut client = node.client().await;
+            compare(&mut client, &json!({ "kinds": [1] }), &held([]), 4_096).await
+        };
+        Runtime::new().unwrap().block_on(compared)
+    };
+    assert!(compares().is_err(), "16 events are too many");
+    node.hark(&["ban", &pubkey(BANNED)]).text();
+    assert_eq!(compares().expect("8 events are not too many").need.len(), 8);
+}
