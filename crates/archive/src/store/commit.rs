@@ -147,7 +147,7 @@ impl CommitError {
 /// [`Store::commit_some`]: super::Store::commit_some
 pub fn commit_whole(
     writes: &[Write],
-    some: impl Fn(&[Write]) -> Result<CommitResult, CommitError>,
+    mut some: impl FnMut(&[Write]) -> Result<CommitResult, CommitError>,
 ) -> Result<CommitResult, CommitError> {
     let mut all = CommitResult::default();
     // The remainder of the current write, and the number of records that its steps have deleted so

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hark_codec::record::Record;
 
-use crate::store::{CommitError, CommitResult, Outcome, Write};
+use crate::store::{CommitError, CommitResult, Outcome, Write, commit_whole};
 
 /// The bounds of batches and of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,30 @@ pub struct WriteTarget {
     pub commit: CommitFn,
     /// Receives the durable records.
     pub listener: Box<dyn CommitListener>,
+}
+
+impl WriteTarget {
+    /// Carries out a whole batch between two batches of the writer, and passes its records to the
+    /// listener, as the writer does. The records of other processes that the commits report are
+    /// passed on as well, since no other commit reports them again. Each step of the batch is
+    /// published by itself, because a later step may fail.
+    pub fn commit_whole(&mut self, writes: &[Write]) -> Result<Vec<Outcome>, CommitError> {
+        let Self { commit, listener } = self;
+        let committed = commit_whole(writes, |some| {
+            let done = commit(some)?;
+            let before = done.before.iter().map(|(seq, bytes)| (*seq, bytes));
+            let put = some.iter().zip(&done.outcomes).filter_map(|pair| match pair {
+                (Write::Put(bytes), Outcome::Stored { seq }) => Some((*seq, bytes)),
+                _ => None,
+            });
+            let mut stored =
+                before.chain(put).filter_map(|(seq, bytes)| Some((seq, Record::new(bytes).ok()?)));
+            listener.batch(&mut stored, &mut || {});
+            drop(stored);
+            Ok(done)
+        })?;
+        Ok(committed.outcomes)
+    }
 }
 
 /// A job that runs between two batches; see [`Writer::between`](super::Writer::between).

@@ -400,3 +400,27 @@ fn a_commit_that_fails_late_fails_the_writes_that_were_queued_meanwhile() {
         assert_eq!(seen, [(1, false), (2, !late), (3, !late), (0, true), (4, true)], "{wait:?}");
     }
 }
+
+/// A batch between two batches of the writer fails after its first steps. The listener has then
+/// received the records of these steps, and the records of other processes.
+#[test]
+fn steps_of_a_batch_are_published_though_a_later_step_fails() {
+    let (counts, batches) = channel();
+    let calls = std::sync::atomic::AtomicU64::new(0);
+    let commit = move |writes: &[Write]| {
+        let seq = calls.fetch_add(1, Ordering::Relaxed) + 1;
+        if seq > 2 {
+            return Err(CommitError::Unavailable("the disk is full".into()));
+        }
+        let Write::Put(other) = put(100) else { unreachable!() };
+        let before = if seq == 1 { vec![(50, other)] } else { Vec::new() };
+        assert!(!writes.is_empty());
+        let outcomes = vec![Outcome::Stored { seq: 50 + seq }];
+        Ok(CommitResult { outcomes, before, ..CommitResult::default() })
+    };
+    let mut target =
+        WriteTarget { commit: Box::new(commit), listener: Box::new(CountingListener(counts)) };
+    let failed = target.commit_whole(&(0..3).map(put).collect::<Vec<_>>());
+    assert!(matches!(failed, Err(CommitError::Unavailable(_))), "{failed:?}");
+    assert_eq!(batches.try_iter().collect::<Vec<_>>(), [2, 1]);
+}

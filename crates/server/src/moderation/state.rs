@@ -11,7 +11,6 @@ use arc_swap::ArcSwap;
 use hark_archive::clock::Clock;
 use hark_archive::limits::NEWS_STEP;
 use hark_archive::retention::RetentionPolicy;
-use hark_archive::store::commit_whole;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::writer::{BetweenBatchesJob, WriteTarget, WriterOptions};
 use hark_archive::{
@@ -321,7 +320,7 @@ impl Moderation {
 
     /// Commits writes as one batch, and puts them in force.
     pub(super) fn commit(&self, writes: Vec<Write>) -> Result<Vec<Outcome>, ModerationError> {
-        Ok(self.between(move |target| commit_and_publish(&writes, target))??)
+        Ok(self.between(move |target| target.commit_whole(&writes))??)
     }
 
     /// Puts the changes in force that other processes made before this call.
@@ -351,23 +350,6 @@ impl Moderation {
         }
         outcome.recv().map_err(|_| ModerationError::Busy)
     }
-}
-
-/// Commits writes, and notifies the listener as the writer does.
-fn commit_and_publish(
-    writes: &[Write],
-    target: &mut WriteTarget,
-) -> Result<Vec<Outcome>, CommitError> {
-    let committed = commit_whole(writes, &target.commit)?;
-    let before = committed.before.iter().map(|(seq, bytes)| (*seq, bytes));
-    let put = writes.iter().zip(&committed.outcomes).filter_map(|pair| match pair {
-        (Write::Put(bytes), Outcome::Stored { seq }) => Some((*seq, bytes)),
-        _ => None,
-    });
-    let mut stored =
-        before.chain(put).filter_map(|(seq, bytes)| Some((seq, Record::new(bytes).ok()?)));
-    target.listener.batch(&mut stored, &mut || {});
-    Ok(committed.outcomes)
 }
 
 /// Notifies the listener of the next records of other processes. Returns their number.

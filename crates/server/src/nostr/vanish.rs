@@ -4,9 +4,10 @@
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use hark_archive::effects::Effects;
-use hark_archive::store::commit_whole;
+use hark_archive::writer::BetweenBatchesJob;
 use hark_archive::{CommitError, Outcome, Query, Record, SearchError, SearchProgress, Write};
 use hark_codec::nostr::{Event, EventArena, EventEncoder};
 use hark_codec::record::RecordError;
@@ -15,6 +16,11 @@ use hark_networks::nostr::rules::{VANISH, VANISH_KIND};
 
 use super::identity::SharedIdentity;
 use crate::shelf::Shelf;
+
+/// Interval between two attempts to queue a job while the writer's queue is full.
+const RETRY: Duration = Duration::from_millis(5);
+/// How long a request waits for the writer's queue.
+const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Carries out the requests that name this relay, now and whenever its URLs change, until the shelf
 /// is closed.
@@ -98,15 +104,21 @@ fn carry_out(shelf: &Shelf, request: &[u8]) -> Result<(), VanishError> {
     let this = Query { ids: Some(vec![*record.id()]), ..Query::default() };
     let writes = [Write::Erase(Box::new(this)), Write::Put(request.into())];
     let (done, outcome) = std::sync::mpsc::sync_channel(1);
-    let between = shelf.writer().between(Box::new(move |target| {
-        let committed = commit_whole(&writes, &target.commit);
-        // Fails if nobody waits any more.
-        let _ = done.send(committed.map(|done| done.outcomes.last().copied()));
-    }));
-    drop(between);
+    let mut job: BetweenBatchesJob = Box::new(move |target| {
+        // The sending fails only if nobody waits any more.
+        let _ = done.send(target.commit_whole(&writes));
+    });
+    let until = Instant::now() + WAIT_MAX;
+    while let Err(refused) = shelf.writer().between(job) {
+        if Instant::now() > until {
+            return Err(VanishError::NoWriter);
+        }
+        job = refused;
+        std::thread::sleep(RETRY);
+    }
     let outcome = outcome.recv().map_err(|_| VanishError::NoWriter)?;
     // Any other outcome means that a newer request of the same author has been carried out.
-    if let Some(Outcome::Stored { .. }) = outcome? {
+    if let Some(Outcome::Stored { .. }) = outcome?.last() {
         tracing::info!(
             "a request to vanish was carried out that was stored before [info] url was set"
         );
