@@ -85,6 +85,8 @@ impl Successor {
         }
         let answered = self.answered.lock();
         let (mut done, mut refused) = (CommitResult::default(), None);
+        // The writes before the first refused write are answered. The writer sends the others again.
+        let mut whole = None;
         for (write, parts) in writes.iter().zip(asked) {
             let mut erased = 0;
             for _ in 0..parts {
@@ -94,14 +96,23 @@ impl Successor {
                 match (write, answer) {
                     (Write::Erase(_), Ok(Outcome::Erased(count))) => erased += count,
                     (_, Ok(outcome)) => done.outcomes.push(outcome),
-                    (_, Err(error)) => refused = Some(error),
+                    (_, Err(error)) => {
+                        whole.get_or_insert(done.outcomes.len());
+                        refused = Some(error);
+                    }
                 }
             }
             if matches!(write, Write::Erase(_)) {
                 done.outcomes.push(Outcome::Erased(erased));
             }
         }
-        refused.map_or(Ok(done), |error| Err(stopped(error.to_string())))
+        match (refused, whole) {
+            (Some(_), Some(whole)) if whole > 0 => done.cut(whole),
+            // The other process still runs, so a later batch may be kept.
+            (Some(error), _) => return Err(CommitError::Unavailable(error.to_string())),
+            (None, _) => {}
+        }
+        Ok(done)
     }
 
     /// Returns the ids of the matching records, for ERASE requests.
