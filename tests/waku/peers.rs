@@ -1,6 +1,8 @@
 //! Nodes as peers of each other.
 
 use hark_testkit::clock::now_ns;
+use hark_testkit::http::HttpRequest;
+use hark_testkit::postgres::Cluster;
 use hark_testkit::wait::until;
 
 use super::{Node, folder, message};
@@ -69,6 +71,40 @@ fn a_node_that_was_away_fetches_what_came_meanwhile() {
     assert_eq!(third.hashes(""), [""; 0]);
     let (status, words) = third.ask("GET", &format!("{path}/ip4/127.0.0.1/tcp/1"), "");
     assert_eq!((status, words.contains("/p2p/")), (400, true), "{words}");
+}
+
+/// Gossip brings each message once, so a message that cannot be stored is missed.
+#[test]
+fn messages_that_came_while_the_database_was_away_are_fetched_later() {
+    let cluster = Cluster::with(&["fsync=off"]);
+    let database = cluster.database("unkept");
+    let first = Node::start("unkept-1", &[]);
+    let settings = [("stores", first.peers[0].as_str()), ("sync_every_s", "0")];
+    let second = Node::with(folder("unkept-2"), &["--store", &database.url], &settings);
+    first.publish(&message("unkept", "AA==", now_ns()));
+    let log = || std::fs::read_to_string(second.data.join("log")).unwrap();
+    until("the first fetch", || log().contains("fetched the missed messages"));
+    until("gossip arrives", || {
+        first.publish(&message("unkept", "AQ==", now_ns()));
+        first.hashes("").len() > 2 && second.hashes("") == first.hashes("")
+    });
+    cluster.stop();
+    for _ in 0..20 {
+        first.publish(&message("unkept", "Ag==", now_ns()));
+    }
+    let failures = || {
+        let page = HttpRequest::new("GET", "/metrics").send(&second.relay).parts().1;
+        let is_failure =
+            |line: &&str| line.contains("\"relay\"") && line.contains("insert_failure");
+        let number = |line: &str| line.rsplit(' ').next().and_then(|text| text.parse::<u64>().ok());
+        page.lines().filter(is_failure).filter_map(number).sum::<u64>()
+    };
+    until("messages cannot be stored", || failures() > 0);
+    cluster.start();
+    until("all are fetched", || {
+        second.ask("GET", "/store/v3/messages", "").0 == 200
+            && second.hashes("") == first.hashes("")
+    });
 }
 
 #[test]

@@ -20,10 +20,10 @@ use hark_networks::waku::history::MessageRequest;
 use libp2p::Multiaddr;
 
 use super::intake::{AcceptResult, MessageRejection};
-use super::metrics::{CatchUpMethod, MessageOrigin, SyncOutcome};
+use super::metrics::{CatchUpMethod, MessageFate, MessageOrigin, SyncOutcome};
 use super::node::WakuNode;
 use super::p2p::AskFault;
-use super::peer_status::NO_PEERS;
+use super::peer_status::{NO_PEERS, PeerConnectivity, PeerStatus};
 use crate::stop::StopSignal;
 
 /// Poll interval for connected peers.
@@ -101,12 +101,20 @@ impl HistoryFetch {
 
     async fn watch_connections(&self, waku: &WakuNode) {
         let (mut complete, mut noted) = (false, Instant::now());
+        let (mut unkept, mut relayed) = (unkept_messages(waku), false);
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
+            // Messages are also missed if they could not be stored, and while no peer relays any.
+            let (unkept_now, relayed_now) = (unkept_messages(waku), is_relayed(waku).await);
+            complete &= unkept_now == unkept && relayed_now == relayed;
+            (unkept, relayed) = (unkept_now, relayed_now);
             if waku.metrics.peers.get() == 0 {
                 complete = false;
             } else if complete {
-                if noted.elapsed() >= NOTE_EVERY {
+                if relayed
+                    && noted.elapsed() >= NOTE_EVERY
+                    && waku.service.shelf.trouble().is_none()
+                {
                     self.note(waku.now_ns());
                     noted = Instant::now();
                 }
@@ -142,7 +150,9 @@ impl HistoryFetch {
     /// false if all fetches fail.
     async fn fetch(&self, waku: &WakuNode, until: u64) -> bool {
         let earliest = until.saturating_sub(self.max_ns);
-        let from = self.online().unwrap_or(0).saturating_sub(OVERLAP_NS).max(earliest);
+        // A time in the future was noted while the clock was ahead.
+        let online = self.online().filter(|online| *online <= until).unwrap_or(0);
+        let from = online.saturating_sub(OVERLAP_NS).max(earliest);
         let count = waku.metrics.caught_up.of(CatchUpMethod::Resume);
         for store in &self.stores {
             match pages(waku, store, from, until).await {
@@ -168,6 +178,21 @@ impl HistoryFetch {
         }
         false
     }
+}
+
+/// Returns the number of messages of peers that this node could not store since its start.
+fn unkept_messages(waku: &WakuNode) -> u64 {
+    let of = |origin| waku.metrics.messages.of(origin).of(MessageFate::Insert).get();
+    of(MessageOrigin::Relay) + of(MessageOrigin::Store)
+}
+
+/// Whether a connected peer relays messages of this node's shards. Light clients relay none.
+async fn is_relayed(waku: &WakuNode) -> bool {
+    let peers = waku.peers().await.unwrap_or_default();
+    let relays = |peer: &PeerStatus| {
+        peer.connectivity == PeerConnectivity::Connected && !peer.shards.is_empty()
+    };
+    peers.iter().any(relays)
 }
 
 /// Fetches all messages of a time span from a store.

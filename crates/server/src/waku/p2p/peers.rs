@@ -22,9 +22,10 @@ fn dial(
     swarm: &mut Swarm<NodeBehaviour>,
     peer: PeerId,
     addrs: Vec<Multiaddr>,
+    condition: PeerCondition,
 ) -> Result<(), DialError> {
     let opts = DialOpts::peer_id(peer).addresses(addrs);
-    swarm.dial(opts.condition(PeerCondition::DisconnectedAndNotDialing).build())
+    swarm.dial(opts.condition(condition).build())
 }
 
 /// Peers to stay connected to, and peers that callers are waiting for.
@@ -80,8 +81,8 @@ impl Peers {
                 continue;
             }
             wanted.next = None;
-            // A failure is reported as an event.
-            let _ = dial(swarm, peer, wanted.addrs.clone());
+            // A caller may be dialling the peer at another address. A failure is reported as an event.
+            let _ = dial(swarm, peer, wanted.addrs.clone(), PeerCondition::Disconnected);
         }
     }
 
@@ -103,7 +104,7 @@ impl Peers {
             return;
         }
         self.asked.entry(peer).or_default().push(reply);
-        if let Err(error) = dial(swarm, peer, addrs)
+        if let Err(error) = dial(swarm, peer, addrs, PeerCondition::DisconnectedAndNotDialing)
             && !matches!(error, DialError::DialPeerConditionFalse(_))
         {
             self.answer(peer, &Err(ConnectFault::Unreached(error.to_string())));
@@ -129,7 +130,9 @@ impl Peers {
 
     /// Handles the end of a peer's last connection.
     pub(super) fn disconnected(&mut self, peer: PeerId, why: Option<&impl Display>) {
-        if let Some(wanted) = self.wanted.get_mut(&peer) {
+        // The failure of a caller, perhaps at another address, does not delay the next attempt of
+        // this node.
+        if let Some(wanted) = self.wanted.get_mut(&peer).filter(|wanted| wanted.next.is_none()) {
             wanted.next = Some(Instant::now() + wanted.pause);
             let why = why.map(ToString::to_string);
             tracing::info!(%peer, why, "the connection has ended; trying again");
@@ -140,7 +143,9 @@ impl Peers {
     pub(super) fn failed(&mut self, peer: PeerId, error: &impl Display) {
         let error = error.to_string();
         self.answer(peer, &Err(ConnectFault::Unreached(error.clone())));
-        if let Some(wanted) = self.wanted.get_mut(&peer) {
+        // The failure of a caller, perhaps at another address, does not delay the next attempt of
+        // this node.
+        if let Some(wanted) = self.wanted.get_mut(&peer).filter(|wanted| wanted.next.is_none()) {
             wanted.next = Some(Instant::now() + wanted.pause);
             wanted.pause = (wanted.pause * 2).min(RETRY_MAX);
             if wanted.trouble.as_ref() != Some(&error) {

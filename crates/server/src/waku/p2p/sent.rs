@@ -1,8 +1,9 @@
-//! Remembers the messages that were sent to a peer after comparisons, so that no message is sent
-//! twice over a connection. A store may report a message as missing again although it has received
-//! the message.
+//! Remembers the messages that were sent to a peer after comparisons, so that no message is soon
+//! sent again over the same connection. A store may report a message as missing although it has
+//! received the message, because the store has refused the message or could not write.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
 
 use hark_codec::waku::sync::MessagePosition;
 use libp2p::PeerId;
@@ -14,9 +15,26 @@ const SENT_MAX: usize = 200_000;
 /// Maximum number of remembered messages for one peer.
 const SENT_TO_PEER_MAX: usize = 50_000;
 
+/// Time after which messages may be sent to a peer again.
+const REMEMBERED: Duration = Duration::from_mins(15);
+
 /// The messages that were sent, by peer; see the module.
 #[derive(Debug, Default)]
-pub(super) struct SentMessages(Mutex<HashMap<PeerId, BTreeSet<MessagePosition>>>);
+pub(super) struct SentMessages(Mutex<HashMap<PeerId, SentToPeer>>);
+
+/// The messages that were sent to one peer.
+#[derive(Debug)]
+struct SentToPeer {
+    positions: BTreeSet<MessagePosition>,
+    /// When the first of these messages could have been sent.
+    since: Instant,
+}
+
+impl Default for SentToPeer {
+    fn default() -> Self {
+        Self { positions: BTreeSet::new(), since: Instant::now() }
+    }
+}
 
 impl SentMessages {
     /// Starts remembering the messages sent to a peer, which has just connected.
@@ -29,17 +47,21 @@ impl SentMessages {
     /// more.
     pub(super) fn remove_sent(&self, peer: PeerId, start: u64, lacks: &mut Vec<MessagePosition>) {
         if let Some(sent) = self.0.lock().get_mut(&peer) {
-            *sent = sent.split_off(&(start, [0; 32]));
-            lacks.retain(|position| !sent.contains(position));
+            if sent.since.elapsed() >= REMEMBERED {
+                *sent = SentToPeer::default();
+            }
+            sent.positions = sent.positions.split_off(&(start, [0; 32]));
+            lacks.retain(|position| !sent.positions.contains(position));
         }
     }
 
     /// Remembers messages that were sent to a peer.
     pub(super) fn note(&self, peer: PeerId, positions: impl Iterator<Item = MessagePosition>) {
         let mut peers = self.0.lock();
-        let of_all: usize = peers.values().map(BTreeSet::len).sum();
+        let of_all: usize = peers.values().map(|sent| sent.positions.len()).sum();
         // The peer may have disconnected in the meantime.
         let Some(of_peer) = peers.get_mut(&peer) else { return };
+        let of_peer = &mut of_peer.positions;
         let room =
             SENT_MAX.saturating_sub(of_all).min(SENT_TO_PEER_MAX.saturating_sub(of_peer.len()));
         of_peer.extend(positions.take(room));
@@ -52,7 +74,7 @@ impl SentMessages {
         if has_gone {
             peers.remove(&peer);
         } else if let Some(sent) = peers.get_mut(&peer) {
-            sent.clear();
+            *sent = SentToPeer::default();
         }
     }
 }
@@ -80,6 +102,10 @@ mod tests {
         assert_eq!(lacked(peer, 0), 10);
         sent.note(peer, all.iter().copied());
         assert_eq!(lacked(peer, 0), 0);
+        // A peer that could not store the messages gets them again later.
+        sent.0.lock().get_mut(&peer).unwrap().since =
+            Instant::now().checked_sub(REMEMBERED).unwrap();
+        assert_eq!(lacked(peer, 0), 10);
         sent.forget(peer, true);
         sent.note(peer, all.iter().copied());
         assert_eq!(lacked(peer, 0), 10);
@@ -89,7 +115,8 @@ mod tests {
             sent.begin(peer);
             many(peer);
         }
-        let remembered: Vec<usize> = sent.0.lock().values().map(BTreeSet::len).collect();
+        let remembered: Vec<usize> =
+            sent.0.lock().values().map(|sent| sent.positions.len()).collect();
         assert_eq!(remembered.iter().sum::<usize>(), SENT_MAX);
         assert!(remembered.iter().all(|one| *one <= SENT_TO_PEER_MAX));
     }
