@@ -284,8 +284,9 @@ fn a_list_that_is_empty_admits_nobody() {
     }
 }
 
-/// In the configuration, revoking the last entry applies immediately. A file without entries may
-/// have been emptied by a full disk, so the message explains how to revoke the last entry.
+/// If the last entry of a list is removed in the configuration file itself, a reload revokes this
+/// entry. A file without entries may have been emptied by a full disk, so the message explains how
+/// to revoke the last entry.
 #[test]
 fn the_last_entry_of_a_list_is_revoked_without_a_restart() {
     let place = Place::new("list-last");

@@ -209,8 +209,8 @@ fn an_address_that_reads_no_answers_leaves_others_the_memory_for_answers() {
         ("HARK_LIMITS_OUTBOXES_PER_ADDRESS_BYTES_MAX", "16777216"),
     ];
     let node = Node::start("unread", &settings);
-    // More messages than a page has. The answer with a full page is larger than the buffers of the
-    // operating system.
+    // These messages are larger than a page may be (4 MiB). The answer with a full page is larger
+    // than the buffers of the operating system.
     for at in 0..32 {
         node.publish(&message("unread", &"AAAA".repeat(45_000), now_ns() + at));
     }

@@ -292,8 +292,9 @@ impl RecordWords {
         order.has(&phrase, last.start as u32..last.end as u32, step)
     }
 
-    /// Returns the sum of the classes of a search text's words and phrases. Returns `None` if a
-    /// word or phrase is not in the record, or if the record is in another language.
+    /// Returns the sum of the classes that the words and phrases of a search text have in this
+    /// record. Returns `None` if a word or phrase is not in the record, or if the record is in
+    /// another language.
     pub fn points(&self, asked: &SearchText) -> Option<u32> {
         if let Some(sorted) = self.sorted.get()
             && !asked.needed().iter().all(|needed| self.has(sorted, needed))

@@ -322,7 +322,8 @@ fn address(url: &Url) -> anyhow::Result<Multiaddr> {
     };
     let info: NodeInfo = serde_json::from_slice(&body)
         .with_context(|| format!("/debug/v1/info has no listenAddresses; {advice}"))?;
-    // If the node listens on all addresses, the address of its REST API also works.
+    // If the node listens on all addresses (0.0.0.0), peers can also reach it at the IP address of
+    // its REST API.
     let host = url.authority.to_socket_addrs()?.next();
     let host = host.with_context(|| format!("{} has no address", url.authority))?.ip();
     first_by_tcp(&info.listen_addresses, host)

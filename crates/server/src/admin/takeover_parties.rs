@@ -13,8 +13,8 @@ use parking_lot::{Mutex, RwLock};
 /// Poll interval for events that no message announces.
 pub(super) const RETRY: Duration = Duration::from_millis(20);
 
-/// The lock of an archive. While one process hands the right to write to another process, the lock
-/// excludes all other processes.
+/// The lock of an archive. While one process hands over the right to write, the lock keeps out
+/// every process except these two.
 pub trait TakeoverLock: Send + Sync {
     /// Returns a second handle of the lock, and the last turn at which its holder can claim the
     /// right to write. The turn is a counter, which grows with each claim and each offer of the

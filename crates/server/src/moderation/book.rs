@@ -100,8 +100,8 @@ impl RulingBook {
         rest.map(|(key, (_, entry))| (key, entry))
     }
 
-    /// Makes the sets of the present entries from the earlier sets. Returns `None` if nothing has
-    /// changed.
+    /// Returns a copy of `before` with the changes since the last call, and the effects of the new
+    /// bans. Returns `None` if nothing has changed.
     pub(super) fn make_lists(&mut self, before: &RulingLists) -> Option<(RulingLists, NewBans)> {
         if self.changed.is_empty() {
             return None;

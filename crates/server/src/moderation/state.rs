@@ -264,7 +264,7 @@ impl Moderation {
         self.state.is_lacking.load(Ordering::Relaxed)
     }
 
-    /// Sets the open connections, which a ban closes.
+    /// Sets the list of open connections, in which a new ban finds the connections that it closes.
     pub(crate) fn set_roster(&self, roster: &Arc<Roster>) {
         let _ = self.state.roster.set(Arc::clone(roster));
     }

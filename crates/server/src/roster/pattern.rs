@@ -33,7 +33,7 @@ pub(crate) enum ConnectionPattern {
 pub(crate) struct UnclearPattern;
 
 impl ConnectionPattern {
-    /// Parses the text of an operator.
+    /// Parses the text with which the relay's operator names connections.
     pub(crate) fn parse(text: &str) -> Result<Self, UnclearPattern> {
         let text = text.trim();
         let is_number = text.len() <= NUMBER_DIGITS_MAX && text.bytes().all(|b| b.is_ascii_digit());

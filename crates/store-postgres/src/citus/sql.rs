@@ -149,10 +149,10 @@ fn if_here(here: &str, rows: &str) -> String {
 }
 
 /// If each value of the condition is looked up by itself, returns a statement that executes `rows`
-/// for each value, so that PostgreSQL chooses the index of the values. Otherwise returns `rows`.
-/// With a list of values, PostgreSQL would choose the index of kinds and times, since the plan of a
-/// prepared statement assumes that a window has few rows. `last` is the number of the last value
-/// before the values of [`conditions`].
+/// for each value, so that PostgreSQL chooses the index of the values. Otherwise returns `rows`. If
+/// one condition listed all values, PostgreSQL would read the whole window by the index of kinds
+/// and times: the plan of a prepared statement assumes few rows in a window, so reading them all
+/// looks cheap. `last` is the number of the last value before the values of [`conditions`].
 fn each(form: WindowForm, last: u32, rows: String) -> String {
     if form.values != ValueCount::Each {
         return rows;

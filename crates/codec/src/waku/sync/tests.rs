@@ -30,7 +30,8 @@ fn said(bytes: &[u8]) -> RangeContent<'_> {
     ranges[0].said
 }
 
-/// The bytes of an exchange between two nodes with three messages.
+/// Each form of payload (a fingerprint, a list of messages, nothing) is written as the bytes that
+/// other stores send, and is read from these bytes.
 #[test]
 fn payloads_have_the_bytes_that_other_stores_send() {
     let head = "01 0e2f77616b752f322f72732f312f33 00 8080a8b1e39fe7cb17 80c0e285e368";

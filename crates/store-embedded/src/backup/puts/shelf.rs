@@ -69,11 +69,11 @@ impl<'a> ShelfWriting<'a> {
     }
 
     /// Compares the former list with the store, whose history is the same up to the put `common`.
-    /// Adds a deletion for each listed record above this put, and for each other listed record that
-    /// the store no longer has. Adds all other records to the new list. Returns the number above
-    /// which the store has further records. Returns `None` if the store has a record again that it
-    /// had deleted, because it went back to an earlier state. Then the caller must read all
-    /// records.
+    /// Adds a deletion for each listed record whose number is greater than `common`. Of the records
+    /// up to `common`, it adds a deletion for each that the store no longer has. Adds all other
+    /// records to the new list. Returns the number above which the store has further records.
+    /// Returns `None` if the store has a record again that it had deleted, because it went back to
+    /// an earlier state. Then the caller must read all records.
     pub(super) fn compare(
         &mut self,
         mut former: PutListReader,
