@@ -16,6 +16,8 @@ pub(crate) fn follow(
     let Some(lost) = inner.current.switch_line(lines) else { return Ok(false) };
     // The database may have lost the records of the known ids.
     inner.forget_known();
+    // Two timelines may give the same version to different lists of parts.
+    inner.set_parts(inner.parts().outdated());
     if lost == 0 {
         tracing::info!(
             "the database was started anew, or another took its place; it has all \

@@ -36,6 +36,12 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
+    /// Returns this list with a version that no database has, so that the next commit or
+    /// notification reads the list again.
+    pub(crate) fn outdated(&self) -> Self {
+        Self { version: -1, list: self.list.clone() }
+    }
+
     /// Reads the parts from the database.
     pub(crate) fn read(
         session: &mut DatabaseSession,

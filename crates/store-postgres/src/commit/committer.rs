@@ -63,6 +63,8 @@ impl CommitterState {
             // A worker may have been lost, and its standby may lack records whose ids are known
             // here.
             inner.forget_known();
+            // The batch may have made parts that are rolled back now.
+            inner.set_parts(inner.parts().outdated());
             inner.pool.note(&fault);
             CommitError::Unavailable(fault.to_string())
         })
