@@ -122,9 +122,8 @@ struct JobDispatcher {
 struct AskedProcess {
     slot: usize,
     generation: u64,
-    client: Arc<str>,
-    bytes: usize,
-    process: Result<PluginProcess, PluginFailure>,
+    job: PluginJob,
+    answered: Result<(PluginProcess, PluginDecision), PluginFailure>,
 }
 
 impl JobDispatcher {
@@ -208,56 +207,66 @@ impl JobDispatcher {
         let (options, log) = (Arc::clone(&self.in_force), Arc::clone(&self.log));
         let (counters, generation) = (Arc::clone(&self.counters), self.generation);
         self.asking.spawn(async move {
-            let PluginJob { id, question, client, answer } = job;
             let asking = async {
                 let mut process = current(process, &options, &log, &counters).await?;
                 let begun = Instant::now();
-                let decided = process.ask(&id, &question).await?;
+                let decided = process.ask(&job.id, &job.question).await?;
                 counters.answers.note(begun.elapsed());
                 Ok((process, decided))
             };
             let limit = options.timeout;
-            let asked = timeout(limit, asking).await;
-            let asked = asked.unwrap_or(Err(PluginFailure::Timeout(limit)));
-            let (process, outcome) = match asked {
-                Ok((process, decided)) => (Ok(process), Ok(decided)),
-                Err(failure) => (Err(failure.clone()), Err(failure)),
-            };
-            counters.note(&outcome);
-            counters.waiting.sub(1);
-            answer(outcome);
-            AskedProcess { slot, generation, client, bytes: question.len(), process }
+            let answered = timeout(limit, asking).await;
+            let answered = answered.unwrap_or(Err(PluginFailure::Timeout(limit)));
+            AskedProcess { slot, generation, job, answered }
         });
     }
 
-    /// Frees the place of a process.
+    /// Frees the slot of a process, and then gives the outcome of its event: the client's next
+    /// event finds what follows from this outcome.
     fn finish(&mut self, asked: AskedProcess) {
-        let AskedProcess { slot, generation, client, bytes, process } = asked;
-        if generation != self.generation {
-            self.queue.release(&client, bytes);
+        let AskedProcess { slot, generation, job, answered } = asked;
+        let (process, outcome) = match answered {
+            Ok((process, decided)) => (Ok(process), Ok(decided)),
+            Err(failure) => (Err(failure.clone()), Err(failure)),
+        };
+        if generation == self.generation {
+            self.free_slot(slot, &job, process);
+        } else {
+            self.queue.release(&job.client, job.question.len());
             if let Ok(process) = process {
                 self.ending.spawn(process.end());
             }
-            return;
         }
-        self.queue.finish(&client, bytes);
+        self.counters.note(&outcome);
+        self.counters.waiting.sub(1);
+        (job.answer)(outcome);
+    }
+
+    /// Frees the slot of a process of the present command.
+    fn free_slot(
+        &mut self,
+        slot: usize,
+        job: &PluginJob,
+        process: Result<PluginProcess, PluginFailure>,
+    ) {
+        let (client, now) = (&job.client, Instant::now());
+        self.queue.finish(client, job.question.len());
         match process {
             Ok(process) => {
-                self.suspects.answered(&client, Instant::now());
+                self.suspects.answered(client, now);
                 if let Some(failures) = self.slots.answered(slot, Some(process)) {
                     self.log.recovery(failures);
                 }
             }
             Err(failure) => {
-                let now = Instant::now();
-                if self.suspects.failed(&client, now)
-                    && let Some(suspension) = self.suspects.suspension(&client, now)
+                if self.suspects.failed(client, now)
+                    && let Some(suspension) = self.suspects.suspension(client, now)
                 {
-                    for job in self.queue.drain_client(&client) {
+                    for job in self.queue.drain_client(client) {
                         self.answer(job, Err(suspension.clone()));
                     }
                 }
-                let failures = self.slots.failed(slot, &client, now);
+                let failures = self.slots.failed(slot, client, now);
                 // The first two failures are logged. Further failures are only counted.
                 if failures <= 2 {
                     self.log.failure(&failure, outcome_text(self.in_force.on_failure, failures));
@@ -324,6 +333,66 @@ fn outcome_text(rule: FailureRule, failures: u32) -> &'static str {
         (FailureRule::Accept, 1) => "the event is accepted, and the plugin is started again",
         (FailureRule::Accept, _) => {
             "the event is accepted, and the plugin is started again until it works"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::PluginCommand;
+
+    const ID: [u8; 32] = [7; 32];
+
+    type AnswerFn = Box<dyn FnOnce(PluginOutcome) + Send>;
+
+    fn job(client: &str, question: &str, answer: AnswerFn) -> PluginJob {
+        PluginJob {
+            id: ID,
+            question: format!("{question}\n").into(),
+            client: client.into(),
+            answer,
+        }
+    }
+
+    /// The client of an answered event can already act on the answer: its next event, or the next
+    /// event of another client, finds that the plugin has answered.
+    #[tokio::test]
+    async fn an_event_that_follows_an_answer_finds_that_the_plugin_works() {
+        let id = "07".repeat(32);
+        let line = format!(
+            r#"while read -r line; do
+                case "$line" in die) exit 3;; esac; echo '{{"id":"{id}","action":"accept"}}'
+            done"#
+        );
+        let command = PluginCommand { line, folder: None };
+        let timeout = Duration::from_mins(10);
+        let options = PluginOptions { command, timeout, ..PluginOptions::default() };
+        for _ in 0..10 {
+            let (pool, running) = PluginPool::new(SharedPlugin::new(options.clone()), 1 << 20);
+            let running = tokio::spawn(running);
+            let pool = Arc::new(pool);
+            let (to, mut outcomes) = mpsc::unbounded_channel();
+            let tells = || {
+                let to = to.clone();
+                Box::new(move |outcome: PluginOutcome| drop(to.send(outcome))) as AnswerFn
+            };
+            for failures in 1..=4 {
+                pool.push(job("hostile", "die", tells()));
+                let outcome = outcomes.recv().await.unwrap();
+                assert!(outcome.is_err(), "{failures}: {outcome:?}");
+            }
+            let (next, again) = (job("hostile", "die", tells()), Arc::clone(&pool));
+            let follows = move |outcome: PluginOutcome| {
+                assert_eq!(outcome, Ok(PluginDecision::Accept));
+                again.push(next);
+            };
+            pool.push(job("other", "good", Box::new(follows)));
+            // The client may be suspended no longer. If it is, the reason is not that the plugin
+            // has answered nobody.
+            assert_ne!(outcomes.recv().await.unwrap(), Err(PluginFailure::Down));
+            drop(pool);
+            running.await.unwrap();
         }
     }
 }

@@ -213,6 +213,7 @@ fn a_log_that_begins_while_files_are_tidied_is_not_removed() {
     drop(store);
     let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options(Arc::new(RealDisk))).unwrap();
     assert!(has_all(&store, 0..21));
+    drop(store);
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -230,5 +231,6 @@ fn a_writer_does_not_wait_for_maintenance_that_is_paused() {
     drop(store);
     let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options).unwrap();
     assert!(has_all(&store, 0..120));
+    drop(store);
     std::fs::remove_dir_all(&dir).unwrap();
 }
