@@ -41,6 +41,9 @@ pub(crate) enum StatementError {
     /// used again.
     #[error("{0}")]
     Worker(Box<StatementError>),
+    /// The replica lacks records that the query must see.
+    #[error("it lacks the newest records")]
+    Behind,
     /// The work needs a session with the database, and its caller has none. The work is repeated
     /// with a session.
     #[error("a session with the database is needed")]

@@ -83,8 +83,10 @@ pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str) {
             tracing::debug!(%fault, "not listening to other processes");
             if let Some(inner) = inner.upgrade() {
                 // Without notifications, this process would not learn of a new writer, so it
-                // assumes other writers.
+                // assumes other writers. After a restart of the database, the process of another
+                // writer may have the id of this process's former one.
                 inner.others.note(true);
+                inner.writer_process.store(0, Ordering::Relaxed);
                 inner.pool.note(&fault);
                 *inner.away.lock() = Some(fault.to_string());
             }

@@ -25,8 +25,7 @@ const NOT_FOLLOWED: &str =
 pub(crate) struct QuerySessions {
     inner: Arc<PostgresState>,
     position: TimelinePosition,
-    /// `None` until the query first needs a session. The choice is not made earlier, because
-    /// queries are prepared on threads that must not block.
+    /// Whether the query's last work ran on the replica; `None` before its first work.
     on_replica: Option<bool>,
     time: QuestionTime,
 }
@@ -69,17 +68,30 @@ impl QuerySessions {
         self.time.renew();
     }
 
-    /// Returns whether the query runs on the replica. The first call decides.
-    fn is_on_replica(&mut self, deadline: Option<Deadline>) -> bool {
-        let (inner, position) = (&self.inner, self.position);
-        *self.on_replica.get_or_insert_with(|| {
-            inner.replica.as_ref().is_some_and(|replica| {
-                let has = replica.has(position, deadline);
-                let counter = if has { &replica.asked } else { &replica.passed };
-                counter.add(1);
-                has
-            })
-        })
+    /// Runs `work` on the replica. Returns `None` if `work` must run on the primary.
+    fn on_replica<T>(
+        &mut self,
+        deadline: Option<Deadline>,
+        work: &mut impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
+    ) -> Option<T> {
+        let replica = self.inner.replica.as_ref()?;
+        let done = if self.on_replica.unwrap_or_else(|| !replica.is_paused()) {
+            let position = self.position;
+            let done = replica.pool.with_deadline(deadline, |session| {
+                replica.must_have(session, position)?;
+                work(session)
+            });
+            // A replica may also cancel a statement because it delays replication.
+            done.inspect_err(|fault| replica.pause_after_fault(fault)).ok()
+        } else {
+            None
+        };
+        if self.on_replica.is_none() {
+            let counter = if done.is_some() { &replica.asked } else { &replica.passed };
+            counter.add(1);
+        }
+        self.on_replica = Some(done.is_some());
+        done
     }
 
     fn with_deadline<T>(
@@ -88,17 +100,8 @@ impl QuerySessions {
         mut work: impl FnMut(&mut DatabaseSession) -> Result<T, StatementError>,
     ) -> Result<T, StatementError> {
         // The primary answers in the other half of the time if the replica does not answer.
-        let half = deadline.map(Deadline::half);
-        let on_replica = self.is_on_replica(half);
-        if let Some(replica) = self.inner.replica.as_ref().filter(|_| on_replica) {
-            match replica.pool.with_deadline(half, &mut work) {
-                Ok(done) => return Ok(done),
-                Err(fault) => {
-                    // A replica may also cancel a statement because it delays replication.
-                    replica.pause_after_fault(&fault);
-                    self.on_replica = Some(false);
-                }
-            }
+        if let Some(done) = self.on_replica(deadline.map(Deadline::half), &mut work) {
+            return Ok(done);
         }
         self.inner.pool.with_deadline(deadline, work)
     }

@@ -3,13 +3,15 @@
 //! Live delivery begins where a search ends. So if a search missed the newest records, subscribers
 //! would never get these records. So a replica is used only if it already has these records. A
 //! query waits at most [`WAIT_MAX`] for the replica, and otherwise runs on the primary.
+//!
+//! Several replicas can have one name, or a replica can start anew with older records. So the check
+//! is made in each session that a query uses, and its result holds for this session only.
 
 use std::time::{Duration, Instant};
 
 use hark_archive::meter::Counter;
 use parking_lot::Mutex;
 
-use crate::deadline::Deadline;
 use crate::error::StatementError;
 use crate::line::TimelinePosition;
 use crate::pool::Pool;
@@ -26,8 +28,6 @@ pub(crate) struct Replica {
     pub(crate) pool: Pool,
     /// The shelf's secret. The replica must have the same secret.
     secret: Vec<u8>,
-    /// The replica's timeline, and the number up to which the replica has all puts.
-    there: Mutex<(i64, i64)>,
     rests: Mutex<Option<Instant>>,
     /// Number of queries that ran on the replica, and number of queries that ran on the primary
     /// instead.
@@ -40,49 +40,48 @@ impl Replica {
         Self {
             pool,
             secret: secret.to_vec(),
-            // No timeline has this id, so the replica is not used until a check shows that it is a
-            // copy of the primary.
-            there: Mutex::new((-1, -1)),
             rests: Mutex::default(),
             asked: Counter::default(),
             passed: Counter::default(),
         }
     }
 
-    /// Returns whether the replica has all puts up to `position`. Waits at most [`WAIT_MAX`] for
-    /// these puts.
-    pub(crate) fn has(&self, position: TimelinePosition, deadline: Option<Deadline>) -> bool {
+    /// Fails if the replica of this session lacks puts up to `position`. Waits at most [`WAIT_MAX`]
+    /// for these puts.
+    pub(crate) fn must_have(
+        &self,
+        session: &mut DatabaseSession,
+        position: TimelinePosition,
+    ) -> Result<(), StatementError> {
         let has = |(line, seq): (i64, i64)| line == position.line && seq >= position.seen;
-        if has(*self.there.lock()) {
-            return !self.is_paused();
-        }
         let until = Instant::now() + WAIT_MAX;
-        while !self.is_paused() {
-            match self.pool.with_deadline(deadline, |session| self.poll(session)) {
-                Ok(there) if has(there) => return true,
-                Ok(_) if Instant::now() >= until => self.pause(REST_BEHIND),
-                Ok(_) => std::thread::sleep(LOOK_EVERY),
-                Err(fault) => self.pause_after_fault(&fault),
+        while !session.reached.is_some_and(has) {
+            let there = self.read_position(session)?;
+            session.reached = Some(there);
+            if !has(there) {
+                if Instant::now() >= until {
+                    return Err(StatementError::Behind);
+                }
+                std::thread::sleep(LOOK_EVERY);
             }
         }
-        false
+        Ok(())
     }
 
     /// Reads the replica's timeline, and the number up to which the replica has all puts.
-    fn poll(&self, session: &mut DatabaseSession) -> Result<(i64, i64), StatementError> {
+    fn read_position(&self, session: &mut DatabaseSession) -> Result<(i64, i64), StatementError> {
         let text = "SELECT line, seq, (SELECT value FROM meta WHERE name = 'secret') FROM state";
         let rows = session.query_once(text, &[])?;
         let row = rows.first().filter(|row| row.get::<_, Option<&[u8]>>(2) == Some(&self.secret));
-        let Some(row) = row else {
-            return Err(StatementError::Refused("read_url leads to another archive".into()));
-        };
-        let found = (row.get(0), row.get(1));
-        *self.there.lock() = found;
-        Ok(found)
+        row.map(|row| (row.get(0), row.get(1)))
+            .ok_or_else(|| StatementError::Refused("read_url leads to another archive".into()))
     }
 
-    /// Logs a fault, and stops using the replica for a while.
+    /// Stops using the replica for a while, and logs the fault unless the replica only lags.
     pub(crate) fn pause_after_fault(&self, fault: &StatementError) {
+        if matches!(fault, StatementError::Behind) {
+            return self.pause(REST_BEHIND);
+        }
         tracing::warn!(%fault, database = self.pool.door().name(), "the replica is not asked");
         self.pause(REST_AWAY);
     }
@@ -91,7 +90,8 @@ impl Replica {
         *self.rests.lock() = Some(Instant::now() + time);
     }
 
-    fn is_paused(&self) -> bool {
+    /// Whether queries run on the primary for now.
+    pub(crate) fn is_paused(&self) -> bool {
         let mut rests = self.rests.lock();
         let resting = rests.is_some_and(|until| Instant::now() < until);
         if !resting {

@@ -52,6 +52,11 @@ impl StatementTimes {
 /// The name of the setting that identifies a session.
 pub(crate) const MARK: &str = "hark.session";
 
+/// The setting for the time after which the database ends the transaction of a process that stops
+/// while it has the lock of the shelf. Other processes wait longer for this lock, until
+/// `statement_timeout_ms`.
+pub(crate) const IDLE_MAX: &str = "idle_in_transaction_session_timeout = '8s'";
+
 /// An open connection.
 pub(crate) struct DatabaseSession {
     client: Client,
@@ -63,6 +68,9 @@ pub(crate) struct DatabaseSession {
     timeout: Duration,
     /// The deadline of the question or the batch that uses the session.
     pub(crate) deadline: Option<Deadline>,
+    /// In a session of a replica: the replica's timeline, and the number up to which the replica
+    /// has all puts of this timeline. `None` before the first check.
+    pub(crate) reached: Option<(i64, i64)>,
     statement_times: Arc<StatementTimes>,
     /// The statements that were executed; `None` if they are not traced.
     trace: Option<Vec<TracedStatement>>,
@@ -98,6 +106,7 @@ impl DatabaseSession {
             statements: HashMap::new(),
             timeout,
             deadline: None,
+            reached: None,
             statement_times,
             trace: None,
         }
@@ -114,11 +123,12 @@ impl DatabaseSession {
     }
 
     /// Locks the shelf within the current transaction, by the layout's statement, and returns the
-    /// shelf's state.
+    /// shelf's state. The database ends the transaction after [`IDLE_MAX`].
     pub(crate) fn lock(
         &mut self,
         lock: impl Into<StatementForm>,
     ) -> Result<Vec<Row>, StatementError> {
+        self.batch(&format!("SET LOCAL {IDLE_MAX}"))?;
         let state = self.query(lock, &[])?;
         state.iter().try_for_each(|row| self.must_have_locked(row))?;
         Ok(state)

@@ -35,7 +35,7 @@ pub(crate) struct PostgresState {
     pub(crate) known: Mutex<RecentIds>,
     /// While the database cannot be reached, the reason.
     pub(crate) away: Mutex<Option<String>>,
-    /// The id of the database's process that serves the session for commits.
+    /// The id of the database's process that serves the session for commits; 0 if it is not known.
     pub(crate) writer_process: AtomicI32,
     /// Whether other processes write to the shelf.
     pub(crate) others: OtherWriters,

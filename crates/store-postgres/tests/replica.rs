@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use hark_archive::{Query, RecordHeader, Store, Write};
+use hark_archive::{Order, Query, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore};
 use hark_testkit::postgres::Cluster;
@@ -77,6 +77,42 @@ fn every_answer_has_all_that_was_acknowledged_whatever_the_replica_does() {
     assert_eq!(found(&store), kept);
     standby.start();
     until_asked(&store, &mut kept);
+}
+
+/// A deletion is acknowledged like a put, and a replica that lacks it would return the record.
+#[test]
+fn a_replica_that_lacks_a_deletion_is_not_asked() {
+    let primary = Cluster::with(&["fsync=off"]);
+    let database = primary.database("deletion");
+    let standby = primary.replica();
+    let store = open(&database.url, &standby.url(&database.name));
+    let mut kept = 3;
+    (0..kept).for_each(|number| put(&store, number));
+    until_asked(&store, &mut kept);
+    standby.sql(&database.name, "SELECT pg_wal_replay_pause()");
+    let oldest = Query { order: Order::OldestFirst, limit: 1, ..Query::default() };
+    for _ in 0..3 {
+        store.commit(&[Write::Erase(Box::new(oldest.clone()))]).expect("is deleted");
+        kept -= 1;
+        assert_eq!(found(&store), kept);
+    }
+}
+
+/// Several replicas can have one address. What one of them has says nothing about the others.
+#[test]
+fn a_replica_that_takes_the_place_of_another_is_checked_anew() {
+    let primary = Cluster::with(&["fsync=off"]);
+    let database = primary.database("several");
+    let (first, second) = (primary.replica(), primary.replica());
+    let (ports, name) = ((first.port(), second.port()), &database.name);
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", ports.0, ports.1);
+    let store = open(&database.url, &format!("postgres://postgres@{hosts}/{name}"));
+    let mut kept = 0;
+    until_asked(&store, &mut kept);
+    second.sql(name, "SELECT pg_wal_replay_pause()");
+    until_asked(&store, &mut kept);
+    first.kill();
+    assert_eq!(found(&store), kept);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::error::StatementError;
 use crate::news::numbered;
 use crate::parts::Parts;
 use crate::plain::make_parts;
-use crate::session::DatabaseSession;
+use crate::session::{DatabaseSession, IDLE_MAX};
 use crate::state::PostgresState;
 use crate::time::IndexKey;
 use crate::words::rows::WordRows;
@@ -35,15 +35,12 @@ const ROLLBACK_MAX: Duration = Duration::from_secs(1);
 const PROBE: &str = "INSERT INTO record SELECT * FROM record WHERE seq = -1; \
                      UPDATE state SET seq = seq";
 
-/// Sets the time after which the database ends the transaction of a process that stops in the
-/// middle of a commit. Other processes wait longer for the shelf's lock, until
-/// `statement_timeout_ms`.
-const IDLE_MAX: &str = "SET idle_in_transaction_session_timeout = '8s'";
-
 /// The state of the thread that commits.
 #[derive(Default)]
 pub(crate) struct CommitterState {
     session: Option<DatabaseSession>,
+    /// The id of the database's process that serves the session.
+    process: i32,
 }
 
 impl CommitterState {
@@ -85,9 +82,12 @@ impl CommitterState {
         loop {
             if self.session.as_ref().is_none_or(DatabaseSession::is_closed) {
                 self.session = None;
-                self.session = Some(open(inner, deadline)?);
+                self.process = 0;
+                self.session = Some(open(inner, deadline, &mut self.process)?);
                 fresh = true;
             }
+            // The listener forgets the process when it loses its own connection.
+            inner.writer_process.store(self.process, Ordering::Relaxed);
             let Some(session) = self.session.as_mut() else { continue };
             session.deadline = Some(deadline);
             let mut begun = false;
@@ -146,16 +146,20 @@ impl CommitterState {
     }
 }
 
-/// Opens a session for commits.
-fn open(inner: &PostgresState, deadline: Deadline) -> Result<DatabaseSession, StatementError> {
+/// Opens a session for commits, and notes the id of the database's process that serves the session.
+fn open(
+    inner: &PostgresState,
+    deadline: Deadline,
+    process: &mut i32,
+) -> Result<DatabaseSession, StatementError> {
     let mut session = inner.pool.open(deadline)?;
     session.deadline = Some(deadline);
     let rows = session.query_once("SELECT pg_backend_pid()", &[])?;
-    let process = rows.first().map_or(0, |row| row.get(0));
-    inner.writer_process.store(process, Ordering::Relaxed);
+    *process = rows.first().map_or(0, |row| row.get(0));
+    inner.writer_process.store(*process, Ordering::Relaxed);
     inner.layout.prepare_committer(&mut session)?;
     others::announce(&mut session)?;
-    session.batch(IDLE_MAX)?;
+    session.batch(&format!("SET {IDLE_MAX}"))?;
     failover::renew_line(inner, &mut session)?;
     Ok(session)
 }
@@ -228,6 +232,9 @@ fn attempt(
         let (seq_before, kept) = (seq, Vec::new());
         return Ok(Some(CommittedBatch { committed, position, seq_before, seq, kept, deleted }));
     }
+    // Deletions alone take a number, too. Otherwise a replica without these deletions would have the
+    // newest number, and could answer queries.
+    let last = last.max(seq + 1);
     make_missing_parts(inner, session, &parts, &kept)?;
     let mut gone = 0;
     if sweep && !kept.is_empty() {

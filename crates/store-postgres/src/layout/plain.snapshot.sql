@@ -267,7 +267,7 @@ CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_19000 WHE
          INSERT INTO worded SELECT * FROM spared_worded;
          DELETE FROM part WHERE number = 19000;
          INSERT INTO retired VALUES (19000, 100);
-         UPDATE state SET parts = parts + 1, records = records + 3 - 100;
+         UPDATE state SET parts = parts + 1, records = records + 3 - 100, seq = seq + 1, words_seq = words_seq + (words_seq = seq)::int;
          SELECT pg_notify(current_schema(), seq || ' 1 ' || parts || ' ' || line) FROM state
 -- retire_part slim
 CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_19000 WHERE kind = ANY('{5,62}'::int[]);
@@ -287,7 +287,7 @@ CREATE TEMP TABLE spared_record ON COMMIT DROP AS SELECT * FROM record_19000 WHE
          INSERT INTO worded SELECT * FROM spared_worded;
          DELETE FROM part WHERE number = 19000;
          INSERT INTO retired VALUES (19000, 100);
-         UPDATE state SET parts = parts + 1, records = records + 3 - 100;
+         UPDATE state SET parts = parts + 1, records = records + 3 - 100, seq = seq + 1, words_seq = words_seq + (words_seq = seq)::int;
          SELECT pg_notify(current_schema(), seq || ' 1 ' || parts || ' ' || line) FROM state
 -- make_label_view
 CREATE OR REPLACE VIEW tag_19000 AS SELECT terms[1] AS term, time, kind, id FROM record_19000

@@ -125,7 +125,8 @@ pub(crate) fn retire_part(
          INSERT INTO worded SELECT * FROM spared_worded;
          DELETE FROM part WHERE number = {number};
          INSERT INTO retired VALUES ({number}, {records});
-         UPDATE state SET parts = parts + 1, records = records + {moved} - {records};
+         UPDATE state SET parts = parts + 1, records = records + {moved} - {records}, \
+             seq = seq + 1, words_seq = words_seq + (words_seq = seq)::int;
          SELECT pg_notify(current_schema(), seq || ' 1 ' || parts || ' ' || line) FROM state"
     )
 }
