@@ -83,8 +83,8 @@ pub(crate) fn run(inner: &Weak<PostgresState>, schema: &str) {
             tracing::debug!(%fault, "not listening to other processes");
             if let Some(inner) = inner.upgrade() {
                 // Without notifications, this process would not learn of a new writer, so it
-                // assumes other writers. After a restart of the database, the process of another
-                // writer may have the id of this process's former one.
+                // assumes other writers. After a restart of the database, another node's session
+                // may have the PID that the session for commits had before.
                 inner.others.note(true);
                 inner.writer_process.store(0, Ordering::Relaxed);
                 inner.pool.note(&fault);

@@ -98,7 +98,7 @@ fn a_replica_that_lacks_a_deletion_is_not_asked() {
     }
 }
 
-/// Several replicas can have one address. What one of them has says nothing about the others.
+/// Several replicas can have one address, and each of them may lag.
 #[test]
 fn a_replica_that_takes_the_place_of_another_is_checked_anew() {
     let primary = Cluster::with(&["fsync=off"]);
