@@ -103,16 +103,20 @@ impl HistoryQuery {
         let (order, limit) = (Order::OldestFirst, self.limit);
         let mut query = Query { order, after, limit, ..self.query.clone() };
         let (include_data, mut records) = (self.include_data, Vec::new());
+        let (mut bytes, mut is_full) = (0, false);
         loop {
             let mut last = query.after;
             let more = search.run(&query, SLICE_ROWS, &mut |record| {
                 last = Some(Position::of(record));
                 if may_be_sent(record) {
-                    records.push(copy(record, include_data));
+                    let copy = copy(record, include_data);
+                    bytes += copy.len();
+                    records.push(copy);
+                    is_full = exceeds_page(records.len(), bytes);
                 }
-                ControlFlow::Continue(())
+                if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })?;
-            if !more || records.len() >= limit {
+            if is_full || !more || records.len() >= limit {
                 let more = more || records.len() > limit;
                 records.truncate(limit);
                 return Ok((records, more));
@@ -144,6 +148,7 @@ impl HistoryQuery {
         let mut records = RecordBytes::new();
         loop {
             let (mut same, mut last) = (Vec::new(), None);
+            let mut bytes: usize = records.iter().map(|record| record.len()).sum();
             let more = search.run(&query, SLICE_ROWS, &mut |record| {
                 let here = Position::of(record);
                 if last.is_some_and(|last| last != here.time) {
@@ -153,7 +158,12 @@ impl HistoryQuery {
                 let is_before =
                     before.is_none_or(|before| (here.time, here.id) < (before.time, before.id));
                 if is_before && may_be_sent(record) {
-                    same.push(copy(record, include_data));
+                    let copy = copy(record, include_data);
+                    bytes += copy.len();
+                    same.push(copy);
+                }
+                if exceeds_page(records.len() + same.len(), bytes) {
+                    return ControlFlow::Break(());
                 }
                 ControlFlow::Continue(())
             })?;
@@ -161,7 +171,8 @@ impl HistoryQuery {
                 records.extend(same.into_iter().rev());
             }
             // The page is complete if it is full or if no more messages follow.
-            let Some(time) = last.filter(|_| more && records.len() < self.limit) else {
+            let is_open = more && records.len() < self.limit && !is_too_long(&records);
+            let Some(time) = last.filter(|_| is_open) else {
                 let more = more || records.len() > self.limit;
                 records.truncate(self.limit);
                 return Ok((records, more));
@@ -170,10 +181,11 @@ impl HistoryQuery {
             let below = before.filter(|before| before.time == time).map(|before| before.id);
             let rest = wanted - records.len();
             records.extend(self.nanosecond(search, time, below, rest)?);
-            let earlier =
-                time.checked_sub(1).filter(|to| *to >= query.from && records.len() < wanted);
+            let is_full = is_too_long(&records);
+            let is_open = records.len() < wanted && !is_full;
+            let earlier = time.checked_sub(1).filter(|to| *to >= query.from && is_open);
             let Some(to) = earlier else {
-                let more = records.len() > self.limit;
+                let more = is_full || records.len() > self.limit;
                 records.truncate(self.limit);
                 return Ok((records, more));
             };
@@ -181,8 +193,8 @@ impl HistoryQuery {
         }
     }
 
-    /// Returns at most `wanted` messages of one nanosecond, highest hash first. If `below` is
-    /// given, only messages with lower hashes are returned.
+    /// Returns at most `wanted` messages of one nanosecond, highest hash first, or those that exceed
+    /// the size of a page. If `below` is given, only messages with lower hashes are returned.
     ///
     /// The search reads ranges of hashes, the highest range first. A range should have a few times
     /// as many messages as are wanted. A range with more messages is read again with at most a
@@ -211,6 +223,7 @@ impl HistoryQuery {
             // Within a range, the highest hashes come last.
             let (mut highest, missing) = (VecDeque::new(), wanted - found.len());
             let (mut count, mut last, mut has_passed) = (0, start, false);
+            let (mut bytes, mut is_full) = (0, false);
             let more = search.run(&query, SLICE_ROWS, &mut |record| {
                 has_passed = end.is_some_and(|end| *record.id() >= end);
                 if has_passed {
@@ -218,10 +231,19 @@ impl HistoryQuery {
                 }
                 (count, last) = (count + 1, half(record.id()));
                 if may_be_sent(record) {
-                    if highest.len() == missing {
+                    let copy = copy(record, include_data);
+                    bytes += copy.len();
+                    highest.push_back(copy);
+                    while let Some(lowest) = highest.front() {
+                        let (count, rest) = (highest.len() - 1, bytes - lowest.len());
+                        let is_beyond = exceeds_page(count, rest);
+                        if count < missing && !is_beyond {
+                            break;
+                        }
+                        is_full |= is_beyond;
+                        bytes = rest;
                         highest.pop_front();
                     }
-                    highest.push_back(copy(record, include_data));
                 }
                 ControlFlow::Continue(())
             })?;
@@ -232,13 +254,24 @@ impl HistoryQuery {
                 continue;
             }
             found.extend(highest.into_iter().rev());
-            if start == 0 || found.len() >= wanted {
+            if start == 0 || found.len() >= wanted || is_full || is_too_long(&found) {
                 return Ok(found);
             }
             end = Some(whole(start, 0));
             width = width.saturating_mul((rows_max / 2 / count.max(1)).clamp(1, 16) as u128);
         }
     }
+}
+
+/// Whether so many messages with so many bytes do not fit on a page. The last of them shows that
+/// more messages follow; a single message fits whatever its length.
+fn exceeds_page(messages: usize, bytes: usize) -> bool {
+    messages > 1 && bytes > PAGE_BYTES_MAX
+}
+
+/// Whether the messages do not fit on a page.
+fn is_too_long(records: &RecordBytes) -> bool {
+    exceeds_page(records.len(), records.iter().map(|record| record.len()).sum())
 }
 
 /// Returns the first half of a hash, as a number.

@@ -311,26 +311,39 @@ fn a_page_visits_hardly_more_than_it_returns() {
 
 #[test]
 fn long_messages_make_short_pages() {
+    // All messages have times of their own, or some have the same time, or all have.
+    for times in [60, 7, 1] {
+        long_messages_at(times);
+    }
+}
+
+/// Puts 60 long messages with `times` different times, and reads them all.
+fn long_messages_at(times: i64) {
     let world = World::new(10);
     let put = |at: u8| {
+        let time = 7 + i64::from(at) * times / 60;
         let message = Message {
             payload: &vec![at; 150 << 10],
             content_topic: CONTENT[0],
-            timestamp: Some(7 + i64::from(at)),
+            timestamp: Some(time),
             ..Message::default()
         };
         let (hash, mut record) = (message.hash(PUBSUB[0]), Vec::new());
         MessageEncoder::default().encode(&message, PUBSUB[0], &hash, &mut record);
         world.store.commit(&[Write::Put(record.into())]).unwrap();
-        hash
+        (time, hash)
     };
-    let hashes: Vec<Id> = (0..60).map(put).collect();
+    let mut puts: Vec<(i64, Id)> = (0..60).map(put).collect();
+    puts.sort_unstable();
+    let hashes: Vec<Id> = puts.into_iter().map(|(_, hash)| hash).collect();
     for forward in [true, false] {
         let (mut returned, mut cursor, mut pages) = (Vec::new(), None, 0);
         loop {
             let after = cursor.as_ref().map(|id: &Id| &id[..]);
             let request = StoreRequest { forward, limit: Some(100), cursor: after, ..request() };
-            let page = asked_page(&world.store, &world.positions, &request, u64::MAX).unwrap();
+            // 27 messages fit on a page, and no further messages are copied.
+            let rows_max = if times == 60 { 30 } else { u64::MAX };
+            let page = asked_page(&world.store, &world.positions, &request, rows_max).unwrap();
             assert!(page.bytes <= PAGE_BYTES_MAX);
             let page_hashes = page.records.iter().map(|bytes| *Record::new(bytes).unwrap().id());
             let at = if forward { returned.len() } else { 0 };
