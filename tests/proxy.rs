@@ -65,14 +65,14 @@ fn configuration(port: u16, hark: &str) -> String {
 }
 
 /// Sends a request from an address of this machine, and returns the head of the answer.
-fn ask(to: SocketAddr, from: [u8; 4], head: &str) -> String {
+fn ask(to: SocketAddr, from: [u8; 4], head: &[u8]) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((Ipv4Addr::from(from), 0).into()).unwrap();
         let mut stream = socket.connect(to).await.unwrap();
-        let request = format!("GET / HTTP/1.1\r\nHost: relay.example.com\r\n{head}\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
+        let start = b"GET / HTTP/1.1\r\nHost: relay.example.com\r\n";
+        stream.write_all(&[start, head, b"\r\n"].concat()).await.unwrap();
         let mut answer = Vec::new();
         while !answer.windows(4).any(|four| four == b"\r\n\r\n") {
             assert!(stream.read_buf(&mut answer).await.unwrap() > 0, "it closes without an answer");
@@ -81,12 +81,20 @@ fn ask(to: SocketAddr, from: [u8; 4], head: &str) -> String {
     })
 }
 
-const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+const UPGRADE: &[u8] =
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
 #[test]
 fn nginx_with_the_documents_block_passes_pages_websockets_and_addresses() {
-    passes_pages_websockets_and_addresses(&Place::new("nginx"), None);
+    passes_pages_websockets_and_addresses(&Place::new("nginx"), None, "$remote_addr");
+}
+
+/// An operator of several proxies lets each of them add its client to the header.
+#[test]
+fn what_a_client_writes_before_nginx_adds_its_address_is_ignored() {
+    let adding = "$proxy_add_x_forwarded_for";
+    passes_pages_websockets_and_addresses(&Place::new("nginx-adding"), None, adding);
 }
 
 #[test]
@@ -95,11 +103,13 @@ fn nginx_passes_the_same_to_a_unix_socket() {
     let socket = format!("unix:{}", folder.join("relay.sock").display());
     let documented = include_str!("../docs/proxy.md");
     assert!(documented.contains("proxy_pass http://unix:/run/hark/relay.sock;"));
-    passes_pages_websockets_and_addresses(&Place::new("nginx-unix"), Some(&socket));
+    let place = Place::new("nginx-unix");
+    passes_pages_websockets_and_addresses(&place, Some(&socket), "$remote_addr");
 }
 
-/// Runs nginx before a server, which nginx reaches by a port or by this Unix socket.
-fn passes_pages_websockets_and_addresses(place: &Place, socket: Option<&str>) {
+/// Runs nginx before a server, which nginx reaches by a port or by this Unix socket. `forwarded` is
+/// the value that nginx gives to the header with the client's address.
+fn passes_pages_websockets_and_addresses(place: &Place, socket: Option<&str>, forwarded: &str) {
     let config = place.file(
         "hark.toml",
         b"[server]\ntrusted_proxies = [\"127.0.0.1\"]\n[policy]\ndeny_addresses = [\"127.0.0.2\"]\n",
@@ -108,8 +118,10 @@ fn passes_pages_websockets_and_addresses(place: &Place, socket: Option<&str>) {
     flags.extend(socket.into_iter().flat_map(|socket| ["--listen", socket]));
     let server = place.serve_with(&flags);
     let to: SocketAddr = free_address().parse().unwrap();
-    place
-        .file("nginx.conf", configuration(to.port(), socket.unwrap_or(&server.address)).as_bytes());
+    let documented = configuration(to.port(), socket.unwrap_or(&server.address));
+    assert!(documented.contains("X-Forwarded-For $remote_addr;"), "{documented}");
+    let configuration = documented.replace("For $remote_addr;", &format!("For {forwarded};"));
+    place.file("nginx.conf", configuration.as_bytes());
     let program = ["/usr/sbin/nginx", "nginx"]
         .into_iter()
         .find(|name| Command::new(name).arg("-v").stderr(Stdio::null()).status().is_ok());
@@ -123,13 +135,14 @@ fn passes_pages_websockets_and_addresses(place: &Place, socket: Option<&str>) {
         TcpStream::connect(to).is_ok()
     });
 
-    let page = ask(to, [127, 0, 0, 3], "Accept: text/html\r\n");
+    let page = ask(to, [127, 0, 0, 3], b"Accept: text/html\r\n");
     assert!(page.starts_with("HTTP/1.1 200"), "{page}");
     let upgraded = ask(to, [127, 0, 0, 3], UPGRADE);
     assert!(upgraded.starts_with("HTTP/1.1 101"), "{upgraded}");
     // The server uses the client's address from nginx and ignores an address that the client sends.
-    for forged in ["", "X-Forwarded-For: 127.0.0.3\r\n"] {
-        let denied = ask(to, [127, 0, 0, 2], &format!("{UPGRADE}{forged}"));
+    let forged = [&b""[..], b"X-Forwarded-For: 127.0.0.3\r\n", b"X-Forwarded-For: \xff\r\n"];
+    for forged in forged {
+        let denied = ask(to, [127, 0, 0, 2], &[UPGRADE, forged].concat());
         assert!(denied.starts_with("HTTP/1.1 403"), "{denied}");
     }
     assert_eq!(server.terminate().0, 0);

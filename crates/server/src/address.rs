@@ -63,12 +63,13 @@ impl Proxies {
     /// Returns the client behind a trusted proxy: the last hop in the header that is not a trusted
     /// proxy. Earlier hops may be forged. `None` if the header names no address.
     pub(crate) fn client(&self, headers: &HeaderMap) -> Option<IpAddr> {
-        let lists: Vec<&str> =
-            headers.get_all(&self.header).iter().filter_map(|list| list.to_str().ok()).collect();
+        // A proxy may add a hop behind the client's own text, which can have any bytes.
+        let lists = headers.get_all(&self.header).iter();
+        let lists: Vec<_> = lists.map(|list| String::from_utf8_lossy(list.as_bytes())).collect();
         let mut client = None;
         for hop in lists.iter().rev().flat_map(|list| list.rsplit(',')) {
-            let hop = if self.header == "forwarded" { forwarded_for(hop)? } else { hop };
-            let ip = hop_ip(hop)?;
+            let hop = if self.header == "forwarded" { forwarded_for(hop) } else { Some(hop) };
+            let Some(ip) = hop.and_then(hop_ip) else { break };
             client = Some(ip);
             if !self.trust(ip) {
                 break;
@@ -156,7 +157,9 @@ mod tests {
             let mut headers = HeaderMap::new();
             for list in lists {
                 let name: axum::http::HeaderName = header.parse().unwrap();
-                headers.append(name, list.parse().unwrap());
+                // The character ÿ stands for a byte that is no text.
+                let bytes: Vec<u8> = list.chars().map(|c| u8::try_from(c).unwrap()).collect();
+                headers.append(name, axum::http::HeaderValue::from_bytes(&bytes).unwrap());
             }
             proxies(header).client(&headers).map(|ip| ip.to_string())
         };
@@ -166,6 +169,9 @@ mod tests {
             ("x-forwarded-for", &["6.6.6.6", "192.0.2.1:4711,10.1.1.1"], Some("192.0.2.1")),
             ("x-forwarded-for", &["10.9.9.9, 10.1.1.1"], Some("10.9.9.9")),
             ("x-forwarded-for", &["192.0.2.1, unknown"], None),
+            ("x-forwarded-for", &["\u{ff}, 192.0.2.1"], Some("192.0.2.1")),
+            ("x-forwarded-for", &["\u{ff}", "192.0.2.1, 10.1.1.1"], Some("192.0.2.1")),
+            ("x-forwarded-for", &["junk, 10.9.9.9, 10.1.1.1"], Some("10.9.9.9")),
             ("x-forwarded-for", &[], None),
             ("x-real-ip", &["2001:db8::1"], Some("2001:db8::1")),
             (
@@ -175,6 +181,7 @@ mod tests {
             ),
             ("forwarded", &["for=192.0.2.1;by=10.0.0.1, for=10.0.0.3"], Some("192.0.2.1")),
             ("forwarded", &["for=_hidden"], None),
+            ("forwarded", &["for=\u{ff}, for=10.0.0.3"], Some("10.0.0.3")),
             ("forwarded", &["proto=https"], None),
         ] {
             assert_eq!(named(header, lists).as_deref(), client, "{header}: {lists:?}");
