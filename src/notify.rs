@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use hark_server::control::TakeoverState;
 use sd_notify::NotifyState;
 
 /// Reports that the server accepts connections. After a takeover, this process becomes the
@@ -47,11 +48,11 @@ pub(crate) fn stopping() {
     notify(&[NotifyState::Stopping, NotifyState::Status("finishing the work in progress")]);
 }
 
-/// Notifies systemd's watchdog three times per watchdog interval. If the runtime hangs, systemd
-/// restarts the process.
-pub(crate) async fn signs_of_life() {
+/// Notifies systemd's watchdog three times per watchdog interval, until another process has taken
+/// over. If the runtime hangs, systemd restarts the process.
+pub(crate) async fn signs_of_life(takeover: TakeoverState) {
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
-    loop {
+    while !takeover.is_superseded() {
         notify(&[NotifyState::Watchdog]);
         tokio::time::sleep(patience / 3).await;
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use hark_server::control::TakeoverState;
 use hark_server::{ReloadError, ReloadHandle, Settings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -23,6 +24,7 @@ pub(crate) const OLD_CERTIFICATE: &str = "the certificate stays the old one";
 pub(crate) struct ConfigWatch {
     config: Config,
     server: ReloadHandle,
+    takeover: TakeoverState,
     networks: Vec<config::ReloadCallback>,
     log: ServerLog,
     hangup: Signal,
@@ -34,13 +36,13 @@ impl ConfigWatch {
     /// process.
     pub(crate) fn new(
         config: Config,
-        server: ReloadHandle,
+        (server, takeover): (ReloadHandle, TakeoverState),
         networks: Vec<config::ReloadCallback>,
         log: ServerLog,
     ) -> anyhow::Result<Self> {
         let hangup = signal(SignalKind::hangup())
             .context("the system does not let Hark listen for signals")?;
-        Ok(Self { config, server, networks, log, hangup })
+        Ok(Self { config, server, takeover, networks, log, hangup })
     }
 
     /// Waits for changed files, SIGHUP and requests to reload. Never returns.
@@ -60,9 +62,15 @@ impl ConfigWatch {
                 files.ask(Instant::now());
             }
             let result = if files.is_due(Instant::now()) {
-                notify::reloading();
+                // After a takeover, the service is the new process.
+                let is_service = !self.takeover.is_superseded();
+                if is_service {
+                    notify::reloading();
+                }
                 let result = self.read_again(&files);
-                notify::reloaded();
+                if is_service {
+                    notify::reloaded();
+                }
                 result
             } else {
                 None

@@ -237,7 +237,9 @@ async fn serve(
     }?;
     // The watch ends with the runtime. The watch starts before the server reports that it is ready,
     // since SIGHUP may be sent from then on.
-    let watch = ConfigWatch::new(settings.clone(), server.reload_handle(), reloads, log)?;
+    let takeover = server.takeover_state();
+    let handles = (server.reload_handle(), takeover.clone());
+    let watch = ConfigWatch::new(settings.clone(), handles, reloads, log)?;
     tokio::spawn(hark_server::vital("the reload of the configuration", watch.run()));
     // From here on SIGUSR2 does not end the process.
     let successor_signal = successor::signal()?;
@@ -261,11 +263,14 @@ async fn serve(
     }
     notify::ready(&at.join(", "), has_taken_over);
     tokio::spawn(successor::start_on_signal(successor_signal));
-    tokio::spawn(notify::signs_of_life());
+    tokio::spawn(notify::signs_of_life(takeover.clone()));
     let stop = async {
         signals.next().await;
         tracing::info!("asked to end; a second signal ends at once");
-        notify::stopping();
+        // After a takeover, the service is the new process, and does not stop.
+        if !takeover.is_superseded() {
+            notify::stopping();
+        }
         tokio::spawn(async move {
             signals.next().await;
             tracing::warn!(

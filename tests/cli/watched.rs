@@ -128,6 +128,39 @@ fn a_process_that_has_taken_over_becomes_the_service() {
     assert!(ended.success() && notifications.next().starts_with("STOPPING=1\n"));
 }
 
+/// To systemd, the end of the old process must not look like the end of the service.
+#[test]
+fn a_process_that_was_replaced_ends_without_a_word_to_systemd() {
+    let place = Place::new("replaced");
+    let notifications = Notifications::new(&place);
+    let listen = free_address();
+    let mut old = command(&["--data", place.data().to_str().unwrap(), "serve"])
+        .args(["--listen", &listen])
+        .env("NOTIFY_SOCKET", &notifications.path)
+        .spawn()
+        .unwrap();
+    assert!(notifications.next().starts_with("READY=1\n"));
+    let _client = Socket::connect(&listen);
+    old.signal("USR2");
+    let ready = notifications.next();
+    let new = ready.strip_prefix("MAINPID=").unwrap().split('\n').next().unwrap().to_owned();
+    old.wait_for_log("this process serves open connections until they end");
+    old.signal("HUP");
+    old.wait_for_log("the configuration was read again");
+    old.signal("TERM");
+    assert_eq!(old.wait().unwrap().code(), Some(0));
+    // The next notification is that of the new process.
+    let to_new = |signal: &str| {
+        let sent = std::process::Command::new("kill").args([signal, &new]).status().unwrap();
+        assert!(sent.success());
+    };
+    to_new("-HUP");
+    assert!(notifications.next().starts_with("RELOADING=1\n"));
+    assert_eq!(notifications.next(), "READY=1\n");
+    to_new("-TERM");
+    assert!(notifications.next().starts_with("STOPPING=1\n"));
+}
+
 #[test]
 fn systemd_is_notified_when_it_serves_lives_and_ends() {
     let place = Place::new("systemd");

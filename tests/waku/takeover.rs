@@ -3,6 +3,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use hark_testkit::clock::now_ns;
@@ -170,4 +171,25 @@ fn who_would_serve_other_shelves_does_not_take_over() {
     assert!(!output.status.success() && said.contains(why), "{said}");
     old.publish(&message("takeover", "AA==", now_ns()));
     assert_eq!(old.hashes("").len(), 1);
+}
+
+/// A shell can stop a new process before the process reads what the old one hands over.
+#[test]
+fn a_new_process_that_reads_nothing_stops_no_writes() {
+    let node = Node::start("takeover-stopped", &[("HARK_LIMITS_TAKEOVER_WAIT_MS", "300")]);
+    // The messages that clients may still poll do not fit into the buffer of a socket.
+    let payload = "A".repeat(24_000);
+    (0..45).for_each(|_| node.publish(&message("takeover", &payload, now_ns())));
+    let mut stopped = UnixStream::connect(node.data.join("control.sock")).expect("a server runs");
+    let request = [&3_u32.to_le_bytes()[..], b"nostr\nmoderation\nwaku"].concat();
+    let length = u32::try_from(2 + request.len()).expect("is short");
+    let request = [&length.to_le_bytes()[..], &[5, 0], &request].concat();
+    stopped.write_all(&request).expect("is sent");
+    until("the takeover fails", || {
+        std::fs::read(node.data.join("log")).is_ok_and(|log| {
+            String::from_utf8_lossy(&log).contains("the takeover failed; this server continues")
+        })
+    });
+    node.publish(&message("takeover", "AQ==", now_ns()));
+    drop(stopped);
 }

@@ -76,7 +76,9 @@ pub use vital::vital;
 pub mod control {
     pub use crate::admin::control::*;
     pub use crate::admin::takeover::Takeover;
-    pub use crate::admin::takeover_parties::{Handover, HandoverError, TakeoverLock, WriteClaim};
+    pub use crate::admin::takeover_parties::{
+        Handover, HandoverError, TakeoverLock, TakeoverState, WriteClaim,
+    };
 }
 
 /// The configuration of a server, independent of its networks.

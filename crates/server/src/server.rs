@@ -21,7 +21,7 @@ use crate::admin::http::OperatorsDoor;
 use crate::admin::reload::ReloadDesk;
 use crate::admin::served::ControlSocket;
 use crate::admin::takeover::Takeover;
-use crate::admin::takeover_parties::{Role, TakeoverLock};
+use crate::admin::takeover_parties::{Role, TakeoverLock, TakeoverState};
 use crate::answers::Answers;
 use crate::blocking;
 use crate::clients::Clients;
@@ -210,6 +210,11 @@ impl Server {
     /// The addresses at which clients reach the doors, in the order of the networks.
     pub fn addresses(&self) -> Vec<DoorAddress> {
         self.networks.iter().flat_map(|network| network.door.addresses()).collect()
+    }
+
+    /// A handle that shows whether another process has taken over.
+    pub fn takeover_state(&self) -> TakeoverState {
+        TakeoverState(self.role.subscribe())
     }
 
     /// A handle that changes the server's settings while it runs.

@@ -111,9 +111,7 @@ impl TakeoverSource {
     fn can_grant(&self, wish: &ControlFrame) -> Result<(), TakeoverMismatch> {
         let spoken = wish.body().split_first_chunk::<4>();
         let spoken = spoken.filter(|(version, _)| **version == TAKEOVER_VERSION.to_le_bytes());
-        let Some((_, names)) = spoken else {
-            return Err(TakeoverMismatch::Version);
-        };
+        let Some((_, names)) = spoken else { return Err(TakeoverMismatch::Version) };
         let theirs = String::from_utf8_lossy(names);
         let mut theirs: Vec<_> = theirs.lines().collect();
         let mut ours: Vec<_> = self.shelves.iter().map(|moved| moved.shelf.name()).collect();
@@ -143,6 +141,7 @@ impl TakeoverSource {
         let waiting = b"waiting for maintenance of the archive to pause";
         let asked = protocol::write(&mut to, PROGRESS, "", waiting)
             .and_then(|()| stream.set_read_timeout(Some(RETRY)))
+            .and_then(|()| stream.set_write_timeout(Some(patience.max(RETRY))))
             .and_then(|()| successor::to(stream));
         let to = match asked {
             Ok(to) => to,
@@ -255,6 +254,7 @@ impl TakeoverSource {
         successors: &[Arc<Successor>],
     ) -> Result<(), SuccessorLost> {
         from.get_ref().set_read_timeout(None)?;
+        from.get_ref().set_write_timeout(None)?;
         let mut frame = ControlFrame::default();
         while frame.read(from, PEER_FRAME_BYTES_MAX)? {
             let about = self.shelves.iter().zip(successors);

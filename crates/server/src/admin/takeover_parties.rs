@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use hark_archive::Record;
 use hark_archive::store::LogPosition;
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
 
 /// Poll interval for events that no message announces.
 pub(super) const RETRY: Duration = Duration::from_millis(20);
@@ -113,6 +114,17 @@ impl Role {
     /// Whether another process has taken over.
     pub(crate) fn is_superseded(&self) -> bool {
         matches!(self, Self::Following | Self::Lost(_))
+    }
+}
+
+/// Shows whether another process has taken over from this process.
+#[derive(Clone, Debug)]
+pub struct TakeoverState(pub(crate) watch::Receiver<Role>);
+
+impl TakeoverState {
+    /// Whether another process has taken over.
+    pub fn is_superseded(&self) -> bool {
+        self.0.borrow().is_superseded()
     }
 }
 
