@@ -75,6 +75,14 @@ impl Clients {
         }
     }
 
+    /// Whether the list of denied addresses or a ban rejects `ip`, which is not a trusted proxy.
+    pub(crate) fn denies(&self, ip: IpAddr) -> bool {
+        let is_denied = || {
+            self.settings.load().addresses.denies(ip) || self.moderation.address_ban(ip).is_some()
+        };
+        !self.is_proxy(ip) && is_denied()
+    }
+
     /// Returns the class of an address.
     pub(crate) fn class(&self, peer: IpAddr) -> AddressClass {
         if self.is_proxy(peer) {

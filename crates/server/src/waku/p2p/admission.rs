@@ -189,10 +189,15 @@ impl NetworkBehaviour for PeerAdmission {
         &mut self,
         connection: ConnectionId,
         peer: PeerId,
-        _: &Multiaddr,
+        address: &Multiaddr,
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
+        // Other nodes announce denied addresses as well.
+        let denied = ip(address).filter(|ip| self.clients.denies(*ip));
+        if let Some(ip) = denied.filter(|_| !self.configured.contains(&peer)) {
+            return Err(ConnectionDenied::new(NotAdmitted::Denied(ip)));
+        }
         self.enter(connection, peer).map_err(ConnectionDenied::new)?;
         Ok(dummy::ConnectionHandler)
     }

@@ -16,8 +16,20 @@ struct Gatekeeper {
 impl Gatekeeper {
     /// Admits 40 strangers. One address may open 20 connections.
     fn new(configured: &[Multiaddr]) -> Self {
-        let admission = PeerAdmission::new(Clients::default(), configured, (40, 20));
+        Self::of(Clients::default(), configured)
+    }
+
+    fn of(clients: Clients, configured: &[Multiaddr]) -> Self {
+        let admission = PeerAdmission::new(clients, configured, (40, 20));
         Self { admission, connections: 0 }
+    }
+
+    /// Whether a connection that the node has dialled is admitted.
+    fn dials(&mut self, at: &Multiaddr, peer: PeerId) -> bool {
+        self.connections += 1;
+        let id = ConnectionId::new_unchecked(self.connections);
+        let (role, port) = (libp2p::core::Endpoint::Dialer, libp2p::core::transport::PortUse::New);
+        self.admission.handle_established_outbound_connection(id, peer, at, role, port).is_ok()
     }
 
     fn knock(&mut self, ip: [u8; 4]) -> Option<ConnectionId> {
@@ -64,13 +76,24 @@ fn peers_of_the_configuration_get_in_however_many_strangers_there_are() {
     assert!(!enters([192, 0, 2, 1], PeerId::random()));
     assert!(enters([192, 0, 2, 3], configured));
     // Connections that this node dials.
-    let mut dials = |peer| {
-        gate.connections += 1;
-        let (id, at) = (ConnectionId::new_unchecked(gate.connections), Multiaddr::empty());
-        let (role, port) = (libp2p::core::Endpoint::Dialer, libp2p::core::transport::PortUse::New);
-        gate.admission.handle_established_outbound_connection(id, peer, &at, role, port).is_ok()
-    };
+    let mut dials = |peer| gate.dials(&Multiaddr::empty(), peer);
     assert!(dials(configured) && !dials(PeerId::random()));
     // A peer may have four connections.
     assert!(dials(configured) && !dials(configured));
+}
+
+#[test]
+fn a_denied_address_is_not_dialled_unless_the_configuration_names_its_peer() {
+    let configured = PeerId::random();
+    let at = |ip: [u8; 4]| Multiaddr::from(IpAddr::from(ip));
+    let named = at([192, 0, 2, 1]).with_p2p(configured).unwrap();
+    let mut settings = crate::Settings::default();
+    settings.addresses.deny = vec!["192.0.2.0/24".parse().unwrap()];
+    let settings = Arc::new(arc_swap::ArcSwap::from_pointee(settings));
+    let proxies = crate::address::Proxies::default();
+    let clients = Clients::new(settings, proxies, Moderation::default());
+    let mut gate = Gatekeeper::of(clients, &[named]);
+    assert!(!gate.dials(&at([192, 0, 2, 1]), PeerId::random()));
+    assert!(gate.dials(&at([192, 0, 2, 1]), configured));
+    assert!(gate.dials(&at([192, 0, 3, 1]), PeerId::random()));
 }

@@ -69,6 +69,33 @@ async fn subscriber(
     client
 }
 
+/// An import writes old messages without the node's checks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscribers_do_not_get_imported_messages() {
+    let forward = |config: &mut crate::waku::NodeConfig| config.forward = true;
+    let pair = Pair::shaped("filter-import", Clients::default(), forward).await;
+    let (sender, mut received) = mpsc::unbounded_channel();
+    let client = subscriber(&pair, 0, sender).await;
+    let content_topic = content_topic(0);
+    let now_ns = i64::try_from(pair.waku.now_ns()).unwrap();
+    let message = |payload: &'static [u8; 4], age_s: i64| Message {
+        payload,
+        content_topic: &content_topic,
+        timestamp: Some(now_ns - age_s * 1_000_000_000),
+        ..Message::default()
+    };
+    let (old, new) = (message(&[0, 0, 0, 1], 100), message(&[0, 0, 0, 2], 0));
+    let mut record = Vec::new();
+    MessageEncoder::default().encode(&old, TOPIC, &old.hash(TOPIC), &mut record);
+    let (sender, stored) = tokio::sync::oneshot::channel();
+    let done = Box::new(move |outcome| drop(sender.send(outcome)));
+    pair.waku.service.shelf.writer().submit(Write::Put(record.into()), done).unwrap();
+    assert!(stored.await.unwrap().is_ok());
+    pair.waku.publish(MessageOrigin::Rest, &new, Some(TOPIC)).await.unwrap();
+    assert_eq!(received.recv().await, Some((0, 2)));
+    client.abort();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_subscriptions_lose_no_message() {
     let shape = |config: &mut crate::waku::NodeConfig| {
