@@ -78,8 +78,13 @@ impl MailService {
         let (filled, store) = (Arc::clone(&topics), Arc::clone(service.shelf.store()));
         let filling = crate::blocking::run(move || filled.fill(&*store));
         let ended = |error| ServeError::Thread(io::Error::other(error));
-        let done = filling.await.map_err(ended)?;
-        done.map_err(|error| ServeError::Door(error.into()))?;
+        if let Err(error) = filling.await.map_err(ended)? {
+            tracing::warn!(
+                %error,
+                "the topics of stored envelopes could not be read; they are read again soon, and \
+                 until then questions by bloom filter test each envelope"
+            );
+        }
         let mail = Arc::new(MailServer {
             service,
             topics,

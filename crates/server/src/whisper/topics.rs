@@ -26,6 +26,8 @@ pub struct TopicIndex {
     known: RwLock<KnownTopics>,
     topics_max: usize,
     is_full: AtomicBool,
+    /// Whether stored topics may be missing, because they could not be read.
+    is_partial: AtomicBool,
     /// Number of envelopes added.
     added: AtomicU64,
     /// Topics that were added since the current refresh began. `None` outside a refresh.
@@ -46,22 +48,31 @@ impl TopicIndex {
             known: RwLock::default(),
             topics_max,
             is_full: AtomicBool::new(false),
+            is_partial: AtomicBool::new(false),
             added: AtomicU64::new(0),
             fresh: Mutex::default(),
             is_refreshing: AtomicBool::new(false),
         }
     }
 
-    /// Adds all topics of a store.
+    /// Adds all topics of a store. After a failure, filters are tested on each envelope until a
+    /// [`TopicIndex::refresh`] succeeds.
     pub fn fill(&self, store: &dyn Store) -> Result<(), SearchError> {
-        store.label_values(TOPIC, &mut |value, _| {
+        let read = store.label_values(TOPIC, &mut |value, _| {
             if let Ok(topic) = value.try_into() {
                 self.add(topic);
             }
-        })
+        });
+        self.is_partial.store(read.is_err(), Ordering::Release);
+        read
     }
 
-    /// Removes the topics that no stored envelope has.
+    /// Whether stored topics may be missing.
+    pub(super) fn is_partial(&self) -> bool {
+        self.is_partial.load(Ordering::Acquire)
+    }
+
+    /// Reads all topics again, which removes the topics that no stored envelope has.
     pub fn refresh(&self, store: &dyn Store) -> Result<(), SearchError> {
         *self.fresh.lock() = Some(HashSet::new());
         // The store might not return topics that are committed from now on, so these topics are
@@ -82,6 +93,7 @@ impl TopicIndex {
         known.extend(fresh.into_iter().flatten());
         *current = known;
         self.is_full.store(is_full, Ordering::Release);
+        self.is_partial.store(false, Ordering::Release);
         Ok(())
     }
 
@@ -123,7 +135,7 @@ impl TopicIndex {
         if filter.is_full() {
             return TopicCondition::All;
         }
-        if self.is_full.load(Ordering::Acquire) {
+        if self.is_full.load(Ordering::Acquire) || self.is_partial() {
             return TopicCondition::Filter;
         }
         let topics = self.known.read().matching(filter);

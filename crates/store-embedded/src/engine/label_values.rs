@@ -9,6 +9,7 @@ use hark_archive::store::label_values::count;
 use super::shelf_view::ShelfView;
 use crate::head::HeadView;
 use crate::merged::merged;
+use crate::segment::SegmentSection;
 use crate::segment::opened::Segment;
 use crate::term::TermHasher;
 
@@ -57,6 +58,10 @@ fn of_segment<'a>(segment: &'a Segment, terms: &'a TermHasher, name: u8) -> Coun
         };
         lists.map(live).sum::<usize>() as u64
     };
+    // A wrong byte can hide one value, or all later values.
+    if file.is_damaged(SegmentSection::Values) {
+        file.note_lost();
+    }
     let values = file.values().filter(move |(other, _)| *other == name);
     let counted = values.map(move |(_, value)| (value, live(value)));
     Box::new(counted.filter(|(_, count)| *count > 0))
