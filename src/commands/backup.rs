@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::commands::backup_file::{self, BackupForm};
 use crate::commands::backup_source::BackedUpArchive;
-use crate::commands::export::unfinished;
+use crate::commands::unfinished::unfinished;
 use crate::config::{setup, setups};
 use crate::interrupt;
 use crate::location::ArchiveLocation;

@@ -1,9 +1,8 @@
 //! Backups in a single file or through a pipe. [`BackupForm`] determines from a path whether a
 //! backup is a directory, a file or a pipe.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Read, Write as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -12,7 +11,7 @@ use hark_store_embedded::disk::{Disk as _, DiskFile, RealDisk};
 use hark_store_embedded::permissions;
 
 use super::backup_source::BackedUpArchive;
-use super::export::unfinished;
+use super::unfinished::{lock_and_empty, rename, unfinished};
 use crate::print::{CommandProgress, CountedUnit};
 
 /// The file name extension of single-file backups.
@@ -88,12 +87,12 @@ pub(super) fn write(
     let aside = unfinished(path);
     let context =
         || format!("no backup was taken; what was under {} before is unchanged", path.display());
-    let mut file = create(&aside, path).with_context(context)?;
+    let created = permissions::open_file(&aside).map_err(anyhow::Error::from);
+    let mut file =
+        created.and_then(|file| lock_and_empty(file, &aside, path)).with_context(context)?;
     let whole = (|| {
         let done = from.pack((&mut file, &aside), progress)?;
-        RealDisk.rename(&aside, path)?;
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-        RealDisk.sync_dir(dir.unwrap_or(Path::new(".")))?;
+        rename(&aside, path)?;
         anyhow::Ok(done)
     })();
     if whole.is_err() {
@@ -102,24 +101,6 @@ pub(super) fn write(
         let _ = fs::remove_file(&aside);
     }
     whole.with_context(context)
-}
-
-/// Creates and locks the empty file `aside`, so that no other process writes the backup `path` at
-/// the same time.
-fn create(aside: &Path, path: &Path) -> anyhow::Result<File> {
-    let other = || format!("another process writes {}, or has just done so", path.display());
-    let file = permissions::open_file(aside)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => bail!(other()),
-        Err(TryLockError::Error(error)) => return Err(error.into()),
-    }
-    // The process that held the lock may have renamed the file.
-    if fs::metadata(aside).map(|about| about.ino()).ok() != Some(file.metadata()?.ino()) {
-        bail!(other());
-    }
-    file.set_len(0)?;
-    Ok(file)
 }
 
 /// Fails if `path` exists and is no backup.

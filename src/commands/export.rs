@@ -1,6 +1,5 @@
 //! `hark export`: writes events or messages of one snapshot as JSONL, oldest first.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use anyhow::Context as _;
 use clap::Args;
 use hark_archive::{Order, Query};
 
+use crate::commands::unfinished::{lock_and_empty, rename, unfinished};
 use crate::damage;
 use crate::interrupt;
 use crate::location::ArchiveLocation;
@@ -157,8 +157,9 @@ fn to_file(
     progress: ExportProgress<'_>,
 ) -> anyhow::Result<u64> {
     let unfinished = unfinished(path);
+    let file = File::options().write(true).create(true).truncate(false).open(&unfinished)?;
+    let file = lock_and_empty(file, &unfinished, path)?;
     let whole = (|| {
-        let file = File::create(&unfinished)?;
         let out = BufWriter::with_capacity(256 << 10, file);
         let (records, out) = match path.extension().and_then(|ending| ending.to_str()) {
             Some("gz") => {
@@ -175,7 +176,7 @@ fn to_file(
             }
         };
         out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        std::fs::rename(&unfinished, path)?;
+        rename(&unfinished, path)?;
         anyhow::Ok(records)
     })();
     if whole.is_err() {
@@ -184,11 +185,4 @@ fn to_file(
         let _ = std::fs::remove_file(&unfinished);
     }
     whole
-}
-
-/// Returns the name of a file while it is still being written.
-pub(super) fn unfinished(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(".unfinished");
-    name.into()
 }

@@ -11,7 +11,7 @@ use clap::Args;
 use hark_server::{ListenAddress, ListenAddressFault};
 
 use super::config;
-use super::export::unfinished;
+use super::unfinished::unfinished;
 use crate::config::{Config, client_setups};
 use crate::location::{LocationArgs, SERVICE_CONFIG, SERVICES};
 use crate::print;

@@ -34,6 +34,7 @@ mod restore_records;
 pub(crate) mod salvage;
 pub(crate) mod serve;
 pub(crate) mod stats;
+mod unfinished;
 pub(crate) mod waku;
 #[cfg(feature = "devp2p")]
 pub(crate) mod whisper;

@@ -21,7 +21,7 @@ use hark_store_embedded::permissions;
 use serde_json::json;
 
 use crate::commands::backup_file::{self, BackupForm};
-use crate::commands::restore_records::{self, RecordRestore};
+use crate::commands::restore_records::{self, RecordRestore, is_promise, must_be_without_promises};
 use crate::config::{setup, setups};
 use crate::interrupt;
 use crate::location::ArchiveLocation;
@@ -175,7 +175,8 @@ fn must_be_without_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Moves all shelves in `data` aside, and those small files that `restoring` will replace.
+/// Moves all shelves in `data` aside, and those small files that `restoring` will replace or that
+/// promise messages of the moved archive.
 fn move_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
     let before = data.join(BEFORE);
     let mut names: Vec<OsString> =
@@ -183,6 +184,12 @@ fn move_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
     let mut moved = || -> std::io::Result<()> {
         for entry in fs::read_dir(restoring)? {
             names.push(entry?.file_name());
+        }
+        for entry in fs::read_dir(data)? {
+            let name = entry?.file_name();
+            if is_promise(Path::new(&name)) && !names.contains(&name) {
+                names.push(name);
+            }
         }
         if !before.exists() {
             permissions::create_dir(&before)?;
@@ -233,6 +240,9 @@ fn make(
             "{} is there already, and the file of the backup would replace it; move it away",
             location.data.join(&file.name).display()
         );
+    }
+    if !args.move_aside {
+        must_be_without_promises(&catalog, &location.data)?;
     }
     for backup in &catalog.shelves {
         let Some(known) = setup(&backup.name) else {

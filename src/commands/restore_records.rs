@@ -194,24 +194,39 @@ fn must_be_known(catalog: &BackupCatalog) -> anyhow::Result<()> {
     }
 }
 
-/// Fails if the archive's directory has a file `*.key` that differs from the backup's. Before a
-/// restore into an empty store, the directory must also have no file `*.online` except the backup's
-/// own. Such a file promises that the store has all messages up to a time, so the server would not
-/// fetch missing messages of that time from other nodes.
-fn must_fit(catalog: &BackupCatalog, is_merged: bool, data: &Path) -> anyhow::Result<()> {
-    let ends = |name: &Path, with: &str| name.extension().is_some_and(|ending| ending == with);
-    for entry in fs::read_dir(data).into_iter().flatten().flatten().filter(|_| !is_merged) {
+/// Whether a file of the archive's directory promises that the store has all messages up to a time,
+/// so that the server would not fetch missing messages of that time from other nodes.
+pub(super) fn is_promise(name: &Path) -> bool {
+    name.extension().is_some_and(|ending| ending == "online")
+}
+
+/// Fails if the archive's directory promises messages ([`is_promise`]) that the backup may lack.
+pub(super) fn must_be_without_promises(catalog: &BackupCatalog, data: &Path) -> anyhow::Result<()> {
+    for entry in fs::read_dir(data).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let is_saved = catalog.files.iter().any(|file| *file.name == *name);
-        if ends(Path::new(&name), "online") && !is_saved {
+        if is_promise(Path::new(&name)) && !is_saved {
             bail!(
                 "{} promises messages that the backup lacks; stop the server, and move the file away",
                 entry.path().display()
             );
         }
     }
-    let is_compared =
-        |name: &str| ends(Path::new(name), "key") || !is_merged && ends(Path::new(name), "online");
+    Ok(())
+}
+
+/// Fails if the archive's directory has a file `*.key` that differs from the backup's. Before a
+/// restore into an empty store, the directory must also promise no messages except those of the
+/// backup.
+fn must_fit(catalog: &BackupCatalog, is_merged: bool, data: &Path) -> anyhow::Result<()> {
+    if !is_merged {
+        must_be_without_promises(catalog, data)?;
+    }
+    let is_key = |name: &Path| name.extension().is_some_and(|ending| ending == "key");
+    let is_compared = |name: &str| {
+        let name = Path::new(name);
+        is_key(name) || !is_merged && is_promise(name)
+    };
     for file in catalog.files.iter().filter(|file| is_compared(&file.name)) {
         let path = data.join(&file.name);
         match fs::read(&path) {

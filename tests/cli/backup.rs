@@ -281,3 +281,25 @@ fn what_is_no_archive_is_not_backed_up_and_odd_names_harm_no_backup() {
     let run = backup(&place, &to, &["--incremental"]);
     assert!(run.code == 1 && run.stderr.contains("MANIFEST"), "{run:?}");
 }
+
+/// `waku.online` promises that the archive beside it has all messages up to a time. A backup
+/// without the file has no such promise.
+#[test]
+fn a_restored_archive_does_not_inherit_the_promise_of_another() {
+    let place = Place::new("backup-promise");
+    place.hark_fed(&["import"], notes(3).as_bytes()).text();
+    let file = place.path("monday.hark");
+    backup(&place, &file, &[]).json();
+    let promise = |place: &Place| place.data().join("waku.online");
+    std::fs::write(promise(&place), "1700000000").unwrap();
+    let restored = place.hark(&["restore", "--move-aside", &file]);
+    assert_eq!(restored.code, 0, "{restored:?}");
+    assert!(!promise(&place).exists() && place.data().join("before-restore/waku.online").exists());
+    let fresh = Place::new("backup-promise-fresh");
+    std::fs::create_dir_all(fresh.data()).unwrap();
+    std::fs::write(promise(&fresh), "1700000000").unwrap();
+    let refused = fresh.hark(&["restore", &file]);
+    assert!(refused.code == 1 && refused.stderr.contains("promises messages"), "{refused:?}");
+    std::fs::remove_file(promise(&fresh)).unwrap();
+    assert_eq!(fresh.hark(&["restore", &file]).code, 0);
+}

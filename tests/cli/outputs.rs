@@ -166,3 +166,25 @@ fn connections_leave_files_to_the_archive() {
     assert_eq!(code, Some(0));
     assert!(log.matches("few files left").count() <= 1, "{log}");
 }
+
+/// Two exports to one file would mix their records.
+#[test]
+fn an_export_does_not_write_a_file_that_another_export_is_writing() {
+    let place = Place::new("export-twice");
+    let line = event_line(1, 1_700_000_000, 1, &[], "kept");
+    assert_eq!(place.hark_fed(&["import"], line.as_bytes()).code, 0);
+    let (path, unfinished) = (place.path("e.jsonl"), place.path("e.jsonl.unfinished"));
+    std::fs::write(&path, "before").unwrap();
+    std::fs::write(&unfinished, "of another export").unwrap();
+    let file = File::options().write(true).open(&unfinished).unwrap();
+    file.try_lock().unwrap();
+    let refused = place.hark(&["export", "--output", &path]);
+    assert!(refused.code == 1 && refused.stderr.contains("another process writes"), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "before");
+    assert_eq!(std::fs::read_to_string(&unfinished).unwrap(), "of another export");
+    drop(file);
+    let exported = place.hark(&["export", "--output", &path]);
+    assert_eq!(exported.code, 0, "{exported:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1);
+    assert!(!Path::new(&unfinished).exists());
+}

@@ -42,6 +42,9 @@ pub(super) enum TableFault {
 
 impl From<std::io::Error> for TableFault {
     fn from(error: std::io::Error) -> Self {
+        if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) {
+            return Self::Damage("the disk cannot read a part of it");
+        }
         match error.kind() {
             std::io::ErrorKind::UnexpectedEof => {
                 Self::Damage("it is shorter than the length that it states")
@@ -173,7 +176,7 @@ impl TableReader {
             let index = other.and_then(|_| BlockHandle::read(&mut handles)).ok_or(damage)?;
             Ok((read_block(&file, index)?, file))
         };
-        match file.map_err(TableFault::File).and_then(read) {
+        match file.map_err(TableFault::from).and_then(read) {
             Ok((index, file)) => Ok(Self { path, file, index, block: None, after: after.to_vec() }),
             Err(fault) => Err((path, fault)),
         }
