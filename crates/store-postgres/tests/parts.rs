@@ -178,3 +178,32 @@ fn a_snapshot_for_a_backup_lets_parts_be_made_and_keeps_its_own_from_being_dropp
     assert_eq!(now.numbers(0, 420).unwrap().len(), 100);
     assert!(PutSnapshot::open(&database.url, "waku", &options).unwrap().is_none());
 }
+
+/// A commit can make a part and then fail. Another server can meanwhile make another part, and the
+/// list of parts then has the version that the failed commit gave to its list.
+#[test]
+fn after_a_failed_commit_the_parts_of_another_server_are_found() {
+    let database = Cluster::shared().database("failed part");
+    let (one, other) = (open(&database), open(&database));
+    put(&one, 0..10, 1, OLD);
+    assert_eq!(all(&other), 10);
+    database.sql(
+        "CREATE FUNCTION hark_nostr.fails() RETURNS trigger LANGUAGE plpgsql AS
+         $$ BEGIN RAISE EXCEPTION 'not this record'; END $$;
+         CREATE TRIGGER fails BEFORE INSERT ON hark_nostr.record FOR EACH ROW
+         WHEN (get_byte(NEW.id, 0) = 9) EXECUTE FUNCTION hark_nostr.fails()",
+    );
+    let head = RecordHeader {
+        id: [9; 32],
+        time: OLD + 3 * DAY,
+        author: Some([1; 32]),
+        kind: 1,
+        expires: None,
+    };
+    one.commit(&[Write::Put(encode(&head, &[]))]).unwrap_err();
+    assert_eq!(database.sql("SELECT count(*) FROM hark_nostr.part"), "1");
+    put(&other, 0..20, 1, OLD + 5 * DAY);
+    put(&one, 20..30, 1, OLD);
+    assert_eq!(all(&one), 40);
+    assert_eq!(all(&other), 40);
+}
