@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use hark_codec::crypto::keccak256;
 use hark_codec::whisper::{Bloom, Topic};
 use hark_testkit::digits::digits;
 use hark_testkit::folder::Folder;
@@ -190,4 +191,22 @@ fn the_address_for_peers_is_known_before_the_server_runs_and_stays() {
     assert_eq!(enode(&[]), format!("enode://{key}@127.0.0.1:30303"));
     let node = MailNode::on(data.clone(), &[], &[]);
     assert!(node.enode.starts_with(&format!("enode://{key}@127.0.0.1:")), "{}", node.enode);
+}
+
+/// A server looks a bloom filter up in the topics that it knows, so it must know at once what
+/// another server has stored.
+#[test]
+fn a_bloom_filter_finds_what_another_server_of_the_database_has_just_stored() {
+    let database = Cluster::shared().database("whispernodes");
+    let node =
+        |name| MailNode::on(folder(name), &["--store", &database.url, "--log-level", "warn"], &[]);
+    let (one, other) = (node("nodes-1"), node("nodes-2"));
+    for at in 0..100 {
+        let topic = [7, 7, 7, at];
+        let stored = envelope(topic, 1, &[at; 50]);
+        one.publish(std::slice::from_ref(&stored));
+        let bloom = digits(&Bloom::of_topic(topic).0);
+        let found = other.hashes(&format!("{{\"bloom\":\"{bloom}\"}}"));
+        assert!(found.contains(&format!("0x{}", digits(&keccak256(&stored)))), "{at}: {found:?}");
+    }
 }

@@ -2,15 +2,17 @@
 //! subscribers to new records, and retention. The code is the same for every network.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use hark_archive::clock::Clock;
+use hark_archive::limits::NEWS_STEP;
 use hark_archive::retention::{
     CLOCK_IS_AHEAD, HISTORY_IS_HELD, RetentionError, RetentionPolicy, RetentionState,
     RetentionThread, SweepResult,
 };
-use hark_archive::writer::{self, CommitListener, Writer};
+use hark_archive::writer::{self, BetweenBatchesJob, CommitListener, WriteTarget, Writer};
 use hark_archive::{Record, Store};
 use hark_networks::Network;
 
@@ -72,6 +74,15 @@ pub(crate) struct MovableShelf {
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) store: Arc<dyn Handover>,
 }
+
+/// The writer did not take a job in time, or has stopped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JobNotRun;
+
+/// Interval between two attempts to queue a job while the writer's queue is full.
+const RETRY: Duration = Duration::from_millis(5);
+/// How long a job waits for the writer's queue.
+const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// A shelf while it is served; see the module.
 pub struct Shelf {
@@ -151,6 +162,33 @@ impl Shelf {
     /// The writer: the only way to write to the shelf.
     pub fn writer(&self) -> &Arc<Writer> {
         &self.writer
+    }
+
+    /// Runs work on the writer's thread, between two batches.
+    pub(crate) fn between<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut WriteTarget) -> T + Send + 'static,
+    ) -> Result<T, JobNotRun> {
+        let (done, outcome) = sync_channel(1);
+        let mut job: BetweenBatchesJob = Box::new(move |target: &mut WriteTarget| {
+            // The sending fails only if nobody waits for the outcome any more.
+            let _ = done.send(work(target));
+        });
+        let until = Instant::now() + WAIT_MAX;
+        while let Err(refused) = self.writer.between(job) {
+            if Instant::now() > until {
+                return Err(JobNotRun);
+            }
+            job = refused;
+            std::thread::sleep(RETRY);
+        }
+        outcome.recv().map_err(|_| JobNotRun)
+    }
+
+    /// Notifies subscribers of all records that other processes have put before this call.
+    pub(crate) fn learn_news(&self) -> Result<(), JobNotRun> {
+        let store = Arc::clone(&self.store);
+        self.between(move |target| while publish_news(&*store, target) >= NEWS_STEP {})
     }
 
     /// The clock of the shelf, also used by retention.
@@ -324,4 +362,15 @@ fn report_swept(shelf: &'static str, swept: Result<SweepResult, RetentionError>)
         Err(question) if question.is_question() => tracing::warn!(shelf, "{question}"),
         Err(error) => tracing::error!(shelf, %error, "retention failed; trying again next round"),
     }
+}
+
+/// Notifies the listener of the next records of other processes. Returns their number.
+fn publish_news(store: &dyn Store, target: &mut WriteTarget) -> usize {
+    let news = store.news();
+    let records = news.iter().filter_map(|(seq, bytes)| Some((*seq, Record::new(bytes).ok()?)));
+    let mut records = records.peekable();
+    if records.peek().is_some() {
+        target.listener.batch(&mut records, &mut || {});
+    }
+    news.len()
 }

@@ -234,6 +234,10 @@ impl Store for PostgresStore {
         })
     }
 
+    fn has_other_writers(&self) -> bool {
+        self.inner.others.may_be()
+    }
+
     fn on_news(&self, wake: Box<dyn Fn() + Send>) {
         *self.inner.wake.lock() = Some(wake);
         let (inner, schema) = (Arc::downgrade(&self.inner), self.schema.clone());

@@ -177,6 +177,10 @@ impl Store for MirroredStore {
         news
     }
 
+    fn has_other_writers(&self) -> bool {
+        self.shared.first.has_other_writers()
+    }
+
     fn on_news(&self, wake: Box<dyn Fn() + Send>) {
         self.shared.first.on_news(wake);
     }

@@ -213,6 +213,12 @@ pub trait Store: Send + Sync {
         Vec::new()
     }
 
+    /// Whether other processes may put records, so that [`Store::news`] may have records at any
+    /// time. The call must be cheap.
+    fn has_other_writers(&self) -> bool {
+        false
+    }
+
     /// Registers a callback. A thread of the store calls `wake` whenever [`Store::news`] may have
     /// records. `wake` must not block.
     fn on_news(&self, _wake: Box<dyn Fn() + Send>) {}

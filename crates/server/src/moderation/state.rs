@@ -3,16 +3,14 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use hark_archive::clock::Clock;
-use hark_archive::limits::NEWS_STEP;
 use hark_archive::retention::RetentionPolicy;
 use hark_archive::store::memory::MemoryStore;
-use hark_archive::writer::{BetweenBatchesJob, WriteTarget, WriterOptions};
+use hark_archive::writer::{WriteTarget, WriterOptions};
 use hark_archive::{
     CommitError, Outcome, Query, Record, SearchError, SearchProgress, Store, Write,
 };
@@ -28,16 +26,12 @@ use super::records::{ModerationNetwork, NamedValue, RulingState, entries, note_r
 use super::values::ValueBook;
 use crate::blocking;
 use crate::roster::Roster;
-use crate::shelf::{Shelf, ShelfOptions, Subscribers};
+use crate::shelf::{JobNotRun, Shelf, ShelfOptions, Subscribers};
 
 /// Maximum number of entries. All entries are in memory, about 200 bytes each.
 pub const ENTRIES_MAX: usize = 1_000_000;
 /// Number of attempts to make a change while other processes change the same entry.
 pub(super) const ATTEMPTS: usize = 5;
-/// Interval between two attempts to queue a job while the writer's queue is full.
-const RETRY: Duration = Duration::from_millis(5);
-/// How long a change waits for the writer's queue.
-const WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long a change waits for work that began before the change, such as a slice of a search.
 const READERS_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of bytes of a reason, and of the name of an actor.
@@ -325,8 +319,7 @@ impl Moderation {
 
     /// Puts the changes in force that other processes made before this call.
     pub(super) fn learn_news(&self) -> Result<(), ModerationError> {
-        let store = Arc::clone(self.shelf()?.store());
-        self.between(move |target| while publish_news(&*store, target) >= NEWS_STEP {})
+        self.shelf()?.learn_news().map_err(|JobNotRun| ModerationError::Busy)
     }
 
     /// Runs work on the writer's thread, between two batches.
@@ -334,33 +327,8 @@ impl Moderation {
         &self,
         work: impl FnOnce(&mut WriteTarget) -> T + Send + 'static,
     ) -> Result<T, ModerationError> {
-        let shelf = self.shelf()?;
-        let (done, outcome) = sync_channel(1);
-        let mut job: BetweenBatchesJob = Box::new(move |target: &mut WriteTarget| {
-            // The sending fails only if nobody waits for the outcome any more.
-            let _ = done.send(work(target));
-        });
-        let until = Instant::now() + WAIT_MAX;
-        while let Err(refused) = shelf.writer().between(job) {
-            if Instant::now() > until {
-                return Err(ModerationError::Busy);
-            }
-            job = refused;
-            std::thread::sleep(RETRY);
-        }
-        outcome.recv().map_err(|_| ModerationError::Busy)
+        self.shelf()?.between(work).map_err(|JobNotRun| ModerationError::Busy)
     }
-}
-
-/// Notifies the listener of the next records of other processes. Returns their number.
-fn publish_news(store: &dyn Store, target: &mut WriteTarget) -> usize {
-    let news = store.news();
-    let records = news.iter().filter_map(|(seq, bytes)| Some((*seq, Record::new(bytes).ok()?)));
-    let mut records = records.peekable();
-    if records.peek().is_some() {
-        target.listener.batch(&mut records, &mut || {});
-    }
-    news.len()
 }
 
 /// Runs work that waits for the archive.

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::config::MailConfig;
 use super::mail_server::{INTAKE, MailServer};
 use super::metrics::{EnvelopeFate, HandshakeFate, MailMetrics, RequestFate};
+use super::news::NewsReader;
 #[cfg(feature = "devp2p")]
 use super::peers;
 use super::topics::TopicIndex;
@@ -88,6 +89,7 @@ impl MailService {
         let mail = Arc::new(MailServer {
             service,
             topics,
+            news: NewsReader::default(),
             metrics: MailMetrics::default(),
             topic_buckets: RateBuckets::default(),
             unlimited: host.unlimited,

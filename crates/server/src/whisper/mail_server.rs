@@ -6,6 +6,7 @@ use arc_swap::Guard;
 
 use super::config::{MailConfig, MailSettings};
 use super::metrics::{MailMetrics, MailSource, RequestFate};
+use super::news::NewsReader;
 use super::topics::TopicIndex;
 use crate::Clients;
 use crate::rate::RateBuckets;
@@ -18,6 +19,7 @@ pub(super) const INTAKE: IntakeBounds = IntakeBounds { records_max: 16_384 };
 pub(crate) struct MailServer {
     pub(super) service: Service,
     pub(super) topics: Arc<TopicIndex>,
+    pub(super) news: NewsReader,
     pub(super) metrics: MailMetrics,
     /// The rate limits for new topics.
     pub(super) topic_buckets: RateBuckets,

@@ -13,6 +13,7 @@ mod history;
 mod intake;
 mod mail_server;
 pub mod metrics;
+mod news;
 #[cfg(feature = "devp2p")]
 pub mod peers;
 mod prometheus;

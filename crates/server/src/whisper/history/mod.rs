@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use hark_networks::whisper::history::{
-    EnvelopePage, EnvelopeQuestion, EnvelopeRequest, MailError, PageBounds,
+    EnvelopePage, EnvelopeQuestion, EnvelopeRequest, MailError, PageBounds, TopicChoice,
 };
 
 use super::mail_server::MailServer;
@@ -66,13 +66,16 @@ impl MailServer {
     }
 
     /// Creates the search for a request. A request without a limit gets `limit_default`.
-    pub(super) fn question(
+    pub(super) async fn question(
         &self,
         request: EnvelopeRequest,
         limit_default: usize,
-    ) -> EnvelopeQuestion {
+    ) -> Result<EnvelopeQuestion, MailError> {
+        if matches!(&request.topics, TopicChoice::Covered(bloom) if !bloom.is_full()) {
+            self.news.read(&self.service.shelf).await?;
+        }
         let condition = |bloom: &_| self.topics.condition(bloom);
-        EnvelopeQuestion::new(request, condition, self.now_s(), limit_default)
+        Ok(EnvelopeQuestion::new(request, condition, self.now_s(), limit_default))
     }
 
     /// Returns the next page of a search. If the source's share of the memory for pages does not

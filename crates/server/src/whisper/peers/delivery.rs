@@ -80,7 +80,10 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
         // go-ethereum's clients cannot request a second page, so they get all envelopes at once.
         let is_whole = self.form == PeerForm::Shh && request.is_bare();
         let limit = if is_whole { usize::MAX } else { LIMIT_DEFAULT };
-        let question = self.state.mail.question(request.wanted.clone(), limit);
+        let question = match self.state.mail.question(request.wanted.clone(), limit).await {
+            Ok(question) => question,
+            Err(error) => return self.refuse_mail(&request.id, &error).await,
+        };
         let form = match self.form {
             PeerForm::Waku if request.batch => PageForm::List,
             PeerForm::Waku => PageForm::ListOfOne,
@@ -175,8 +178,11 @@ impl<W: AsyncWrite + Unpin> PeerSession<'_, W> {
             Err(error) => return Err(PeerSessionEnd::Packet(code::SYNC_REQUEST, error)),
         };
         let request = HistoryRequest { limit: request.limit.min(LIMIT_MAX), ..request };
-        let question = self.state.mail.question((&request).into(), LIMIT_DEFAULT);
-        match self.deliver(question, PageForm::Sync).await? {
+        let delivered = match self.state.mail.question((&request).into(), LIMIT_DEFAULT).await {
+            Ok(question) => self.deliver(question, PageForm::Sync).await?,
+            Err(error) => Err(error),
+        };
+        match delivered {
             Ok(sent) => {
                 self.state.mail.count_request(MailSource::Peer, RequestFate::Answered);
                 self.end_sync(sent.cursor, true, "").await

@@ -40,7 +40,10 @@ pub(super) async fn history(State(rest): MailState, request: Request) -> Respons
         Err(fault) => return refuse(&rest.mail, &fault),
     };
     wanted.newest_first = newest_first;
-    let question = rest.mail.question(wanted, usize::MAX);
+    let question = match rest.mail.question(wanted, usize::MAX).await {
+        Ok(question) => question,
+        Err(error) => return fail(&rest.mail, &error),
+    };
     let request = keccak256(&body.bytes);
     drop(body);
     let mut answer = HistoryStream::new(Arc::clone(&rest.mail), source, question, request, format);
