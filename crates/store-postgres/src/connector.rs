@@ -12,6 +12,7 @@ use crate::cluster::NodeAddress;
 use crate::error::StatementError;
 use crate::session::{DatabaseSession, MARK, StatementTimes};
 use crate::waiting::ConnectionRuntime;
+use crate::warnings::SessionWarnings;
 
 /// Time limit for a node of a cluster to accept a connection. It is also the idle time after which
 /// a connection to a node is probed.
@@ -134,12 +135,12 @@ impl Connector {
         look: &mut dyn FnMut() -> bool,
     ) -> Result<Option<DatabaseSession>, StatementError> {
         let runtime = ConnectionRuntime::new()?;
-        let started = Instant::now();
+        let (started, warnings) = (Instant::now(), SessionWarnings::default());
         let opening = async {
             let (client, connection) = self.address.connect().await?;
             // The task ends together with the session. The thread that waits for a result receives
             // the errors of the task.
-            tokio::spawn(connection);
+            tokio::spawn(warnings.clone().follow(connection));
             let mark = self.prepare(&client).await?;
             Ok::<_, StatementError>((client, mark))
         };
@@ -148,7 +149,9 @@ impl Connector {
         let (client, mark) = opened.map_err(|_| StatementError::Late(limit))??;
         self.note_opened(started);
         let times = Arc::clone(&self.statement_times);
-        Ok(Some(DatabaseSession::new(client, mark, runtime, self.timeout, times)))
+        let mut session = DatabaseSession::new(client, mark, runtime, self.timeout, times);
+        session.warnings = warnings;
+        Ok(Some(session))
     }
 
     /// Notes how long the opening of a session took, from `started` until now.

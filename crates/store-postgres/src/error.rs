@@ -41,6 +41,10 @@ pub(crate) enum StatementError {
     /// used again.
     #[error("{0}")]
     Worker(Box<StatementError>),
+    /// The database has committed, but with a warning: a worker of the cluster may not have ended
+    /// the commit, or a synchronous standby may not have received the commit.
+    #[error("the commit is not safe yet: {0}")]
+    NotEnded(String),
     /// The replica lacks records that the query must see.
     #[error("it lacks the newest records")]
     Behind,
@@ -99,7 +103,7 @@ impl StatementError {
 
     /// Whether the session cannot be used any longer.
     pub(crate) fn is_away(&self) -> bool {
-        matches!(self, Self::Away(_) | Self::Late(_))
+        matches!(self, Self::Away(_) | Self::Late(_) | Self::NotEnded(_))
     }
 
     pub(crate) fn is_late(&self) -> bool {

@@ -65,4 +65,5 @@ mod store;
 mod terms;
 mod time;
 mod waiting;
+mod warnings;
 mod words;

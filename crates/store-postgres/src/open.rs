@@ -99,9 +99,8 @@ pub(crate) fn open(
             words::index::set_texts(session, Some(texts))?;
         }
     }
-    let lines = line::read(session)?;
-    let rows = session.query_once("SELECT seq, parts FROM state", &[])?;
-    let (seq, version) = rows.first().map_or((0, 0), |row| (row.get(0), row.get(1)));
+    let rows = session.query_once("SELECT parts FROM state", &[])?;
+    let version = rows.first().map_or(0, |row| row.get(0));
     let parts = Parts::read(session, version)?;
     let replica = options.read_url.as_ref().map(|url| {
         let replica = self::connector(url, &schema, options, layout)?.noting_in(&connector);
@@ -115,6 +114,11 @@ pub(crate) fn open(
     };
     let shards = layout.shard_reads(&connector, options.pool_max);
     let shards = shards.filter(|_| options.shard_reads);
+    let search = SearchState::new(parts, layout.record_cache(), shards);
+    // The number is read before the timelines: a timeline that begins in between has the same puts
+    // up to this number.
+    let seq = layout.newest(session, &search)?.map_or(0, |(_, seq)| seq);
+    let lines = line::read(session)?;
     let state = PostgresState {
         replica: replica.transpose()?,
         pool: Pool::new(connector, options.pool_max),
@@ -122,7 +126,7 @@ pub(crate) fn open(
         shelf: properties(rules, terms, options),
         grid: facts.has_parts.then_some(grid),
         texts,
-        search: SearchState::new(parts, layout.record_cache(), shards),
+        search,
         current: CurrentPosition::new(lines, seq),
         known: Mutex::default(),
         away: Mutex::default(),

@@ -23,6 +23,7 @@ use crate::error::StatementError;
 use crate::first_rows::{FirstRows, first_rows};
 use crate::statement::StatementForm;
 use crate::waiting::ConnectionRuntime;
+use crate::warnings::SessionWarnings;
 
 /// Maximum number of statements that stay prepared in a session. Each part or shard of a shelf has
 /// its own statements.
@@ -71,6 +72,7 @@ pub(crate) struct DatabaseSession {
     /// In a session of a replica: the replica's timeline, and the number up to which the replica
     /// has all puts of this timeline. `None` before the first check.
     pub(crate) reached: Option<(i64, i64)>,
+    pub(crate) warnings: SessionWarnings,
     statement_times: Arc<StatementTimes>,
     /// The statements that were executed; `None` if they are not traced.
     trace: Option<Vec<TracedStatement>>,
@@ -107,6 +109,7 @@ impl DatabaseSession {
             timeout,
             deadline: None,
             reached: None,
+            warnings: SessionWarnings::default(),
             statement_times,
             trace: None,
         }

@@ -3,7 +3,7 @@
 
 mod checked;
 
-use hark_archive::Store;
+use hark_archive::{Outcome, Query, Record, Store, Write};
 use hark_networks::nostr::Nostr;
 use hark_testkit::citus::{CitusCluster, is_installed};
 
@@ -87,6 +87,54 @@ fn half_stored_events_are_stored_as_a_whole_when_they_are_sent_again() {
     assert_eq!(counts(&report), [("label_missing", 2)].into(), "{report:?}");
     assert_eq!(report.records, 7);
     assert_eq!(put(&store, &Nostr, &again), 0);
+}
+
+/// A standby that lagged has taken a worker's place, and lacks rows of the ids.
+#[test]
+fn events_whose_places_are_lost_are_deleted_on_a_cluster() {
+    if !is_installed() {
+        return;
+    }
+    let database = CitusCluster::shared().database("check places");
+    let store = open(&database.url, &Nostr);
+    let notes = [event(1, 1, 1, &[], "by id"), event(2, 1, 1, &[], "by author")];
+    let profile = |at| event(3, at, 0, &[], "replaced");
+    assert_eq!(put(&store, &Nostr, &[&notes[..], &[profile(1)]].concat()), 3);
+    for lost in [&notes[0], &notes[1], &profile(1)] {
+        let id = checked::id(lost);
+        database.sql(&format!("DELETE FROM hark_nostr.id_place WHERE id = '\\x{id}'"));
+    }
+    let deletion = event(1, 2, 5, &[&["e", &checked::id(&notes[0])]], "");
+    assert_eq!(put(&store, &Nostr, &[deletion, profile(2)]), 2);
+    let bytes = checked::record(&Nostr, &notes[1]);
+    let author = *Record::new(&bytes).unwrap().author().unwrap();
+    let of_author = Query { authors: Some(vec![author]), ..Query::default() };
+    let erased = store.commit(&[Write::Erase(Box::new(of_author))]).unwrap().outcomes;
+    assert_eq!(erased, [Outcome::Erased(1)]);
+    let report = checked(&database.url, &Nostr);
+    assert_eq!((counts(&report), report.records), (no_faults(), 2), "{report:?}");
+    assert_eq!(put(&store, &Nostr, &[notes[0].clone(), profile(1)]), 0, "they stay away");
+}
+
+/// The newer one of two deletions is lost with a worker. The older one still forbids.
+#[test]
+fn an_older_deletion_forbids_if_the_newer_one_is_lost_on_a_cluster() {
+    if !is_installed() {
+        return;
+    }
+    let database = CitusCluster::shared().database("check forbids");
+    let store = open(&database.url, &Nostr);
+    let address = format!("30023:{}:slug", checked::key(1));
+    let deletion = |at| event(1, at, 5, &[&["a", &address]], "");
+    let (older, newer) = (deletion(100), deletion(500));
+    assert_eq!(put(&store, &Nostr, &[older, newer.clone()]), 2);
+    let id = checked::id(&newer);
+    for table in ["record", "tag", "id_place"] {
+        database.sql(&format!("DELETE FROM hark_nostr.{table} WHERE id = '\\x{id}'"));
+    }
+    let article = |at| event(1, at, 30_023, &[&["d", "slug"]], "an article");
+    assert_eq!(put(&store, &Nostr, &[article(50)]), 0);
+    assert_eq!(put(&store, &Nostr, &[article(200)]), 1);
 }
 
 #[test]

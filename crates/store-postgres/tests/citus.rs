@@ -370,3 +370,41 @@ fn a_batch_that_was_not_decided_when_the_coordinator_died_is_absent_as_a_whole()
         dies_in_doubt(false);
     }
 }
+
+/// A worker dies while it ends a commit that the coordinator has decided, and is back at once. The
+/// commit is not acknowledged, and the next commit ends it first, so that the rules see its records.
+#[test]
+fn a_worker_that_dies_at_the_end_of_a_commit_ends_it_before_the_next_one() {
+    if !is_installed() {
+        return;
+    }
+    let cluster = CitusCluster::with(3, &["citus.recover_2pc_interval=1h"]);
+    let database = cluster.database("end");
+    let name = database.name.as_str();
+    let store = open(&database);
+    store.commit(&(0..50).map(put).collect::<Vec<_>>()).unwrap();
+    let (dies, held) = (&cluster.workers[0], &cluster.workers[1]);
+    wait_when_preparing(held, name);
+    let lock = HeldLock::take(held, name);
+    let in_doubt = || dies.sql(name, "SELECT count(*) FROM pg_prepared_xacts");
+    let batch: Vec<Write> = (100..150).map(put).collect();
+    let answer = std::thread::scope(|scope| {
+        let committing = scope.spawn(|| store.commit(&batch));
+        until("a worker has prepared", || in_doubt() == "1");
+        dies.pause();
+        lock.release(held, name);
+        let seq = || database.sql("SELECT seq FROM hark_nostr.state");
+        until("the coordinator has committed", || seq() == "100");
+        dies.kill();
+        dies.start();
+        committing.join().unwrap()
+    });
+    let refusal = answer.unwrap_err().to_string();
+    assert!(refusal.contains("the commit is not safe yet"), "{refusal}");
+    until("commits go on", || store.commit(&[put(200)]).is_ok());
+    assert_eq!(in_doubt(), "0");
+    let again = store.commit(&batch).unwrap().outcomes;
+    assert!(again.iter().all(|one| *one == Outcome::Duplicate), "{again:?}");
+    assert_eq!(numbers(&database).len(), 101);
+    check_whole(&database);
+}

@@ -261,3 +261,39 @@ fn after_each_restart_the_other_node_finds_what_is_acknowledged() {
     }
     assert_eq!(database.sql("SELECT count(*) FROM hark_nostr.line"), "5");
 }
+
+/// If somebody cancels PostgreSQL's wait for a synchronous standby, the commit succeeds with a
+/// warning.
+#[test]
+fn a_commit_that_a_synchronous_standby_lacks_is_not_acknowledged() {
+    let primary = Cluster::with(&["synchronous_commit=on"]);
+    let database = primary.database("synchronous");
+    let standby = primary.replica();
+    primary.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
+    primary.sql("postgres", "SELECT pg_reload_conf()");
+    let options = PostgresOptions::default();
+    let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);
+    let store = store.expect("opens");
+    until("the standby is synchronous", || {
+        primary.sql("postgres", "SELECT sync_state FROM pg_stat_replication") == "sync"
+    });
+    store.commit(&[put(1)]).expect("is stored");
+    standby.pause();
+    let answer = std::thread::scope(|scope| {
+        let committing = scope.spawn(|| store.commit(&[put(2)]));
+        let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity \
+                      WHERE wait_event = 'SyncRep'";
+        until("the commit waits, and its wait is cancelled", || {
+            primary.sql("postgres", cancel) == "1" || committing.is_finished()
+        });
+        committing.join().unwrap()
+    });
+    standby.resume();
+    // Otherwise the end of the test would wait for the standby.
+    primary.sql("postgres", "ALTER SYSTEM RESET synchronous_standby_names");
+    primary.sql("postgres", "SELECT pg_reload_conf()");
+    let refused = answer.expect_err("the standby lacks the record").to_string();
+    assert!(refused.contains("the commit is not safe yet"), "{refused}");
+    let stored = until_ok(|| store.commit(&[put(2), put(3)]));
+    assert!(matches!(stored.outcomes[..], [Outcome::Duplicate, Outcome::Stored { .. }]));
+}

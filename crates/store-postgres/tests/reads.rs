@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use hark_archive::effects::KeepAll;
 use hark_archive::{LabelSet, Order, Position, Query, RecordHeader, SearchProgress, Store, Write};
 use hark_store_postgres::{PostgresOptions, PostgresStore};
+use hark_testkit::citus::{CitusCluster, is_installed};
 use hark_testkit::postgres::{Cluster, Database};
 use hark_testkit::random::encode;
 
@@ -290,4 +291,24 @@ fn a_count_visits_no_more_rows_than_its_budget_and_is_charged_for_each() {
         ..Query::default()
     };
     assert_eq!(store.count_visiting(&of_author, &mut 0).expect("counts"), Some(0));
+}
+
+#[test]
+fn a_count_on_a_cluster_visits_no_more_rows_than_its_budget() {
+    if !is_installed() {
+        return;
+    }
+    let database = CitusCluster::shared().database("counts");
+    let store = open(&database, false);
+    let puts: Vec<Write> = (0..3_000).map(|n| put(START + n, n, 1, &[])).collect();
+    store.commit(&puts).expect("commits");
+    let counted = |query: &Query| {
+        let mut visited = 0;
+        (store.count_visiting(query, &mut visited).expect("counts"), visited)
+    };
+    assert_eq!(counted(&Query::default()).0, Some(3_000));
+    for not_authors in [vec![], vec![[7; 32]]] {
+        let (matches, visited) = counted(&Query { not_authors, budget: 500, ..Query::default() });
+        assert!(matches.is_none() && (500..1_500).contains(&visited), "{visited} rows");
+    }
 }

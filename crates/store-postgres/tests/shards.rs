@@ -159,6 +159,34 @@ fn shards_answer_like_the_coordinator() {
     assert!(sources.all(|source| names.iter().any(|name| source.ends_with(name))), "{explained:?}");
 }
 
+/// Long records are read page by page, and not all at once.
+#[test]
+fn long_records_are_found_by_their_ids_in_order() {
+    if !is_installed() {
+        return;
+    }
+    let database = CitusCluster::shared().database("long");
+    let (direct, through) = (open(&database), open_with(&database, false, Duration::from_mins(1)));
+    let long = |number: u32| {
+        let (id, author) = (id(number), Some(author(number)));
+        let time = 1_700_000_000 + u64::from(number / 3);
+        let head = RecordHeader { id, time, author, kind: 1, expires: None };
+        Write::Put(encode(&head, &[(b't', vec![7; 256 << 10])]))
+    };
+    for number in 0..60 {
+        direct.commit(&[long(number)]).expect("is committed");
+    }
+    let mut expected: Vec<u32> = (0..60).collect();
+    expected.sort_by_key(|number| (std::cmp::Reverse(number / 3), id(*number)));
+    let expected: Vec<Id> = expected.into_iter().map(id).collect();
+    for limit in [1, 20, 500] {
+        let query = Query { limit, ..of_ids(0..70) };
+        for store in [&direct, &through] {
+            assert!(ask(store, &query).unwrap() == expected[..limit.min(60)], "{limit}");
+        }
+    }
+}
+
 /// Moves all shards of one group of tables to another worker.
 fn move_shard(database: &Database<'_>, at: usize, table: &str, mode: &str) {
     database.sql(&format!(

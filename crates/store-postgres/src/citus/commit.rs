@@ -6,7 +6,7 @@ use hark_archive::Record;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::places::{PlacedBody, bodies, id_head, places};
+use super::places::{PlacedBody, all_places, bodies, id_head};
 use super::statement::CitusStatement;
 use crate::commit::fetch::{
     FetchedState, RuleKeys, RuleLookups, SizedKey, SlotQuery, id, slot_columns,
@@ -151,9 +151,9 @@ fn find_placed(
         .map(|(key, body)| (key.id, (key, body)))
         .collect();
     for row in forbids {
-        if let Some((_, body)) = bodies.get(&id(row.get(1))) {
-            fetched.forbids.insert(row.get(0), body.to_vec());
-        }
+        // If the record is lost, an earlier record may forbid the put.
+        let body = bodies.get(&id(row.get(1))).map_or_else(Vec::new, |(_, body)| body.to_vec());
+        fetched.forbids.insert(row.get(0), body);
     }
     for row in term_slots {
         let term: i64 = row.get(0);
@@ -177,7 +177,7 @@ pub(super) fn delete(
     deleted: &[IndexKey],
 ) -> Result<i64, StatementError> {
     let ids: Vec<&[u8]> = deleted.iter().map(|key| &key.id[..]).collect();
-    let found = places(session, ids.iter().copied())?;
+    let found = all_places(session, ids.iter().copied())?;
     delete_placed(session, shelf, deleted, found.values().map(|place| &place[..]).collect())
 }
 

@@ -7,12 +7,14 @@ use crate::terms::DatabaseTermHasher;
 use crate::time::to_db;
 
 /// Returns the statements that count the matches of queries. Returns `None` if a query has a
-/// condition on labels.
+/// condition on labels, or if the count may visit only a limited number of rows: the statements
+/// read all rows of the queries' times.
 pub(super) fn statements(
     asked: &[SqlQuery],
     terms: &DatabaseTermHasher,
+    budget: u64,
 ) -> Option<CountStatements> {
-    if !asked.iter().all(|asked| asked.terms.is_empty()) {
+    if budget < u64::MAX || !asked.iter().all(|asked| asked.terms.is_empty()) {
         return None;
     }
     let statements = asked.iter().map(|asked| statement(asked, terms)).collect();

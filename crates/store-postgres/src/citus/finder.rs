@@ -4,13 +4,13 @@
 use hark_archive::query::plan::Set;
 
 use super::density::density;
-use super::places::Place;
+use super::places::{self, Place};
 use super::reader::ShelfReader;
 use super::statement::ValueCount;
 use super::windows::WindowWalk;
 use crate::error::StatementError;
 use crate::search::asked::compare;
-use crate::search::found::{FETCH_MAX, FinderState, matching};
+use crate::search::found::{FETCH_MAX, FinderState, PAGE_BYTES_MAX, matching};
 use crate::search::{SearchState, SearchSteps, SqlQuery, StepSession};
 use crate::time::IndexKey;
 
@@ -83,21 +83,31 @@ fn fetch(
     shared: &SearchState,
     session: StepSession<'_>,
 ) -> Result<(), StatementError> {
-    let count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
+    let mut count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
     let keys: Vec<IndexKey> = found.keys.iter().take(count).copied().collect();
     let asked = &found.asked;
     let mut reader = ShelfReader::new(asked, shared, session);
     let ids: Vec<&[u8]> = keys.iter().map(|key| &key.id[..]).collect();
     let places = reader.places(&ids)?;
-    let placed = keys.iter().filter_map(|key| Some((*key, *places.get(&key.id)?)));
-    let placed: Vec<_> = placed.collect();
-    let mut records = reader.bodies(&placed, asked.seq, None)?;
+    let mut records = loop {
+        let placed = keys.iter().take(count);
+        let placed = placed.filter_map(|key| Some((*key, *places.get(&key.id)?)));
+        let placed: Vec<_> = placed.collect();
+        let bytes_max = if count == 1 { usize::MAX } else { PAGE_BYTES_MAX };
+        match reader.bodies_within(bytes_max, &placed, asked.seq, None)? {
+            Some(records) => break records,
+            None => count = (count / 4).max(1),
+        }
+    };
     records.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
     let records = records.iter().map(|(_, body)| &body[..]);
     let records = matching(asked, records, &mut found.visited)?;
     found.add_fetched(count, records);
     Ok(())
 }
+
+/// Maximum number of bytes of the records that a question by ids reads at once.
+const IDS_BYTES_MAX: usize = 4 << 20;
 
 /// Finds the records of ids.
 fn find_ids(
@@ -108,16 +118,31 @@ fn find_ids(
     let asked = &found.asked;
     let ids: Vec<&[u8]> = asked.query.ids.iter().flatten().map(|id| &id[..]).collect();
     let mut reader = ShelfReader::new(asked, shared, session);
-    let placed = reader.places(&ids)?;
+    let placed = if asked.on_shards {
+        reader.places(&ids)?
+    } else {
+        places::all_places(reader.session()?, ids.iter().copied())?
+    };
     let keys = placed.into_iter().map(|(id, place)| (IndexKey { time: 0, id }, place));
     let keys: Vec<(IndexKey, Place)> = keys.collect();
-    let mut records = Vec::new();
-    // The records can be sorted by time only after all pages are read.
-    for page in keys.chunks(FETCH_MAX) {
-        records.extend(reader.bodies(page, asked.seq, None)?);
-    }
+    let (mut records, mut left) = (Vec::new(), IDS_BYTES_MAX);
     found.driver = Some(Set::Ids);
     found.visited += ids.len() as u64;
+    // The records can be sorted by time only after all pages are read.
+    for page in keys.chunks(FETCH_MAX) {
+        let Some(read) = reader.bodies_within(left, page, asked.seq, None)? else {
+            // Only their times are read now. Then their records are read page by page.
+            let ids: Vec<&[u8; 32]> = keys.iter().map(|(key, _)| &key.id).collect();
+            let mut keys = places::times(reader.session()?, &ids, asked.seq)?;
+            keys.retain(|key| asked.lies_ahead(key));
+            keys.sort_unstable_by(|a, b| compare(asked.query.order, a, b));
+            found.keys.extend(keys);
+            found.is_over = true;
+            return Ok(());
+        };
+        left = left.saturating_sub(read.iter().map(|(_, body)| body.len()).sum());
+        records.extend(read);
+    }
     records.retain(|(key, _)| asked.lies_ahead(key));
     records.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
     let records = records.iter().map(|(_, body)| &body[..]);

@@ -147,9 +147,9 @@ impl Layout for CitusLayout {
         &self,
         asked: &[SqlQuery],
         terms: &DatabaseTermHasher,
-        _: u64,
+        budget: u64,
     ) -> Option<CountStatements> {
-        statements(asked, terms)
+        statements(asked, terms, budget)
     }
 
     fn check_steps(&self) -> Box<dyn CheckSteps> {

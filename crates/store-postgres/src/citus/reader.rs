@@ -68,14 +68,28 @@ impl<'a> ShelfReader<'a> {
         seq: i64,
         cut: Option<&Vec<i64>>,
     ) -> Result<Vec<PlacedBody>, StatementError> {
+        Ok(self.bodies_within(usize::MAX, keys, seq, cut)?.unwrap_or_default())
+    }
+
+    /// Fetches records like [`bodies`](Self::bodies). Returns `None` if they have more than about
+    /// `bytes_max` bytes.
+    pub(super) fn bodies_within(
+        &mut self,
+        bytes_max: usize,
+        keys: &[(IndexKey, Place)],
+        seq: i64,
+        cut: Option<&Vec<i64>>,
+    ) -> Result<Option<Vec<PlacedBody>>, StatementError> {
         if keys.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Some(Vec::new()));
         }
-        match self.on_shards(usize::MAX, |map| body_calls(map, keys, seq, cut))? {
+        match self.on_shards(bytes_max, |map| body_calls(map, keys, seq, cut))? {
+            Some(pages) if pages.iter().any(|page| page.is_cut) => Ok(None),
             Some(pages) => {
-                Ok(places::bodies_of_rows(keys, pages.iter().flat_map(|page| &page.rows)))
+                let rows = pages.iter().flat_map(|page| &page.rows);
+                Ok(Some(places::bodies_of_rows(keys, rows)))
             }
-            None => places::bodies(self.session()?, keys, seq, cut),
+            None => places::bodies_within(bytes_max, self.session()?, keys, seq, cut),
         }
     }
 }

@@ -41,6 +41,12 @@ pub(crate) fn text(statement: CitusStatement) -> String {
         CitusStatement::KnownRecords => "SELECT r.id FROM record r \
             WHERE r.place = ANY($1::bytea[]) AND r.id_head = ANY($2::bigint[])"
             .into(),
+        CitusStatement::RecordPlaces => {
+            "SELECT r.id, r.place FROM record r WHERE r.id_head = ANY($1::bigint[])".into()
+        }
+        CitusStatement::RecordTimes => "SELECT r.time, r.id FROM record r \
+            WHERE r.id_head = ANY($1::bigint[]) AND r.seq + 0 <= $2"
+            .into(),
         CitusStatement::Forbids => {
             "SELECT f.key, f.id, f.place FROM unnest($1::bigint[]) AS v(key) \
             CROSS JOIN LATERAL (SELECT f.key, f.id, f.place FROM forbid f WHERE f.key = v.key \

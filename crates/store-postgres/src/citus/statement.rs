@@ -119,6 +119,10 @@ pub(crate) enum CitusStatement {
     Known,
     /// Finds records by their places and the first 8 bytes of their ids.
     KnownRecords,
+    /// Finds the places of records by the first 8 bytes of their ids.
+    RecordPlaces,
+    /// Finds the times of records by the first 8 bytes of their ids.
+    RecordTimes,
     /// Finds the newest forbidding record of each key.
     Forbids,
     /// Finds the keys of records of an author and a kind.
@@ -181,6 +185,8 @@ impl CitusStatement {
             Self::Lock => "lock",
             Self::Known => "known",
             Self::KnownRecords => "known_records",
+            Self::RecordPlaces => "record_places",
+            Self::RecordTimes => "record_times",
             Self::Forbids => "forbids",
             Self::Slots => "slots",
             Self::TermSlots => "term_slots",

@@ -41,6 +41,8 @@ pub(crate) struct CommitterState {
     session: Option<DatabaseSession>,
     /// The id of the database's process that serves the session.
     process: i32,
+    /// Whether workers of a cluster may not have ended a commit yet.
+    is_in_doubt: bool,
 }
 
 impl CommitterState {
@@ -90,6 +92,13 @@ impl CommitterState {
             inner.writer_process.store(self.process, Ordering::Relaxed);
             let Some(session) = self.session.as_mut() else { continue };
             session.deadline = Some(deadline);
+            if self.is_in_doubt {
+                if !fresh {
+                    inner.layout.prepare_committer(session)?;
+                }
+                // With a warning, the doubt remains: a worker could not be reached.
+                self.is_in_doubt = session.warnings.take().is_some();
+            }
             let mut begun = false;
             let attempted = attempt(inner, session, writes, puts, sweep, &mut begun);
             let published = attempted.and_then(|batch| match batch {
@@ -120,6 +129,7 @@ impl CommitterState {
                     return Err(StatementError::Away("it lacks records that it had before".into()));
                 }
                 Err(fault) => {
+                    self.is_in_doubt |= matches!(fault, StatementError::NotEnded(_));
                     if fault.is_away() {
                         self.session = None;
                     } else if let Err(fault) = session.batch_within(ROLLBACK_MAX, "ROLLBACK") {
@@ -253,7 +263,11 @@ fn attempt(
     let records = records.saturating_add_unsigned(kept.len() as u64) - gone;
     let has_deleted = !deleted.is_empty();
     inner.layout.advance(session, ShelfAdvance { seq: last, records, has_deleted, words_seq })?;
+    session.warnings.take();
     session.batch("COMMIT")?;
+    if let Some(warning) = session.warnings.take() {
+        return Err(StatementError::NotEnded(warning));
+    }
     let kept = kept.iter().map(|(seq, put)| (put.key, *seq)).collect();
     Ok(Some(CommittedBatch { committed, position, seq_before: seq, seq: last, kept, deleted }))
 }

@@ -167,6 +167,7 @@ pub(crate) struct FetchedState {
     /// Whether the database has some rows, but not all, of a record of the batch (on a cluster).
     pub(crate) has_leftovers: bool,
     /// For each hash of a prohibition, the newest record that has this hash in the table `forbid`.
+    /// The bytes are empty if this record is lost.
     pub(crate) forbids: HashMap<i64, Vec<u8>>,
     /// For each slot, its records.
     pub(crate) slots: HashMap<SlotQuery, Vec<SizedKey>>,

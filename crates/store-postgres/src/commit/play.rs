@@ -173,7 +173,7 @@ impl<'a, 'p> BatchReplay<'a, 'p> {
             return Ok(true);
         }
         let Some(body) = self.fetched.forbids.get(&key) else { return Ok(false) };
-        let Ok(newest) = Record::new(body) else { return Ok(false) };
+        let Ok(newest) = Record::new(body) else { return Ok(!self.find(&query)?.is_empty()) };
         if !self.deleted_ids.contains(newest.id()) && query.matches(&newest) {
             return Ok(true);
         }

@@ -52,6 +52,10 @@ SELECT seq, records, parts, line, NULL::bigint, 0::bigint, current_setting('hark
 SELECT array_position($1::bytea[], p.id)::bigint FROM id_place p WHERE p.id = ANY($1)
 -- KnownRecords
 SELECT r.id FROM record r WHERE r.place = ANY($1::bytea[]) AND r.id_head = ANY($2::bigint[])
+-- RecordPlaces
+SELECT r.id, r.place FROM record r WHERE r.id_head = ANY($1::bigint[])
+-- RecordTimes
+SELECT r.time, r.id FROM record r WHERE r.id_head = ANY($1::bigint[]) AND r.seq + 0 <= $2
 -- Forbids
 SELECT f.key, f.id, f.place FROM unnest($1::bigint[]) AS v(key) CROSS JOIN LATERAL (SELECT f.key, f.id, f.place FROM forbid f WHERE f.key = v.key ORDER BY f.time DESC, f.id LIMIT 1) f
 -- Slots

@@ -189,6 +189,8 @@ fn citus_statements() -> Vec<(String, StatementForm)> {
         named(CitusStatement::Lock),
         named(CitusStatement::Known),
         named(CitusStatement::KnownRecords),
+        named(CitusStatement::RecordPlaces),
+        named(CitusStatement::RecordTimes),
         named(CitusStatement::Forbids),
         named(CitusStatement::Slots),
         named(CitusStatement::TermSlots),
