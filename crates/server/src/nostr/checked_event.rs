@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hark_archive::writer::WriterBusy;
-use hark_archive::{Record, Write};
+use hark_archive::{Outcome, Record, Write};
 use hark_codec::crypto::Signature;
 use hark_codec::hex;
 use hark_codec::nostr::{Event, REQUESTS, npub};
@@ -72,7 +72,10 @@ impl CheckedEvent {
             EventPurpose::KeepRequest(record, refusal) => {
                 match is_heard(&parts.shelf, kind, &record) {
                     Ok(true) => submit(parts, (id, key), kind, record, from),
-                    Ok(false) => from.refuse(&id, &refusal),
+                    Ok(false) => {
+                        from.rated.refund(&key);
+                        from.refuse(&id, &refusal);
+                    }
                     Err(error) => from.refuse(&id, &error.into()),
                 }
             }
@@ -83,6 +86,10 @@ impl CheckedEvent {
                 }
                 if let Ok(record) = Record::new(&record) {
                     parts.shelf.pass_on(&record);
+                }
+                // An ephemeral event can be sent again and again, by anybody.
+                if !from.caller.gate().readers.contains(&key) {
+                    from.rated.refund(&key);
                 }
                 from.accepted(&id, kind);
             }
@@ -127,6 +134,9 @@ fn submit(
     let is_request = REQUESTS.contains(&kind);
     let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {
         Ok(outcome) => {
+            if !matches!(outcome, Outcome::Stored { .. }) {
+                from.rated.refund(&key);
+            }
             // Held until the OK is in the outbox, so that no OK follows a ban.
             let check = moderation.check();
             let banned = check.late_refusal(&id, &key).filter(|_| !is_request);

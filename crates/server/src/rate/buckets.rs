@@ -96,6 +96,17 @@ impl RateBuckets {
         }
     }
 
+    /// Gives back `count` tokens that were taken for work that was not done.
+    pub(super) fn refund(&self, meter: RateSubject, rate: Rate, count: u64) {
+        let back_ns = interval_ns(rate).saturating_mul(count);
+        for bucket in self.of(meter) {
+            // Cannot fail, because the closure always returns a value.
+            let _ = bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at_ns| {
+                Some(full_at_ns.saturating_sub(back_ns))
+            });
+        }
+    }
+
     /// Begins a pause of the subject, or returns the remaining time of a pause that has begun. A
     /// subject has a pause or a rate, not both.
     #[cfg(feature = "devp2p")]

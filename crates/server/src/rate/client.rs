@@ -112,6 +112,14 @@ impl RatedConnection {
         self.charge(RateSubject::EventsOf(*author), 1)
     }
 
+    /// Gives back the charge of [`publishes_of`](Self::publishes_of) for an event that was not
+    /// stored. Otherwise anybody could use up an author's rate with the author's earlier events.
+    pub(crate) fn refund(&self, author: &Key) {
+        if !self.is_spared() {
+            self.0.rates.refund(RateSubject::EventsOf(*author));
+        }
+    }
+
     /// Checks that an event of this author would be within the author's rate, and charges nothing.
     pub(crate) fn may_publish_of(&self, author: &Key) -> Result<(), RateExceeded> {
         if self.is_spared() {

@@ -110,6 +110,13 @@ impl RateLimiter {
         }
     }
 
+    /// Gives back a token that was taken for work that was not done.
+    pub(super) fn refund(&self, meter: RateSubject) {
+        if let Some(rate) = self.rate(meter) {
+            self.buckets.refund(meter, rate, 1);
+        }
+    }
+
     /// Checks that a token is available, and takes none.
     pub(crate) fn check(&self, meter: RateSubject) -> Result<(), RateExceeded> {
         let Some(rate) = self.rate(meter) else { return Ok(()) };

@@ -213,6 +213,29 @@ async fn events_come_as_fast_as_a_key_may_and_nobody_else_uses_that_up() {
     relay.stop().await;
 }
 
+/// Anybody can send an author's earlier events, which are on other relays.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_authors_rate_is_not_used_up_by_events_that_are_not_stored() {
+    let relay = Relay::start(|config| {
+        config.limits.rates = RateLimits { events_per_key: Some(at_once(4)), ..RateLimits::none() };
+    })
+    .await;
+    let (mut author, mut other) = (relay.client().await, relay.client().await);
+    let profile = |age| event(1, NOW_S - age, 0, &[], "profile");
+    assert_eq!(author.publish(&profile(9)).await.1, "");
+    assert_eq!(author.publish(&profile(0)).await.1, "");
+    let ephemeral = event(1, NOW_S, 20_001, &[], "ephemeral");
+    for _ in 0..10 {
+        let (_, reason) = other.publish(&profile(9)).await;
+        assert!(reason.starts_with("replaced: ") || reason.starts_with("duplicate: "), "{reason}");
+        assert_eq!(other.publish(&ephemeral).await.1, "");
+    }
+    assert_eq!(author.publish(&note(1, NOW_S, "a")).await.1, "");
+    assert_eq!(author.publish(&note(1, NOW_S, "b")).await.1, "");
+    assert!(author.publish(&note(1, NOW_S, "c")).await.1.starts_with("rate-limited: "));
+    relay.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn questions_come_as_fast_as_an_address_may() {
     let relay = Relay::start(|config| {
