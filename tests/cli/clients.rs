@@ -8,7 +8,7 @@ use std::process::Command;
 use hark_testkit::clock::now_s;
 use hark_testkit::http::HttpRequest;
 use hark_testkit::nostr::client::Client;
-use hark_testkit::nostr::{event, note};
+use hark_testkit::nostr::{event, note, pubkey};
 use hark_testkit::program::Finished;
 use hark_testkit::server::Server;
 use hark_testkit::skipped::skip;
@@ -191,6 +191,15 @@ pub(crate) fn kick(name: &str, flags: &[&str]) {
     reads_reason(&mut flooders[1], "spam");
     closed(&key, "write to us", 1);
     reads_reason(&mut member, "write to us");
+    // Each key of a connection is found, although the list shows only the first keys.
+    let mut crowd = served.connect(&[]);
+    served.run(async {
+        for who in 20..36 {
+            crowd.auth(who).await;
+        }
+    });
+    closed(&pubkey(35), "one of many", 1);
+    reads_reason(&mut crowd, "one of many");
     served.wait_for_count(1);
     // A client that sends and does not read is disconnected, too.
     let mut silent = TcpStream::connect(&served.server.address).expect("connects");
@@ -213,7 +222,7 @@ pub(crate) fn kick(name: &str, flags: &[&str]) {
     let mut again = served.client("192.0.2.1", "again");
     served.run(async { assert_eq!(again.ask("s", &[json!({"kinds": [1]})]).await.len(), 1) });
     let page = HttpRequest::new("GET", "/metrics").send(&served.server.address).ok();
-    assert!(page.contains("hark_connections_ended_total{reason=\"kicked\"} 5"), "{page}");
+    assert!(page.contains("hark_connections_ended_total{reason=\"kicked\"} 6"), "{page}");
     let (code, log) = served.server.terminate();
     assert!(code == 0 && log.contains("connections are closed, as the operator asked"), "{log}");
     assert!(!log.contains("192.0.2."), "{log}");

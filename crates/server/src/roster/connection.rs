@@ -16,7 +16,7 @@ use super::shown::AddressPrivacy;
 
 /// Maximum number of characters of a client's program name that are stored.
 const AGENT_CHARS_MAX: usize = 120;
-/// Maximum number of keys of one connection that are listed.
+/// Maximum number of keys of one connection that `hark clients` shows.
 const KEYS_MAX: usize = 8;
 
 /// The protocol that a connection speaks.
@@ -204,7 +204,8 @@ impl OpenConnection {
     /// Adds a key that the client has proved.
     pub(crate) fn add_key(&self, key: KeyName) {
         let mut facts = self.facts.lock();
-        if facts.keys.len() < KEYS_MAX && !facts.keys.contains(&key) {
+        // `limits.auth_keys_max` bounds the keys. A ban must find each key.
+        if !facts.keys.contains(&key) {
             facts.keys.push(key);
         }
     }
@@ -265,7 +266,8 @@ impl OpenConnection {
     pub(crate) fn row(&self, privacy: AddressPrivacy) -> Value {
         let Self { number, network, since_s, counts, .. } = self;
         let facts = self.facts.lock();
-        let keys: Vec<&str> = facts.keys.iter().map(|key| &*key.shown).collect();
+        let keys = facts.keys.iter().take(KEYS_MAX);
+        let keys: Vec<&str> = keys.map(|key| &*key.shown).collect();
         json!({
             "number": number,
             "address": privacy.show(facts.ip),
