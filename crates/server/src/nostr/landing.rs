@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::HeaderValue;
 use hark_archive::retention::{RetentionPolicy, RetentionRule};
+use hark_archive::{Query, Store};
 use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 
@@ -19,7 +20,11 @@ use crate::words::{age, bytes, date, number, size_set};
 pub(crate) const SCRIPT: &str = include_str!("landing.js");
 
 /// Maximum age of the counts. Within this time, many visitors cost as much as one visitor.
-const FRESH: Duration = Duration::from_secs(1);
+const FRESH: Duration = Duration::from_secs(4);
+/// The size of the archive is shown in these steps, so that it reveals no private event.
+const BYTES_STEP: u64 = 1 << 20;
+/// Maximum number of rows that the count of private events visits.
+const COUNT_ROWS_MAX: u64 = 2_000;
 
 /// Names of counts, and their values as text.
 type LandingCounts = Vec<(&'static str, String)>;
@@ -100,12 +105,19 @@ impl LandingPage {
             return Arc::clone(counts);
         }
         let store = Arc::clone(self.relay.shelf.store());
+        let private_kinds = self.relay.identity.current().private_kinds().to_vec();
         // Only a bug makes this call fail. Then the page shows 0 for the counts of the archive.
-        let stats = blocking::run(move || store.stats()).await.unwrap_or_default();
+        let (stats, public) = blocking::run(move || {
+            let stats = store.stats();
+            let public = public_records(&*store, stats.records, private_kinds);
+            (stats, public)
+        })
+        .await
+        .unwrap_or_default();
         let counts = Arc::new(vec![
-            ("events", number(stats.records)),
+            ("events", number(public)),
             ("oldest", stats.oldest.filter(|_| stats.records > 0).map_or("-".into(), date)),
-            ("bytes", bytes(stats.bytes)),
+            ("bytes", bytes(stats.bytes / BYTES_STEP * BYTES_STEP)),
             ("connections", number(self.relay.metrics.websockets_open.get())),
             ("subscriptions", number(self.relay.live.len() as u64)),
             ("since", date(self.relay.shelf.since_s())),
@@ -132,6 +144,27 @@ impl LandingPage {
         }
         format!("<section>\n<h2>Who runs it</h2>\n<ul>\n{shown}</ul>\n</section>\n")
     }
+}
+
+/// Returns the number of events of kinds that are not private. The number of all events would reveal
+/// when a private event arrives. If there are many private events, the number of all events is
+/// rounded instead.
+fn public_records(store: &dyn Store, records: u64, private_kinds: Vec<u32>) -> u64 {
+    if private_kinds.is_empty() {
+        return records;
+    }
+    let kinds = Some(private_kinds);
+    let query = Query { kinds, budget: COUNT_ROWS_MAX, ..Query::default() };
+    match store.count_visiting(&query, &mut 0) {
+        Ok(Some(private)) => records.saturating_sub(private),
+        Ok(None) | Err(_) => rounded(records),
+    }
+}
+
+/// Returns a number with zeros after its first two digits.
+fn rounded(number: u64) -> u64 {
+    let unit = 10_u64.pow(number.checked_ilog10().unwrap_or(0).saturating_sub(1));
+    number / unit * unit
 }
 
 /// A picture, configured by the operator, that the page may show.
@@ -309,7 +342,28 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use hark_archive::store::memory::MemoryStore;
+    use hark_archive::{RecordHeader, Write};
+    use hark_networks::nostr::rules::NostrRules;
+    use hark_testkit::random::encode;
+
     use super::*;
+
+    #[test]
+    fn private_events_are_not_in_the_number_of_events() {
+        let store = MemoryStore::new(NostrRules);
+        let put = |number: u32, kind| {
+            let mut id = [7; 32];
+            id[..4].copy_from_slice(&number.to_be_bytes());
+            let head = RecordHeader { id, time: 5, author: Some([1; 32]), kind, expires: None };
+            store.commit(&[Write::Put(encode(&head, &[]))]).unwrap();
+        };
+        (0..7).for_each(|number| put(number, 1));
+        (7..10).for_each(|number| put(number, 1_059));
+        assert_eq!(public_records(&store, 10, vec![4, 1_059]), 7);
+        assert_eq!(public_records(&store, 10, vec![]), 10);
+        assert_eq!([57, 3_010, 3_099, 3_100].map(rounded), [57, 3_000, 3_000, 3_100]);
+    }
 
     #[test]
     fn what_is_kept_is_said_as_the_policy_means_it() {
