@@ -10,7 +10,6 @@ use std::sync::Arc;
 use anyhow::bail;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueHint};
-use hark_archive::query::HiddenRecords;
 use hark_archive::{Store, TextSource};
 use hark_networks::Network;
 use hark_server::control::ControlClient;
@@ -243,21 +242,12 @@ impl ArchiveLocation {
         }
     }
 
-    /// Returns the records that the bans hide from readers of the archive that `writer` writes.
-    pub(crate) fn hidden_beside(
-        &self,
-        writer: &WriterHandle,
-    ) -> anyhow::Result<Option<HiddenRecords>> {
+    /// Returns the bans and allows of the archive that `writer` writes.
+    pub(crate) fn bans_beside(&self, writer: &WriterHandle) -> anyhow::Result<Option<Moderation>> {
         match writer {
-            WriterHandle::Own(owned) => Ok(owned.bans.as_ref().map(Moderation::hidden)),
-            WriterHandle::Server(_) => self.hidden_in_files(),
+            WriterHandle::Own(owned) => Ok(owned.bans.clone()),
+            WriterHandle::Server(_) => self.bans(),
         }
-    }
-
-    /// Like [`Self::hidden_beside`] beside a running server. Bans that the server makes later hide
-    /// no more records.
-    pub(crate) fn hidden_in_files(&self) -> anyhow::Result<Option<HiddenRecords>> {
-        Ok(self.bans()?.as_ref().map(Moderation::hidden))
     }
 
     /// Acquires the lock and opens the shelf for writing.
@@ -268,7 +258,7 @@ impl ArchiveLocation {
 
     /// Opens the bans that concern the records of this shelf, under the archive's lock. Returns
     /// `None` if bans do not concern the network.
-    fn bans(&self) -> anyhow::Result<Option<Moderation>> {
+    pub(crate) fn bans(&self) -> anyhow::Result<Option<Moderation>> {
         let shelf = setup(ModerationNetwork.name()).filter(|_| concern(self.network));
         let Some(shelf) = shelf.map(|setup| self.of(setup.network)) else { return Ok(None) };
         let store = if !self.facts().is_in_directory {

@@ -1,6 +1,6 @@
 //! One synchronisation between two archives.
 
-use hark_testkit::nostr::event_line;
+use hark_testkit::nostr::{event_line, pubkey};
 use hark_testkit::postgres::Cluster;
 
 use super::nodes::{Node, Running, all, id, notes};
@@ -281,4 +281,46 @@ fn a_database_is_brought_into_step_as_files_are() {
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(here.ids("{}").len(), 390);
     assert_eq!(here.ids("{}"), there.ids("{}"));
+}
+
+/// An archive for members stores no deletion of a stranger that deletes nothing here, and all events
+/// of members that its managers have added.
+#[test]
+fn requests_of_strangers_and_events_of_members_are_judged_like_those_of_clients() {
+    let line = |who: u8, kind: u16, tags: &[&[&str]], content: &str| {
+        event_line(who, START + u64::from(who), kind, tags, content)
+    };
+    let unknown = "ab".repeat(32);
+    let all: &[&[&str]] = &[&["relay", "ALL_RELAYS"]];
+    let long = "x".repeat(20_000);
+    let wrap = line(60, 1_059, &[&["p", &pubkey(53)]], "a gift wrap");
+    let refused = [
+        line(50, 5, &[&["e", &unknown]], "deletes nothing"),
+        line(51, 5, &[&["e", &unknown]], &long),
+        line(52, 62, all, &long),
+        line(4, 1, &[], "of nobody"),
+        line(3, 1, &[], "another note of the author of one allowed note"),
+    ];
+    let stored = [
+        line(53, 5, &[&["e", &id(&wrap)]], "deletes the gift wrap"),
+        line(54, 62, all, "short"),
+        line(1, 1, &[], "of a listed key"),
+        line(2, 1, &[], "of an allowed key"),
+        event_line(3, START, 1, &[], "an allowed note"),
+    ];
+    let there = Node::served("requests-there", "", &[&refused[..], &stored[..]].concat());
+    let settings = format!("[policy]\nallow_keys = [\"{}\"]\n", pubkey(1));
+    for (name, is_served) in [("requests-served", true), ("requests-alone", false)] {
+        let mut here = Node::new(name, &settings, std::slice::from_ref(&wrap));
+        for allowed in [pubkey(2), format!("id:{}", id(&stored[4]))] {
+            let done = here.run(&["allow", &allowed]);
+            assert_eq!(done.code, 0, "{done:?}");
+        }
+        if is_served {
+            here.serve();
+        }
+        let done = here.run(&["sync", &there.url(), "--dir", "down", "--json"]);
+        let expected = stored.iter().map(|line| id(line)).collect();
+        assert_eq!(here.ids("{}"), expected, "{name}: {done:?}");
+    }
 }

@@ -40,11 +40,23 @@ pub trait EventWriter: Send {
     fn put(&mut self, records: Vec<Box<[u8]>>) -> Result<Vec<WriteOutcome>, String>;
 }
 
-/// Rules of this archive that do not depend on the signature. If the rules refuse an event, the
-/// function returns a reason for the counters, and a text. The arguments are the event, its length
-/// in bytes, and whether protected events (NIP-70) may come from peers other than their authors.
-pub type EventRules =
-    Arc<dyn Fn(&Event<'_>, usize, bool) -> Option<(&'static str, String)> + Send + Sync>;
+/// Why the rules of this archive refuse an event.
+pub struct RuleRefusal {
+    /// The reason for the counters, and the reason in words.
+    pub reason: (&'static str, String),
+    /// Whether the event is a request about its author's own data, such as a deletion. It is stored
+    /// nevertheless if [`IntakeOptions::requests`] accepts the request.
+    pub is_of_request: bool,
+}
+
+/// Rules of this archive that do not depend on the signature. The arguments are the event, its
+/// length in bytes, and whether protected events (NIP-70) may come from peers other than their
+/// authors.
+pub type EventRules = Arc<dyn Fn(&Event<'_>, usize, bool) -> Option<RuleRefusal> + Send + Sync>;
+
+/// Whether a request about its author's own data is stored although the rules refuse the author's
+/// other events.
+pub type RequestRule = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 /// A function that is called with each stored record.
 pub type StoredListener = Arc<dyn Fn(&Record<'_>) + Send + Sync>;
@@ -59,6 +71,8 @@ pub struct IntakeOptions {
     pub known: Option<Arc<dyn Store>>,
     /// Rules that refuse events, in addition to the rules of every archive.
     pub rules: EventRules,
+    /// The rule for requests of authors whose other events are refused.
+    pub requests: RequestRule,
     /// Maximum number of records that are made durable together.
     pub batch_records: usize,
     /// The feed, which knows the ids of records that were stored after `known` was opened.
@@ -340,9 +354,11 @@ impl EventChecker<'_> {
         if event.expiration().is_some_and(|at| at <= now_s()) {
             return Err(Some(("expired", String::new())));
         }
-        if let Some((reason, words)) = (options.rules)(&event, json.len(), origin.protected) {
-            return Err(Some((reason, words)));
-        }
+        let refusal = (options.rules)(&event, json.len(), origin.protected);
+        let unless_heard = match refusal {
+            Some(refusal) if !refusal.is_of_request => return Err(Some(refusal.reason)),
+            refusal => refusal,
+        };
         // If a lookup fails, the store reports the failure when records are put.
         let known = |id: &Id| {
             options.feed.as_ref().is_some_and(|feed| feed.has_stored(id))
@@ -360,7 +376,10 @@ impl EventChecker<'_> {
             reader.read(json.as_bytes(), &known, record).map_err(read)?;
         }
         origin.meter.add(|meter| &meter.verified, 1);
-        Ok(())
+        match unless_heard {
+            Some(refusal) if !(options.requests)(record) => Err(Some(refusal.reason)),
+            _ => Ok(()),
+        }
     }
 }
 

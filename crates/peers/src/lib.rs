@@ -42,7 +42,8 @@ pub use client::PeerClient;
 pub use error::PeerError;
 pub use feed::LocalFeed;
 pub use intake::{
-    EventIntake, EventRules, EventWriter, IntakeOptions, IntakeQueue, StoredListener, WriteOutcome,
+    EventIntake, EventRules, EventWriter, IntakeOptions, IntakeQueue, RequestRule, RuleRefusal,
+    StoredListener, WriteOutcome,
 };
 pub use link::ClientOptions;
 pub use local::LocalEnd;

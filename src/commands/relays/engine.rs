@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use hark_archive::{Record, vital};
 use hark_peers::{EventIntake, LocalEnd, LocalFeed, SnapshotOpener, StreamEnds};
 use hark_server::control::FedRecord;
+use hark_server::moderation::Moderation;
 
 use super::RelayRules;
 use super::waiting::{LOOK_EVERY, WaitingWriter};
@@ -41,16 +42,18 @@ impl StreamArchive {
         let feed = Arc::<LocalFeed>::default();
         let Some(writer) = writer(location, stop)? else { return Ok(None) };
         let is_served = location.control()?.is_some();
+        let bans = location.bans_beside(&writer)?;
         let own = match &writer {
             WriterHandle::Server(_) => None,
             WriterHandle::Own(owned) => Some(LocalEnd {
                 network: location.network,
                 store: Arc::clone(&owned.store),
-                hidden: location.hidden_beside(&writer)?,
+                hidden: bans.as_ref().map(Moderation::hidden),
             }),
         };
         let store = own.as_ref().map(|own| Arc::clone(&own.store));
-        let open = opener(location, own);
+        let rules = RelayRules::new(&location.config, bans);
+        let open = opener(location, own, rules.clone());
         let following = is_served.then(|| follow(location, &feed, stop)).transpose()?;
         // A server reports the events that it stores, so this listener is used only without a
         // server.
@@ -66,8 +69,7 @@ impl StreamArchive {
             location: location.of(location.network),
             stop: Arc::clone(stop),
         };
-        let rules = RelayRules::new(&location.config);
-        let mut options = super::intake_options(location, &rules);
+        let mut options = super::intake_options(location, &rules, store.clone());
         options.known = store.filter(|_| !location.facts().is_remote);
         (options.feed, options.stored) = (Some(Arc::clone(&feed)), stored);
         let intake = EventIntake::start(options, Box::new(writer))
@@ -117,11 +119,14 @@ fn writer(location: &ArchiveLocation, stop: &AtomicBool) -> anyhow::Result<Optio
 }
 
 /// Returns a function that opens the archive for a comparison: the store that this process writes,
-/// or a snapshot of the server's files, with the present bans.
-fn opener(location: &ArchiveLocation, own: Option<LocalEnd>) -> SnapshotOpener {
+/// or a snapshot of the server's files, with the present bans. The present allows are then in force
+/// for events from relays.
+fn opener(location: &ArchiveLocation, own: Option<LocalEnd>, rules: RelayRules) -> SnapshotOpener {
     let location = location.of(location.network);
     let snapshot = move || -> anyhow::Result<LocalEnd> {
-        let (store, hidden) = (location.read()?, location.hidden_in_files()?);
+        let (store, bans) = (location.read()?, location.bans()?);
+        let hidden = bans.as_ref().map(Moderation::hidden);
+        rules.set_bans(bans);
         Ok(LocalEnd { network: location.network, store, hidden })
     };
     Arc::new(move || match &own {

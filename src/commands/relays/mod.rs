@@ -11,7 +11,7 @@ mod waiting;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -22,13 +22,15 @@ use hark_codec::nostr::{EventArena, npub};
 use hark_networks::EventLimits;
 use hark_networks::ReadOptions;
 use hark_networks::nostr::admit::{self, OwnUrls};
+use hark_networks::nostr::requests::is_heard;
 use hark_peers::{
-    ClientOptions, EventIntake, EventRules, EventWriter, IntakeOptions, LocalEnd, StoredListener,
-    WriteOutcome,
+    ClientOptions, EventIntake, EventRules, EventWriter, IntakeOptions, LocalEnd, RequestRule,
+    RuleRefusal, StoredListener, WriteOutcome,
 };
 
+use hark_server::moderation::Moderation;
 use hark_server::nostr::policy::EventPolicy;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::config::{Config, LogFormat, setup};
 use crate::location::ArchiveLocation;
@@ -117,7 +119,7 @@ pub(crate) fn events(location: &ArchiveLocation) -> anyhow::Result<ArchiveLocati
 }
 
 /// The rules for events from relays. An event is accepted if a client could publish the event here;
-/// the policy does not block authors' requests to delete their own data. Protected events are
+/// a request of an author whom the policy blocks is carried out if it deletes something. Protected events are
 /// accepted only from their authors, unless a stream accepts them from other relays.
 #[derive(Clone)]
 pub(super) struct RelayRules(Arc<RwLock<RulesInForce>>);
@@ -126,23 +128,32 @@ struct RulesInForce {
     limits: EventLimits,
     policy: EventPolicy,
     own_urls: OwnUrls,
+    /// The bans and allows of the archive. The allows extend the policy.
+    bans: Option<Moderation>,
 }
 
 impl RulesInForce {
-    fn new(config: &Config) -> Self {
+    fn new(config: &Config, bans: Option<Moderation>) -> Self {
         let (limits, policy) = (config.limits.events.clone(), config.policy.clone());
-        Self { limits, policy, own_urls: OwnUrls::new(config.info.urls()) }
+        Self { limits, policy, own_urls: OwnUrls::new(config.info.urls()), bans }
     }
 }
 
 impl RelayRules {
-    fn new(config: &Config) -> Self {
-        Self(Arc::new(RwLock::new(RulesInForce::new(config))))
+    fn new(config: &Config, bans: Option<Moderation>) -> Self {
+        Self(Arc::new(RwLock::new(RulesInForce::new(config, bans))))
     }
 
     /// Replaces the rules with the rules of `config`.
     fn set(&self, config: &Config) {
-        *self.0.write() = RulesInForce::new(config);
+        let mut rules = self.0.write();
+        let bans = rules.bans.take();
+        *rules = RulesInForce::new(config, bans);
+    }
+
+    /// Replaces the bans and allows of the archive.
+    fn set_bans(&self, bans: Option<Moderation>) {
+        self.0.write().bans = bans;
     }
 
     fn of_events(&self) -> EventRules {
@@ -152,14 +163,24 @@ impl RelayRules {
             let proven = if protected { &author[..] } else { &[] };
             let mut arena = EventArena::new();
             if event.is_protected() && !protected {
-                return Some(("protected", "only its author may publish it".into()));
+                let reason = ("protected", "only its author may publish it".into());
+                return Some(RuleRefusal { reason, is_of_request: false });
             }
-            let RulesInForce { limits, policy, own_urls } = &*rules.read();
-            admit::refusal(event, bytes, limits, when::now_s(), proven, &mut arena)
-                .or_else(|| {
-                    policy.refusal(event).filter(|_| !own_urls.are_named_by_deletion(event))
-                })
-                .map(|refusal| ("policy", refusal.to_string()))
+            let RulesInForce { limits, policy, own_urls, bans } = &*rules.read();
+            if let Some(refusal) =
+                admit::refusal(event, bytes, limits, when::now_s(), proven, &mut arena)
+            {
+                let reason = ("policy", refusal.to_string());
+                return Some(RuleRefusal { reason, is_of_request: false });
+            }
+            let refusal = match bans {
+                Some(bans) => bans.policy_refusal(policy, event),
+                None => policy.refusal(event),
+            };
+            refusal.map(|refusal| RuleRefusal {
+                reason: ("policy", refusal.to_string()),
+                is_of_request: own_urls.are_named_by_deletion(event),
+            })
         })
     }
 }
@@ -177,30 +198,69 @@ pub(crate) fn open(
 ) -> anyhow::Result<OpenArchive> {
     let writer = location.write()?;
     let store = location.read_beside(&writer)?;
-    let hidden = location.hidden_beside(&writer)?;
+    let bans = location.bans_beside(&writer)?;
+    let hidden = bans.as_ref().map(Moderation::hidden);
     let local = LocalEnd { network: location.network, store: Arc::clone(&store), hidden };
-    let intake = intake(location, writer, Some(store), stored)?;
+    let intake = intake(location, writer, (store, bans), stored)?;
     Ok(OpenArchive { local, intake })
 }
 
 /// Starts the threads that check events and pass them to `writer`. Before a signature is checked,
-/// the event's id is looked up in `known`. A remote store is not asked for each event: it looks ids
+/// the event's id is looked up in `store`. A remote store is not asked for each event: it looks ids
 /// up in batches while records are stored.
 pub(crate) fn intake(
     location: &ArchiveLocation,
     writer: WriterHandle,
-    known: Option<Arc<dyn Store>>,
+    (store, bans): (Arc<dyn Store>, Option<Moderation>),
     stored: Option<StoredListener>,
 ) -> anyhow::Result<EventIntake> {
-    let rules = RelayRules::new(&location.config);
-    let mut options = intake_options(location, &rules);
-    (options.known, options.stored) = (known.filter(|_| !location.facts().is_remote), stored);
+    let rules = RelayRules::new(&location.config, bans);
+    let mut options = intake_options(location, &rules, Some(Arc::clone(&store)));
+    let is_near = !location.facts().is_remote;
+    (options.known, options.stored) = (is_near.then_some(store), stored);
     let intake = EventIntake::start(options, Box::new(ArchiveWriter(writer)));
     intake.context("the threads that check events could not be started")
 }
 
-/// Returns the options for checking events before they are written to an archive.
-fn intake_options(location: &ArchiveLocation, rules: &RelayRules) -> IntakeOptions {
+/// How long a snapshot of a server's files shows which events a request would delete.
+const SNAPSHOT_MAX: Duration = Duration::from_secs(1);
+
+/// Returns the rule for requests of authors who may not publish. The events that a request would
+/// delete are looked up in `store`, or else in a snapshot of the files of a running server.
+fn request_rule(location: &ArchiveLocation, store: Option<Arc<dyn Store>>) -> RequestRule {
+    let location = location.of(location.network);
+    let is_live = store.is_some() || !location.facts().is_in_directory;
+    let opened = Mutex::new(store.map(|store| (Instant::now(), store)));
+    Arc::new(move |record| {
+        let mut opened = opened.lock();
+        let is_fresh = |at: &Instant| is_live || at.elapsed() < SNAPSHOT_MAX;
+        let store = match opened.as_ref().filter(|(at, _)| is_fresh(at)) {
+            Some((_, store)) => Arc::clone(store),
+            None => match location.read() {
+                Ok(store) => Arc::clone(&opened.insert((Instant::now(), store)).1),
+                Err(error) => {
+                    tracing::debug!(
+                        "a request is refused, as the archive cannot be read: {error:#}"
+                    );
+                    return false;
+                }
+            },
+        };
+        drop(opened);
+        is_heard(&*store, record).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a request is refused, as the archive cannot be read");
+            false
+        })
+    })
+}
+
+/// Returns the options for checking events before they are written to an archive. `store` is the
+/// store in which the events of requests are looked up; see [`request_rule`].
+fn intake_options(
+    location: &ArchiveLocation,
+    rules: &RelayRules,
+    store: Option<Arc<dyn Store>>,
+) -> IntakeOptions {
     IntakeOptions {
         network: location.network,
         read: ReadOptions {
@@ -212,6 +272,7 @@ fn intake_options(location: &ArchiveLocation, rules: &RelayRules) -> IntakeOptio
         },
         known: None,
         rules: rules.of_events(),
+        requests: request_rule(location, store),
         batch_records: location.facts().batch_records,
         feed: None,
         stored: None,

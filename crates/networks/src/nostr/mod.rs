@@ -12,6 +12,7 @@ pub mod query;
 pub mod question_rules;
 mod refusal;
 pub mod reports;
+pub mod requests;
 pub mod rules;
 pub mod texts;
 

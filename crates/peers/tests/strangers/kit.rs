@@ -135,6 +135,7 @@ impl Here {
             read: read(),
             known: Some(Arc::clone(&store) as _),
             rules: Arc::new(|_, _, _| None),
+            requests: Arc::new(|_| false),
             batch_records: 64,
             feed: None,
             stored: None,

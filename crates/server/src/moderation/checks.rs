@@ -55,6 +55,16 @@ impl Moderation {
         self.check().event_refusal(policy, event)
     }
 
+    /// Returns the reason to refuse an event by the policy alone, whose allow lists the allows
+    /// extend. The writer of the archive checks the bans.
+    pub fn policy_refusal(&self, policy: &EventPolicy, event: &Event<'_>) -> Option<NostrRefusal> {
+        let (check, now_s) = (self.check(), || self.now_s());
+        if check.lists.id(Ruling::Allow, event.id(), &now_s).is_some() {
+            return policy.work_refusal(event);
+        }
+        policy.refusal_beside(event, &check)
+    }
+
     /// Returns the decision of the entries about an address: a ban refuses its clients, and an
     /// allow admits them in addition to `[policy] allow_addresses`.
     pub(crate) fn address_ruling(&self, ip: IpAddr) -> AddressRuling {

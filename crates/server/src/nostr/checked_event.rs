@@ -10,11 +10,11 @@ use hark_codec::hex;
 use hark_codec::nostr::{Event, REQUESTS, npub};
 use hark_codec::record::{Id, Key};
 use hark_networks::nostr::admit;
+use hark_networks::nostr::requests::is_heard;
 use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 
 use super::event_checks::IntakeContext;
 use super::metrics::Verb;
-use super::own_request::is_heard;
 use super::reply_handle::ReplyHandle;
 use crate::roster::KeyName;
 
@@ -70,7 +70,7 @@ impl CheckedEvent {
                 submit(parts, (id, key), kind, record, from);
             }
             EventPurpose::KeepRequest(record, refusal) => {
-                match is_heard(&parts.shelf, kind, &record) {
+                match is_heard(&**parts.shelf.store(), &record) {
                     Ok(true) => submit(parts, (id, key), kind, record, from),
                     Ok(false) => {
                         from.rated.refund(&key);

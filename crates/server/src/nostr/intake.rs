@@ -20,6 +20,7 @@ use hark_codec::nostr::{
 };
 use hark_networks::nostr::NostrRefusal;
 use hark_networks::nostr::admit::{self, PrivateLabels};
+use hark_networks::nostr::requests::is_heard;
 use hark_plugin::{PluginJob, PluginOutcome};
 use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Handle;
@@ -30,7 +31,6 @@ use super::checked_event::{CheckedEvent, EventPurpose};
 use super::event_checks::{IntakeContext, PolicyVerdict, check, wrong_id};
 use super::metrics::Verb;
 use super::outbox::{self, Outbox, RequestKind};
-use super::own_request::is_heard;
 use super::plugin::{self, PluginVerdict};
 use super::reply_handle::{EventPermit, ReplyHandle};
 use crate::rate::RatedConnection;
@@ -378,7 +378,7 @@ impl<'a> VerifyWorker<'a> {
         }
         let heard = match &event.purpose {
             EventPurpose::Keep(record) if event.is_own_request => {
-                is_heard(&self.parts.shelf, event.kind, record)
+                is_heard(&**self.parts.shelf.store(), record)
             }
             _ => Ok(false),
         };

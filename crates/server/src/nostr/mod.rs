@@ -29,7 +29,6 @@ mod open;
 mod outbox;
 mod outbox_item;
 mod outboxes;
-mod own_request;
 mod page;
 mod plugin;
 pub mod policy;

@@ -3,11 +3,10 @@
 
 use std::ops::ControlFlow;
 
-use hark_archive::effects::Effects;
-use hark_archive::{Query, Record, SearchError, SearchProgress};
-use hark_networks::nostr::rules::DELETION;
+use hark_archive::effects::{Effects, Rules as _};
+use hark_archive::{Query, Record, SearchError, SearchProgress, Store};
 
-use crate::shelf::Shelf;
+use super::rules::{DELETION, NostrRules};
 
 /// Maximum size of a request to vanish, in bytes, if its author may not publish and has no events
 /// in the archive.
@@ -17,17 +16,17 @@ const UNWELCOME_BYTES_MAX: usize = 1 << 10;
 /// is carried out, so that nobody can publish the author's earlier events here again. Any other
 /// request is carried out only if there is something to delete. Otherwise strangers could store
 /// any content here by calling it a deletion.
-pub(super) fn is_heard(shelf: &Shelf, kind: u16, record: &[u8]) -> Result<bool, SearchError> {
+pub fn is_heard(store: &dyn Store, record: &[u8]) -> Result<bool, SearchError> {
     let Ok(record) = Record::new(record) else { return Ok(false) };
-    if u32::from(kind) != DELETION && record.wire().len() <= UNWELCOME_BYTES_MAX {
+    if record.kind() != DELETION && record.wire().len() <= UNWELCOME_BYTES_MAX {
         return Ok(true);
     }
     let mut effects = Effects::default();
-    shelf.network().rules().effects(&record, &mut effects);
+    NostrRules.effects(&record, &mut effects);
     effects.normalise();
     for query in &effects.erases {
         let query = Query { limit: 1, budget: u64::MAX, ..query.clone() };
-        let (mut search, mut found) = (shelf.store().search(&query)?, false);
+        let (mut search, mut found) = (store.search(&query)?, false);
         while search.slice(u64::MAX, &mut |_| {
             found = true;
             ControlFlow::Break(())
