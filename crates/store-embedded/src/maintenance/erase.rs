@@ -12,6 +12,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hark_archive::Record;
@@ -49,7 +50,12 @@ pub(crate) fn note_all_erasable(jobs: &ShelfJobs, view: &ShelfView) {
 }
 
 fn logs_with_dead(view: &ShelfView) -> BTreeSet<u32> {
-    view.logs().filter(|log| log.has_dead()).map(|log| log.number).collect()
+    let logs = view.logs().filter(|log| log.has_dead()).map(|log| log.number);
+    // A dead row outlives its record if the log was rewritten and the segment was not. Such a
+    // segment is due by the number of its first log.
+    let has_dead_rows = |segment: &&Arc<Segment>| segment.dead.rows.count() > 0;
+    let segments = view.segments.iter().filter(has_dead_rows);
+    logs.chain(segments.map(|segment| segment.entry.first_log)).collect()
 }
 
 /// Time until the next round of erasing; `None` if `erase_within` is not set.

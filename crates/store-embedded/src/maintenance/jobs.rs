@@ -9,7 +9,7 @@ use hark_archive::store::MaintenanceStats;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::erase_schedule::EraseSchedule;
-use super::signal::{JobFailure, MaintenanceSignal};
+use super::signal::{JobFailure, MaintenancePause, MaintenanceSignal};
 use crate::repair::scrub::state::ScrubState;
 use crate::space::state::DiskSpace;
 
@@ -105,24 +105,31 @@ impl ShelfJobs {
     /// Whether maintenance pauses, because another process writes to the shelf or may soon begin to
     /// write.
     pub(super) fn is_paused(&self) -> bool {
-        self.signal.lock().resting
+        self.signal.lock().pause != MaintenancePause::Off
     }
 
     /// Whether maintenance must stop, because the shelf is being closed or maintenance pauses.
     pub(super) fn is_stopped(&self) -> bool {
         let signal = self.signal.lock();
-        signal.stop || signal.resting
+        signal.stop || signal.pause != MaintenancePause::Off
     }
 
     /// Pauses or resumes maintenance. A pause waits until the current job has ended.
     pub(crate) fn pause(&self, pause: bool) {
         let mut signal = self.signal.lock();
-        signal.resting = pause;
+        signal.pause = if pause { MaintenancePause::Requested } else { MaintenancePause::Off };
         signal.work |= !pause;
         drop(signal);
         self.notify();
         if pause {
-            drop(self.running.lock());
+            // Until the present job has ended, the writer waits for sealing as usual.
+            let _running = self.running.lock();
+            let mut signal = self.signal.lock();
+            if signal.pause == MaintenancePause::Requested {
+                signal.pause = MaintenancePause::On;
+            }
+            drop(signal);
+            self.notify();
         }
     }
 

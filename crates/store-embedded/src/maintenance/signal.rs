@@ -8,6 +8,18 @@ use super::error::MaintenanceError;
 /// is free.
 pub(super) const REST: Duration = Duration::from_secs(5);
 
+/// A pause of maintenance, because another process writes to the shelf or may soon begin to write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum MaintenancePause {
+    /// Maintenance does not pause.
+    #[default]
+    Off,
+    /// Maintenance pauses once the present job has ended.
+    Requested,
+    /// Maintenance pauses, and no job runs.
+    On,
+}
+
 /// Requests to the maintenance thread, and its last failures.
 #[derive(Debug, Default)]
 pub(crate) struct MaintenanceSignal {
@@ -15,9 +27,7 @@ pub(crate) struct MaintenanceSignal {
     pub stop: bool,
     /// Whether there may be work.
     pub work: bool,
-    /// Whether maintenance pauses, because another process writes to the shelf or may soon begin to
-    /// write.
-    pub resting: bool,
+    pub(super) pause: MaintenancePause,
     /// The first log that must not be rewritten, because another process reads this log and later
     /// ones.
     pub(super) followed_from: Option<u32>,
@@ -50,6 +60,11 @@ impl JobFailure {
 }
 
 impl MaintenanceSignal {
+    /// Whether maintenance pauses, and no job runs.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.pause == MaintenancePause::On
+    }
+
     /// Notes the result of a round. Logs the result unless the same failure was already logged.
     pub(super) fn note_result(&mut self, error: Option<&MaintenanceError>) {
         let rest_s = REST.as_secs();

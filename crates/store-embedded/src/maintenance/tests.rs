@@ -234,3 +234,48 @@ fn a_writer_does_not_wait_for_maintenance_that_is_paused() {
     drop(store);
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+/// A pause waits for the present job, which may take long. Until then the writer waits for sealing.
+#[test]
+fn heads_are_bounded_while_a_pause_waits_for_a_job() {
+    let dir = hark_testkit::disk::scratch("pausing");
+    let meddle = Arc::new(OnceLock::new());
+    let disk = Arc::new(Meddling(Arc::clone(&meddle)));
+    let options = EmbeddedOptions { seal_records: 10, disk, ..EmbeddedOptions::default() };
+    let store = Arc::new(EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).unwrap());
+    let (reached, is_reached) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    let may_go_on = parking_lot::Mutex::new(may_go_on);
+    let meddles = move |step: DiskStep, path: &Path| {
+        if step == DiskStep::Create && path.components().any(|part| part.as_os_str() == "seg") {
+            // The job ends when the test has dropped the other ends.
+            let _ = reached.send(());
+            let _ = may_go_on.lock().recv();
+        }
+        Ok(())
+    };
+    assert!(meddle.set(Box::new(meddles)).is_ok());
+    (0..11).for_each(|number| drop(store.commit(&[put(number)]).unwrap()));
+    is_reached.recv().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| store.pause_maintenance(true));
+        while !store.shelf.jobs.is_paused() {
+            std::thread::yield_now();
+        }
+        let writing = scope.spawn(|| {
+            (11..200).for_each(|number| drop(store.commit(&[put(number)]).unwrap()));
+        });
+        // A writer that does not wait ends soon.
+        std::thread::sleep(Duration::from_millis(300));
+        let waiting = store.stats().heads_waiting;
+        drop((is_reached, go_on));
+        writing.join().unwrap();
+        assert!(waiting <= 5, "{waiting} heads");
+    });
+    assert!(has_all(&store, 0..200));
+    drop(store);
+    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options).unwrap();
+    assert!(has_all(&store, 0..200));
+    drop(store);
+    std::fs::remove_dir_all(&dir).unwrap();
+}

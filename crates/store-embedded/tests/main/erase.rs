@@ -324,3 +324,28 @@ fn a_compaction_that_fails_or_is_cut_off_anywhere_loses_nothing() {
         }
     }
 }
+
+/// A log is rewritten sooner than a segment. A restart in between must not make the segment's rows
+/// of deleted records stay.
+#[test]
+fn segments_whose_logs_were_rewritten_before_a_restart_are_erased() {
+    let mut fixture = Fixture::with_all_maintenance_due(17);
+    let options = EmbeddedOptions { merge_fan_in: 1_000, ..fixture.options() };
+    let store = fixture.open(options.clone());
+    fixture.write(&store, 40);
+    store.run_due_maintenance().expect("settles");
+    let deleted = delete(&fixture, &store, 60);
+    store.run_due_maintenance().expect("settles");
+    let in_segments = || {
+        let files = found(&fixture.dir(), &deleted);
+        files.into_iter().filter(|file| file.contains(".seg")).collect::<Vec<_>>()
+    };
+    drop(store);
+    assert!(!in_segments().is_empty(), "the segments are not rewritten yet");
+    let store = fixture.open(EmbeddedOptions { erase_within: Some(Duration::ZERO), ..options });
+    store.run_due_maintenance().expect("settles");
+    assert_eq!(in_segments(), Vec::<String>::new());
+    fixture.same_as_model(&store, "erased");
+    drop(store);
+    fixture.no_faults("erased");
+}
