@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use hark_store_embedded::DirectoryLock;
-use hark_store_embedded::backup::{BackupCatalog, restore, restore_unpacked};
+use hark_store_embedded::backup::{self, BackupCatalog, restore, restore_unpacked};
 use hark_store_embedded::disk::{Disk as _, RealDisk};
 use hark_store_embedded::permissions;
 use serde_json::json;
@@ -234,7 +234,7 @@ fn make(
         None => backup_file::unpack(&args.from, restoring).with_context(nothing)?,
     };
     let is_there = |name: &str| location.data.join(name).exists();
-    let in_the_way = catalog.files.iter().find(|file| !args.move_aside && is_there(&file.name));
+    let in_the_way = catalog.root_files().find(|file| !args.move_aside && is_there(&file.name));
     if let Some(file) = in_the_way {
         bail!(
             "{} is there already, and the file of the backup would replace it; move it away",
@@ -261,12 +261,15 @@ fn make(
         };
         meter.finish();
         let done = done.with_context(nothing)?;
+        if let Some(until) = catalog.held_until(&backup.name) {
+            backup::hold(&RealDisk, &to, until).with_context(nothing)?;
+        }
         if !args.json {
             let logs = print::count(backup.copies.len() as u64, "log");
             let segments = print::count(done.segments, "segment");
             print::note!("{}: {logs} restored, {segments} rebuilt", backup.name);
         }
     }
-    backup_file::write_small_files(&catalog.files, restoring)?;
+    backup_file::write_small_files(catalog.root_files(), restoring)?;
     Ok(catalog.time_s)
 }

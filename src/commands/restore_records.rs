@@ -250,7 +250,7 @@ fn save_files(
     data: &Path,
 ) -> anyhow::Result<()> {
     let missing: Vec<_> =
-        catalog.files.iter().filter(|file| !data.join(&file.name).exists()).collect();
+        catalog.root_files().filter(|file| !data.join(&file.name).exists()).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -1,5 +1,6 @@
 //! Retention of records that an operator has imported.
 
+use hark_testkit::clock::now_s;
 use hark_testkit::nostr::event_line;
 use hark_testkit::wait::{until, until_ok};
 
@@ -84,4 +85,29 @@ fn a_clock_far_ahead_of_the_archives_history_deletes_nothing_until_a_person_deci
     let (_, log) = server.terminate();
     assert!(log.contains("WARN") && log.contains("the clock is far ahead of the time"), "{log}");
     assert!(!log.contains("ERROR"), "{log}");
+}
+
+/// The rule would delete this history at once, and it is not so old that the rule cannot have been
+/// applied before.
+#[test]
+fn held_history_is_held_in_a_restored_and_in_a_salvaged_archive() {
+    let place = Place::new("held-backup");
+    let settings = b"[retention]\nevery_s = 1\nrules = [{ older_than = \"30d\" }]\n";
+    let path = place.file("hark.toml", settings);
+    let note = event_line(1, now_s() - 40 * 86_400, 1, &[], "held");
+    place.hark_fed(&["import", "--config", &path], note.as_bytes()).text();
+    let backup = place.path("monday.hark");
+    place.hark(&["backup", &backup]).text();
+    let salvaged = Place::new("held-salvaged");
+    let to = salvaged.data();
+    place.hark(&["salvage", "--to", to.to_str().unwrap()]).text();
+    let restored = Place::new("held-restored");
+    restored.hark(&["restore", &backup]).text();
+    for place in [&restored, &salvaged] {
+        let path = place.file("hark.toml", settings);
+        let server = place.serve_with(&["--config", &path]);
+        healthz(place, &server.address, &["records that were brought are older"]);
+        assert_eq!(place.hark(&["count", "{}"]).text(), "1\n");
+        assert_eq!(server.terminate().0, 0);
+    }
 }

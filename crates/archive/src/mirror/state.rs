@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::options::{MirrorOptions, MirrorReporter, StoreOpener};
 use super::queue::{MirrorQueue, QueuedWrite, size};
-use crate::copy::{ComparisonWalk, Difference};
+use crate::copy::{ComparisonWalk, Difference, WalkTarget};
 use crate::store::{CommitResult, MirrorLag, Outcome, SearchError, SpaceBounds, Store, Write};
 
 /// The state that a mirrored store and its thread share.
@@ -227,6 +227,8 @@ impl MirrorState {
     fn catch_up(&self, second: &dyn Store, report: &MirrorReporter) -> Result<(), String> {
         let failed = |error: SearchError| error.to_string();
         let started = Instant::now();
+        // The second store may have to ask its database. Meanwhile the first store is not locked.
+        let target = WalkTarget::new(second).map_err(failed)?;
         // The walk sees the effects of all writes in the queue, so these writes are dropped from
         // the queue.
         let order = self.order.lock();
@@ -236,7 +238,7 @@ impl MirrorState {
             queue.gap = false;
             queue.trouble = None;
         }
-        let mut walk = ComparisonWalk::new(&*self.first, second).map_err(failed)?;
+        let mut walk = ComparisonWalk::with(&*self.first, target).map_err(failed)?;
         drop(order);
         let (mut copied, mut refused, mut extra) = (0, 0, 0);
         let mut batch = Vec::new();

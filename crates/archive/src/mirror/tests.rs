@@ -51,13 +51,15 @@ fn wait_until(mirrored: &MirroredStore, done: impl Fn(&MirrorLag) -> bool) -> Mi
 struct Flaky {
     store: MemoryStore,
     fails: AtomicBool,
+    /// Locked for as long as searches wait, as for a database that does not answer.
+    searches: Mutex<()>,
     bounds: Mutex<Option<SpaceBounds>>,
 }
 
 impl Flaky {
     fn new(fails: bool) -> Arc<Self> {
         let (store, fails) = (MemoryStore::new(KeepAll), AtomicBool::new(fails));
-        Arc::new(Self { store, fails, bounds: Mutex::default() })
+        Arc::new(Self { store, fails, searches: Mutex::default(), bounds: Mutex::default() })
     }
 }
 
@@ -74,6 +76,7 @@ impl Store for Flaky {
     }
 
     fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
+        drop(self.searches.lock());
         self.store.search(query)
     }
 
@@ -132,6 +135,32 @@ fn what_is_erased_by_a_limit_goes_in_the_mirror_and_nothing_else() {
     let expected = shelf(0..10, 105..110);
     assert_eq!(ids(&*second), ids(&*expected));
     assert_eq!(lag.extra, 9);
+}
+
+#[test]
+fn the_first_store_does_not_wait_for_a_second_one_that_does_not_answer() {
+    let first: Arc<dyn Store> = Arc::new(MemoryStore::new(KeepAll));
+    let second = Flaky::new(false);
+    let waits = second.searches.lock();
+    let (opening, opened) = std::sync::mpsc::channel();
+    let open: StoreOpener = {
+        let second = Arc::clone(&second);
+        Box::new(move || {
+            opening.send(()).unwrap();
+            Ok(Arc::clone(&second) as Arc<dyn Store>)
+        })
+    };
+    let options = MirrorOptions::default();
+    let mirrored = MirroredStore::start(Arc::clone(&first), open, options, Box::new(|_| {}));
+    opened.recv().unwrap();
+    // The comparison with the second store begins at any moment. Each commit returns all the same.
+    for number in 0..200 {
+        mirrored.commit(&[put(number)]).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(waits);
+    wait_until(&mirrored, |lag| lag.in_step && lag.queued == 0);
+    assert_eq!(ids(&*second), ids(&*first));
 }
 
 #[test]

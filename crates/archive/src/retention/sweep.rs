@@ -4,6 +4,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use hark_codec::record::Id;
+
 use super::hold::{HoldError, RetentionState};
 use super::policy::{RetentionPolicy, oldest};
 use super::trust::{ClockTrust, ClockVerdict};
@@ -177,6 +179,7 @@ impl RetentionPolicy {
             self.delete_expired(store, writer, now_s.saturating_mul(self.units_per_s))?;
         let _sweeping = state.sweep();
         let held_until = self.held_until(store, state)?;
+        let noted = store.note(RetentionNote::HeldUntil)?;
         let spared = self.spared();
         for rule in &self.rules {
             let Some(due) = self.due(rule, now_s) else { continue };
@@ -195,7 +198,15 @@ impl RetentionPolicy {
                 swept.aged += dropped;
                 continue;
             }
-            swept.aged += erase(writer, Query { from, ..due })?;
+            let ids = ids_of(store, &Query { from, ..due.clone() })?;
+            // Another process can import into the same database. It holds history before it puts
+            // the records. So a hold covers every such record that the search has found.
+            if store.note(RetentionNote::HeldUntil)? != noted {
+                return Ok(());
+            }
+            if !ids.is_empty() {
+                swept.aged += erase(writer, Query { from, ids: Some(ids), ..due })?;
+            }
         }
         Ok(())
     }
@@ -311,6 +322,17 @@ fn has_any(store: &dyn Store, query: Query) -> Result<bool, SearchError> {
         && !is_found
     {}
     Ok(is_found)
+}
+
+/// Returns the ids of the first records that match, at most as many as the query's limit.
+fn ids_of(store: &dyn Store, query: &Query) -> Result<Vec<Id>, SearchError> {
+    let (mut search, mut ids) = (store.search(query)?, Vec::new());
+    while search.slice(u64::MAX, &mut |record| {
+        ids.push(*record.id());
+        ControlFlow::Continue(())
+    })? == SearchProgress::Paused
+    {}
+    Ok(ids)
 }
 
 fn erase(writer: &Writer, query: Query) -> Result<u64, RetentionError> {

@@ -1,18 +1,24 @@
 //! Tests of single steps and of the thread, on the model store, with a clock that the tests set.
 
-use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use hark_codec::record::{self, LabelPosition, Record, RecordHeader};
+use hark_codec::record::{self, Id, LabelPosition, Record, RecordHeader};
 
 use super::{RetentionPolicy, RetentionRule, RetentionState, RetentionThread, SweepResult};
 use crate::clock::Clock;
 use crate::effects::KeepAll;
+use crate::query::explain::Explanation;
 use crate::query::{Order, Query};
 use crate::store::memory::MemoryStore;
-use crate::store::{DiskUse, RetentionNote, Store, StoreStats, Write};
+use crate::store::{
+    CommitError, CommitResult, DiskUse, RetentionNote, Search, SearchError, Store, StoreStats,
+    Write,
+};
 use crate::writer::{Writer, WriterOptions};
+
+const DAY: u64 = 86_400;
 
 fn record(id: u8, time: u64, kind: u32, author: u8, expires: Option<u64>) -> Write {
     let head = RecordHeader { id: [id; 32], time, author: Some([author; 32]), kind, expires };
@@ -159,7 +165,6 @@ fn a_number_takes_the_oldest_until_it_is_met_beside_other_bounds() {
 
 #[test]
 fn a_clock_that_the_archive_does_not_bear_out_costs_nothing_but_what_there_is_no_room_for() {
-    const DAY: u64 = 86_400;
     let records = |days: &[u64]| -> Vec<Write> {
         let record = |(n, day): (usize, &u64)| record(*day as u8 + n as u8, day * DAY, 1, 1, None);
         days.iter().enumerate().map(record).collect()
@@ -197,7 +202,6 @@ fn a_clock_that_the_archive_does_not_bear_out_costs_nothing_but_what_there_is_no
 
 #[test]
 fn a_wrong_clock_is_not_trusted_however_many_records_are_dated_near_it() {
-    const DAY: u64 = 86_400;
     let (store, writer) =
         shelf(&(0..20).map(|n| record(n, 100 * DAY, 1, 1, None)).collect::<Vec<_>>());
     let rule = RetentionRule { older_than_s: 90 * DAY, ..RetentionRule::default() };
@@ -220,7 +224,6 @@ fn a_wrong_clock_is_not_trusted_however_many_records_are_dated_near_it() {
 
 #[test]
 fn a_clock_is_not_doubted_where_nothing_is_due() {
-    const DAY: u64 = 86_400;
     let (store, writer) = shelf(&[record(1, 100 * DAY, 1, 1, None)]);
     let (mut policy, clock) = (RetentionPolicy::default(), Clock::fake(140 * DAY));
     assert_eq!(policy.step(&*store, &writer, &clock).unwrap(), SweepResult::default());
@@ -232,7 +235,6 @@ fn a_clock_is_not_doubted_where_nothing_is_due() {
 
 #[test]
 fn what_was_brought_is_held_until_a_person_lets_rules_delete_it() {
-    const DAY: u64 = 86_400;
     let (store, writer) = shelf(&[]);
     let (state, clock) = (RetentionState::default(), Clock::fake(1_000 * DAY));
     let rule = |days: u64| RetentionRule { older_than_s: days * DAY, ..RetentionRule::default() };
@@ -269,7 +271,6 @@ fn what_was_brought_is_held_until_a_person_lets_rules_delete_it() {
 
 #[test]
 fn a_shelf_without_notes_is_held_if_it_goes_back_further_than_the_rule() {
-    const DAY: u64 = 86_400;
     let rule = RetentionRule { older_than_s: 30 * DAY, ..RetentionRule::default() };
     let policy = RetentionPolicy { rules: vec![rule], ..RetentionPolicy::default() };
     for (oldest, expected) in [
@@ -311,4 +312,68 @@ fn the_keeper_works_by_itself_and_stops() {
     assert_eq!(receiver.recv().unwrap().expired, 1);
     drop(keeper);
     assert_eq!(left(&*store), [2]);
+}
+
+/// A store into which another process imports an old record as soon as retention has read the note.
+struct Importing(MemoryStore, Once);
+
+impl Store for Importing {
+    fn commit(&self, writes: &[Write]) -> Result<CommitResult, CommitError> {
+        self.0.commit(writes)
+    }
+
+    fn knows(&self, id: &Id) -> Result<bool, SearchError> {
+        Store::knows(&self.0, id)
+    }
+
+    fn search(&self, query: &Query) -> Result<Box<dyn Search>, SearchError> {
+        // Retention has read the note by now.
+        self.1.call_once(|| {
+            self.0.set_note(RetentionNote::HeldUntil, Some(970 * DAY)).unwrap();
+            self.0.commit(&[record(1, 10 * DAY, 1, 1, None)]).unwrap();
+        });
+        self.0.search(query)
+    }
+
+    fn count_visiting(&self, query: &Query, visited: &mut u64) -> Result<Option<u64>, SearchError> {
+        self.0.count_visiting(query, visited)
+    }
+
+    fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {
+        self.0.label_values(name, each)
+    }
+
+    fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {
+        self.0.expired(now, limit)
+    }
+
+    fn explain(&self, query: &Query) -> Result<Explanation, SearchError> {
+        self.0.explain(query)
+    }
+
+    fn stats(&self) -> StoreStats {
+        self.0.stats()
+    }
+
+    fn note(&self, note: RetentionNote) -> Result<Option<u64>, SearchError> {
+        self.0.note(note)
+    }
+
+    fn set_note(&self, note: RetentionNote, number: Option<u64>) -> Result<(), CommitError> {
+        self.0.set_note(note, number)
+    }
+}
+
+#[test]
+fn what_another_process_imports_meanwhile_is_held() {
+    let memory = MemoryStore::new(KeepAll);
+    memory.set_note(RetentionNote::ClockTrusted, Some(1_000 * DAY)).unwrap();
+    let store: Arc<dyn Store> = Arc::new(Importing(memory, Once::new()));
+    let writer = Writer::start(Arc::clone(&store), WriterOptions::default(), Box::new(()));
+    let rule = RetentionRule { older_than_s: 30 * DAY, ..RetentionRule::default() };
+    let policy = RetentionPolicy { rules: vec![rule], ..RetentionPolicy::default() };
+    for _ in 0..3 {
+        policy.step(&*store, &writer, &Clock::fake(1_000 * DAY)).unwrap();
+    }
+    assert_eq!(left(&*store), [1]);
 }

@@ -123,7 +123,35 @@ pub struct BackupCatalog {
     pub files: Vec<SavedFile>,
 }
 
+/// The extension of a small file with the time up to which the history of a shelf is held. The name
+/// of the file without the extension is the name of the shelf.
+const HELD: &str = ".held";
+
+impl SavedFile {
+    /// Makes a file for the time up to which the history of a shelf is held.
+    pub(super) fn held(shelf: &str, until: u64) -> Self {
+        Self { name: format!("{shelf}{HELD}"), content: format!("{until}\n").into_bytes() }
+    }
+
+    /// Returns the shelf whose history is held, and the time.
+    fn as_held(&self) -> Option<(&str, u64)> {
+        let until = std::str::from_utf8(&self.content).ok()?.trim_end().parse().ok()?;
+        Some((self.name.strip_suffix(HELD)?, until))
+    }
+}
+
 impl BackupCatalog {
+    /// The archive's small files that belong to no shelf.
+    pub fn root_files(&self) -> impl Iterator<Item = &SavedFile> {
+        self.files.iter().filter(|file| file.as_held().is_none())
+    }
+
+    /// Returns the time up to which the history of a shelf is held, in units of the shelf.
+    pub fn held_until(&self, shelf: &str) -> Option<u64> {
+        let mut held = self.files.iter().filter_map(SavedFile::as_held);
+        held.find(|(name, _)| *name == shelf).map(|(_, until)| until)
+    }
+
     /// The path of the catalog in a backup's directory.
     pub fn path(dir: &Path) -> PathBuf {
         dir.join(NAME)

@@ -40,7 +40,7 @@ pub use copy::damaged_copies;
 pub use pack::pack;
 pub use puts::{PutSource, SourceError, SourceOpener, back_up_puts, pack_puts};
 pub use records::{LogFolder, VerifiedShelf, backed_up_records, verify_records};
-pub use restore::{restore, restore_unpacked};
+pub use restore::{hold, restore, restore_unpacked};
 pub use shelf_copy::{BackupSource, PutTotals, SavedShelf};
 pub use take::{BackupResult, BackupTask, back_up};
 pub use unpack::unpack;

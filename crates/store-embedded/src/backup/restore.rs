@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
+use hark_archive::store::RetentionNote;
+
 use super::BackupError;
 use super::catalog::ShelfBackup;
 use super::copy::pass;
 use crate::disk::{Disk, make_dir};
+use crate::engine::retention_notes;
 use crate::log;
 use crate::options::{EmbeddedOptions, JobProgress, OnProgress};
 use crate::repair::rebuild::{RebuildResult, rebuild};
@@ -53,6 +56,12 @@ pub fn restore(
         file.sync().map_err(BackupError::io(&path))?;
     }
     restore_unpacked(backup, shelf, options, progress)
+}
+
+/// Holds the history of a restored shelf up to this time, as in the archive of the backup.
+pub fn hold(disk: &dyn Disk, shelf: &Path, until: u64) -> Result<(), BackupError> {
+    let held = retention_notes::write(disk, shelf, RetentionNote::HeldUntil, Some(until));
+    held.map_err(BackupError::io(shelf))
 }
 
 /// Completes a shelf in the directory `shelf`, which already has the logs, and rebuilds the

@@ -5,11 +5,14 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hark_archive::store::RetentionNote;
+
 use super::BackupError;
 use super::catalog::{BackupCatalog, LogCopy, SavedFile, ShelfBackup, file_name};
 use super::copy::{BackedUpLog, damaged_copies};
 use super::shelf_copy::{BackupSource, CopyTarget, KnownCopy, SavedShelf, ShelfCopying};
 use crate::disk::{Disk, make_dir};
+use crate::engine::retention_notes;
 
 /// Maximum length of a small file that belongs to no shelf. Longer files are not backed up.
 const FILE_BYTES_MAX: u64 = 4096;
@@ -156,9 +159,17 @@ pub(super) fn back_up_shelves(
     Ok(result)
 }
 
-/// Reads the archive's files that belong to no shelf.
+/// Reads the archive's files that belong to no shelf, and the times up to which the history of the
+/// shelves is held.
 pub(super) fn small_files(from: &BackupSource<'_>) -> Result<Vec<SavedFile>, BackupError> {
     let mut files = Vec::new();
+    for name in from.shelves {
+        let shelf = from.data.join(name);
+        let held = retention_notes::read(&*from.disk, &shelf, RetentionNote::HeldUntil);
+        if let Some(until) = held.map_err(BackupError::io(&shelf))? {
+            files.push(SavedFile::held(name, until));
+        }
+    }
     let listed = match from.disk.list(from.data) {
         // If the records are in a database, there may be no data directory.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),

@@ -18,7 +18,7 @@ mod label_values;
 mod load;
 mod open;
 pub(crate) mod open_error;
-mod retention_notes;
+pub(crate) mod retention_notes;
 mod rule_search;
 mod search;
 pub(crate) mod shelf;

@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 
+use hark_archive::store::RetentionNote;
 use tokio_postgres::Row;
 
 use super::label_storage::label_storage;
@@ -117,6 +118,11 @@ fn retire(
     session.batch("BEGIN")?;
     // From here on, no commit can change the part.
     session.lock(PlainStatement::Lock)?;
+    // Another process may be importing into the part.
+    let held = format!("SELECT FROM meta WHERE name = '{}'", RetentionNote::HeldUntil.name());
+    if !session.query_once(&held, &[])?.is_empty() {
+        return Ok(None);
+    }
     let text = "SELECT start, stop, to_regclass('word_' || number) IS NULL \
         OR to_regclass('worded_' || number) IS NULL FROM part WHERE number = $1";
     let there = session.query_once(text, &[&number])?;

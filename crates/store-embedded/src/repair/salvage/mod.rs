@@ -27,6 +27,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use hark_archive::store::RetentionNote;
 use hark_archive::{CommitError, Id, Record, Store, Write};
 
 use self::logs::{SalvagedLog, logs};
@@ -35,6 +36,7 @@ use self::salt::salt_of;
 use self::scan::{DeletionsOfBatch, ScannedPart, scan};
 use self::witnesses::{SegmentWitnesses, likely_id};
 use crate::disk::Disk;
+use crate::engine::retention_notes;
 use crate::log::LogFrame;
 use crate::manifest::{Manifest, ManifestError};
 use crate::map::Map;
@@ -145,6 +147,10 @@ pub fn salvage(
         if let Some(map) = salvage.open(disk, log) {
             salvage.copy_records(log, &map, &dead, into, progress)?;
         }
+    }
+    // If the time cannot be read, retention decides about the salvaged history.
+    if let Ok(Some(until)) = retention_notes::read(disk, from, RetentionNote::HeldUntil) {
+        into.set_note(RetentionNote::HeldUntil, Some(until))?;
     }
     let mut report = salvage.report;
     let brought = std::mem::replace(&mut report.records, into.stats().records);
