@@ -131,6 +131,7 @@ pub(crate) fn open(
         known: Mutex::default(),
         away: Mutex::default(),
         writer_process: AtomicI32::new(0),
+        parts_rest: Mutex::default(),
         others: OtherWriters::default(),
         wake: Mutex::default(),
     };

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
+use std::time::Instant;
 
 use hark_archive::{Query, Record, TextSource};
 use parking_lot::Mutex;
@@ -37,6 +38,8 @@ pub(crate) struct PostgresState {
     pub(crate) away: Mutex<Option<String>>,
     /// The id of the database's process that serves the session for commits; 0 if it is not known.
     pub(crate) writer_process: AtomicI32,
+    /// The time before which no part is made, because it took too long.
+    pub(crate) parts_rest: Mutex<Option<Instant>>,
     /// Whether other processes write to the shelf.
     pub(crate) others: OtherWriters,
     /// Wakes the thread that delivers the puts of other processes; `None` if this process does not

@@ -207,3 +207,47 @@ fn after_a_failed_commit_the_parts_of_another_server_are_found() {
     assert_eq!(all(&one), 40);
     assert_eq!(all(&other), 40);
 }
+
+/// A part cannot be made while a backup reads the tables for times outside all parts. By the end of
+/// the backup these tables can have too many records to be moved within a commit.
+#[test]
+fn records_that_cannot_be_moved_in_time_stop_no_commit() {
+    let database = Cluster::shared().database("slow part");
+    let store = open(&database);
+    put(&store, 0..10, 1, OLD);
+    let sql = |text: &str| database.sql(&format!("SET search_path = hark_nostr; {text}"));
+    std::thread::scope(|scope| {
+        let backup = scope.spawn(|| {
+            sql("BEGIN; LOCK TABLE record_other IN ACCESS SHARE MODE; \
+                 DO $$ BEGIN FOR n IN 1..1200 LOOP \
+                     EXIT WHEN EXISTS (SELECT FROM pg_class WHERE relname = 'copied'); \
+                     PERFORM pg_sleep(0.1); END LOOP; END $$; COMMIT")
+        });
+        until("the backup has begun", || {
+            sql("SELECT count(*) FROM pg_locks WHERE relation = 'record_other'::regclass \
+                 AND mode = 'AccessShareLock' AND pid <> pg_backend_pid()")
+                != "0"
+        });
+        put(&store, 0..10, 1, OLD + DAY);
+        database.sql("CREATE TABLE public.copied ()");
+        backup.join().unwrap();
+    });
+    assert_eq!(sql("SELECT count(*) FROM record_other"), "10");
+    sql("CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN PERFORM pg_sleep(1); RETURN OLD; END $$; \
+         CREATE TRIGGER waits BEFORE DELETE ON record_other FOR EACH ROW EXECUTE FUNCTION waits()");
+    for number in 1..4 {
+        put(&store, number * 10..number * 10 + 10, 1, OLD + DAY);
+    }
+    assert_eq!(all(&store), 50);
+    assert_eq!(
+        sql("SELECT (SELECT count(*) FROM part), (SELECT count(*) FROM record_other)"),
+        "1|40"
+    );
+    // A server that starts now makes the part.
+    sql("DROP TRIGGER waits ON record_other");
+    let other = open(&database);
+    put(&other, 40..50, 1, OLD + DAY);
+    assert_eq!(sql("SELECT count(*) FROM record_other"), "0");
+    assert_eq!((all(&store), all(&other)), (60, 60));
+}

@@ -312,3 +312,29 @@ fn a_count_on_a_cluster_visits_no_more_rows_than_its_budget() {
         assert!(matches.is_none() && (500..1_500).contains(&visited), "{visited} rows");
     }
 }
+
+/// Long records are read page by page, and not all at once.
+#[test]
+fn long_records_are_found_by_their_ids_and_by_their_authors_in_order() {
+    let database = Cluster::shared().database("long");
+    let store = open(&database, false);
+    let author = |number: u64| [number as u8 % 12 + 1; 32];
+    for number in 0..60 {
+        let (id, time) = (id(START, number), START + number / 3);
+        let head = RecordHeader { id, time, author: Some(author(number)), kind: 1, expires: None };
+        store.commit(&[Write::Put(encode(&head, &[(b't', vec![7; 256 << 10])]))]).expect("commits");
+    }
+    let by_ids = Query { ids: Some((0..70).map(|n| id(START, n)).collect()), ..Query::default() };
+    let authors = Some((0..12).map(author).collect());
+    let by_authors = Query { authors, kinds: Some(vec![1]), ..Query::default() };
+    let mut expected: Vec<u64> = (0..60).map(|number| START + number / 3).collect();
+    expected.reverse();
+    for query in [by_ids, by_authors] {
+        for limit in [1, 20, 500] {
+            let (before, query) = (trips(&store), Query { limit, ..query.clone() });
+            assert_eq!(times(&store, &query).0, expected[..limit.min(60)]);
+            let trips = trips(&store) - before;
+            assert!(limit < 500 || trips > 2, "{trips} trips");
+        }
+    }
+}

@@ -105,6 +105,11 @@ pub(super) fn locked<T>(
         let before = ShelfAdvance { seq, records, has_deleted: false, words_seq };
         let mut after = before;
         let done = work(session, &mut after)?;
+        if after.has_deleted && after.seq == before.seq {
+            // Deletions alone take a number, as in a commit.
+            after.words_seq += i64::from(after.words_seq == after.seq);
+            after.seq += 1;
+        }
         if after != before {
             layout.advance(session, after)?;
         }

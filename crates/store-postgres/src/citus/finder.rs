@@ -10,7 +10,7 @@ use super::statement::ValueCount;
 use super::windows::WindowWalk;
 use crate::error::StatementError;
 use crate::search::asked::compare;
-use crate::search::found::{FETCH_MAX, FinderState, PAGE_BYTES_MAX, matching};
+use crate::search::found::{FETCH_MAX, FinderState, IDS_BYTES_MAX, PAGE_BYTES_MAX, matching};
 use crate::search::{SearchState, SearchSteps, SqlQuery, StepSession};
 use crate::time::IndexKey;
 
@@ -105,9 +105,6 @@ fn fetch(
     found.add_fetched(count, records);
     Ok(())
 }
-
-/// Maximum number of bytes of the records that a question by ids reads at once.
-const IDS_BYTES_MAX: usize = 4 << 20;
 
 /// Finds the records of ids.
 fn find_ids(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hark_archive::effects::Effects;
 use hark_archive::store::NumberedRecord;
@@ -14,7 +14,7 @@ use crate::deadline::Deadline;
 use crate::error::StatementError;
 use crate::news::numbered;
 use crate::parts::Parts;
-use crate::plain::make_parts;
+use crate::plain::{PartMaking, make_parts};
 use crate::session::{DatabaseSession, IDLE_MAX};
 use crate::state::PostgresState;
 use crate::time::IndexKey;
@@ -29,6 +29,9 @@ const BATCH_TIMES: u32 = 2;
 /// Time limit for rolling a batch back. On a cluster, a rollback waits for a worker that hangs, and
 /// the senders of the batch wait for the rollback.
 const ROLLBACK_MAX: Duration = Duration::from_secs(1);
+
+/// Pause before a part is made again that took too long. Searches wait during each try.
+const PARTS_REST: Duration = Duration::from_mins(5);
 
 /// Tests whether batches can be committed, without changing a record. Succeeds only if the user may
 /// insert, every worker of a cluster answers, and the disk has space for the row of `state`.
@@ -316,8 +319,23 @@ fn make_missing_parts(
     let missing = parts.missing(times, u64::try_from(now).unwrap_or(u64::MAX), grid);
     // If a part cannot be made now, its records go to the tables for times outside all parts. A
     // later commit makes the part and moves these records.
-    if !missing.is_empty() && make_parts(session, &missing, grid)? {
-        inner.set_parts(Parts::read(session, parts.version + 1)?);
+    let mut parts_rest = inner.parts_rest.lock();
+    if missing.is_empty() || parts_rest.is_some_and(|until| Instant::now() < until) {
+        return Ok(());
+    }
+    match make_parts(session, &missing, grid)? {
+        PartMaking::Made => {
+            inner.set_parts(Parts::read(session, parts.version + 1)?);
+        }
+        PartMaking::InUse => {}
+        PartMaking::TooLong => {
+            tracing::warn!(
+                "a part could not be made quickly, because the tables for times outside all parts \
+                 have many records; this is tried again in some minutes, and the records stay in \
+                 these tables until then"
+            );
+            *parts_rest = Some(Instant::now() + PARTS_REST);
+        }
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -13,7 +14,7 @@ use super::statement::PlainStatement;
 use super::walk::GatherResult;
 use super::word_walk::still_indexed;
 use crate::error::StatementError;
-use crate::search::found::{FETCH_PARTS_MAX, FinderState, matching};
+use crate::search::found::{FETCH_PARTS_MAX, FinderState, PAGE_BYTES_MAX, matching};
 use crate::search::recent::FetchedRecord;
 use crate::search::{SearchState, SearchSteps, StepSession};
 use crate::session::DatabaseSession;
@@ -113,39 +114,13 @@ impl SearchSteps for PlainSteps {
         mut session: StepSession<'_>,
     ) -> Result<(), StatementError> {
         let session = session.required()?;
-        let count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
-        let keys: Vec<IndexKey> = found.keys.iter().take(count).copied().collect();
-        let mut bodies: Vec<(usize, Arc<[u8]>)> = Vec::new();
-        // Probed words are compared in the database, so a search with probed words cannot use the
-        // cache.
-        let era = found.asked.era.filter(|_| found.asked.probes.is_empty());
-        let cache = era.and_then(|era| Some((era, shared.recent.as_ref()?)));
-        let missing: Vec<usize> = if let Some((era, recent)) = cache {
-            let seq = found.asked.seq;
-            recent.find(&keys, era, seq, |at, body| bodies.push((at, body)))
-        } else {
-            (0..count).collect()
-        };
-        if !missing.is_empty() {
-            let some: Vec<IndexKey> = missing.iter().map(|&at| keys[at]).collect();
-            let parts = shared.parts();
-            let rows = match rows(found, &some, &|key| parts.of_time(key.time), session) {
-                // A part may have been dropped, or a lagging replica may not have the part yet.
-                Err(StatementError::Missing(_)) => rows(found, &some, &|_| None, session)?,
-                rows => rows?,
-            };
-            let record = |(at, row): &(usize, Row)| {
-                let seq = if cache.is_some() { row.get(2) } else { 0 };
-                (missing[*at], FetchedRecord { seq, body: row.get::<_, &[u8]>(1).into() })
-            };
-            let fetched: Vec<(usize, FetchedRecord)> = rows.iter().map(record).collect();
-            if let Some((era, recent)) = cache {
-                let records = fetched.iter().map(|(at, record)| (keys[*at], record.clone()));
-                recent.insert(era, found.asked.seq, records);
+        let mut count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
+        let bodies = loop {
+            match bodies(found, shared, count, session)? {
+                Some(bodies) => break bodies,
+                None => count = (count / 4).max(1),
             }
-            bodies.extend(fetched.into_iter().map(|(at, record)| (at, record.body)));
-        }
-        bodies.sort_unstable_by_key(|(index, _)| *index);
+        };
         let records = bodies.iter().map(|(_, body)| &**body);
         let records = matching(&found.asked, records, &mut found.visited)?;
         found.add_fetched(count, records);
@@ -153,14 +128,61 @@ impl SearchSteps for PlainSteps {
     }
 }
 
+/// The index of a key, and the bytes of its record.
+type IndexedBody = (usize, Arc<[u8]>);
+
+/// Returns the records of the first `count` keys, each with the index of its key, in order. Returns
+/// `None` if the records are too long to be read at once.
+fn bodies(
+    found: &FinderState,
+    shared: &SearchState,
+    count: usize,
+    session: &mut DatabaseSession,
+) -> Result<Option<Vec<IndexedBody>>, StatementError> {
+    let keys: Vec<IndexKey> = found.keys.iter().take(count).copied().collect();
+    let mut bodies: Vec<IndexedBody> = Vec::new();
+    // Probed words are compared in the database, so a search with probed words cannot use the
+    // cache.
+    let era = found.asked.era.filter(|_| found.asked.probes.is_empty());
+    let cache = era.and_then(|era| Some((era, shared.recent.as_ref()?)));
+    let missing: Vec<usize> = if let Some((era, recent)) = cache {
+        recent.find(&keys, era, found.asked.seq, |at, body| bodies.push((at, body)))
+    } else {
+        (0..count).collect()
+    };
+    if !missing.is_empty() {
+        let some: Vec<IndexKey> = missing.iter().map(|&at| keys[at]).collect();
+        let parts = shared.parts();
+        let rows = match rows(found, &some, &|key| parts.of_time(key.time), session) {
+            // A part may have been dropped, or a lagging replica may not have the part yet.
+            Err(StatementError::Missing(_)) => rows(found, &some, &|_| None, session)?,
+            rows => rows?,
+        };
+        let Some(rows) = rows else { return Ok(None) };
+        let record = |(at, row): &(usize, Row)| {
+            let seq = if cache.is_some() { row.get(2) } else { 0 };
+            (missing[*at], FetchedRecord { seq, body: row.get::<_, &[u8]>(1).into() })
+        };
+        let fetched: Vec<(usize, FetchedRecord)> = rows.iter().map(record).collect();
+        if let Some((era, recent)) = cache {
+            let records = fetched.iter().map(|(at, record)| (keys[*at], record.clone()));
+            recent.insert(era, found.asked.seq, records);
+        }
+        bodies.extend(fetched.into_iter().map(|(at, record)| (at, record.body)));
+    }
+    bodies.sort_unstable_by_key(|(index, _)| *index);
+    Ok(Some(bodies))
+}
+
 /// Returns the rows of `keys`, each with the index of its key in `keys`. If the rows are in at most
-/// [`FETCH_PARTS_MAX`] parts, they are read from the tables of these parts.
+/// [`FETCH_PARTS_MAX`] parts, they are read from the tables of these parts. Returns `None` if the
+/// rows of a table have more than [`PAGE_BYTES_MAX`] bytes; a single row may have more.
 fn rows(
     found: &FinderState,
     keys: &[IndexKey],
     part: &dyn Fn(&IndexKey) -> Option<i64>,
     session: &mut DatabaseSession,
-) -> Result<Vec<(usize, Row)>, StatementError> {
+) -> Result<Option<Vec<(usize, Row)>>, StatementError> {
     let mut by_part: BTreeMap<Option<i64>, Vec<usize>> = BTreeMap::new();
     for (index, key) in keys.iter().enumerate() {
         by_part.entry(part(key)).or_default().push(index);
@@ -195,12 +217,21 @@ fn rows(
     if !probes.is_empty() {
         calls.push((PlainStatement::WordState.into(), &[]));
     }
-    let mut answers = session.pipeline(&calls)?;
+    let mut answers = if session.is_traced() {
+        // Only these statements are explained.
+        session.pipeline(&calls)?
+    } else {
+        let first = session.begin(&calls, PAGE_BYTES_MAX)?.wait(Duration::MAX, &mut || true)?;
+        if first.iter().any(|(_, is_cut)| *is_cut) {
+            return Ok(None);
+        }
+        first.into_iter().map(|(rows, _)| rows).collect()
+    };
     if !probes.is_empty() {
         still_indexed(&found.asked, &answers.pop().unwrap_or_default())?;
     }
     let rows = by_part.values().zip(answers).flat_map(|(indices, rows)| {
         rows.into_iter().map(|row| (indices[row.get::<_, i64>(0) as usize - 1], row))
     });
-    Ok(rows.collect())
+    Ok(Some(rows.collect()))
 }

@@ -5,7 +5,7 @@
 pub(crate) use label_storage::LabelStorage;
 pub(crate) use layout::{PlainLayout, plain_layout};
 pub(crate) use listed_sizes::ListedSizes;
-pub(crate) use parts::make_parts;
+pub(crate) use parts::{PartMaking, make_parts};
 pub(crate) use retire::oldest_part;
 pub(crate) use slim::{make_new_slim, make_slim};
 pub(crate) use statement::PlainStatement;

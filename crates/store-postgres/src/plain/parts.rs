@@ -11,15 +11,56 @@ use crate::time::to_db;
 /// How many times a commit tries to lock the tables for times outside all parts.
 const LOCK_TRIES: u32 = 10;
 
+/// How long a statement that makes a part may take. Commits and searches wait meanwhile.
+const MAKE_MAX_MS: u32 = 3_000;
+
+/// Whether parts were made.
+pub(crate) enum PartMaking {
+    Made,
+    /// The tables for times outside all parts are in use for longer than a commit may wait.
+    InUse,
+    /// These tables have too many records to be moved within a commit.
+    TooLong,
+}
+
 /// Makes parts within the transaction of a commit. Readers and writers of other parts need not
-/// wait. Returns false and makes no part if the tables for times outside all parts are in use for
-/// longer than a commit may wait.
+/// wait.
 pub(crate) fn make_parts(
     session: &mut DatabaseSession,
     numbers: &[u64],
     grid: &PartGrid,
-) -> Result<bool, StatementError> {
+) -> Result<PartMaking, StatementError> {
     let labels = label_storage(session)?;
+    session.batch(&format!(
+        "SELECT set_config('hark.usual_timeout', current_setting('statement_timeout'), true);
+         SAVEPOINT parts; SET LOCAL statement_timeout = {MAKE_MAX_MS}"
+    ))?;
+    let made = match make_locked(session, numbers, grid, labels) {
+        Ok(true) => PartMaking::Made,
+        Ok(false) => PartMaking::InUse,
+        Err(StatementError::Cancelled(_)) => PartMaking::TooLong,
+        Err(fault) => return Err(fault),
+    };
+    session.batch(match made {
+        PartMaking::Made => {
+            "RELEASE SAVEPOINT parts; \
+             SELECT set_config('statement_timeout', current_setting('hark.usual_timeout'), true)"
+        }
+        PartMaking::InUse | PartMaking::TooLong => {
+            "ROLLBACK TO SAVEPOINT parts; RELEASE SAVEPOINT parts"
+        }
+    })?;
+    Ok(made)
+}
+
+/// Makes parts, and returns true; returns false if the tables for times outside all parts are in
+/// use.
+fn make_locked(
+    session: &mut DatabaseSession,
+    numbers: &[u64],
+    grid: &PartGrid,
+    labels: LabelStorage,
+) -> Result<bool, StatementError> {
     if !lock_outside(session, labels)? {
         return Ok(false);
     }

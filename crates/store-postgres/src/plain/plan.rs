@@ -7,6 +7,7 @@
 
 use hark_archive::query::plan::Set;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::by_kind::by_kind;
 use super::choice::{ConditionValues, choose, listed_size, passed_by_time, values};
@@ -19,7 +20,7 @@ use super::word_walk::WordWalk;
 use super::words::IndexedWords;
 use crate::error::StatementError;
 use crate::search::asked::compare;
-use crate::search::found::{FETCH_MAX, FinderState, matching};
+use crate::search::found::{FETCH_MAX, FinderState, IDS_BYTES_MAX, matching};
 use crate::search::{SearchState, SqlQuery};
 use crate::session::DatabaseSession;
 use crate::time::IndexKey;
@@ -135,8 +136,16 @@ fn find_ids(found: &mut FinderState, session: &mut DatabaseSession) -> Result<()
     found.driver = Some(Set::Ids);
     let asked = &found.asked;
     let ids: Vec<&[u8]> = asked.query.ids.iter().flatten().map(|id| &id[..]).collect();
-    let whole = ids.len() <= found.wanted().min(FETCH_MAX);
-    let rows = session.query(PlainStatement::Ids { whole }, &[&ids, &asked.seq])?;
+    let mut whole = ids.len() <= found.wanted().min(FETCH_MAX);
+    let values: [&(dyn ToSql + Sync); 2] = [&ids, &asked.seq];
+    let form = PlainStatement::Ids { whole };
+    let (mut rows, is_cut) = session.query_first(form, &values, IDS_BYTES_MAX)?;
+    if is_cut {
+        // The records are too long to be read at once. Their keys are sorted, and the records are
+        // then read page by page.
+        whole = false;
+        rows = session.query(PlainStatement::Ids { whole }, &values)?;
+    }
     let mut keys: Vec<(IndexKey, &Row)> =
         rows.iter().map(|row| (IndexKey::read(row, 0), row)).collect();
     keys.retain(|(key, _)| asked.lies_ahead(key));

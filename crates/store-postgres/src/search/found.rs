@@ -19,6 +19,8 @@ pub(crate) const FETCH_MIN: usize = 16;
 pub(crate) const FETCH_PARTS_MAX: usize = 4;
 /// Maximum number of bytes of a page's records. A single record may be longer.
 pub(crate) const PAGE_BYTES_MAX: usize = 2 << 20;
+/// Maximum number of bytes of the records that a question by ids reads at once.
+pub(crate) const IDS_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of records whose words are read at a time. In a ranked search, the maximum is
 /// between this number and [`FETCH_MAX`].
 const WORDS_READ_MAX: usize = 64;
