@@ -47,7 +47,13 @@ impl ArrivingMessages {
             return None;
         }
         let (proof, ephemeral) = (proof.map(Box::from), message.ephemeral);
-        self.0.lock().insert(hash, Arrival { proof, ephemeral, is_old });
+        let mut arriving = self.0.lock();
+        // The same message may be arriving from a peer and from another store.
+        let known = arriving.remove(&hash);
+        let is_old = is_old && known.as_ref().is_none_or(|known| known.is_old);
+        let proof = proof.or_else(|| known.and_then(|known| known.proof));
+        arriving.insert(hash, Arrival { proof, ephemeral, is_old });
+        drop(arriving);
         Some(ArrivalGuard(self, hash))
     }
 

@@ -80,7 +80,10 @@ impl MessageNotifier {
 
 impl Subscribers for MessageNotifier {
     fn publish(&self, _: Option<u64>, record: &Record<'_>) {
-        let is_past = self.is_past(record);
+        // Old messages would push new ones out of the queues.
+        if self.is_past(record) {
+            return;
+        }
         let record = MessageRecord::new(*record);
         let topics = (
             std::str::from_utf8(record.pubsub_topic()),
@@ -91,11 +94,11 @@ impl Subscribers for MessageNotifier {
             self.poll.add(pubsub_topic, content_topic, &message);
             // Filter subscribers expect only newly published messages.
             #[cfg(feature = "libp2p")]
-            if !is_old && !is_past {
+            if !is_old {
                 self.filter.publish(pubsub_topic, content_topic, &message);
             }
             #[cfg(not(feature = "libp2p"))]
-            let _ = (is_old, is_past);
+            let _ = is_old;
         }
     }
 }

@@ -180,6 +180,13 @@ impl WakuNode {
         });
     }
 
+    /// Whether a message is so young that nodes may still forward the message.
+    fn may_be_new(&self, message: &Message<'_>) -> bool {
+        let time_ns = message.timestamp.unwrap_or_default().cast_unsigned();
+        let window_ns = self.settings().window_ns;
+        window_ns.is_some_and(|window_ns| self.now_ns().abs_diff(time_ns) <= window_ns)
+    }
+
     async fn store(
         &self,
         origin: MessageOrigin,
@@ -188,7 +195,8 @@ impl WakuNode {
     ) -> Result<AcceptResult, MessageRejection> {
         let (hash, mut record) = (message.hash(pubsub_topic), Vec::new());
         MessageEncoder::default().encode(message, pubsub_topic, &hash, &mut record);
-        let is_old = origin == MessageOrigin::Store;
+        // Gossip may still bring a message of the last seconds, but then as a duplicate.
+        let is_old = origin == MessageOrigin::Store && !self.may_be_new(message);
         if message.ephemeral == Some(true) {
             // An ephemeral message is not written, so no one waits for the disk.
             let _arrival = self.arriving.expect(hash, message, is_old);

@@ -93,6 +93,16 @@ async fn subscribers_do_not_get_imported_messages() {
     assert!(stored.await.unwrap().is_ok());
     pair.waku.publish(MessageOrigin::Rest, &new, Some(TOPIC)).await.unwrap();
     assert_eq!(received.recv().await, Some((0, 2)));
+    // Another store may return a new message before gossip does.
+    let first = message(&[0, 0, 0, 3], 0);
+    for origin in [MessageOrigin::Store, MessageOrigin::Relay] {
+        // The second copy is a duplicate.
+        let _ = pair.waku.accept_message(origin, &first, 100, TOPIC).await;
+    }
+    let last = message(&[0, 0, 0, 4], 0);
+    pair.waku.publish(MessageOrigin::Rest, &last, Some(TOPIC)).await.unwrap();
+    assert_eq!(received.recv().await, Some((0, 3)));
+    assert_eq!(received.recv().await, Some((0, 4)));
     client.abort();
 }
 
