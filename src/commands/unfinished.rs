@@ -26,10 +26,14 @@ pub(super) fn lock_and_empty(file: File, aside: &Path, path: &Path) -> anyhow::R
         Err(TryLockError::Error(error)) => return Err(error.into()),
     }
     // The process that held the lock may have renamed the file.
-    if fs::metadata(aside).map(|about| about.ino()).ok() != Some(file.metadata()?.ino()) {
+    let about = file.metadata()?;
+    if fs::metadata(aside).map(|about| about.ino()).ok() != Some(about.ino()) {
         bail!(other());
     }
-    file.set_len(0)?;
+    // A pipe has no length.
+    if about.is_file() {
+        file.set_len(0)?;
+    }
     Ok(file)
 }
 
