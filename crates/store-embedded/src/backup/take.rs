@@ -166,8 +166,11 @@ pub(super) fn small_files(from: &BackupSource<'_>) -> Result<Vec<SavedFile>, Bac
     for name in from.shelves {
         let shelf = from.data.join(name);
         let held = retention_notes::read(&*from.disk, &shelf, RetentionNote::HeldUntil);
-        if let Some(until) = held.map_err(BackupError::io(&shelf))? {
-            files.push(SavedFile::held(name, until));
+        match held {
+            Ok(until) => files.extend(until.map(|until| SavedFile::held(name, until))),
+            // The copy of the shelf fails as well, and names the owner.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            Err(error) => return Err(BackupError::io(&shelf)(error)),
         }
     }
     let listed = match from.disk.list(from.data) {
