@@ -250,7 +250,7 @@ async fn the_flood_of_a_client_is_refused_even_if_failures_accept_events() {
     send(&mut hostile, "hang 0").await;
     send(&mut hostile, "hang 1").await;
     other.publish_new(&note(2, NOW_S, "good")).await;
-    casinos_are_refused(&mut hostile, "behind events that hang", 2).await;
+    casinos_are_refused(&mut hostile, "behind others", 2).await;
     let mut hostile = client_at(&relay, "192.0.2.3").await;
     for count in 0..4 {
         hostile.publish_new(&note(1, NOW_S, &format!("die {count}"))).await;
@@ -260,7 +260,8 @@ async fn the_flood_of_a_client_is_refused_even_if_failures_accept_events() {
     relay.stop().await;
 }
 
-/// Publishes some events that the plugin refuses. `others` is the number of further answers.
+/// Publishes some events that the plugin refuses. `others` is the number of further answers. `what`
+/// must not be a text for which the plugin hangs or ends.
 async fn casinos_are_refused(client: &mut Client, what: &str, others: usize) {
     let casino = |n| note(1, NOW_S, &format!("casino {n} {what}"));
     let casinos: Vec<Value> = (0..20).map(casino).collect();
