@@ -33,7 +33,7 @@ pub(crate) fn wait_for_sealing(shelf: &OpenShelf) -> Result<(), CommitError> {
     jobs.notify();
     // While maintenance is paused, nothing is sealed. The pause is for another process that takes
     // over after the present batch, so only one head more than usual waits.
-    while must_seal_first(options, &shelf.view.load()) && !signal.is_resting() {
+    while must_seal_first(options, &shelf.view.load()) && !signal.is_paused() {
         if let Some(JobFailure { why, wants_room }) = &signal.unsealed {
             let error = format!("full heads cannot be sealed into segments: {why}");
             return Err(if *wants_room {

@@ -61,7 +61,7 @@ impl JobFailure {
 
 impl MaintenanceSignal {
     /// Whether maintenance pauses, and no job runs.
-    pub(crate) fn is_resting(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         self.pause == MaintenancePause::On
     }
 

@@ -28,9 +28,9 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<JoinHandle<()>> {
             let pause = next_check(jobs, &shelf.files, &done);
             let mut signal = jobs.signal();
             let until = pause.map(|pause| Instant::now() + pause);
-            while (!signal.work || signal.is_resting()) && !signal.stop {
+            while (!signal.work || signal.is_paused()) && !signal.stop {
                 let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-                if left.is_some_and(|left| left.is_zero()) && !signal.is_resting() {
+                if left.is_some_and(|left| left.is_zero()) && !signal.is_paused() {
                     break;
                 }
                 let left = left.filter(|left| !left.is_zero());

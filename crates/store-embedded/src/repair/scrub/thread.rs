@@ -25,8 +25,8 @@ pub(crate) fn start(shelf: &Arc<OpenShelf>) -> io::Result<Option<JoinHandle<()>>
         let mut next = Instant::now();
         loop {
             let mut signal = shelf.jobs.signal();
-            while !signal.stop && (signal.is_resting() || Instant::now() < next) {
-                if signal.is_resting() {
+            while !signal.stop && (signal.is_paused() || Instant::now() < next) {
+                if signal.is_paused() {
                     shelf.jobs.wait(&mut signal);
                 } else {
                     shelf.jobs.wait_until(&mut signal, next);
