@@ -179,7 +179,6 @@ impl RetentionPolicy {
             self.delete_expired(store, writer, now_s.saturating_mul(self.units_per_s))?;
         let _sweeping = state.sweep();
         let held_until = self.held_until(store, state)?;
-        let noted = store.note(RetentionNote::HeldUntil)?;
         let spared = self.spared();
         for rule in &self.rules {
             let Some(due) = self.due(rule, now_s) else { continue };
@@ -201,7 +200,7 @@ impl RetentionPolicy {
             let ids = ids_of(store, &Query { from, ..due.clone() })?;
             // Another process can import into the same database. It holds history before it puts
             // the records. So a hold covers every such record that the search has found.
-            if store.note(RetentionNote::HeldUntil)? != noted {
+            if store.note(RetentionNote::HeldUntil)? != held_until {
                 return Ok(());
             }
             if !ids.is_empty() {
@@ -313,15 +312,7 @@ impl RetentionPolicy {
 
 /// Returns whether any record matches.
 fn has_any(store: &dyn Store, query: Query) -> Result<bool, SearchError> {
-    let mut search = store.search(&Query { limit: 1, ..query })?;
-    let mut is_found = false;
-    while search.slice(u64::MAX, &mut |_| {
-        is_found = true;
-        ControlFlow::Break(())
-    })? == SearchProgress::Paused
-        && !is_found
-    {}
-    Ok(is_found)
+    Ok(!ids_of(store, &Query { limit: 1, ..query })?.is_empty())
 }
 
 /// Returns the ids of the first records that match, at most as many as the query's limit.
