@@ -14,7 +14,8 @@ use crate::shelf::{JobNotRun, Shelf};
 pub(super) struct NewsReader {
     /// Number of readings that have begun.
     begun: AtomicU64,
-    turn: Mutex<()>,
+    /// The number of the last reading that has succeeded.
+    succeeded: Mutex<u64>,
 }
 
 impl NewsReader {
@@ -23,15 +24,17 @@ impl NewsReader {
         if !shelf.store().has_other_writers() {
             return Ok(());
         }
-        let begun = self.begun.load(Ordering::Acquire);
-        let _turn = self.turn.lock().await;
-        if self.begun.load(Ordering::Acquire) > begun {
-            // A reading has begun after this call, and has ended.
+        let before = self.begun.load(Ordering::Acquire);
+        let mut succeeded = self.succeeded.lock().await;
+        if *succeeded > before {
+            // This reading has begun after this call.
             return Ok(());
         }
-        self.begun.fetch_add(1, Ordering::AcqRel);
+        let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
         let shelf = Arc::clone(shelf);
         let read = crate::blocking::run(move || shelf.learn_news()).await;
-        read.map_err(|_| MailError::Down)?.map_err(|JobNotRun| MailError::Busy)
+        read.map_err(|_| MailError::Down)?.map_err(|JobNotRun| MailError::Busy)?;
+        *succeeded = number;
+        Ok(())
     }
 }
