@@ -170,19 +170,29 @@ impl Shelf {
         work: impl FnOnce(&mut WriteTarget) -> T + Send + 'static,
     ) -> Result<T, JobNotRun> {
         let (done, outcome) = sync_channel(1);
-        let mut job: BetweenBatchesJob = Box::new(move |target: &mut WriteTarget| {
+        let job: BetweenBatchesJob = Box::new(move |target: &mut WriteTarget| {
             // The sending fails only if nobody waits for the outcome any more.
             let _ = done.send(work(target));
         });
-        let until = Instant::now() + WAIT_MAX;
+        self.queue_between(job, Some(Instant::now() + WAIT_MAX))?;
+        outcome.recv().map_err(|_| JobNotRun)
+    }
+
+    /// Queues a job for the writer's thread, between two batches. Waits while the writer's queue is
+    /// full, but not beyond `until`.
+    pub(crate) fn queue_between(
+        &self,
+        mut job: BetweenBatchesJob,
+        until: Option<Instant>,
+    ) -> Result<(), JobNotRun> {
         while let Err(refused) = self.writer.between(job) {
-            if Instant::now() > until {
+            if until.is_some_and(|until| Instant::now() > until) {
                 return Err(JobNotRun);
             }
             job = refused;
             std::thread::sleep(RETRY);
         }
-        outcome.recv().map_err(|_| JobNotRun)
+        Ok(())
     }
 
     /// Notifies subscribers of all records that other processes have put before this call.

@@ -3,16 +3,13 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hark_archive::CommitError;
 use hark_archive::writer::{BetweenBatchesJob, CommitFn, CommitListener, WriteTarget};
 use parking_lot::Mutex;
 
-use crate::shelf::Shelf;
-
-/// Interval between two attempts to queue a job while the writer's queue is full.
-const RETRY: Duration = Duration::from_millis(5);
+use crate::shelf::{JobNotRun, Shelf};
 
 /// A function that changes the target of writes.
 type TargetChange = Box<dyn FnOnce(&mut WriteTarget) + Send>;
@@ -37,20 +34,14 @@ impl WriterHold {
     pub(super) fn begin(shelf: &Arc<Shelf>, until: Instant) -> Result<Self, WriterLate> {
         let (held, decided) = channel::<TargetChange>();
         let (waits, waiting) = sync_channel(1);
-        let mut job: BetweenBatchesJob = Box::new(move |target: &mut WriteTarget| {
+        let job: BetweenBatchesJob = Box::new(move |target: &mut WriteTarget| {
             if waits.send(()).is_ok()
                 && let Ok(change) = decided.recv()
             {
                 change(target);
             }
         });
-        while let Err(refused) = shelf.writer().between(job) {
-            if Instant::now() > until {
-                return Err(WriterLate);
-            }
-            job = refused;
-            std::thread::sleep(RETRY);
-        }
+        shelf.queue_between(job, Some(until)).map_err(|JobNotRun| WriterLate)?;
         waiting
             .recv_timeout(until.saturating_duration_since(Instant::now()))
             .map_err(|_| WriterLate)?;
@@ -99,7 +90,7 @@ impl WriterHold {
     /// Makes the writer's thread apply a change: immediately if the thread is held, else between
     /// two batches. The thread lives as long as the shelf.
     fn change(&mut self, change: TargetChange) {
-        let mut job: BetweenBatchesJob = match self.held.take() {
+        let job: BetweenBatchesJob = match self.held.take() {
             None => change,
             Some(held) => match held.send(change) {
                 Ok(()) => return,
@@ -107,9 +98,7 @@ impl WriterHold {
                 Err(refused) => refused.0,
             },
         };
-        while let Err(refused) = self.shelf.writer().between(job) {
-            job = refused;
-            std::thread::sleep(RETRY);
-        }
+        // Without a limit of time, this call does not fail.
+        let _ = self.shelf.queue_between(job, None);
     }
 }
