@@ -87,8 +87,8 @@ impl CommitterState {
         loop {
             if self.session.as_ref().is_none_or(DatabaseSession::is_closed) {
                 self.session = None;
-                self.process = 0;
-                self.session = Some(open(inner, deadline, &mut self.process)?);
+                let (session, process) = open(inner, deadline)?;
+                (self.session, self.process) = (Some(session), process);
                 fresh = true;
             }
             // The listener forgets the process when it loses its own connection.
@@ -159,22 +159,22 @@ impl CommitterState {
     }
 }
 
-/// Opens a session for commits, and notes the id of the database's process that serves the session.
+/// Opens a session for commits. Returns the session, and the id of the database's process that
+/// serves the session.
 fn open(
     inner: &PostgresState,
     deadline: Deadline,
-    process: &mut i32,
-) -> Result<DatabaseSession, StatementError> {
+) -> Result<(DatabaseSession, i32), StatementError> {
     let mut session = inner.pool.open(deadline)?;
     session.deadline = Some(deadline);
     let rows = session.query_once("SELECT pg_backend_pid()", &[])?;
-    *process = rows.first().map_or(0, |row| row.get(0));
-    inner.writer_process.store(*process, Ordering::Relaxed);
+    let process = rows.first().map_or(0, |row| row.get(0));
+    inner.writer_process.store(process, Ordering::Relaxed);
     inner.layout.prepare_committer(&mut session)?;
     others::announce(&mut session)?;
     session.batch(&format!("SET {IDLE_MAX}"))?;
     failover::renew_line(inner, &mut session)?;
-    Ok(session)
+    Ok((session, process))
 }
 
 /// Decodes the records of puts, and determines their effects according to the rules.
@@ -319,8 +319,8 @@ fn make_missing_parts(
     let missing = parts.missing(times, u64::try_from(now).unwrap_or(u64::MAX), grid);
     // If a part cannot be made now, its records go to the tables for times outside all parts. A
     // later commit makes the part and moves these records.
-    let mut parts_rest = inner.parts_rest.lock();
-    if missing.is_empty() || parts_rest.is_some_and(|until| Instant::now() < until) {
+    let rests = || inner.parts_rest.lock().is_some_and(|until| Instant::now() < until);
+    if missing.is_empty() || rests() {
         return Ok(());
     }
     match make_parts(session, &missing, grid)? {
@@ -334,7 +334,7 @@ fn make_missing_parts(
                  have many records; this is tried again in some minutes, and the records stay in \
                  these tables until then"
             );
-            *parts_rest = Some(Instant::now() + PARTS_REST);
+            *inner.parts_rest.lock() = Some(Instant::now() + PARTS_REST);
         }
     }
     Ok(())
