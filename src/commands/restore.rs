@@ -187,7 +187,7 @@ fn move_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
         }
         for entry in fs::read_dir(data)? {
             let name = entry?.file_name();
-            if is_promise(Path::new(&name)) && !names.contains(&name) {
+            if is_promise(Path::new(&name)) {
                 names.push(name);
             }
         }

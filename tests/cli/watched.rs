@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use hark_testkit::program::Program;
+use hark_testkit::program::{Process, Program};
 use hark_testkit::server::free_address;
 use hark_testkit::skipped::skip;
 use hark_testkit::websocket::Socket;
@@ -90,24 +90,29 @@ impl Notifications {
     }
 }
 
-#[test]
-fn a_process_that_has_taken_over_becomes_the_service() {
-    let place = Place::new("successor");
-    let notifications = Notifications::new(&place);
+/// Starts a server, and lets a new process take over from the server. Returns the old process, a
+/// connection that keeps the old process alive, and the id of the new process.
+fn taken_over(place: &Place, notifications: &Notifications) -> (Process, Socket, String) {
     let listen = free_address();
-    let mut old = command(&["--data", place.data().to_str().unwrap(), "serve"])
+    let old = command(&["--data", place.data().to_str().unwrap(), "serve"])
         .args(["--listen", &listen])
         .env("NOTIFY_SOCKET", &notifications.path)
         .spawn()
         .unwrap();
     assert!(notifications.next().starts_with("READY=1\n"));
-    // A connection keeps the old process alive.
     let client = Socket::connect(&listen);
     old.signal("USR2");
     let ready = notifications.next();
     let (main, rest) = ready.split_once('\n').unwrap();
     assert!(rest.starts_with("READY=1\nSTATUS=listening on "), "{ready}");
-    let new = main.strip_prefix("MAINPID=").unwrap().to_owned();
+    (old, client, main.strip_prefix("MAINPID=").unwrap().to_owned())
+}
+
+#[test]
+fn a_process_that_has_taken_over_becomes_the_service() {
+    let place = Place::new("successor");
+    let notifications = Notifications::new(&place);
+    let (mut old, client, new) = taken_over(&place, &notifications);
     assert_ne!(new, old.id().to_string());
     // Only the parent of a process learns its exit status, so systemd must be the parent of the new
     // process. systemd adopts orphans.
@@ -133,17 +138,7 @@ fn a_process_that_has_taken_over_becomes_the_service() {
 fn a_process_that_was_replaced_ends_without_a_word_to_systemd() {
     let place = Place::new("replaced");
     let notifications = Notifications::new(&place);
-    let listen = free_address();
-    let mut old = command(&["--data", place.data().to_str().unwrap(), "serve"])
-        .args(["--listen", &listen])
-        .env("NOTIFY_SOCKET", &notifications.path)
-        .spawn()
-        .unwrap();
-    assert!(notifications.next().starts_with("READY=1\n"));
-    let _client = Socket::connect(&listen);
-    old.signal("USR2");
-    let ready = notifications.next();
-    let new = ready.strip_prefix("MAINPID=").unwrap().split('\n').next().unwrap().to_owned();
+    let (mut old, _client, new) = taken_over(&place, &notifications);
     old.wait_for_log("this process serves open connections until they end");
     old.signal("HUP");
     old.wait_for_log("the configuration was read again");

@@ -119,8 +119,8 @@ pub(crate) fn events(location: &ArchiveLocation) -> anyhow::Result<ArchiveLocati
 }
 
 /// The rules for events from relays. An event is accepted if a client could publish the event here;
-/// a request of an author whom the policy blocks is carried out if it deletes something. Protected events are
-/// accepted only from their authors, unless a stream accepts them from other relays.
+/// a request of an author whom the policy blocks is carried out if it deletes something. Protected
+/// events are accepted only from their authors, unless a stream accepts them from other relays.
 #[derive(Clone)]
 pub(super) struct RelayRules(Arc<RwLock<RulesInForce>>);
 
