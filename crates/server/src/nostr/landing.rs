@@ -21,7 +21,8 @@ pub(crate) const SCRIPT: &str = include_str!("landing.js");
 
 /// Maximum age of the counts. Within this time, many visitors cost as much as one visitor.
 const FRESH: Duration = Duration::from_secs(4);
-/// The size of the archive is shown in these steps, so that it reveals no private event.
+/// The size of the archive is rounded up to a multiple of this number, so that the size reveals no
+/// private event.
 const BYTES_STEP: u64 = 1 << 20;
 /// Maximum number of rows that the count of private events visits.
 const COUNT_ROWS_MAX: u64 = 2_000;
@@ -117,7 +118,7 @@ impl LandingPage {
         let counts = Arc::new(vec![
             ("events", number(public)),
             ("oldest", stats.oldest.filter(|_| stats.records > 0).map_or("-".into(), date)),
-            ("bytes", bytes(stats.bytes / BYTES_STEP * BYTES_STEP)),
+            ("bytes", bytes(stats.bytes.next_multiple_of(BYTES_STEP))),
             ("connections", number(self.relay.metrics.websockets_open.get())),
             ("subscriptions", number(self.relay.live.len() as u64)),
             ("since", date(self.relay.shelf.since_s())),
