@@ -167,7 +167,11 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
     listed.set_agent_of(headers);
     let is_proxy = web.relay.connections.is_proxy(context.peer);
     if is_proxy {
-        listed.set_client(context.peer, web.relay.connections.named(headers));
+        let named = web.relay.connections.named(headers);
+        listed.set_client(context.peer, named);
+        if let Some(client) = named.filter(|ip| !web.relay.connections.clients().serve(*ip)) {
+            return refuse_connection(&web.relay, client, ConnectionRefusal::Denied);
+        }
     }
     // A proxy may forward the path of the relay's URL or strip it, so both paths are accepted.
     let path = request.uri().path();

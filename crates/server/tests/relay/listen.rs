@@ -127,6 +127,12 @@ async fn a_proxy_at_a_unix_socket_names_its_clients_if_it_is_trusted() {
         let (denied, _) = upgrade_at(&path, "X-Forwarded-For: 192.0.2.1\r\n").await;
         assert_eq!(denied, if is_trusted { 403 } else { 429 });
         drop(clients);
+        for path in ["/", "/counts", "/healthz"] {
+            let (status, _) = http(&relay.urls[1], path, "X-Forwarded-For: 192.0.2.1").await;
+            assert_eq!(status == 403, is_trusted, "{path} for a denied client: {status}");
+            let (status, _) = http(&relay.urls[1], path, "X-Forwarded-For: 192.0.1.1").await;
+            assert_eq!(status, 200, "{path} for another client");
+        }
         relay.stop().await;
         assert!(!path.exists(), "the file is removed at the end");
     }
