@@ -1,5 +1,7 @@
 //! Tests of the memory that clients can make the server use.
 
+use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -12,6 +14,7 @@ use flate2::{Compress, Compression, FlushCompress};
 use hark_testkit::clock::now_s;
 use hark_testkit::nostr::{keys, publication, publish};
 use hark_testkit::runs::is_long;
+use hark_testkit::wait::until;
 use hark_testkit::websocket::{Socket, masked, read_frame, upgrade};
 use serde_json::json;
 
@@ -80,13 +83,18 @@ const MIB: u64 = 1024;
 
 /// Publishes `events` events of half a kilobyte each.
 fn publish_notes(relay: &Relay, events: u64, name: &str) {
+    publish_texts(relay, events, 1, name, 200);
+}
+
+/// Publishes `events` events of `kind` with a text of about `len` bytes each.
+fn publish_texts(relay: &Relay, events: u64, kind: u16, name: &str, len: usize) {
     let keys = keys(7);
-    let content = "x".repeat(200);
+    let content = "x".repeat(len);
     let mut made = 0;
     let next = || {
         made += 1;
         let content = format!("{name} {made} {content}");
-        (made <= events).then(|| publication(&keys, now_s(), 1, &[], &content).0)
+        (made <= events).then(|| publication(&keys, now_s(), kind, &[], &content).0)
     };
     publish(Socket::connect(relay.address()), 64, next, |_, rest| {
         assert!(rest.starts_with(b"\",true"), "{}", String::from_utf8_lossy(rest));
@@ -111,6 +119,53 @@ fn a_client_that_never_reads() {
     let what = format!("clients that never read, {events} events match");
     let grown = watch.grown(&what);
     assert!(grown < 64 * MIB, "{grown} KiB");
+}
+
+/// Returns the number of removed files of the archive that the server still has open or mapped.
+fn removed_files(relay: &Relay) -> usize {
+    let maps = fs::read_to_string(format!("/proc/{}/maps", relay.server.id()));
+    maps.expect("the server runs")
+        .lines()
+        .filter(|line| line.contains("/seg/") && line.ends_with(" (deleted)"))
+        .count()
+}
+
+/// Returns the names of the archive's segments.
+fn segments(relay: &Relay) -> HashSet<OsString> {
+    let dir = relay.place.data().join("nostr/seg");
+    fs::read_dir(dir).unwrap().map(|file| file.unwrap().file_name()).collect()
+}
+
+#[test]
+fn an_answer_that_is_not_read_keeps_no_removed_files_and_is_complete() {
+    let settings = "[archive]\nseal_records = 100\n\n[limits]\nping_after_s = 1\n";
+    let relay = Relay::start("memory-removed-files", settings);
+    publish_texts(&relay, 4_500, 1, "before", 4_000);
+    let mut late = Socket::connect(relay.address());
+    late.send_text(r#"["REQ","all",{"kinds":[1],"limit":4000}]"#);
+    let before = segments(&relay);
+    until("a segment that the answer needs is replaced", || {
+        publish_texts(&relay, 100, 2, "during", 10);
+        !segments(&relay).is_superset(&before)
+    });
+    until("the answer keeps no removed file", || removed_files(&relay) == 0);
+    let (mut ids, mut last) = (HashSet::new(), u64::MAX);
+    // During each pause, the search is dropped. It continues when the client reads.
+    for read in [1_000, 1_800, 4_000] {
+        thread::sleep(Duration::from_secs(8));
+        while ids.len() < read {
+            let message = late.json();
+            let Some(id) = message[2]["id"].as_str() else {
+                assert_eq!(message[0], "AUTH", "after {} events", ids.len());
+                continue;
+            };
+            assert!(ids.insert(id.to_owned()), "an event came twice");
+            let time = message[2]["created_at"].as_u64().unwrap();
+            assert!(time <= last, "the order is kept");
+            last = time;
+        }
+    }
+    assert_eq!(late.json()[0], "EOSE");
 }
 
 /// Returns a message, compressed with the same method as in browsers.

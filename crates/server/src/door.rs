@@ -86,8 +86,9 @@ pub trait Door: Send + Sync {
         Vec::new()
     }
 
-    /// Logs a burst of events as one line instead of one line per event. Called every ten seconds.
-    fn log_bursts(&self) {}
+    /// Logs each burst of refusals as one line, and ends connections that stop the answers to all
+    /// others. Called every ten seconds.
+    fn check_load(&self) {}
 
     /// Serves until `stop` is signalled and every connection has ended.
     fn serve(self: Arc<Self>, operators: Operators, stop: StopSignal) -> DoorFuture;

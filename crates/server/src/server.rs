@@ -36,7 +36,7 @@ use crate::tls::TlsEndpoint;
 use crate::vital::vital;
 use crate::{ServerConfig, admin};
 
-/// Interval between two calls of [`Door::log_bursts`](crate::door::Door::log_bursts).
+/// Interval between two calls of [`Door::check_load`](crate::door::Door::check_load).
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Message to the operator of a server without a control socket.
@@ -340,7 +340,7 @@ async fn watch_health(networks: Arc<[OpenNetwork]>, mut stop: StopSignal) {
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         for (network, troubled) in networks.iter().zip(&mut troubled) {
-            network.door.log_bursts();
+            network.door.check_load();
             let (shelf, records) = (network.shelf.name(), network.shelf.records());
             match network.shelf.trouble() {
                 Some(reason) if !*troubled => {

@@ -15,6 +15,9 @@ const COPIED_AT_ONCE: usize = 256;
 pub(super) trait RuledSession: Send + Sync {
     /// Ends the subscriptions that the rules in force forbid.
     fn enforce(&self);
+
+    /// Ends if questions of all clients wait because this client does not read its answers.
+    fn yield_share(&self);
 }
 
 /// The open sessions, by number.
@@ -59,9 +62,19 @@ impl Audience {
     /// Ends the subscriptions that the rules in force forbid. On return, nothing more is delivered
     /// to these subscriptions.
     pub(super) fn enforce(&self) {
+        self.visit(|session| session.enforce());
+    }
+
+    /// Ends the sessions that have more than their share of the unread bytes, if questions of all
+    /// clients have waited too long.
+    pub(super) fn yield_shares(&self) {
+        self.visit(|session| session.yield_share());
+    }
+
+    fn visit(&self, each: impl Fn(&dyn RuledSession)) {
         let mut from = Bound::Unbounded;
         loop {
-            // No lock is held while a session ends its subscriptions.
+            // No lock is held while a session is visited.
             let some: Vec<_> = {
                 let sessions = self.sessions.lock();
                 let rest = sessions.range((from, Bound::Unbounded)).take(COPIED_AT_ONCE);
@@ -70,7 +83,7 @@ impl Audience {
             let Some((last, _)) = some.last() else { return };
             from = Bound::Excluded(*last);
             for (_, session) in some {
-                session.enforce();
+                each(&*session);
             }
         }
     }

@@ -127,6 +127,12 @@ impl QuestionCost {
         Ok((progress?, work.saturating_sub(visited).max(1)))
     }
 
+    /// Drops a paused search, and with it the memory that is charged for the search.
+    pub(super) fn drop_search(&mut self, search: TimedSearch) {
+        drop(search);
+        self.memory.resize(0, self.memory_max);
+    }
+
     /// Charges for `rows` rows that were visited outside a search.
     pub(super) fn read(&mut self, rows: u64) {
         self.visited += rows;

@@ -119,9 +119,12 @@ impl Door for RelayDoor {
         lists.chain(plugin).chain(url).chain(bans).collect()
     }
 
-    fn log_bursts(&self) {
+    fn check_load(&self) {
         self.report.lock().log_growth(&self.relay.metrics);
         self.relay.connections.clients().roster().refusals().log_pending();
+        if self.relay.outboxes.have_questions_waited() {
+            self.relay.audience.yield_shares();
+        }
     }
 
     fn serve(self: Arc<Self>, operators: Operators, stop: StopSignal) -> door::DoorFuture {

@@ -230,7 +230,9 @@ impl Outbox {
         // The counters of the common bounds are contended, because every client writes these
         // counters. So they are read only if the item has added bytes.
         let is_above = added.own > 0 && self.account.is_above_share(had);
-        queue.slow = queue.weight.size > self.bytes_max || is_above;
+        // An event alone may exceed the bound: otherwise no client could ever receive the event.
+        let waited = had > before.size;
+        queue.slow = waited && queue.weight.size > self.bytes_max || is_above;
         queue.slow
     }
 
@@ -282,16 +284,14 @@ impl Outbox {
         if queue.gone || queue.slow {
             return;
         }
-        // A page never ends the connection: the client requested the page, and the question waited
-        // for capacity.
-        let may_end = !matches!(part, OutboxItem::Page(_));
         let (had, weight) = (queue.waiting(), part.weight());
+        // A page never ends the connection: the client requested the page, and the question waited
+        // for capacity. An item that is alone may exceed the bounds.
+        let may_end = had > 0 && !matches!(part, OutboxItem::Page(_));
         queue.weight.add(weight);
         self.account.add(weight.own);
         queue.parts.push_back(part);
-        if queue.weight.size > self.bytes_max
-            || may_end && had > 0 && self.account.is_above_share(had)
-        {
+        if may_end && (queue.weight.size > self.bytes_max || self.account.is_above_share(had)) {
             queue.slow = true;
         }
     }
@@ -322,10 +322,25 @@ impl Outbox {
         self.account.park(job)
     }
 
-    /// Resumes questions that wait for capacity in the outboxes of all clients, if capacity is
-    /// available.
-    pub(crate) fn resume_if_room(&self) {
+    /// Lets the parked searches drop old views of the archive. Resumes questions that wait for
+    /// capacity in the outboxes of all clients, if capacity is available.
+    pub(crate) fn tend_parked(&self) {
+        for job in &mut self.queue.lock().parked {
+            job.drop_old_view();
+        }
         self.account.resume_parked();
+    }
+
+    /// Marks the client as too slow if it has more than its share of the unread bytes for which the
+    /// questions of all clients have waited too long.
+    pub(crate) fn yield_share(&self) {
+        let mut queue = self.queue.lock();
+        if !self.account.delays_others(queue.waiting()) {
+            return;
+        }
+        queue.slow = true;
+        drop(queue);
+        self.wake();
     }
 
     /// Whether this thread is polling the session of this outbox.

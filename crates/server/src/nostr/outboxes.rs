@@ -13,11 +13,15 @@
 //!   connections.
 //! - An HTTP request is answered with status 503 above a bound.
 //!
+//! If questions have waited for [`QUESTION_WAIT_MAX`], each connection with more than its share
+//! ends.
+//!
 //! A live event with many subscribers is in memory once, and is counted once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use hark_archive::live::LiveIndex;
 use parking_lot::Mutex;
@@ -34,8 +38,18 @@ pub(crate) struct Outboxes {
     readers: Arc<Readers>,
     of: Mutex<HashMap<ClientAddress, Arc<AddressUse>>>,
     /// Questions of clients that read their answers. They wait while the total bound is exceeded.
-    waiting: Mutex<Vec<Box<dyn ReaderJob>>>,
+    waiting: Mutex<WaitingQuestions>,
     waiting_len: AtomicUsize,
+}
+
+/// The longest time that questions wait because of clients that do not read.
+const QUESTION_WAIT_MAX: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+struct WaitingQuestions {
+    jobs: Vec<Box<dyn ReaderJob>>,
+    /// The time at which the first of the questions was parked.
+    since: Option<Instant>,
 }
 
 /// The bytes and connections of one address.
@@ -89,6 +103,12 @@ impl Outboxes {
         }
     }
 
+    /// Whether questions have waited for [`QUESTION_WAIT_MAX`].
+    pub(crate) fn have_questions_waited(&self) -> bool {
+        self.waiting_len.load(Ordering::SeqCst) > 0
+            && self.waiting.lock().since.is_some_and(|since| since.elapsed() >= QUESTION_WAIT_MAX)
+    }
+
     /// Drops the waiting questions. No reader is left to answer the questions.
     pub(crate) fn close(&self) {
         let waiting = std::mem::take(&mut *self.waiting.lock());
@@ -126,23 +146,35 @@ impl OutboxAccount {
     /// Whether a bound is exceeded and a connection with `own` bytes has more than its share of
     /// that bound.
     pub(crate) fn is_above_share(&self, own: usize) -> bool {
-        let share = |max: usize, connections: usize| max / connections.max(1);
-        let all = self.outboxes.metrics.connections_open.get() as usize;
         let of_address = self.of.as_ref().map(|(_, of)| of.connections.load(Ordering::Relaxed));
-        self.outboxes.bytes() > self.all_max && own > share(self.all_max, all)
+        self.outboxes.bytes() > self.all_max && own > self.share()
             || self.is_above_of_address()
-                && own > share(self.of_address_max, of_address.unwrap_or_default())
+                && own > self.of_address_max / of_address.unwrap_or_default().max(1)
+    }
+
+    /// Whether questions of all clients have waited too long, and a connection with `own` unread
+    /// bytes has more than its share of the total bound.
+    pub(crate) fn delays_others(&self, own: usize) -> bool {
+        own > self.share() && self.outboxes.have_questions_waited()
+    }
+
+    /// A connection's share of the total bound.
+    fn share(&self) -> usize {
+        let connections = self.outboxes.metrics.connections_open.get() as usize;
+        self.all_max / connections.max(1)
     }
 
     /// Parks a question while the total bound is exceeded. Returns the question if the bound is not
     /// exceeded.
-    pub(crate) fn park(&self, job: Box<dyn ReaderJob>) -> Option<Box<dyn ReaderJob>> {
+    pub(crate) fn park(&self, mut job: Box<dyn ReaderJob>) -> Option<Box<dyn ReaderJob>> {
         if self.outboxes.bytes() <= self.all_max {
             return Some(job);
         }
+        job.drop_old_view();
         let mut waiting = self.outboxes.waiting.lock();
-        waiting.push(job);
-        self.outboxes.waiting_len.store(waiting.len(), Ordering::SeqCst);
+        waiting.jobs.push(job);
+        waiting.since.get_or_insert_with(Instant::now);
+        self.outboxes.waiting_len.store(waiting.jobs.len(), Ordering::SeqCst);
         drop(waiting);
         // Bytes may have been freed just before the push; they did not resume this question.
         self.resume_parked();
@@ -159,7 +191,7 @@ impl OutboxAccount {
             return;
         }
         let mut waiting = outboxes.waiting.lock();
-        let jobs = std::mem::take(&mut *waiting);
+        let WaitingQuestions { jobs, .. } = std::mem::take(&mut *waiting);
         outboxes.waiting_len.store(0, Ordering::SeqCst);
         drop(waiting);
         for job in jobs {

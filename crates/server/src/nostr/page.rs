@@ -10,6 +10,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hark_archive::live::{self, AnswerReach, NewRecord, SubscriptionHandle};
 use hark_archive::query::ComparisonCost;
@@ -20,18 +21,21 @@ use parking_lot::Mutex;
 
 use super::Relay;
 use super::cost::{QuestionCost, TimedSearch};
+use super::event_page::EventPage;
 use super::metrics::Verb;
 use super::outbox::{EndFlag, Outbox, RequestKind, RequestPermit};
 use super::outbox_item::OutboxItem;
-use super::question_refusals::{bug, too_much};
+use super::question_refusals::{bug, not_read, too_much};
 use super::readers::{ReaderJob, Readers, SliceResult};
 use super::refused::note_refusal;
 use crate::budget::BudgetShare;
 use crate::rate::RatedConnection;
-use crate::websocket::FramedMessages;
+use crate::websocket::Framing;
 
-/// A page of at least this many bytes is put into the outbox.
-const PAGE_BYTES: usize = 64 << 10;
+/// Age after which an answer that waits for its client drops its view of the archive.
+const VIEW_AGE_MAX: Duration = Duration::from_secs(5);
+/// The same for an answer in the order of rank, which ends with its view.
+const RANKED_VIEW_AGE_MAX: Duration = Duration::from_mins(10);
 
 /// A subscription of a session.
 pub(super) struct SessionSubscription {
@@ -150,6 +154,15 @@ impl SessionSubscription {
         &self.id
     }
 
+    /// The beginning of each event message: `["EVENT","id",`.
+    pub(super) fn open(&self) -> &[u8] {
+        &self.open
+    }
+
+    pub(super) fn framing(&self) -> &Framing {
+        self.outbox.framing()
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -202,6 +215,8 @@ pub(super) struct StoredAnswer {
     at: usize,
     /// The current query, once its search is open.
     open: Option<OpenQuery>,
+    /// How the current query continues after its search was dropped because its view was old.
+    dropped: Option<DroppedSearch>,
     /// Whether some query has further records that were not sent.
     more: bool,
     /// Whether some query had a limit of 0. Then the relay does not know whether the query matches
@@ -216,12 +231,26 @@ pub(super) struct StoredAnswer {
     _permit: RequestPermit,
 }
 
+/// How many records were found for a query, and the position of the last record.
+#[derive(Clone, Copy, Default)]
+struct QueryProgress {
+    handed: usize,
+    last: Option<Position>,
+}
+
+/// How a query continues without its search.
+enum DroppedSearch {
+    /// A new search continues after the last record.
+    Continues(QueryProgress),
+    /// The order of the records lets no new search continue.
+    Ends,
+}
+
 /// A query whose search is open.
 struct OpenQuery {
     search: TimedSearch,
-    /// How many records the search has found, and the position of the last record.
-    handed: usize,
-    last: Option<Position>,
+    opened_at: Instant,
+    progress: QueryProgress,
     /// The value of [`Moderation::hidings`](crate::moderation::Moderation::hidings) before the
     /// search was opened.
     hidings: u64,
@@ -231,7 +260,7 @@ impl OpenQuery {
     /// Returns the position up to which the query is answered. `more` is true if records exist
     /// beyond the query's limit.
     fn reach(&self, more: bool) -> AnswerReach {
-        match (self.search.last_rank(), self.last) {
+        match (self.search.last_rank(), self.progress.last) {
             _ if !more => AnswerReach::All,
             (Some(last), _) => AnswerReach::UpToRank(last),
             (None, Some(last)) => AnswerReach::UpTo(last),
@@ -263,6 +292,7 @@ impl StoredAnswer {
             enough,
             at: 0,
             open: None,
+            dropped: None,
             more: false,
             unasked: false,
             damaged: false,
@@ -279,13 +309,25 @@ impl StoredAnswer {
             self.unasked |= query.limit == 0;
             return Ok(None);
         }
-        query.budget = query.budget.saturating_sub(self.cost.visited);
+        let progress = match self.dropped.take() {
+            None => QueryProgress::default(),
+            Some(DroppedSearch::Continues(progress)) => progress,
+            Some(DroppedSearch::Ends) => return Err(not_read(RANKED_VIEW_AGE_MAX)),
+        };
+        let (budget, limit) = (query.budget, query.limit);
+        query.budget = budget.saturating_sub(self.cost.visited);
+        // With a limit of 0 the search could not tell whether further records exist.
+        query.limit = limit.saturating_sub(progress.handed).max(1);
         let hidings = self.relay.moderation.hidings();
-        let search = self.cost.open(&**self.relay.shelf.store(), query, work)?;
-        if let Some(handle) = self.sub.handle() {
+        let search = self.cost.open(&**self.relay.shelf.store(), query, work);
+        (query.budget, query.limit) = (budget, limit);
+        let search = search?;
+        // A search that continues a dropped search does not move the seam to live events. The
+        // client may get an old event twice that was stored between the two searches.
+        if let Some(handle) = self.sub.handle().filter(|_| progress.last.is_none()) {
             handle.opened(self.at, search.seq());
         }
-        Ok(Some(OpenQuery { search, handed: 0, last: None, hidings }))
+        Ok(Some(OpenQuery { search, opened_at: Instant::now(), progress, hidings }))
     }
 
     fn work(&mut self, rows_max: u64) -> Result<SliceResult, NostrRefusal> {
@@ -316,8 +358,10 @@ impl StoredAnswer {
                 open
             };
             let enough = self.enough.get(self.at).copied().unwrap_or_default();
-            let OpenQuery { search, handed, last, hidings } = &mut open;
+            let OpenQuery { search, progress: QueryProgress { handed, last }, hidings, .. } =
+                &mut open;
             let (reached, queries, mut ended) = (&self.reached, &self.queries, false);
+            let most = queries[self.at].limit;
             // A record may be compared with all earlier queries, including their search words.
             let comparing = ComparisonCost::of(&queries[..reached.len()]);
             let mut compared_rows = 0;
@@ -327,7 +371,8 @@ impl StoredAnswer {
                 if moderation.hidings() != *hidings && hidden.have(record) {
                     return ControlFlow::Continue(());
                 }
-                if *handed >= enough && last.is_none_or(|last| last.time != record.time()) {
+                let is_new_second = last.is_none_or(|last| last.time != record.time());
+                if *handed >= most || *handed >= enough && is_new_second {
                     ended = true;
                     return ControlFlow::Break(());
                 }
@@ -429,38 +474,26 @@ impl ReaderJob for StoredAnswer {
     fn outbox(&self) -> Arc<Outbox> {
         Arc::clone(&self.sub.outbox)
     }
-}
 
-/// Messages in one buffer.
-struct EventPage<'a> {
-    sub: &'a SessionSubscription,
-    messages: FramedMessages,
-    records: u64,
-}
-
-impl<'a> EventPage<'a> {
-    fn new(sub: &'a SessionSubscription) -> Self {
-        Self { sub, messages: FramedMessages::new(), records: 0 }
-    }
-
-    fn add(&mut self, wire: &[u8]) {
-        self.messages.add(self.sub.outbox.framing(), &[&self.sub.open, wire, b"]"]);
-        self.records += 1;
-    }
-
-    fn end(&mut self, hint: Option<EoseHint>) {
-        let mut eose = Vec::with_capacity(128);
-        reply::write_eose(&mut eose, &self.sub.id, hint);
-        self.messages.add(self.sub.outbox.framing(), &[&eose]);
-    }
-
-    /// Whether the page is full. Either its bytes or its uncompressed text can reach the limit,
-    /// because compression takes time even if the result is short.
-    fn is_full(&self) -> bool {
-        self.messages.len().max(self.messages.text_bytes() as usize) >= PAGE_BYTES
-    }
-
-    fn part(self) -> Option<OutboxItem> {
-        (self.messages.messages() > 0).then_some(OutboxItem::Page(self.messages))
+    /// An old view keeps removed files on the disk and old parts of the archive in memory. A new
+    /// search continues after the last record. The order by rank has no such position, so an answer
+    /// in this order ends, after a longer time.
+    fn drop_old_view(&mut self) {
+        let Some(query) = self.queries.get_mut(self.at) else { return };
+        let is_ranked = query.ranked && query.words.is_some();
+        let age_max = if is_ranked { RANKED_VIEW_AGE_MAX } else { VIEW_AGE_MAX };
+        let Some(open) = self.open.take_if(|open| open.opened_at.elapsed() >= age_max) else {
+            return;
+        };
+        self.damaged |= open.search.has_met_damage();
+        self.dropped = Some(if is_ranked {
+            DroppedSearch::Ends
+        } else {
+            DroppedSearch::Continues(open.progress)
+        });
+        if !is_ranked && open.progress.last.is_some() {
+            query.after = open.progress.last;
+        }
+        self.cost.drop_search(open.search);
     }
 }

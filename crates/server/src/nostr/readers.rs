@@ -39,6 +39,10 @@ pub(crate) trait ReaderJob: Send {
     fn sends_records(&self) -> bool {
         true
     }
+
+    /// Drops the view of the archive that the job holds, if the job has held the view for a long
+    /// time. Called while the job waits for its client to read.
+    fn drop_old_view(&mut self) {}
 }
 
 /// How a time slice ended.

@@ -43,6 +43,10 @@ impl RuledSession for SessionReader {
             }
         }
     }
+
+    fn yield_share(&self) {
+        self.outbox.yield_share();
+    }
 }
 
 impl SessionReader {

@@ -22,8 +22,8 @@ use super::message_head::request_kind;
 use super::messages::MessageHandler;
 use super::metrics::ConnectionEnd;
 use super::outbox::{Outbox, RequestKind};
-use super::outbox_item::{OutboxItem, OutboxWeight};
 use super::outboxes::OutboxAccount;
+use super::outgoing::{OutgoingItems, SentCounts};
 use super::refused::{feed_kick, note_end};
 use super::reply_handle::EventPermit;
 use crate::budget::BudgetShare;
@@ -45,6 +45,9 @@ const TURN_MESSAGES_OUT: u64 = 256;
 const TURN_BYTES_OUT: u64 = 256 << 10;
 /// The longest pause in reading from a connection that exceeded its rate limit.
 const REST_MAX: Duration = Duration::from_secs(1);
+
+/// The shortest time between two pings.
+const PING_PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// Up to this many inbound bytes of a connection are not counted.
 const INBOUND_FREE: usize = 1 << 10;
@@ -82,23 +85,6 @@ struct RelaySession {
     /// Whether the server is shutting down. Requests under way are then finished, and new messages
     /// are not accepted.
     leaving: bool,
-}
-
-/// Items taken from the outbox and not yet fed to the socket.
-#[derive(Default)]
-struct OutgoingItems {
-    parts: VecDeque<OutboxItem>,
-}
-
-/// Counts of the messages that one poll feeds to the socket.
-#[derive(Default)]
-struct SentCounts {
-    messages: u64,
-    /// Number of messages with a live event.
-    live: u64,
-    text_bytes: u64,
-    /// Weight of the items that were fed to the socket.
-    done: OutboxWeight,
 }
 
 /// Why a session ends.
@@ -208,15 +194,11 @@ impl RelaySession {
         };
         // A client that does not even read the close frame is disconnected.
         let closed: Result<io::Result<()>, _> = tokio::time::timeout(CLOSE_MAX, closing).await;
-        // After a fault, the client is usually still sending, so the server reads on for a short
-        // time.
-        let is_fault = matches!(
-            end,
-            SessionEnd::Broken
-                | SessionEnd::Kicked
-                | SessionEnd::Close(CloseReason::Slow | CloseReason::Crowded)
-        );
-        if is_fault
+        // A client that did not end the connection is often still sending. The system would discard
+        // the last answers if received bytes stayed unread, so the server reads on for a short time.
+        let may_be_sending =
+            !matches!(end, SessionEnd::Gone | SessionEnd::Close(CloseReason::Idle));
+        if may_be_sending
             && let Ok(Ok(())) = closed
             && let Some(_permit) = relay.connections.acquire_reading_permit()
         {
@@ -381,28 +363,34 @@ impl RelaySession {
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<SessionEnd> {
         while self.alarm.as_mut().poll(cx).is_ready() {
             let limits = &self.relay.settings().limits;
-            let (ping, idle) = (limits.ping_after_s, limits.idle_timeout_s);
-            self.outbox.resume_if_room();
+            let ping = Duration::from_secs(limits.ping_after_s);
+            let idle_max = Duration::from_secs(limits.idle_timeout_s);
+            self.outbox.tend_parked();
             self.messages.enforce_rules();
-            let idle_max = Duration::from_secs(idle);
             let stalled = self.socket.stalled();
             if stalled.is_some_and(|since| since.elapsed() >= idle_max) {
                 return Poll::Ready(SessionEnd::Close(CloseReason::Slow));
             }
             let silent = self.received_at.elapsed();
             if silent >= idle_max {
-                return Poll::Ready(SessionEnd::Close(CloseReason::Idle));
+                if !self.held_back && self.waiting.is_none() {
+                    return Poll::Ready(SessionEnd::Close(CloseReason::Idle));
+                }
+                // The server itself does not read, so the silence says nothing about the client.
+                self.received_at = Instant::now();
+                self.pinged = false;
             }
-            let next = if silent < Duration::from_secs(ping) {
-                ping
+            let next = if silent < ping {
+                self.received_at + ping
             } else {
                 if !self.pinged && self.socket.poll_ready(cx).is_ready() {
                     self.socket.feed_ping();
                     self.pinged = true;
                 }
-                idle
+                // The answer to the ping begins a new silence, which needs a ping of its own.
+                let again = Instant::now() + ping.max(PING_PAUSE_MIN);
+                again.min(self.received_at + idle_max)
             };
-            let next = self.received_at + Duration::from_secs(next);
             self.alarm.as_mut().reset(stalled.map_or(next, |since| next.min(since + idle_max)));
         }
         Poll::Pending
@@ -459,41 +447,5 @@ impl RelaySession {
             Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
             Poll::Ready(Err(_)) => Poll::Ready(Err(SessionEnd::Gone)),
         }
-    }
-}
-
-impl OutgoingItems {
-    /// Feeds the next item to the socket. If the item is a live event, feeds only its message to
-    /// the next subscription.
-    fn feed(&mut self, socket: &mut Socket, sent: &mut SentCounts) {
-        if let Some(OutboxItem::Live(live)) = self.parts.front_mut() {
-            if let Some((pieces, weight)) = live.take() {
-                sent.feed(socket, &pieces);
-                sent.live += 1;
-                sent.done.add(weight);
-            }
-            if !live.is_written() {
-                return;
-            }
-        }
-        let Some(part) = self.parts.pop_front() else { return };
-        sent.done.add(part.weight());
-        match part {
-            OutboxItem::Page(messages) => {
-                sent.messages += messages.messages();
-                sent.text_bytes += messages.text_bytes();
-                socket.feed_framed(messages);
-            }
-            OutboxItem::One(text) => sent.feed(socket, &[&text]),
-            OutboxItem::Live(_) => {}
-        }
-    }
-}
-
-impl SentCounts {
-    fn feed(&mut self, socket: &mut Socket, pieces: &[&[u8]]) {
-        socket.feed_text(pieces);
-        self.messages += 1;
-        self.text_bytes += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
     }
 }

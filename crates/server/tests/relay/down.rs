@@ -1,13 +1,16 @@
 //! How connections end.
 
+use std::time::Duration;
+
 use hark_testkit::nostr::note;
-use hark_testkit::websocket::upgrade_request;
+use hark_testkit::websocket::{masked, upgrade_request};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::kit::{NOW_S, Relay, http};
+use crate::wire::{narrow, next_frame, upgrade, upgrade_on};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn going_down_answers_what_was_taken_and_says_goodbye() {
@@ -25,6 +28,35 @@ async fn going_down_answers_what_was_taken_and_says_goodbye() {
     let url = relay.url.clone();
     relay.stop().await;
     assert!(tokio_tungstenite::connect_async(&url).await.is_err());
+}
+
+/// The client still sends when the server ends. The system would discard the last answers if the
+/// server left the received bytes unread.
+#[tokio::test(flavor = "multi_thread")]
+async fn going_down_answers_a_client_that_goes_on_sending() {
+    let mut relay = Relay::start(|_| {}).await;
+    let (_, stream) = upgrade_on(narrow(&relay).await, "").await;
+    let (mut from, mut to) = stream.into_split();
+    let sending = tokio::spawn(async move {
+        for n in 0.. {
+            let event = json!(["EVENT", note(1, n, "x")]).to_string();
+            if to.write_all(&masked(0x81, event.as_bytes())).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut received = vec![0; 64 << 10];
+    from.read_exact(&mut received).await.unwrap();
+    relay.begin_stop();
+    from.read_to_end(&mut received).await.expect("the connection is not reset");
+    let goodbye =
+        received.windows(4).rposition(|four| four[..1] == [0x88] && four[2..] == [3, 0xe9]);
+    assert!(goodbye.is_some_and(|at| at + 200 > received.len()), "the close frame is the last");
+    let stored = relay.store.stats().records;
+    let told = received.windows(7).filter(|text| text == b"\",true,").count();
+    assert_eq!(told as u64, stored, "every stored event is acknowledged");
+    sending.abort();
+    relay.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,5 +132,24 @@ async fn who_says_nothing_is_closed() {
         stream.read_to_end(&mut received).await.unwrap();
         assert!(received.is_empty() || received.starts_with(b"HTTP/1.1 408"));
     }
+    relay.stop().await;
+}
+
+/// A proxy may end a connection that is silent for longer than the time between two pings.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_only_answers_pings_is_pinged_again_after_the_same_time() {
+    let relay = Relay::start(|config| {
+        config.limits.ping_after_s = 1;
+        config.limits.idle_timeout_s = 100;
+    })
+    .await;
+    let (_, mut stream) = upgrade(&relay, "").await;
+    let pings = async {
+        for _ in 0..3 {
+            while next_frame(&mut stream).await.0 != 0x89 {}
+            stream.write_all(&masked(0x8a, b"")).await.unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), pings).await.expect("three pings");
     relay.stop().await;
 }

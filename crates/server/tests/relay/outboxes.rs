@@ -7,13 +7,13 @@ use hark_testkit::nostr::note;
 use hark_testkit::wait::until_async;
 use hark_testkit::websocket::masked;
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::kit::{NOW_S, Relay};
 use crate::operators::scrape;
-use crate::wire::{narrow, status, upgrade_on};
+use crate::wire::{connect_with_buffer, narrow, status, upgrade_on};
 
 /// Number of stored notes, and bytes of each note.
 const NOTES: usize = 60;
@@ -21,15 +21,24 @@ const NOTE_BYTES: usize = 90_000;
 
 /// Publishes more bytes than the socket buffers between a server and a client hold.
 async fn fill(relay: &Relay) {
+    publish_notes(relay, NOTES).await;
+}
+
+async fn publish_notes(relay: &Relay, count: usize) {
     let mut client = relay.client().await;
-    for n in 0..NOTES {
+    for n in 0..count {
         client.publish_new(&note(1, NOW_S + n as u64, &"x".repeat(NOTE_BYTES))).await;
     }
 }
 
 /// A client that asks a given number of questions for all notes, and never reads.
 async fn deaf(relay: &Relay, questions: usize) -> TcpStream {
-    let (head, mut stream) = upgrade_on(narrow(relay).await, "").await;
+    ask_on(narrow(relay).await, questions).await
+}
+
+/// Asks a given number of questions for all notes on a connection.
+async fn ask_on(stream: TcpStream, questions: usize) -> TcpStream {
+    let (head, mut stream) = upgrade_on(stream, "").await;
     assert_eq!(status(&head), 101);
     for n in 0..questions {
         let question = json!(["REQ", n.to_string(), { "kinds": [1] }]).to_string();
@@ -124,5 +133,95 @@ async fn who_takes_no_answer_over_http_is_closed() {
     until(&relay, "hark_connections_total", |made| made >= 2.0).await;
     until(&relay, "hark_connections", |open| open < 2.0).await;
     asking.await.unwrap();
+    relay.stop().await;
+}
+
+/// Reads up to `most` bytes, slowly, and sends a pong with every part.
+async fn read_slowly(stream: &mut TcpStream, most: usize, pause: Duration) -> Vec<u8> {
+    let (mut received, mut part) = (Vec::new(), vec![0; 60_000]);
+    while received.len() < most {
+        let Ok(count @ 1..) = stream.read(&mut part).await else { break };
+        received.extend_from_slice(&part[..count]);
+        if stream.write_all(&masked(0x8a, b"")).await.is_err() {
+            break;
+        }
+        sleep(pause).await;
+    }
+    received
+}
+
+/// Returns whether the bytes contain this text.
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+/// Each connection has its share or more of the unread bytes of all clients.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_never_reads_does_not_stop_the_questions_of_others() {
+    const MAX: f64 = 1_000_000.0;
+    let relay = Relay::start(|config| config.limits.outboxes_bytes_max = MAX as usize).await;
+    fill(&relay).await;
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        silent.push(deaf(&relay, 30).await);
+    }
+    until(&relay, "hark_outbox_bytes", |bytes| bytes > MAX).await;
+    let mut other = relay.client().await;
+    // A connection that takes nothing is closed after two minutes.
+    let filters = [json!({ "kinds": [1] })];
+    let found =
+        timeout(Duration::from_secs(60), other.find_now(&filters)).await.expect("an answer");
+    assert_eq!(found.len(), NOTES);
+    until(&relay, "hark_connections_ended_total{reason=\"slow\"}", |ended| ended > 0.0).await;
+    drop(silent);
+    relay.stop().await;
+}
+
+/// The server does not read from a client with an unanswered question, so the client's pongs wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_reads_a_long_answer_slowly_is_not_silent() {
+    let relay = Relay::start(|config| {
+        config.limits.searches_per_connection_max = 1;
+        config.limits.ping_after_s = 1;
+        config.limits.idle_timeout_s = 4;
+    })
+    .await;
+    publish_notes(&relay, 2 * NOTES).await;
+    let mut slow = ask_on(connect_with_buffer(&relay, 128 << 10).await, 1).await;
+    let received = async {
+        let mut received = Vec::new();
+        while !contains(&received, "[\"EOSE\"") {
+            let more = read_slowly(&mut slow, 60_000, Duration::from_millis(50)).await;
+            assert!(!more.is_empty(), "the connection ended after {} bytes", received.len());
+            // The end of the answer may lie in two parts.
+            received.drain(..received.len().saturating_sub(16));
+            received.extend(more);
+        }
+    };
+    received.await;
+    relay.stop().await;
+}
+
+/// Nothing else waits for these clients.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_above_the_bound_of_an_outbox_reaches_who_reads() {
+    let relay = Relay::start(|config| {
+        config.limits.outbox_bytes_max = 300_000;
+        config.limits.outbox_pause_bytes = 100_000;
+        config.limits.message_bytes_max = 900_000;
+        config.limits.events.event_bytes_max = 800_000;
+        config.limits.events.content_chars_max = 800_000;
+    })
+    .await;
+    let (mut writer, mut reader) = (relay.client().await, relay.client().await);
+    for id in ["a", "b", "c"] {
+        assert!(reader.ask(id, &[json!({ "kinds": [1] })]).await.is_empty());
+    }
+    let large = note(1, NOW_S, &"x".repeat(400_000));
+    writer.publish_new(&large).await;
+    for _ in 0..3 {
+        assert_eq!(reader.receive().await[2]["id"], large["id"], "the live event");
+    }
+    assert_eq!(writer.find_now(&[json!({ "kinds": [1] })]).await.len(), 1);
     relay.stop().await;
 }
