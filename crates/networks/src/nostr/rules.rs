@@ -219,7 +219,10 @@ pub fn deletes_too_many_kinds<'a>(
 fn own_address<'a>(address: &'a [u8], author: &Key) -> Option<(u32, &'a [u8])> {
     let colon = address.iter().position(|&byte| byte == b':')?;
     let kind = std::str::from_utf8(&address[..colon]).ok()?;
-    if kind.is_empty() || !kind.bytes().all(|digit| digit.is_ascii_digit()) {
+    // A padded number would delete the event now, but the label that forbids the event later has
+    // another spelling.
+    let is_padded = kind.len() > 1 && kind.starts_with('0');
+    if kind.is_empty() || is_padded || !kind.bytes().all(|digit| digit.is_ascii_digit()) {
         return None;
     }
     let rest = &address[colon + 1..];
@@ -277,6 +280,15 @@ mod tests {
         assert_eq!(shapes, [(25, 0), (1, 213), (1, 425)]);
         assert!(found.iter().all(|query| query.to == 10));
         assert_eq!(found[1].authors, Some(vec![[1; 32]]));
+    }
+
+    /// An event is forbidden by the label as it is written, so another spelling must not delete.
+    #[test]
+    fn an_address_in_another_spelling_deletes_nothing() {
+        assert_eq!(erases(&[address(30_023, "d")]).len(), 1);
+        assert!(erases(&[format!("0{}", address(30_023, "d"))]).is_empty());
+        let upper = format!("30023:{}:d", "AB".repeat(32));
+        assert!(own_address(upper.as_bytes(), &[0xab; 32]).is_none());
     }
 
     #[test]
