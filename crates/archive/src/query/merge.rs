@@ -299,7 +299,13 @@ impl Search for SnapshotSearch {
         let mut work = work.max(1);
         loop {
             if self.visited >= self.budget {
-                return Ok(SearchProgress::Exhausted);
+                // All wanted records were delivered if the search only looks for one more.
+                let is_full = self.delivered == self.limit && self.limit > 0;
+                return Ok(if is_full {
+                    SearchProgress::Done { more: true }
+                } else {
+                    SearchProgress::Exhausted
+                });
             }
             work = work.min(self.budget - self.visited);
             if !self.advance_walks(&mut work) {

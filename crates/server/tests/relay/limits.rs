@@ -440,3 +440,23 @@ async fn limits_change_while_connections_are_open() {
     assert_eq!(client.publish(&note(1, NOW_S, "z")).await.1, "");
     relay.stop().await;
 }
+
+/// After the limit, a search only looks whether a further event matches.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_that_ends_after_the_limit_does_not_end_the_subscription() {
+    let relay = Relay::start(|config| config.limits.filters.query_rows_max = 100).await;
+    let mut client = relay.client().await;
+    for n in 0..250 {
+        let tags: &[&[&str]] = if n % 2 == 0 { &[&["t", "a"]] } else { &[&["t", "b"]] };
+        client.publish_new(&event(1, n, 1, tags, "")).await;
+    }
+    let both: &[&[&str]] = &[&["t", "a"], &["t", "b"]];
+    client.publish_new(&event(1, 1_000, 1, both, "first")).await;
+    let filter = json!({ "#t": ["a"], "&t": ["b"], "limit": 1 });
+    assert_eq!(client.ask("s", &[filter]).await.len(), 1);
+    let later = event(1, 2_000, 1, both, "later");
+    client.send_text(json!(["EVENT", later])).await;
+    let received = [client.receive().await, client.receive().await];
+    assert!(received.iter().any(|message| message[2] == later), "{received:?}");
+    relay.stop().await;
+}

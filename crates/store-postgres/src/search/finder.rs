@@ -130,7 +130,14 @@ impl Finder {
                 }
             }
             if self.found.visited >= self.found.asked.query.budget {
-                return Ok(SearchProgress::Exhausted);
+                let limit = self.found.asked.query.limit;
+                // All wanted records were delivered if the search only looks for one more.
+                let is_full = self.found.delivered == limit && limit > 0;
+                return Ok(if is_full {
+                    SearchProgress::Done { more: true }
+                } else {
+                    SearchProgress::Exhausted
+                });
             }
             if self.found.visited - start >= work.max(1) {
                 return Ok(self.release_rows(shared));
