@@ -361,14 +361,18 @@ fn ban_meanwhile(node: &Node) {
 #[test]
 fn a_purge_shows_the_number_and_deletes_in_one_step() {
     let node = Node::start("ban-purge", "", &[]);
-    let lines: String = (0..30).map(|n| event_line(11, now_s() - n, 1, &[], "spam")).collect();
+    let mut lines: String = (0..30).map(|n| event_line(11, now_s() - n, 1, &[], "spam")).collect();
+    // A purge leaves deletions in force.
+    lines += &event_line(11, now_s(), 5, &[&["e", &"ab".repeat(32)]], "");
     node.hark_fed(&["import", "-"], &lines).text();
     let said = node.hark(&["ban", &pubkey(11), "--purge"]).text();
     assert!(said.contains("30 events match\nto delete them, run it again with --yes"), "{said}");
-    assert_eq!(node.count(of_keys(&[11])), 30);
+    assert_eq!(node.count(of_keys(&[11])), 31);
     let said = node.hark(&["ban", &pubkey(11), "--purge", "--yes"]).text();
     assert!(said.contains("30 events match\n") && said.contains("30 events deleted"), "{said}");
-    assert_eq!(node.count(of_keys(&[11])), 0);
+    let said = node.hark(&["ban", &pubkey(11), "--purge"]).text();
+    assert!(said.contains("0 events match"), "{said}");
+    assert_eq!(node.count(json!({ "authors": [pubkey(11)], "kinds": [1] })), 0);
     let acts: Vec<_> = node.acts().into_iter().map(|(act, _)| act).collect();
     assert_eq!(acts, ["ban", "purge"]);
     for wrong in [

@@ -45,8 +45,22 @@ const NOT_MATCHED: &str = "They are not counted, whether or not they match";
 const NOT_DELETED: &str = "They were not deleted, whether or not they match";
 
 pub(crate) fn run(args: &DeleteArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
+    let queries = deletable(location, &args.filters)?;
+    if queries.iter().any(|query| query.limit == 0) {
+        bail!("a limit of 0 matches nothing; leave it out to delete all that matches");
+    }
+    location.must_exist()?;
+    if args.yes { delete(args, location, &queries) } else { dry_run(args, location, &queries) }
+}
+
+/// Reads the filters of records to delete. A filter that names neither kinds nor ids leaves out the
+/// kinds that keep deleted records away.
+pub(crate) fn deletable(
+    location: &ArchiveLocation,
+    filters: &[String],
+) -> anyhow::Result<Vec<Query>> {
     // At time 0 no record counts as expired, so the filters also match expired records.
-    let mut queries = question::read(location, &args.filters, 0)?;
+    let mut queries = question::read(location, filters, 0)?;
     let rules = location.network.rules();
     let tombstones: Vec<u32> =
         (0..=u32::from(u16::MAX)).filter(|kind| rules.forbids(*kind)).collect();
@@ -54,11 +68,7 @@ pub(crate) fn run(args: &DeleteArgs, location: &ArchiveLocation) -> anyhow::Resu
         query.not_kinds.extend(&tombstones);
         query.normalise();
     }
-    if queries.iter().any(|query| query.limit == 0) {
-        bail!("a limit of 0 matches nothing; leave it out to delete all that matches");
-    }
-    location.must_exist()?;
-    if args.yes { delete(args, location, &queries) } else { dry_run(args, location, &queries) }
+    Ok(queries)
 }
 
 fn dry_run(

@@ -57,7 +57,7 @@ pub(super) fn run(
         print::line("0 events match")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let queries = question::read(&location, filters, 0)?;
+    let queries = delete::deletable(&location, filters)?;
     let matching = question::count(&*location.read()?, &queries)?;
     if !json {
         let matches = if matching == 1 { "matches" } else { "match" };

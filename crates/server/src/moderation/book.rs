@@ -112,6 +112,10 @@ impl RulingBook {
             let (ruling, subject) = key;
             let entry = self.entries.get(key).map(|(_, entry)| entry);
             lists.put((*ruling, subject), entry);
+            // Without its allow, an event is hidden again if its id or its author is banned.
+            if let (None, Ruling::Allow, RulingSubject::Id(id)) = (entry, ruling, subject) {
+                new.hidden.push(*id);
+            }
             if entry.is_some() && *ruling == Ruling::Ban {
                 use RulingSubject::{Addresses, Id, Key};
                 new.concern_clients |= matches!(subject, Key(_) | Addresses(_));
