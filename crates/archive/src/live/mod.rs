@@ -290,6 +290,27 @@ impl SubscriptionHandle {
         self.0.subscription.seam.lock().opened(index, seq);
     }
 
+    /// Whether records are held back until the stored answer is sent.
+    pub fn holds_back(&self) -> bool {
+        self.0.subscription.seam.lock().holds_back()
+    }
+
+    /// Delivers, before the others, those held-back records that `is_early` selects and that the
+    /// stored answer did not contain. `reached` is the same as for [`Self::release`].
+    pub fn release_early(&self, reached: &[AnswerReach], is_early: impl Fn(&Record<'_>) -> bool) {
+        let subscription = &self.0.subscription;
+        let mut must_wake = false;
+        let mut seam = subscription.seam.lock();
+        let taken = seam.release_early(reached, &subscription.queries, is_early, |news| {
+            must_wake |= subscription.sink.deliver(&news);
+        });
+        drop(seam);
+        subscription.sink.free(taken * HELD_BYTES);
+        if must_wake {
+            subscription.sink.wake();
+        }
+    }
+
     /// Delivers those held-back records that the stored answer did not contain, then each new
     /// record as it comes. Must be called once all stored records are sent. `reached` shows how far
     /// the answer to each query went; a subscription with one query does not need `reached`.

@@ -165,6 +165,35 @@ impl Seam {
         (some, are_all)
     }
 
+    /// Whether records are held back.
+    pub(super) fn holds_back(&self) -> bool {
+        matches!(&self.stage, DeliveryStage::Stored { held, .. } if !held.is_empty())
+    }
+
+    /// Removes the held-back records that `is_early` selects, and delivers those of them that were
+    /// not sent yet and were not hidden in the meantime. Returns the number of removed records.
+    pub(super) fn release_early(
+        &mut self,
+        reached: &[AnswerReach],
+        queries: &[Query],
+        is_early: impl Fn(&Record<'_>) -> bool,
+        mut deliver: impl FnMut(NewRecord),
+    ) -> usize {
+        let DeliveryStage::Stored { held, held_bytes, .. } = &mut self.stage else { return 0 };
+        let before = held.len();
+        for news in std::mem::take(held) {
+            if !news.record().is_some_and(|record| is_early(&record)) {
+                held.push_back(news);
+                continue;
+            }
+            *held_bytes -= held_size(&news);
+            if !is_hidden(&news, queries) && is_new(&self.snapshots, reached, &news, queries) {
+                deliver(news);
+            }
+        }
+        before - held.len()
+    }
+
     /// Drops the held-back records and ends all delivery. Returns the number of dropped records.
     pub(super) fn end(&mut self) -> usize {
         match std::mem::replace(&mut self.stage, DeliveryStage::Over) {

@@ -3,7 +3,7 @@
 use hark_codec::nostr::reply::{self, EoseHint};
 
 use super::outbox_item::OutboxItem;
-use super::page::SessionSubscription;
+use super::subscription::SessionSubscription;
 use crate::websocket::FramedMessages;
 
 /// A page of at least this many bytes is put into the outbox.

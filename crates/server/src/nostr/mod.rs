@@ -43,6 +43,7 @@ mod relay;
 mod reply_handle;
 mod report;
 mod session;
+mod subscription;
 mod threads;
 mod vanish;
 mod web;

@@ -13,8 +13,8 @@ use super::Relay;
 use super::audience::{AudienceEntry, RuledSession};
 use super::auth::ClientIdentity;
 use super::outbox::Outbox;
-use super::page::SessionSubscription;
 use super::policy::EventPolicy;
+use super::subscription::SessionSubscription;
 
 /// The client of one session as a reader of events, with its open subscriptions.
 pub(super) struct SessionReader {

@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 
-use hark_testkit::nostr::{note, pubkey};
-use serde_json::json;
+use hark_testkit::nostr::{event, note, pubkey};
+use hark_testkit::websocket::masked;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 
 use crate::kit::{NOW_S, Relay};
+use crate::wire::{answer, narrow, upgrade_on};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn live_events_come_after_eose_to_whom_they_concern() {
@@ -114,5 +117,36 @@ async fn a_client_that_never_reads_is_closed_and_the_others_are_served() {
     }
     deaf.closed().await;
     assert_eq!(other.count(&[json!({})]).await, 200);
+    relay.stop().await;
+}
+
+/// A search sees no event that came after its start, and none that was replaced meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_is_replaced_during_an_answer_comes_before_eose() {
+    let relay = Relay::start(|config| {
+        config.limits.outbox_pause_bytes = 10_000;
+        config.limits.slice_rows = 10;
+    })
+    .await;
+    let mut writer = relay.client().await;
+    writer.publish_new(&event(2, 1, 0, &[], "the old name")).await;
+    for n in 0..200 {
+        writer.publish_new(&note(1, 10 + n, &"x".repeat(50_000))).await;
+    }
+    let (_, mut slow) = upgrade_on(narrow(&relay).await, "").await;
+    slow.write_all(&masked(0x81, br#"["REQ","s",{"kinds":[0,1]}]"#)).await.unwrap();
+    while !answer(&mut slow).await.1.starts_with(b"[\"EVENT") {}
+    writer.publish_new(&event(2, 2, 0, &[], "the new name")).await;
+    writer.publish_new(&note(1, 3, "a note")).await;
+    let mut received = Vec::new();
+    while received.last().is_none_or(|last| last != "a note") {
+        let (_, text) = answer(&mut slow).await;
+        let message: Value = serde_json::from_slice(&text).unwrap();
+        let said = message[2]["content"].as_str().filter(|_| message[0] == "EVENT");
+        received.push(said.unwrap_or("end").to_owned());
+    }
+    let at = |wanted: &str| received.iter().position(|said| said == wanted).expect("is there");
+    assert!(at("the new name") < at("end") && at("end") < at("a note"));
+    assert_eq!(received.iter().filter(|said| *said == "the new name").count(), 1);
     relay.stop().await;
 }
