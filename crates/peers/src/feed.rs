@@ -4,7 +4,7 @@
 //! the queue of a stream is full, the event is dropped, and its time is noted for the stream's next
 //! comparison.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -23,6 +23,8 @@ const SEEN_MAX: usize = 1 << 15;
 /// Maximum number of events in a stream's queue, and maximum total size of these events.
 const WAITING_MAX: usize = 2048;
 const WAITING_BYTES_MAX: usize = 16 << 20;
+/// Maximum number of events that are remembered because connections ended at them.
+const ENDED_EVENTS_MAX: usize = 1_024;
 
 /// The most recent ids of events that a relay has. When the first set is full, it replaces the
 /// second set, and a new first set begins.
@@ -50,6 +52,9 @@ impl SeenIds {
 pub(crate) struct MissedEvents {
     times: Mutex<MissedTimes>,
     any: Notify,
+    /// The ids of events that were alone in flight when a connection ended, with the number of
+    /// these connections.
+    ended: Mutex<HashMap<Id, u32>>,
 }
 
 /// The earliest times of events that were missed.
@@ -73,6 +78,19 @@ impl MissedEvents {
     pub(crate) fn add_failed(&self, time: u64) {
         let later = &mut self.times.lock().later;
         *later = Some(later.map_or(time, |earlier| earlier.min(time)));
+    }
+
+    /// Notes that a connection ended while only this event was in flight.
+    fn note_ended(&self, id: Id) {
+        let mut ended = self.ended.lock();
+        if ended.len() < ENDED_EVENTS_MAX || ended.contains_key(&id) {
+            *ended.entry(id).or_default() += 1;
+        }
+    }
+
+    /// Returns the number of connections that ended while only this event was in flight.
+    pub(crate) fn ended(&self, id: &Id) -> u32 {
+        self.ended.lock().get(id).copied().unwrap_or_default()
     }
 
     /// Whether events wait for a retry.
@@ -102,11 +120,13 @@ pub(crate) struct OwedEvent {
     pub(crate) event: LocalEvent,
     /// Notes a failure of this event; `None` if the event needs no retry.
     missed: Option<Arc<MissedEvents>>,
+    /// Whether the event was sent and no other event is in flight.
+    pub(crate) is_alone: bool,
 }
 
 impl OwedEvent {
     pub(crate) fn new(event: LocalEvent, missed: Option<Arc<MissedEvents>>) -> Self {
-        Self { event, missed }
+        Self { event, missed, is_alone: false }
     }
 
     /// Marks the event as not needing a retry.
@@ -119,6 +139,9 @@ impl Drop for OwedEvent {
     fn drop(&mut self) {
         if let Some(missed) = &self.missed {
             missed.add_failed(self.event.time);
+            if self.is_alone {
+                missed.note_ended(self.event.id);
+            }
         }
     }
 }

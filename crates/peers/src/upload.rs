@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -26,6 +27,14 @@ const UNANSWERED_BYTES_MAX: usize = 4 << 20;
 const READ_TOGETHER: usize = 256;
 /// Maximum number of consecutive events that a relay may leave unanswered.
 const SILENT_MAX: u32 = 3;
+/// An event of at least this size is sent alone, after the shorter events: many relays end the
+/// connection at a message above their limit.
+const LONG_BYTES: usize = 60 << 10;
+/// The longest time that a long event waits for shorter events.
+const LONG_WAIT_MAX: Duration = Duration::from_secs(30);
+/// Number of connections that may end while the same event is alone in flight. Then the event is
+/// not sent again.
+const ENDED_MAX: u32 = 3;
 
 /// Events to send.
 pub(crate) enum UploadList {
@@ -66,6 +75,10 @@ impl Upload {
         &self.owed.event
     }
 
+    fn is_long(&self) -> bool {
+        self.event().json.len() >= LONG_BYTES
+    }
+
     fn new(owed: OwedEvent) -> Self {
         Self { owed, number: 0, was_sent: false, wanted_auth: false, proofs: 0 }
     }
@@ -87,6 +100,7 @@ struct UploadQueue {
     /// Ids of events that are not read yet.
     ids: VecDeque<Id>,
     waiting: VecDeque<Upload>,
+    long: LongUploads,
     /// Whether more events may come.
     is_open: bool,
     /// Total size of the unanswered events, in bytes.
@@ -102,11 +116,42 @@ struct UploadQueue {
     silent: u32,
 }
 
+/// The long events of an uploader.
+#[derive(Default)]
+struct LongUploads {
+    waiting: VecDeque<(Instant, Upload)>,
+    /// Total size of the waiting events, in bytes.
+    bytes: usize,
+    /// Whether a long event is in flight. Then no other event is sent.
+    is_sent: bool,
+}
+
+impl LongUploads {
+    fn add(&mut self, upload: Upload) {
+        self.bytes += upload.event().json.len();
+        self.waiting.push_back((Instant::now(), upload));
+    }
+
+    /// Whether the next long event is sent before shorter events that wait.
+    fn are_due(&self, now: Instant) -> bool {
+        self.bytes >= UNANSWERED_BYTES_MAX
+            || self.waiting.front().is_some_and(|(since, _)| now - *since >= LONG_WAIT_MAX)
+    }
+
+    fn next(&mut self) -> Option<Upload> {
+        let (_, upload) = self.waiting.pop_front()?;
+        self.bytes -= upload.event().json.len();
+        self.is_sent = true;
+        Some(upload)
+    }
+}
+
 impl UploadQueue {
     fn new() -> Self {
         Self {
             ids: VecDeque::new(),
             waiting: VecDeque::new(),
+            long: LongUploads::default(),
             is_open: true,
             bytes: 0,
             window: UNANSWERED_MAX,
@@ -121,24 +166,46 @@ impl UploadQueue {
     fn add(&mut self, list: Option<UploadList>) {
         match list {
             Some(UploadList::Ids(ids)) => self.ids.extend(ids),
-            Some(UploadList::Event(event)) => self.waiting.push_back(Upload::new(event)),
+            Some(UploadList::Event(event)) => self.push(Upload::new(event)),
             None => self.is_open = false,
         }
     }
 
+    /// Queues an event that was not sent yet.
+    fn push(&mut self, upload: Upload) {
+        if upload.is_long() {
+            self.long.add(upload);
+        } else {
+            self.waiting.push_back(upload);
+        }
+    }
+
     fn has_room(&self) -> bool {
-        self.is_open && self.ids.is_empty() && self.waiting.len() < READ_TOGETHER
+        self.is_open
+            && self.ids.is_empty()
+            && self.waiting.len() < READ_TOGETHER
+            && self.long.bytes < UNANSWERED_BYTES_MAX
     }
 
     fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.ids.is_empty()
+        self.waiting.is_empty() && self.long.waiting.is_empty() && self.ids.is_empty()
     }
 
     /// Returns the next event to send, if the limits allow a further event.
     fn next(&mut self, unanswered: usize, now: Instant) -> Option<Upload> {
-        let may_send =
-            unanswered < self.window && self.bytes < UNANSWERED_BYTES_MAX && now >= self.not_before;
-        if may_send { self.waiting.pop_front() } else { None }
+        let may_send = unanswered < self.window
+            && self.bytes < UNANSWERED_BYTES_MAX
+            && now >= self.not_before
+            && !self.long.is_sent;
+        if !may_send {
+            return None;
+        }
+        let is_long_due = self.long.are_due(now);
+        if !is_long_due && let Some(upload) = self.waiting.pop_front() {
+            return Some(upload);
+        }
+        let may_be_alone = unanswered == 0 && (is_long_due || self.ids.is_empty());
+        if may_be_alone { self.long.next() } else { None }
     }
 
     /// Queues an event again, because of the relay's rate limit. Returns whether a wait begins.
@@ -149,6 +216,10 @@ impl UploadQueue {
         if begins {
             self.not_before = now + self.waits.next("events", reason)?;
             self.window = (self.window / 2).max(1);
+        }
+        if upload.is_long() {
+            self.long.add(upload);
+            return Ok(begins);
         }
         // Events are sent again in their original order, so that no event is delayed forever.
         let later = |other: &Upload| other.was_sent && other.number < upload.number;
@@ -166,11 +237,15 @@ impl Uploader<'_> {
             if queue.waiting.is_empty() && !queue.ids.is_empty() {
                 let count = queue.ids.len().min(READ_TOGETHER);
                 let ids = queue.ids.drain(..count).collect();
-                self.read(ids, &mut queue.waiting).await?;
+                self.read(ids, &mut queue).await?;
             }
             let now = Instant::now();
             while let Some(upload) = queue.next(running.len(), now) {
-                let Some(mut upload) = self.accepted(upload).await else { continue };
+                let Some(mut upload) = self.accepted(upload).await else {
+                    queue.long.is_sent = false;
+                    continue;
+                };
+                upload.owed.is_alone = queue.long.is_sent;
                 upload.proofs = self.client.proofs();
                 if !std::mem::replace(&mut upload.was_sent, true) {
                     queue.number += 1;
@@ -183,14 +258,14 @@ impl Uploader<'_> {
             if !queue.is_open && queue.is_empty() && running.is_empty() {
                 return Ok(());
             }
-            // If all events of the last batch are withheld, the next batch is read.
+            // If all events of the last batch are withheld or long, the next batch is read.
             if running.is_empty() && queue.waiting.is_empty() && !queue.ids.is_empty() {
                 continue;
             }
             let not_before = queue.not_before;
             tokio::select! {
                 list = lists.recv(), if queue.has_room() => queue.add(list),
-                () = sleep_until(not_before), if !queue.waiting.is_empty() && not_before > now => {}
+                () = sleep_until(not_before), if !queue.is_empty() && not_before > now => {}
                 Some((upload, answer)) = running.next(), if !running.is_empty() => {
                     self.receive(upload, answer, &mut queue).await?;
                 }
@@ -198,8 +273,15 @@ impl Uploader<'_> {
         }
     }
 
-    /// Returns the event; `None` if the plugin refuses the event.
+    /// Returns the event; `None` if the plugin refuses the event, or if the relay has ended too many
+    /// connections at the event.
     async fn accepted(&self, upload: Upload) -> Option<Upload> {
+        if self.missed.as_ref().is_some_and(|missed| missed.ended(&upload.event().id) >= ENDED_MAX)
+        {
+            self.meter.refuse_there("too large", "the relay ends the connection at this event");
+            upload.owed.finish();
+            return None;
+        }
         if let Some(plugin) = self.plugin.filter(|_| !upload.was_sent)
             && let Err(refusal) = plugin.accept(&upload.event().json).await
         {
@@ -215,11 +297,15 @@ impl Uploader<'_> {
     /// Processes the answer to an event, or the lack of an answer.
     async fn receive(
         &self,
-        upload: Upload,
+        mut upload: Upload,
         answer: Result<PublishAnswer, PeerError>,
         queue: &mut UploadQueue,
     ) -> Result<(), PeerError> {
         queue.bytes -= upload.event().json.len();
+        queue.long.is_sent = false;
+        if matches!(answer, Ok(_) | Err(PeerError::Silent { .. })) {
+            upload.owed.is_alone = false;
+        }
         let answer = match answer {
             Ok(answer) => answer,
             Err(PeerError::Silent { .. }) if queue.silent < SILENT_MAX => {
@@ -235,6 +321,7 @@ impl Uploader<'_> {
                 queue.waits.over();
                 queue.window = UNANSWERED_MAX.min(queue.window + 1);
             }
+            Answered::Again(upload) if upload.is_long() => queue.long.add(upload),
             Answered::Again(upload) => queue.waiting.push_front(upload),
             Answered::Later(upload, reason) => {
                 if queue.delay(upload, &reason)? {
@@ -246,13 +333,13 @@ impl Uploader<'_> {
     }
 
     /// Reads events of the archive, and queues the events that may leave the archive.
-    async fn read(&self, ids: Vec<Id>, waiting: &mut VecDeque<Upload>) -> Result<(), PeerError> {
+    async fn read(&self, ids: Vec<Id>, queue: &mut UploadQueue) -> Result<(), PeerError> {
         let Some(from) = &self.from else { return Ok(()) };
         for event in local::events(from, ids).await? {
             if self.withheld.has(event.kind, &event.json) {
                 self.meter.add(|meter| &meter.withheld, 1);
             } else {
-                waiting.push_back(Upload::new(OwedEvent::new(event, self.missed.clone())));
+                queue.push(Upload::new(OwedEvent::new(event, self.missed.clone())));
             }
         }
         Ok(())

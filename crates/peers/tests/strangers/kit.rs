@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 /// This archive, in which no events are hidden.
 fn local_end(store: &Arc<MemoryStore>) -> LocalEnd {
@@ -44,7 +45,7 @@ pub(crate) fn event(n: u64, created_at: u64) -> Value {
 pub(crate) async fn play(
     script: impl Fn(&Value) -> Vec<String> + Send + Sync + 'static,
 ) -> RelayAddress {
-    play_on(false, script).await
+    play_on(false, None, script).await
 }
 
 /// Like [`play`], with TCP_NODELAY. Without this option, the second message of an answer would wait
@@ -52,11 +53,20 @@ pub(crate) async fn play(
 pub(crate) async fn play_quickly(
     script: impl Fn(&Value) -> Vec<String> + Send + Sync + 'static,
 ) -> RelayAddress {
-    play_on(true, script).await
+    play_on(true, None, script).await
+}
+
+/// Like [`play`], with a limit for messages: a longer message ends the connection.
+pub(crate) async fn play_bounded(
+    message_bytes_max: usize,
+    script: impl Fn(&Value) -> Vec<String> + Send + Sync + 'static,
+) -> RelayAddress {
+    play_on(false, Some(message_bytes_max), script).await
 }
 
 async fn play_on(
     is_quick: bool,
+    message_bytes_max: Option<usize>,
     script: impl Fn(&Value) -> Vec<String> + Send + Sync + 'static,
 ) -> RelayAddress {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -67,7 +77,9 @@ async fn play_on(
             let script = Arc::clone(&script);
             stream.set_nodelay(is_quick).unwrap();
             tokio::spawn(async move {
-                let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+                let config = WebSocketConfig::default().max_message_size(message_bytes_max);
+                let socket = tokio_tungstenite::accept_async_with_config(stream, Some(config));
+                let mut socket = socket.await.unwrap();
                 while let Some(Ok(message)) = socket.next().await {
                     let Message::Text(text) = message else { continue };
                     for answer in script(&serde_json::from_str(&text).unwrap()) {

@@ -2,6 +2,7 @@
 
 mod floods;
 mod kit;
+mod long;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
