@@ -107,8 +107,8 @@ struct PageEnd {
     events: usize,
     /// Number of the page's events that are within the requested time range.
     inside: usize,
-    /// Number of events that were too long to be read.
-    too_long: usize,
+    /// Number of events whose times are unknown: they were too long to be read, or not valid.
+    unread: usize,
     new: usize,
     /// Total size of the received events, in bytes.
     bytes: u64,
@@ -199,9 +199,8 @@ impl RelayPages<'_> {
                 }
                 continue;
             }
-            if page.too_long == page.events {
-                // The times of events that are too long are unknown, so the start of the next page
-                // is unknown.
+            if page.unread == page.events {
+                // The start of the next page is unknown.
                 return Ok(None);
             }
             if page.inside == 0 && until == 0 {
@@ -272,7 +271,7 @@ impl RelayPages<'_> {
                 Ok(SubscriptionAnswer::Event(event)) => event,
                 Ok(SubscriptionAnswer::TooLong(bytes)) => {
                     self.meter.refuse_too_long(bytes);
-                    page.too_long += 1;
+                    page.unread += 1;
                     page.count_event(bytes)?;
                     continue;
                 }
@@ -286,7 +285,10 @@ impl RelayPages<'_> {
                 Err(error) => return Err(error),
             };
             page.count_event(event.json().len() as u64)?;
-            let Some((id, time)) = self.id_and_time(&event, &mut arena) else { continue };
+            let Some((id, time)) = self.id_and_time(&event, &mut arena) else {
+                page.unread += 1;
+                continue;
+            };
             if time < window.from || time > window.to {
                 self.meter.add(|meter| &meter.unasked, 1);
                 continue;

@@ -73,6 +73,19 @@ async fn pages_end_with_an_event_that_is_too_long() {
     assert!(totals.refused_here.of("too large") > 0, "{totals:?}");
 }
 
+/// Some relays store events that are not valid.
+#[tokio::test]
+async fn pages_end_with_an_event_that_is_not_valid() {
+    let mut events: Vec<Value> = (0..3).map(|n| event(n, 1_700_000_000 + n)).collect();
+    events[0]["tags"] = json!([[]]);
+    let url = play(move |message| paged(message, &events, 500)).await;
+    let here = Here::with(&[]);
+    here.sync(&url, Direction::Down).await.unwrap();
+    let totals = here.finish();
+    assert_eq!(totals.stored, 2, "{totals:?}");
+    assert!(totals.refused_here.of("malformed") > 0, "{totals:?}");
+}
+
 /// A relay that answers with more events than requested is disconnected, even if all these events
 /// are too long to be read.
 #[tokio::test]
