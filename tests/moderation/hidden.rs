@@ -171,3 +171,19 @@ fn hidden_events_do_not_make_a_comparison_too_big() {
     node.hark(&["ban", &pubkey(BANNED)]).text();
     assert_eq!(compares().expect("8 events are not too many").need.len(), 8);
 }
+
+/// The ids of hidden events look as if they were missing here.
+#[test]
+fn hidden_events_are_not_fetched_again() {
+    let cluster = Cluster::shared();
+    let database = cluster.database("hidden_down");
+    let (there, lines) = (Node::start("hidden-again", "", &[]), lines(&notes()));
+    there.hark_fed(&["import", "-"], &lines).text();
+    for (name, store) in [("files", &[][..]), ("database", &["--store", &database.url])] {
+        let node = Node::start(&format!("hidden-again-{name}"), "", store);
+        node.hark_fed(&["import", "-"], &lines).text();
+        node.hark(&["ban", &pubkey(BANNED)]).text();
+        let down = &node.rows(&["sync", &there.url(), "--dir", "down", "--json"])[0]["down"];
+        assert_eq!((&down["missing"], &down["received"]), (&json!(0), &json!(0)), "{name}: {down}");
+    }
+}

@@ -1,6 +1,6 @@
 //! Reads the local archive: the items to compare, and the events to send.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -93,6 +93,19 @@ fn items(store: &dyn Store, query: Query) -> Result<Vec<NegentropyItem>, PeerErr
     let mut items = Vec::new();
     each(store, query, |_| (), |at, ()| items.push(NegentropyItem { time: at.time, id: at.id }))?;
     Ok(items)
+}
+
+/// Returns the ids of which the store has no record, whether hidden or not.
+pub(crate) fn missing(store: &dyn Store, mut ids: Vec<Id>) -> Result<Vec<Id>, PeerError> {
+    if ids.is_empty() {
+        return Ok(ids);
+    }
+    let mut query = Query { ids: Some(ids.clone()), ..Query::default() };
+    query.normalise();
+    let mut kept = HashSet::new();
+    each(store, query, |_| (), |at, ()| kept.extend([at.id]))?;
+    ids.retain(|id| !kept.contains(id));
+    Ok(ids)
 }
 
 /// An event that is to be sent.

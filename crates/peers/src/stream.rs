@@ -37,7 +37,8 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 const BACK_OFF_MAX: Duration = Duration::from_mins(5);
 /// Duration of a connection after which the next wait is [`BACK_OFF`] again.
 const GOOD_AFTER: Duration = Duration::from_mins(1);
-/// Maximum number of times that a closed subscription is reopened. An EOSE resets the count.
+/// Maximum number of times that a closed subscription is reopened. A subscription that was open for
+/// [`GOOD_AFTER`] resets the count.
 const REOPENS_MAX: u32 = 6;
 /// The first and the longest wait before a retry of events that the relay refused temporarily. The
 /// wait doubles each time, until no such events are left.
@@ -224,7 +225,7 @@ impl LiveStream<'_> {
             missed_from: 0,
             protected: options.send_protected,
         };
-        let (mut reopens, mut closed_s) = (0, None);
+        let (mut reopens, mut opened_at, mut closed_s) = (0, None::<Instant>, None);
         loop {
             let proofs = self.client.proofs();
             let mut events = match self.client.subscribe(&filter).await {
@@ -243,7 +244,7 @@ impl LiveStream<'_> {
                     }
                     Ok(SubscriptionAnswer::TooLong(bytes)) => status.meter.refuse_too_long(bytes),
                     Ok(SubscriptionAnswer::Eose { .. }) => {
-                        reopens = 0;
+                        opened_at = Some(Instant::now());
                         self.opened.notify_one();
                         if let Some(closed_s) = closed_s.take() {
                             // The relay has not delivered the events that were published while the
@@ -256,6 +257,10 @@ impl LiveStream<'_> {
                     Err(error) => return error,
                 }
             };
+            // Only a subscription that has lasted counts as opened.
+            if opened_at.take().is_some_and(|at| at.elapsed() >= GOOD_AFTER) {
+                reopens = 0;
+            }
             reopens += 1;
             closed_s.get_or_insert_with(now_s);
             if reopens > REOPENS_MAX {

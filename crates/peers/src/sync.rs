@@ -349,7 +349,8 @@ impl DifferenceSink for Differences<'_> {
         let store = Arc::clone(&self.store);
         let need = local::blocking(move || {
             need.retain(|id| !store.knows(id).unwrap_or(false));
-            Ok(need)
+            // A store may not know all of its ids without a search.
+            local::missing(&*store, need)
         });
         let need = need.await?;
         self.meter.add(|meter| &meter.missing_here, need.len() as u64);
