@@ -1,12 +1,13 @@
 //! A server that starts without the shelf of the bans, and long lists.
 
+use hark_testkit::clock::now_s;
 use hark_testkit::http::get;
 use hark_testkit::nostr::pubkey;
 use hark_testkit::postgres::Cluster;
 use hark_testkit::wait::until;
 use tokio::runtime::Runtime;
 
-use super::{Node, publish, until_refused};
+use super::{MEMBER, Node, of_keys, publish, until_refused};
 use crate::cli::support::Place;
 
 /// A server whose database role may not make the tables of the bans serves without bans and reports
@@ -63,4 +64,45 @@ fn lists_of_long_rows_come_whole() {
     }
     assert_eq!(node.rows(&["list", "--json"]).len(), 600);
     assert_eq!(node.rows(&["log", "--json"]).len(), 1_200);
+}
+
+/// A stream beside a server reads the bans and allows once, and then follows the server.
+#[test]
+fn a_stream_beside_a_server_learns_of_an_allow_and_of_its_end() {
+    for is_database in [false, true] {
+        let cluster = Cluster::shared();
+        let database = cluster.database("stream_allows");
+        let store = ["--store", &database.url];
+        let store = if is_database { &store[..] } else { &[] };
+        let settings = format!("[policy]\nallow_keys = [\"{}\"]\n", pubkey(MEMBER));
+        let node = Node::start(&format!("stream-allows-{is_database}"), &settings, store);
+        let other = Node::start(&format!("stream-allowed-there-{is_database}"), "", &[]);
+        let flags: Vec<&str> = node.flags.iter().map(String::as_str).collect();
+        let args = ["stream", &other.url(), "--dir", "down", "--catch-up", "0"];
+        let stream = node.place.start(&[&flags[..], &args].concat());
+        let runtime = Runtime::new().unwrap();
+        let mut n = 0;
+        // Publishes at the other relay until an event of this key is here.
+        let mut until_here = |who: u8| {
+            let before = node.count(of_keys(&[who]));
+            until("the events of a key are here", || {
+                n += 1;
+                let content = format!("note {n}");
+                assert!(runtime.block_on(publish(&other, who, &content)).0);
+                node.count(of_keys(&[who])) > before
+            });
+        };
+        until_here(MEMBER);
+        node.hark(&["allow", &pubkey(15)]).text();
+        until_here(15);
+        node.hark(&["unallow", &pubkey(15)]).text();
+        // Some events of this key may have been on their way.
+        until("the events of a key are refused", || {
+            let before = node.count(of_keys(&[15]));
+            assert!(runtime.block_on(publish(&other, 15, &format!("late {}", now_s()))).0);
+            until_here(MEMBER);
+            node.count(of_keys(&[15])) == before
+        });
+        stream.signal("TERM");
+    }
 }

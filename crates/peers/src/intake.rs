@@ -421,10 +421,15 @@ fn write(
         if failed.lock().is_none() {
             let told: Vec<Box<[u8]>> =
                 if options.stored.is_some() { records.clone() } else { Vec::new() };
+            let time = |record: &[u8]| Record::new(record).map_or(0, |record| record.time());
+            let times: Vec<u64> = records.iter().map(|record| time(record)).collect();
             match writer.put(std::mem::take(&mut records)) {
                 Ok(outcomes) => {
                     for (at, outcome) in outcomes.into_iter().enumerate() {
                         let Some((origin, _)) = origins.get(at) else { break };
+                        if let (Err(_), Some(missed)) = (&outcome, &origin.missed) {
+                            missed.add_failed(times[at].max(origin.missed_from));
+                        }
                         if !count(origin, outcome) {
                             continue;
                         }

@@ -12,9 +12,10 @@ use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 use hark_archive::{Record, vital};
+use hark_networks::Network;
 use hark_peers::{EventIntake, LocalEnd, LocalFeed, SnapshotOpener, StreamEnds};
 use hark_server::control::FedRecord;
-use hark_server::moderation::Moderation;
+use hark_server::moderation::{Moderation, ModerationNetwork};
 
 use super::RelayRules;
 use super::waiting::{LOOK_EVERY, WaitingWriter};
@@ -28,7 +29,7 @@ pub(super) struct StreamArchive {
     /// The rules for events from relays.
     pub(super) rules: RelayRules,
     intake: EventIntake,
-    following: Option<JoinHandle<()>>,
+    following: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -53,8 +54,15 @@ impl StreamArchive {
         };
         let store = own.as_ref().map(|own| Arc::clone(&own.store));
         let rules = RelayRules::new(&location.config, bans);
+        let mut following = Vec::new();
+        if is_served {
+            following.push(follow_events(location, &feed, stop)?);
+        }
+        // Only a snapshot of the bans does not learn of later changes.
+        if is_served && own.is_none() && location.facts().is_in_directory {
+            following.push(follow_bans(location, &rules, stop)?);
+        }
         let open = opener(location, own, rules.clone());
-        let following = is_served.then(|| follow(location, &feed, stop)).transpose()?;
         // A server reports the events that it stores, so this listener is used only without a
         // server.
         let stored = {
@@ -68,6 +76,7 @@ impl StreamArchive {
             writer,
             location: location.of(location.network),
             stop: Arc::clone(stop),
+            feed: (!is_served).then(|| Arc::clone(&feed)),
         };
         let mut options = super::intake_options(location, &rules, store.clone());
         options.known = store.filter(|_| !location.facts().is_remote);
@@ -84,7 +93,7 @@ impl StreamArchive {
         self.stop.store(true, Ordering::Relaxed);
         drop(self.ends);
         let written = self.intake.finish();
-        if let Some(thread) = self.following {
+        for thread in self.following {
             // A panic of the thread would have ended the process.
             let _ = thread.join();
         }
@@ -136,16 +145,59 @@ fn opener(location: &ArchiveLocation, own: Option<LocalEnd>, rules: RelayRules) 
 }
 
 /// Starts a thread that passes on the new events that the server reports.
-fn follow(
+fn follow_events(
     location: &ArchiveLocation,
     feed: &Arc<LocalFeed>,
     stop: &Arc<AtomicBool>,
 ) -> anyhow::Result<JoinHandle<()>> {
+    let feed = Arc::clone(feed);
+    follow(location, location.network, stop, move |said| match said {
+        FedRecord::Record(record) => feed.publish(&record),
+        // A comparison finds the events that were not reported.
+        FedRecord::Lagged => feed.lagged(),
+        FedRecord::Quiet => {}
+    })
+}
+
+/// Starts a thread that puts the server's bans and allows in force after each change.
+fn follow_bans(
+    location: &ArchiveLocation,
+    rules: &RelayRules,
+    stop: &Arc<AtomicBool>,
+) -> anyhow::Result<JoinHandle<()>> {
+    let (of, rules) = (location.of(location.network), rules.clone());
+    // The bans may have changed since they were read for the rules.
+    let mut has_changed = true;
+    follow(location, &ModerationNetwork, stop, move |said| {
+        if !matches!(said, FedRecord::Quiet) {
+            has_changed = true;
+            return;
+        }
+        if !has_changed {
+            return;
+        }
+        match of.bans() {
+            Ok(bans) => {
+                rules.set_bans(bans);
+                has_changed = false;
+            }
+            Err(error) => tracing::warn!(%error, "the bans cannot be read; trying again"),
+        }
+    })
+}
+
+/// Starts a thread that passes on what the server reports of the shelf of `network`.
+fn follow(
+    location: &ArchiveLocation,
+    network: &'static dyn Network,
+    stop: &Arc<AtomicBool>,
+    mut told: impl FnMut(FedRecord<'_>) + Send + 'static,
+) -> anyhow::Result<JoinHandle<()>> {
+    let location = location.of(network);
     let client = location.control()?.context("the server has just ended; run this again")?;
     let first = client.follow().context(
         "the server does not report new events; it must be of the same version as this command",
     )?;
-    let (location, feed) = (location.of(location.network), Arc::clone(feed));
     let stop = Arc::clone(stop);
     let thread = vital::spawn("hark-follow", move || {
         let mut records = Some(first);
@@ -156,15 +208,11 @@ fn follow(
                 records = client.and_then(|client| client.follow().ok());
                 if records.is_some() {
                     tracing::info!("the server is back");
-                    // A comparison finds the events stored while the server was out of reach.
-                    feed.lagged();
+                    told(FedRecord::Lagged);
                 }
                 continue;
             };
-            if let Err(error) = open.read_for(LOOK_EVERY, &stop, &mut |said| match said {
-                FedRecord::Record(record) => feed.publish(&record),
-                FedRecord::Lagged => feed.lagged(),
-            }) {
+            if let Err(error) = open.read_for(LOOK_EVERY, &stop, &mut told) {
                 tracing::warn!(%error, "the server is gone; waiting for it");
             }
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hark_peers::{EventWriter, WriteOutcome};
+use hark_peers::{EventWriter, LocalFeed, WriteOutcome};
 
 use crate::location::ArchiveLocation;
 use crate::writer::WriterHandle;
@@ -31,6 +31,8 @@ pub(super) struct WaitingWriter {
     pub(super) stop: Arc<AtomicBool>,
     /// Whether the writer is waiting now.
     pub(super) waits: Arc<AtomicBool>,
+    /// The feed of the events that this process stores; `None` if a server feeds the streams.
+    pub(super) feed: Option<Arc<LocalFeed>>,
 }
 
 impl EventWriter for WaitingWriter {
@@ -38,6 +40,7 @@ impl EventWriter for WaitingWriter {
         let mut outcomes: Vec<Option<WriteOutcome>> = vec![None; records.len()];
         let mut left: VecDeque<usize> = (0..records.len()).collect();
         let (mut together, mut failures, mut wait) = (records.len(), 0, LOOK_EVERY);
+        let mut has_failed = false;
         while !left.is_empty() {
             let part: Vec<usize> = left.iter().copied().take(together).collect();
             let sent = part.iter().map(|&at| records[at].clone()).collect();
@@ -71,6 +74,7 @@ impl EventWriter for WaitingWriter {
                 return Err(words);
             }
             failures += 1;
+            has_failed = true;
             if failures >= FAILURES_MAX {
                 if !self.waits.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
@@ -98,6 +102,10 @@ impl EventWriter for WaitingWriter {
             }
         }
         self.waits.store(false, Ordering::Relaxed);
+        // A write whose answer was lost may have stored records that then count as duplicates.
+        if let Some(feed) = self.feed.as_ref().filter(|_| has_failed) {
+            feed.lagged();
+        }
         Ok(outcomes.into_iter().flatten().collect())
     }
 }
@@ -106,7 +114,8 @@ impl WaitingWriter {
     /// Whether the server or the database answers and reports no fault.
     fn works(&self) -> bool {
         if let Some(store) = self.writer.own_store() {
-            return store.knows(&[0; 32]).is_ok();
+            // An empty batch tests whether the store carries out writes.
+            return store.commit(&[]).is_ok();
         }
         let client = self.location.control().ok().flatten();
         let stats = client.and_then(|mut client| client.stats().ok());

@@ -121,6 +121,8 @@ pub enum FedRecord<'a> {
     /// The server has left out some records, because they were not read in time. Older records that
     /// are still queued may follow.
     Lagged,
+    /// No record has come for a while.
+    Quiet,
 }
 
 /// The receiving end of a shelf's new records.
@@ -141,8 +143,8 @@ impl RecordStream {
         }
     }
 
-    /// Passes each entry of the feed to `each` until `stop` is set. Checks `stop` every
-    /// `look_every`. The end of the connection is an error.
+    /// Passes each entry of the feed to `each` until `stop` is set. Checks `stop`, and reports that
+    /// no record has come, every `look_every`. The end of the connection is an error.
     pub fn read_for(
         &mut self,
         look_every: Duration,
@@ -155,7 +157,10 @@ impl RecordStream {
             let frame = match frames.read(&mut self.from, PEER_FRAME_BYTES_MAX) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Err(broken("the end")),
-                Err(error) if is_timeout(&error) => continue,
+                Err(error) if is_timeout(&error) => {
+                    each(FedRecord::Quiet);
+                    continue;
+                }
                 Err(error) => return Err(error.into()),
             };
             match (frame.what, Record::new(frame.body())) {
