@@ -23,7 +23,7 @@ const SEEN_MAX: usize = 1 << 15;
 /// Maximum number of events in a stream's queue, and maximum total size of these events.
 const WAITING_MAX: usize = 2048;
 const WAITING_BYTES_MAX: usize = 16 << 20;
-/// Maximum number of events that are remembered because connections ended at them.
+/// Maximum number of events that are remembered because they ended connections.
 const ENDED_EVENTS_MAX: usize = 1_024;
 
 /// The most recent ids of events that a relay has. When the first set is full, it replaces the

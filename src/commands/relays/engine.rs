@@ -186,7 +186,7 @@ fn follow_bans(
     })
 }
 
-/// Starts a thread that passes on what the server reports of the shelf of `network`.
+/// Starts a thread that passes on the server's reports about the shelf of `network`.
 fn follow(
     location: &ArchiveLocation,
     network: &'static dyn Network,
