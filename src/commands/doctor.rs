@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use hark_archive::store::StoreStats;
 use hark_server::ListenAddress;
+use hark_server::growth::GrowthLog;
 use hark_server::listener::files_for_connections;
 use hark_server::tls::{self, PresentedCertificate, TlsOptions};
 use hark_store_embedded::backup::BackupCatalog;
@@ -41,6 +42,8 @@ const SERVICE_BACKUP: &str = "/var/lib/hark-backup";
 const BACKUP_OLD: Duration = Duration::from_hours(3 * 24);
 /// Number of free bytes below which the disk needs attention at once.
 const FREE_MIN: u64 = 512 << 20;
+/// An archive that fills its disk in fewer days gets an advice.
+const DAYS_MIN: f64 = 30.0;
 /// A certificate that expires within this time should have been renewed, and is reported.
 const RENEWAL_LATE: Duration = Duration::from_hours(14 * 24);
 /// How far in the future the newest record may be before the clock is doubted.
@@ -248,10 +251,16 @@ fn disk(stats: &StoreStats, location: &ArchiveLocation, found: &mut Findings) {
     let text =
         format!("{} free beside an archive of {}", print::bytes(free), print::bytes(stats.bytes));
     let remedy = "a larger disk, or a rule in [retention], such as bytes_max or free_bytes_min";
+    let log = GrowthLog::read(&location.data).unwrap_or_default();
+    let days = log.days_until_full(free, when::now_s()).filter(|_| kept_free.is_none());
     if free < FREE_MIN.max(kept_free.unwrap_or(0)) {
         found.add("disk", Verdict::Wrong, format!("{text}; it needs {remedy}"));
     } else if free < stats.bytes / 5 && kept_free.is_none() {
         found.add("disk", Verdict::Advice, format!("{text}; soon it needs {remedy}"));
+    } else if let Some(days) = days.filter(|days| *days < DAYS_MIN) {
+        let days = print::count(days as u64, "day");
+        let text = format!("{text}, which fills the disk in {days}; then it needs {remedy}");
+        found.add("disk", Verdict::Advice, text);
     } else {
         found.add("disk", Verdict::Fine, text);
     }

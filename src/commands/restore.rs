@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use hark_server::growth;
 use hark_store_embedded::DirectoryLock;
 use hark_store_embedded::backup::{self, BackupCatalog, restore, restore_unpacked};
 use hark_store_embedded::disk::{Disk as _, RealDisk};
@@ -175,8 +176,8 @@ fn must_be_without_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Moves all shelves in `data` aside, and those small files that `restoring` will replace or that
-/// promise messages of the moved archive.
+/// Moves all shelves in `data` aside, and those small files that `restoring` will replace, that
+/// promise messages of the moved archive, or that have its earlier sizes.
 fn move_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
     let before = data.join(BEFORE);
     let mut names: Vec<OsString> =
@@ -187,7 +188,7 @@ fn move_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
         }
         for entry in fs::read_dir(data)? {
             let name = entry?.file_name();
-            if is_promise(Path::new(&name)) {
+            if is_promise(Path::new(&name)) || name == growth::FILE {
                 names.push(name);
             }
         }

@@ -5,11 +5,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use hark_server::control::fields;
+use hark_server::growth::GrowthLog;
 use hark_server::words::moment;
 use serde_json::{Value, json};
 
 use crate::location::ArchiveLocation;
 use crate::print;
+use crate::when::now_s;
 
 #[derive(Debug, Args)]
 pub(crate) struct StatsArgs {
@@ -28,10 +30,22 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
     // records.
     let found = live.as_ref().and_then(|live| live["damaged"].as_u64()).unwrap_or_default();
     stats.damaged = stats.damaged.max(found);
+    let log = GrowthLog::read(&location.data).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the growth of the archive is not known");
+        GrowthLog::default()
+    });
+    let growth = log.of(location.network.name(), now_s());
+    let full_in_days = stats.free_bytes.and_then(|free| log.days_until_full(free, now_s()));
     if args.json {
         let mut json = Value::Object(fields(&stats));
         json["data"] = json!(location.data);
         json["in_database"] = json!(!location.facts().is_in_directory);
+        json["growth"] = json!(growth.map(|growth| json!({
+            "records_per_day": growth.records_per_day.round(),
+            "bytes_per_day": growth.bytes_per_day.round(),
+            "measured_s": growth.measured_s,
+        })));
+        json["full_in_days"] = json!(full_in_days.map(f64::round));
         json["server_running"] = json!(served);
         json["server"] = json!(live.as_ref().map(|live| of_server(live, &json)));
         print::line(&json.to_string())?;
@@ -53,6 +67,16 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
         },
         if served { ", a server is running" } else { "" }
     ))?;
+    let (gained, measured) = growth.map_or(("-".into(), plain()), |growth| {
+        let records = signed(growth.records_per_day, print::number);
+        let words = format!(
+            "and {records} {}, measured over {}",
+            location.network.records(),
+            span(growth.measured_s)
+        );
+        (signed(growth.bytes_per_day, print::bytes), words)
+    });
+    let days = full_in_days.map_or("-".into(), |days| print::count(days as u64, "day"));
     print::line(&print::table(&[
         (location.network.records(), print::number(stats.records), plain()),
         ("deleted, not given back", print::number(stats.dead), print::bytes(stats.dead_bytes)),
@@ -60,6 +84,8 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
         ("  log", print::bytes(stats.log_bytes), plain()),
         ("  indices", print::bytes(stats.index_bytes), plain()),
         ("free on the disk", stats.free_bytes.map_or("-".into(), print::bytes), plain()),
+        ("grows a day by", gained, measured),
+        ("the disk is full in", days, plain()),
         ("segments", print::number(stats.segments), plain()),
         ("not in a segment yet", print::number(stats.head_records), plain()),
         time("oldest", stats.oldest),
@@ -71,6 +97,18 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
         print::line(&table(&live))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Formats a number that may be negative. `shown` formats the number without its sign.
+fn signed(number: f64, shown: impl Fn(u64) -> String) -> String {
+    let text = shown(number.abs().round() as u64);
+    if number <= -0.5 { format!("-{text}") } else { text }
+}
+
+/// Formats a duration in whole days, or in whole hours below two days.
+fn span(seconds: u64) -> String {
+    let (unit, unit_s) = if seconds < 2 * 86_400 { ("hour", 3_600) } else { ("day", 86_400) };
+    print::count((seconds + unit_s / 2) / unit_s, unit)
 }
 
 /// Returns the server's statistics that are not in the statistics of the files.

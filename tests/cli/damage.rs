@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use hark_testkit::clock::now_s;
 use hark_testkit::http::{self, get};
 use hark_testkit::nostr::event_line;
 use hark_testkit::program::Finished;
@@ -153,6 +154,43 @@ fn a_server_that_meets_a_damaged_record_says_so_everywhere() {
 /// The value of a metric of the page.
 fn metric(page: &str, name: &str) -> f64 {
     http::metric(page, name).unwrap_or_else(|| panic!("no {name}: {page}"))
+}
+
+#[test]
+fn the_growth_is_noted_and_shown() {
+    let place = archive("damage-growth", 3_000);
+    let stats = || place.hark(&["stats", "--json"]).json();
+    assert_eq!((&stats()["growth"], &stats()["full_in_days"]), (&json!(null), &json!(null)));
+    let bytes = stats()["bytes"].as_u64().unwrap();
+    let noted_s = now_s() - 2 * 86_400;
+    fs::write(place.data().join("growth"), format!("{noted_s} nostr 1000 {}\n", bytes - 200_000))
+        .unwrap();
+    let server = place.serve();
+    let page = until_ok(|| {
+        let page = get(&server.address, "/metrics").ok();
+        if page.contains("hark_store_growth_records ") { Ok(page) } else { Err(page) }
+    });
+    // A server may use a little more space than the files had before its start.
+    let grown = metric(&page, "hark_store_growth_bytes");
+    assert!((90_000.0..10e6).contains(&grown), "{grown}");
+    assert!((metric(&page, "hark_store_growth_records") - 1_000.0).abs() < 1.0);
+    assert!(metric(&page, "hark_store_full_in_days") > 0.0);
+    let growth = &stats()["growth"];
+    assert_eq!(growth["records_per_day"], json!(1_000.0), "{growth}");
+    assert!(growth["measured_s"].as_u64() >= Some(2 * 86_400), "{growth}");
+    let shown = place.hark(&["stats"]).text();
+    assert!(shown.contains("and 1,000 events, measured over 2 days"), "{shown}");
+    assert!(stats()["full_in_days"].as_f64() > Some(0.0));
+    // An archive that fills its disk soon gets an advice.
+    let free = stats()["free_bytes"].as_u64().unwrap();
+    let lines = [(noted_s, 0), (now_s() - 60, free)];
+    let lines = lines.map(|(at_s, bytes)| format!("{at_s} nostr 5 {bytes}\n")).concat();
+    fs::write(place.data().join("growth"), lines).unwrap();
+    let doctor = place.hark(&["doctor"]).stdout;
+    assert!(
+        doctor.contains("which fills the disk in 2 days") || doctor.contains("in 1 day;"),
+        "{doctor}"
+    );
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod clients;
 mod connections;
 pub mod door;
 mod error;
+pub mod growth;
 pub mod hosts;
 mod http;
 #[cfg(any(feature = "devp2p", feature = "libp2p"))]

@@ -7,6 +7,7 @@
 //! dropped without an answer.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use crate::blocking;
 use crate::clients::Clients;
 use crate::door::{DoorAddress, Host, OpenNetwork, ServableNetwork};
 use crate::error::ServeError;
+use crate::growth::GrowthRecorder;
 use crate::moderation::Moderation;
 use crate::reload::{ReloadHandle, ReloadRequest, RetentionThreads};
 use crate::settings::{Settings, SettingsHandle, SharedSettings};
@@ -38,6 +40,9 @@ use crate::{ServerConfig, admin};
 
 /// Interval between two calls of [`Door::check_load`](crate::door::Door::check_load).
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Interval between two checks whether the size of the archive is to be noted.
+const GROWTH_LOOK_EVERY: Duration = Duration::from_mins(1);
 
 /// Message to the operator of a server without a control socket.
 const NO_CONTROL: &str = "No command reaches this server: `hark import`, `delete`, `compact`, \
@@ -52,6 +57,7 @@ pub struct Server {
     control: Option<ControlSocket>,
     role: watch::Sender<Role>,
     operators: OperatorsDoor,
+    growth: Option<Arc<GrowthRecorder>>,
     moderation: Moderation,
     keepers: RetentionThreads,
     desk: Arc<ReloadDesk>,
@@ -121,6 +127,9 @@ impl Server {
         let roster = Arc::clone(host.clients.roster());
         moderation.set_roster(&roster);
         let operators = OperatorsDoor::open(config.metrics, config.version, &mut host)?;
+        // control.sock lies in the data directory.
+        let data = config.control.as_deref().and_then(Path::parent);
+        let growth = data.map(|data| Arc::new(GrowthRecorder::open(data)));
         let mut opened = Vec::with_capacity(networks.len());
         for network in networks {
             opened.push(network.open(&mut host).await?);
@@ -188,6 +197,7 @@ impl Server {
             control,
             role,
             operators,
+            growth,
             moderation,
             keepers: Arc::new(Mutex::new(keepers)),
             desk,
@@ -239,10 +249,27 @@ impl Server {
     /// Serves until `shutdown` completes, then finishes the work in progress.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self {
-            networks, settings, control, role, operators, keepers, desk, tls, phase, ..
+            networks,
+            settings,
+            control,
+            role,
+            operators,
+            growth,
+            keepers,
+            desk,
+            tls,
+            phase,
+            ..
         } = self;
         let stop = StopSignal(phase.subscribe());
-        let answers = operators.operators(&networks, &settings, &desk, tls.clone(), stop.clone());
+        let answers = operators.operators(
+            &networks,
+            &settings,
+            &desk,
+            tls.clone(),
+            growth.clone(),
+            stop.clone(),
+        );
         let mut doors = JoinSet::new();
         for network in &*networks {
             let door = Arc::clone(&network.door).serve(answers.clone(), stop.clone());
@@ -252,6 +279,10 @@ impl Server {
         asides.spawn(vital("the metrics' door", operators.serve(answers)));
         if let Some(tls) = tls {
             asides.spawn(vital("the watch of the certificate", tls.watch(stop.clone())));
+        }
+        if let Some(growth) = growth {
+            let (networks, stop) = (Arc::clone(&networks), stop.clone());
+            asides.spawn(vital("the record of the growth", note_growth(networks, growth, stop)));
         }
         asides.spawn(vital("the report", watch_health(Arc::clone(&networks), stop)));
         let mut role = role.subscribe();
@@ -353,6 +384,32 @@ async fn watch_health(networks: Arc<[OpenNetwork]>, mut stop: StopSignal) {
                 }
                 _ => {}
             }
+        }
+    }
+}
+
+/// Notes the sizes of the shelves every hour.
+async fn note_growth(
+    networks: Arc<[OpenNetwork]>,
+    growth: Arc<GrowthRecorder>,
+    mut stop: StopSignal,
+) {
+    loop {
+        let (networks, growth) = (Arc::clone(&networks), Arc::clone(&growth));
+        // The sizes of a database are the answer to a query.
+        let noted = blocking::run(move || {
+            growth.note(networks.iter().map(|network| {
+                let stats = network.shelf.store().stats();
+                (network.shelf.name().to_owned(), stats.records, stats.bytes)
+            }));
+        });
+        let noted = noted.await;
+        if let Err(error) = noted {
+            tracing::warn!(%error, "the size of the archive was not noted");
+        }
+        tokio::select! {
+            () = stop.serving() => return,
+            () = tokio::time::sleep(GROWTH_LOOK_EVERY) => {}
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::clients::Clients;
 use crate::connections::Connections;
 use crate::door::{Host, OpenNetwork};
 use crate::error::ServeError;
+use crate::growth::GrowthRecorder;
 use crate::hosts;
 use crate::http::{self, ConnectionTimeouts};
 use crate::listener::Listener;
@@ -89,6 +90,7 @@ impl OperatorsDoor {
         settings: &SharedSettings,
         desk: &Arc<ReloadDesk>,
         tls: Option<Arc<TlsEndpoint>>,
+        growth: Option<Arc<GrowthRecorder>>,
         stop: StopSignal,
     ) -> Operators {
         Operators {
@@ -96,6 +98,7 @@ impl OperatorsDoor {
             settings: Arc::clone(settings),
             desk: Arc::clone(desk),
             tls,
+            growth,
             allow: self.allow.as_slice().into(),
             apart: self.listener.is_some(),
             version: self.version,
@@ -130,6 +133,7 @@ pub struct Operators {
     settings: SharedSettings,
     desk: Arc<ReloadDesk>,
     tls: Option<Arc<TlsEndpoint>>,
+    growth: Option<Arc<GrowthRecorder>>,
     /// Addresses that may read the metrics.
     allow: Arc<[IpNet]>,
     /// Whether `server.metrics_listen` is configured.
@@ -221,9 +225,11 @@ impl Operators {
             return (StatusCode::FORBIDDEN, text).into_response();
         }
         let (networks, desk) = (Arc::clone(&self.networks), Arc::clone(&self.desk));
-        let (version, tls) = (self.version, self.tls.clone());
+        let (version, tls, growth) = (self.version, self.tls.clone(), self.growth.clone());
         // This work blocks: it reads system files and the state of all segments.
-        let page = move || prometheus::page(version, &networks, &desk.last(), tls.as_deref());
+        let page = move || {
+            prometheus::page(version, &networks, &desk.last(), tls.as_deref(), growth.as_deref())
+        };
         match blocking::run(page).await {
             Ok(page) => ([(CONTENT_TYPE, METRICS)], page).into_response(),
             Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),

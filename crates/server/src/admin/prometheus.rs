@@ -10,6 +10,7 @@ use hark_archive::store::{DatabaseStats, MirrorLag, ScrubStats, StoreStats};
 use super::process::ProcessStats;
 use super::reload::LastReload;
 use crate::door::OpenNetwork;
+use crate::growth::{Growth, GrowthRecorder, now_s};
 use crate::metrics::MetricsPage;
 use crate::shelf::Shelf;
 use crate::tls::TlsEndpoint;
@@ -20,6 +21,7 @@ pub(crate) fn page(
     networks: &[OpenNetwork],
     reload: &LastReload,
     tls: Option<&TlsEndpoint>,
+    recorder: Option<&GrowthRecorder>,
 ) -> String {
     let mut page = MetricsPage::default();
     page.head("hark_build_info", "gauge", "Version of this server.");
@@ -52,6 +54,9 @@ pub(crate) fn page(
     written(&mut page, &shelves);
     store(&mut page, &shelves);
     disk(&mut page, &shelves);
+    if let Some(recorder) = recorder {
+        growth(&mut page, &shelves, recorder);
+    }
     scrub(&mut page, &shelves);
     database(&mut page, &shelves);
     mirror(&mut page, &shelves);
@@ -273,6 +278,38 @@ fn disk(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
     let all = having(shelves, |stats| stats.free_bytes.as_ref());
     let help = "Free bytes of the file system that contains the archive.";
     lines(page, "gauge", &all, &[("hark_store_free_bytes", help, |free| *free as f64)]);
+}
+
+fn growth(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>], recorder: &GrowthRecorder) {
+    let (log, now_s) = (recorder.log(), now_s());
+    let of = |described: &LabelledShelf<'_>| log.of(described.shelf.name(), now_s);
+    let all: Vec<_> = shelves.iter().filter_map(|one| Some((one, of(one)?))).collect();
+    let all: Vec<_> = all.iter().map(|(described, growth)| (*described, growth)).collect();
+    lines(
+        page,
+        "gauge",
+        &all,
+        &[
+            (
+                "hark_store_growth_records",
+                "Records that the archive gains a day, measured over up to seven days.",
+                |growth: &Growth| growth.records_per_day,
+            ),
+            (
+                "hark_store_growth_bytes",
+                "Bytes that the archive gains a day, measured over up to seven days.",
+                |growth: &Growth| growth.bytes_per_day,
+            ),
+        ],
+    );
+    let free = shelves.iter().find_map(|described| described.stats.free_bytes);
+    if let Some(days) = free.and_then(|free| log.days_until_full(free, now_s)) {
+        page.gauge(
+            "hark_store_full_in_days",
+            "Days until the archive fills its file system, if it grows as before.",
+            days,
+        );
+    }
 }
 
 fn database(page: &mut MetricsPage, shelves: &[LabelledShelf<'_>]) {
