@@ -22,7 +22,7 @@ use libp2p::Multiaddr;
 use super::intake::{AcceptResult, MessageRejection};
 use super::metrics::{CatchUpMethod, MessageFate, MessageOrigin, SyncOutcome};
 use super::node::WakuNode;
-use super::p2p::AskFault;
+use super::p2p::{AskFault, NetworkHandle};
 use super::peer_status::{NO_PEERS, PeerConnectivity, PeerStatus};
 use crate::stop::StopSignal;
 
@@ -33,8 +33,9 @@ const NOTE_EVERY: Duration = Duration::from_secs(20);
 /// How long gossip may take to find the peers that relay messages.
 const GOSSIP_WAIT: Duration = Duration::from_secs(5);
 /// Fetching begins this long before the time in the file, because clocks differ and messages take
-/// time to arrive.
-const OVERLAP_NS: u64 = 60 * NS_PER_S;
+/// time to arrive, and because a peer that falls silent is noticed late: two pings must fail, each
+/// after a pause of 15 s and within 20 s, and closing the connection takes up to 10 s.
+const OVERLAP_NS: u64 = 120 * NS_PER_S;
 /// Delay before the next attempt after all stores have failed.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -101,13 +102,17 @@ impl HistoryFetch {
 
     async fn watch_connections(&self, waku: &WakuNode) {
         let (mut complete, mut noted) = (false, Instant::now());
-        let (mut unkept, mut relayed) = (unkept_messages(waku), false);
+        let (mut unkept, mut silent) = (unkept_messages(waku), silent_peers(waku));
+        let mut relayed = false;
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            // Messages are also missed if they could not be stored, and while no peer relays any.
-            let (unkept_now, relayed_now) = (unkept_messages(waku), is_relayed(waku).await);
-            complete &= unkept_now == unkept && relayed_now == relayed;
-            (unkept, relayed) = (unkept_now, relayed_now);
+            // Messages are also missed if they could not be stored, while no peer relays any, and
+            // while a peer that relays them does not answer. Such a peer may be connected again
+            // before this loop sees that it was gone.
+            let (unkept_now, silent_now) = (unkept_messages(waku), silent_peers(waku));
+            let relayed_now = is_relayed(waku).await;
+            complete &= (unkept_now, silent_now, relayed_now) == (unkept, silent, relayed);
+            (unkept, silent, relayed) = (unkept_now, silent_now, relayed_now);
             if waku.metrics.peers.get() == 0 {
                 complete = false;
             } else if complete {
@@ -184,6 +189,11 @@ impl HistoryFetch {
 fn unkept_messages(waku: &WakuNode) -> u64 {
     let of = |origin| waku.metrics.messages.of(origin).of(MessageFate::Insert).get();
     of(MessageOrigin::Relay) + of(MessageOrigin::Store)
+}
+
+/// Returns how often a peer that relays messages fell silent since the start of this node.
+fn silent_peers(waku: &WakuNode) -> u64 {
+    waku.network.as_ref().map_or(0, NetworkHandle::silent_peers)
 }
 
 /// Whether a connected peer relays messages of this node's shards. Light clients relay none.

@@ -1,6 +1,7 @@
 //! The handle of the network task, for the rest of the node.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hark_networks::waku::history::MessageRequest;
 use libp2p::gossipsub::IdentTopic;
@@ -29,6 +30,8 @@ pub(in crate::waku) struct NetworkHandle {
     pub(super) control: libp2p_stream::Control,
     pub(super) addresses: watch::Receiver<Vec<Multiaddr>>,
     pub(super) sent: SentMessages,
+    /// See [`NetworkHandle::silent_peers`].
+    pub(super) silent_peers: AtomicU64,
     /// The id of this node.
     pub(in crate::waku) id: PeerId,
     pub(in crate::waku) directory: Arc<NodeDirectory>,
@@ -53,6 +56,12 @@ impl NetworkHandle {
         if self.orders.try_send(order).is_err() {
             tracing::warn!("a message that the old process accepted was not relayed");
         }
+    }
+
+    /// Returns how many connections were closed because a peer that relays messages did not answer.
+    /// Messages may have been missed for a minute before each of these connections was closed.
+    pub(in crate::waku) fn silent_peers(&self) -> u64 {
+        self.silent_peers.load(Ordering::Relaxed)
     }
 
     /// Returns the addresses of this node.

@@ -1,12 +1,14 @@
 //! The network task: drives all connections, and passes their events to the rest of the node.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use libp2p::gossipsub::{self, IdentTopic, MessageAcceptance, PublishError, TopicHash};
-use libp2p::swarm::SwarmEvent;
-use libp2p::{Multiaddr, PeerId, Swarm, identify};
+use libp2p::swarm::{ConnectionId, SwarmEvent};
+use libp2p::{Multiaddr, PeerId, Swarm, identify, ping};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::behaviour::{NodeBehaviour, NodeBehaviourEvent};
@@ -48,6 +50,8 @@ pub(in crate::waku) struct NetworkTask {
     budget: ForwardBudget,
     orders: mpsc::Receiver<NetworkCommand>,
     addresses: watch::Sender<Vec<Multiaddr>>,
+    /// The connections that are being closed because a peer that relays messages does not answer.
+    silent: HashSet<ConnectionId>,
 }
 
 impl NetworkTask {
@@ -106,6 +110,7 @@ impl NetworkTask {
             control,
             addresses: seen,
             sent,
+            silent_peers: AtomicU64::new(0),
             id: *swarm.local_peer_id(),
             directory: Arc::clone(&directory),
             configured,
@@ -113,8 +118,17 @@ impl NetworkTask {
         let pending_addrs = if at_once { Vec::new() } else { config.listen };
         let known = KnownPeers::default();
         let budget = ForwardBudget::new(Instant::now());
-        let task =
-            Self { swarm, pending_addrs, peers, known, directory, budget, orders, addresses };
+        let task = Self {
+            swarm,
+            pending_addrs,
+            peers,
+            known,
+            directory,
+            budget,
+            orders,
+            addresses,
+            silent: HashSet::new(),
+        };
         Ok((task, handle))
     }
 
@@ -292,9 +306,28 @@ impl NetworkTask {
                 self.known.connected(peer_id, &endpoint);
                 self.peers.connected(peer_id);
             }
-            SwarmEvent::ConnectionClosed { peer_id, num_established, cause, .. } => {
+            SwarmEvent::Behaviour(NodeBehaviourEvent::Ping(ping::Event {
+                peer,
+                connection,
+                result: Err(fault),
+            })) if !matches!(fault, ping::Failure::Unsupported) => {
+                tracing::debug!(%peer, %fault, "a peer does not answer pings; disconnecting");
+                let relays =
+                    |(of, topics): (&PeerId, Vec<&TopicHash>)| *of == peer && !topics.is_empty();
+                if self.swarm.behaviour().gossip.all_peers().any(relays) {
+                    self.silent.insert(connection);
+                }
+                // Returns false if the connection is closing already.
+                let _ = self.swarm.close_connection(connection);
+            }
+            SwarmEvent::ConnectionClosed {
+                peer_id, connection_id, num_established, cause, ..
+            } => {
                 if let Some(network) = &waku.network {
                     network.sent.forget(peer_id, num_established == 0);
+                    if self.silent.remove(&connection_id) {
+                        network.silent_peers.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
                 if num_established == 0 {
                     waku.metrics.peers.sub(1);

@@ -15,6 +15,7 @@ use libp2p::{Stream, StreamProtocol};
 use libp2p_stream::Control;
 
 use futures_util::StreamExt as _;
+use libp2p::gossipsub::IdentTopic;
 use libp2p::identity::Keypair;
 use libp2p::swarm::SwarmEvent;
 use libp2p::{Multiaddr, PeerId, Swarm, identify};
@@ -39,6 +40,7 @@ mod exchanges;
 mod gossip;
 mod light;
 mod questions;
+mod silent;
 mod subscribed;
 
 const STORE: &str = "/vac/waku/store-query/3.0.0";
@@ -205,8 +207,13 @@ fn stranger() -> Swarm<NodeBehaviour> {
 }
 
 fn with_key(key: Keypair) -> Swarm<NodeBehaviour> {
+    serving(key, &[])
+}
+
+/// Creates a peer that may subscribe to these topics of gossip.
+fn serving(key: Keypair, topics: &[IdentTopic]) -> Swarm<NodeBehaviour> {
     let bounds = PeerBounds {
-        served: ServedTopics::default(),
+        served: ServedTopics::new(topics),
         message_bytes: 1_000,
         configured: Vec::new(),
         strangers: 10,
