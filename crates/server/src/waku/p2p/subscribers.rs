@@ -72,10 +72,14 @@ struct SubscriptionCount {
 }
 
 impl SubscriptionCount {
-    fn set(&mut self, listed: &Arc<OpenConnection>, count: usize) {
+    /// Sets the number of subscriptions, and the connection that has the subscriptions. Returns the
+    /// earlier connection if it is another one.
+    fn set(&mut self, listed: &Arc<OpenConnection>, count: usize) -> Option<Arc<OpenConnection>> {
         self.listed.counts.subscriptions.sub(self.count);
-        (self.listed, self.count) = (Arc::clone(listed), count as u64);
+        let earlier = std::mem::replace(&mut self.listed, Arc::clone(listed));
+        self.count = count as u64;
         self.listed.counts.subscriptions.add(self.count);
+        (!Arc::ptr_eq(&earlier, listed)).then_some(earlier)
     }
 }
 
@@ -134,19 +138,26 @@ impl FilterSubscribers {
             let count = SubscriptionCount { listed: Arc::clone(&peer.listed), count: 0 };
             Some(PushQueue { waiting, room, source, count, _slot: slot })
         };
-        let mut index = self.index.lock();
-        let subscriber = index.subscribe(peer.id, (shard, topics), (&bounds, now), outbox)?;
-        let topics = subscriber.topics();
-        subscriber.outbox.count.set(&peer.listed, topics);
+        let earlier = {
+            let mut index = self.index.lock();
+            let subscriber = index.subscribe(peer.id, (shard, topics), (&bounds, now), outbox)?;
+            let topics = subscriber.topics();
+            subscriber.outbox.count.set(&peer.listed, topics)
+        };
+        end_earlier(earlier);
         Ok(())
     }
 
     /// Extends the lifetime of a peer's subscriptions. Returns false if there are none.
     pub(super) fn ping(&self, peer: &StreamPeer) -> bool {
-        let mut index = self.index.lock();
-        let Some(subscriber) = index.ping(peer.id, LIFETIME, Instant::now()) else { return false };
-        let topics = subscriber.topics();
-        subscriber.outbox.count.set(&peer.listed, topics);
+        let earlier = {
+            let mut index = self.index.lock();
+            let subscriber = index.ping(peer.id, LIFETIME, Instant::now());
+            let Some(subscriber) = subscriber else { return false };
+            let topics = subscriber.topics();
+            subscriber.outbox.count.set(&peer.listed, topics)
+        };
+        end_earlier(earlier);
         true
     }
 
@@ -218,6 +229,14 @@ impl FilterSubscribers {
                 self.metrics.pushes.of(PushOutcome::Dropped).add(1);
             }
         }
+    }
+}
+
+/// Ends the connection that a subscriber used before its last request. The earlier connection may
+/// be dead without an end, and messages sent over it would be lost.
+fn end_earlier(earlier: Option<Arc<OpenConnection>>) {
+    if let Some(earlier) = earlier {
+        earlier.kick("the peer uses another connection for its subscriptions");
     }
 }
 

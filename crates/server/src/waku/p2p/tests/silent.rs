@@ -1,11 +1,18 @@
 //! Tests of peers that fall silent or leave.
 
+use std::collections::BTreeSet;
+
+use hark_codec::waku::filter::FilterAction;
+use hark_codec::waku::{FilterPush, FilterRequest, FilterResponse};
 use libp2p::multiaddr::Protocol;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 
 use super::*;
+use crate::waku::metrics::MessageOrigin;
 
 const TOPIC: &str = "/waku/2/rs/1/0";
+const CONTENT: &str = "/a/1/b/proto";
 
 /// Forwards the bytes of one connection with a node. Once the forwarder is silent, no byte is
 /// forwarded any more, but both sides of the connection stay open.
@@ -46,6 +53,74 @@ impl Forwarder {
     }
 }
 
+/// A peer that receives pushes.
+struct Subscriber {
+    control: Control,
+    /// The payloads of the received messages.
+    pushed: mpsc::UnboundedReceiver<Vec<u8>>,
+    client: tokio::task::JoinHandle<()>,
+}
+
+impl Subscriber {
+    /// Connects a peer to the node at this address.
+    async fn connect(mut swarm: Swarm<NodeBehaviour>, addr: &Multiaddr) -> Self {
+        let mut control = swarm.behaviour().streams.new_control();
+        let mut incoming = control.accept(StreamProtocol::new(push::PROTOCOL)).unwrap();
+        swarm.dial(addr.clone()).unwrap();
+        let connecting = async {
+            while !matches!(
+                swarm.select_next_some().await,
+                SwarmEvent::ConnectionEstablished { .. }
+            ) {}
+        };
+        tokio::time::timeout(Duration::from_secs(30), connecting).await.unwrap();
+        let (sender, pushed) = mpsc::unbounded_channel();
+        let client = tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = swarm.select_next_some() => {}
+                    Some((_, mut stream)) = incoming.next() => {
+                        let sender = sender.clone();
+                        tokio::spawn(async move {
+                            while let Ok(Some(bytes)) = frame::read(&mut stream, 1 << 20).await {
+                                let push = FilterPush::parse(&bytes).unwrap();
+                                let message = Message::parse(push.message).unwrap();
+                                let _ = sender.send(message.payload.to_vec());
+                            }
+                        });
+                    }
+                }
+            }
+        });
+        Self { control, pushed, client }
+    }
+
+    /// Returns the payload of the next message.
+    async fn receive(&mut self) -> Vec<u8> {
+        let next = tokio::time::timeout(Duration::from_secs(30), self.pushed.recv()).await;
+        next.expect("a message arrives").unwrap()
+    }
+}
+
+/// Sends a request for [`CONTENT`] to the filter of the node. Returns the status.
+async fn ask_filter(pair: &Pair, control: &Control, action: FilterAction) -> u32 {
+    let (request_id, pubsub_topic) = ("1", Some(TOPIC));
+    let request = FilterRequest { request_id, action: Some(action), pubsub_topic, bytes: &[] };
+    let mut bytes = Vec::new();
+    request.write([CONTENT].into_iter(), &mut bytes);
+    let protocol = StreamProtocol::new(filter::PROTOCOL);
+    let mut stream = control.clone().open_stream(pair.peer, protocol).await.unwrap();
+    frame::write(&mut stream, &bytes).await.unwrap();
+    let answer = frame::read(&mut stream, 1 << 20).await.unwrap().unwrap();
+    FilterResponse::parse(&answer).unwrap().status_code
+}
+
+/// Publishes a message with this payload.
+async fn publish(pair: &Pair, payload: &[u8]) {
+    let message = Message { payload, content_topic: CONTENT, ..Message::default() };
+    pair.waku.publish(MessageOrigin::Rest, &message, Some(TOPIC)).await.unwrap();
+}
+
 /// Waits until `holds` returns true.
 async fn wait_until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waiting = async {
@@ -82,5 +157,40 @@ async fn a_relay_node_that_falls_silent_is_disconnected_and_counted() {
     // The peer that answers pings stays connected.
     wait_until("it is counted", async || silent() == 1 && pair.waku.metrics.peers.get() == 1).await;
     client.abort();
+    pair.end().await;
+}
+
+/// A network that changes, such as that of a phone, leaves a connection that no side has closed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscriber_that_connects_again_gets_the_messages_on_its_new_connection() {
+    let shape = |config: &mut crate::waku::NodeConfig| config.forward = true;
+    let pair = Pair::shaped("subscriber-again", Clients::default(), shape).await;
+    let forwarder = Forwarder::start(&pair).await;
+    let key = Keypair::generate_secp256k1();
+    let mut first = Subscriber::connect(with_key(key.clone()), &forwarder.addr).await;
+    assert_eq!(ask_filter(&pair, &first.control, FilterAction::Subscribe).await, 200);
+    publish(&pair, b"0").await;
+    assert_eq!(first.receive().await, b"0");
+    forwarder.silence.send(()).unwrap();
+    let mut second = Subscriber::connect(with_key(key), &pair.addr).await;
+    assert_eq!(ask_filter(&pair, &second.control, FilterAction::Ping).await, 200);
+    let closed = tokio::time::timeout(Duration::from_secs(30), forwarder.closed).await;
+    closed.expect("the node closes the earlier connection").unwrap();
+    let expected: BTreeSet<Vec<u8>> = [b"1", b"2", b"3"].map(|payload| payload.to_vec()).into();
+    for payload in &expected {
+        publish(&pair, payload).await;
+    }
+    let mut received = BTreeSet::new();
+    while received.len() < expected.len() {
+        let payload = second.receive().await;
+        // The last message of the earlier connection may be sent again.
+        if payload != b"0" {
+            received.insert(payload);
+        }
+    }
+    assert_eq!(received, expected);
+    assert_eq!(pair.waku.filter.count(), 1);
+    first.client.abort();
+    second.client.abort();
     pair.end().await;
 }
