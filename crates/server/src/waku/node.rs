@@ -21,7 +21,7 @@ use crate::service::{IntakeBounds, Service};
 /// Bounds for the messages that wait to be durable.
 pub(super) const INTAKE: IntakeBounds = IntakeBounds { records_max: 4_096 };
 /// Maximum number of concurrent requests to peers on behalf of REST clients, in total and per
-/// client address. A peer's answer may have 16 MiB.
+/// client address. A peer's answer may have 16 MiB, or somewhat more than the longest message.
 pub(super) const PEER_QUESTIONS_MAX: usize = 16;
 pub(super) const PEER_QUESTIONS_PER_ADDRESS_MAX: usize = 4;
 

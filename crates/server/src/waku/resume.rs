@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use hark_codec::record::Id;
-use hark_codec::waku::store::PAGE_MAX;
 use hark_codec::waku::{Message, ProtobufError, StoreResponse};
 use hark_networks::waku::NS_PER_S;
 use hark_networks::waku::history::MessageRequest;
@@ -223,7 +222,7 @@ async fn pages(
             time_end: i64::try_from(until).ok(),
             cursor,
             forward: true,
-            limit: Some(PAGE_MAX as u64),
+            limit: Some(network.page_max()),
             ..MessageRequest::default()
         };
         let answer = network.ask(store.clone(), &request).await?;

@@ -35,6 +35,8 @@ pub(in crate::waku) struct NetworkHandle {
     /// The id of this node.
     pub(in crate::waku) id: PeerId,
     pub(in crate::waku) directory: Arc<NodeDirectory>,
+    /// Maximum size of a message of the network, in bytes.
+    pub(super) message_bytes_max: usize,
     /// Peers, stores and entry nodes that the configuration names.
     pub(super) configured: Vec<Multiaddr>,
 }
@@ -117,6 +119,11 @@ impl NetworkHandle {
         replied.blocking_recv().unwrap_or_default()
     }
 
+    /// Returns the number of messages to request from a store at once.
+    pub(in crate::waku) fn page_max(&self) -> u64 {
+        ask::page_max(self.message_bytes_max)
+    }
+
     /// Sends a request to the store of a peer, after connecting to the peer if needed.
     pub(in crate::waku) async fn ask(
         &self,
@@ -124,6 +131,6 @@ impl NetworkHandle {
         request: &MessageRequest,
     ) -> Result<Vec<u8>, AskFault> {
         let peer = self.connect(addr).await?;
-        ask::ask(self.control.clone(), peer, request).await
+        ask::ask(self.control.clone(), peer, request, self.message_bytes_max).await
     }
 }

@@ -26,8 +26,8 @@ impl NetworkHandle {
         request: &MessageRequest,
     ) -> Result<Vec<u8>, NoPeerAnswer> {
         let peer = self.reach(addr, any).await?;
-        let answer = ask::ask(self.control.clone(), peer, request).await;
-        answer.map_err(|fault| NoPeerAnswer::Broken(fault.to_string()))
+        let asked = ask::ask(self.control.clone(), peer, request, self.message_bytes_max).await;
+        asked.map_err(|fault| NoPeerAnswer::Broken(fault.to_string()))
     }
 
     /// Connects to a peer. Unless `any` is set, the address must be configured or public, or the

@@ -113,6 +113,7 @@ impl NetworkTask {
             silent_peers: AtomicU64::new(0),
             id: *swarm.local_peer_id(),
             directory: Arc::clone(&directory),
+            message_bytes_max: node.message_bytes_max,
             configured,
         };
         let pending_addrs = if at_once { Vec::new() } else { config.listen };
