@@ -137,7 +137,7 @@ impl<T> CriteriaIndex<T> {
             self.expire(bounds.lifetime, now);
         }
         if self.len() >= bounds.subscribers_max {
-            self.remove_oldest_disconnected();
+            self.remove_oldest_disconnected(|_| true);
         }
         if self.len() >= bounds.subscribers_max {
             return Err(SubscriptionRefusal::Subscribers(bounds.subscribers_max));
@@ -230,12 +230,13 @@ impl<T> CriteriaIndex<T> {
         }
     }
 
-    /// Removes the subscriber that was disconnected and has sent no request for the longest time.
-    fn remove_oldest_disconnected(&mut self) {
-        let gone = self.subscribers.iter().filter(|(_, one)| !one.is_connected);
-        if let Some((&number, _)) = gone.min_by_key(|(_, one)| one.seen) {
-            self.remove_number(number);
-        }
+    /// Removes the subscriber that was disconnected and has sent no request for the longest time,
+    /// of those whose outbox `is_meant`. Returns false if there is none.
+    pub(super) fn remove_oldest_disconnected(&mut self, is_meant: impl Fn(&T) -> bool) -> bool {
+        let gone = self.subscribers.iter();
+        let gone = gone.filter(|(_, one)| !one.is_connected && is_meant(&one.outbox));
+        let oldest = gone.min_by_key(|(_, one)| one.seen).map(|(&number, _)| number);
+        oldest.is_some_and(|number| self.remove_number(number).is_some())
     }
 
     /// Records whether a peer is connected.
@@ -385,6 +386,12 @@ mod tests {
         let refused = index.subscribe(peers[0], topics, (&BOUNDS, later), |_| None);
         assert_eq!(refused.err(), Some(SubscriptionRefusal::Address));
         assert_eq!(index.all().len(), 2);
+        // Of the disconnected subscribers, one that is meant is removed.
+        assert!(!index.remove_oldest_disconnected(|_| true));
+        index.set_connected(peers[3], false);
+        assert!(!index.remove_oldest_disconnected(|_| false));
+        assert!(index.remove_oldest_disconnected(|_| true));
+        assert_eq!((index.len(), has(&index, "a", later)), (1, 1));
     }
 
     /// Random operations give the same answers as a plain list of all criteria.

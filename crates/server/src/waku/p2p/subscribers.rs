@@ -125,7 +125,7 @@ impl FilterSubscribers {
         peer: &StreamPeer,
         shard: u16,
         topics: impl Iterator<Item = &'t str> + Clone,
-        start: impl FnOnce(u64, mpsc::UnboundedReceiver<WaitingPush>),
+        start: impl Fn(u64, mpsc::UnboundedReceiver<WaitingPush>),
     ) -> Result<(), SubscriptionRefusal> {
         let (bounds, now) = (self.bounds(), Instant::now());
         let source = peer.source;
@@ -138,11 +138,23 @@ impl FilterSubscribers {
             let count = SubscriptionCount { listed: Arc::clone(&peer.listed), count: 0 };
             Some(PushQueue { waiting, room, source, count, _slot: slot })
         };
+        let subscribe = |index: &mut CriteriaIndex<PushQueue>, topics| {
+            let subscribed = index.subscribe(peer.id, (shard, topics), (&bounds, now), &outbox);
+            subscribed.map(|subscriber| {
+                let topics = subscriber.topics();
+                subscriber.outbox.count.set(&peer.listed, topics)
+            })
+        };
         let earlier = {
             let mut index = self.index.lock();
-            let subscriber = index.subscribe(peer.id, (shard, topics), (&bounds, now), outbox)?;
-            let topics = subscriber.topics();
-            subscriber.outbox.count.set(&peer.listed, topics)
+            let mut subscribed = subscribe(&mut index, topics.clone());
+            // A page that is loaded again has a new id, and its earlier subscriber is gone.
+            if matches!(subscribed, Err(SubscriptionRefusal::Address))
+                && index.remove_oldest_disconnected(|outbox| outbox.source == source)
+            {
+                subscribed = subscribe(&mut index, topics);
+            }
+            subscribed?
         };
         end_earlier(earlier);
         Ok(())

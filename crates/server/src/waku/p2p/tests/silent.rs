@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::waku::config::{NodeSettings, shared};
 use crate::waku::metrics::MessageOrigin;
 
 const TOPIC: &str = "/waku/2/rs/1/0";
@@ -192,5 +193,34 @@ async fn a_subscriber_that_connects_again_gets_the_messages_on_its_new_connectio
     assert_eq!(pair.waku.filter.count(), 1);
     first.client.abort();
     second.client.abort();
+    pair.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscriber_that_has_left_makes_room_for_another_of_its_address() {
+    // An address may have two of eight places.
+    let pair = Pair::shaped("subscriber-left", Clients::default(), |config| {
+        let filter_peers_max = 8;
+        let settings =
+            NodeSettings { filter_peers_max, filter_requests: None, ..NodeSettings::default() };
+        config.settings = shared(settings);
+    })
+    .await;
+    let leaving = Subscriber::connect(stranger(), &pair.addr).await;
+    let staying = Subscriber::connect(stranger(), &pair.addr).await;
+    for subscriber in [&leaving, &staying] {
+        assert_eq!(ask_filter(&pair, &subscriber.control, FilterAction::Subscribe).await, 200);
+    }
+    assert_eq!(ask_filter(&pair, &pair.control, FilterAction::Subscribe).await, 503);
+    assert_eq!(pair.waku.filter.count(), 2, "a connected subscriber keeps its place");
+    leaving.client.abort();
+    wait_until("there is room", async || {
+        ask_filter(&pair, &pair.control, FilterAction::Subscribe).await == 200
+    })
+    .await;
+    assert_eq!(ask_filter(&pair, &staying.control, FilterAction::Ping).await, 200);
+    assert_eq!(ask_filter(&pair, &pair.control, FilterAction::Ping).await, 200);
+    assert_eq!(pair.waku.filter.count(), 2);
+    staying.client.abort();
     pair.end().await;
 }
