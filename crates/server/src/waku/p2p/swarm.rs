@@ -115,8 +115,11 @@ fn behaviour(
 ) -> Result<NodeBehaviour, Box<dyn std::error::Error + Send + Sync>> {
     let gossip = gossip::gossip(bounds.served, bounds.message_bytes)?;
     let agent = concat!("hark/", env!("CARGO_PKG_VERSION"));
-    let identify =
-        identify::Config::new("/ipfs/0.1.0".into(), key.public()).with_agent_version(agent.into());
+    // The addresses that a peer states are not kept. Otherwise a stream to a peer that has left
+    // would dial these addresses, which a stranger may choose within this node's private network.
+    let identify = identify::Config::new("/ipfs/0.1.0".into(), key.public())
+        .with_agent_version(agent.into())
+        .with_cache_size(0);
     let exchange = EXCHANGE.into_iter().filter(|_| bounds.has_exchange);
     let protocols: Vec<_> = PROTOCOLS.into_iter().chain(exchange).collect();
     let admitted = (bounds.strangers, bounds.per_address);

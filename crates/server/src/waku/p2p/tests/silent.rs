@@ -224,3 +224,30 @@ async fn a_subscriber_that_has_left_makes_room_for_another_of_its_address() {
     staying.client.abort();
     pair.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_addresses_that_a_subscriber_states_are_not_dialled() {
+    let shape = |config: &mut crate::waku::NodeConfig| config.forward = true;
+    let pair = Pair::shaped("subscriber-states", Clients::default(), shape).await;
+    let private = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = private.local_addr().unwrap().port();
+    let mut swarm = stranger();
+    swarm.add_external_address(format!("/ip4/127.0.0.1/tcp/{port}").parse().unwrap());
+    let mut subscriber = Subscriber::connect(swarm, &pair.addr).await;
+    assert_eq!(ask_filter(&pair, &subscriber.control, FilterAction::Subscribe).await, 200);
+    let stated = format!("/tcp/{port}/");
+    wait_until("the address is known", async || {
+        pair.waku.peers().await.unwrap().iter().any(|peer| peer.addr.contains(&stated))
+    })
+    .await;
+    for payload in 0..50_u8 {
+        publish(&pair, &[payload]).await;
+    }
+    subscriber.receive().await;
+    // The node sends the last messages again, as the stream ends soon after its first message.
+    subscriber.client.abort();
+    let dialled = tokio::time::timeout(Duration::from_secs(3), private.accept()).await;
+    assert!(dialled.is_err(), "the node has dialled a private address");
+    assert_eq!(pair.waku.metrics.peers.get(), 1, "the subscriber has left");
+    pair.end().await;
+}
