@@ -18,6 +18,37 @@ pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Op
     read_if(stream, bytes_max, |_| Some(())).await.map(|read| read.map(|(message, ())| message))
 }
 
+/// What was read of a message.
+pub(super) enum ReadFrame {
+    Message(Vec<u8>),
+    /// The message was too long, and was discarded. It had this number of bytes.
+    Discarded(usize),
+}
+
+/// Reads one message like [`read`]. A longer message of at most `discarded_max` bytes is read to
+/// its end and discarded, so that the messages behind it can be read.
+pub(super) async fn read_or_discard(
+    stream: &mut Stream,
+    bytes_max: usize,
+    discarded_max: usize,
+) -> io::Result<Option<ReadFrame>> {
+    let Some(first) = read_first(stream).await? else { return Ok(None) };
+    in_time(async {
+        let len = read_len(stream, first, discarded_max.max(bytes_max)).await?;
+        if len <= bytes_max {
+            return Ok(Some(ReadFrame::Message(read_body(stream, len).await?)));
+        }
+        let (mut rest, mut bytes) = (len, [0; 4_096]);
+        while rest > 0 {
+            let part = rest.min(bytes.len());
+            stream.read_exact(&mut bytes[..part]).await?;
+            rest -= part;
+        }
+        Ok(Some(ReadFrame::Discarded(len)))
+    })
+    .await
+}
+
 /// Waits until the peer's connection has ended, or the peer sends unrequested data. The end of the
 /// stream does not show that the peer has left: yamux reports it both for a reset and for a peer
 /// that has only finished sending. No received data accumulates in memory, because this function
@@ -36,41 +67,52 @@ pub(super) async fn read_if<R>(
     bytes_max: usize,
     room: impl FnOnce(usize) -> Option<R>,
 ) -> io::Result<Option<(Vec<u8>, R)>> {
-    let mut first = [0];
-    if stream.read(&mut first).await? == 0 {
-        return Ok(None);
-    }
+    let Some(first) = read_first(stream).await? else { return Ok(None) };
     in_time(async {
-        let (mut head, mut used) = ([first[0], 0, 0, 0, 0], 1);
-        while head[used - 1] >= 0x80 {
-            let Some(next) = head.get_mut(used..=used) else {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "a length too long"));
-            };
-            stream.read_exact(next).await?;
-            used += 1;
-        }
-        let len = varint(&mut &head[..used]).map_err(io::Error::other)?;
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        if len > bytes_max {
-            let words = format!("a message of {len} bytes, where {bytes_max} are allowed");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, words));
-        }
+        let len = read_len(stream, first, bytes_max).await?;
         let room = room(len).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
                 "too many long messages at a time; try again",
             )
         })?;
-        // The buffer grows as bytes arrive, so a claimed length alone allocates no memory.
-        let mut message = Vec::with_capacity(len.min(512));
-        let read = stream.take(len as u64).read_to_end(&mut message).await?;
-        if read < len {
-            Err(io::ErrorKind::UnexpectedEof.into())
-        } else {
-            Ok(Some((message, room)))
-        }
+        Ok(Some((read_body(stream, len).await?, room)))
     })
     .await
+}
+
+/// Waits for the first byte of a message. Returns `None` if the stream ends before a message.
+async fn read_first(stream: &mut Stream) -> io::Result<Option<u8>> {
+    let mut first = [0];
+    let read = stream.read(&mut first).await?;
+    Ok((read > 0).then_some(first[0]))
+}
+
+/// Reads the length of a message, which begins with the byte `first`.
+async fn read_len(stream: &mut Stream, first: u8, bytes_max: usize) -> io::Result<usize> {
+    let (mut head, mut used) = ([first, 0, 0, 0, 0], 1);
+    while head[used - 1] >= 0x80 {
+        let Some(next) = head.get_mut(used..=used) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a length too long"));
+        };
+        stream.read_exact(next).await?;
+        used += 1;
+    }
+    let len = varint(&mut &head[..used]).map_err(io::Error::other)?;
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    if len > bytes_max {
+        let words = format!("a message of {len} bytes, where {bytes_max} are allowed");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, words));
+    }
+    Ok(len)
+}
+
+/// Reads the bytes of a message behind its length.
+async fn read_body(stream: &mut Stream, len: usize) -> io::Result<Vec<u8>> {
+    // The buffer grows as bytes arrive, so a claimed length alone allocates no memory.
+    let mut message = Vec::with_capacity(len.min(512));
+    let read = stream.take(len as u64).read_to_end(&mut message).await?;
+    if read < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(message) }
 }
 
 /// Writes one message.

@@ -42,6 +42,7 @@ mod light;
 mod questions;
 mod silent;
 mod subscribed;
+mod transfers;
 
 const STORE: &str = "/vac/waku/store-query/3.0.0";
 
@@ -381,7 +382,7 @@ struct Comparing {
 
 impl Comparing {
     async fn start(pair: &Pair, key: Keypair) -> Self {
-        let mut swarm = with_key(key);
+        let swarm = with_key(key);
         let (control, sent) =
             (swarm.behaviour().streams.new_control(), Arc::new(Semaphore::new(0)));
         let counted = Arc::clone(&sent);
@@ -393,6 +394,15 @@ impl Comparing {
                 }
             }
         });
+        Self::connect(pair, swarm, (control, sent)).await
+    }
+
+    /// Connects a peer whose transfers are served already.
+    async fn connect(
+        pair: &Pair,
+        mut swarm: Swarm<NodeBehaviour>,
+        (control, sent): (Control, Arc<Semaphore>),
+    ) -> Self {
         swarm.dial(pair.addr.clone()).unwrap();
         let (sender, receiver) = oneshot::channel();
         let client = tokio::spawn(async move {
