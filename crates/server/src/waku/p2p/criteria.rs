@@ -387,10 +387,10 @@ mod tests {
         assert_eq!(refused.err(), Some(SubscriptionRefusal::Address));
         assert_eq!(index.all().len(), 2);
         // Of the disconnected subscribers, one that is meant is removed.
-        assert!(!index.remove_oldest_disconnected(|_| true));
+        assert!(!index.remove_oldest_disconnected(|()| true));
         index.set_connected(peers[3], false);
-        assert!(!index.remove_oldest_disconnected(|_| false));
-        assert!(index.remove_oldest_disconnected(|_| true));
+        assert!(!index.remove_oldest_disconnected(|()| false));
+        assert!(index.remove_oldest_disconnected(|()| true));
         assert_eq!((index.len(), has(&index, "a", later)), (1, 1));
     }
 

@@ -139,7 +139,7 @@ impl FilterSubscribers {
             Some(PushQueue { waiting, room, source, count, _slot: slot })
         };
         let subscribe = |index: &mut CriteriaIndex<PushQueue>, topics| {
-            let subscribed = index.subscribe(peer.id, (shard, topics), (&bounds, now), &outbox);
+            let subscribed = index.subscribe(peer.id, (shard, topics), (&bounds, now), outbox);
             subscribed.map(|subscriber| {
                 let topics = subscriber.topics();
                 subscriber.outbox.count.set(&peer.listed, topics)
