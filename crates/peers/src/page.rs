@@ -107,8 +107,11 @@ struct PageEnd {
     events: usize,
     /// Number of the page's events that are within the requested time range.
     inside: usize,
-    /// Number of events whose times are unknown: they were too long to be read, or not valid.
+    /// Number of events that were too long to be read, or not valid.
     unread: usize,
+    /// The lowest time of the events that are not valid, if the times can be read and are in the
+    /// requested range.
+    unread_time: Option<u64>,
     new: usize,
     /// Total size of the received events, in bytes.
     bytes: u64,
@@ -200,8 +203,18 @@ impl RelayPages<'_> {
                 continue;
             }
             if page.unread == page.events {
-                // The start of the next page is unknown.
-                return Ok(None);
+                match page.unread_time {
+                    Some(time) if time < until => until = time,
+                    Some(_) if until > from => until -= 1,
+                    Some(_) => return Ok(None),
+                    // The start of the next page is unknown.
+                    None => {
+                        self.meter.add(|meter| &meter.unreached, 1);
+                        return Ok(None);
+                    }
+                }
+                edge.clear();
+                continue;
             }
             if page.inside == 0 && until == 0 {
                 // Some relays treat `until: 0` as no limit.
@@ -287,6 +300,9 @@ impl RelayPages<'_> {
             page.count_event(event.json().len() as u64)?;
             let Some((id, time)) = self.id_and_time(&event, &mut arena) else {
                 page.unread += 1;
+                let time = time_of(event.json());
+                let time = time.filter(|time| (window.from..=window.to).contains(time));
+                page.unread_time = page.unread_time.into_iter().chain(time).min();
                 continue;
             };
             if time < window.from || time > window.to {
@@ -320,6 +336,12 @@ impl RelayPages<'_> {
             }
         }
     }
+}
+
+/// Returns the time of an event that is not valid, if the time can be read.
+fn time_of(json: &str) -> Option<u64> {
+    let event: serde_json::Value = serde_json::from_str(json).ok()?;
+    event.get("created_at")?.as_u64()
 }
 
 #[cfg(test)]

@@ -187,6 +187,11 @@ impl UploadQueue {
             && self.long.bytes < UNANSWERED_BYTES_MAX
     }
 
+    /// Whether events whose ids are queued are read next.
+    fn may_read(&self) -> bool {
+        self.waiting.is_empty() && !self.ids.is_empty() && self.long.bytes < UNANSWERED_BYTES_MAX
+    }
+
     fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.long.waiting.is_empty() && self.ids.is_empty()
     }
@@ -234,7 +239,7 @@ impl Uploader<'_> {
         let mut running = FuturesUnordered::new();
         let mut queue = UploadQueue::new();
         loop {
-            if queue.waiting.is_empty() && !queue.ids.is_empty() {
+            if queue.may_read() {
                 let count = queue.ids.len().min(READ_TOGETHER);
                 let ids = queue.ids.drain(..count).collect();
                 self.read(ids, &mut queue).await?;
@@ -259,7 +264,7 @@ impl Uploader<'_> {
                 return Ok(());
             }
             // If all events of the last batch are withheld or long, the next batch is read.
-            if running.is_empty() && queue.waiting.is_empty() && !queue.ids.is_empty() {
+            if running.is_empty() && queue.may_read() {
                 continue;
             }
             let not_before = queue.not_before;
@@ -303,13 +308,15 @@ impl Uploader<'_> {
     ) -> Result<(), PeerError> {
         queue.bytes -= upload.event().json.len();
         queue.long.is_sent = false;
-        if matches!(answer, Ok(_) | Err(PeerError::Silent { .. })) {
+        // A relay may leave an event that is too long for it unanswered, which counts like an end of
+        // the connection.
+        if answer.is_ok() {
             upload.owed.is_alone = false;
         }
         let answer = match answer {
             Ok(answer) => answer,
-            Err(PeerError::Silent { .. }) if queue.silent < SILENT_MAX => {
-                queue.silent += 1;
+            Err(PeerError::Silent { .. }) if upload.is_long() || queue.silent < SILENT_MAX => {
+                queue.silent += u32::from(!upload.is_long());
                 self.meter.refuse_there("no answer", "");
                 return Ok(());
             }

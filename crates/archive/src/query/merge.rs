@@ -299,13 +299,7 @@ impl Search for SnapshotSearch {
         let mut work = work.max(1);
         loop {
             if self.visited >= self.budget {
-                // All wanted records were delivered if the search only looks for one more.
-                let is_full = self.delivered == self.limit && self.limit > 0;
-                return Ok(if is_full {
-                    SearchProgress::Done { more: true }
-                } else {
-                    SearchProgress::Exhausted
-                });
+                return Ok(SearchProgress::with_spent_budget(self.delivered, self.limit));
             }
             work = work.min(self.budget - self.visited);
             if !self.advance_walks(&mut work) {

@@ -21,6 +21,14 @@ pub enum SearchProgress {
     Exhausted,
 }
 
+impl SearchProgress {
+    /// Returns the state of a search that has spent its budget after `delivered` records. If all
+    /// wanted records are delivered, the search has only looked for one more.
+    pub fn with_spent_budget(delivered: usize, limit: usize) -> Self {
+        if delivered == limit && limit > 0 { Self::Done { more: true } } else { Self::Exhausted }
+    }
+}
+
 /// A query that is being evaluated over one snapshot.
 ///
 /// ```

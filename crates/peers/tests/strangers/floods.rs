@@ -86,6 +86,20 @@ async fn pages_end_with_an_event_that_is_not_valid() {
     assert!(totals.refused_here.of("malformed") > 0, "{totals:?}");
 }
 
+/// A page may have only such events.
+#[tokio::test]
+async fn events_behind_many_that_are_not_valid_are_read() {
+    let mut events: Vec<Value> = (0..30).map(|n| event(n, 1_700_000_000 + n)).collect();
+    for broken in &mut events[10..20] {
+        broken["tags"] = json!([[]]);
+    }
+    let url = play(move |message| paged(message, &events, 5)).await;
+    let here = Here::with(&[]);
+    here.sync(&url, Direction::Down).await.unwrap();
+    let totals = here.finish();
+    assert_eq!((totals.stored, totals.unreached), (20, 0), "{totals:?}");
+}
+
 /// A relay that answers with more events than requested is disconnected, even if all these events
 /// are too long to be read.
 #[tokio::test]

@@ -185,6 +185,11 @@ impl ReaderJob for CountJob {
         self.refuse(&bug());
     }
 
+    /// The job sends a single short message at its end, and holds a view of the archive before.
+    fn sends_records(&self) -> bool {
+        false
+    }
+
     fn outbox(&self) -> Arc<Outbox> {
         Arc::clone(&self.outbox)
     }

@@ -13,8 +13,8 @@
 //!   connections.
 //! - An HTTP request is answered with status 503 above a bound.
 //!
-//! If questions have waited for [`QUESTION_WAIT_MAX`], each connection with more than its share
-//! ends.
+//! If questions have waited for [`QUESTION_WAIT_MAX`], each connection with more than three quarters
+//! of its share ends.
 //!
 //! A live event with many subscribers is in memory once, and is counted once.
 
@@ -43,7 +43,7 @@ pub(crate) struct Outboxes {
 }
 
 /// The longest time that questions wait because of clients that do not read.
-const QUESTION_WAIT_MAX: Duration = Duration::from_secs(10);
+const QUESTION_WAIT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 struct WaitingQuestions {
@@ -153,9 +153,10 @@ impl OutboxAccount {
     }
 
     /// Whether questions of all clients have waited too long, and a connection with `own` unread
-    /// bytes has more than its share of the total bound.
+    /// bytes has more than three quarters of its share of the total bound. If all these connections
+    /// end, enough bytes are free for the questions to resume.
     pub(crate) fn delays_others(&self, own: usize) -> bool {
-        own > self.share() && self.outboxes.have_questions_waited()
+        own > self.share() / 4 * 3 && self.outboxes.have_questions_waited()
     }
 
     /// A connection's share of the total bound.

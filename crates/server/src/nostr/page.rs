@@ -220,6 +220,7 @@ impl StoredAnswer {
                 }
             });
             let (progress, left) = progress?;
+            let is_enough = *handed >= enough && enough > 0;
             self.cost.read(compared_rows);
             work = left.saturating_sub(compared_rows).max(1);
             self.damaged |= open.search.has_met_damage();
@@ -231,6 +232,8 @@ impl StoredAnswer {
                     return Ok(SliceResult::More);
                 }
                 SearchProgress::Done { more } => self.end(&open, more),
+                // The search only looked for the end of the last second.
+                SearchProgress::Exhausted if is_enough => self.end(&open, true),
                 SearchProgress::Exhausted => {
                     self.put(page);
                     return Err(too_much());

@@ -373,10 +373,12 @@ impl RelaySession {
             }
             let silent = self.received_at.elapsed();
             if silent >= idle_max {
-                if !self.held_back && self.waiting.is_none() {
+                // A client that reads none of the waiting bytes is closed as too slow, above.
+                let is_reading = self.socket.unsent() > 0;
+                if !self.held_back && self.waiting.is_none() && !is_reading {
                     return Poll::Ready(SessionEnd::Close(CloseReason::Idle));
                 }
-                // The server itself does not read, so the silence says nothing about the client.
+                // The client reads, or the server itself does not read, so the silence says nothing.
                 self.received_at = Instant::now();
                 self.pinged = false;
             }

@@ -441,10 +441,15 @@ async fn limits_change_while_connections_are_open() {
     relay.stop().await;
 }
 
-/// After the limit, a search only looks whether a further event matches.
+/// After the limit, a search only looks whether a further event matches, or whether the last second
+/// has more events.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_that_ends_after_the_limit_does_not_end_the_subscription() {
-    let relay = Relay::start(|config| config.limits.filters.query_rows_max = 100).await;
+    let relay = Relay::start(|config| {
+        config.limits.filters.query_rows_max = 100;
+        config.limits.filters.limit_default = 1;
+    })
+    .await;
     let mut client = relay.client().await;
     for n in 0..250 {
         let tags: &[&[&str]] = if n % 2 == 0 { &[&["t", "a"]] } else { &[&["t", "b"]] };
@@ -452,11 +457,16 @@ async fn a_budget_that_ends_after_the_limit_does_not_end_the_subscription() {
     }
     let both: &[&[&str]] = &[&["t", "a"], &["t", "b"]];
     client.publish_new(&event(1, 1_000, 1, both, "first")).await;
-    let filter = json!({ "#t": ["a"], "&t": ["b"], "limit": 1 });
-    assert_eq!(client.ask("s", &[filter]).await.len(), 1);
-    let later = event(1, 2_000, 1, both, "later");
-    client.send_text(json!(["EVENT", later])).await;
-    let received = [client.receive().await, client.receive().await];
-    assert!(received.iter().any(|message| message[2] == later), "{received:?}");
+    let filters =
+        [json!({ "#t": ["a"], "&t": ["b"], "limit": 1 }), json!({ "#t": ["a"], "&t": ["b"] })];
+    for (at, filter) in filters.into_iter().enumerate() {
+        assert_eq!(client.ask("s", &[filter]).await.len(), 1);
+        let later = event(1, 2_000 + at as u64, 2, both, "later");
+        client.send_text(json!(["EVENT", later])).await;
+        let received = [client.receive().await, client.receive().await];
+        assert!(received.iter().any(|message| message[2] == later), "{received:?}");
+        client.send_text(json!(["CLOSE", "s"])).await;
+        client.publish_new(&event(1, 3_000, 5, &[&["e", later["id"].as_str().unwrap()]], "")).await;
+    }
     relay.stop().await;
 }

@@ -130,14 +130,10 @@ impl Finder {
                 }
             }
             if self.found.visited >= self.found.asked.query.budget {
-                let limit = self.found.asked.query.limit;
-                // All wanted records were delivered if the search only looks for one more.
-                let is_full = self.found.delivered == limit && limit > 0;
-                return Ok(if is_full {
-                    SearchProgress::Done { more: true }
-                } else {
-                    SearchProgress::Exhausted
-                });
+                return Ok(SearchProgress::with_spent_budget(
+                    self.found.delivered,
+                    self.found.asked.query.limit,
+                ));
             }
             if self.found.visited - start >= work.max(1) {
                 return Ok(self.release_rows(shared));

@@ -81,7 +81,7 @@ impl Finders {
                 if !finder.found.bodies.is_empty() || finder.is_through() {
                     at += 1;
                 } else if self.visited() >= budget {
-                    return Ok(SearchProgress::Exhausted);
+                    return Ok(SearchProgress::with_spent_budget(self.delivered, limit));
                 } else if self.visited() - start >= work {
                     return Ok(self.release_rows(shared));
                 } else if let Some(finder) = self.all.get_mut(at)

@@ -368,4 +368,10 @@ impl ReaderJob for ComparisonJob {
     fn outbox(&self) -> Arc<Outbox> {
         Arc::clone(&self.comparison.outbox)
     }
+
+    /// A job that holds a view of the archive does not wait for the client. It sends only one
+    /// message.
+    fn sends_records(&self) -> bool {
+        matches!(self.step, ComparisonStep::Begin { .. } | ComparisonStep::FromSet(_))
+    }
 }

@@ -18,7 +18,7 @@ pub(super) async fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Op
     read_if(stream, bytes_max, |_| Some(())).await.map(|read| read.map(|(message, ())| message))
 }
 
-/// What was read of a message.
+/// A message that was read, or the length of a message that was discarded.
 pub(super) enum ReadFrame {
     Message(Vec<u8>),
     /// The message was too long, and was discarded. It had this number of bytes.

@@ -73,7 +73,7 @@ struct SubscriptionCount {
 
 impl SubscriptionCount {
     /// Sets the number of subscriptions, and the connection that has the subscriptions. Returns the
-    /// earlier connection if it is another one.
+    /// earlier connection if the connection has changed.
     fn set(&mut self, listed: &Arc<OpenConnection>, count: usize) -> Option<Arc<OpenConnection>> {
         self.listed.counts.subscriptions.sub(self.count);
         let earlier = std::mem::replace(&mut self.listed, Arc::clone(listed));
