@@ -161,7 +161,7 @@ fn shards_answer_like_the_coordinator() {
 
 /// Long records are read page by page, and not all at once.
 #[test]
-fn long_records_are_found_by_their_ids_in_order() {
+fn long_records_are_found_by_their_ids_and_by_their_label_in_order() {
     if !is_installed() {
         return;
     }
@@ -173,6 +173,8 @@ fn long_records_are_found_by_their_ids_in_order() {
         let head = RecordHeader { id, time, author, kind: 1, expires: None };
         Write::Put(encode(&head, &[(b't', vec![7; 256 << 10])]))
     };
+    let label = LabelSet { name: b't', values: vec![vec![7; 256 << 10].into_boxed_slice()] };
+    let by_label = Query { labels: vec![label], ..Query::default() };
     for number in 0..60 {
         direct.commit(&[long(number)]).expect("is committed");
     }
@@ -180,9 +182,12 @@ fn long_records_are_found_by_their_ids_in_order() {
     expected.sort_by_key(|number| (std::cmp::Reverse(number / 3), id(*number)));
     let expected: Vec<Id> = expected.into_iter().map(id).collect();
     for limit in [1, 20, 500] {
-        let query = Query { limit, ..of_ids(0..70) };
-        for store in [&direct, &through] {
-            assert!(ask(store, &query).unwrap() == expected[..limit.min(60)], "{limit}");
+        for (name, query) in [("ids", of_ids(0..70)), ("label", by_label.clone())] {
+            let query = Query { limit, ..query };
+            for store in [&direct, &through] {
+                let found = ask(store, &query).unwrap();
+                assert!(found == expected[..limit.min(60)], "by {name}, {limit}");
+            }
         }
     }
 }

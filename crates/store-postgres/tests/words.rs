@@ -212,6 +212,35 @@ fn large_records_come_best_first_and_each_once() {
     large_records_are_ranked(shelf.store());
 }
 
+/// Long records are read page by page, and not all at once.
+#[test]
+fn long_records_are_found_by_their_words_in_order() {
+    let shelf = WordShelf::new("words long");
+    let (store, model) = (shelf.postgres(), MemoryStore::new(NostrRules));
+    for n in 0..60_u8 {
+        let (id, time) = ([n; 32], NOW + u64::from(n / 3));
+        let head = RecordHeader { id, time, author: Some([n; 32]), kind: 1, expires: None };
+        let labels = [(b's', b"a fox".to_vec()), (b'x', vec![7; 256 << 10])];
+        let puts = [Write::Put(encode(&head, &labels))];
+        store.commit(&puts).expect("commits");
+        model.commit(&puts).expect("commits");
+    }
+    let reads = || -> u64 {
+        let statements = store.stats().database.expect("is there").statements;
+        let reads = statements.iter().filter(|(name, _)| name.ends_with("word_bodies"));
+        reads.map(|(_, times)| times.count()).sum()
+    };
+    for limit in [1, 20, 500] {
+        let query = Query { words: Some(asked("fox")), limit, ..Query::default() };
+        let (before, expected) = (reads(), ids(&model, &query));
+        assert_eq!(expected.len(), limit.min(60));
+        assert!(ids(store, &query) == expected, "{limit}");
+        // The records have 15 MiB together, and a page has at most 2 MiB.
+        let reads = reads() - before;
+        assert!(limit < 500 || reads > 7, "{reads} reads");
+    }
+}
+
 #[test]
 fn records_whose_ids_begin_alike_are_told_apart() {
     let shelf = WordShelf::new("words alike");

@@ -62,17 +62,7 @@ impl<'a> ShelfReader<'a> {
     }
 
     /// Fetches records by their ids and places, in no order. The times of `keys` are ignored.
-    pub(super) fn bodies(
-        &mut self,
-        keys: &[(IndexKey, Place)],
-        seq: i64,
-        cut: Option<&Vec<i64>>,
-    ) -> Result<Vec<PlacedBody>, StatementError> {
-        Ok(self.bodies_within(usize::MAX, keys, seq, cut)?.unwrap_or_default())
-    }
-
-    /// Fetches records like [`bodies`](Self::bodies). Returns `None` if they have more than about
-    /// `bytes_max` bytes.
+    /// Returns `None` if the records have more than about `bytes_max` bytes.
     pub(super) fn bodies_within(
         &mut self,
         bytes_max: usize,

@@ -76,6 +76,9 @@ pub(super) struct WindowWalk {
     newest: i64,
     /// The next keys whose records are not fetched yet.
     keys: VecDeque<(IndexKey, Place)>,
+    /// Maximum number of keys whose records are fetched at a time. It is lowered while records turn
+    /// out to be long.
+    fetch_max: usize,
 }
 
 impl WindowWalk {
@@ -98,6 +101,7 @@ impl WindowWalk {
             oldest: i64::MIN,
             newest: i64::MAX,
             keys: VecDeque::new(),
+            fetch_max: FETCH_MAX,
         }
     }
 
@@ -216,9 +220,18 @@ impl WindowWalk {
         reader: &mut ShelfReader<'_>,
     ) -> Result<Option<Vec<Box<[u8]>>>, StatementError> {
         if !self.keys.is_empty() {
-            let count = reach.clamp(1, FETCH_MAX).min(self.keys.len());
-            let keys: Vec<(IndexKey, Place)> = self.keys.iter().take(count).copied().collect();
-            let mut found = reader.bodies(&keys, asked.seq, asked.cut(Some(self.set)))?;
+            let mut count = reach.clamp(1, self.fetch_max).min(self.keys.len());
+            let cut = asked.cut(Some(self.set));
+            let mut found = loop {
+                let keys: Vec<(IndexKey, Place)> = self.keys.iter().take(count).copied().collect();
+                let bytes_max = if count == 1 { usize::MAX } else { PAGE_BYTES_MAX };
+                if let Some(found) = reader.bodies_within(bytes_max, &keys, asked.seq, cut)? {
+                    break found;
+                }
+                count = (count / 4).max(1);
+                self.fetch_max = count;
+            };
+            self.fetch_max = (self.fetch_max * 2).min(FETCH_MAX);
             found.sort_unstable_by(|(a, _), (b, _)| compare(self.order, a, b));
             let bodies = found.iter().map(|(_, body)| &body[..]);
             let found = matching(asked, bodies, &mut self.visited)?;

@@ -9,6 +9,7 @@
 //! same time begin with the same 62 bits, the two records share their rows, and both are read.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use hark_archive::Order;
 use hark_archive::query::plan::Set;
@@ -22,7 +23,7 @@ use crate::error::StatementError;
 use crate::parts::Parts;
 use crate::search::SqlQuery;
 use crate::search::asked::compare;
-use crate::search::found::{FETCH_PARTS_MAX, matching};
+use crate::search::found::{FETCH_PARTS_MAX, PAGE_BYTES_MAX, matching};
 use crate::session::DatabaseSession;
 use crate::time::{IndexKey, from_db};
 use crate::words::mark::{CLASS_BITS, ids_of, mark};
@@ -87,6 +88,9 @@ pub(super) struct WordWalk {
     windows: TimeWindows,
     /// The next rows, in order, whose records are not read yet.
     rows: VecDeque<WordRow>,
+    /// Maximum number of rows whose records are read at a time. It is lowered while records turn
+    /// out to be long.
+    read_max: usize,
     /// The time and the mark (with class 0) of the last row that was added to `rows`.
     last: Option<(i64, i64)>,
     /// The time up to which rows have been read.
@@ -139,6 +143,7 @@ impl WordWalk {
             terms,
             windows: TimeWindows::of(asked),
             rows: VecDeque::new(),
+            read_max: usize::MAX,
             last: None,
             reached: None,
         }
@@ -165,13 +170,26 @@ impl WordWalk {
             let more = self.gather(asked, parts, reach, session)?;
             return Ok(more.then(Vec::new));
         }
-        let count = reach.clamp(1, self.rows.len());
-        let some: Vec<WordRow> = self.rows.iter().take(count).copied().collect();
-        let found = match self.read(asked, &some, &|time| parts.of_time(time), session) {
-            // A part may have been dropped, or a lagging replica may not have the part yet.
-            Err(StatementError::Missing(_)) => self.read(asked, &some, &|_| None, session)?,
-            found => found?,
+        let mut count = reach.clamp(1, self.read_max).min(self.rows.len());
+        let part = |time: i64| parts.of_time(time);
+        let found = loop {
+            let some: Vec<WordRow> = self.rows.iter().take(count).copied().collect();
+            // One row may stand for several records, which are read together.
+            let bytes_max = if count == 1 { usize::MAX } else { PAGE_BYTES_MAX };
+            let read = match self.read(asked, &some, &part, bytes_max, session) {
+                // A part may have been dropped, or a lagging replica may not have the part yet.
+                Err(StatementError::Missing(_)) => {
+                    self.read(asked, &some, &|_| None, bytes_max, session)?
+                }
+                read => read?,
+            };
+            if let Some(found) = read {
+                break found;
+            }
+            count = (count / 4).max(1);
+            self.read_max = count;
         };
+        self.read_max = self.read_max.saturating_mul(2);
         self.fetched += count;
         self.rows.drain(..count);
         Ok(Some(found))
@@ -305,14 +323,16 @@ impl WordWalk {
         classes.iter().sum()
     }
 
-    /// Reads the records of rows, and returns those that match, in order.
+    /// Reads the records of rows, and returns those that match, in order. Returns `None` if the
+    /// records of a table have more than `bytes_max` bytes; a single record may have more.
     fn read(
         &mut self,
         asked: &SqlQuery,
         rows: &[WordRow],
         part: &dyn Fn(i64) -> Option<i64>,
+        bytes_max: usize,
         session: &mut DatabaseSession,
-    ) -> Result<Vec<Box<[u8]>>, StatementError> {
+    ) -> Result<Option<Vec<Box<[u8]>>>, StatementError> {
         let mut by_part: BTreeMap<Option<i64>, Vec<&WordRow>> = BTreeMap::new();
         for row in rows {
             by_part.entry(part(row.time)).or_default().push(row);
@@ -340,11 +360,21 @@ impl WordWalk {
             .zip(&given)
             .map(|(part, given)| (PlainStatement::WordBodies(*part).into(), &given[..]))
             .collect();
-        let answers = session.pipeline(&calls)?;
+        let answers: Vec<Vec<Row>> = if session.is_traced() {
+            // Only these statements are explained.
+            session.pipeline(&calls)?
+        } else {
+            let first = session.begin(&calls, bytes_max)?.wait(Duration::MAX, &mut || true)?;
+            if first.iter().any(|(_, is_cut)| *is_cut) {
+                return Ok(None);
+            }
+            first.into_iter().map(|(rows, _)| rows).collect()
+        };
         let mut found: Vec<(IndexKey, &[u8])> =
             answers.iter().flatten().map(|row| (IndexKey::read(row, 1), row.get(3))).collect();
         found.retain(|(key, _)| asked.lies_ahead(key));
         found.sort_unstable_by(|(a, _), (b, _)| compare(asked.query.order, a, b));
-        matching(asked, found.into_iter().map(|(_, body)| body), &mut self.visited)
+        let bodies = found.into_iter().map(|(_, body)| body);
+        matching(asked, bodies, &mut self.visited).map(Some)
     }
 }
