@@ -9,6 +9,7 @@ use tokio_postgres::Client;
 
 use crate::address::{AddressError, DatabaseAddress};
 use crate::cluster::NodeAddress;
+use crate::deadline::Deadline;
 use crate::error::StatementError;
 use crate::session::{DatabaseSession, MARK, StatementTimes};
 use crate::waiting::ConnectionRuntime;
@@ -199,12 +200,14 @@ impl Connector {
     }
 
     /// Opens another session, and fails if `session` thereby loses its settings. This happens
-    /// behind a pooler that runs transactions of different sessions on the same connection.
+    /// behind a pooler that runs transactions of different sessions on the same connection. The
+    /// opening ends at the deadline of `session`.
     pub(crate) fn must_be_apart(
         &self,
         session: &mut DatabaseSession,
     ) -> Result<(), StatementError> {
-        let other = self.open()?;
+        let limit = session.deadline.map_or(self.timeout, Deadline::left).min(self.timeout);
+        let other = self.open_within(limit)?;
         session.must_be_itself()?;
         drop(other);
         Ok(())

@@ -6,7 +6,11 @@
 //!
 //! Several replicas can have one name, or a replica can start anew with older records. So the check
 //! is made in each session that a query uses, and its result holds for this session only.
+//!
+//! Behind a pooler that shares connections, a query could read the tables of another shelf, because
+//! the connection has the settings of another session. Such a replica is not used.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hark_archive::meter::Counter;
@@ -28,6 +32,8 @@ pub(crate) struct Replica {
     pub(crate) pool: Pool,
     /// The shelf's secret. The replica must have the same secret.
     secret: Vec<u8>,
+    /// Whether each session is known to have its own connection.
+    is_apart: AtomicBool,
     rests: Mutex<Option<Instant>>,
     /// Number of queries that ran on the replica, and number of queries that ran on the primary
     /// instead.
@@ -40,6 +46,7 @@ impl Replica {
         Self {
             pool,
             secret: secret.to_vec(),
+            is_apart: AtomicBool::new(false),
             rests: Mutex::default(),
             asked: Counter::default(),
             passed: Counter::default(),
@@ -47,12 +54,16 @@ impl Replica {
     }
 
     /// Fails if the replica of this session lacks puts up to `position`. Waits at most [`WAIT_MAX`]
-    /// for these puts.
+    /// for these puts. Also fails if sessions share connections.
     pub(crate) fn must_have(
         &self,
         session: &mut DatabaseSession,
         position: TimelinePosition,
     ) -> Result<(), StatementError> {
+        if !self.is_apart.load(Ordering::Relaxed) {
+            self.pool.door().must_be_apart(session)?;
+            self.is_apart.store(true, Ordering::Relaxed);
+        }
         let has = |(line, seq): (i64, i64)| line == position.line && seq >= position.seen;
         let until = Instant::now() + WAIT_MAX;
         while !session.reached.is_some_and(has) {

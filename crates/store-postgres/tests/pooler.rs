@@ -24,6 +24,12 @@ fn open(url: &str) -> Result<PostgresStore, String> {
     opened.map_err(|error| error.to_string())
 }
 
+/// Opens a shelf whose questions run on a replica at `read_url`.
+fn open_reading(url: &str, read_url: &str, shelf: &str) -> PostgresStore {
+    let options = PostgresOptions { read_url: Some(read_url.into()), ..PostgresOptions::default() };
+    PostgresStore::open(url, shelf, Box::new(NostrRules), &options).expect("opens")
+}
+
 /// Returns those of the schemas `public` and `hark_nostr` that have tables.
 fn tables(database: &Database<'_>) -> String {
     database.sql(
@@ -79,6 +85,35 @@ fn a_pooler_whose_connections_change_hands_is_refused_before_anything_is_written
         "{refused}"
     );
     assert_eq!(tables(&database), "");
+}
+
+/// On a shared connection, a question would read the tables of the shelf that used the connection
+/// last.
+#[test]
+fn a_replica_is_asked_only_if_its_pooler_gives_each_session_a_connection() {
+    let cluster = Cluster::new();
+    for (settings, is_asked) in [
+        (["pool_mode=transaction", "default_pool_size=1"], false),
+        (["pool_mode=session", "default_pool_size=20"], true),
+    ] {
+        let database = cluster.database("replica");
+        let more = "ignore_startup_parameters=options";
+        let Some(pooler) = cluster.pooler(&[settings[0], settings[1], more]) else { return };
+        let read_url = pooler.url(&database.name);
+        let nostr = open_reading(&database.url, &read_url, "nostr");
+        nostr.commit(&[put(1)]).expect("commits");
+        assert_eq!(nostr.count(&Query::default()).unwrap(), Some(1));
+        let waku = open_reading(&database.url, &read_url, "waku");
+        for _ in 0..2 {
+            assert_eq!(waku.count(&Query::default()).unwrap(), Some(0), "{settings:?}");
+            assert_eq!(nostr.count(&Query::default()).unwrap(), Some(1), "{settings:?}");
+        }
+        for store in [&nostr, &waku] {
+            let (asked, passed) =
+                store.stats().database.expect("is there").replica.expect("is set");
+            assert_eq!((asked > 0, passed > 0), (is_asked, !is_asked), "{settings:?}");
+        }
+    }
 }
 
 #[test]
