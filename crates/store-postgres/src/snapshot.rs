@@ -1,9 +1,9 @@
 //! One state of a shelf for a backup: the stored records in the order of their puts.
 //!
 //! One session holds the snapshot. Another session reads each page in a short transaction of this
-//! snapshot. To make the tables of a part, a commit locks the table for times outside all parts. A
-//! page locks this table only briefly, so even a long backup does not prevent commits from making
-//! parts.
+//! snapshot. To make the tables of a part, a commit locks the tables for times outside all parts and
+//! the parents of all parts. A page locks these tables only briefly, so even a long backup does not
+//! prevent commits from making parts.
 //!
 //! The tables of existing parts stay locked, so that retention cannot detach and drop these tables:
 //! no snapshot sees the records of a detached table. Retention can drop the parts after the backup.

@@ -2,6 +2,8 @@
 //! no commits, and neither making nor dropping a part ends a search. The next process finishes a
 //! drop that another process left unfinished.
 
+use std::time::Duration;
+
 use hark_archive::{Query, RecordHeader, Store, Write};
 use hark_networks::nostr::rules::NostrRules;
 use hark_store_postgres::{PostgresOptions, PostgresStore, PutSnapshot};
@@ -136,6 +138,60 @@ fn a_part_that_is_made_ends_no_search() {
     put(&store, 10..20, 1, OLD + DAY);
     assert_eq!(database.sql("SELECT count(*) FROM hark_nostr.record_other"), "0");
     assert_eq!(all(&store), 30);
+}
+
+/// A question for times outside all parts waits until the part is made, and then has the records
+/// that have moved to the part.
+#[test]
+fn a_question_that_comes_while_a_part_is_made_has_the_records_that_move() {
+    let database = Cluster::shared().database("records move");
+    let open = |parts_max| {
+        let options = PostgresOptions {
+            part_s: DAY,
+            parts_max,
+            // The test decides how long the commit takes.
+            statement_timeout: Duration::from_mins(5),
+            ..PostgresOptions::default()
+        };
+        let store = PostgresStore::open(&database.url, "nostr", Box::new(NostrRules), &options);
+        store.expect("opens")
+    };
+    let sql = |text: &str| database.sql(&format!("SET search_path = hark_nostr; {text}"));
+    let store = open(1);
+    put(&store, 0..10, 1, OLD);
+    put(&store, 20..21, 1, OLD + DAY);
+    assert_eq!(sql("SELECT count(*) FROM record_other"), "1");
+    let (maker, asker) = (open(10), open(10));
+    // The commit waits after it has made the part.
+    sql("CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN FOR n IN 1..1200 LOOP \
+             EXIT WHEN EXISTS (SELECT FROM pg_class WHERE relname = 'asked'); \
+             PERFORM pg_sleep(0.1); END LOOP; RETURN NEW; END $$; \
+         CREATE TRIGGER waits BEFORE INSERT ON record FOR EACH ROW EXECUTE FUNCTION waits()");
+    let mut id = [1; 32];
+    id[..4].copy_from_slice(&20_u32.to_be_bytes());
+    let query = Query { ids: Some(vec![id]), ..Query::default() };
+    std::thread::scope(|scope| {
+        let commit = scope.spawn(|| put(&maker, 30..31, 1, OLD + DAY));
+        until("the part is being made", || {
+            sql("SELECT count(*) FROM pg_locks WHERE relation = 'record_other'::regclass \
+                 AND mode = 'AccessExclusiveLock' AND granted")
+                != "0"
+        });
+        let question = scope.spawn(|| asker.count(&query));
+        until("the question waits", || {
+            sql("SELECT count(*) FROM pg_locks WHERE NOT granted \
+                 AND relation IN ('record'::regclass, 'record_other'::regclass)")
+                != "0"
+        });
+        database.sql("CREATE TABLE public.asked ()");
+        commit.join().unwrap();
+        assert_eq!(question.join().unwrap().unwrap(), Some(1));
+    });
+    assert_eq!(
+        sql("SELECT (SELECT count(*) FROM part), (SELECT count(*) FROM record_other)"),
+        "2|0"
+    );
 }
 
 #[test]

@@ -17,13 +17,13 @@ const MAKE_MAX_MS: u32 = 3_000;
 /// Whether parts were made.
 pub(crate) enum PartMaking {
     Made,
-    /// The tables for times outside all parts are in use for longer than a commit may wait.
+    /// The tables are in use for longer than a commit may wait.
     InUse,
-    /// These tables have too many records to be moved within a commit.
+    /// The tables for times outside all parts have too many records to be moved within a commit.
     TooLong,
 }
 
-/// Makes parts within the transaction of a commit. Readers and writers of other parts need not
+/// Makes parts within the transaction of a commit. Readers of the tables of other parts need not
 /// wait.
 pub(crate) fn make_parts(
     session: &mut DatabaseSession,
@@ -53,8 +53,7 @@ pub(crate) fn make_parts(
     Ok(made)
 }
 
-/// Makes parts, and returns true; returns false if the tables for times outside all parts are in
-/// use.
+/// Makes parts, and returns true; returns false if the tables are in use.
 fn make_locked(
     session: &mut DatabaseSession,
     numbers: &[u64],
@@ -75,8 +74,12 @@ fn make_locked(
     Ok(true)
 }
 
-/// Locks the tables for times outside all parts; their records move to the new parts. Returns false
-/// if the tables are in use.
+/// Locks the tables for times outside all parts; their records move to the new parts. Also locks
+/// the parents of all parts, but not the tables of other parts. Returns false if the tables are in
+/// use.
+///
+/// If the parents were not locked, a statement could be planned without a new part, then wait for
+/// the tables outside all parts, and so miss the records that have moved to the part.
 ///
 /// A search may lock the same tables in another order, which can end in a deadlock. PostgreSQL
 /// would end the deadlock with an error of the search. So each wait is shorter than the time after
@@ -85,12 +88,12 @@ pub(super) fn lock_outside(
     session: &mut DatabaseSession,
     labels: LabelStorage,
 ) -> Result<bool, StatementError> {
-    let tag = if labels == LabelStorage::Rows { "tag_other, " } else { "" };
+    let tag = if labels == LabelStorage::Rows { "ONLY tag, tag_other, " } else { "" };
     for _ in 0..LOCK_TRIES {
         let locked = session.batch(&format!(
             "SAVEPOINT outside; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
-                 LOCK TABLE record_other, {tag}word_other, worded_other
-                     IN ACCESS EXCLUSIVE MODE;
+                 LOCK TABLE ONLY record, record_other, {tag}ONLY word, word_other,
+                     ONLY worded, worded_other IN ACCESS EXCLUSIVE MODE;
                  SET LOCAL lock_timeout = DEFAULT; RELEASE SAVEPOINT outside"
         ));
         match locked {
