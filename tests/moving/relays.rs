@@ -203,6 +203,59 @@ fn what_is_published_meanwhile_is_followed_and_numbers_that_come_again_are_seen(
     assert_eq!(kept(&place, &[]), lines.into_iter().collect());
 }
 
+/// The usual compaction of a database writes another file, and gives this file the old name.
+#[test]
+fn a_file_that_takes_the_place_of_the_database_is_followed() {
+    let place = Place::new("adopt-relays-replaced");
+    let (database, from) = sqlite(&place, &[]);
+    let lines: Vec<String> = notes(60).lines().map(str::to_owned).collect();
+    lines[..40].iter().for_each(|line| insert(&database, line, false));
+    let server = place.serve();
+    let child = place.start(&["adopt", "nostr-rs-relay", &from, "--follow", "--json"]);
+    wait_for_events(&place, 40);
+    let aside = place.path("new.db");
+    database.execute("VACUUM INTO ?1", [&aside]).unwrap();
+    drop(database);
+    fs::rename(&aside, &from).unwrap();
+    for ending in ["-wal", "-shm"] {
+        let _ = fs::remove_file(format!("{from}{ending}"));
+    }
+    let database = Connection::open(&from).unwrap();
+    database.execute_batch("PRAGMA user_version = 18").unwrap();
+    lines[40..].iter().for_each(|line| insert(&database, line, false));
+    wait_for_events(&place, 60);
+    let done = cut_over(child);
+    assert!(done["ids"]["clean"] == true && done["stored"] == 60, "{done}");
+    assert_eq!(server.terminate().0, 0);
+    // The file that replaces strfry's database is read, too.
+    let place = Place::new("adopt-strfry-replaced");
+    let dir = strfry(&place);
+    let server = place.serve();
+    let from = dir.to_string_lossy().into_owned();
+    let child = place.start(&["adopt", "strfry", &from, "--follow", "--json"]);
+    wait_for_events(&place, expected().len() as u64);
+    fs::write(place.path("other"), [0; 8192]).unwrap();
+    fs::rename(place.path("other"), dir.join("data.mdb")).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && stderr.contains("data.mdb"), "{stderr}");
+    assert_eq!(server.terminate().0, 0);
+}
+
+#[test]
+fn an_interrupt_before_the_end_of_the_first_copy_ends_a_run_that_follows() {
+    let place = Place::new("adopt-relays-interrupted");
+    let from = sqlite(&place, &events()).1;
+    let flags = ["adopt", "nostr-rs-relay", &from, "--follow", "--rate", "40", "--batch", "4"];
+    let mut child = place.start(&flags);
+    let file = "adopt-nostr-rs-relay.json";
+    child.until("twelve are remembered", || remembered(&place, file) >= 12);
+    child.signal("INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(kept(&place, &[]).len() < expected().len());
+}
+
 /// The number of events in the saved position.
 fn remembered(place: &Place, file: &str) -> u64 {
     let text = fs::read(place.data().join(file)).unwrap_or_default();

@@ -43,13 +43,18 @@ impl PositionFile {
 
     /// Saves a position. The file appears under its name only when it is complete.
     pub(super) fn save(&self, position: &Value) -> anyhow::Result<()> {
-        let unfinished = self.0.with_extension("unfinished");
+        // Another adoption may save its position at the same time.
+        let unfinished = self.0.with_extension(format!("{}.unfinished", std::process::id()));
         let saved = (|| {
             let mut file = permissions::create_file(&unfinished)?;
             file.write_all(position.to_string().as_bytes())?;
             file.sync_all()?;
             fs::rename(&unfinished, &self.0)
         })();
+        if saved.is_err() {
+            // Only the first failure is reported.
+            let _ = fs::remove_file(&unfinished);
+        }
         saved.with_context(|| format!("{} could not be written", self.0.display()))
     }
 }

@@ -185,6 +185,12 @@ pub fn is_ephemeral(event: &Event<'_>) -> bool {
     class(u32::from(event.kind())) == KindClass::Ephemeral
 }
 
+/// Returns the maximum size of an event of any kind, in bytes. `max` is the maximum of ordinary
+/// events.
+pub fn longest_event(max: usize) -> usize {
+    max.max(REQUEST_BYTES)
+}
+
 /// Returns the maximum size of an event of this kind, in bytes. `max` is the maximum of ordinary
 /// events.
 fn event_bytes_max(kind: u16, max: usize) -> usize {

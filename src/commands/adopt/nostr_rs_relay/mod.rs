@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use hark_networks::nostr::admit::longest_event;
 
 use self::source::NostrRsSource;
 use super::relay::{self, AdoptedRelay, RelayAdoptArgs};
@@ -47,7 +48,10 @@ pub(super) fn run(
     args: &AdoptNostrRsRelayArgs,
     location: &ArchiveLocation,
 ) -> anyhow::Result<ExitCode> {
-    let source = NostrRsSource::open(&args.from, location.config.limits.events.event_bytes_max)?;
+    let source = NostrRsSource::open(
+        &args.from,
+        longest_event(location.config.limits.events.event_bytes_max),
+    )?;
     let relay = AdoptedRelay { name: "nostr-rs-relay", position_file: "adopt-nostr-rs-relay.json" };
     relay::run(source, &relay, &args.relay, location)
 }

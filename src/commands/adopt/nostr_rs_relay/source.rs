@@ -1,9 +1,12 @@
 //! Reads nostr-rs-relay's database: the rows of its table `event`, by keyset pagination, in short
 //! statements.
 
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, params};
 
@@ -23,6 +26,8 @@ const SERVER: &str = "relay";
 pub(super) struct NostrRsSource {
     database: Connection,
     path: PathBuf,
+    /// The file that is open: its device and its number there.
+    file: (u64, u64),
     event_bytes_max: usize,
 }
 
@@ -32,6 +37,7 @@ impl NostrRsSource {
     pub(super) fn open(path: &Path, event_bytes_max: usize) -> anyhow::Result<Self> {
         let path = database_file(path, "nostr.db")?;
         let shown = path.display();
+        let file = file_at(&path)?.unwrap_or_default();
         let opened = connect(&path).and_then(|(database, schema)| {
             let missing = missing(&database, "event", &COLUMNS)?;
             Ok((database, schema, missing))
@@ -59,7 +65,15 @@ impl NostrRsSource {
                  read. Nothing was done. {way_out}"
             );
         }
-        Ok(Self { database, path, event_bytes_max })
+        Ok(Self { database, path, file, event_bytes_max })
+    }
+
+    /// Opens the database again if another file has taken its place, as after a compaction.
+    fn follow_path(&mut self) -> anyhow::Result<()> {
+        if file_at(&self.path)?.is_some_and(|file| file != self.file) {
+            *self = Self::open(&self.path.clone(), self.event_bytes_max)?;
+        }
+        Ok(())
     }
 
     fn error(&self, error: rusqlite::Error) -> anyhow::Error {
@@ -104,17 +118,28 @@ impl NostrRsSource {
     }
 }
 
+/// Returns the device and the number of the file at `path`. `None` if no file has this name.
+fn file_at(path: &Path) -> anyhow::Result<Option<(u64, u64)>> {
+    match fs::metadata(path) {
+        Ok(file) => Ok(Some((file.dev(), file.ino()))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
+    }
+}
+
 impl RelaySource for NostrRsSource {
     fn name(&self) -> String {
         format!("nostr-rs-relay in {}", self.path.display())
     }
 
     fn batch(&mut self, after: u64, limit: u32) -> anyhow::Result<Vec<RelayRow>> {
+        self.follow_path()?;
         let Ok(after) = i64::try_from(after) else { return Ok(Vec::new()) };
         self.rows_after(after, limit).map_err(|error| self.error(error))
     }
 
     fn last(&mut self) -> anyhow::Result<u64> {
+        self.follow_path()?;
         let sql = "SELECT coalesce(max(id), 0) FROM event";
         let last = self.database.query_row(sql, [], |row| row.get::<_, i64>(0));
         last.map(|last| u64::try_from(last).unwrap_or(0)).map_err(|error| self.error(error))

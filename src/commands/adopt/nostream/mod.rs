@@ -56,12 +56,13 @@ pub(crate) fn run(
         tally: AdoptTally::new(REASONS),
     };
     adoption.copy(&mut source, &mut writer, &mut progress)?;
-    if args.follow && !adoption.stopped() {
+    let has_followed = args.follow && !adoption.stopped();
+    if has_followed {
         adoption.follow(&mut source, &mut writer, &mut progress)?;
     }
-    // With --follow, an interrupt is the normal end, and all ids are compared. Without --follow, an
-    // interrupt ends the run at once.
-    let swept = if args.follow || !adoption.stopped() {
+    // An interrupt is the normal end of --follow, and all ids are compared. An interrupt before ends
+    // the run at once.
+    let swept = if has_followed || !adoption.stopped() {
         let sample = args.verify.unwrap_or(0);
         Some(sweep::run(&mut source, &mut writer, location, &mut adoption, sample)?)
     } else {

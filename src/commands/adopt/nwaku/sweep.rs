@@ -27,8 +27,9 @@ pub(super) fn run(
     writer: &mut HistoryWriter,
     location: &ArchiveLocation,
     adoption: &mut NwakuAdoption<'_>,
+    has_followed: bool,
 ) -> anyhow::Result<Option<SourceSweep>> {
-    if adoption.pace.is_stopped() && !adoption.args.follow {
+    if adoption.pace.is_stopped() && !has_followed {
         return Ok(None);
     }
     let archive = location.read_beside(writer)?;
@@ -39,7 +40,7 @@ pub(super) fn run(
     let mut meter = CommandProgress::start("compare", total, CountedUnit::Records);
     let mut at = NwakuCursor::start();
     loop {
-        if adoption.pace.is_stopped() && !adoption.args.follow {
+        if adoption.pace.is_stopped() && !has_followed {
             return Ok(None);
         }
         let rows = source.after(&at, adoption.args.batch)?;

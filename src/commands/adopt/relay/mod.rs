@@ -56,12 +56,13 @@ pub(super) fn run(
         tally: AdoptTally::new(REASONS),
     };
     adoption.copy(&mut source, &mut writer, &mut progress)?;
-    if args.follow && !adoption.pace.is_stopped() {
+    let has_followed = args.follow && !adoption.pace.is_stopped();
+    if has_followed {
         adoption.follow(&mut source, &mut writer, &mut progress)?;
     }
-    // With --follow, an interrupt is the normal end, and all events are looked up. Without
-    // --follow, an interrupt ends the run at once.
-    let swept = sweep::run(&mut source, &mut writer, location, &mut adoption)?;
+    // An interrupt is the normal end of --follow, and all events are looked up. An
+    // interrupt before ends the run at once.
+    let swept = sweep::run(&mut source, &mut writer, location, &mut adoption, has_followed)?;
     writer.report_held();
     finish(&adoption.tally, &adoption.pace, args.json, swept.as_ref())
 }

@@ -27,13 +27,15 @@ const WORDS: SweepWords = SweepWords {
     faulty: &[RefusalReason::Malformed, RefusalReason::BadId, RefusalReason::BadSignature],
 };
 
-/// Looks up all events and stores the missing ones. Returns `None` if the run was interrupted. With
-/// --follow, the interrupt has already happened, and the comparison runs to its end.
+/// Looks up all events and stores the missing ones. Returns `None` if the run was interrupted. If
+/// the run has followed the source, the interrupt has already happened, and the comparison runs to
+/// its end.
 pub(super) fn run(
     source: &mut impl RelaySource,
     writer: &mut HistoryWriter,
     location: &ArchiveLocation,
     adoption: &mut RelayAdoption<'_>,
+    has_followed: bool,
 ) -> anyhow::Result<Option<SourceSweep>> {
     let archive = location.read_beside(writer)?;
     let mut swept = SourceSweep::new(&WORDS, adoption.args.verify);
@@ -41,7 +43,7 @@ pub(super) fn run(
     let mut meter = CommandProgress::start("compare", total, CountedUnit::Records);
     let mut after = 0;
     loop {
-        if adoption.pace.is_stopped() && !adoption.args.follow {
+        if adoption.pace.is_stopped() && !has_followed {
             return Ok(None);
         }
         let rows = source.batch(after, adoption.args.batch)?;

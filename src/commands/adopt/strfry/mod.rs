@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use hark_networks::nostr::admit::longest_event;
 
 use self::source::StrfrySource;
 use super::relay::{self, AdoptedRelay, RelayAdoptArgs};
@@ -45,7 +46,10 @@ pub(super) struct AdoptStrfryArgs {
 }
 
 pub(super) fn run(args: &AdoptStrfryArgs, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
-    let source = StrfrySource::open(&args.from, location.config.limits.events.event_bytes_max)?;
+    let source = StrfrySource::open(
+        &args.from,
+        longest_event(location.config.limits.events.event_bytes_max),
+    )?;
     let relay = AdoptedRelay { name: "strfry", position_file: "adopt-strfry.json" };
     relay::run(source, &relay, &args.relay, location)
 }

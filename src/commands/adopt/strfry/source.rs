@@ -116,6 +116,15 @@ impl StrfrySource {
         })
     }
 
+    /// Opens the database again if another file has taken its place.
+    fn follow_path(&mut self) -> anyhow::Result<()> {
+        if self.file.is_replaced()? {
+            let damaged = std::mem::take(&mut self.damaged);
+            *self = Self { damaged, ..Self::open(&self.path.clone(), self.event_bytes_max)? };
+        }
+        Ok(())
+    }
+
     /// Extracts the event from a payload.
     fn event(&mut self, payload: LmdbValue) -> anyhow::Result<Result<Vec<u8>, EventRowFault>> {
         let malformed = |words: &str| Ok(Err((RefusalReason::Malformed, words.to_owned())));
@@ -182,9 +191,15 @@ fn read_decompressor(
     file: &LmdbFile,
     number: u32,
 ) -> anyhow::Result<Option<Decompressor<'static>>> {
-    let found = file.read(|snapshot, _| match snapshot.table(DICTIONARIES)? {
-        Some(table) => snapshot.value(table, number.into(), DICTIONARY_BYTES_MAX),
-        None => Ok(None),
+    let found = file.read(|snapshot, _| {
+        let found = snapshot.table(DICTIONARIES).and_then(|table| match table {
+            Some(table) => snapshot.value(table, number.into(), DICTIONARY_BYTES_MAX),
+            None => Ok(None),
+        });
+        match found {
+            Err(LmdbFault::Damage(_)) => Ok(None),
+            found => found,
+        }
     })?;
     let Some(LmdbValue::Bytes(found)) = found else { return Ok(None) };
     // The error is dropped, because zstd reports a damaged dictionary as a lack of memory.
@@ -204,6 +219,7 @@ impl RelaySource for StrfrySource {
     }
 
     fn batch(&mut self, after: u64, limit: u32) -> anyhow::Result<Vec<RelayRow>> {
+        self.follow_path()?;
         let bytes_max = self.event_bytes_max.saturating_add(COMPRESSED_HEADER);
         let (payloads, damaged) = self.file.read(|snapshot, tries| {
             let limit = (limit >> tries.min(31)).max(1) as usize;
@@ -237,6 +253,7 @@ impl RelaySource for StrfrySource {
     }
 
     fn last(&mut self) -> anyhow::Result<u64> {
+        self.follow_path()?;
         self.file.read(|snapshot, _| {
             let table = payloads(snapshot)?;
             // If the last page is damaged, the number of entries is the best estimate.
