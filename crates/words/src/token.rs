@@ -100,6 +100,8 @@ impl Tokens {
     pub fn clear(&mut self) {
         self.text.clear();
         self.text.shrink_to(KEPT);
+        self.run.clear();
+        self.run.shrink_to(KEPT);
         self.places.clear();
         self.len = 0;
     }

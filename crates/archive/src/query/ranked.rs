@@ -86,10 +86,8 @@ pub struct RankedSearch {
     last: Option<SearchRank>,
     seq: u64,
     visited: u64,
-    /// The cost so far of dividing texts into words, as a number of visited rows. The buffer
-    /// `words` is reused for each text.
+    /// The cost so far of dividing texts into words, as a number of visited rows.
     text_rows: u64,
-    words: RecordWords,
     damaged: u64,
     driver: Option<Set>,
 }
@@ -119,7 +117,6 @@ impl RankedSearch {
             last: None,
             visited: 0,
             text_rows: 0,
-            words: RecordWords::default(),
             damaged: 0,
             driver,
         }
@@ -136,11 +133,12 @@ impl RankedSearch {
     /// Ranks matches until the work of the slice is spent. Returns the progress; `None` once all
     /// matches are ranked.
     fn rank(&mut self, work: u64) -> Result<Option<SearchProgress>, SearchError> {
-        let Self { search: Some(search), best, bound, limit, more, text_rows, words, .. } = self
-        else {
+        let Self { search: Some(search), best, bound, limit, more, text_rows, .. } = self else {
             return Ok(None);
         };
         let (mut is_over, mut left) = (false, work);
+        // A search that waits keeps no words: the text of a record may be long.
+        let mut words = RecordWords::default();
         let progress = search.slice(work, &mut |record: &Record<'_>| {
             if *more && !bound.admits_any(record.time()) {
                 is_over = true;
@@ -150,7 +148,7 @@ impl RankedSearch {
             left = left.saturating_sub(rows);
             *text_rows += rows;
             let flow = if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-            let Some(rank) = bound.words.rank_in(record, words) else { return flow };
+            let Some(rank) = bound.words.rank_in(record, &mut words) else { return flow };
             if best.len() < *limit {
                 best.push(rank);
                 return flow;
