@@ -17,6 +17,7 @@ mod pace;
 mod position;
 mod relay;
 mod rows;
+mod source_file;
 mod sqlite;
 mod strfry;
 mod sweep;

@@ -1,16 +1,14 @@
 //! Reads nostr-rs-relay's database: the rows of its table `event`, by keyset pagination, in short
 //! statements.
 
-use std::fs;
-use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, params};
 
 use crate::commands::adopt::relay::source::{BATCH_BYTES_MAX, RelayRow, RelaySource};
+use crate::commands::adopt::source_file::FileIdentity;
 use crate::commands::adopt::sqlite::{advice, connect, database_file, missing};
 use crate::commands::refusal::RefusalReason;
 
@@ -26,8 +24,8 @@ const SERVER: &str = "relay";
 pub(super) struct NostrRsSource {
     database: Connection,
     path: PathBuf,
-    /// The file that is open: its device and its number there.
-    file: (u64, u64),
+    /// The file that was opened.
+    file: Option<FileIdentity>,
     event_bytes_max: usize,
 }
 
@@ -37,7 +35,7 @@ impl NostrRsSource {
     pub(super) fn open(path: &Path, event_bytes_max: usize) -> anyhow::Result<Self> {
         let path = database_file(path, "nostr.db")?;
         let shown = path.display();
-        let file = file_at(&path)?.unwrap_or_default();
+        let file = FileIdentity::at(&path)?;
         let opened = connect(&path).and_then(|(database, schema)| {
             let missing = missing(&database, "event", &COLUMNS)?;
             Ok((database, schema, missing))
@@ -70,7 +68,7 @@ impl NostrRsSource {
 
     /// Opens the database again if another file has taken its place, as after a compaction.
     fn follow_path(&mut self) -> anyhow::Result<()> {
-        if file_at(&self.path)?.is_some_and(|file| file != self.file) {
+        if FileIdentity::is_replaced(&self.path, self.file)? {
             *self = Self::open(&self.path.clone(), self.event_bytes_max)?;
         }
         Ok(())
@@ -115,15 +113,6 @@ impl NostrRsSource {
             _ => Err((RefusalReason::Malformed, "its content is no text".into())),
         };
         Ok(RelayRow { number, event })
-    }
-}
-
-/// Returns the device and the number of the file at `path`. `None` if no file has this name.
-fn file_at(path: &Path) -> anyhow::Result<Option<(u64, u64)>> {
-    match fs::metadata(path) {
-        Ok(file) => Ok(Some((file.dev(), file.ino()))),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
     }
 }
 

@@ -16,6 +16,7 @@ use super::lmdb::{DamagedPages, LmdbFault, LmdbFile, LmdbSnapshot, LmdbTable, Lm
 use super::record;
 use crate::commands::adopt::events::EventRowFault;
 use crate::commands::adopt::relay::source::{BATCH_BYTES_MAX, RelayRow, RelaySource};
+use crate::commands::adopt::source_file::FileIdentity;
 use crate::commands::refusal::RefusalReason;
 
 /// The supported database version.
@@ -48,6 +49,8 @@ const COMPRESSED_HEADER: usize = 5;
 /// A strfry database.
 pub(super) struct StrfrySource {
     file: LmdbFile,
+    /// The file that was opened.
+    opened: Option<FileIdentity>,
     path: PathBuf,
     event_bytes_max: usize,
     /// Decompressors by dictionary number; `None` if the dictionary is missing or damaged.
@@ -71,6 +74,7 @@ impl StrfrySource {
         if !path.is_file() {
             bail!("{} is no file. Nothing was done", path.display());
         }
+        let opened = FileIdentity::at(&path)?;
         let file = LmdbFile::open(&path)?;
         let meta = file.read(|snapshot, _| {
             let Some(meta) = snapshot.table(META)? else { return Ok(None) };
@@ -108,6 +112,7 @@ impl StrfrySource {
         }
         Ok(Self {
             file,
+            opened,
             path,
             event_bytes_max,
             decompressors: HashMap::new(),
@@ -118,7 +123,7 @@ impl StrfrySource {
 
     /// Opens the database again if another file has taken its place.
     fn follow_path(&mut self) -> anyhow::Result<()> {
-        if self.file.is_replaced()? {
+        if FileIdentity::is_replaced(&self.path, self.opened)? {
             let damaged = std::mem::take(&mut self.damaged);
             *self = Self { damaged, ..Self::open(&self.path.clone(), self.event_bytes_max)? };
         }

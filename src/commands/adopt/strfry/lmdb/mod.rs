@@ -19,17 +19,19 @@ mod snapshot;
 
 use std::fs::File;
 use std::io::{Error, ErrorKind};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use rustix::io::Errno;
 
 use self::page::{META_END, MetaPage};
 pub(super) use self::snapshot::{DamagedPages, LmdbSnapshot, LmdbTable, LmdbValue};
 
 /// Maximum number of attempts of a read while the file changes.
 const TRIES: u32 = 200;
+
+/// The number of the system's error for a part that the disk cannot read.
+const EIO: i32 = 5;
 
 /// The reason why a part of a file cannot be read.
 #[derive(Debug)]
@@ -42,7 +44,7 @@ pub(super) enum LmdbFault {
 
 impl From<Error> for LmdbFault {
     fn from(error: Error) -> Self {
-        if error.raw_os_error() == Some(Errno::IO.raw_os_error()) {
+        if error.raw_os_error() == Some(EIO) {
             return Self::Damage("the disk cannot read it".into());
         }
         match error.kind() {
@@ -75,16 +77,6 @@ impl LmdbFile {
         let meta = MetaPage::read(&first)
             .map_err(|words| anyhow::anyhow!("{}: {words}. Nothing was done", path.display()))?;
         Ok(Self { file, path: path.into(), page_bytes: meta.page_bytes })
-    }
-
-    /// Whether another file has taken the place of this file, as after a compaction of the database.
-    pub(super) fn is_replaced(&self) -> anyhow::Result<bool> {
-        let found = match std::fs::metadata(&self.path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-            found => found.map_err(|error| self.error(error.into()))?,
-        };
-        let own = self.file.metadata().map_err(|error| self.error(error.into()))?;
-        Ok((found.dev(), found.ino()) != (own.dev(), own.ino()))
     }
 
     /// Reads from a snapshot of the file. If the file changes meanwhile, reads again from a newer
