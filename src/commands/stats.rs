@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use hark_server::control::fields;
-use hark_server::growth::GrowthLog;
+use hark_server::growth::{self, GrowthLog};
 use hark_server::words::moment;
 use serde_json::{Value, json};
 
@@ -31,7 +31,8 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
     let found = live.as_ref().and_then(|live| live["damaged"].as_u64()).unwrap_or_default();
     stats.damaged = stats.damaged.max(found);
     let log = GrowthLog::read(&location.data).unwrap_or_else(|error| {
-        tracing::warn!(%error, "the growth of the archive is not known");
+        let file = location.data.join(growth::FILE);
+        print::note!("hark: the growth is not known: {}: {error}", file.display());
         GrowthLog::default()
     });
     let growth = log.of(location.network.name(), now_s());

@@ -149,7 +149,11 @@ struct RecorderState {
 impl GrowthRecorder {
     pub(crate) fn open(data: &Path) -> Self {
         let log = GrowthLog::read(data).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the earlier sizes of the archive cannot be read");
+            let file = data.join(FILE);
+            tracing::warn!(
+                file = %file.display(), %error,
+                "the earlier sizes of the archive cannot be read, so its growth is measured from now on"
+            );
             GrowthLog::default()
         });
         let state = Mutex::new(RecorderState { log, has_failed: false });
@@ -167,7 +171,11 @@ impl GrowthRecorder {
         state.log.add(now_s, sizes);
         let written = state.log.write(&self.data);
         if let (Err(error), false) = (&written, state.has_failed) {
-            tracing::warn!(%error, "the size of the archive cannot be noted; trying each hour");
+            let file = self.data.join(FILE);
+            tracing::warn!(
+                file = %file.display(), %error,
+                "the size of the archive cannot be written to its file; trying again each hour"
+            );
         }
         state.has_failed = written.is_err();
     }
