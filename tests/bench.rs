@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::cli::support::{Place, hark};
 
-fn bench(args: &[&str]) -> Finished {
+pub(crate) fn bench(args: &[&str]) -> Finished {
     hark(&[&["bench"], args].concat())
 }
 
@@ -30,14 +30,14 @@ fn without_its_program_it_tells_what_to_install() {
 }
 
 /// Writes a file of `count` events.
-fn events(place: &Place, count: &str) -> String {
+pub(crate) fn events(place: &Place, count: &str) -> String {
     let file = place.path("events.jsonl");
     let run = bench(&["gen", &file, "--events", count]);
     assert_eq!(run.code, 0, "{}", run.stderr);
     file
 }
 
-fn url(server: &Server) -> String {
+pub(crate) fn url(server: &Server) -> String {
     format!("ws://{}", server.address)
 }
 
@@ -48,7 +48,7 @@ fn count(row: &Value, key: &str) -> u64 {
     figure as u64
 }
 
-fn is_positive(row: &Value, key: &str) -> bool {
+pub(crate) fn is_positive(row: &Value, key: &str) -> bool {
     row[key].as_f64().is_some_and(|figure| figure > 0.0)
 }
 

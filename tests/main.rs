@@ -3,6 +3,7 @@
 mod bad_week;
 mod bench;
 mod bench_checks;
+mod bench_crowd;
 mod book;
 mod cli;
 mod cluster;

@@ -4,7 +4,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::args::{
-    AnswersArgs, BenchQueryArgs, FanoutArgs, GenArgs, HammerArgs, IdleArgs, IngestArgs,
+    AnswersArgs, BenchQueryArgs, CrowdArgs, FanoutArgs, GenArgs, HammerArgs, IdleArgs, IngestArgs,
     NostreamArgs, NullArgs, RulesArgs, SqlArgs, WakuBenchArgs,
 };
 use crate::cases::CasesArgs;
@@ -64,6 +64,8 @@ pub(crate) enum Bench {
     Cases(Box<CasesArgs>),
     /// Compare several relays, each started alone on the same events
     Compare(Box<CompareArgs>),
+    /// Measure normal clients alone, and beside heavy clients such as a crawler
+    Crowd(CrowdArgs),
     /// Query and insert at the same time, each at a rate, and measure how long both take
     Hammer(HammerArgs),
     /// Publish to a Waku node, by REST or gossip, and query its history at the same time

@@ -66,6 +66,11 @@ impl Latencies {
         self.most = self.most.max(other.most);
     }
 
+    /// Returns the number of times.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
     /// Returns the mean of all times in ms. `None` without times.
     pub(crate) fn mean_ms(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum.as_secs_f64() * 1e3 / self.count as f64)

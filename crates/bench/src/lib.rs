@@ -11,6 +11,7 @@ mod cases;
 mod cli;
 pub mod codec;
 mod compare;
+mod crowd;
 mod events;
 mod expected;
 mod fanout;
@@ -66,6 +67,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::Sql(args) => sql::run(args, open.events),
         Bench::Cases(args) => cases::run(args, open.events),
         Bench::Compare(args) => compare::run(args),
+        Bench::Crowd(args) => crowd::run(args),
         Bench::Hammer(args) => hammer::run(args, open.events),
         Bench::Waku(args) => waku::run(args),
         Bench::Whisper(args) => whisper::run(args, open.envelopes),

@@ -149,6 +149,16 @@ impl Refusals {
         self.add(what, &reason);
     }
 
+    /// Returns the number of refusals.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// Returns one of the reasons.
+    pub(crate) fn first(&self) -> Option<&str> {
+        self.0.keys().next().map(String::as_str)
+    }
+
     pub(crate) fn merge(&mut self, other: Self) {
         for (reason, count) in other.0 {
             *self.0.entry(reason).or_default() += count;

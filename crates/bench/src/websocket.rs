@@ -4,12 +4,13 @@
 //! only reason for this implementation. The client trusts the server, checks no
 //! `Sec-WebSocket-Accept`, and has no TLS.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 /// The longest frame accepted. A longer frame is treated as an error of the relay.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -228,7 +229,16 @@ pub(crate) enum ConnectionKind {
 
 impl RelayConnection {
     pub(crate) async fn open(url: &Url, kind: ConnectionKind) -> anyhow::Result<Self> {
-        let handshake = Self::handshake(url, kind);
+        Self::open_from(url, kind, None).await
+    }
+
+    /// Connects from the address `from`, if the relay is at an address of the same loopback network.
+    pub(crate) async fn open_from(
+        url: &Url,
+        kind: ConnectionKind,
+        from: Option<Ipv4Addr>,
+    ) -> anyhow::Result<Self> {
+        let handshake = Self::handshake(url, kind, from);
         let timeout = tokio::time::timeout(HANDSHAKE, handshake).await;
         let opened = timeout.unwrap_or_else(|_| {
             bail!("no answer to the WebSocket handshake in {} s", HANDSHAKE.as_secs())
@@ -236,8 +246,12 @@ impl RelayConnection {
         opened.with_context(|| format!("no connection to {}", url.text))
     }
 
-    async fn handshake(url: &Url, kind: ConnectionKind) -> anyhow::Result<Self> {
-        let stream = TcpStream::connect(&url.authority)
+    async fn handshake(
+        url: &Url,
+        kind: ConnectionKind,
+        from: Option<Ipv4Addr>,
+    ) -> anyhow::Result<Self> {
+        let stream = connect(&url.authority, from)
             .await
             .context("is the relay running, and is this its address?")?;
         stream.set_nodelay(true)?;
@@ -382,6 +396,18 @@ impl RelayConnection {
         self.unread.end += read;
         Ok(())
     }
+}
+
+async fn connect(authority: &str, from: Option<Ipv4Addr>) -> std::io::Result<TcpStream> {
+    if let Some(from) = from {
+        let found = tokio::net::lookup_host(authority).await?.find(SocketAddr::is_ipv4);
+        if let Some(to) = found.filter(|to| to.ip().is_loopback()) {
+            let socket = TcpSocket::new_v4()?;
+            socket.bind((from, 0).into())?;
+            return socket.connect(to).await;
+        }
+    }
+    TcpStream::connect(authority).await
 }
 
 #[cfg(test)]
