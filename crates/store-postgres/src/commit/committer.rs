@@ -23,8 +23,8 @@ use crate::{failover, others};
 
 /// Maximum number of other processes' records that are delivered together with a batch.
 const NEWS_MAX: i64 = 20_000;
-/// Time limit of a batch, as a multiple of a statement's time limit: large batches take longer.
-const BATCH_TIMES: u32 = 2;
+/// Number of writes from which on a batch has twice the time limit of a small batch.
+const LARGE_BATCH: usize = 1024;
 
 /// Time limit for rolling a batch back. On a cluster, a rollback waits for a worker that hangs, and
 /// the senders of the batch wait for the rollback.
@@ -78,7 +78,7 @@ impl CommitterState {
         writes: &[Write],
         puts: &[Option<PreparedPut<'_>>],
     ) -> Result<CommittedBatch, StatementError> {
-        let deadline = Deadline::after(inner.pool.door().timeout() * BATCH_TIMES);
+        let deadline = Deadline::after(batch_limit(inner.pool.door().timeout(), writes));
         if inner.pool.is_late() {
             // The open session may wait for an answer in vain.
             self.session = None;
@@ -157,6 +157,16 @@ impl CommitterState {
             }
         }
     }
+}
+
+/// Returns the time limit of a batch. If the database hangs, the senders of a small batch are refused
+/// within the time limit of one statement. A large batch, or a batch that deletes many records,
+/// takes longer even if the database is well.
+fn batch_limit(statement_limit: Duration, writes: &[Write]) -> Duration {
+    let small = statement_limit.saturating_sub(ROLLBACK_MAX).max(statement_limit / 2);
+    let erases = writes.iter().any(|write| matches!(write, Write::Erase(_)));
+    let size = if erases { LARGE_BATCH } else { writes.len().min(LARGE_BATCH) };
+    small + statement_limit * size as u32 / LARGE_BATCH as u32
 }
 
 /// Opens a session for commits. Returns the session, and the id of the database's process that
@@ -372,4 +382,25 @@ fn insert_words(
     }
     rows.write(session)?;
     Ok(rows.bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_batch_is_refused_within_the_limit_of_one_statement() {
+        let put = || Write::Put(Box::default());
+        let limit = Duration::from_secs(10);
+        for small in [vec![], vec![put()], std::iter::repeat_with(put).take(50).collect()] {
+            assert!(batch_limit(limit, &small) + ROLLBACK_MAX < limit + ROLLBACK_MAX / 2);
+        }
+        // Many writes and deletions take long even if the database is well.
+        let many: Vec<_> = std::iter::repeat_with(put).take(5_000).collect();
+        for large in [many, vec![Write::Erase(Box::default())]] {
+            assert_eq!(batch_limit(limit, &large), limit * 2 - ROLLBACK_MAX);
+        }
+        // A short limit is not used up by the time for the rollback.
+        assert!(batch_limit(Duration::from_secs(1), &[]) >= Duration::from_millis(500));
+    }
 }
