@@ -15,4 +15,4 @@ pub use search_text::{NeededWord, SearchText, SearchTextError};
 
 /// The version of the rules by which texts are divided into words and words get their classes. The
 /// words of records that were indexed with another version must be indexed again.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;

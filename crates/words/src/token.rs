@@ -10,8 +10,8 @@
 
 use crate::fold;
 
-/// Maximum number of characters of a word. A longer word is cut off at this length, in texts and in
-/// search texts.
+/// Maximum number of characters of a word, after folding. A longer word is cut off at this length,
+/// in texts and in search texts.
 pub const WORD_CHARS_MAX: usize = 40;
 
 /// Maximum size of a buffer that is kept for the next record, in bytes of text.
@@ -233,7 +233,12 @@ impl Tokens {
             if chars < WORD_CHARS_MAX {
                 let before = self.text.len();
                 fold::push(c, &mut self.text, start);
-                chars += self.text.len().saturating_sub(before).min(1);
+                // Folding may turn one character into 18 characters.
+                chars += self.text.get(before..).map_or(0, |added| added.chars().count());
+                while chars > WORD_CHARS_MAX {
+                    self.text.pop();
+                    chars -= 1;
+                }
             }
         }
         self.end(start);
@@ -334,6 +339,11 @@ mod tests {
     fn long_words_are_cut_and_texts_have_a_boundary_between_them() {
         assert_eq!(words(&"x".repeat(100)), ["x".repeat(WORD_CHARS_MAX)]);
         assert_eq!(words(&"é".repeat(100)), ["e".repeat(WORD_CHARS_MAX)]);
+        assert_eq!(words(&"ß".repeat(100)), ["s".repeat(WORD_CHARS_MAX)]);
+        // A character that stands for 18: three words, and a space before each but the first.
+        let cut: String = "صلى الله عليه وسلم".repeat(3).chars().take(WORD_CHARS_MAX).collect();
+        assert_eq!(words(&"\u{fdfa}".repeat(100)), vec![cut.clone()]);
+        assert_eq!(asked(&"\u{fdfa}".repeat(100)), (vec![cut], false));
         let mut tokens = Tokens::default();
         tokens.read("one two", usize::MAX);
         tokens.read("three", usize::MAX);
