@@ -57,6 +57,8 @@ pub(super) struct SourceWalk<S: Source> {
     /// The number of posting lists that are walked or intersected. If the driver's rows are sorted,
     /// each of its rows counts as one list.
     lists: usize,
+    /// See [`Source::list_bytes`], for all these lists.
+    list_bytes: usize,
 }
 
 impl<S: Source> SourceWalk<S> {
@@ -73,6 +75,10 @@ impl<S: Source> SourceWalk<S> {
             .as_ref()
             .map(|bound| RowRank::new(bound, cuts.iter().copied().chain([opened.plan.driver])));
         let mut cuts: Vec<_> = cuts.into_iter().map(|set| opened.take(set)).collect();
+        let bytes_of = |lists: &[PostingSlice<S::PostingList>]| -> usize {
+            lists.iter().map(|slice| source.list_bytes(&slice.list)).sum()
+        };
+        let mut list_bytes = 0;
         let driver = if opened.plan.driver == Set::Ids {
             let mut keys: Vec<(S::Key, u32)> =
                 opened.rows.iter().map(|&row| (source.key_of(row, order), 0)).collect();
@@ -83,6 +89,7 @@ impl<S: Source> SourceWalk<S> {
             if !cuts.is_empty() && opened.plan.driver != Set::Time {
                 pair_by_kind(&*source, &mut driver, &mut cuts, query.driver.is_some());
             }
+            list_bytes += bytes_of(&driver);
             // If the caller has chosen the driver, usually most of the driver's rows are not in the
             // other sets.
             if query.driver.is_some() && !cuts.is_empty() && opened.plan.size.rows <= FEW_MAX {
@@ -91,6 +98,7 @@ impl<S: Source> SourceWalk<S> {
                 drive(&*source, driver, &query)
             }
         };
+        list_bytes += cuts.iter().map(|lists| bytes_of(lists)).sum::<usize>();
         let lists = driver.len() + cuts.iter().map(Vec::len).sum::<usize>();
         let excluded = match opened.plan.driver {
             Set::Time => ExcludedLists::new(&*source, std::mem::take(&mut opened.excluded), &query),
@@ -102,6 +110,7 @@ impl<S: Source> SourceWalk<S> {
             driven_by: opened.plan.driver,
             driver_rows: opened.plan.size.rows,
             lists,
+            list_bytes,
             driver,
             excluded,
             cuts,
@@ -456,6 +465,6 @@ impl<S: Source> AnyWalk for SourceWalk<S> {
     fn bytes(&self) -> usize {
         // Each list of a driver needs a stream and an entry in the heap.
         let of_list = size_of::<PostingStream<S::PostingList>>() + size_of::<(S::Key, u32)>();
-        size_of::<Self>() + self.lists * of_list
+        size_of::<Self>() + self.lists * of_list + self.list_bytes
     }
 }

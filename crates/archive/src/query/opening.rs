@@ -154,10 +154,14 @@ impl<S: Source> Opening<S> {
     }
 
     /// Returns approximately how many bytes of memory the lists found so far use.
-    pub(super) fn bytes(&self) -> usize {
-        let found = self.lookups.found.iter().map(|known| known.lists.capacity());
-        let lists = found.sum::<usize>() + self.lookups.lists.capacity();
-        lists * size_of::<PostingSlice<S::PostingList>>()
+    pub(super) fn bytes(&self, source: &S) -> usize {
+        let found = self.lookups.found.iter().map(|known| &known.lists);
+        let lists = found.chain([&self.lookups.lists]);
+        let bytes_of = |lists: &Vec<PostingSlice<S::PostingList>>| {
+            let read: usize = lists.iter().map(|slice| source.list_bytes(&slice.list)).sum();
+            lists.capacity() * size_of::<PostingSlice<S::PostingList>>() + read
+        };
+        lists.map(bytes_of).sum()
     }
 
     /// Looks up as much as `work` allows. The result is ready once the plan is known. The result is

@@ -90,6 +90,6 @@ impl<S: Source> AnyWalk for OpeningWalk<S> {
     }
 
     fn bytes(&self) -> usize {
-        self.walk.as_ref().map_or_else(|| self.opening.bytes(), AnyWalk::bytes)
+        self.walk.as_ref().map_or_else(|| self.opening.bytes(&self.source), AnyWalk::bytes)
     }
 }

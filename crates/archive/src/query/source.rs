@@ -50,6 +50,10 @@ pub trait Source: Send + Sync + 'static {
     /// Returns the kind that all rows of a posting list have. For the lists of [`Source::every`],
     /// which have rows of all kinds, the result has no meaning.
     fn list_kind(&self, list: &Self::PostingList) -> Option<u32>;
+    /// Returns how many bytes of memory a posting list uses besides its own size, once it was read.
+    fn list_bytes(&self, _: &Self::PostingList) -> usize {
+        0
+    }
     /// Returns whether a row with the term may exist. If `kinds` is given, only rows of these kinds
     /// count. The check must be cheap.
     fn has_term(&self, term: u64, kinds: Option<&[u32]>) -> bool;

@@ -10,7 +10,7 @@ use hark_archive::{Id, Order, Query, Record};
 use super::RecordAddress;
 use super::file::{SegmentFile, partition, partition_near};
 use super::opened::Segment;
-use super::packed::{PackedList, PackedReader};
+use super::packed::{BLOCK_ROWS, PackedList, PackedReader};
 
 /// A segment in the view of readers or of the writer.
 pub struct SegmentView {
@@ -133,6 +133,13 @@ impl Source for SegmentView {
             SegmentPostings::Every => None,
             SegmentPostings::List(kind, _) => Some(*kind),
             SegmentPostings::Packed(packed) => Some(packed.kind),
+        }
+    }
+
+    fn list_bytes(&self, posting_list: &SegmentPostings) -> usize {
+        match posting_list {
+            SegmentPostings::Every | SegmentPostings::List(..) => 0,
+            SegmentPostings::Packed(_) => BLOCK_ROWS * size_of::<u32>(),
         }
     }
 
