@@ -25,6 +25,7 @@ pub use news::NewRecord;
 pub use seam::AnswerReach;
 pub use subscription::SubscriptionSink;
 
+mod held;
 mod index;
 mod list;
 mod newest;
@@ -295,17 +296,24 @@ impl SubscriptionHandle {
         self.0.subscription.seam.lock().holds_back()
     }
 
-    /// Delivers, before the others, those held-back records that `is_early` selects and that the
-    /// stored answer did not contain. `reached` is the same as for [`Self::release`].
-    pub fn release_early(&self, reached: &[AnswerReach], is_early: impl Fn(&Record<'_>) -> bool) {
+    /// Delivers, before the others, those held-back records that the sink wants early
+    /// ([`SubscriptionSink::is_early`]) and that the stored answer did not contain. `reached` is
+    /// the same as for [`Self::release`].
+    pub fn release_early(&self, reached: &[AnswerReach]) {
         let subscription = &self.0.subscription;
         let mut must_wake = false;
-        let mut seam = subscription.seam.lock();
-        let taken = seam.release_early(reached, &subscription.queries, is_early, |news| {
-            must_wake |= subscription.sink.deliver(&news);
-        });
-        drop(seam);
-        subscription.sink.free(taken * HELD_BYTES);
+        // Records that arrive from now on are left to `release`.
+        let mut left = subscription.seam.lock().early_len();
+        while left > 0 {
+            let mut seam = subscription.seam.lock();
+            let taken = seam.release_early(reached, &subscription.queries, left, |news| {
+                must_wake |= subscription.sink.deliver(&news);
+            });
+            drop(seam);
+            subscription.sink.free(taken * HELD_BYTES);
+            // No record is left if the subscription has ended in the meantime.
+            left = if taken == 0 { 0 } else { left - taken };
+        }
         if must_wake {
             subscription.sink.wake();
         }

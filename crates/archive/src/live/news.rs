@@ -60,4 +60,4 @@ impl NewRecord {
 
 /// Number of bytes that a held-back record uses in a subscription's queue. The queue grows by
 /// doubling, so half of it may be empty.
-pub(super) const HELD_BYTES: usize = 2 * size_of::<NewRecord>();
+pub(super) const HELD_BYTES: usize = 2 * size_of::<(u64, NewRecord)>();

@@ -8,11 +8,10 @@
 //! goes through its matches in order, so the end of the answer ([`AnswerReach`]) shows which
 //! records were sent.
 
-use std::collections::VecDeque;
-
 use hark_codec::record::Record;
 
-use super::news::{HELD_BYTES, NewRecord};
+use super::held::HeldRecords;
+use super::news::NewRecord;
 use crate::query::{ComparedRecord, Position, Query, SearchRank};
 
 /// How far the stored answer to a query went through the matching records.
@@ -72,7 +71,7 @@ pub(super) struct Seam {
 
 enum DeliveryStage {
     /// The stored answer is being sent.
-    Stored { held: VecDeque<NewRecord>, held_bytes: usize, held_bytes_max: usize },
+    Stored(HeldRecords),
     /// Records are delivered live, but some records that the snapshots saw are not published yet.
     /// Such a record is delivered only if the answer did not include the record.
     Late { reached: Vec<AnswerReach> },
@@ -95,11 +94,8 @@ pub(super) enum DeliveryAction {
 
 impl Seam {
     pub(super) fn new(queries: usize, held_bytes_max: usize) -> Self {
-        let held = VecDeque::new();
-        Self {
-            snapshots: vec![None; queries],
-            stage: DeliveryStage::Stored { held, held_bytes: 0, held_bytes_max },
-        }
+        let stage = DeliveryStage::Stored(HeldRecords::new(held_bytes_max));
+        Self { snapshots: vec![None; queries], stage }
     }
 
     pub(super) fn opened(&mut self, index: usize, seq: u64) {
@@ -108,18 +104,22 @@ impl Seam {
         }
     }
 
-    pub(super) fn offer(&mut self, news: &NewRecord, queries: &[Query]) -> DeliveryAction {
+    /// Offers a record. `is_early` decides whether a record that is held back is among those that
+    /// [`Seam::release_early`] delivers.
+    pub(super) fn offer(
+        &mut self,
+        news: &NewRecord,
+        queries: &[Query],
+        is_early: impl Fn(&Record<'_>) -> bool,
+    ) -> DeliveryAction {
         match &mut self.stage {
-            DeliveryStage::Stored { held, held_bytes, held_bytes_max } => {
+            DeliveryStage::Stored(held) => {
                 if seen_by_all(&self.snapshots, news) {
                     return DeliveryAction::Nothing;
                 }
-                *held_bytes += held_size(news);
-                if *held_bytes > *held_bytes_max {
-                    return DeliveryAction::Overflow;
-                }
-                held.push_back(news.clone());
-                DeliveryAction::Held
+                let is_early = news.record().is_some_and(|record| is_early(&record));
+                let is_held = held.push(news, is_early);
+                if is_held { DeliveryAction::Held } else { DeliveryAction::Overflow }
             }
             DeliveryStage::Late { reached } => {
                 let new = is_new(&self.snapshots, reached, news, queries);
@@ -145,17 +145,14 @@ impl Seam {
         queries: &[Query],
         mut deliver: impl FnMut(NewRecord),
     ) -> (usize, bool) {
-        let DeliveryStage::Stored { held, held_bytes, .. } = &mut self.stage else {
-            return (0, true);
-        };
-        let some = held.len().min(RELEASED_AT_ONCE);
-        for news in held.drain(..some) {
-            *held_bytes -= held_size(&news);
+        let DeliveryStage::Stored(held) = &mut self.stage else { return (0, true) };
+        let before = held.len();
+        for news in std::iter::from_fn(|| held.pop()).take(RELEASED_AT_ONCE) {
             if !is_hidden(&news, queries) && is_new(&self.snapshots, reached, &news, queries) {
                 deliver(news);
             }
         }
-        let are_all = held.is_empty();
+        let (some, are_all) = (before - held.len(), held.len() == 0);
         if are_all {
             let settled = published >= last(&self.snapshots);
             let reached = std::mem::take(reached);
@@ -167,26 +164,31 @@ impl Seam {
 
     /// Whether records are held back.
     pub(super) fn holds_back(&self) -> bool {
-        matches!(&self.stage, DeliveryStage::Stored { held, .. } if !held.is_empty())
+        matches!(&self.stage, DeliveryStage::Stored(held) if held.len() > 0)
     }
 
-    /// Removes the held-back records that `is_early` selects, and delivers those of them that were
-    /// not sent yet and were not hidden in the meantime. Returns the number of removed records.
+    /// Number of held-back records that [`Seam::release_early`] delivers.
+    pub(super) fn early_len(&self) -> usize {
+        match &self.stage {
+            DeliveryStage::Stored(held) => held.early_len(),
+            _ => 0,
+        }
+    }
+
+    /// Removes at most `max` of the held-back records that are to be delivered early, and only some
+    /// of them at once. Delivers those that were not sent yet and were not hidden in the meantime.
+    /// Returns the number of removed records.
     pub(super) fn release_early(
         &mut self,
         reached: &[AnswerReach],
         queries: &[Query],
-        is_early: impl Fn(&Record<'_>) -> bool,
+        max: usize,
         mut deliver: impl FnMut(NewRecord),
     ) -> usize {
-        let DeliveryStage::Stored { held, held_bytes, .. } = &mut self.stage else { return 0 };
+        let DeliveryStage::Stored(held) = &mut self.stage else { return 0 };
         let before = held.len();
-        for news in std::mem::take(held) {
-            if !news.record().is_some_and(|record| is_early(&record)) {
-                held.push_back(news);
-                continue;
-            }
-            *held_bytes -= held_size(&news);
+        let some = std::iter::from_fn(|| held.pop_early()).take(max.min(RELEASED_AT_ONCE));
+        for news in some {
             if !is_hidden(&news, queries) && is_new(&self.snapshots, reached, &news, queries) {
                 deliver(news);
             }
@@ -197,15 +199,10 @@ impl Seam {
     /// Drops the held-back records and ends all delivery. Returns the number of dropped records.
     pub(super) fn end(&mut self) -> usize {
         match std::mem::replace(&mut self.stage, DeliveryStage::Over) {
-            DeliveryStage::Stored { held, .. } => held.len(),
+            DeliveryStage::Stored(held) => held.len(),
             _ => 0,
         }
     }
-}
-
-/// Returns the number of bytes that are charged for a held-back record.
-fn held_size(news: &NewRecord) -> usize {
-    news.size() + HELD_BYTES
 }
 
 /// Returns the highest sequence number that any search sees.

@@ -1,5 +1,6 @@
 //! A subscription: its queries, its sink, and its state in the index.
 
+use hark_codec::record::Record;
 use parking_lot::Mutex;
 
 use super::news::{HELD_BYTES, NewRecord};
@@ -30,6 +31,13 @@ pub trait SubscriptionSink: Send + Sync {
     /// Releases memory that [`SubscriptionSink::hold`] charged.
     fn free(&self, bytes: usize) {
         let _ = bytes;
+    }
+
+    /// Whether a record that is held back is to be delivered by
+    /// [`SubscriptionHandle::release_early`](super::SubscriptionHandle::release_early).
+    fn is_early(&self, record: &Record<'_>) -> bool {
+        let _ = record;
+        false
     }
 
     /// Reports that the held-back records exceed their bound because the subscriber is too slow.
@@ -70,7 +78,7 @@ impl Subscription {
     #[inline]
     pub(super) fn offer(&self, news: &NewRecord) -> bool {
         let mut seam = self.seam.lock();
-        match seam.offer(news, &self.queries) {
+        match seam.offer(news, &self.queries, |record| self.sink.is_early(record)) {
             DeliveryAction::Deliver => self.sink.deliver(news),
             DeliveryAction::Nothing => false,
             DeliveryAction::Held if self.sink.hold(HELD_BYTES) => false,

@@ -17,7 +17,6 @@ use hark_archive::query::ComparisonCost;
 use hark_archive::{Position, Query, Record, SearchProgress};
 use hark_codec::nostr::reply::EoseHint;
 use hark_networks::nostr::NostrRefusal;
-use hark_networks::nostr::rules::{KindClass, class};
 
 use super::Relay;
 use super::cost::{QuestionCost, TimedSearch};
@@ -246,11 +245,9 @@ impl StoredAnswer {
             (false, false) => (!self.damaged).then_some(EoseHint::Finish),
         };
         let handle = self.sub.handle();
-        // A version that was replaced during the search is in no answer, so its successor comes
-        // before EOSE. Otherwise a client could take the author to have no version.
         if let Some(handle) = handle.as_ref().filter(|handle| handle.holds_back()) {
             self.put(std::mem::replace(&mut page, EventPage::new(&sub)));
-            handle.release_early(&self.reached, is_version);
+            handle.release_early(&self.reached);
         }
         page.end(hint);
         self.put(page);
@@ -338,9 +335,4 @@ impl ReaderJob for StoredAnswer {
         }
         self.cost.drop_search(open.search);
     }
-}
-
-/// Whether a record replaces earlier versions of itself.
-fn is_version(record: &Record<'_>) -> bool {
-    matches!(class(record.kind()), KindClass::Replaceable | KindClass::Addressable)
 }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use hark_archive::Query;
 use hark_archive::live::{self, NewRecord, SubscriptionHandle};
+use hark_archive::{Query, Record};
 use hark_codec::nostr::reply;
 use hark_networks::nostr::NostrRefusal;
+use hark_networks::nostr::rules::{KindClass, class};
 use parking_lot::Mutex;
 
 use super::Relay;
@@ -53,6 +54,12 @@ impl live::SubscriptionSink for LiveSink {
 
     fn free(&self, bytes: usize) {
         self.outbox.free(bytes);
+    }
+
+    /// A version that was replaced during the search is in no answer, so its successor comes before
+    /// EOSE. Otherwise a client could take the author to have no version.
+    fn is_early(&self, record: &Record<'_>) -> bool {
+        matches!(class(record.kind()), KindClass::Replaceable | KindClass::Addressable)
     }
 
     fn overflow(&self) {

@@ -24,6 +24,8 @@ fn publish(live: &LiveIndex, seq: Option<u64>, bytes: &[u8]) {
     live.publish(seq, &Record::new(bytes).unwrap());
 }
 
+/// The kind whose records a sink wants early.
+const EARLY_KIND: u32 = 7;
 /// Number of bytes of held-back records that a sink allows.
 const HOLD_MAX: usize = 1000 * HELD_BYTES;
 
@@ -56,6 +58,10 @@ impl SubscriptionSink for RecordingSink {
 
     fn free(&self, bytes: usize) {
         self.3.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn is_early(&self, record: &Record<'_>) -> bool {
+        record.kind() == EARLY_KIND
     }
 
     fn overflow(&self) {

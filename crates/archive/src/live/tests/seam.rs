@@ -21,6 +21,30 @@ fn what_the_snapshot_saw_is_not_sent_again_and_what_it_did_not_see_follows() {
     assert_eq!(sink.received(), [4]);
 }
 
+#[test]
+fn early_records_are_delivered_first_and_the_others_as_they_came() {
+    let live = Arc::new(LiveIndex::default());
+    let (handle, sink) = listen(&live, vec![Query::default()]);
+    handle.opened(0, 0);
+    let early = |id: u8| id.is_multiple_of(10);
+    let publish_one = |id: u8| {
+        let kind = if early(id) { EARLY_KIND } else { 1 };
+        publish(&live, Some(id.into()), &record(id, 1, kind, &[]));
+    };
+    (1..=200).for_each(publish_one);
+    handle.release_early(&[]);
+    let (first, others): (Vec<u8>, Vec<u8>) = (1..=200).partition(|id| early(*id));
+    assert_eq!(sink.received(), first);
+    assert_eq!(sink.3.load(Ordering::Relaxed), others.len() * HELD_BYTES);
+    // A record that comes between the two calls keeps its place.
+    (201..=230).for_each(publish_one);
+    handle.release(Vec::new());
+    assert_eq!(sink.received(), others.into_iter().chain(201..=230).collect::<Vec<_>>());
+    assert_eq!(sink.3.load(Ordering::Relaxed), 0);
+    handle.release_early(&[]);
+    assert_eq!(sink.received(), []);
+}
+
 /// Searches see a record before the writer's thread publishes the record. In between, a search can
 /// be opened, its answer sent, and the subscription released.
 #[test]
