@@ -26,9 +26,10 @@ const STEP_ROWS: u64 = 256;
 /// Time after which a slice of a search in this process ends. A bound in rows is not enough,
 /// because a row from the disk takes far longer than other rows.
 const SLICE_MAX: Duration = Duration::from_millis(2);
-/// Up to this size in bytes, a paused search is not charged separately: the memory charged for the
-/// question already includes this size.
-const SMALL_SEARCH: usize = 64 << 10;
+/// Up to this size in bytes, a paused search is not charged separately, because the memory charged
+/// for a question includes this size. Larger searches are charged in multiples of this size, so
+/// that the charge seldom changes.
+const SMALL_SEARCH: usize = 1 << 10;
 
 /// The cost so far of one REQ, COUNT or message of a comparison.
 pub(super) struct QuestionCost {
@@ -121,9 +122,10 @@ impl QuestionCost {
         search.spent += spent;
         self.note(spent, search.spent, SearchDriver::from(search.search.driver()));
         self.read(visited);
-        if progress.as_ref().is_ok_and(|progress| *progress == SearchProgress::Paused) {
-            hold(&mut self.memory, search.search.bytes(), self.memory_max)?;
-        }
+        // A search that has ended holds nothing, although its question may go on.
+        let is_paused = progress.as_ref().is_ok_and(|it| *it == SearchProgress::Paused);
+        let bytes = if is_paused { search.search.bytes() } else { 0 };
+        hold(&mut self.memory, bytes, self.memory_max)?;
         Ok((progress?, work.saturating_sub(visited).max(1)))
     }
 
@@ -201,7 +203,7 @@ impl QuestionCost {
 
 /// Charges the memory of a paused search.
 fn hold(memory: &mut BudgetShare, bytes: usize, max: usize) -> Result<(), SearchError> {
-    let counted = if bytes > SMALL_SEARCH { bytes } else { 0 };
+    let counted = bytes.next_multiple_of(SMALL_SEARCH).saturating_sub(SMALL_SEARCH);
     let is_held = counted == memory.bytes() || memory.resize(counted, max);
     is_held.then_some(()).ok_or(SearchError::NoMemory)
 }
@@ -306,11 +308,14 @@ mod tests {
         let (budget, max) = (Arc::<crate::budget::Budget>::default(), 8 * SMALL_SEARCH);
         let mut memory = budget.share(None);
         assert!(hold(&mut memory, SMALL_SEARCH, max).is_ok() && budget.bytes() == 0);
-        assert!(hold(&mut memory, 6 * SMALL_SEARCH, max).is_ok());
+        assert!(hold(&mut memory, SMALL_SEARCH + 1, max).is_ok());
+        assert_eq!(budget.bytes(), SMALL_SEARCH);
+        assert!(hold(&mut memory, 7 * SMALL_SEARCH, max).is_ok());
+        assert_eq!(budget.bytes(), 6 * SMALL_SEARCH);
         let mut other = budget.share(None);
-        assert!(matches!(hold(&mut other, 3 * SMALL_SEARCH, max), Err(SearchError::NoMemory)));
-        assert!(hold(&mut memory, 1, max).is_ok() && budget.bytes() == 0);
-        assert!(hold(&mut other, 3 * SMALL_SEARCH, max).is_ok());
+        assert!(matches!(hold(&mut other, 4 * SMALL_SEARCH, max), Err(SearchError::NoMemory)));
+        assert!(hold(&mut memory, 0, max).is_ok() && budget.bytes() == 0);
+        assert!(hold(&mut other, 4 * SMALL_SEARCH, max).is_ok());
     }
 
     #[test]

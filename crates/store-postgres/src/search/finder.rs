@@ -50,6 +50,14 @@ impl Finder {
         self.found.driver
     }
 
+    /// Returns approximately how many bytes of memory the search uses between two slices, apart from
+    /// the bytes for which it has a permit.
+    pub(super) fn bytes(&self) -> usize {
+        let bodies = self.found.bodies.iter().filter(|_| self.room.is_none());
+        let keys = self.found.keys.len() * size_of::<IndexKey>();
+        size_of::<Self>() + keys + bodies.map(|body| body.len()).sum::<usize>()
+    }
+
     /// Whether nothing is left to be found or fetched.
     pub(super) fn is_through(&self) -> bool {
         self.found.is_over && self.found.keys.is_empty()

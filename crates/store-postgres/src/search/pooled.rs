@@ -75,4 +75,8 @@ impl Search for PooledSearch {
     fn driver(&self) -> Option<Set> {
         self.finders.driver()
     }
+
+    fn bytes(&self) -> usize {
+        self.finders.bytes()
+    }
 }

@@ -38,6 +38,11 @@ impl Finders {
         self.all.iter().map(Finder::visited).sum()
     }
 
+    /// See [`Search::bytes`](hark_archive::Search::bytes).
+    pub(crate) fn bytes(&self) -> usize {
+        self.all.iter().map(Finder::bytes).sum()
+    }
+
     pub(crate) fn driver(&self) -> Option<Set> {
         self.all.iter().find_map(Finder::driver)
     }
