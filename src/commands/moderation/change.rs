@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
-use hark_server::moderation::{ModerationRequest, ROWS_MAX, Ruling, RulingSubject};
+use hark_server::moderation::{ModerationRequest, Ruling, RulingSubject, SUBJECTS_MAX};
 use serde_json::Value;
 
 use super::{ModerationDesk, actor, purge, shown_time};
@@ -184,6 +184,26 @@ fn set(
     Ok(desk)
 }
 
+/// Maximum number of bytes of the subjects of a request, so that the request fits into a small frame
+/// (`limits.control_frame_bytes_max`).
+const REQUEST_BYTES_MAX: usize = 64 << 10;
+
+/// Divides subjects into requests. The changes of a request become durable and are put in force
+/// together, so few requests with many subjects take less time than many requests.
+fn requests(subjects: &[RulingSubject]) -> impl Iterator<Item = Vec<String>> {
+    let mut texts = subjects.iter().map(ToString::to_string).peekable();
+    std::iter::from_fn(move || {
+        let (mut request, mut bytes) = (Vec::new(), 0);
+        while let Some(text) = texts.next_if(|text| {
+            bytes += text.len();
+            request.is_empty() || request.len() < SUBJECTS_MAX && bytes <= REQUEST_BYTES_MAX
+        }) {
+            request.push(text);
+        }
+        (!request.is_empty()).then_some(request)
+    })
+}
+
 /// Sends the changes, in requests of a bounded size, and prints a line for each subject.
 fn change(
     desk: &mut ModerationDesk,
@@ -192,8 +212,8 @@ fn change(
     request: impl Fn(Vec<String>) -> ModerationRequest,
     mut words: impl FnMut(&Value) -> String,
 ) -> anyhow::Result<()> {
-    for some in subjects.chunks(ROWS_MAX) {
-        let answer = desk.ask(&request(some.iter().map(ToString::to_string).collect()))?;
+    for some in requests(subjects) {
+        let answer = desk.ask(&request(some))?;
         let rows = answer["changed"].as_array().context("the answer cannot be read")?;
         for row in rows {
             let words = words(row);
@@ -225,4 +245,22 @@ fn subjects(texts: &[String]) -> anyhow::Result<Vec<RulingSubject>> {
         }
     }
     Ok(subjects)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_have_all_subjects_in_order_and_a_bounded_size() {
+        let kinds: Vec<_> = (0..2_500).map(RulingSubject::Kind).collect();
+        let long = |n: u32| RulingSubject::Word(format!("{n:0200}"));
+        let words: Vec<_> = (0..1_000).map(long).collect();
+        for (subjects, first) in [(kinds, 1_000), (words, 319), (Vec::new(), 0)] {
+            let all: Vec<Vec<String>> = requests(&subjects).collect();
+            assert_eq!(all.first().map_or(0, Vec::len), first);
+            let texts: Vec<String> = subjects.iter().map(ToString::to_string).collect();
+            assert_eq!(all.concat(), texts);
+        }
+    }
 }

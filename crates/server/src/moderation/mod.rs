@@ -36,7 +36,7 @@ pub use entry::{
 };
 pub use opening::ModerationService;
 pub use records::{ENTRY_KIND, ModerationNetwork, RECORDS_MAX, VALUE_KIND};
-pub use requests::{ModerationRequest, ModerationRequestError, ROWS_MAX};
+pub use requests::{ModerationRequest, ModerationRequestError, SUBJECTS_MAX};
 pub use state::{Moderation, ModerationError};
 pub use subject::{Ruling, RulingSubject, SubjectError, SubjectSort};
 pub use values::ValueFollower;

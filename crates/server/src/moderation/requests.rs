@@ -9,9 +9,12 @@ use super::entry::{AuditAct, ChangedRuling, EntryFilter, RulingChange, RulingEnt
 use super::state::{Moderation, ModerationError};
 use super::subject::{Ruling, RulingSubject, SubjectError, SubjectSort};
 
-/// Maximum number of subjects of one request, and of rows of a page. A page has fewer rows if they
-/// are long, so the size of an answer is bounded.
-pub const ROWS_MAX: usize = 200;
+/// Maximum number of subjects of one request. The answer to as many subjects with the longest
+/// reasons fits into a frame of the control socket.
+pub const SUBJECTS_MAX: usize = 1_000;
+/// Maximum number of rows of a page. A page has fewer rows if they are long, so the size of an
+/// answer is bounded.
+const ROWS_MAX: usize = 200;
 
 /// A request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
