@@ -22,7 +22,7 @@ use super::statement::{
 use crate::error::StatementError;
 use crate::search::SqlQuery;
 use crate::search::asked::compare;
-use crate::search::found::{FETCH_MAX, PAGE_BYTES_MAX, matching};
+use crate::search::found::{FETCH_MAX, PAGE_BYTES_MAX, matching, read_fitting};
 use crate::time::IndexKey;
 
 /// Maximum number of keys that are read at once, without a window.
@@ -220,18 +220,14 @@ impl WindowWalk {
         reader: &mut ShelfReader<'_>,
     ) -> Result<Option<Vec<Box<[u8]>>>, StatementError> {
         if !self.keys.is_empty() {
-            let mut count = reach.clamp(1, self.fetch_max).min(self.keys.len());
+            let wanted = reach.clamp(1, self.fetch_max).min(self.keys.len());
             let cut = asked.cut(Some(self.set));
-            let mut found = loop {
+            let (count, mut found) = read_fitting(wanted, |count, bytes_max| {
                 let keys: Vec<(IndexKey, Place)> = self.keys.iter().take(count).copied().collect();
-                let bytes_max = if count == 1 { usize::MAX } else { PAGE_BYTES_MAX };
-                if let Some(found) = reader.bodies_within(bytes_max, &keys, asked.seq, cut)? {
-                    break found;
-                }
-                count = (count / 4).max(1);
-                self.fetch_max = count;
-            };
-            self.fetch_max = (self.fetch_max * 2).min(FETCH_MAX);
+                reader.bodies_within(bytes_max, &keys, asked.seq, cut)
+            })?;
+            let fetch_max = if count < wanted { count } else { self.fetch_max };
+            self.fetch_max = (fetch_max * 2).min(FETCH_MAX);
             found.sort_unstable_by(|(a, _), (b, _)| compare(self.order, a, b));
             let bodies = found.iter().map(|(_, body)| &body[..]);
             let found = matching(asked, bodies, &mut self.visited)?;

@@ -14,7 +14,7 @@ use super::statement::PlainStatement;
 use super::walk::GatherResult;
 use super::word_walk::still_indexed;
 use crate::error::StatementError;
-use crate::search::found::{FETCH_PARTS_MAX, FinderState, PAGE_BYTES_MAX, matching};
+use crate::search::found::{FETCH_PARTS_MAX, FinderState, PAGE_BYTES_MAX, matching, read_fitting};
 use crate::search::recent::FetchedRecord;
 use crate::search::{SearchState, SearchSteps, StepSession};
 use crate::session::DatabaseSession;
@@ -114,13 +114,9 @@ impl SearchSteps for PlainSteps {
         mut session: StepSession<'_>,
     ) -> Result<(), StatementError> {
         let session = session.required()?;
-        let mut count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
-        let bodies = loop {
-            match bodies(found, shared, count, session)? {
-                Some(bodies) => break bodies,
-                None => count = (count / 4).max(1),
-            }
-        };
+        let count = found.reach().clamp(1, found.fetch_max).min(found.keys.len());
+        let (count, bodies) =
+            read_fitting(count, |count, _| bodies(found, shared, count, session))?;
         let records = bodies.iter().map(|(_, body)| &**body);
         let records = matching(&found.asked, records, &mut found.visited)?;
         found.add_fetched(count, records);

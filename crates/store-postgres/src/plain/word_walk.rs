@@ -23,7 +23,7 @@ use crate::error::StatementError;
 use crate::parts::Parts;
 use crate::search::SqlQuery;
 use crate::search::asked::compare;
-use crate::search::found::{FETCH_PARTS_MAX, PAGE_BYTES_MAX, matching};
+use crate::search::found::{FETCH_PARTS_MAX, matching, read_fitting};
 use crate::session::DatabaseSession;
 use crate::time::{IndexKey, from_db};
 use crate::words::mark::{CLASS_BITS, ids_of, mark};
@@ -170,26 +170,21 @@ impl WordWalk {
             let more = self.gather(asked, parts, reach, session)?;
             return Ok(more.then(Vec::new));
         }
-        let mut count = reach.clamp(1, self.read_max).min(self.rows.len());
+        let wanted = reach.clamp(1, self.read_max).min(self.rows.len());
         let part = |time: i64| parts.of_time(time);
-        let found = loop {
+        // One row may stand for several records, which are read together.
+        let (count, found) = read_fitting(wanted, |count, bytes_max| {
             let some: Vec<WordRow> = self.rows.iter().take(count).copied().collect();
-            // One row may stand for several records, which are read together.
-            let bytes_max = if count == 1 { usize::MAX } else { PAGE_BYTES_MAX };
-            let read = match self.read(asked, &some, &part, bytes_max, session) {
+            match self.read(asked, &some, &part, bytes_max, session) {
                 // A part may have been dropped, or a lagging replica may not have the part yet.
                 Err(StatementError::Missing(_)) => {
-                    self.read(asked, &some, &|_| None, bytes_max, session)?
+                    self.read(asked, &some, &|_| None, bytes_max, session)
                 }
-                read => read?,
-            };
-            if let Some(found) = read {
-                break found;
+                read => read,
             }
-            count = (count / 4).max(1);
-            self.read_max = count;
-        };
-        self.read_max = self.read_max.saturating_mul(2);
+        })?;
+        let read_max = if count < wanted { count } else { self.read_max };
+        self.read_max = read_max.saturating_mul(2);
         self.fetched += count;
         self.rows.drain(..count);
         Ok(Some(found))

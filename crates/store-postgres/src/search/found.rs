@@ -143,6 +143,23 @@ impl FinderState {
     }
 }
 
+/// Reads the records of `count` rows, or of fewer rows if these records are too long to be read at
+/// once. `read` receives a number of rows and the maximum number of bytes, which does not apply to
+/// a single row. `read` returns `None` if the records are longer. Returns the number of rows that
+/// were read.
+pub(crate) fn read_fitting<T>(
+    mut count: usize,
+    mut read: impl FnMut(usize, usize) -> Result<Option<T>, StatementError>,
+) -> Result<(usize, T), StatementError> {
+    loop {
+        let bytes_max = if count <= 1 { usize::MAX } else { PAGE_BYTES_MAX };
+        if let Some(records) = read(count, bytes_max)? {
+            return Ok((count, records));
+        }
+        count = (count / 4).max(1);
+    }
+}
+
 /// Returns the records that match the query. For a ranked search, the words are not compared. Adds
 /// the cost of comparing words to `visited`, as a number of rows.
 pub(crate) fn matching<'a>(
@@ -166,4 +183,31 @@ pub(crate) fn matching<'a>(
         found.push(body.into());
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_rows_are_read_until_their_records_fit_and_one_row_always_fits() {
+        for (count, fit, tried) in [
+            (500, 500, &[500][..]),
+            (500, 499, &[500, 125]),
+            (500, 8, &[500, 125, 31, 7]),
+            (3, 0, &[3, 1]),
+            (1, 0, &[1]),
+            (0, 0, &[0]),
+        ] {
+            let mut counts = Vec::new();
+            let read = read_fitting(count, |count, bytes_max| {
+                counts.push(count);
+                Ok((count <= fit || bytes_max == usize::MAX).then_some("records"))
+            });
+            assert_eq!(read.expect("is read"), (*tried.last().expect("one"), "records"));
+            assert_eq!(counts, tried);
+        }
+        let failed = read_fitting::<()>(9, |_, _| Err(StatementError::Shared));
+        assert!(matches!(failed, Err(StatementError::Shared)));
+    }
 }
