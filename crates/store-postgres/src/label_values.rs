@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use hark_codec::record::{PRIVATE_LABELS, Record};
 
 use crate::error::StatementError;
-use crate::layout::{Layout, SharedStatement};
+use crate::layout::{Layout, SharedStatement, lower_values};
 use crate::session::DatabaseSession;
 use crate::terms::DatabaseTermHasher;
 
@@ -153,6 +153,11 @@ pub(crate) fn count_all(
             }
         }
         tally.write(session)?;
+        for values in layout.retired_values(session)? {
+            let (terms, lost): (Vec<i64>, Vec<i64>) =
+                values.into_iter().map(|(term, records)| (term, -records)).unzip();
+            session.query_once(&lower_values(), &[&terms, &lost])?;
+        }
         let text = "INSERT INTO listed_label SELECT * FROM unnest($1::smallint[])";
         session.query_once(text, &[&names(listed)])?;
         session.batch("COMMIT")?;

@@ -1,5 +1,7 @@
 //! A layout of a shelf's tables: all steps in which layouts differ.
 
+use std::collections::HashMap;
+
 use super::shared::MigrationText;
 use crate::check::RepairSteps;
 use crate::check::steps::CheckSteps;
@@ -84,6 +86,15 @@ pub(crate) trait Layout: Send + Sync {
         to: i64,
         limit: i64,
     ) -> Result<Vec<NumberedPut>, StatementError>;
+
+    /// Counts the records of each listed value in the parts that are detached but not dropped yet.
+    /// These numbers are subtracted when the parts are dropped.
+    fn retired_values(
+        &self,
+        _: &mut DatabaseSession,
+    ) -> Result<Vec<HashMap<i64, i64>>, StatementError> {
+        Ok(Vec::new())
+    }
 
     /// Returns an empty cache of records; `None` if searches use no cache.
     fn record_cache(&self) -> Option<RecentRecords>;

@@ -1,5 +1,7 @@
 //! The steps of the layout for one server.
 
+use std::collections::HashMap;
+
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -8,6 +10,7 @@ use super::commit;
 use super::count::statements;
 use super::finder::PlainSteps;
 use super::label_storage::{LabelStorage, label_storage};
+use super::retire;
 use super::statement::PlainStatement;
 use crate::check::RepairSteps;
 use crate::check::steps::CheckSteps;
@@ -142,6 +145,14 @@ impl Layout for PlainLayout {
         limit: i64,
     ) -> Result<Vec<NumberedPut>, StatementError> {
         Ok(read_news(session, after, to, limit)?.puts)
+    }
+
+    fn retired_values(
+        &self,
+        session: &mut DatabaseSession,
+    ) -> Result<Vec<HashMap<i64, i64>>, StatementError> {
+        let retired = session.query_once("SELECT number FROM retired", &[])?;
+        retired.iter().map(|row| retire::count_values(session, row.get(0))).collect()
     }
 
     fn record_cache(&self) -> Option<RecentRecords> {

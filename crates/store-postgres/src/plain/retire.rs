@@ -19,6 +19,7 @@ use super::label_storage::label_storage;
 use super::part_sql;
 use super::statement::PlainStatement;
 use crate::error::StatementError;
+use crate::failover::renew_line;
 use crate::layout::{LOCK_TIMEOUT_MS, lower_values};
 use crate::parts::Parts;
 use crate::session::DatabaseSession;
@@ -49,6 +50,8 @@ pub(crate) fn oldest_part(
     let spared: Vec<i32> = spared.iter().map(|kind| kind.cast_signed()).collect();
     let Some(number) = candidate(session, to, &spared)? else { return Ok(None) };
     let records = count(session, number, false)?;
+    // Detaching the part raises the number of the newest put, as a commit does.
+    renew_line(inner, session)?;
     let moved = session.whole(|session| retire(inner, session, number, (&spared, records)))?;
     let Some((moved, version)) = moved else { return Ok(None) };
     inner.set_parts(Parts::read(session, version)?);
