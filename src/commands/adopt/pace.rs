@@ -6,12 +6,16 @@ use std::time::{Duration, Instant};
 /// Maximum sleep, so that an interrupt is noticed in time.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
-/// The number of rows copied since the start, and the maximum per second.
+/// The time for which the rate saves up the rows that were not read.
+const SAVED_MAX: Duration = Duration::from_secs(1);
+
+/// The rows of a run, and the maximum per second.
 pub(super) struct AdoptPace<'a> {
     started: Instant,
     /// Maximum number of rows per second; `None` for no limit.
     rate: Option<u64>,
-    rows: u64,
+    /// When the next rows may be read.
+    due: Instant,
     stop: &'a AtomicBool,
 }
 
@@ -19,7 +23,8 @@ impl<'a> AdoptPace<'a> {
     /// Starts the count of rows at 0. There is no limit if `rate` is `None` or 0. An interrupt sets
     /// `stop`.
     pub(super) fn start(rate: Option<u64>, stop: &'a AtomicBool) -> Self {
-        Self { started: Instant::now(), rate: rate.filter(|rate| *rate > 0), rows: 0, stop }
+        let started = Instant::now();
+        Self { started, rate: rate.filter(|rate| *rate > 0), due: started, stop }
     }
 
     /// Returns the number of rows in a batch: `most`, or fewer if the rate allows fewer rows in one
@@ -43,11 +48,31 @@ impl<'a> AdoptPace<'a> {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Counts rows, and sleeps as long as the rate requires.
+    /// Counts rows that were copied, and sleeps as long as the rate requires, or until an interrupt.
     pub(super) fn wait(&mut self, rows: u64) {
-        self.rows += rows;
-        let Some(rate) = self.rate else { return };
-        self.sleep_until(self.started + Duration::from_secs_f64(self.rows as f64 / rate as f64));
+        if let Some(due) = self.count(rows) {
+            self.sleep_until(due);
+        }
+    }
+
+    /// Counts rows that were compared, and sleeps as long as the rate requires. A comparison after
+    /// an interrupt keeps to the rate as well, because it runs to its end.
+    pub(super) fn compared(&mut self, rows: u64) {
+        let Some(due) = self.count(rows) else { return };
+        if self.is_stopped() {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        } else {
+            self.sleep_until(due);
+        }
+    }
+
+    /// Counts rows, and returns when the next rows may be read. A pause saves up few rows, so that
+    /// no burst follows the pause.
+    fn count(&mut self, rows: u64) -> Option<Instant> {
+        let rate = self.rate?;
+        let saved = Instant::now().checked_sub(SAVED_MAX).unwrap_or(self.started);
+        self.due = self.due.max(saved) + Duration::from_secs_f64(rows as f64 / rate as f64);
+        Some(self.due)
     }
 
     /// Sleeps for this time, or until an interrupt.

@@ -1,6 +1,11 @@
-//! Converted rows, and the writing of their records.
+//! Converted rows, and the reading and writing of their records.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::ControlFlow;
 
 use anyhow::Context as _;
+use hark_archive::resumed::ResumedSearch;
+use hark_archive::{Id, Query, Record, SearchError, SearchProgress, Store};
 
 use super::tally::AdoptTally;
 use crate::commands::refusal::RefusalReason;
@@ -13,6 +18,21 @@ pub(super) struct ConvertedRows {
     /// The id of each record, as text.
     pub(super) ids: Vec<String>,
     pub(super) refused: Vec<(RefusalReason, String, String)>,
+}
+
+/// Returns, for each record that a query finds, the result of `keep`. If a part of the archive
+/// cannot be read, the records of this part are left out.
+pub(super) fn find<T>(
+    archive: &dyn Store,
+    query: Query,
+    keep: impl Fn(&Record<'_>) -> T,
+) -> Result<HashMap<Id, T>, SearchError> {
+    let (mut search, mut found) = (ResumedSearch::new(archive, query)?, VecDeque::new());
+    while search.gather(u64::MAX, &mut found, &mut |record| {
+        ((*record.id(), keep(record)), ControlFlow::Continue(()))
+    })? == SearchProgress::Paused
+    {}
+    Ok(found.into_iter().map(|(_, found)| found).collect())
 }
 
 /// Makes records durable, and counts the outcomes and the refusals.

@@ -2,16 +2,13 @@
 //! envelopes are stored, or counted by the reason of their refusal. With `--verify`, the bytes are
 //! compared as well.
 
-use std::collections::HashMap;
-use std::ops::ControlFlow;
-
-use hark_archive::{Id, Query, SearchProgress, Store};
+use hark_archive::{Query, Store};
 use hark_codec::whisper::EnvelopeRecord;
 
 use super::adoption::{MailAdoption, REASONS};
 use super::convert::{convert, position};
 use super::source::{EnvelopeRow, MailSource};
-use crate::commands::adopt::rows::{put, text};
+use crate::commands::adopt::rows::{find, put, text};
 use crate::commands::adopt::sweep::{SourceSweep, SweepWords};
 use crate::commands::adopt::tally::AdoptTally;
 use crate::location::ArchiveLocation;
@@ -40,13 +37,14 @@ pub(super) fn run(
     let total = source.total()?;
     let mut meter = CommandProgress::start("compare", total, source.unit());
     while !adoption.pace.is_stopped() {
-        let rows = source.batch(adoption.args.batch)?;
+        let rows = source.batch(adoption.pace.batch(adoption.args.batch))?;
         if rows.is_empty() {
             break;
         }
         for some in rows.chunks(LOOK_UP) {
             let missing = look_up(&*archive, some, &mut swept)?;
             store_envelopes(writer, adoption, &missing, &mut swept)?;
+            adoption.pace.compared(some.len() as u64);
         }
         let done = source.done();
         meter.at(done, total.max(done), &print::count(swept.rows, "key"));
@@ -74,14 +72,10 @@ fn look_up(
         ..Query::default()
     };
     // The bytes of each envelope found, if bytes are compared.
-    let mut found: HashMap<Id, Vec<u8>> = HashMap::new();
-    let mut search = archive.search(&query)?;
-    while search.slice(u64::MAX, &mut |record| {
-        let rlp = if swept.compares() { EnvelopeRecord::new(*record).rlp() } else { &[] };
-        found.insert(*record.id(), rlp.to_vec());
-        ControlFlow::Continue(())
-    })? == SearchProgress::Paused
-    {}
+    let compares = swept.compares();
+    let found = find(archive, query, |record| {
+        if compares { EnvelopeRecord::new(*record).rlp().to_vec() } else { Vec::new() }
+    })?;
     let mut missing = Vec::new();
     for row in rows {
         let Some((hash, rlp)) =

@@ -121,6 +121,10 @@ impl RelaySource for NostrRsSource {
         format!("nostr-rs-relay in {}", self.path.display())
     }
 
+    fn file(&self) -> Option<FileIdentity> {
+        self.file
+    }
+
     fn batch(&mut self, after: u64, limit: u32) -> anyhow::Result<Vec<RelayRow>> {
         self.follow_path()?;
         let Ok(after) = i64::try_from(after) else { return Ok(Vec::new()) };

@@ -1,15 +1,12 @@
 //! The last step of an adoption: looks up all ids of the source in the archive. Missing events are
 //! stored, or counted by the reason of their refusal. A sample is compared byte for byte.
 
-use std::collections::HashSet;
-use std::ops::ControlFlow;
-
-use hark_archive::{Id, Query, SearchProgress, Store};
+use hark_archive::{Id, Query, Store};
 use serde_json::{Value, json};
 
 use super::adoption::{Adoption, REASONS};
 use super::source::{NostreamRow, NostreamSource, RowCursor};
-use crate::commands::adopt::rows::{ConvertedRows, put, text};
+use crate::commands::adopt::rows::{ConvertedRows, find, put, text};
 use crate::commands::adopt::tally::AdoptTally;
 use crate::commands::refusal::RefusalReason;
 use crate::location::ArchiveLocation;
@@ -18,7 +15,7 @@ use crate::when;
 use crate::writer::HistoryWriter;
 
 /// Number of ids in one read, and in one look-up.
-const READ: i64 = 20_000;
+const READ: u32 = 20_000;
 const LOOK_UP: usize = 500;
 /// The reasons for refusals that show that the source is damaged.
 const FAULTY: [RefusalReason; 3] =
@@ -128,13 +125,14 @@ pub(super) fn run(
     let mut meter = CommandProgress::start("compare ids", total, CountedUnit::Records);
     let mut after = RowCursor::default();
     loop {
-        let places = source.places(&after, READ)?;
+        let places = source.places(&after, i64::from(adoption.pace.batch(READ)))?;
         let Some(last) = places.last() else { break };
         after = *last;
         swept.ids += places.len() as u64;
         let mut missing = Vec::new();
         for some in places.chunks(LOOK_UP) {
             missing_of(&*archive, some, &mut missing)?;
+            adoption.pace.compared(some.len() as u64);
         }
         swept.here += (places.len() - missing.len()) as u64;
         for some in missing.chunks(LOOK_UP) {
@@ -170,14 +168,8 @@ fn missing_of(
     if archive.count(&query)? == Some(ids.len() as u64) {
         return Ok(());
     }
-    let mut found = HashSet::new();
-    let mut search = archive.search(&query)?;
-    while search.slice(u64::MAX, &mut |record| {
-        found.insert(*record.id());
-        ControlFlow::Continue(())
-    })? == SearchProgress::Paused
-    {}
-    missing.extend(ids.iter().filter(|id| !found.contains(*id)));
+    let found = find(archive, query, |_| ())?;
+    missing.extend(ids.iter().filter(|id| !found.contains_key(*id)));
     Ok(())
 }
 
@@ -238,12 +230,7 @@ fn is_equal(
     let ConvertedRows { records, .. } = adoption.terms.convert(std::slice::from_ref(row), 0);
     let Some(expected) = records.first() else { return Ok(None) };
     let cursor = row.cursor();
-    let mut search = archive.search(&Query { ids: Some(vec![cursor.id]), ..Query::default() })?;
-    let mut found = None;
-    while search.slice(u64::MAX, &mut |record| {
-        found = Some(record.bytes() == &expected[..]);
-        ControlFlow::Continue(())
-    })? == SearchProgress::Paused
-    {}
-    Ok(found)
+    let query = Query { ids: Some(vec![cursor.id]), ..Query::default() };
+    let found = find(archive, query, |record| record.bytes() == &expected[..])?;
+    Ok(found.get(&cursor.id).copied())
 }

@@ -43,7 +43,7 @@ pub(super) fn run(
         if adoption.pace.is_stopped() && !has_followed {
             return Ok(None);
         }
-        let rows = source.after(&at, adoption.args.batch)?;
+        let rows = source.after(&at, adoption.pace.batch(adoption.args.batch))?;
         let Some(last) = rows.last() else { break };
         at = last.at.clone();
         for some in rows.chunks(LOOK_UP) {
@@ -59,6 +59,7 @@ pub(super) fn run(
             put(writer, converted, &mut why)?;
             adoption.tally.stored += why.stored;
             swept.put(why);
+            adoption.pace.compared(some.len() as u64);
         }
         meter.at(swept.rows, total.max(swept.rows), &print::count(swept.rows, "message"));
     }

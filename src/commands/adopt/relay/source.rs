@@ -1,6 +1,7 @@
 //! The database of a relay that numbers its events, and its rows.
 
 use crate::commands::adopt::events::{EventRow, EventRowFault};
+use crate::commands::adopt::source_file::FileIdentity;
 
 /// A batch ends once its events have at least this number of bytes.
 pub(in crate::commands::adopt) const BATCH_BYTES_MAX: usize = 32 << 20;
@@ -29,7 +30,10 @@ impl EventRow for RelayRow {
 pub(in crate::commands::adopt) trait RelaySource: Send {
     /// The name under which the position in this database is saved.
     fn name(&self) -> String;
-    /// Returns the next rows after a number, at most `limit`. At the end, the list is empty.
+    /// The file from which the last rows were read.
+    fn file(&self) -> Option<FileIdentity>;
+    /// Returns the next rows after a number, at most `limit`. At the end, the list is empty. If
+    /// another file has taken the place of the opened file, the rows are from the other file.
     fn batch(&mut self, after: u64, limit: u32) -> anyhow::Result<Vec<RelayRow>>;
     /// Returns the highest number.
     fn last(&mut self) -> anyhow::Result<u64>;

@@ -2,14 +2,11 @@
 //! are stored, or counted by the reason of their refusal. With `--verify`, the bytes are compared
 //! as well.
 
-use std::collections::HashMap;
-use std::ops::ControlFlow;
-
-use hark_archive::{Id, Query, Record, SearchProgress, Store};
+use hark_archive::{Query, Record, Store};
 
 use super::adoption::{REASONS, RelayAdoption};
 use super::source::RelaySource;
-use crate::commands::adopt::rows::{ConvertedRows, put};
+use crate::commands::adopt::rows::{ConvertedRows, find, put};
 use crate::commands::adopt::sweep::{SourceSweep, SweepWords};
 use crate::commands::adopt::tally::AdoptTally;
 use crate::commands::refusal::RefusalReason;
@@ -27,7 +24,8 @@ const WORDS: SweepWords = SweepWords {
     faulty: &[RefusalReason::Malformed, RefusalReason::BadId, RefusalReason::BadSignature],
 };
 
-/// Looks up all events and stores the missing ones. Returns `None` if the run was interrupted. If
+/// Looks up all events and stores the missing ones. If another file takes the place of the source's
+/// file meanwhile, the comparison begins again, as the other file may have other numbers. Returns `None` if the run was interrupted. If
 /// the run has followed the source, the interrupt has already happened, and the comparison runs to
 /// its end.
 pub(super) fn run(
@@ -41,12 +39,17 @@ pub(super) fn run(
     let mut swept = SourceSweep::new(&WORDS, adoption.args.verify);
     let total = source.last()?;
     let mut meter = CommandProgress::start("compare", total, CountedUnit::Records);
-    let mut after = 0;
+    let (mut after, mut file) = (0, source.file());
     loop {
         if adoption.pace.is_stopped() && !has_followed {
             return Ok(None);
         }
-        let rows = source.batch(after, adoption.args.batch)?;
+        let rows = source.batch(after, adoption.pace.batch(adoption.args.batch))?;
+        if source.file() != file {
+            (after, file) = (0, source.file());
+            swept = SourceSweep::new(&WORDS, adoption.args.verify);
+            continue;
+        }
         let Some(last) = rows.last() else { break };
         after = last.number;
         for some in rows.chunks(LOOK_UP) {
@@ -57,6 +60,7 @@ pub(super) fn run(
             put(writer, converted, &mut why)?;
             adoption.tally.stored += why.stored;
             swept.put(why);
+            adoption.pace.compared(some.len() as u64);
         }
         meter.at(after, total.max(after), &print::count(swept.rows, "event"));
     }
@@ -84,14 +88,9 @@ pub(in crate::commands::adopt) fn look_up(
         ..Query::default()
     };
     // The JSON of each event found, if bytes are compared.
-    let mut found: HashMap<Id, Vec<u8>> = HashMap::new();
-    let mut search = archive.search(&query)?;
-    while search.slice(u64::MAX, &mut |record| {
-        let json = if swept.compares() { record.wire() } else { &[] };
-        found.insert(*record.id(), json.to_vec());
-        ControlFlow::Continue(())
-    })? == SearchProgress::Paused
-    {}
+    let compares = swept.compares();
+    let found =
+        find(archive, query, |record| if compares { record.wire().to_vec() } else { Vec::new() })?;
     let (records, ids) =
         (std::mem::take(&mut converted.records), std::mem::take(&mut converted.ids));
     for (bytes, id) in records.into_iter().zip(ids) {

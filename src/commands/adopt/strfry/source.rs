@@ -223,6 +223,10 @@ impl RelaySource for StrfrySource {
         format!("strfry in {}", self.path.display())
     }
 
+    fn file(&self) -> Option<FileIdentity> {
+        self.opened
+    }
+
     fn batch(&mut self, after: u64, limit: u32) -> anyhow::Result<Vec<RelayRow>> {
         self.follow_path()?;
         let bytes_max = self.event_bytes_max.saturating_add(COMPRESSED_HEADER);
