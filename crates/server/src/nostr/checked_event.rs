@@ -63,6 +63,7 @@ impl CheckedEvent {
                 let check = parts.moderation.check();
                 let banned = check.late_refusal(&id, &key).filter(|_| !REQUESTS.contains(&kind));
                 if let Some(refusal) = banned {
+                    from.rated.refund(&key);
                     return from.refuse(&id, &refusal);
                 }
                 // Not held during `submit`, which waits while the writer's queue is full.
@@ -76,12 +77,16 @@ impl CheckedEvent {
                         from.rated.refund(&key);
                         from.refuse(&id, &refusal);
                     }
-                    Err(error) => from.refuse(&id, &error.into()),
+                    Err(error) => {
+                        from.rated.refund(&key);
+                        from.refuse(&id, &error.into());
+                    }
                 }
             }
             EventPurpose::PassOn(record) => {
                 let check = parts.moderation.check();
                 if let Some(refusal) = check.late_refusal(&id, &key) {
+                    from.rated.refund(&key);
                     return from.refuse(&id, &refusal);
                 }
                 if let Ok(record) = Record::new(&record) {
@@ -129,7 +134,7 @@ fn submit(
     record: Vec<u8>,
     from: ReplyHandle,
 ) {
-    let outbox = Arc::clone(from.outbox());
+    let (outbox, rated) = (Arc::clone(from.outbox()), from.rated.clone());
     let moderation = parts.moderation.clone();
     let is_request = REQUESTS.contains(&kind);
     let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {
@@ -146,6 +151,7 @@ fn submit(
             }
         }
         Err(error) => {
+            from.rated.refund(&key);
             let words = format!("event was not kept: {error}");
             from.refuse(&id, &NostrVerdict::Error.because(words));
         }
@@ -153,6 +159,7 @@ fn submit(
     if let Err(WriterBusy(_)) =
         parts.shelf.writer().submit(Write::Put(record.into()), Box::new(done))
     {
+        rated.refund(&key);
         let refusal = NostrVerdict::Error.because("the archive takes no more writes");
         parts.metrics.refused(Verb::Event, refusal.verdict);
         outbox.push_message(|out| refusal.write_ok(out, &id));

@@ -372,7 +372,10 @@ impl<'a> VerifyWorker<'a> {
         let verdict = plugin::verdict(outcome, self.parts.plugin.options().on_failure);
         if matches!(verdict, PluginVerdict::Pass) {
             return match self.refusal_since(&event) {
-                Some(refusal) => event.from.refuse(&event.id, &refusal),
+                Some(refusal) => {
+                    event.from.rated.refund(&event.key);
+                    event.from.refuse(&event.id, &refusal);
+                }
                 None => event.land(self.parts),
             };
         }
@@ -382,9 +385,15 @@ impl<'a> VerifyWorker<'a> {
             }
             _ => Ok(false),
         };
+        if matches!((&heard, &verdict), (Ok(true), _) | (_, PluginVerdict::Pass)) {
+            return event.land(self.parts);
+        }
         let (id, from) = (&event.id, &event.from);
+        // The event is not stored. Otherwise anybody could use up an author's rate with events of
+        // the author that the plugin refuses.
+        from.rated.refund(&event.key);
         match (heard, verdict) {
-            (Ok(true), _) | (_, PluginVerdict::Pass) => event.land(self.parts),
+            (Ok(true), _) | (_, PluginVerdict::Pass) => {}
             (Err(error), _) => from.refuse(id, &error.into()),
             (Ok(false), PluginVerdict::Refuse(refusal)) => from.refuse(id, &refusal),
             (Ok(false), PluginVerdict::Feign(msg)) => from.feign(id, &msg),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hark_plugin::{FailureRule, PluginCommand, PluginOptions, SharedPlugin};
+use hark_server::limits::{Rate, RateLimits};
 use hark_server::nostr::policy::{EventPolicy, WordList};
 use hark_testkit::folder::Folder;
 use hark_testkit::nostr::client::Client;
@@ -434,5 +435,28 @@ async fn events_that_the_policy_forbids_while_the_plugin_decides_are_refused() {
     assert!(ok[3].as_str().unwrap().starts_with("blocked:"), "{ok}");
     client.publish_new(&note(1, NOW_S, "other words")).await;
     assert_eq!(client.find_now(&[json!({})]).await.len(), 1);
+    relay.stop().await;
+}
+
+/// Anybody can send an author's earlier events, which are on other relays.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_authors_rate_is_not_used_up_by_events_that_the_plugin_refuses() {
+    let cases =
+        answer("bad", "reject", "blocked: not this") + &answer("shadow", "shadowReject", "thanks");
+    let plugin = SharedPlugin::new(options(&cases));
+    let relay = Relay::start(|config| {
+        config.relay.plugin = plugin.clone();
+        let rate = Rate { per_minute: 1, at_once: 2 };
+        config.limits.rates = RateLimits { events_per_key: Some(rate), ..RateLimits::none() };
+    })
+    .await;
+    let (mut author, mut other) = (relay.client().await, relay.client().await);
+    for _ in 0..5 {
+        refused(&mut other, &note(1, NOW_S, "bad"), "blocked: not this").await;
+        assert_eq!(other.publish(&note(1, NOW_S, "shadow")).await, (true, "thanks".into()));
+    }
+    author.publish_new(&note(1, NOW_S, "a")).await;
+    author.publish_new(&note(1, NOW_S, "b")).await;
+    assert!(author.publish(&note(1, NOW_S, "c")).await.1.starts_with("rate-limited: "));
     relay.stop().await;
 }
