@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context as _;
 use clap::Args;
 use hark_archive::{Order, Query};
 
@@ -117,15 +116,26 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
         print::note!("hark: stopped; what was under {} before is unchanged", path.display());
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
-    let written = written.with_context(|| {
-        format!(
-            "{} could not be written; what was under this name is unchanged. Free disk space or \
-             choose another file, and run the export again",
-            path.display()
-        )
+    let written = written.map_err(|error| {
+        let advice = if is_disk_full(&error) {
+            "Free disk space or choose another file, and run the export again"
+        } else {
+            "Remove the cause or choose another file, and run the export again"
+        };
+        let name = path.display();
+        error.context(format!(
+            "{name} could not be written; what was under this name is unchanged. {advice}"
+        ))
     });
     print::note!("{} written to {}", print::count(written?, record), path.display());
     Ok(damage::report(&*store, location, MISSING))
+}
+
+/// Whether an export failed because the disk is full.
+fn is_disk_full(error: &anyhow::Error) -> bool {
+    let kinds = error.chain().filter_map(|cause| Some(cause.downcast_ref::<io::Error>()?.kind()));
+    let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+    kinds.into_iter().any(|kind| full.contains(&kind))
 }
 
 fn write(

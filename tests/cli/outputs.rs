@@ -180,6 +180,7 @@ fn an_export_does_not_write_a_file_that_another_export_is_writing() {
     file.try_lock().unwrap();
     let refused = place.hark(&["export", "--output", &path]);
     assert!(refused.code == 1 && refused.stderr.contains("another process writes"), "{refused:?}");
+    assert!(!refused.stderr.contains("disk space"), "the disk is not full: {refused:?}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "before");
     assert_eq!(std::fs::read_to_string(&unfinished).unwrap(), "of another export");
     drop(file);
