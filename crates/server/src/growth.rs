@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
@@ -141,7 +142,8 @@ pub(crate) struct GrowthRecorder {
 }
 
 struct RecorderState {
-    log: GrowthLog,
+    /// Shared with those who read the notes meanwhile.
+    log: Arc<GrowthLog>,
     /// Whether the last attempt to write the file failed.
     has_failed: bool,
 }
@@ -156,7 +158,7 @@ impl GrowthRecorder {
             );
             GrowthLog::default()
         });
-        let state = Mutex::new(RecorderState { log, has_failed: false });
+        let state = Mutex::new(RecorderState { log: Arc::new(log), has_failed: false });
         Self { data: data.to_owned(), state }
     }
 
@@ -168,7 +170,7 @@ impl GrowthRecorder {
         if !state.log.is_due(now_s) {
             return;
         }
-        state.log.add(now_s, sizes);
+        Arc::make_mut(&mut state.log).add(now_s, sizes);
         let written = state.log.write(&self.data);
         if let (Err(error), false) = (&written, state.has_failed) {
             let file = self.data.join(FILE);
@@ -181,8 +183,8 @@ impl GrowthRecorder {
     }
 
     /// Returns the notes of the last days.
-    pub(crate) fn log(&self) -> GrowthLog {
-        self.state.lock().log.clone()
+    pub(crate) fn log(&self) -> Arc<GrowthLog> {
+        Arc::clone(&self.state.lock().log)
     }
 }
 
