@@ -121,13 +121,7 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
             fs::remove_dir_all(&restoring)
                 .with_context(|| format!("{} could not be removed", restoring.display()))?;
         }
-        let made = make(args, location, catalog, &restoring);
-        // Another run would begin again, so nothing is left behind.
-        if made.is_err() && restoring.exists() {
-            fs::remove_dir_all(&restoring)
-                .with_context(|| format!("{} could not be removed", restoring.display()))?;
-        }
-        time = Some(made?);
+        time = Some(make(args, location, catalog, &restoring)?);
         if args.move_aside {
             move_aside(data, &restoring)?;
         }

@@ -109,7 +109,6 @@ fn damage_in_a_backup_is_found_and_mended() {
     let run = fresh.hark(&["restore", &to]);
     assert!(run.code == 1 && run.stderr.contains("is not what was written"), "{run:?}");
     assert!(run.stderr.contains("00000001-0-0.log"), "{run:?}");
-    assert!(!fresh.data().join("restoring").exists(), "a refused restore leaves nothing behind");
     let mended = backup(&place, &to, &["--incremental", "--verify"]).json();
     assert_eq!(mended["damaged"].as_array().map(Vec::len), Some(1), "{mended}");
     // The failed restore is run again.

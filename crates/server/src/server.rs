@@ -398,9 +398,12 @@ async fn note_growth(
         let (networks, growth) = (Arc::clone(&networks), Arc::clone(&growth));
         // The sizes of a database are the answer to a query.
         let noted = blocking::run(move || {
-            growth.note(networks.iter().map(|network| {
+            // Without a size, the database cannot be reached. Zeros would be noted as a deletion of
+            // the whole archive.
+            growth.note(networks.iter().filter_map(|network| {
                 let stats = network.shelf.store().stats();
-                (network.shelf.name().to_owned(), stats.records, stats.bytes)
+                let is_known = stats.records > 0 || stats.bytes > 0;
+                is_known.then(|| (network.shelf.name().to_owned(), stats.records, stats.bytes))
             }));
         });
         let noted = noted.await;

@@ -41,6 +41,13 @@ impl HeldRecords {
         true
     }
 
+    /// Number of bytes that are in memory because of these records. The bytes of a record are divided
+    /// among all its holders.
+    pub(super) fn bytes_by_holder(&self) -> usize {
+        let both = self.early.iter().chain(&self.others);
+        both.map(|(_, news)| HELD_BYTES + news.size() / news.holders()).sum()
+    }
+
     /// Removes the record that arrived first.
     pub(super) fn pop(&mut self) -> Option<NewRecord> {
         let first =

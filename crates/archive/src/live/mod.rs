@@ -296,6 +296,13 @@ impl SubscriptionHandle {
         self.0.subscription.seam.lock().holds_back()
     }
 
+    /// Returns the bytes of the records that are held back for this subscription. The bytes of a
+    /// record are divided among all subscriptions that hold the record. Goes through all these
+    /// records.
+    pub fn held_bytes(&self) -> usize {
+        self.0.subscription.seam.lock().bytes_by_holder()
+    }
+
     /// Delivers, before the others, those held-back records that the sink wants early
     /// ([`SubscriptionSink::is_early`]) and that the stored answer did not contain. `reached` is
     /// the same as for [`Self::release`].

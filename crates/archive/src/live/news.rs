@@ -48,6 +48,11 @@ impl NewRecord {
         self.shared.bytes.len()
     }
 
+    /// Returns the number of queues that hold the record, at least 1.
+    pub(super) fn holders(&self) -> usize {
+        Arc::strong_count(&self.shared)
+    }
+
     /// Returns whether both values come from the same call of `publish`.
     pub fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)

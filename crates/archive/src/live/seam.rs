@@ -167,6 +167,14 @@ impl Seam {
         matches!(&self.stage, DeliveryStage::Stored(held) if held.len() > 0)
     }
 
+    /// See [`HeldRecords::bytes_by_holder`].
+    pub(super) fn bytes_by_holder(&self) -> usize {
+        match &self.stage {
+            DeliveryStage::Stored(held) => held.bytes_by_holder(),
+            _ => 0,
+        }
+    }
+
     /// Number of held-back records that [`Seam::release_early`] delivers.
     pub(super) fn early_len(&self) -> usize {
         match &self.stage {

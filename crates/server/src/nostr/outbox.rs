@@ -332,10 +332,11 @@ impl Outbox {
     }
 
     /// Marks the client as too slow if it has more than its share of the unread bytes for which the
-    /// questions of all clients have waited too long.
-    pub(crate) fn yield_share(&self) {
+    /// questions of all clients have waited too long. `held` is the number of bytes of live events that
+    /// the client's subscriptions hold back: they wait for the client's questions as well.
+    pub(crate) fn yield_share(&self, held: usize) {
         let mut queue = self.queue.lock();
-        if !self.account.delays_others(queue.waiting()) {
+        if !self.account.delays_others(queue.waiting() + held) {
             return;
         }
         queue.slow = true;

@@ -153,7 +153,7 @@ impl OutboxAccount {
     }
 
     /// Whether questions of all clients have waited too long, and a connection with `own` unread
-    /// bytes has more than three quarters of its share of the total bound. If all these connections
+    /// and held-back bytes has more than three quarters of its share of the total bound. If all these connections
     /// end, enough bytes are free for the questions to resume.
     pub(crate) fn delays_others(&self, own: usize) -> bool {
         own > self.share() / 4 * 3 && self.outboxes.have_questions_waited()

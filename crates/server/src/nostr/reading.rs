@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use hark_archive::live::SubscriptionHandle;
 use hark_archive::{Gate, Query};
 use hark_codec::nostr::reply;
 use hark_networks::nostr::question_rules::ReaderStanding;
@@ -45,7 +46,8 @@ impl RuledSession for SessionReader {
     }
 
     fn yield_share(&self) {
-        self.outbox.yield_share();
+        let subs: Vec<_> = self.subs.lock().iter().filter_map(|sub| sub.handle()).collect();
+        self.outbox.yield_share(subs.iter().map(SubscriptionHandle::held_bytes).sum());
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hark_archive::effects::Effects;
 use hark_archive::store::NumberedRecord;
-use hark_archive::{CommitError, CommitResult, Outcome, Record, TextSource, Write};
+use hark_archive::{CommitError, CommitResult, Outcome, Query, Record, TextSource, Write};
 
 use super::batch::{CommitAttempt, CommittedBatch, PreparedPut, ShelfAdvance};
 use super::play::BatchReplay;
@@ -78,7 +78,7 @@ impl CommitterState {
         writes: &[Write],
         puts: &[Option<PreparedPut<'_>>],
     ) -> Result<CommittedBatch, StatementError> {
-        let deadline = Deadline::after(batch_limit(inner.pool.door().timeout(), writes));
+        let deadline = Deadline::after(batch_limit(inner.pool.door().timeout(), writes, puts));
         if inner.pool.is_late() {
             // The open session may wait for an answer in vain.
             self.session = None;
@@ -160,12 +160,24 @@ impl CommitterState {
 }
 
 /// Returns the time limit of a batch. If the database hangs, the senders of a small batch are refused
-/// within the time limit of one statement. A large batch, or a batch that deletes many records,
+/// within the time limit of one statement. A large batch, or a batch that may delete many records,
 /// takes longer even if the database is well.
-fn batch_limit(statement_limit: Duration, writes: &[Write]) -> Duration {
+fn batch_limit(
+    statement_limit: Duration,
+    writes: &[Write],
+    puts: &[Option<PreparedPut<'_>>],
+) -> Duration {
+    let is_wide = |query: &Query| query.ids.is_none() && query.labels.is_empty();
+    let erases = puts.iter().flatten().flat_map(|put| &put.effects.erases);
+    let deletes_many = writes.iter().any(|write| matches!(write, Write::Erase(_)))
+        || erases.into_iter().any(is_wide);
+    let size = if deletes_many { LARGE_BATCH } else { writes.len().min(LARGE_BATCH) };
+    limit_of_size(statement_limit, size)
+}
+
+/// Returns the time limit of a batch of `size` writes, at most [`LARGE_BATCH`].
+fn limit_of_size(statement_limit: Duration, size: usize) -> Duration {
     let small = statement_limit.saturating_sub(ROLLBACK_MAX).max(statement_limit / 2);
-    let erases = writes.iter().any(|write| matches!(write, Write::Erase(_)));
-    let size = if erases { LARGE_BATCH } else { writes.len().min(LARGE_BATCH) };
     small + statement_limit * size as u32 / LARGE_BATCH as u32
 }
 
@@ -333,6 +345,10 @@ fn make_missing_parts(
     if missing.is_empty() || rests() {
         return Ok(());
     }
+    // The batch gets the time of a large batch from now on, because records may have to be moved to
+    // the part.
+    let limit = limit_of_size(inner.pool.door().timeout(), LARGE_BATCH);
+    session.deadline = Some(Deadline::after(limit));
     match make_parts(session, &missing, grid)? {
         PartMaking::Made => {
             inner.set_parts(Parts::read(session, parts.version + 1)?);
@@ -393,14 +409,14 @@ mod tests {
         let put = || Write::Put(Box::default());
         let limit = Duration::from_secs(10);
         for small in [vec![], vec![put()], std::iter::repeat_with(put).take(50).collect()] {
-            assert!(batch_limit(limit, &small) + ROLLBACK_MAX < limit + ROLLBACK_MAX / 2);
+            assert!(batch_limit(limit, &small, &[]) + ROLLBACK_MAX <= limit + limit / 20);
         }
         // Many writes and deletions take long even if the database is well.
         let many: Vec<_> = std::iter::repeat_with(put).take(5_000).collect();
         for large in [many, vec![Write::Erase(Box::default())]] {
-            assert_eq!(batch_limit(limit, &large), limit * 2 - ROLLBACK_MAX);
+            assert_eq!(batch_limit(limit, &large, &[]), limit * 2 - ROLLBACK_MAX);
         }
         // A short limit is not used up by the time for the rollback.
-        assert!(batch_limit(Duration::from_secs(1), &[]) >= Duration::from_millis(500));
+        assert!(batch_limit(Duration::from_secs(1), &[], &[]) >= Duration::from_millis(500));
     }
 }
