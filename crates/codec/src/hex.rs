@@ -46,6 +46,30 @@ pub fn decode_32(hex: &[u8]) -> Option<[u8; 32]> {
     decode(hex.first_chunk::<64>().filter(|_| hex.len() == 64)?, &mut out).then_some(out)
 }
 
+/// Whether the text consists of 64 lowercase hex digits, as keys and ids do.
+#[inline]
+pub fn is_hex_64(text: &[u8]) -> bool {
+    const LETTERS: u8 = b'a' - b'0' - 10;
+    let (blocks, rest) = text.as_chunks::<16>();
+    if blocks.len() != 4 || !rest.is_empty() {
+        return false;
+    }
+    // The compiler tests 16 bytes at once. The distance of a byte from the digits is at most that
+    // of `f`. Less the ten digits, and wrapped, it is at least that of `a`: all bytes between the
+    // digits and the letters are nearer.
+    let (mut highest, mut lowest) = ([0; 16], [u8::MAX; 16]);
+    for block in blocks {
+        for ((byte, highest), lowest) in block.iter().zip(&mut highest).zip(&mut lowest) {
+            let distance = byte.wrapping_sub(b'0');
+            *highest = distance.max(*highest);
+            *lowest = distance.saturating_sub(9).wrapping_sub(1).min(*lowest);
+        }
+    }
+    let far = |bad: u8, distance: &u8| bad | u8::from(*distance > b'f' - b'0');
+    let near = |bad: u8, distance: &u8| bad | u8::from(*distance < LETTERS);
+    highest.iter().fold(0, far) | lowest.iter().fold(0, near) == 0
+}
+
 /// Reads exactly 128 lowercase hex characters.
 #[inline]
 pub fn decode_64(hex: &[u8]) -> Option<[u8; 64]> {
@@ -210,6 +234,7 @@ mod tests {
                     bytes
                 });
                 assert_eq!(decode_32(&hex), expected, "{byte:#x} at {place}");
+                assert_eq!(is_hex_64(&hex), expected.is_some(), "{byte:#x} at {place}");
             }
         }
     }
@@ -219,6 +244,7 @@ mod tests {
         assert_eq!(decode_32(&[b'a'; 63]), None);
         assert_eq!(decode_32(&[b'a'; 65]), None);
         assert_eq!(decode_32(&[b'A'; 64]), None);
+        assert!([0, 16, 63, 65, 80].iter().all(|len| !is_hex_64(&vec![b'a'; *len])));
         assert_eq!(decode_64(&[b'0'; 127]), None);
         assert_eq!(decode_64(&[b'0'; 129]), None);
         let mut out = vec![1];

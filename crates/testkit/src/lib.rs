@@ -13,6 +13,7 @@ pub mod contract;
 pub mod deflate;
 pub mod digits;
 pub mod disk;
+pub mod embedded;
 pub mod events;
 pub mod folder;
 pub mod generator;

@@ -356,6 +356,19 @@ impl<'a> Event<'a> {
         Tags::new(self.text, scratch, values, ends)
     }
 
+    /// The value of each tag. With `without_keys`, values are left out that consist of 64 lowercase
+    /// hex digits, as keys and ids do, unless the event was received in an unusual spelling.
+    pub fn tag_values(&self, without_keys: bool) -> impl Iterator<Item = &'a str> + use<'a> {
+        let (Self { text, arena }, mut from) = (*self, 0);
+        arena.ends.iter().filter_map(move |end| {
+            let name = std::mem::replace(&mut from, *end as usize);
+            // Spans of the next tag do not belong to this tag.
+            let span = arena.values.get(name + 1).filter(|_| name + 1 < from)?;
+            let is_left_out = without_keys && span.is_hex_64();
+            (!is_left_out).then(|| span.get(text, &arena.scratch))
+        })
+    }
+
     /// The number of tags.
     pub fn tag_count(&self) -> usize {
         self.arena.ends.len()

@@ -91,6 +91,34 @@ fn tags_that_a_relay_acts_on() {
 }
 
 #[test]
+fn keys_can_be_left_out_of_the_values_of_tags() {
+    let key = "0123456789abcdef".repeat(4);
+    let upper = key.to_uppercase();
+    let tags = format!(
+        r#"[["p","{key}"],["{key}"],["e","{key}","{key}"],["{key}","x"],["t"],["a","{upper}"],["b","{key}0"],["c","{}"],["d",""]]"#,
+        &key[1..]
+    );
+    let (longer, shorter) = (format!("{key}0"), &key[1..]);
+    let others = ["x", &upper, &longer, shorter, ""];
+    // With a space, the tags are read by other code.
+    for tags in [tags.clone(), tags.replace("],[", "], [")] {
+        let json = with_tags(&tags);
+        let mut arena = EventArena::new();
+        let event = Event::parse(json.as_bytes(), &mut arena).unwrap();
+        let all: Vec<_> = event.tag_values(false).collect();
+        assert_eq!(all, event.tags().filter_map(|tag| tag.value()).collect::<Vec<_>>());
+        assert_eq!((&all[..2], &all[2..]), (&[&key[..]; 2][..], &others[..]));
+        let mut some: Vec<_> = event.tag_values(true).collect();
+        some.retain(|value| *value != key);
+        assert_eq!(some, others);
+    }
+    let json = with_tags(&tags);
+    let mut arena = EventArena::new();
+    let event = Event::parse(json.as_bytes(), &mut arena).unwrap();
+    assert_eq!(event.tag_values(true).collect::<Vec<_>>(), others);
+}
+
+#[test]
 fn our_own_signed_vectors_hold() {
     let long = "lorem ipsum ".repeat(800);
     let contents = [

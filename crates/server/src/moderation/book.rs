@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use hark_codec::record::{Id, Key};
+
 use super::entry::RulingEntry;
 use super::lists::RulingLists;
 use super::records::RulingState;
@@ -34,8 +36,9 @@ pub(super) struct RulingBook {
 pub(super) struct NewBans {
     /// Whether keys or addresses were banned. Their connections are to be closed.
     pub(super) concern_clients: bool,
-    /// The banned keys and ids, whose records are hidden from readers.
-    pub(super) hidden: Vec<[u8; 32]>,
+    /// The banned keys and the banned ids, whose records are hidden from readers.
+    pub(super) keys: Vec<Key>,
+    pub(super) ids: Vec<Id>,
 }
 
 impl RulingBook {
@@ -114,13 +117,15 @@ impl RulingBook {
             lists.put((*ruling, subject), entry);
             // Without its allow, an event is hidden again if its id or its author is banned.
             if let (None, Ruling::Allow, RulingSubject::Id(id)) = (entry, ruling, subject) {
-                new.hidden.push(*id);
+                new.ids.push(*id);
             }
             if entry.is_some() && *ruling == Ruling::Ban {
                 use RulingSubject::{Addresses, Id, Key};
                 new.concern_clients |= matches!(subject, Key(_) | Addresses(_));
-                if let Key(bytes) | Id(bytes) = subject {
-                    new.hidden.push(*bytes);
+                match subject {
+                    Key(key) => new.keys.push(*key),
+                    Id(id) => new.ids.push(*id),
+                    _ => {}
                 }
             }
         }

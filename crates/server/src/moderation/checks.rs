@@ -14,7 +14,7 @@ use super::lists::RulingLists;
 use super::state::{Moderation, ModerationState};
 use super::subject::Ruling;
 use super::terms::RulingTerm;
-use crate::nostr::policy::{EventPolicy, PolicyAllowances, event_text};
+use crate::nostr::policy::{EventPolicy, PolicyAllowances};
 use crate::roster::Roster;
 
 /// The reason for clients at a banned address.
@@ -110,9 +110,8 @@ impl Moderation {
         record.author().is_some_and(|key| lists.key(Ruling::Ban, key, &now_s).is_some())
             || lists.kind(Ruling::Ban, kind, &now_s).is_some()
             || lists.has_words(Ruling::Ban)
-                && Event::parse(record.wire(), &mut EventArena::new()).is_ok_and(|event| {
-                    lists.word(Ruling::Ban, &event_text(&event), &now_s).is_some()
-                })
+                && Event::parse(record.wire(), &mut EventArena::new())
+                    .is_ok_and(|event| lists.word(Ruling::Ban, &event, &now_s).is_some())
     }
 
     /// Returns the banned keys and ids whose records the query may find. `None` if there are more
@@ -135,8 +134,8 @@ impl Moderation {
 
 impl HideRecords for Moderation {
     fn hides(&self, record: &Record<'_>) -> bool {
-        let (id, author) = (record.id(), record.author());
-        self.state.may_hide(id, author) && self.check().hides(id, author)
+        self.state.may_hide(|| record.id(), || record.author())
+            && self.check().hides(record.id(), record.author())
     }
 }
 
@@ -173,7 +172,7 @@ impl RulingCheck<'_> {
             return Some(refusal(&words, term));
         }
         if lists.has_words(Ruling::Ban)
-            && let Some(term) = lists.word(Ruling::Ban, &event_text(event), &now_s)
+            && let Some(term) = lists.word(Ruling::Ban, event, &now_s)
         {
             return Some(refusal("the event has a word that this relay does not take", term));
         }
@@ -183,7 +182,7 @@ impl RulingCheck<'_> {
     /// Whether a record with this id and author is hidden from readers.
     pub(crate) fn hides(&self, id: &Id, author: Option<&Key>) -> bool {
         let (lists, now_s) = (&*self.lists, || self.moderation.now_s());
-        self.moderation.state.may_hide(id, author)
+        self.moderation.state.may_hide(|| id, || author)
             && (lists.id(Ruling::Ban, id, &now_s).is_some()
                 || author.is_some_and(|key| lists.key(Ruling::Ban, key, &now_s).is_some()))
             && lists.id(Ruling::Allow, id, &now_s).is_none()
@@ -211,15 +210,23 @@ impl PolicyAllowances for RulingCheck<'_> {
         self.lists.kind(Ruling::Allow, kind, &|| self.moderation.now_s()).is_some()
     }
 
-    fn allows_word_in(&self, text: &str) -> bool {
-        self.lists.word(Ruling::Allow, text, &|| self.moderation.now_s()).is_some()
+    fn allows_word_in(&self, event: &Event<'_>) -> bool {
+        let now_s = || self.moderation.now_s();
+        self.lists.has_words(Ruling::Allow)
+            && self.lists.word(Ruling::Allow, event, &now_s).is_some()
     }
 }
 
 impl ModerationState {
-    /// Whether a record with this id and author may be hidden.
-    fn may_hide(&self, id: &Id, author: Option<&Key>) -> bool {
-        self.filter.may_have(id) || author.is_some_and(|key| self.filter.may_have(key))
+    /// Whether a record with this id and author may be hidden. Neither is read unless there are bans
+    /// of its sort.
+    #[inline]
+    fn may_hide<'r>(
+        &self,
+        id: impl FnOnce() -> &'r Id,
+        author: impl FnOnce() -> Option<&'r Key>,
+    ) -> bool {
+        self.banned_ids.may_have(|| Some(id())) || self.banned_keys.may_have(author)
     }
 
     /// Closes the connections of banned keys and addresses.

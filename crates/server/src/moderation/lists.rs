@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use aho_corasick::BuildError;
+use hark_codec::nostr::Event;
 use hark_codec::record::{Id, Key};
 
 use super::address_terms::RangeTerms;
@@ -14,6 +15,7 @@ use super::entry::RulingEntry;
 use super::subject::{Ruling, RulingSubject, SubjectSort};
 use super::terms::{RulingTerm, Terms};
 use super::word_terms::WordTerms;
+use crate::nostr::policy::event_texts;
 
 /// All bans, or all allows, by the sort of their subjects.
 #[derive(Clone, Debug, Default)]
@@ -180,14 +182,15 @@ impl RulingLists {
         self.of(ruling).words.len() > 0
     }
 
-    /// Returns the term of the first word in `text`, which must be in lower case.
+    /// Returns the term of a word in an event.
     pub(super) fn word(
         &self,
         ruling: Ruling,
-        text: &str,
+        event: &Event<'_>,
         now_s: &impl Fn() -> u64,
     ) -> Option<&RulingTerm> {
-        self.of(ruling).words.term(text, now_s)
+        let texts = |without_keys| event_texts(event, without_keys);
+        self.of(ruling).words.term(texts, now_s)
     }
 
     pub(super) fn address(
@@ -260,7 +263,7 @@ mod tests {
         lists.put_words(Ruling::Ban, words.into_iter()).unwrap();
         lists.put((Ruling::Ban, &entries[2].subject), Some(&entries[2]));
         let reason = |text: &str, now_s: u64| {
-            lists.word(Ruling::Ban, text, &|| now_s).map(|term| term.reason.to_string())
+            lists.bans.words.term(|_| [text], &|| now_s).map(|term| term.reason.to_string())
         };
         assert_eq!(reason("a casino with bitcoin", 4).as_deref(), Some("word:casino"));
         assert_eq!(reason("a casino with bitcoin", 5).as_deref(), Some("word:*coin"));
@@ -276,7 +279,8 @@ mod tests {
         let words: Vec<String> = (0..2_000).map(|n| format!("word{n}x")).collect();
         let entry = entry("word:any", Ruling::Ban, None);
         let is_found = |lists: &RulingLists, n: usize| {
-            lists.word(Ruling::Ban, &format!("a {} b", words[n]), &|| 0).is_some()
+            let text = format!("a {} b", words[n]);
+            lists.bans.words.term(|_| [text.as_str()], &|| 0).is_some()
         };
         for some in words.chunks(300) {
             let some = some.iter().map(|word| (word.as_str(), Some(&entry)));

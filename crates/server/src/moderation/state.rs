@@ -48,8 +48,9 @@ pub(super) struct ModerationState {
     /// The sets in force.
     pub(super) lists: ArcSwap<RulingLists>,
     pub(super) book: Mutex<RulingBook>,
-    /// The keys and ids that were banned since the start.
-    pub(super) filter: KeyFilter,
+    /// The keys and the ids that were banned since the start.
+    pub(super) banned_keys: KeyFilter,
+    pub(super) banned_ids: KeyFilter,
     /// The named values that managers have set.
     pub(super) values: ValueBook,
     /// Number of changes that hid further records from readers. See [`Moderation::hidings`].
@@ -150,7 +151,7 @@ impl ModerationState {
     }
 
     fn note_hiding(&self, new: &NewBans) {
-        if !new.hidden.is_empty() {
+        if !new.keys.is_empty() || !new.ids.is_empty() {
             self.hidings.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -164,7 +165,8 @@ impl ModerationState {
             // newer sets.
             let mut book = self.book.lock();
             let Some((lists, new)) = book.make_lists(&self.lists.load()) else { return };
-            new.hidden.iter().for_each(|key| self.filter.add(key));
+            new.keys.iter().for_each(|key| self.banned_keys.add(key));
+            new.ids.iter().for_each(|id| self.banned_ids.add(id));
             self.note_hiding(&new);
             let before = self.lists.swap(Arc::new(lists));
             // Noted again, for a search that was opened between the first note and the swap.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aho_corasick::BuildError;
 
 use super::terms::{RulingTerm, Terms, changes_max};
-use crate::nostr::policy::WordList;
+use crate::nostr::policy::{WordList, find_words};
 
 /// The words of the entries.
 #[derive(Clone, Debug, Default)]
@@ -64,11 +64,20 @@ impl WordTerms {
         Ok(())
     }
 
-    /// Returns the term of the first word in `text`, which must be in lower case.
-    pub(super) fn term(&self, text: &str, now_s: &impl Fn() -> u64) -> Option<&RulingTerm> {
-        let mut found = [&self.most, &self.new].into_iter().flat_map(|searched| {
-            searched.list.found_in(text).filter_map(|at| self.terms.get(searched.words.get(at)?))
-        });
-        found.find(|term| term.holds(now_s))
+    /// Returns the term of a word in one of the texts. See [`find_words`] for `texts`.
+    pub(super) fn term<'t, I: IntoIterator<Item = &'t str>>(
+        &self,
+        texts: impl FnOnce(bool) -> I,
+        now_s: &impl Fn() -> u64,
+    ) -> Option<&RulingTerm> {
+        let term_of = |searched: &SearchedWords, at: usize| {
+            self.terms.get(searched.words.get(at)?).filter(|term| term.holds(now_s))
+        };
+        if self.new.words.is_empty() {
+            return find_words([&self.most.list], texts, |_, at| term_of(&self.most, at));
+        }
+        find_words([&self.most.list, &self.new.list], texts, |list, at| {
+            term_of(if list == 0 { &self.most } else { &self.new }, at)
+        })
     }
 }

@@ -44,6 +44,7 @@ mod reply_handle;
 mod report;
 mod session;
 mod subscription;
+mod text_parts;
 mod threads;
 mod vanish;
 mod web;

@@ -16,6 +16,7 @@ use hark_networks::nostr::question_rules::QuestionRules;
 use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 
 pub use super::word_list::WordList;
+pub(crate) use super::word_list::find_words;
 
 /// Called after each replacement of the policy.
 type PolicyFollower = Box<dyn Fn() + Send + Sync>;
@@ -98,8 +99,8 @@ pub(crate) trait PolicyAllowances {
     fn allows_key(&self, key: &Key) -> bool;
     /// Whether events of this kind are allowed.
     fn allows_kind(&self, kind: u16) -> bool;
-    /// Whether events with this text, in lower case, are allowed.
-    fn allows_word_in(&self, text: &str) -> bool;
+    /// Whether events with a word of this event are allowed.
+    fn allows_word_in(&self, event: &Event<'_>) -> bool;
 }
 
 /// Nothing more is allowed.
@@ -112,7 +113,7 @@ impl PolicyAllowances for () {
         false
     }
 
-    fn allows_word_in(&self, _: &str) -> bool {
+    fn allows_word_in(&self, _: &Event<'_>) -> bool {
         false
     }
 }
@@ -207,13 +208,15 @@ impl EventPolicy {
         if self.deny_words.is_empty() && self.allow_words.is_none() {
             return None;
         }
-        let text = event_text(event);
-        if self.deny_words.are_in(&text) {
+        if self.deny_words.are_in(|without_keys| event_texts(event, without_keys)) {
             return Some(
                 NostrVerdict::Blocked.because("the event has a word that this relay does not take"),
             );
         }
-        let lacks_words = |words: &WordList| !words.are_in(&text) && !allowed.allows_word_in(&text);
+        let lacks_words = |words: &WordList| {
+            !words.are_in(|without_keys| event_texts(event, without_keys))
+                && !allowed.allows_word_in(event)
+        };
         if self.allow_words.as_ref().is_some_and(lacks_words) {
             return Some(
                 NostrVerdict::Blocked
@@ -277,26 +280,13 @@ pub fn nothing_answered(questions: &QuestionRules, auth_keys_max: usize) -> Opti
     })
 }
 
-/// The text that is searched for words: the content and the value of each tag, in lower case.
-pub(crate) fn event_text(event: &Event<'_>) -> String {
-    let mut text = String::with_capacity(2 * event.content().len());
-    push_lowercase(&mut text, event.content());
-    for value in event.tags().filter_map(|tag| tag.value()) {
-        text.push('\n');
-        push_lowercase(&mut text, value);
-    }
-    text
-}
-
-/// Appends a text in lower case. Nearly all values of tags are ASCII, and need no further memory.
-fn push_lowercase(text: &mut String, value: &str) {
-    if value.is_ascii() {
-        let from = text.len();
-        text.push_str(value);
-        text[from..].make_ascii_lowercase();
-    } else {
-        text.push_str(&value.to_lowercase());
-    }
+/// The texts that are searched for words: the content, and the value of each tag. With
+/// `without_keys`, keys and ids may be left out.
+pub(crate) fn event_texts<'e>(
+    event: &Event<'e>,
+    without_keys: bool,
+) -> impl Iterator<Item = &'e str> + use<'e> {
+    std::iter::once(event.content()).chain(event.tag_values(without_keys))
 }
 
 #[cfg(test)]

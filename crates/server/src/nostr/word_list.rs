@@ -1,12 +1,20 @@
 //! Words that are searched for in texts.
 //!
-//! Most words consist of letters and digits, and have no star. So the text is divided once into its
-//! longest parts of letters and digits, and each part is looked up in a table: the time does not
-//! depend on the number of words. An automaton finds all other words.
+//! Most words consist of letters and digits, and have no star. So a text is divided once into its
+//! longest parts of letters and digits (`text_parts`), and each part is looked up in a table: the
+//! time hardly depends on the number of words. An automaton finds all other words.
+//!
+//! Most values of tags are keys and ids. They are left out unless a word can be in 64 hex digits: a
+//! word that is as long, or a word with a star that consists of hex digits.
 
 use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
 
 use aho_corasick::{AhoCorasick, BuildError};
+use hark_codec::hex::is_hex_64;
+
+use super::text_parts::{LetterRun, find_part};
 
 /// Words to search for, ignoring case. A word matches only as a whole word, unless a `*` before or
 /// after the word permits more letters there: `*coin` is in "bitcoin", and `coin` is not.
@@ -28,7 +36,7 @@ impl WordList {
                 continue;
             }
             if without_stars.len() == word.len() && bare.chars().all(char::is_alphanumeric) {
-                whole.entry(bare.into()).or_insert(at);
+                whole.entry(bare.into_bytes().into()).or_insert(at);
             } else {
                 open.push((word.starts_with('*'), word.ends_with('*'), at));
                 plain.push(bare);
@@ -39,7 +47,9 @@ impl WordList {
         let rest = if plain.is_empty() {
             None
         } else {
-            Some(WordMatcher { automaton: AhoCorasick::new(plain)?, open })
+            let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+            let has_hex = plain.iter().any(|word| word.bytes().all(is_hex));
+            Some(WordMatcher { automaton: AhoCorasick::new(plain)?, open, has_hex })
         };
         Ok(Self { whole, rest })
     }
@@ -49,16 +59,75 @@ impl WordList {
         self.whole.is_none() && self.rest.is_none()
     }
 
-    /// Whether one of the words is in `text`, which must be in lower case.
-    pub(crate) fn are_in(&self, text: &str) -> bool {
-        self.found_in(text).next().is_some()
+    /// Whether a word may be in a text of 64 hex digits.
+    fn may_have_hex_64(&self) -> bool {
+        let has_long = |words: &WholeWords| words.lengths & length_bit(64) != 0;
+        self.whole.as_ref().is_some_and(has_long)
+            || self.rest.as_ref().is_some_and(|words| words.has_hex)
     }
 
-    /// The indices of the words in `text`, which must be in lower case. If a word was left out, the
-    /// indices count only the other words.
-    pub(crate) fn found_in(&self, text: &str) -> impl Iterator<Item = usize> {
-        let whole = self.whole.iter().flat_map(move |words| words.found_in(text));
-        whole.chain(self.rest.iter().flat_map(move |words| words.found_in(text)))
+    /// Whether one of the words is in one of the texts. See [`find_words`] for `texts`.
+    pub(crate) fn are_in<'t, I: IntoIterator<Item = &'t str>>(
+        &self,
+        texts: impl FnOnce(bool) -> I,
+    ) -> bool {
+        find_words([self], texts, |_, _| Some(())).is_some()
+    }
+}
+
+/// Passes the words of the lists that are in one of the texts to `each`, until `each` returns a
+/// value: the index of the list, and the index of the word. If a word was left out of a list, the
+/// indices count only the other words. A word may be passed several times.
+///
+/// `texts` returns the texts. It receives whether it may leave out keys and ids, which are texts of
+/// 64 lowercase hex digits, because no word can be in these texts.
+pub(crate) fn find_words<'t, T, I: IntoIterator<Item = &'t str>, const LISTS: usize>(
+    lists: [&WordList; LISTS],
+    texts: impl FnOnce(bool) -> I,
+    mut each: impl FnMut(usize, usize) -> Option<T>,
+) -> Option<T> {
+    let wholes = lists.map(|list| list.whole.as_ref());
+    let has_whole = wholes.iter().any(Option::is_some);
+    let wide = wholes.iter().flatten().any(|words| words.are_wide);
+    let has_rest = lists.iter().any(|list| list.rest.is_some());
+    if !has_whole && !has_rest {
+        return None;
+    }
+    let skips_keys = !lists.iter().any(|list| list.may_have_hex_64());
+    let mut lower = String::new();
+    texts(skips_keys).into_iter().find_map(|text| {
+        let mut look_up = |part: LetterRun<'_>| {
+            wholes.iter().enumerate().find_map(|(list, words)| {
+                let word = words.as_ref()?.find(part)?;
+                each(list, word)
+            })
+        };
+        let is_hex = is_hex_64(text.as_bytes());
+        let found = match (has_whole, is_hex) {
+            (_, true) if skips_keys => return None,
+            (true, true) => look_up(LetterRun::new(text.as_bytes())),
+            (true, false) => find_part(text, wide, &mut look_up),
+            (false, _) => None,
+        };
+        if found.is_some() || !has_rest {
+            return found;
+        }
+        set_lowercase(&mut lower, text);
+        lists.iter().enumerate().find_map(|(list, words)| {
+            let words = words.rest.as_ref().filter(|words| words.has_hex || !is_hex)?;
+            words.found_in(&lower).find_map(|word| each(list, word))
+        })
+    })
+}
+
+/// Sets `lower` to a text in lower case. Nearly all texts are in ASCII, and need no further memory.
+fn set_lowercase(lower: &mut String, text: &str) {
+    lower.clear();
+    if text.is_ascii() {
+        lower.push_str(text);
+        lower.make_ascii_lowercase();
+    } else {
+        lower.push_str(&text.to_lowercase());
     }
 }
 
@@ -69,9 +138,12 @@ struct WordMatcher {
     /// For each word: whether more letters may come before the word, whether more letters may come
     /// after the word, and the word's index.
     open: Vec<(bool, bool, usize)>,
+    /// Whether a word consists of hex digits, so that the word may be part of a key.
+    has_hex: bool,
 }
 
 impl WordMatcher {
+    /// The indices of the words in `text`, which must be in lower case.
     fn found_in(&self, text: &str) -> impl Iterator<Item = usize> {
         let is_letter = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
         self.automaton.find_overlapping_iter(text).filter_map(move |word| {
@@ -86,38 +158,63 @@ impl WordMatcher {
 /// Words of letters and digits, without stars.
 #[derive(Clone, Debug)]
 struct WholeWords {
-    /// The words, with their indices.
-    words: HashMap<Box<str>, usize>,
-    /// A table of bits, with the bit of each word set. A part of a text whose bit is not set is no
-    /// word. The table is small enough for a processor's cache.
+    /// The words in lower case, with their indices.
+    words: HashMap<Box<[u8]>, usize>,
+    /// A table of bits, with two bits of each word set. A part of a text whose bits are not both
+    /// set is no word. The table is small enough for a processor's cache.
     bits: Box<[u64]>,
     /// A bit for each length of a word in bytes. The last bit stands for all longer words.
     lengths: u64,
+    /// Whether a word has a letter beyond ASCII.
+    are_wide: bool,
+    /// A number that clients do not know, so that they cannot choose parts with the bits of words.
+    secret: u64,
 }
 
-/// Number of bits for each word.
+/// Number of bits of the table for each word.
 const BITS_PER_WORD: usize = 16;
 
 impl WholeWords {
-    fn new(words: HashMap<Box<str>, usize>) -> Self {
+    fn new(words: HashMap<Box<[u8]>, usize>) -> Self {
         let size = (words.len() * BITS_PER_WORD / 64).next_power_of_two();
-        let mut whole = Self { words, bits: vec![0; size].into(), lengths: 0 };
+        let mut whole = Self {
+            bits: vec![0; size].into(),
+            lengths: 0,
+            are_wide: words.keys().any(|word| !word.is_ascii()),
+            secret: RandomState::new().hash_one(0_u64) | 1,
+            words,
+        };
         for word in whole.words.keys() {
-            let (at, bit) = place(word.as_bytes(), size);
-            whole.bits[at] |= bit;
+            let (at, mask) = whole.place(LetterRun::new(word));
+            whole.bits[at] |= mask;
             whole.lengths |= length_bit(word.len());
         }
         whole
     }
 
-    fn found_in(&self, text: &str) -> impl Iterator<Item = usize> {
-        LetterRuns { text, at: 0 }.filter_map(|part| {
-            if self.lengths & length_bit(part.len()) == 0 {
-                return None;
-            }
-            let (at, bit) = place(part.as_bytes(), self.bits.len());
-            (self.bits[at] & bit != 0).then(|| self.words.get(part).copied()).flatten()
-        })
+    /// Returns the index of the word that is this part of a text.
+    #[inline]
+    fn find(&self, part: LetterRun<'_>) -> Option<usize> {
+        if self.lengths & length_bit(part.text.len()) == 0 {
+            return None;
+        }
+        let (at, mask) = self.place(part);
+        if self.bits[at] & mask == mask { self.look_up(part.text) } else { None }
+    }
+
+    #[cold]
+    fn look_up(&self, part: &[u8]) -> Option<usize> {
+        self.words.get(&*part.to_ascii_lowercase()).copied()
+    }
+
+    /// Returns the place of a part's bits in the table, whose length is a power of two. The place
+    /// depends on the length of the part, and on its first and its last bytes.
+    #[inline]
+    fn place(&self, part: LetterRun<'_>) -> (usize, u64) {
+        let ends = part.first.wrapping_mul(self.secret).rotate_left(29) ^ part.last;
+        let mixed = (ends ^ part.text.len() as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let bits = 1 << (mixed >> 34 & 63) | 1 << (mixed >> 28 & 63);
+        ((mixed >> 40) as usize & (self.bits.len() - 1), bits)
     }
 }
 
@@ -125,119 +222,47 @@ fn length_bit(bytes: usize) -> u64 {
     1 << bytes.min(63)
 }
 
-/// Returns the place of a word's bit in a table of `size` numbers. `size` is a power of two. The
-/// place depends on the length of the word, and on its first and its last bytes.
-fn place(word: &[u8], size: usize) -> (usize, u64) {
-    let (first, last) = match (word.first_chunk(), word.last_chunk()) {
-        (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
-        _ => (word.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)), 0),
-    };
-    let mixed = first.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ last;
-    let mixed = (mixed ^ word.len() as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    ((mixed >> 32) as usize & (size - 1), 1 << (mixed >> 26 & 63))
-}
-
-/// The longest parts of a text, in lower case, that consist of letters and digits.
-struct LetterRuns<'t> {
-    text: &'t str,
-    at: usize,
-}
-
-/// A number whose eight bytes are all this byte.
-const fn each(byte: u8) -> u64 {
-    u64::from_le_bytes([byte; 8])
-}
-
-/// Returns how many of the eight bytes are digits or lower-case ASCII letters, up to the first
-/// other byte.
-fn letters(bytes: [u8; 8]) -> usize {
-    let all = u64::from_le_bytes(bytes);
-    let low = all & each(0x7f);
-    // The highest bit of each byte tells whether the byte is at least `byte`.
-    let from = |byte: u8| low + each(0x80 - byte);
-    let is_letter = (from(b'a') & !from(b'z' + 1)) | (from(b'0') & !from(b'9' + 1));
-    let others = !(is_letter & !all) & each(0x80);
-    others.trailing_zeros() as usize / 8
-}
-
-impl LetterRuns<'_> {
-    /// Whether the next character is a letter or a digit, and its number of bytes. 0 at the end.
-    fn next_char(&self) -> (bool, usize) {
-        let next = self.text[self.at..].chars().next();
-        next.map_or((false, 0), |next| (next.is_alphanumeric(), next.len_utf8()))
-    }
-
-    /// Advances past all letters and digits that follow.
-    fn skip_letters(&mut self) {
-        loop {
-            let next = self.text.as_bytes()[self.at..].first_chunk();
-            let ascii = next.map_or(0, |eight| letters(*eight));
-            self.at += ascii;
-            if ascii == 8 {
-                continue;
-            }
-            match self.next_char() {
-                (true, bytes) => self.at += bytes,
-                (false, _) => return,
-            }
-        }
-    }
-}
-
-impl<'t> Iterator for LetterRuns<'t> {
-    type Item = &'t str;
-
-    fn next(&mut self) -> Option<&'t str> {
-        loop {
-            let from = self.at;
-            self.skip_letters();
-            if self.at > from {
-                return Some(&self.text[from..self.at]);
-            }
-            match self.next_char() {
-                (_, 0) => return None,
-                (_, bytes) => self.at += bytes,
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    fn found(list: &WordList, texts: &[&str]) -> BTreeSet<usize> {
+        let mut found = BTreeSet::new();
+        find_words(
+            [list],
+            |_| texts.iter().copied(),
+            |_, word| {
+                found.insert(word);
+                None::<()>
+            },
+        );
+        found
+    }
 
     #[test]
     fn a_word_stands_alone_unless_it_has_a_star() {
         let words =
             WordList::new(&["Coin", "*cash", "ca$h*", "*скам*", "two words", "*", ""]).unwrap();
-        for text in
-            ["a coin.", "COIN", "bitcash", "ca$hed", "это скамище", "say two words!", "#coin"]
-        {
-            assert!(words.are_in(&text.to_lowercase()), "{text}");
+        for text in [
+            "a coin.",
+            "COIN",
+            "bitcash",
+            "ca$hed",
+            "это скамище",
+            "ЭТО СКАМИЩЕ",
+            "say Two Words!",
+            "#coin",
+        ] {
+            assert!(words.are_in(|_| [text]), "{text}");
+            assert!(words.are_in(|_| ["", "bread", text]), "{text}");
         }
         for text in ["bitcoin", "coins", "cashed", "сам", "two  words", "*", ""] {
-            assert!(!words.are_in(text), "{text}");
+            assert!(!words.are_in(|_| [text]), "{text}");
         }
+        assert!(!words.are_in(|_| ["two", "words"]));
         assert!(WordList::new(&["*", " "]).unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_text_is_divided_at_all_that_is_no_letter_and_no_digit() {
-        let parts = |text| LetterRuns { text, at: 0 }.collect::<Vec<_>>();
-        for text in [
-            "",
-            " ",
-            "one",
-            "a bc-def,ghij;klmno/pqrstu:vwxyz01{23456789}x",
-            "abcdefghijklmnopqrstuvwxyz0123456789",
-            "`az{ /09: @[",
-            "größe der straße: это скам, ça va? \u{1f600}emoji\u{1f600}",
-            "eightabc éightabcé abcdefg é",
-            "x\ny\tz\0",
-        ] {
-            let split = text.split(|letter: char| !letter.is_alphanumeric());
-            assert_eq!(parts(text), split.filter(|part| !part.is_empty()).collect::<Vec<_>>());
-        }
     }
 
     #[test]
@@ -246,9 +271,110 @@ mod tests {
             (0..3_000).map(|n| format!("Word{n}{}", "x".repeat(n % 90))).collect();
         let list = WordList::new(&words).unwrap();
         for (at, word) in words.iter().enumerate() {
-            let text = format!("a {}, b", word.to_lowercase());
-            assert_eq!(list.found_in(&text).collect::<Vec<_>>(), [at]);
-            assert!(!list.are_in(&format!("{}y", word.to_lowercase())), "{word}");
+            let text = format!("a {}, b", word.to_uppercase());
+            assert_eq!(found(&list, &[&text]), [at].into());
+            let other = format!("{word}y");
+            assert!(!list.are_in(|_| [other.as_str()]), "{word}");
         }
+    }
+
+    #[test]
+    fn a_key_is_searched_like_any_other_text() {
+        let key = "00c0ffee".repeat(8);
+        for (word, is_found) in [
+            (key.as_str(), true),
+            (&key.to_uppercase(), true),
+            (&key[1..], false),
+            ("*c0FFee*", true),
+            ("*coin*", false),
+            ("c0ffee", false),
+            ("00c0ffee*", true),
+        ] {
+            let list = WordList::new(&[word]).unwrap();
+            assert_eq!(list.are_in(|_| ["bread", &key]), is_found, "{word}");
+        }
+    }
+
+    /// The words in a text, by the definition: a word is at a place of the text in lower case, and
+    /// has no letter and no digit beside it, except on the side of a star.
+    fn by_definition(words: &[String], text: &str) -> BTreeSet<usize> {
+        let text = text.to_lowercase();
+        let is_letter = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
+        let is_in = |word: &str| {
+            let bare = word.trim_matches('*').to_lowercase();
+            text.char_indices().any(|(at, _)| {
+                let Some(rest) = text[at..].strip_prefix(&bare) else { return false };
+                (word.starts_with('*') || !is_letter(text[..at].chars().next_back()))
+                    && (word.ends_with('*') || !is_letter(rest.chars().next()))
+            })
+        };
+        (0..words.len()).filter(|at| is_in(&words[*at])).collect()
+    }
+
+    #[test]
+    fn random_words_are_found_as_the_definition_says() {
+        const PIECES: [&str; 31] = [
+            "a",
+            "B",
+            "7",
+            "ab",
+            "Ba",
+            "abcdefg",
+            "ABCDEFGH",
+            "hijklmn0",
+            " ",
+            " ",
+            " ",
+            "#",
+            "-",
+            "@",
+            "[",
+            "{",
+            "\u{10}",
+            "é",
+            "É",
+            "ß",
+            "Σ",
+            "σ",
+            "ς",
+            "İ",
+            "\u{307}",
+            "\u{212a}",
+            "語",
+            "、",
+            "\u{1f600}",
+            "'",
+            "00c0ffee",
+        ];
+        let mut seed = 1_u64;
+        let mut random = move |below: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize % below
+        };
+        let mut all_found = 0;
+        for _ in 0..400 {
+            let mut text = |pieces: usize| -> String {
+                (0..random(pieces)).map(|_| PIECES[random(PIECES.len())]).collect()
+            };
+            let texts: Vec<String> =
+                (0..12).map(|_| text(9)).chain([PIECES[30].repeat(8)]).collect();
+            let mut words: BTreeSet<String> = (0..12).map(|_| text(4).to_lowercase()).collect();
+            for at in 0..6 {
+                words.insert(format!("*{}", text(3)).to_lowercase());
+                words.insert(format!("{}*", text(3)).to_lowercase());
+                words.insert(format!("*{}*", text(3)).to_lowercase());
+                let parts = texts[at].split(|letter: char| !letter.is_alphanumeric());
+                words.extend(parts.map(str::to_lowercase));
+            }
+            words.retain(|word| word.trim() == word && !word.trim_matches('*').is_empty());
+            let words: Vec<String> = words.into_iter().collect();
+            let list = WordList::new(&words).unwrap();
+            for text in &texts {
+                let expected = by_definition(&words, text);
+                assert_eq!(found(&list, &[text]), expected, "{words:?} in {text:?}");
+                all_found += expected.len();
+            }
+        }
+        assert!(all_found > 5_000, "{all_found}");
     }
 }
