@@ -11,7 +11,7 @@ use hark_testkit::runs::is_long;
 use hark_testkit::server::Server;
 use hark_testkit::wait::{PATIENCE, until_ok};
 use hark_testkit::websocket::{first, masked, read_frame, upgrade_request};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
 use rustls::version::{TLS12, TLS13};
@@ -29,20 +29,27 @@ mod acme;
 const SETTINGS: &str = "[tls]\ncertificate = \"relay.pem\"\nkey = \"relay.key\"\n";
 
 /// An authority that signs certificates.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new([]).unwrap();
+        // OpenSSL takes a certificate with the name of its authority for one that signs itself.
+        params.distinguished_name.push(DnType::CommonName, "an authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
     /// Returns a certificate for a name, and the certificate's key, both as PEM.
-    fn sign(&self, name: &str) -> (String, String) {
+    pub(crate) fn sign(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([name.to_owned()]).unwrap();
         (params.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
+    }
+
+    /// Returns the certificate of the authority as PEM.
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
     }
 
     /// Writes a certificate for a name, and its key, into the files of a server.
@@ -53,7 +60,7 @@ impl Authority {
     }
 
     /// Connects to a server as a client that trusts this authority.
-    fn connect(&self, address: &str, name: &str) -> io::Result<Connection> {
+    pub(crate) fn connect(&self, address: &str, name: &str) -> io::Result<Connection> {
         self.connect_by(address, name, &[&TLS13, &TLS12])
     }
 
@@ -84,9 +91,22 @@ impl Authority {
 }
 
 /// A connection with TLS.
-struct Connection(StreamOwned<ClientConnection, TcpStream>);
+pub(crate) struct Connection(StreamOwned<ClientConnection, TcpStream>);
 
 impl Connection {
+    /// Waits until the server closes the connection. Panics if the server sends anything.
+    pub(crate) fn wait_until_closed(&mut self) {
+        match self.0.read(&mut [0]) {
+            Ok(read) => assert_eq!(read, 0),
+            // The connection may end without the end of TLS.
+            Err(error) => assert!(
+                [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset]
+                    .contains(&error.kind()),
+                "{error}"
+            ),
+        }
+    }
+
     /// Sends a request without a body, and returns the answer.
     fn get(mut self, address: &str, path: &str) -> HttpReply {
         self.0.write_all(&HttpRequest::new("GET", path).bytes(address)).unwrap();

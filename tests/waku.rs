@@ -20,6 +20,8 @@ mod metrics;
 mod peers;
 mod rest;
 mod retention;
+#[cfg(feature = "tls")]
+mod secure;
 mod shelf;
 mod takeover;
 mod validators;

@@ -224,7 +224,8 @@ fn certificate(
         );
         return found.add("certificate", Verdict::Wrong, text);
     }
-    let host = location.config.url_host();
+    let config = &location.config;
+    let host = config.url_host().filter(|_| config.tls.is_for_relay());
     if let Some(host) = host.filter(|host| !presented.is_for(host)) {
         let text = format!(
             "is not for {host}, the host of [info] url, so clients refuse it; get a certificate for \
@@ -312,7 +313,7 @@ fn address(location: &ArchiveLocation, found: &mut Findings) {
                     such as wss://relay.example";
         return found.add("address", Verdict::Advice, text);
     };
-    let (has_tls, is_secure) = (config.tls.is_enabled(), url.starts_with("wss://"));
+    let (has_tls, is_secure) = (config.tls.is_for_relay(), url.starts_with("wss://"));
     if has_tls && !is_secure {
         let text = format!(
             "{url} is without TLS, but the relay speaks TLS alone; [info] url needs wss://, unless \

@@ -97,7 +97,7 @@ pub(crate) fn served_at(config: &Config) -> anyhow::Result<ListenAddress> {
 pub(crate) fn speaks_tls(config: &Config, at: &ListenAddress) -> bool {
     let metrics = config.metrics.listen.map(|addr| ListenAddress::Ip(reached(addr)));
     let is_unix = matches!(at, ListenAddress::Unix(_));
-    config.tls.is_enabled() && !is_unix && metrics.as_ref() != Some(at)
+    config.tls.is_for_relay() && !is_unix && metrics.as_ref() != Some(at)
 }
 
 /// Returns the status and the body of an answer, or `None` if the answer is not HTTP.

@@ -19,9 +19,10 @@ Examples:
   hark --data /var/lib/hark waku
   hark waku --json | jq .reach
 
-The output shows what the node is, whether other nodes can reach it and why, and which peers it
-knows: whether a peer is connected and who has dialled, the source of its address, its program, its
-shards (those in the gossip mesh in brackets), its services, and the last error.
+The output shows what the node is, whether other nodes can reach it and why, the addresses for
+browsers or why there are none, and which peers the node knows: whether a peer is connected and who
+has dialled, the source of its address, its program, its shards (those in the gossip mesh in
+brackets), its services, and the last error.
 
 With --json, the output is one object with the same fields, and with at most 1,000 peers.")]
 pub(crate) struct WakuArgs {
@@ -84,6 +85,12 @@ fn lines(report: &Value) -> Vec<String> {
             let peers = print::count(number(&seen["peers"]), "peer");
             lines.push(format!("           seen at {} by {peers}", text(&seen["address"], "")));
         }
+    }
+    for address in list(&report["web"]["addresses"]) {
+        lines.push(format!("browsers   {}", text(address, "")));
+    }
+    if let Some(reason) = report["web"]["reason"].as_str() {
+        lines.push(format!("browsers   none: {reason}"));
     }
     let discovery = &report["discovery"];
     if let Some(known) = discovery["known"].as_object() {
@@ -180,6 +187,7 @@ mod tests {
                 "state": "unreachable", "reasons": ["it listens on loopback"], "dialled_in": 1,
                 "dialled_in_public": 0, "observed": [{ "address": "192.0.2.1", "peers": 2 }],
             },
+            "web": { "addresses": ["/dns4/a.example/tcp/1/wss/p2p/16Uiu2"], "reason": null },
             "discovery": {
                 "known": { "dns": 2, "peer_exchange": 0 }, "refused": 4,
                 "lists": [{ "url": "enrtree://A@b", "is_read": true, "records": 1, "error": "e" }],
@@ -206,6 +214,7 @@ mod tests {
                 "reach      unreachable: 1 connection from others, 0 of these from public addresses",
                 "           it listens on loopback",
                 "           seen at 192.0.2.1 by 2 peers",
+                "browsers   /dns4/a.example/tcp/1/wss/p2p/16Uiu2",
                 "discovered 2 by dns, 0 by peer exchange; 4 records refused",
                 "list       enrtree://A@b: 1 node; e",
                 "peers      1 connected, 3 known",

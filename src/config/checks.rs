@@ -29,7 +29,24 @@ pub(super) fn faults(config: &Config, stores: &[AddressForm]) -> Vec<String> {
     faults.extend(config.tls.faults());
     faults.extend(listening(config));
     faults.extend(config.waku.faults());
+    faults.extend(web_without_certificate(config));
     faults
+}
+
+/// Returns one line for each secure WebSocket of the Waku node without a certificate.
+fn web_without_certificate(config: &Config) -> Vec<String> {
+    if config.tls.is_enabled() || !config.waku.serve {
+        return Vec::new();
+    }
+    let secure = config.waku.secure_listeners();
+    secure
+        .map(|addr| {
+            format!(
+                "[waku] `listen` has {addr:?}, which needs a certificate: set `certificate` and `key`, or \
+                 `acme_domains`, in [tls], or listen on /ws, and let a proxy have the certificate"
+            )
+        })
+        .collect()
 }
 
 /// Returns one line for each door with no address or with too many addresses.

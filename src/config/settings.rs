@@ -27,13 +27,14 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
     },
     SettingsSection {
         name: "tls",
-        doc: "Certificate of the relay, for TLS without a proxy. All addresses in server.listen then speak wss:// and https://,\n# and not ws://. Unix sockets and server.metrics_listen have no TLS.",
+        doc: "Certificate of the server, for TLS without a proxy. All addresses in server.listen then speak wss:// and https://,\n# and not ws://, unless relay is false. Unix sockets and server.metrics_listen have no TLS.",
         settings: settings! {
             "certificate" tls.certificate: "File with the certificate of the relay, followed by the certificates of its authority, in PEM, e.g. certbot's\nfullchain.pem. A relative path is in the directory of this file. A running server reads both files again within\na minute after a change, and at `hark reload`. Empty: no TLS.";
             "key" tls.key: "File with the private key of the certificate, in PEM and without a password, e.g. certbot's privkey.pem.";
             "acme_domains" tls.acme_domains: "Names of the relay, e.g. [\"relay.example\"], for which the server itself orders a certificate by ACME, and renews\nthe certificate. The authority connects to port 443 of each name (TLS-ALPN-01). The certificate and its key are in\nthe folder acme in the archive's directory. Empty: no certificate is ordered.";
             "acme_contact" tls.acme_contact: "URL at which the authority reaches the operator, e.g. \"mailto:me@relay.example\". Empty: none.";
             "acme_directory" tls.acme_directory: "URL at which the authority describes its service. Let's Encrypt's service for trials is\nhttps://acme-staging-v02.api.letsencrypt.org/directory.";
+            "relay" tls.relay: "Whether the relay speaks TLS. If not, all addresses in server.listen speak ws:// and http://, for a proxy, and the\ncertificate is only for the REST APIs, if rest is set, and for the secure WebSockets (/wss) in waku.listen.";
             "rest" tls.rest: "Whether the REST APIs of Waku and Whisper speak https:// with this certificate, too.";
         },
     },

@@ -156,6 +156,21 @@ fn what_is_wrong_is_said_with_its_line_and_what_was_meant() {
         let faults = faults(text);
         assert!(faults.contains(said), "{text:?} says {faults:?}");
     }
+    let listening = |addr: &str| {
+        let mut config = Config::default();
+        config.waku.serve = true;
+        config.waku.listen = vec![addr.into()];
+        checks::faults(&config, &address_forms()).concat()
+    };
+    for (addr, is_secure) in [
+        ("/ip4/127.0.0.1/tcp/1/ws", false),
+        ("/ip4/127.0.0.1/tcp/1/wss", true),
+        ("/ip4/127.0.0.1/tcp/1/tls/ws", true),
+    ] {
+        let faults = listening(addr);
+        let is_refused = faults.contains("`listen`") && faults.contains("needs a certificate");
+        assert_eq!(is_refused, is_secure && cfg!(feature = "libp2p"), "{addr}: {faults}");
+    }
     let shards = |count| {
         let mut config = Config::default();
         config.waku.shards = (0..count).collect();

@@ -13,6 +13,7 @@ pub(crate) struct TlsSettings {
     pub(super) acme_domains: Vec<String>,
     pub(super) acme_contact: Option<String>,
     pub(super) acme_directory: String,
+    pub(super) relay: bool,
     pub(super) rest: bool,
 }
 
@@ -24,15 +25,26 @@ impl Default for TlsSettings {
             acme_domains: Vec::new(),
             acme_contact: None,
             acme_directory: "https://acme-v02.api.letsencrypt.org/directory".into(),
+            relay: true,
             rest: false,
         }
     }
 }
 
 impl TlsSettings {
-    /// Whether the relay speaks TLS.
+    /// Whether the server has a certificate.
     pub(crate) fn is_enabled(&self) -> bool {
         self.certificate.is_some() || !self.acme_domains.is_empty()
+    }
+
+    /// Whether the relay speaks TLS.
+    pub(crate) fn is_for_relay(&self) -> bool {
+        self.is_enabled() && self.relay
+    }
+
+    /// Whether a door speaks TLS. `has_peers` tells whether Waku's peers use the certificate.
+    pub(super) fn is_used(&self, has_peers: bool) -> bool {
+        self.relay || self.rest || has_peers
     }
 
     /// Returns the origin of the certificate; `None` without TLS. A relative path of a file is in
@@ -51,7 +63,7 @@ impl TlsSettings {
                 folder: data.join("acme"),
             })
         };
-        Some(TlsOptions { source, rest: self.rest })
+        Some(TlsOptions { source, relay: self.relay, rest: self.rest })
     }
 
     /// Returns one line for each fault in the section `[tls]`.
@@ -150,7 +162,8 @@ mod tests {
         let folder = Path::new("/etc/hark");
         let paths =
             CertificatePaths { certificate: "/etc/hark/tls/a.pem".into(), key: "/b.pem".into() };
-        let expected = TlsOptions { source: CertificateSource::Files(paths), rest: true };
+        let source = CertificateSource::Files(paths);
+        let expected = TlsOptions { source, relay: true, rest: true };
         assert_eq!(tls.options(folder, Path::new("data")), Some(expected));
         assert_eq!(TlsSettings::default().options(folder, Path::new("data")), None);
         let acme_domains = vec!["relay.example".into()];

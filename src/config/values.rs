@@ -189,13 +189,26 @@ impl Config {
     }
 
     /// Returns one line for each probable mistake: an allow list without entries, which allows
-    /// nothing; rules that leave nothing to read; a plugin that cannot be run.
+    /// nothing; rules that leave nothing to read; a plugin that cannot be run; a certificate without
+    /// effect.
     pub(crate) fn advice(&self) -> Vec<String> {
         let addresses = self.addresses.warn_if_none_allowed().map(str::to_owned);
         let lists = self.policy.empty_lists().map(nothing_allowed);
         let unanswered = nothing_answered(&self.policy.questions, self.limits.auth_keys_max);
         let plugin = self.plugin_options().fault();
-        addresses.into_iter().chain(lists).chain(unanswered).chain(plugin).collect()
+        let tls = self.unused_certificate();
+        addresses.into_iter().chain(lists).chain(unanswered).chain(plugin).chain(tls).collect()
+    }
+
+    /// Returns a line if the server has a certificate that no door presents.
+    fn unused_certificate(&self) -> Option<String> {
+        let has_peers = self.waku.serve && self.waku.secure_listeners().next().is_some();
+        let is_unused = self.tls.is_enabled() && !self.tls.is_used(has_peers);
+        is_unused.then(|| {
+            "[tls] has a certificate that no door presents: set `relay` or `rest` in [tls], or let the \
+             Waku node listen on /wss"
+                .into()
+        })
     }
 
     /// Returns `policy` with the values that are common to all shelves. These are the interval, the

@@ -37,11 +37,8 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("tls", "key", ["\"\"", "\"/a very/long path/of a.pem\"", "\"a.pem\""]),
     ("tls", "acme_domains", ["[]", "[\"*.relay.example\"]", "[\"relay.example\", \"no name\"]"]),
     ("tls", "acme_contact", ["\"\"", "\"mailto:me@relay.example\"", "\"me@relay.example\""]),
-    (
-        "tls",
-        "acme_directory",
-        ["\"https://localhost:1/dir\"", "\"https://a.example/a/b?c=d\"", "\"http://a.example\""],
-    ),
+    ("tls", "acme_directory", ["\"https://a:1/dir\"", "\"https://a.b/c?d=e\"", "\"http://a.b\""]),
+    ("tls", "relay", ["false", "true", "\"yes\""]),
     ("tls", "rest", ["false", "true", "\"yes\""]),
     ("archive", "data", ["\"d\"", "\"a/b/c/d/e/f\"", "\"with blanks and ü\""]),
     ("archive", "store", ["\"embedded\"", "DATABASE", "\"mysql://x\""]),

@@ -1,7 +1,7 @@
 // Two real js-waku light clients with one node as their only peer: they publish by light push,
 // receive by filter, and read the history from the store.
 //
-//   node light-client.mjs <ws multiaddr> <cluster> <shards in cluster> <burst>
+//   node light-client.mjs <ws or wss multiaddr> <cluster> <shards in cluster> <burst>
 //
 // Success: one JSON line {"ok":true,…} on stdout, and exit code 0. Failure: the reason on stderr,
 // and exit code 1.
@@ -39,16 +39,17 @@ async function until(what, isTrue) {
 
 async function main() {
   const [address, cluster, shards, burst] = process.argv.slice(2);
-  must(burst, "usage: node light-client.mjs <ws multiaddr> <cluster> <shards> <burst>");
+  must(burst, "usage: node light-client.mjs <ws or wss multiaddr> <cluster> <shards> <burst>");
   const { createLightNode, HealthStatus, Protocols, WakuEvent } = await import("@waku/sdk");
   const networkConfig = { clusterId: Number(cluster), numShardsInCluster: Number(shards) };
-  // The default settings, except that plain WebSockets are allowed.
+  // The default settings, except that plain WebSockets are allowed at such an address.
+  const isPlain = address.includes("/ws/") && !address.includes("/tls/");
   const start = () =>
     createLightNode({
       networkConfig,
       defaultBootstrap: false,
       bootstrapPeers: [address],
-      libp2p: { filterMultiaddrs: false, hideWebSocketInfo: true },
+      ...(isPlain && { libp2p: { filterMultiaddrs: false, hideWebSocketInfo: true } }),
     });
   where = "start two clients";
   const [one, two] = [await start(), await start()];
@@ -109,7 +110,9 @@ async function main() {
 
   where = "stop";
   const [connection] = one.libp2p.getConnections();
-  const result = { ok: true, health: health ?? one.health, received: received.length, muxer: connection?.multiplexer };
+  const announced = (await one.libp2p.peerStore.get(connection.remotePeer)).addresses;
+  const addresses = announced.map(({ multiaddr }) => multiaddr.toString());
+  const result = { ok: true, addresses, health: health ?? one.health, received: received.length, muxer: connection?.multiplexer };
   await one.stop();
   await two.stop();
   process.stdout.write(`${JSON.stringify(result)}\n`, () => process.exit(0));

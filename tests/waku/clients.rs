@@ -77,17 +77,27 @@ fn js_waku_pages_through_a_thousand_messages_each_once_and_in_order() {
 
 /// Runs a program of tests/js-waku, and returns its result.
 fn js_waku(name: &str, args: &[&str]) -> Value {
+    js_waku_trusting(name, args, None)
+}
+
+/// Runs a program of tests/js-waku that trusts the authority in a file as well.
+pub(super) fn js_waku_trusting(name: &str, args: &[&str], authority: Option<&Path>) -> Value {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/js-waku");
     assert!(
         folder.join("node_modules").is_dir(),
         "js-waku is not installed: run `npm ci` in {}, or scripts/test",
         folder.display()
     );
-    let output =
-        Command::new("node").arg(folder.join(name)).args(args).output().expect("node runs");
+    let mut command = Command::new("node");
+    command.arg(folder.join(name)).args(args);
+    if let Some(authority) = authority {
+        command.env("NODE_EXTRA_CA_CERTS", authority);
+    }
+    let output = command.output().expect("node runs");
     let out = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{out}{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_str(&out).expect("one line of JSON")
+    // js-waku writes notes to stdout, too.
+    serde_json::from_str(out.lines().last().expect("a line")).expect("a line of JSON")
 }
 
 #[test]

@@ -153,6 +153,9 @@ pub struct Host<'a> {
     pub(crate) tls: Option<Arc<TlsEndpoint>>,
     /// The TLS of the REST doors. `None` if these doors do not speak TLS.
     pub(crate) rest_tls: Option<Arc<TlsEndpoint>>,
+    /// The TLS of peers' addresses that name TLS. `None` if the server has no certificate.
+    #[cfg(feature = "libp2p")]
+    pub(crate) peer_tls: Option<Arc<TlsEndpoint>>,
     /// The takeover under way. `None` if this server does not take over.
     pub(crate) taking: Option<&'a mut Takeover>,
 }

@@ -119,8 +119,10 @@ impl Server {
             answers: Answers::new(Arc::clone(&settings)),
             settings: Arc::clone(&settings),
             unlimited: config.unlimited,
-            tls: tls.clone(),
+            tls: tls.clone().filter(|_| config.tls.as_ref().is_some_and(|options| options.relay)),
             rest_tls: tls.clone().filter(|_| config.tls.is_some_and(|options| options.rest)),
+            #[cfg(feature = "libp2p")]
+            peer_tls: tls.clone(),
             taking: taking.as_mut(),
             moderation: moderation.clone(),
         };

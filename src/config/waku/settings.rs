@@ -175,7 +175,8 @@ impl WakuSettings {
 
 /// The fault of an address on which the node cannot listen.
 #[cfg(feature = "libp2p")]
-const OTHER: &str = "the node listens on /ip4/…/tcp/PORT and, for browsers, /ip4/…/tcp/PORT/ws";
+const OTHER: &str = "the node listens on /ip4/…/tcp/PORT and, for browsers, /ip4/…/tcp/PORT/wss or, \
+                     behind a proxy, /ip4/…/tcp/PORT/ws";
 
 /// Whether the Waku node forwards messages to its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,6 +246,15 @@ impl WakuSettings {
             }
         }
         faults
+    }
+
+    /// Returns the addresses in `listen` of secure WebSockets, which need a certificate.
+    pub(in crate::config) fn secure_listeners(&self) -> impl Iterator<Item = &String> {
+        #[cfg(feature = "libp2p")]
+        let is_secure = |addr: &&String| hark_server::waku::p2p::is_secure_web(addr);
+        #[cfg(not(feature = "libp2p"))]
+        let is_secure = |_: &&String| false;
+        self.listen.iter().filter(is_secure)
     }
 
     /// Returns the settings that can change while the node runs.

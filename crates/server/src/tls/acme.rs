@@ -17,6 +17,7 @@ use rustls_acme::acme::ACME_TLS_ALPN_NAME;
 use rustls_acme::{AcmeConfig, AcmeState, EventError, EventOk, ResolvesServerCertAcme};
 
 use super::acme_folder::AcmeFolder;
+use super::names::CertificateNames;
 use super::{AcmeOptions, TlsError};
 use crate::stop::StopSignal;
 use crate::words::moment;
@@ -103,6 +104,12 @@ impl AcmeCertificate {
     /// The time at which the certificate expires, in seconds since 1970. 0 without a certificate.
     pub(super) fn expires_s(&self) -> u64 {
         self.folder.expires_s()
+    }
+
+    /// The names of the certificate, which are known before the first certificate is issued.
+    pub(super) fn names(&self) -> Arc<CertificateNames> {
+        let hosts = self.options.domains.clone();
+        Arc::new(CertificateNames { hosts, ips: Vec::new() })
     }
 
     /// Orders the first certificate, and renews the certificate, until another process takes over

@@ -1,6 +1,7 @@
 //! A certificate with its key, read from two files.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::Path;
 
 use rustls::crypto::ring;
@@ -10,11 +11,22 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
 
+use super::names::CertificateNames;
 use super::{CertificatePaths, PresentedCertificate, TlsError};
 
+/// A certificate with its key, as read from files.
+pub(super) struct ReadCertificate {
+    pub(super) pair: CertifiedKey,
+    /// The time at which the certificate expires, in seconds since 1970.
+    pub(super) expires_s: u64,
+    pub(super) names: CertificateNames,
+}
+
 /// Reads the certificate and its key, and checks that they belong together.
-pub(super) fn read(paths: &CertificatePaths) -> Result<(CertifiedKey, u64), TlsError> {
+pub(super) fn read(paths: &CertificatePaths) -> Result<ReadCertificate, TlsError> {
     let CertificatePaths { certificate, key } = paths;
     let no_certificate = || TlsError::NoCertificate(certificate.clone());
     let text = read_file(certificate)?;
@@ -22,6 +34,7 @@ pub(super) fn read(paths: &CertificatePaths) -> Result<(CertifiedKey, u64), TlsE
     let chain = chain.map_err(|_| no_certificate())?;
     let leaf = chain.first().ok_or_else(no_certificate)?;
     let expires_s = expiry_s(leaf).map_err(|cause| unusable(certificate, cause))?;
+    let names = names(leaf);
     let private = PrivateKeyDer::from_pem_slice(&read_file(key)?);
     let private = private.map_err(|_| TlsError::NoKey(key.clone()))?;
     let pair = CertifiedKey::from_der(chain, private, &ring::default_provider());
@@ -32,7 +45,7 @@ pub(super) fn read(paths: &CertificatePaths) -> Result<(CertifiedKey, u64), TlsE
         rustls::Error::InvalidCertificate(_) => unusable(certificate, error),
         _ => unusable(key, error),
     })?;
-    Ok((pair, expires_s))
+    Ok(ReadCertificate { pair, expires_s, names })
 }
 
 fn read_file(file: &Path) -> Result<Vec<u8>, TlsError> {
@@ -47,6 +60,31 @@ fn unusable(file: &Path, cause: impl std::error::Error + Send + Sync + 'static) 
 fn expiry_s(certificate: &CertificateDer<'_>) -> Result<u64, x509_cert::der::Error> {
     let parsed = Certificate::from_der(certificate)?;
     Ok(parsed.tbs_certificate.validity.not_after.to_unix_duration().as_secs())
+}
+
+/// Returns the names of a certificate. Returns no name if the certificate has no valid list of names
+/// (RFC 5280, section 4.2.1.6); clients refuse such a certificate.
+fn names(certificate: &CertificateDer<'_>) -> CertificateNames {
+    let mut names = CertificateNames::default();
+    let Ok(parsed) = Certificate::from_der(certificate) else { return names };
+    let Ok(Some((_, listed))) = parsed.tbs_certificate.get::<SubjectAltName>() else {
+        return names;
+    };
+    for name in listed.0 {
+        match name {
+            GeneralName::DnsName(host) if !host.as_str().contains('*') => {
+                names.hosts.push(host.as_str().to_owned());
+            }
+            GeneralName::IpAddress(bytes) => names.ips.extend(ip(bytes.as_bytes())),
+            _ => {}
+        }
+    }
+    names
+}
+
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 impl PresentedCertificate {

@@ -53,8 +53,8 @@ fn refused(error: io::Error) -> io::Error {
 pub fn read_certificate(options: &TlsOptions) -> Result<PresentedCertificate, TlsError> {
     match &options.source {
         CertificateSource::Files(paths) => {
-            let (pair, _) = certificate::read(paths)?;
-            let presented = pair.cert.first().and_then(PresentedCertificate::of);
+            let read = certificate::read(paths)?;
+            let presented = read.pair.cert.first().and_then(PresentedCertificate::of);
             presented.ok_or_else(|| TlsError::NoCertificate(paths.certificate.clone()))
         }
         CertificateSource::Acme(acme) => {

@@ -11,7 +11,9 @@ use parking_lot::Mutex;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::{CertificatePaths, TlsError, certificate};
+use super::certificate::{self, ReadCertificate};
+use super::names::CertificateNames;
+use super::{CertificatePaths, TlsError};
 use crate::words::moment;
 
 /// The files of a certificate and its key, and the certificate that was last read from these files
@@ -27,6 +29,14 @@ pub(super) struct CertificateFiles {
 struct CertificateInForce {
     pair: Arc<CertifiedKey>,
     expires_s: u64,
+    names: Arc<CertificateNames>,
+}
+
+impl From<ReadCertificate> for CertificateInForce {
+    fn from(read: ReadCertificate) -> Self {
+        let ReadCertificate { pair, expires_s, names } = read;
+        Self { pair: Arc::new(pair), expires_s, names: Arc::new(names) }
+    }
 }
 
 /// The last attempt to read the files.
@@ -63,9 +73,8 @@ impl CertificateFiles {
     /// Reads the files for the first time.
     pub(super) fn open(paths: &CertificatePaths) -> Result<Self, TlsError> {
         let stamps = stamps(paths);
-        let (pair, expires_s) = certificate::read(paths)?;
-        warn_if_expired(paths, expires_s);
-        let in_force = CertificateInForce { pair: Arc::new(pair), expires_s };
+        let in_force = CertificateInForce::from(certificate::read(paths)?);
+        warn_if_expired(paths, in_force.expires_s);
         Ok(Self {
             paths: paths.clone(),
             in_force: ArcSwap::from_pointee(in_force),
@@ -76,6 +85,11 @@ impl CertificateFiles {
     /// The time at which the certificate in force expires, in seconds since 1970.
     pub(super) fn expires_s(&self) -> u64 {
         self.in_force.load().expires_s
+    }
+
+    /// The names of the certificate in force.
+    pub(super) fn names(&self) -> Arc<CertificateNames> {
+        Arc::clone(&self.in_force.load().names)
     }
 
     /// Reads the files again if they have changed or had a fault.
@@ -97,7 +111,7 @@ impl CertificateFiles {
         let mut last = self.last.lock();
         // The states are read first, so that a change during the read is noticed later.
         let stamps = stamps(&self.paths);
-        let (pair, expires_s) = match certificate::read(&self.paths) {
+        let read = match certificate::read(&self.paths) {
             Ok(read) => read,
             Err(error) => {
                 let fault = error.to_string();
@@ -114,10 +128,11 @@ impl CertificateFiles {
             }
         };
         *last = LastRead { stamps, fault: None };
-        if self.in_force.load().pair.cert == pair.cert {
+        if self.in_force.load().pair.cert == read.pair.cert {
             return Ok(None);
         }
-        self.in_force.store(Arc::new(CertificateInForce { pair: Arc::new(pair), expires_s }));
+        let expires_s = read.expires_s;
+        self.in_force.store(Arc::new(read.into()));
         tracing::info!(expires = moment(expires_s), "a new certificate is in force");
         warn_if_expired(&self.paths, expires_s);
         Ok(Some(expires_s))

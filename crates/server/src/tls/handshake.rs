@@ -16,6 +16,7 @@ use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use super::acme::AcmeCertificate;
 use super::endpoint::{CertificateOrigin, TlsFailure};
 use super::files::CertificateFiles;
+use super::names::CertificateNames;
 use super::{CertificateSource, EncryptedStream, TlsEndpoint, TlsError, TlsOptions};
 use crate::blocking;
 use crate::last_answer::send_last_answer;
@@ -130,6 +131,15 @@ impl TlsEndpoint {
         match &self.origin {
             CertificateOrigin::Files(files) => files.expires_s(),
             CertificateOrigin::Acme(acme) => acme.expires_s(),
+        }
+    }
+
+    /// The names of the certificate.
+    #[cfg_attr(not(feature = "libp2p"), allow(dead_code))] // for the addresses of peers
+    pub(crate) fn names(&self) -> Arc<CertificateNames> {
+        match &self.origin {
+            CertificateOrigin::Files(files) => files.names(),
+            CertificateOrigin::Acme(acme) => acme.names(),
         }
     }
 

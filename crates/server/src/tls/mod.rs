@@ -1,4 +1,4 @@
-//! TLS for HTTP doors: the certificate, the handshakes, and the counters of failed handshakes.
+//! TLS for the doors: the certificate, the handshakes, and the counters of failed handshakes.
 //!
 //! A build without the feature `tls` has the same types, but refuses to open an endpoint.
 
@@ -18,6 +18,8 @@ mod error;
 mod files;
 #[cfg(feature = "tls")]
 mod handshake;
+#[cfg(any(feature = "libp2p", feature = "tls"))]
+mod names;
 mod options;
 mod presented;
 
@@ -29,6 +31,8 @@ pub use absent::{connect, read_certificate};
 pub use client::{connect, read_certificate};
 pub(crate) use endpoint::TlsEndpoint;
 pub use error::TlsError;
+#[cfg(feature = "libp2p")]
+pub(crate) use names::CertificateNames;
 pub use options::{AcmeOptions, CertificatePaths, CertificateSource, TlsOptions};
 pub use presented::PresentedCertificate;
 #[cfg(feature = "tls")]

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 pub struct TlsOptions {
     /// The origin of the certificate.
     pub source: CertificateSource,
-    /// Whether the REST doors speak TLS as well.
+    /// Whether the relay speaks TLS.
+    pub relay: bool,
+    /// Whether the REST doors speak TLS.
     pub rest: bool,
 }
 

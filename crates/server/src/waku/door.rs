@@ -127,9 +127,10 @@ impl NodeService {
             None => (None, None),
             Some(p2p) => {
                 let (node, clients) = (config.clone(), host.clients.clone());
-                let at_once = !host.is_taking_over();
-                let bound = runtime
-                    .run(async move { p2p::NetworkTask::bind(p2p, &node, clients, at_once).await });
+                let (tls, at_once) = (host.peer_tls.clone(), !host.is_taking_over());
+                let bound = runtime.run(async move {
+                    p2p::NetworkTask::bind(p2p, &node, clients, tls, at_once).await
+                });
                 // Not reached: the runtime outlives this call.
                 let gone = || io::Error::other("the Waku node's threads ended");
                 let bound = bound.await.ok_or_else(|| ServeError::Thread(gone()))?;

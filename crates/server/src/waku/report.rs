@@ -64,6 +64,7 @@ pub(super) fn report(waku: &WakuNode) -> Value {
         let listed: Vec<Value> = listed.map(|peer| peer_json(network, peer)).collect();
         report["peers"] = listed.into();
         report["reach"] = reach(waku, network);
+        report["web"] = web(waku, network);
         report["discovery"] = discovery(waku, network);
     }
     report
@@ -166,6 +167,16 @@ fn reach(waku: &WakuNode, network: &NetworkHandle) -> Value {
         "dialled_in": dialled_in,
         "dialled_in_public": dialled_in_public,
     })
+}
+
+/// Describes the addresses at which browsers reach this node, or why there are none.
+#[cfg(feature = "libp2p")]
+fn web(waku: &WakuNode, network: &NetworkHandle) -> Value {
+    let listen = waku.config.p2p.as_ref().map_or(&[][..], |config| &config.listen);
+    match network.web_addresses(listen) {
+        Ok(addresses) => json!({ "addresses": addresses, "reason": null }),
+        Err(fault) => json!({ "addresses": [], "reason": fault.to_string() }),
+    }
 }
 
 #[cfg(feature = "libp2p")]

@@ -29,6 +29,12 @@ pub(super) fn ip(of: &Multiaddr) -> Option<IpAddr> {
     }
 }
 
+/// Whether a host name stands for this machine alone (RFC 6761, section 6.3).
+pub(super) fn is_local_name(host: &str) -> bool {
+    let host = host.to_ascii_lowercase();
+    host == "localhost" || host.ends_with(".localhost")
+}
+
 /// Whether an address is reachable from the whole internet.
 pub(super) fn is_public(ip: IpAddr) -> bool {
     match ip.to_canonical() {

@@ -9,12 +9,14 @@ use super::addr;
 use super::discovery::{
     DiscoveryConfig, LIST_PREFIX, NodeListUrl, NodeRecord, RECORD_PREFIX, RecordFault,
 };
+use super::secure_web::SecureForm;
 
 /// The addresses that this node listens on, the peers that it dials, and the limits on its
 /// connections.
 #[derive(Clone, Debug)]
 pub struct P2pConfig {
     /// Addresses to listen on, for example `/ip4/0.0.0.0/tcp/60000` or `/ip4/0.0.0.0/tcp/8000/ws`.
+    /// Secure WebSockets, such as `/ip4/0.0.0.0/tcp/8000/wss`, need the server's certificate.
     pub listen: Vec<Multiaddr>,
     /// Further addresses of this node that are announced to peers, for example those of a proxy.
     pub announce: Vec<Multiaddr>,
@@ -72,6 +74,11 @@ pub fn addresses(text: &str) -> Vec<Multiaddr> {
 /// Whether a text is meant as the URL of a list of nodes.
 pub fn is_list(text: &str) -> bool {
     text.starts_with(LIST_PREFIX)
+}
+
+/// Whether an address names a secure WebSocket, which needs a certificate.
+pub fn is_secure_web(addr: &str) -> bool {
+    addr.parse().is_ok_and(|addr| SecureForm::of(&addr).is_some())
 }
 
 /// Returns why the URL of a list is invalid, or `None` if the URL is valid.

@@ -21,12 +21,50 @@ pub enum NetworkError {
     /// An address to announce ends with the id of another node.
     #[error("{0}, in `announce` in [waku], ends with the id of another node; leave /p2p/ out")]
     Announce(Multiaddr),
+    /// The server has no certificate for a secure WebSocket.
+    #[error(
+        "cannot listen on {0}: there is no certificate; set `certificate` and `key`, or \
+         `acme_domains`, in [tls], or listen on /ws, and let a proxy have the certificate"
+    )]
+    NoCertificate(Multiaddr),
     /// The address of a peer lacks the peer's id.
     #[error("the address of a peer ends with /p2p/ and its id, but {0} does not")]
     Peer(Multiaddr),
     /// A transport or the gossip protocol cannot be set up.
     #[error("{0}")]
     Start(String),
+}
+
+/// Why browsers do not reach this node. The texts are for operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(in crate::waku) enum WebFault {
+    /// The node has no secure WebSocket.
+    #[error(
+        "browsers need a secure WebSocket: set [tls], and add an address such as \
+         /ip4/0.0.0.0/tcp/8000/wss to `listen` in [waku], or put the address of a proxy into \
+         `announce`"
+    )]
+    NoAddress,
+    /// The certificate has no name that can be announced.
+    #[error(
+        "the certificate in [tls] has no name of a single host that leads to this node: get a \
+         certificate for the node's name, or put the address that browsers use into `announce` in \
+         [waku]"
+    )]
+    NoName,
+    /// The names of the certificate do not lead to loopback addresses.
+    #[error(
+        "the secure WebSocket listens on loopback addresses only, and the names of the certificate \
+         do not lead there: change `listen` in [waku], or put the address that browsers use into \
+         `announce`"
+    )]
+    Loopback,
+    /// The certificate is ordered, but not issued yet.
+    #[error("the first certificate has not been issued yet; the log has the reason")]
+    NotIssued,
+    /// Clients refuse the certificate.
+    #[error("the certificate in [tls] has expired: renew the certificate")]
+    Expired,
 }
 
 /// Why a peer is not connected. The texts are for operators.

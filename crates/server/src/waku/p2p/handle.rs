@@ -9,7 +9,9 @@ use libp2p::{Multiaddr, PeerId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::discovery::{NodeDirectory, NodeRecord};
-use super::error::{AskFault, ConnectFault};
+use super::error::{AskFault, ConnectFault, WebFault};
+use super::own_addresses::OwnAddresses;
+use super::secure_web::SecureForm;
 use super::sent::SentMessages;
 use super::{addr, ask};
 use crate::waku::peer_status::PeerStatus;
@@ -34,6 +36,7 @@ pub(in crate::waku) struct NetworkHandle {
     pub(super) silent_peers: AtomicU64,
     /// The id of this node.
     pub(in crate::waku) id: PeerId,
+    pub(super) own: OwnAddresses,
     pub(in crate::waku) directory: Arc<NodeDirectory>,
     /// Maximum size of a message of the network, in bytes.
     pub(super) message_bytes_max: usize,
@@ -71,9 +74,24 @@ impl NetworkHandle {
         self.addresses.borrow().iter().map(Multiaddr::to_string).collect()
     }
 
+    /// Returns the addresses of this node for browsers, or why browsers have none. The node listens
+    /// on the addresses `listen`.
+    pub(in crate::waku) fn web_addresses(
+        &self,
+        listen: &[Multiaddr],
+    ) -> Result<Vec<String>, WebFault> {
+        if let Some(fault) = self.own.web_fault(listen) {
+            return Err(fault);
+        }
+        let addresses = self.addresses.borrow();
+        let secure = addresses.iter().filter(|addr| SecureForm::of(addr).is_some());
+        Ok(secure.map(Multiaddr::to_string).collect())
+    }
+
     /// Returns the signed record of this node.
     pub(in crate::waku) fn own_record(&self) -> Option<NodeRecord> {
-        let reached = self.addresses.borrow().clone();
+        let mut reached = self.addresses.borrow().clone();
+        reached.retain(|addr| self.own.is_usable(addr));
         self.directory.own_record(reached)
     }
 

@@ -3,7 +3,8 @@
 //! One task drives all connections (`task`). Each gossip message and each stream is handled by a
 //! task of its own. The number of these tasks is bounded.
 //!
-//! `swarm` sets up the connections, and `admission` decides which connections are admitted.
+//! `swarm` sets up the connections, `secure_web` accepts those of secure WebSockets, and `admission`
+//! decides which connections are admitted. `own_addresses` has the addresses that others learn.
 //! `relayed` handles gossip messages. `incoming` accepts streams, and `frame` reads and writes
 //! their frames. `store`, `metadata`, `filter`, `light_push`, `sync`, `transfer` and `exchange` are
 //! the served protocols. `subscribers` holds the subscriptions of filter clients, and `push` sends
@@ -30,6 +31,7 @@ mod known;
 mod light_push;
 mod metadata;
 mod mplex;
+mod own_addresses;
 mod own_messages;
 mod patience;
 mod peers;
@@ -38,6 +40,7 @@ mod reach;
 mod reconcile;
 mod relayed;
 mod requests;
+mod secure_web;
 mod sent;
 mod served;
 mod shuffle;
@@ -51,7 +54,7 @@ mod transfer;
 mod watched;
 
 pub(super) use addr::id as peer_id;
-pub use config::{P2pConfig, SyncPlan, addresses, fault, is_list, list_fault};
+pub use config::{P2pConfig, SyncPlan, addresses, fault, is_list, is_secure_web, list_fault};
 pub(super) use discovery::run as find_nodes;
 pub use discovery::{DiscoveryConfig, NodeListUrl, RecordFault, TreeFault};
 pub(super) use error::AskFault;

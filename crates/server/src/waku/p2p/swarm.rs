@@ -1,5 +1,6 @@
 //! Sets up the connections: transports, multiplexing, and the protocols of each connection.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hark_networks::Network as _;
@@ -19,10 +20,12 @@ use super::error::NetworkError;
 use super::incoming::IncomingStreams;
 use super::mplex::BoundedMplex;
 use super::patience::PatientMuxer;
+use super::secure_web::SecureWeb;
 use super::served::ServedTopics;
 use super::watched::WatchedGossip;
 use super::{ask, exchange, filter, gossip, light_push, metadata, sync, transfer};
 use crate::Clients;
+use crate::tls::TlsEndpoint;
 
 /// The protocols of the streams that peers may always open, and the protocol that the settings can
 /// disable.
@@ -60,15 +63,16 @@ pub(super) struct PeerBounds {
     pub(super) clients: Clients,
 }
 
-/// Sets up the connections of a node.
+/// Sets up the connections of a node. With `tls`, the node can listen on secure WebSockets.
 pub(super) fn swarm(
     key: Keypair,
     bounds: PeerBounds,
+    tls: Option<Arc<TlsEndpoint>>,
 ) -> Result<Swarm<NodeBehaviour>, NetworkError> {
     let failed = |error: &dyn std::fmt::Display| NetworkError::Start(error.to_string());
     let swarm = SwarmBuilder::with_existing_identity(key)
         .with_tokio()
-        .with_other_transport(transport)
+        .with_other_transport(|key| transport(key, tls))
         .map_err(|error| failed(&error))?
         .with_behaviour(|key| behaviour(key, bounds))
         .map_err(|error| failed(&error))?
@@ -81,8 +85,12 @@ pub(super) fn swarm(
 type SetUp<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Creates the transport: TCP, and WebSockets over TCP, to IP addresses and DNS names. See
-/// [`PatientMuxer`] for the streams.
-fn transport(key: &Keypair) -> SetUp<Boxed<(PeerId, StreamMuxerBox)>> {
+/// [`SecureWeb`] for the secure WebSockets on which the node listens, and [`PatientMuxer`] for the
+/// streams.
+fn transport(
+    key: &Keypair,
+    tls: Option<Arc<TlsEndpoint>>,
+) -> SetUp<Boxed<(PeerId, StreamMuxerBox)>> {
     let tcp = || {
         dns::tokio::Transport::system(tcp::tokio::Transport::new(
             tcp::Config::default().nodelay(true),
@@ -97,10 +105,17 @@ fn transport(key: &Keypair) -> SetUp<Boxed<(PeerId, StreamMuxerBox)>> {
         .upgrade(Version::V1Lazy)
         .authenticate(noise::Config::new(key)?)
         .multiplex(muxers());
+    let secure = SecureWeb::new(tls)
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise::Config::new(key)?)
+        .multiplex(muxers());
     let plain =
         tcp()?.upgrade(Version::V1Lazy).authenticate(noise::Config::new(key)?).multiplex(muxers());
-    Ok(web
+    // The plain WebSockets would listen on the address of a secure WebSocket, too.
+    Ok(secure
         .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
+        .or_transport(web.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer))))
+        .map(|either, _| either.into_inner())
         .or_transport(plain.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer))))
         .map(|either, _| {
             let (peer, muxer) = either.into_inner();
@@ -115,10 +130,13 @@ fn behaviour(
 ) -> Result<NodeBehaviour, Box<dyn std::error::Error + Send + Sync>> {
     let gossip = gossip::gossip(bounds.served, bounds.message_bytes)?;
     let agent = concat!("hark/", env!("CARGO_PKG_VERSION"));
+    // The addresses of this node are the external addresses (`own_addresses`).
+    //
     // The addresses that a peer states are not kept. Otherwise a stream to a peer that has left
     // would dial these addresses, which a stranger may choose within this node's private network.
     let identify = identify::Config::new("/ipfs/0.1.0".into(), key.public())
         .with_agent_version(agent.into())
+        .with_hide_listen_addrs(true)
         .with_cache_size(0);
     let exchange = EXCHANGE.into_iter().filter(|_| bounds.has_exchange);
     let protocols: Vec<_> = PROTOCOLS.into_iter().chain(exchange).collect();

@@ -18,6 +18,7 @@ use super::error::NetworkError;
 use super::gossip::ForwardBudget;
 use super::handle::{NetworkCommand, NetworkHandle};
 use super::known::KnownPeers;
+use super::own_addresses::OwnAddresses;
 use super::peers::Peers;
 use super::relayed::{self, GossipVerdict};
 use super::sent::SentMessages;
@@ -28,6 +29,7 @@ use super::{exchange, filter, key, light_push, metadata, store, sync, transfer};
 use crate::Clients;
 use crate::roster::{serve_now, while_serving};
 use crate::stop::StopSignal;
+use crate::tls::{CertificateNames, TlsEndpoint};
 use crate::waku::config::NodeConfig;
 use crate::waku::metrics::GossipLoss;
 use crate::waku::node::WakuNode;
@@ -50,22 +52,29 @@ pub(in crate::waku) struct NetworkTask {
     budget: ForwardBudget,
     orders: mpsc::Receiver<NetworkCommand>,
     addresses: watch::Sender<Vec<Multiaddr>>,
+    own: OwnAddresses,
+    /// The names of the certificate when `addresses` was updated last.
+    names: Arc<CertificateNames>,
     /// The connections that are being closed because a peer that relays messages does not answer.
     silent: HashSet<ConnectionId>,
 }
 
 impl NetworkTask {
     /// Sets up the network. Starts to listen immediately if `at_once`, else in
-    /// [`NetworkTask::run`]. No request is answered before [`NetworkTask::run`].
+    /// [`NetworkTask::run`]. `tls` is for secure WebSockets. No request is answered before [`NetworkTask::run`].
     pub(in crate::waku) async fn bind(
         config: P2pConfig,
         node: &NodeConfig,
         clients: Clients,
+        tls: Option<Arc<TlsEndpoint>>,
         at_once: bool,
     ) -> Result<(Self, NetworkHandle), NetworkError> {
         let key = key::load(&config.key)?;
-        let own = OwnRecord::new(&key, node, config.discovery.private)?;
-        let directory = Arc::new(NodeDirectory::new(own, config.listen.clone()));
+        let record = OwnRecord::new(&key, node, config.discovery.private)?;
+        let directory = Arc::new(NodeDirectory::new(record, config.listen.clone()));
+        let id = key.public().to_peer_id();
+        let own = OwnAddresses::new(id, &config.listen, config.announce, tls.clone())?;
+        let names = own.names();
         let has_exchange = config.discovery.exchange;
         let topics: Vec<_> =
             node.served().map(|shard| IdentTopic::new(shard.to_string())).collect();
@@ -80,7 +89,7 @@ impl NetworkTask {
             has_exchange,
             clients,
         };
-        let mut swarm = swarm(key, bounds)?;
+        let mut swarm = swarm(key, bounds, tls)?;
         for topic in &topics {
             let joined = swarm.behaviour_mut().gossip.subscribe(topic);
             joined.map_err(|error| NetworkError::Start(error.to_string()))?;
@@ -89,16 +98,15 @@ impl NetworkTask {
         if at_once {
             for addr in &config.listen {
                 listen(&mut swarm, addr).await?;
-                refresh(&swarm, &mut reached);
+                refresh(&mut swarm, &own, &mut reached);
             }
+            // The announced addresses, if the node listens on none.
+            refresh(&mut swarm, &own, &mut reached);
         } else {
-            let id = *swarm.local_peer_id();
-            reached.extend(config.listen.iter().filter_map(|addr| addr.clone().with_p2p(id).ok()));
-        }
-        for addr in config.announce {
-            let own = addr.with_p2p(*swarm.local_peer_id()).map_err(NetworkError::Announce)?;
-            swarm.add_external_address(own.clone());
-            reached.push(own);
+            reached = own.of(config.listen.iter().cloned());
+            for addr in reached.iter().filter(|addr| own.is_usable(addr)) {
+                swarm.add_external_address(addr.clone());
+            }
         }
         let peers = Peers::new(configured.clone()).map_err(NetworkError::Peer)?;
         let (addresses, seen) = watch::channel(reached);
@@ -111,7 +119,8 @@ impl NetworkTask {
             addresses: seen,
             sent,
             silent_peers: AtomicU64::new(0),
-            id: *swarm.local_peer_id(),
+            id,
+            own: own.clone(),
             directory: Arc::clone(&directory),
             message_bytes_max: node.message_bytes_max,
             configured,
@@ -128,6 +137,8 @@ impl NetworkTask {
             budget,
             orders,
             addresses,
+            own,
+            names,
             silent: HashSet::new(),
         };
         Ok((task, handle))
@@ -152,6 +163,7 @@ impl NetworkTask {
                 () = stop.accepting() => break,
                 _ = tick.tick() => {
                     self.listen();
+                    self.follow_certificate();
                     self.peers.dial_due(&mut self.swarm);
                     waku.filter.expire();
                 }
@@ -177,6 +189,20 @@ impl NetworkTask {
                 }
             }
         }
+    }
+
+    /// Updates the addresses of this node after the certificate has got other names.
+    fn follow_certificate(&mut self) {
+        let names = self.own.names();
+        if names != self.names {
+            self.names = names;
+            self.refresh();
+        }
+    }
+
+    fn refresh(&mut self) {
+        let Self { swarm, own, addresses, .. } = self;
+        addresses.send_modify(|reached| refresh(swarm, own, reached));
     }
 
     fn carry_out(&mut self, order: NetworkCommand) {
@@ -277,7 +303,7 @@ impl NetworkTask {
                 tracing::debug!(%peer, "gossip with a peer has ended; disconnecting");
             }
             SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => {
-                self.addresses.send_modify(|reached| refresh(&self.swarm, reached));
+                self.refresh();
             }
             SwarmEvent::Behaviour(NodeBehaviourEvent::Identify(identify::Event::Received {
                 peer_id,
@@ -367,19 +393,23 @@ async fn listen(swarm: &mut Swarm<NodeBehaviour>, addr: &Multiaddr) -> Result<()
     }
 }
 
-/// Updates the list of a node's addresses: the addresses that it listens on, and the addresses that
-/// it announces. Addresses keep the order in which they were added.
-fn refresh(swarm: &Swarm<NodeBehaviour>, reached: &mut Vec<Multiaddr>) {
-    let id = *swarm.local_peer_id();
-    let all = swarm.listeners().chain(swarm.external_addresses()).cloned();
-    // Announced addresses end with the id already.
-    let all: Vec<_> = all.filter_map(|addr| addr.with_p2p(id).ok()).collect();
+/// Updates the list of a node's addresses, and the addresses that peers learn. Addresses keep the
+/// order in which they were added; the announced addresses are last.
+fn refresh(swarm: &mut Swarm<NodeBehaviour>, own: &OwnAddresses, reached: &mut Vec<Multiaddr>) {
+    let all = own.of(swarm.listeners().cloned());
+    for gone in reached.iter().filter(|addr| !all.contains(addr) || !own.is_usable(addr)) {
+        swarm.remove_external_address(gone);
+    }
     reached.retain(|addr| all.contains(addr));
     for addr in all {
+        if own.is_usable(&addr) {
+            swarm.add_external_address(addr.clone());
+        }
         if !reached.contains(&addr) {
             reached.push(addr);
         }
     }
+    reached.sort_by_key(|addr| own.announces(addr));
 }
 
 /// Returns the root cause of an error. The transport layers around the cause add no information.

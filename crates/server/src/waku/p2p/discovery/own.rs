@@ -12,7 +12,7 @@ use super::record::{
     ADDRESSES_FIELD, NodeRecord, SERVICES_FIELD, SignedRecord, encode_addresses, encode_shards,
 };
 use crate::waku::config::NodeConfig;
-use crate::waku::p2p::addr::{ip, is_public};
+use crate::waku::p2p::addr::{ip, is_local_name, is_public};
 use crate::waku::p2p::error::NetworkError;
 
 /// Services in the field `waku2` of a record, one bit each (RFC 31/WAKU2-ENR).
@@ -113,9 +113,14 @@ fn without_id(addr: &Multiaddr) -> Multiaddr {
     addr.iter().filter(|part| !matches!(part, Protocol::P2p(_))).collect()
 }
 
-/// Whether an address begins with an IP address that is not public.
+/// Whether an address begins with an IP address that is not public, or with a name of this machine.
 fn begins_with_private(addr: &Multiaddr) -> bool {
-    ip(addr).is_some_and(|ip| !is_public(ip))
+    match addr.iter().next() {
+        Some(Protocol::Dns(host) | Protocol::Dns4(host) | Protocol::Dns6(host)) => {
+            is_local_name(&host)
+        }
+        _ => ip(addr).is_some_and(|ip| !is_public(ip)),
+    }
 }
 
 /// Returns the IP address and the port of an address, if the address has no other parts.

@@ -123,6 +123,7 @@ impl Pair {
             unlimited: false,
             tls: None,
             rest_tls: None,
+            peer_tls: None,
             taking: None,
         };
         let door = Box::pin(NodeService { config, shelf }.open_in(&mut host)).await.unwrap();
@@ -222,7 +223,7 @@ fn serving(key: Keypair, topics: &[IdentTopic]) -> Swarm<NodeBehaviour> {
         has_exchange: true,
         clients: Clients::default(),
     };
-    swarm(key, bounds).unwrap()
+    swarm(key, bounds, None).unwrap()
 }
 
 /// Encodes a request as bytes on a stream.
