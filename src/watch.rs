@@ -124,7 +124,7 @@ impl ConfigWatch {
         let settings = Settings {
             limits: config.limits.clone(),
             addresses: config.addresses.clone(),
-            spared: Arc::new(config.spared.clone()),
+            rate_groups: Arc::new(config.rate_groups()),
             slow_question: config.log.slow_question(),
             refusals_from: config.log.refusals_from,
             addresses_shown: config.log.addresses,

@@ -18,6 +18,7 @@ mod logged;
 mod networks;
 mod outputs;
 mod owners;
+mod rate_groups;
 mod reload;
 mod settings;
 pub(crate) mod support;

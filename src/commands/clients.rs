@@ -25,11 +25,11 @@ Examples:
   hark clients --sort bytes --watch
   hark clients --json | wc -l
 
-Each row is a connection: its number, the address, the network, the first proved key, the name of
-the client's program, the open subscriptions, the events that were accepted / refused, the questions
-that were asked / the messages without an event that were refused, the rows that the questions have
-visited, the bytes from and to the client, and the time since the connection was opened. `hark kick`
-closes connections.
+Each row is a connection: its number, the address, the network, the first proved key, the group in
+[rates] whose rates apply, the name of the client's program, the open subscriptions, the events that
+were accepted / refused, the questions that were asked / the messages without an event that were
+refused, the rows that the questions have visited, the bytes from and to the client, and the time
+since the connection was opened. `hark kick` closes connections.
 
 If the server has taken over from an earlier process that still serves its connections, those
 connections are not listed.
@@ -70,11 +70,12 @@ const LIMIT: usize = 50;
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 /// The headings of the table, and the maximum width of each column.
-const COLUMNS: [(&str, usize); 12] = [
+const COLUMNS: [(&str, usize); 13] = [
     ("number", 12),
     ("address", 39),
     ("network", 8),
     ("key", 16),
+    ("group", 12),
     ("program", 20),
     ("subs", 6),
     ("events", 17),
@@ -85,7 +86,7 @@ const COLUMNS: [(&str, usize); 12] = [
     ("for", 6),
 ];
 /// The columns that begin at the left.
-const LEFT: [usize; 4] = [1, 2, 3, 4];
+const LEFT: [usize; 5] = [1, 2, 3, 4, 5];
 
 /// A list of connections.
 struct ClientList {
@@ -255,6 +256,7 @@ fn cells(row: &Value, now_s: u64) -> [String; COLUMNS.len()] {
         text("address"),
         text("network"),
         keys.first().map_or_else(String::new, |key| shortened(key)),
+        text("group"),
         text("agent"),
         count("subscriptions"),
         format!("{} / {}", count("accepted"), count("refused")),
@@ -301,8 +303,8 @@ mod tests {
         });
         let cells = cells(&row, 8_300);
         assert_eq!(cells[3], "key10123456…cdef");
-        assert_eq!(cells[4], "a?[2Jb??");
-        assert_eq!((cells[6].as_str(), cells[11].as_str()), ("1,234 / 5", "2h"));
+        assert_eq!(cells[5], "a?[2Jb??");
+        assert_eq!((cells[7].as_str(), cells[12].as_str()), ("1,234 / 5", "2h"));
         assert_eq!((age(0), age(59), age(86_400 * 3)), ("0s".into(), "59s".into(), "3d".into()));
     }
 }

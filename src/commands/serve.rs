@@ -201,7 +201,7 @@ async fn serve(
         tls: settings.tls_options(&location.data),
         limits: settings.limits.clone(),
         addresses: settings.addresses.clone(),
-        spared: settings.spared.clone(),
+        rate_groups: settings.rate_groups(),
         slow_question: settings.log.slow_question(),
         refusals_from: settings.log.refusals_from,
         addresses_shown: settings.log.addresses,

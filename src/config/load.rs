@@ -119,7 +119,9 @@ impl Config {
             }
         }
         let folder = path.and_then(Path::parent).unwrap_or(Path::new(""));
-        files.extend(config.lists.files(folder).into_iter().map(FileState::new));
+        let mut named = config.lists.files(folder);
+        named.extend(config.rate_groups.files(folder));
+        files.extend(named.into_iter().map(FileState::new));
         config.files.clone_from(&files);
         // An invalid value was replaced by the default, so its setting causes no second fault.
         faults
@@ -129,6 +131,10 @@ impl Config {
             Ok(read) => {
                 (config.addresses, config.policy, config.spared, config.managers.admins) = read;
             }
+            Err(new) => faults.extend(new.into_iter().map(|fault| placed(fault, &typed))),
+        }
+        match config.rate_groups.read(folder, &mut texts) {
+            Ok(groups) => config.groups = groups,
             Err(new) => faults.extend(new.into_iter().map(|fault| placed(fault, &typed))),
         }
         config.texts = texts;

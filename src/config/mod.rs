@@ -20,6 +20,7 @@ mod origins;
 mod plugin;
 mod policy;
 mod ranges;
+mod rate_groups;
 mod reread;
 mod retention;
 mod search;

@@ -12,7 +12,7 @@ use hark_archive::Key;
 use hark_networks::nostr::question_rules::{MembersOnly, QuestionRules, RULE_KINDS_MAX};
 use hark_server::nostr::policy::{ADDRESSED_KINDS, EventPolicy, WordList};
 use hark_server::ranges;
-use hark_server::{AddressLists, SparedClients};
+use hark_server::{AddressLists, ListedClients};
 use ipnet::IpNet;
 
 use super::files::FileTexts;
@@ -80,7 +80,7 @@ impl Default for PolicyLists {
 }
 
 /// The lists including the entries of their files.
-type ReadLists = (AddressLists, EventPolicy, SparedClients, HashSet<Key>);
+type ReadLists = (AddressLists, EventPolicy, ListedClients, HashSet<Key>);
 
 impl PolicyLists {
     /// Returns all files that the lists name. Relative names are resolved against `folder`.
@@ -102,8 +102,7 @@ impl PolicyLists {
             &self.spared_keys,
             &self.manager_keys,
         ];
-        let entries = lists.into_iter().flat_map(|list| &list.0);
-        entries.filter_map(|entry| entry.strip_prefix('@')).map(|file| folder.join(file)).collect()
+        lists.into_iter().flat_map(|list| list.files(folder)).collect()
     }
 
     /// Reads the files, adds their texts to `texts`, and checks every entry.
@@ -112,21 +111,21 @@ impl PolicyLists {
         folder: &Path,
         texts: &mut FileTexts,
     ) -> Result<ReadLists, Vec<String>> {
-        let mut reader = PolicyReader { folder, section: "policy", texts, faults: Vec::new() };
+        let mut reader = PolicyReader::new(folder, "policy", texts);
         let addresses = AddressLists {
             allow: (!self.allow_addresses.is_all())
-                .then(|| reader.list("allow_addresses", &self.allow_addresses, range)),
-            deny: reader.list("deny_addresses", &self.deny_addresses, range),
+                .then(|| reader.addresses("allow_addresses", &self.allow_addresses)),
+            deny: reader.addresses("deny_addresses", &self.deny_addresses),
         };
         let policy = EventPolicy {
             allow_keys: (!self.allow_keys.is_all())
                 .then(|| reader.keys("allow_keys", &self.allow_keys)),
-            addressed_kinds: reader.list("addressed_kinds", &self.addressed_kinds, kinds),
-            open_kinds: reader.list("open_kinds", &self.open_kinds, kinds),
+            addressed_kinds: reader.kinds("addressed_kinds", &self.addressed_kinds),
+            open_kinds: reader.kinds("open_kinds", &self.open_kinds),
             deny_keys: reader.keys("deny_keys", &self.deny_keys),
             allow_kinds: (!self.allow_kinds.is_all())
-                .then(|| reader.list("allow_kinds", &self.allow_kinds, kinds)),
-            deny_kinds: reader.list("deny_kinds", &self.deny_kinds, kinds),
+                .then(|| reader.kinds("allow_kinds", &self.allow_kinds)),
+            deny_kinds: reader.kinds("deny_kinds", &self.deny_kinds),
             allow_words: (!self.allow_words.is_all())
                 .then(|| reader.words("allow_words", &self.allow_words)),
             deny_words: reader.words("deny_words", &self.deny_words),
@@ -135,8 +134,8 @@ impl PolicyLists {
             questions: self.read_questions(&mut reader),
         };
         reader.section = "rates";
-        let spared = SparedClients {
-            addresses: reader.list("spared_addresses", &self.spared_addresses, range),
+        let spared = ListedClients {
+            addresses: reader.addresses("spared_addresses", &self.spared_addresses),
             keys: reader.keys("spared_keys", &self.spared_keys),
         };
         reader.section = "manage";
@@ -164,22 +163,43 @@ impl PolicyLists {
 }
 
 impl PolicyList {
+    /// Returns the files that the list names. Relative names are resolved against `folder`.
+    pub(super) fn files(&self, folder: &Path) -> impl Iterator<Item = PathBuf> {
+        let files = self.0.iter().filter_map(|entry| entry.strip_prefix('@'));
+        files.map(|file| folder.join(file))
+    }
+
     /// Whether the list allows everything.
     fn is_all(&self) -> bool {
         matches!(&self.0[..], [entry] if entry == ALL)
     }
 }
 
-struct PolicyReader<'a> {
+pub(super) struct PolicyReader<'a> {
     folder: &'a Path,
     /// The texts of the files that were read.
     texts: &'a mut FileTexts,
     /// The section of the settings that are read.
     section: &'static str,
-    faults: Vec<String>,
+    pub(super) faults: Vec<String>,
 }
 
-impl PolicyReader<'_> {
+impl<'a> PolicyReader<'a> {
+    /// Reads the lists of a section. Relative names of files are resolved against `folder`.
+    pub(super) fn new(folder: &'a Path, section: &'static str, texts: &'a mut FileTexts) -> Self {
+        Self { folder, section, texts, faults: Vec::new() }
+    }
+
+    /// Reads addresses and networks.
+    pub(super) fn addresses(&mut self, name: &str, list: &PolicyList) -> Vec<IpNet> {
+        self.list(name, list, range)
+    }
+
+    /// Reads kinds and ranges of kinds.
+    pub(super) fn kinds(&mut self, name: &str, list: &PolicyList) -> Vec<RangeInclusive<u16>> {
+        self.list(name, list, kinds)
+    }
+
     fn list<T>(
         &mut self,
         name: &str,
@@ -244,7 +264,8 @@ impl PolicyReader<'_> {
         }
     }
 
-    fn keys(&mut self, name: &str, list: &PolicyList) -> HashSet<Key> {
+    /// Reads public keys.
+    pub(super) fn keys(&mut self, name: &str, list: &PolicyList) -> HashSet<Key> {
         self.list(name, list, public_key).into_iter().collect()
     }
 

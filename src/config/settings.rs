@@ -140,8 +140,9 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "questions_per_key" limits.rates.questions_per_key [0, ANY] live: "REQs and COUNTs of one key that was proved with AUTH.";
             "rows_per_connection" limits.rates.rows_per_connection [0, ANY] live: "Rows that the searches and comparisons of one connection visit. Each event that is sent counts as ten further\nrows.";
             "rows_per_address" limits.rates.rows_per_address [0, ANY] live: "Rows that the searches of one address visit, counted in the same way.";
-            "spared_addresses" lists.spared_addresses live: "Clients at these addresses and networks have no rates, e.g. [\"192.0.2.7\", \"@peers.txt\"]: relays that send their\nhistory, bridges, your own crawlers. An entry that starts with @ names a file, as in [policy].";
+            "spared_addresses" lists.spared_addresses live: "Clients at these addresses and networks have no rates on any network, e.g. [\"192.0.2.7\", \"@peers.txt\"]: relays that send their\nhistory, bridges, your own crawlers. An entry that starts with @ names a file, as in [policy].";
             "spared_keys" lists.spared_keys live: "Connections that have proved one of these public keys with AUTH have no rates, e.g. [\"npub1…\", \"@members.txt\"].\nEvents of these keys on other connections keep their rates.";
+            "groups" rate_groups live: "Groups of clients or kinds with other rates; also written as [[rates.groups]]. The first group that matches\napplies, e.g.\n  groups = [{ name = \"members\", keys = [\"@members.txt\"], times = 10 },\n    { name = \"tor\", addresses = [\"@exits.txt\"], times = 0.1, connections_per_address_max = 1000 },\n    { name = \"wraps\", kinds = [1059], events_per_address = [30, 60] }]\nA group has keys or addresses, times (a factor of all rates of all networks), rates that stand in for those above,\nand connections_per_address_max. With kinds, a group has events_per_address and events_per_key, which bound the\nevents of these kinds in addition.";
         },
     },
     SettingsSection {

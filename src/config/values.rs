@@ -14,12 +14,15 @@ use hark_server::limits::Limits;
 use hark_server::nostr::policy::{EventPolicy, nothing_allowed, nothing_answered};
 use hark_server::nostr::{DEFLATE_FROM_BYTES, Managers, RelayInfo, ThreadCounts};
 use hark_server::tls::TlsOptions;
-use hark_server::{AddressLists, ListenAddress, MetricsDoor, Proxies, SparedClients};
+use hark_server::{
+    AddressLists, ListedClients, ListenAddress, MetricsDoor, Proxies, RateGroup, RateGroups,
+};
 
 use super::files::{FileState, FileTexts};
 use super::log::LogSettings;
 use super::plugin::PluginSettings;
 use super::policy::PolicyLists;
+use super::rate_groups::TypedRateGroups;
 use super::retention::{EraseBound, IntervalSeconds};
 use super::search::SearchSettings;
 use super::tls::TlsSettings;
@@ -50,7 +53,11 @@ pub struct Config {
     /// The address lists of `lists`, parsed. `policy` has the other lists.
     pub(crate) addresses: AddressLists,
     /// The clients without rate limits, parsed from `lists`.
-    pub(crate) spared: SparedClients,
+    pub(super) spared: ListedClients,
+    /// The groups with rates of their own, as typed.
+    pub(super) rate_groups: TypedRateGroups,
+    /// These groups with the entries of their files.
+    pub(super) groups: Vec<RateGroup>,
     pub(crate) policy: EventPolicy,
     pub(crate) plugin: PluginSettings,
     /// The keys that may manage the relay. The admins are parsed from `lists`.
@@ -139,7 +146,9 @@ impl Default for Config {
             limits: Limits::default(),
             lists: PolicyLists::default(),
             addresses: AddressLists::default(),
-            spared: SparedClients::default(),
+            spared: ListedClients::default(),
+            rate_groups: TypedRateGroups::default(),
+            groups: Vec::new(),
             policy: EventPolicy::default(),
             plugin: PluginSettings::default(),
             managers: Managers::default(),
@@ -170,6 +179,11 @@ impl Config {
     /// directory of the configuration file. `data` is the archive's directory.
     pub(crate) fn tls_options(&self, data: &Path) -> Option<TlsOptions> {
         self.tls.options(self.folder(), data)
+    }
+
+    /// Returns the clients and kinds with rates of their own.
+    pub(crate) fn rate_groups(&self) -> RateGroups {
+        RateGroups::new(self.spared.clone(), self.groups.clone())
     }
 
     /// Returns the options of the plugin for published events.

@@ -12,6 +12,19 @@ pub(crate) const FEES: [&str; 3] = [
     "[{ for = \"admission\", amount = 9223372036854775807, unit = \"msats\" }]",
     "[{ for = \"love\", amount = 1, unit = \"sats\" }]",
 ];
+pub(crate) const GROUPS: [&str; 3] = [
+    "[]",
+    "[{ name = \"all-of-them_in-32-small-letters\", addresses = [\"0.0.0.0/0\", \"::/0\"], \
+     keys = [], times = 1000, events_per_address = [1000000000000, 1000000000000], \
+     connections_per_address_max = 1000000 }, \
+     { name = \"k\", kinds = [\"0-65535\"], events_per_key = [0, 0] }]",
+    "[{ name = \"members\", keys = [\"npub1x\"], times = 0.001 }]",
+];
+pub(crate) const ROLES: [&str; 3] = [
+    "[]",
+    "[{ id = \"moderator\", methods = [\"banevent\"], keys = [] }]",
+    "[{ id = \"moderator\", methods = [\"ban\"] }]",
+];
 pub(crate) const RULES: &str =
     "[{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]";
 pub(crate) const ORIGINS: [&str; 3] = ["[]", "[\"*\"]", "[\"http://localhost:*\"]"];

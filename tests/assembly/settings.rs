@@ -17,7 +17,7 @@ use hark_testkit::server::Server;
 use hark_testkit::wait::{PATIENCE, until_ok};
 
 use crate::setting_values::{
-    ENODES, FEES, KEY, KEYS, LINK, ORIGINS, PEERS, RULES, SIGNED, URL, WORD,
+    ENODES, FEES, GROUPS, KEY, KEYS, LINK, ORIGINS, PEERS, ROLES, RULES, SIGNED, URL, WORD,
 };
 use crate::world::{forget, number, program, tail};
 
@@ -56,17 +56,10 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("policy", "allow_words", ["[\"*\"]", "[\"a\", \"ü*\", \"*x*\"]", "[\"\"]"]),
     ("policy", "deny_words", ["[]", "[\"a\", \"ü*\", \"*x*\"]", "[\"*\"]"]),
     ("rates", "spared_addresses", ["[]", "[\"0.0.0.0/0\", \"::/0\"]", "[\"192.0.2.7\"]"]),
+    ("rates", "groups", GROUPS),
     ("rates", "spared_keys", ["[]", KEYS, "[\"npub1x\"]"]),
     ("manage", "keys", ["[]", KEYS, "[\"npub1x\"]"]),
-    (
-        "manage",
-        "roles",
-        [
-            "[]",
-            "[{ id = \"moderator\", methods = [\"banevent\"], keys = [] }]",
-            "[{ id = \"moderator\", methods = [\"ban\"] }]",
-        ],
-    ),
+    ("manage", "roles", ROLES),
     ("info", "self", ["\"\"", KEY, "\"abc\""]),
     ("policy", "wraps_need_auth", ["false", "true", "\"yes\""]),
     ("policy", "members_only_kinds", ["[]", "[\"*\"]", "[\"1-1001\"]"]),

@@ -23,8 +23,8 @@ const POLICY: u16 = 1008;
 
 /// A server that trusts a proxy on this machine, so that each client can have its own address.
 pub(crate) struct Served {
-    place: Place,
-    server: Server,
+    pub(crate) place: Place,
+    pub(crate) server: Server,
     runtime: Runtime,
 }
 
@@ -43,7 +43,7 @@ impl Served {
     }
 
     /// Connects a client from this address, with this program.
-    fn client(&self, address: &str, program: &str) -> Client {
+    pub(crate) fn client(&self, address: &str, program: &str) -> Client {
         let headers = [("x-forwarded-for", address), ("user-agent", program)];
         self.connect(&headers)
     }
@@ -53,16 +53,16 @@ impl Served {
         self.runtime.block_on(Client::with_headers(&url, now_s(), headers))
     }
 
-    fn run<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(crate) fn run<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
 
-    fn hark(&self, args: &[&str]) -> Finished {
+    pub(crate) fn hark(&self, args: &[&str]) -> Finished {
         self.place.hark(args)
     }
 
     /// The rows of `hark clients --json`.
-    fn rows(&self, args: &[&str]) -> Vec<Value> {
+    pub(crate) fn rows(&self, args: &[&str]) -> Vec<Value> {
         let text = self.hark(&[&["clients", "--json"], args].concat()).text();
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }

@@ -62,7 +62,7 @@ pub use clients::Clients;
 pub use error::ServeError;
 use limits::Limits;
 pub use listen_address::{ListenAddress, ListenAddressFault};
-pub use rate::SparedClients;
+pub use rate::{ListedClients, RateFactor, RateGroup, RateGroups, RateName};
 pub use reload::{ReloadError, ReloadHandle, ReloadRequest};
 pub use rest::WebAccess;
 pub use roster::AddressPrivacy;
@@ -101,8 +101,8 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// The addresses whose connections are accepted. Can change while the server runs.
     pub addresses: AddressLists,
-    /// The clients exempt from the rate limits. Can change while the server runs.
-    pub spared: SparedClients,
+    /// The clients and kinds with rates of their own. Can change while the server runs.
+    pub rate_groups: RateGroups,
     /// Questions slower than this are logged. Can change while the server runs.
     pub slow_question: Option<Duration>,
     /// A client is logged once this number of its messages and connections were refused within a

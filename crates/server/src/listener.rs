@@ -131,7 +131,7 @@ impl Listener {
         peer: IpAddr,
         max: usize,
     ) -> Result<ConnectionPermit, ConnectionRefusal> {
-        let of_address_max = self.settings.load().limits.connections_per_address_max;
+        let of_address_max = self.settings.load().connections_of(peer);
         self.connections.enter(peer, max, of_address_max)
     }
 

@@ -94,7 +94,7 @@ impl Server {
         let settings = Settings {
             limits: config.limits,
             addresses: config.addresses,
-            spared: Arc::new(config.spared),
+            rate_groups: Arc::new(config.rate_groups),
             slow_question: config.slow_question,
             refusals_from: config.refusals_from,
             addresses_shown: config.addresses_shown,

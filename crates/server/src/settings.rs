@@ -1,6 +1,7 @@
 //! The settings that can change while the server runs: limits, client addresses, and thresholds of
 //! reports. All settings are replaced at once, and every later read sees the new values.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use arc_swap::ArcSwap;
 
 use crate::address::AddressLists;
 use crate::limits::{Limits, RateLimits};
-use crate::rate::SparedClients;
+use crate::rate::RateGroups;
 use crate::roster::AddressPrivacy;
 
 /// The settings in force.
@@ -18,8 +19,8 @@ pub struct Settings {
     pub limits: Limits,
     /// The addresses whose connections are accepted.
     pub addresses: AddressLists,
-    /// The clients exempt from the rate limits.
-    pub spared: Arc<SparedClients>,
+    /// The clients and kinds with rates of their own.
+    pub rate_groups: Arc<RateGroups>,
     /// Questions slower than this are logged. `None` disables the log.
     pub slow_question: Option<Duration>,
     /// A client is logged once this number of its messages and connections were refused within a
@@ -41,6 +42,11 @@ pub struct LimitsConflict(Vec<String>);
 pub(crate) type SharedSettings = Arc<ArcSwap<Settings>>;
 
 impl Settings {
+    /// Maximum number of connections of a client's address.
+    pub(crate) fn connections_of(&self, ip: IpAddr) -> usize {
+        self.rate_groups.connections_max(ip, self.limits.connections_per_address_max)
+    }
+
     /// Checks the settings, and removes the rates if the server runs `--unlimited`.
     pub(crate) fn in_force(mut self, unlimited: bool) -> Result<Self, LimitsConflict> {
         let faults = self.limits.faults();
@@ -49,6 +55,7 @@ impl Settings {
         }
         if unlimited {
             self.limits.rates = RateLimits::none();
+            self.rate_groups = Arc::default();
         }
         Ok(self)
     }
@@ -67,7 +74,9 @@ impl SettingsHandle {
     /// not change until the server ends. Fails, and changes nothing, if the limits contradict each
     /// other.
     pub fn set(&self, mut settings: Settings) -> Result<(), LimitsConflict> {
-        settings.limits.intake_bytes_max = self.shared.load().limits.intake_bytes_max;
+        let before = self.shared.load();
+        settings.limits.intake_bytes_max = before.limits.intake_bytes_max;
+        Arc::make_mut(&mut settings.rate_groups).continue_counts(&before.rate_groups);
         self.shared.store(Arc::new(settings.in_force(self.unlimited)?));
         Ok(())
     }

@@ -63,7 +63,8 @@ impl ClientsDesk {
     /// after the last page), and the number of all open connections.
     pub(super) fn page(&self, body: &[u8]) -> Result<String, ClientsError> {
         let PageRequest { after, filter } = serde_json::from_slice(body)?;
-        let privacy = self.settings.load().addresses_shown;
+        let settings = self.settings.load();
+        let (privacy, groups) = (settings.addresses_shown, &settings.rate_groups);
         let (mut rows, mut bytes, mut last, mut is_full) = (Vec::new(), 0, after, false);
         self.roster.visit(after, |connection| {
             if rows.len() >= PAGE_ROWS_MAX || bytes >= PAGE_BYTES_MAX {
@@ -72,7 +73,7 @@ impl ClientsDesk {
             }
             last = connection.number();
             if is_listed(connection, &filter, privacy) {
-                let row = connection.row(privacy).to_string();
+                let row = connection.row(privacy, groups).to_string();
                 bytes += row.len();
                 rows.push(row);
             }

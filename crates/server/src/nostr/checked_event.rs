@@ -74,7 +74,7 @@ impl CheckedEvent {
                 match is_heard(&**parts.shelf.store(), &record) {
                     Ok(true) => submit(parts, (id, key), kind, record, from),
                     Ok(false) => {
-                        from.rated.refund(&key);
+                        from.rated.refund(&key, kind);
                         from.refuse(&id, &refusal);
                     }
                     Err(error) => {
@@ -94,7 +94,7 @@ impl CheckedEvent {
                 }
                 // An ephemeral event can be sent again and again, by anybody.
                 if !from.caller.gate().readers.contains(&key) {
-                    from.rated.refund(&key);
+                    from.rated.refund(&key, kind);
                 }
                 from.accepted(&id, kind);
             }
@@ -102,7 +102,7 @@ impl CheckedEvent {
                 let keys_max = parts.settings.load().limits.auth_keys_max;
                 match from.caller.prove(&key, keys_max) {
                     Ok(()) => {
-                        from.rated.proved(&key);
+                        from.rated.listed().prove(&key);
                         from.rated.listed().add_key(KeyName {
                             shown: npub::encode(&key).into(),
                             digits: String::from_utf8_lossy(&hex::encode_32(&key)).into(),
@@ -140,7 +140,7 @@ fn submit(
     let done = move |result: Result<_, Arc<hark_archive::CommitError>>| match result {
         Ok(outcome) => {
             if !matches!(outcome, Outcome::Stored { .. }) {
-                from.rated.refund(&key);
+                from.rated.refund(&key, kind);
             }
             // Held until the OK is in the outbox, so that no OK follows a ban.
             let check = moderation.check();

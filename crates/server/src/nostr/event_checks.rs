@@ -74,7 +74,10 @@ pub(super) fn check(
     let refusal = refusal.or_else(|| {
         // The author's rate is charged only once the signature is verified: otherwise anybody could
         // use up the rate of another author.
-        let rate = || from.rated.may_publish_of(event.pubkey()).err();
+        let rate = || {
+            let of_author = from.rated.may_publish_of(event.pubkey(), event.kind());
+            of_author.and_then(|()| from.rated.publishes_kind(event.kind())).err()
+        };
         (!known).then(rate).flatten().map(NostrRefusal::from)
     });
     // A known event is hashed as well: otherwise a client that has only the id of a private event

@@ -321,7 +321,7 @@ impl<'a> VerifyWorker<'a> {
                 continue;
             }
             if !matches!(event.purpose, EventPurpose::Prove)
-                && let Err(too_fast) = from.rated.publishes_of(&event.key)
+                && let Err(too_fast) = from.rated.publishes_of(&event.key, event.kind)
             {
                 from.refuse(id, &too_fast.into());
                 continue;

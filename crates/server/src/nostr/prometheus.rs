@@ -73,6 +73,11 @@ fn write_messages(page: &mut MetricsPage, relay: &Relay) {
         "rate",
         relay.rates.refusals(),
     );
+    let name = "hark_rate_group_refusals_total";
+    page.head(name, "counter", "Messages that a rate of a group refused, by group in [rates].");
+    for (group, count) in relay.settings().rate_groups.refusals() {
+        page.line(name, &format!("group=\"{group}\""), count);
+    }
     page.counters(
         "hark_management_requests_total",
         "Requests to the relay management API (NIP-86), by result.",

@@ -76,8 +76,8 @@ impl CountedConnection {
     /// Takes a slot for a connection from `peer`, or returns the reason for refusal.
     pub(crate) fn admit(relay: &Arc<Relay>, peer: IpAddr) -> Result<Self, ConnectionRefusal> {
         let settings = relay.settings();
-        let limits = &settings.limits;
-        let (max, of_address_max) = (limits.connections_max, limits.connections_per_address_max);
+        let (max, of_address_max) =
+            (settings.limits.connections_max, settings.connections_of(peer));
         let entered = relay
             .connections
             .enter(peer, max, of_address_max)
@@ -308,7 +308,7 @@ fn client(
 ) -> Result<(Option<IpAddr>, Option<Permit<ClientAddress>>), ConnectionRefusal> {
     if relay.connections.is_proxy(peer) {
         let Some(client) = relay.connections.named(headers) else { return Ok((None, None)) };
-        let max = relay.settings().limits.connections_per_address_max;
+        let max = relay.settings().connections_of(client);
         return Ok((Some(client), relay.connections.enter_as(client, max)?));
     }
     if is_near(peer) && Proxies::HEADERS.iter().any(|header| headers.contains_key(*header)) {

@@ -35,6 +35,27 @@ pub(crate) enum RateSubject {
     Rows(RateSource),
 }
 
+/// A subject of the rates of a group, or of the rates for everyone.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(crate) struct RateMeter {
+    /// The number of the group; 0 for everyone.
+    group: u64,
+    subject: RateSubject,
+}
+
+impl RateMeter {
+    /// A subject of the group of this number, or of everyone.
+    pub(crate) fn new(group: Option<u64>, subject: RateSubject) -> Self {
+        Self { group: group.unwrap_or(0), subject }
+    }
+}
+
+impl From<RateSubject> for RateMeter {
+    fn from(subject: RateSubject) -> Self {
+        Self::new(None, subject)
+    }
+}
+
 /// Where messages come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RateSource {
@@ -62,7 +83,7 @@ impl Default for RateBuckets {
 }
 
 impl RateBuckets {
-    fn of(&self, meter: RateSubject) -> [&AtomicU64; 2] {
+    fn of(&self, meter: RateMeter) -> [&AtomicU64; 2] {
         let hash = self.hasher.hash_one(meter) as usize;
         [&self.full_at_ns[hash % BUCKETS], &self.full_at_ns[(hash >> 32) % BUCKETS]]
     }
@@ -72,13 +93,13 @@ impl RateBuckets {
     }
 
     /// Number of nanoseconds until the fuller of the subject's two buckets is full again.
-    fn spent_ns(&self, meter: RateSubject, now_ns: u64) -> u64 {
+    fn spent_ns(&self, meter: RateMeter, now_ns: u64) -> u64 {
         let [one, two] = self.of(meter).map(|full_at_ns| full_at_ns.load(Ordering::Relaxed));
         one.min(two).saturating_sub(now_ns)
     }
 
     /// The time until the bucket has one token.
-    pub(super) fn wait(&self, meter: RateSubject, rate: Rate) -> Duration {
+    pub(super) fn wait(&self, meter: RateMeter, rate: Rate) -> Duration {
         let (interval_ns, holds_ns) = (interval_ns(rate), holds_ns(rate));
         let spent_ns = self.spent_ns(meter, self.now_ns());
         Duration::from_nanos(spent_ns.saturating_add(interval_ns).saturating_sub(holds_ns))
@@ -86,7 +107,7 @@ impl RateBuckets {
 
     /// Takes `count` tokens, even if the bucket has fewer. Used if the size of the work is known
     /// only after the work is done. The debt is at most the capacity of the bucket.
-    pub(super) fn spend(&self, meter: RateSubject, rate: Rate, count: u64) {
+    pub(super) fn spend(&self, meter: RateMeter, rate: Rate, count: u64) {
         let now_ns = self.now_ns();
         let spent_ns = self.spent_ns(meter, now_ns);
         let spent_ns = spent_ns.saturating_add(interval_ns(rate).saturating_mul(count));
@@ -97,7 +118,7 @@ impl RateBuckets {
     }
 
     /// Gives back `count` tokens that were taken for work that was not done.
-    pub(super) fn refund(&self, meter: RateSubject, rate: Rate, count: u64) {
+    pub(super) fn refund(&self, meter: RateMeter, rate: Rate, count: u64) {
         let back_ns = interval_ns(rate).saturating_mul(count);
         for bucket in self.of(meter) {
             // Cannot fail, because the closure always returns a value.
@@ -111,7 +132,7 @@ impl RateBuckets {
     /// subject has a pause or a rate, not both.
     #[cfg(feature = "devp2p")]
     pub(crate) fn pause(&self, subject: RateSubject, pause: Duration) -> Result<(), Duration> {
-        let now_ns = self.now_ns();
+        let (subject, now_ns) = (RateMeter::from(subject), self.now_ns());
         match self.spent_ns(subject, now_ns) {
             0 => {
                 let until_ns = now_ns.saturating_add(pause.as_nanos() as u64);
@@ -125,15 +146,15 @@ impl RateBuckets {
     }
 
     /// Takes one token, or returns the time until a token is available.
-    pub(crate) fn charge(&self, meter: RateSubject, rate: Rate) -> Result<(), Duration> {
-        self.charge_many(meter, rate, 1)
+    pub(crate) fn charge(&self, meter: impl Into<RateMeter>, rate: Rate) -> Result<(), Duration> {
+        self.charge_many(meter.into(), rate, 1)
     }
 
     /// Takes `count` tokens if at least one token is available. Otherwise returns the time until
     /// one token is available.
     pub(super) fn charge_many(
         &self,
-        meter: RateSubject,
+        meter: RateMeter,
         rate: Rate,
         count: u64,
     ) -> Result<(), Duration> {
@@ -194,7 +215,7 @@ mod tests {
     fn what_is_owed_is_bounded() {
         let buckets = RateBuckets::default();
         let meter = RateSubject::Rows(RateSource::Connection(7));
-        buckets.spend(meter, SLOW, u64::MAX);
+        buckets.spend(meter.into(), SLOW, u64::MAX);
         let wait = buckets.charge(meter, SLOW).unwrap_err();
         assert!(wait <= Duration::from_mins(6), "{wait:?}");
     }

@@ -2,12 +2,15 @@
 
 mod buckets;
 mod client;
+mod groups;
 mod limiter;
 mod limits;
-mod spared;
+mod name;
 
 pub(crate) use buckets::{RateBuckets, RateSource, RateSubject};
 pub(crate) use client::RatedConnection;
+pub(crate) use groups::{ClientRates, GroupMembership};
+pub use groups::{ListedClients, RateFactor, RateGroup, RateGroups};
 pub(crate) use limiter::{RateExceeded, RateLimiter};
 pub use limits::{Rate, RateLimits};
-pub use spared::SparedClients;
+pub use name::RateName;

@@ -8,11 +8,13 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::task::AtomicWaker;
 use hark_archive::meter::Counter;
+use hark_codec::record::Key;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::refusals::{ClientRefusal, RefusalLog};
 use super::shown::AddressPrivacy;
+use crate::rate::{ClientRates, GroupMembership, RateGroups};
 
 /// Maximum number of characters of a client's program name that are stored.
 const AGENT_CHARS_MAX: usize = 120;
@@ -113,6 +115,7 @@ pub(crate) struct OpenConnection {
     since_s: u64,
     facts: Mutex<ClientFacts>,
     pub(crate) counts: ConnectionCounts,
+    membership: Mutex<GroupMembership>,
     /// Whether the operator has closed the connection. The reason is in `reason`.
     is_kicked: AtomicBool,
     reason: OnceLock<Box<str>>,
@@ -137,6 +140,7 @@ impl OpenConnection {
             since_s: since.as_ref().map_or(0, Duration::as_secs),
             facts: Mutex::new(facts),
             counts: ConnectionCounts::default(),
+            membership: Mutex::default(),
             is_kicked: AtomicBool::new(false),
             reason: OnceLock::new(),
             task: AtomicWaker::new(),
@@ -177,6 +181,19 @@ impl OpenConnection {
     pub(crate) fn set_client(&self, proxy: IpAddr, client: Option<IpAddr>) {
         let mut facts = self.facts.lock();
         (facts.ip, facts.is_of_proxy) = (client.unwrap_or(proxy).to_canonical(), client.is_none());
+        drop(facts);
+        self.membership.lock().forget();
+    }
+
+    /// Records that the client has proved a key, which may be in a group with other rates.
+    pub(crate) fn prove(&self, key: &Key) {
+        self.membership.lock().prove(key);
+    }
+
+    /// Returns the groups of the client. `None` if the rates are the same for everyone.
+    pub(crate) fn rates(&self, groups: &Arc<RateGroups>) -> Option<Arc<ClientRates>> {
+        let find = || self.membership.lock().rates(groups, || self.client_ip());
+        (!groups.is_empty()).then(find)
     }
 
     /// Records that the connection speaks another protocol from now on.
@@ -263,7 +280,8 @@ impl OpenConnection {
     }
 
     /// The fields of the connection for `hark clients`.
-    pub(crate) fn row(&self, privacy: AddressPrivacy) -> Value {
+    pub(crate) fn row(&self, privacy: AddressPrivacy, groups: &Arc<RateGroups>) -> Value {
+        let rates = self.rates(groups);
         let Self { number, network, since_s, counts, .. } = self;
         let facts = self.facts.lock();
         let keys = facts.keys.iter().take(KEYS_MAX);
@@ -274,6 +292,7 @@ impl OpenConnection {
             "network": network,
             "form": facts.form.name(),
             "keys": keys,
+            "group": rates.as_ref().and_then(|rates| rates.name()),
             "agent": facts.agent,
             "since": since_s,
             "subscriptions": counts.subscriptions.get(),

@@ -169,7 +169,7 @@ mod tests {
         open[0].set_client(ip("10.0.0.1"), None);
         assert_eq!((open[0].client_ip(), open[0].ip()), (None, ip("10.0.0.1")));
         open[0].set_agent("a\u{9b}2J\u{202e}b\u{e9}");
-        assert_eq!(open[0].row(AddressPrivacy::Whole)["agent"], "a?2J?b\u{e9}");
+        assert_eq!(open[0].row(AddressPrivacy::Whole, &Arc::default())["agent"], "a?2J?b\u{e9}");
         for unclear in ["", "key", "192.0.2.1/24", "somewhere.example", "-1"] {
             assert!(ConnectionPattern::parse(unclear).is_err(), "{unclear}");
         }

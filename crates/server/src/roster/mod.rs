@@ -21,7 +21,7 @@ pub(crate) use refusals::ClientRefusal;
 #[cfg(feature = "libp2p")]
 pub(crate) use serving::serve_now;
 pub(crate) use serving::{
-    CountedStream, charge_rows, count_accepted, count_question, count_refusal, serving,
+    CountedStream, charge_rows, count_accepted, count_question, count_refusal, find_rates, serving,
     while_serving,
 };
 pub use shown::AddressPrivacy;

@@ -10,6 +10,7 @@ use tokio::task::futures::TaskLocalFuture;
 
 use super::connection::OpenConnection;
 use super::refusals::ClientRefusal;
+use crate::rate::{ClientRates, RateGroups};
 
 tokio::task_local! {
     /// The connection that this task serves. Nothing is counted in a task that serves no connection
@@ -35,6 +36,12 @@ pub(crate) fn while_serving<F: Future>(
 /// connection that is in no list.
 pub(crate) fn serving() -> Option<Arc<OpenConnection>> {
     SERVED.try_with(Arc::clone).ok()
+}
+
+/// Returns the groups of the client whose connection this task serves. `None` if the rates are the
+/// same for everyone, or if this task serves no connection.
+pub(crate) fn find_rates(groups: &Arc<RateGroups>) -> Option<Arc<ClientRates>> {
+    SERVED.try_with(|connection| connection.rates(groups)).ok().flatten()
 }
 
 /// Counts a question of the client whose connection this task serves.

@@ -11,7 +11,6 @@ use super::questions::Questions;
 use super::turns::StoreLocation;
 use crate::answers::Answers;
 use crate::door::Host;
-use crate::rate::RateBuckets;
 #[cfg(feature = "devp2p")]
 use crate::settings::Settings;
 use crate::settings::SharedSettings;
@@ -21,8 +20,6 @@ use crate::shelf::{Shelf, ShelfOptions, Subscribers};
 pub struct Service {
     /// The network's part of the archive.
     pub(crate) shelf: Arc<Shelf>,
-    /// The token buckets for the rate limits in this network's settings.
-    pub(crate) buckets: Arc<RateBuckets>,
     /// The settings of the server.
     pub(super) settings: SharedSettings,
     /// The common metrics, for a network that defines no metrics of its own.
@@ -46,11 +43,9 @@ impl Service {
     ) -> Self {
         let writer = bounds.writer(options.writer);
         let shelf = Shelf::open(ShelfOptions { writer, ..options }, subscribers);
-        let buckets = Arc::<RateBuckets>::default();
         Self {
             intake: WriteIntake::new(shelf.writer(), bounds),
-            questions: Questions::new(&host.settings, &shelf, at, Arc::clone(&buckets)),
-            buckets,
+            questions: Questions::new(&host.settings, &shelf, at),
             settings: Arc::clone(&host.settings),
             figures: ServiceFigures::default(),
             answers: host.answers.clone(),

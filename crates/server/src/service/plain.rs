@@ -84,9 +84,9 @@ impl Service {
     }
 
     async fn put(&self, source: RateSource, record: Vec<u8>) -> Result<Outcome, ServiceRefusal> {
-        if let Some(rate) = self.settings.load().limits.rates.events_per_address {
-            let taken = self.buckets.charge(RateSubject::Events(source), rate);
-            taken.map_err(|_| ServiceRefusal::TooMany)?;
+        let rate = self.settings.load().limits.rates.events_per_address;
+        if !self.questions.charge(RateSubject::Events(source), rate) {
+            return Err(ServiceRefusal::TooMany);
         }
         Ok(self.intake.enter(record).await?.submit()?.durable().await?)
     }

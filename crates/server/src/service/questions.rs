@@ -13,7 +13,7 @@ use super::slow::{SearchCost, SlowLog};
 use super::turns::{NotAsked, QuestionSlots, StoreLocation, TurnAnswer};
 use crate::limits::Rate;
 use crate::metrics::SearchDriver;
-use crate::rate::{RateBuckets, RateLimiter, RateSource, RateSubject};
+use crate::rate::{ClientRates, RateBuckets, RateLimiter, RateSource, RateSubject};
 use crate::roster::{self, ClientRefusal};
 use crate::settings::SharedSettings;
 use crate::shelf::Shelf;
@@ -27,11 +27,11 @@ pub(crate) struct Questions {
     at: StoreLocation,
     slots: QuestionSlots,
     slow: SlowLog,
-    /// The token buckets for the questions of each source. The network's own settings contain the
-    /// rate.
-    buckets: Arc<RateBuckets>,
+    /// The token buckets of each source. The network's own settings contain the rates.
+    buckets: RateBuckets,
     /// Bounds for the rows that the questions of an address visit.
     rates: RateLimiter,
+    settings: SharedSettings,
 }
 
 /// A source exceeds its rate of questions, or of visited rows.
@@ -73,19 +73,15 @@ impl<T, E> FoundPage<T, E> {
 }
 
 impl Questions {
-    pub(super) fn new(
-        settings: &SharedSettings,
-        shelf: &Shelf,
-        at: StoreLocation,
-        buckets: Arc<RateBuckets>,
-    ) -> Self {
+    pub(super) fn new(settings: &SharedSettings, shelf: &Shelf, at: StoreLocation) -> Self {
         Self {
             store: Arc::clone(shelf.store()),
             at,
             slots: QuestionSlots::new(at),
             slow: SlowLog::new(Arc::clone(settings), shelf.store(), shelf.network()),
-            buckets,
+            buckets: RateBuckets::default(),
             rates: RateLimiter::new(Arc::clone(settings)),
+            settings: Arc::clone(settings),
         }
     }
 
@@ -96,21 +92,39 @@ impl Questions {
         rate: Option<Rate>,
     ) -> Result<(), TooManyQuestions> {
         roster::count_question();
-        let within =
-            rate.is_none_or(|rate| self.buckets.charge(RateSubject::Questions(from), rate).is_ok());
+        let within = self.charge(RateSubject::Questions(from), rate);
         let admitted = if within { self.may_search(from) } else { Err(TooManyQuestions) };
         admitted.inspect_err(|_| roster::count_refusal(&TOO_MANY))
     }
 
-    /// Charges a request that needs no search to its subject. Returns false if the subject exceeds
-    /// the rate.
+    /// The groups of the client that this task serves.
+    fn client(&self) -> Option<Arc<ClientRates>> {
+        roster::find_rates(&self.settings.load().rate_groups)
+    }
+
+    /// Charges a request or a record to its subject. `rate` is the network's rate for everyone; the
+    /// client's group may change the rate. Returns false if the subject exceeds the rate.
     pub(crate) fn charge(&self, subject: RateSubject, rate: Option<Rate>) -> bool {
-        rate.is_none_or(|rate| self.buckets.charge(subject, rate).is_ok())
+        self.charge_in(&self.buckets, subject, rate)
+    }
+
+    /// The same with other buckets.
+    pub(crate) fn charge_in(
+        &self,
+        buckets: &RateBuckets,
+        subject: RateSubject,
+        rate: Option<Rate>,
+    ) -> bool {
+        let Some(client) = self.client() else {
+            return rate.is_none_or(|rate| buckets.charge(subject, rate).is_ok());
+        };
+        client.charge(buckets, subject, rate)
     }
 
     /// Checks that the questions of a source have not visited too many rows.
     pub(crate) fn may_search(&self, from: RateSource) -> Result<(), TooManyQuestions> {
-        self.rates.check(RateSubject::Rows(from)).map_err(|_| TooManyQuestions)
+        let may_visit = self.rates.may_visit(self.client().as_deref(), from);
+        may_visit.map_err(|_| TooManyQuestions)
     }
 
     /// Begins the pause of a subject between two questions, or fails if the pause has not ended.
@@ -138,7 +152,7 @@ impl Questions {
             let (few, waiter) = (rows_max.min(ROWS_AT_ONCE), AnswerWaiter::default());
             let mut search = BoundedSearch::new(&*self.store, &waiter, few);
             let result = find(&mut search);
-            self.rates.visited(from, waiter.visited());
+            self.rates.visited(self.client().as_deref(), from, waiter.visited());
             roster::charge_rows(waiter.visited());
             if few == rows_max || !search.has_run_out() {
                 return Ok(FoundPage::new(result, Duration::ZERO, &search, rows_max));
@@ -162,9 +176,12 @@ impl Questions {
         find: impl FnOnce(&mut BoundedSearch<'_>) -> T + Send + 'static,
     ) -> Result<TurnAnswer<T>, NotAsked> {
         let (store, rates) = (Arc::clone(&self.store), self.rates.clone());
+        let client = self.client();
         let question =
             move |waiter: &AnswerWaiter| find(&mut BoundedSearch::new(&*store, waiter, rows_max));
-        self.slots.run_for(from, question, move |rows| rates.visited(from, rows)).await
+        self.slots
+            .run_for(from, question, move |rows| rates.visited(client.as_deref(), from, rows))
+            .await
     }
 
     /// Logs a question of the type `verb` if the question was slow. `time` is the time until the

@@ -1,7 +1,7 @@
 //! Charges received envelopes to their senders, and stores the admitted envelopes.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hark_archive::CommitError;
 use hark_codec::whisper::record::encode;
@@ -95,10 +95,10 @@ impl MailServer {
         let began = Instant::now();
         let settings = self.config.settings.load_full();
         let sender = sender.filter(|_| !self.unlimited).map(RateSubject::Events);
-        let too_many = |_: &Duration| self.count(from, EnvelopeFate::TooMany);
-        if let Some((sender, rate)) = sender.zip(settings.envelopes) {
-            let taken = self.service.buckets.charge(sender, rate).inspect_err(too_many);
-            taken.map_err(|_| EnvelopeRejection::TooMany)?;
+        let questions = &self.service.questions;
+        if sender.is_some_and(|sender| !questions.charge(sender, settings.envelopes)) {
+            self.count(from, EnvelopeFate::TooMany);
+            return Err(EnvelopeRejection::TooMany);
         }
         let envelope =
             Envelope::parse(rlp).inspect_err(|_| self.count(from, EnvelopeFate::Malformed))?;
@@ -106,11 +106,11 @@ impl MailServer {
             .bounds
             .admit(&envelope, self.now_s())
             .inspect_err(|refusal| self.count(from, (*refusal).into()))?;
-        if let Some((sender, rate)) = sender.zip(settings.new_topics)
-            && !self.topics.has(envelope.topic)
-        {
-            let taken = self.topic_buckets.charge(sender, rate).inspect_err(too_many);
-            taken.map_err(|_| EnvelopeRejection::TooManyTopics)?;
+        let of_topics = sender.filter(|_| !self.topics.has(envelope.topic));
+        let (buckets, rate) = (&self.topic_buckets, settings.new_topics);
+        if of_topics.is_some_and(|sender| !questions.charge_in(buckets, sender, rate)) {
+            self.count(from, EnvelopeFate::TooMany);
+            return Err(EnvelopeRejection::TooManyTopics);
         }
         let mut record = Vec::new();
         encode(&envelope, &envelope.hash(), &mut record);

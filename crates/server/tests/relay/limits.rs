@@ -3,7 +3,7 @@
 
 use hark_networks::{EventLimits, FilterLimits};
 use hark_server::limits::{Limits, Rate, RateLimits};
-use hark_server::{Settings, SparedClients};
+use hark_server::{ListedClients, RateGroups, Settings};
 use hark_testkit::nostr::client::Client;
 use hark_testkit::nostr::{event, note, pubkey};
 use hark_testkit::websocket::masked;
@@ -313,7 +313,7 @@ async fn the_rows_that_questions_visit_are_counted() {
 async fn a_spared_key_has_no_rates_once_it_is_proved() {
     let spared = |who| {
         let key = hark_codec::hex::decode_32(pubkey(who).as_bytes()).unwrap();
-        SparedClients { keys: [key].into(), ..SparedClients::default() }
+        RateGroups::new(ListedClients { keys: [key].into(), ..Default::default() }, Vec::new())
     };
     let rates = RateLimits {
         events_per_address: Some(at_once(2)),
@@ -325,7 +325,7 @@ async fn a_spared_key_has_no_rates_once_it_is_proved() {
     };
     let relay = Relay::start(|config| {
         config.limits.rates = rates.clone();
-        config.spared = spared(7);
+        config.rate_groups = spared(7);
     })
     .await;
     let (mut peer, mut stranger) = (relay.client().await, relay.client().await);
@@ -379,7 +379,9 @@ async fn a_spared_address_is_that_of_the_client_behind_a_proxy() {
             }
             config.limits.rates =
                 RateLimits { questions_per_address: Some(at_once(1)), ..RateLimits::none() };
-            config.spared.addresses = vec!["192.0.2.7/32".parse().unwrap()];
+            let addresses = vec!["192.0.2.7/32".parse().unwrap()];
+            let spared = ListedClients { addresses, ..Default::default() };
+            config.rate_groups = RateGroups::new(spared, Vec::new());
         })
         .await;
         let (_, mut stream) = upgrade(&relay, &format!("X-Forwarded-For: {from}\r\n")).await;
