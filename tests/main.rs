@@ -19,6 +19,7 @@ mod fuzz;
 mod go_program;
 mod house;
 mod manage;
+mod members;
 mod moderation;
 mod moving;
 mod nostr;

@@ -35,6 +35,7 @@ fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &DoorFacts<'_>) -> Net
     relay.deflate_from_bytes = config.deflate_from_bytes;
     let identity = SharedIdentity::new(config.info.clone(), config.private_kinds.clone());
     relay.identity = identity.clone();
+    relay.own_key = config.own_key_file();
     relay.threads = config.threads;
     relay.store_at = at.store_at;
     relay.texts = config.search.texts(&config.private_kinds);

@@ -204,13 +204,20 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "url" info.url live: "Public address of the relay, e.g. \"wss://relay.example\". AUTH and requests to vanish name this address. Empty:\nclients can authenticate only with the address of this server itself, such as ws://127.0.0.1:7777, and requests\nto vanish that name this relay are refused.";
             "other_urls" info.other_urls live: "Further addresses of the relay, e.g. [\"ws://….onion\"]. AUTH and requests to vanish may name these addresses,\ntoo.";
             "pubkey" info.pubkey live: "The operator's public key, in hex or as npub1…";
-            "self" info.self_key live: "The relay's own public key, in hex or as npub1…, if the relay has a key that signs events on its behalf.";
+            "self" info.self_key live: "The relay's own public key, in hex or as npub1…, if a program beside Hark signs events on its behalf. With\n[self] key_file, this setting confirms a change of the key: the archive then notes the new key.";
             "contact" info.contact live: "Address for messages to the operator, e.g. \"mailto:me@relay.example\".";
             "icon" info.icon live: "URL of a square picture. The relay's page shows the picture, and visitors of the page load it from this URL.";
             "banner" info.banner live: "URL of a wide picture, which the page shows, too.";
             "terms_of_service" info.terms_of_service live: "URL of the terms of service.";
             "payments_url" info.payments_url live: "URL of a page at which users pay the fees.";
             "fees" info.fees live: "Fees that clients are told, e.g.\n  fees = [{ for = \"admission\", amount = 1000000, unit = \"msats\" }]\nfor is admission, subscription or publication; period_s is the time that the fee covers, in seconds, and kinds are\nthe kinds of events that it is for. Hark collects no fees: put the keys of those who have paid into allow_keys. An\nadmission fee sets payment_required.";
+        },
+    },
+    SettingsSection {
+        name: "self",
+        doc: "The relay's own key, with which the relay signs events of its own.",
+        settings: settings! {
+            "key_file" own_key: "File with the relay's own secret key, in hex, e.g. \"relay.key\". A missing file is created, for its owner only. All\nservers of an archive need a copy of the same file, which is part of no backup. A relative path is in the\ndirectory of this file. Empty: the relay has no key, and signs nothing.";
         },
     },
     SettingsSection {

@@ -73,6 +73,8 @@ pub struct Config {
     pub(crate) private_kinds: Vec<u32>,
     pub(crate) search: SearchSettings,
     pub(crate) info: RelayInfo,
+    /// The file with the relay's own key.
+    pub(crate) own_key: Option<String>,
     pub(super) retention: RetentionPolicy,
     pub(super) retention_every: IntervalSeconds,
     pub(crate) erase_within: EraseBound,
@@ -159,6 +161,7 @@ impl Default for Config {
             private_kinds: hark_server::nostr::PRIVATE_KINDS.to_vec(),
             search: SearchSettings::default(),
             info: RelayInfo::default(),
+            own_key: None,
             retention_every: IntervalSeconds(retention.every.as_secs()),
             erase_within: EraseBound(Some(7 * 86_400)),
             retention,
@@ -189,6 +192,11 @@ impl Config {
     /// Returns the options of the plugin for published events.
     pub(crate) fn plugin_options(&self) -> PluginOptions {
         self.plugin.options(self.folder())
+    }
+
+    /// Returns the file with the relay's own key; `None` without a key.
+    pub(crate) fn own_key_file(&self) -> Option<PathBuf> {
+        Some(self.folder().join(self.own_key.as_ref()?))
     }
 
     /// Returns the directory of the configuration file.

@@ -61,6 +61,7 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("manage", "keys", ["[]", KEYS, "[\"npub1x\"]"]),
     ("manage", "roles", ROLES),
     ("info", "self", ["\"\"", KEY, "\"abc\""]),
+    ("self", "key_file", ["\"\"", "\"a/b/relay.key\"", "\"relay.key\""]),
     ("policy", "wraps_need_auth", ["false", "true", "\"yes\""]),
     ("policy", "members_only_kinds", ["[]", "[\"*\"]", "[\"1-1001\"]"]),
     ("policy", "members_only_except_own", ["false", "true", "\"yes\""]),

@@ -1,20 +1,20 @@
-//! The file with a node's key. The id of the node is derived from the key, so the id survives a
-//! restart.
+//! The file with a key of this server: the key of a node, whose id is derived from the key, or the
+//! relay's own key. The key survives a restart.
 
 use std::io::{self, Write as _};
 use std::path::Path;
 
 use hark_codec::hex;
 
-/// Why the node's key is not available.
+/// Why a key is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read or created.
-    #[error("the node's key in {0} cannot be read or made: {1}")]
+    #[error("the key in {0} cannot be read or made: {1}")]
     File(String, io::Error),
     /// The file does not hold a key.
     #[error(
-        "{0} holds no key; it must be 64 hex digits. If the node may get another id, delete the file"
+        "{0} holds no key; it must be 64 hex digits. If another key may take its place, delete the file"
     )]
     Key(String),
 }

@@ -16,6 +16,8 @@ use hark_archive::{
 };
 use hark_networks::Network as _;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use super::book::{NewBans, RulingBook};
 use super::entry::{AuditAct, AuditNote};
@@ -63,6 +65,8 @@ pub(super) struct ModerationState {
     pub(super) roster: OnceLock<Arc<Roster>>,
     /// Called after each change of the sets in force.
     pub(super) follower: ChangeFollower,
+    /// Notified after each change of the sets and of the values in force.
+    changed: Notify,
     /// The time of this process's last record, in nanoseconds since 1970.
     last_ns: AtomicU64,
     /// Held during a change, so that changes of this process follow one another.
@@ -132,6 +136,7 @@ impl Subscribers for RulingSubscriber {
         if let Some(state) = self.0.upgrade() {
             state.put_in_force();
             state.values.put_in_force();
+            state.changed.notify_waiters();
         }
     }
 }
@@ -240,6 +245,7 @@ impl Moderation {
         self.state.values.put_in_force();
         // Called once, when the server starts.
         let _ = self.state.archive.set(ModerationArchive { shelf: Arc::clone(&shelf), clock });
+        self.state.changed.notify_waiters();
         Ok(shelf)
     }
 
@@ -269,6 +275,17 @@ impl Moderation {
     /// function, and only once.
     pub(crate) fn on_change(&self, follower: Box<dyn Fn() + Send + Sync>) {
         self.state.follower.set(follower);
+    }
+
+    /// Waits for the next change of entries or values after this call, or for the opening of the
+    /// shelf.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.state.changed.notified()
+    }
+
+    /// Whether the shelf is open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state.archive.get().is_some()
     }
 
     /// The present time in seconds since 1970.

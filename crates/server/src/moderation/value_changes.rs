@@ -25,6 +25,11 @@ impl Moderation {
         self.state.values.follow(follower);
     }
 
+    /// The named value, as this process knows it.
+    pub(crate) fn value(&self, name: &str) -> Option<Value> {
+        self.state.values.get(name)
+    }
+
     /// Sets values, and writes a note of the act into the audit log. `null` removes a value. On
     /// return, the values are durable and in force in this process.
     pub async fn set_values(

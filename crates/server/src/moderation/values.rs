@@ -72,6 +72,11 @@ impl ValueBook {
         drop(known);
     }
 
+    /// The value with this name.
+    pub(super) fn get(&self, name: &str) -> Option<Value> {
+        self.known.lock().values.get(name).cloned()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.known.lock().values.len()
     }

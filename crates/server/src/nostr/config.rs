@@ -1,5 +1,6 @@
 //! The configuration of a relay.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use hark_archive::TextSource;
@@ -39,6 +40,8 @@ pub struct RelayConfig {
     pub managers: SharedManagers,
     /// The relay's description of itself, and its private kinds. Can change while the server runs.
     pub identity: SharedIdentity,
+    /// The file with the relay's own key. `None`: the relay signs nothing.
+    pub own_key: Option<PathBuf>,
     /// Numbers of threads for work that must not run on the runtime's threads.
     pub threads: ThreadCounts,
     /// Where the store runs its queries.
@@ -70,6 +73,7 @@ impl RelayConfig {
             plugin: SharedPlugin::default(),
             managers: SharedManagers::default(),
             identity: SharedIdentity::default(),
+            own_key: None,
             threads: ThreadCounts::default(),
             store_at: StoreLocation::Process,
             texts: None,

@@ -5,6 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, Guard};
 use hark_archive::{Gate, LabelSet};
+use hark_codec::hex;
+use hark_codec::record::Key;
 use hark_networks::nostr::admit::OwnUrls;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -65,15 +67,35 @@ impl InfoChanges {
     }
 }
 
+/// The sources of the relay's description of itself.
+#[derive(Clone, Default)]
+struct DescribedRelay {
+    /// The description in the configuration.
+    info: RelayInfo,
+    /// The changes by managers.
+    changes: InfoChanges,
+    /// The relay's own key, if the relay signs with it.
+    own_key: Option<Key>,
+}
+
+impl DescribedRelay {
+    fn info(&self) -> RelayInfo {
+        let mut info = self.changes.apply(self.info.clone());
+        if let Some(key) = &self.own_key {
+            info.self_key = Some(String::from_utf8_lossy(&hex::encode_32(key)).into_owned());
+        }
+        info
+    }
+}
+
 /// A shared handle to a relay's identity. The identity can be replaced.
 #[derive(Clone)]
 pub struct SharedIdentity(Arc<IdentityCell>);
 
 struct IdentityCell {
     current: ArcSwap<RelayIdentity>,
-    /// The description in the configuration, and its changes by managers. The lock is held while
-    /// the identity is replaced.
-    described: Mutex<(RelayInfo, InfoChanges)>,
+    /// The lock is held while the identity is replaced.
+    described: Mutex<DescribedRelay>,
     /// The addresses of the relay, once they are known.
     addrs: OnceLock<Vec<SocketAddr>>,
     /// Notified when the identity is replaced.
@@ -100,7 +122,8 @@ impl SharedIdentity {
     /// Creates an identity from a description and the private kinds. Only authors and recipients
     /// get events of private kinds.
     pub fn new(info: RelayInfo, private_kinds: Vec<u32>) -> Self {
-        let described = Mutex::new((info.clone(), InfoChanges::default()));
+        let described =
+            Mutex::new(DescribedRelay { info: info.clone(), ..DescribedRelay::default() });
         let current = ArcSwap::from_pointee(RelayIdentity::new(info, private_kinds, &[]));
         let (addrs, changed) = (OnceLock::new(), Notify::new());
         Self(Arc::new(IdentityCell { current, described, addrs, changed }))
@@ -110,22 +133,39 @@ impl SharedIdentity {
     /// Open subscriptions keep the private kinds with which they were opened.
     pub fn set(&self, info: RelayInfo, private_kinds: Vec<u32>) {
         let mut described = self.0.described.lock();
-        described.0 = info;
+        described.info = info;
         self.replace(&described, private_kinds);
     }
 
     /// Replaces the changes that managers have made to the relay's description.
     pub(crate) fn change_info(&self, changes: InfoChanges) {
         let mut described = self.0.described.lock();
-        if described.1 != changes {
-            described.1 = changes;
+        if described.changes != changes {
+            described.changes = changes;
             let private_kinds = self.current().private_kinds().to_vec();
             self.replace(&described, private_kinds);
         }
     }
 
-    fn replace(&self, (info, changes): &(RelayInfo, InfoChanges), private_kinds: Vec<u32>) {
-        let info = changes.apply(info.clone());
+    /// Sets the relay's own key. `None`: the relay does not sign.
+    pub(crate) fn set_own_key(&self, key: Option<&Key>) {
+        let mut described = self.0.described.lock();
+        if described.own_key.as_ref() != key {
+            described.own_key = key.copied();
+            let private_kinds = self.current().private_kinds().to_vec();
+            self.replace(&described, private_kinds);
+        }
+    }
+
+    /// Whether the configuration names this key as the relay's own key.
+    pub(crate) fn confirms_key(&self, key: &Key) -> bool {
+        let described = self.0.described.lock();
+        let named = described.info.self_key.as_ref();
+        named.and_then(|digits| hex::decode_32(digits.as_bytes())).as_ref() == Some(key)
+    }
+
+    fn replace(&self, described: &DescribedRelay, private_kinds: Vec<u32>) {
+        let info = described.info();
         let addrs = self.0.addrs.get().map_or(&[][..], Vec::as_slice);
         self.0.current.store(Arc::new(RelayIdentity::new(info, private_kinds, addrs)));
         self.0.changed.notify_waiters();

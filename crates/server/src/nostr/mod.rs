@@ -31,6 +31,7 @@ mod outbox;
 mod outbox_item;
 mod outboxes;
 mod outgoing;
+mod own;
 mod page;
 mod plugin;
 pub mod policy;

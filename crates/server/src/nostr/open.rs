@@ -1,5 +1,6 @@
 //! Opens the relay: its socket, its shelf, and the threads that check events and run searches.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use hark_archive::live::LiveIndex;
@@ -13,6 +14,7 @@ use super::listen::RelayDoor;
 use super::manage::Management;
 use super::metrics::RelayMetrics;
 use super::outboxes::Outboxes;
+use super::own::{OwnKey, claim_key};
 use super::readers::Readers;
 use super::threads::RelayThreads;
 use super::{Relay, RelayService, auth, outbox, reading, vanish};
@@ -45,6 +47,14 @@ impl Subscribers for LiveNotifier {
     }
 }
 
+/// Reads the relay's own key from its file. Creates a missing file.
+fn load_key(path: &Path) -> Result<Arc<OwnKey>, ServeError> {
+    let mut new = [0; 32];
+    getrandom::fill(&mut new).map_err(ServeError::Random)?;
+    let key = OwnKey::load(path, new).map_err(|error| ServeError::Door(error.into()))?;
+    Ok(Arc::new(key))
+}
+
 impl ServableNetwork for RelayService {
     fn open<'a>(self: Box<Self>, host: &'a mut Host<'_>) -> OpenFuture<'a> {
         Box::pin(self.open_in(host))
@@ -75,6 +85,11 @@ impl RelayService {
         identity.listens_on(&listener.ip_addrs());
         if !identity.current().knows_url() {
             tracing::warn!("{}", auth::NO_URL);
+        }
+        let own_key = config.own_key.as_deref().map(load_key).transpose()?;
+        if let Some(key) = &own_key {
+            let claim = claim_key(Arc::clone(key), identity.clone(), host.moderation.clone());
+            tokio::spawn(vital("the relay's own key", claim));
         }
         vanish::start(&identity, &shelf);
         let auth = auth::AuthState::new(identity.clone()).map_err(ServeError::Random)?;
