@@ -21,6 +21,7 @@ use crate::commands::init::InitArgs;
 use crate::commands::kick::KickArgs;
 use crate::commands::migrate::MigrateArgs;
 use crate::commands::moderation::change::{AllowArgs, BanArgs, LiftArgs};
+use crate::commands::moderation::invite::InviteArgs;
 use crate::commands::moderation::list::ListArgs;
 use crate::commands::moderation::log::AuditArgs;
 use crate::commands::query::QueryArgs;
@@ -167,6 +168,8 @@ pub(crate) enum Command {
     Allow(AllowArgs),
     /// Lift allows
     Unallow(LiftArgs),
+    /// Make, list or revoke codes with which keys join the members of the relay (NIP-43)
+    Invite(InviteArgs),
     /// List the bans and allows in the archive
     List(ListArgs),
     /// Print the audit log: every ban, allow and management call, newest first
@@ -191,7 +194,7 @@ pub(crate) enum Command {
 }
 
 /// Names of the commands that take no --network. [`Command::of_no_network`] gives the reasons.
-const OF_NO_NETWORK: [&str; 26] = [
+const OF_NO_NETWORK: [&str; 27] = [
     "serve",
     "sync",
     "stream",
@@ -209,6 +212,7 @@ const OF_NO_NETWORK: [&str; 26] = [
     "unban",
     "allow",
     "unallow",
+    "invite",
     "list",
     "log",
     "reports",
@@ -269,6 +273,7 @@ impl Command {
             | Self::Unban(_)
             | Self::Allow(_)
             | Self::Unallow(_)
+            | Self::Invite(_)
             | Self::List(_)
             | Self::Log(_) => Some("the bans and allows of an archive hold for all its networks"),
             Self::Reports(_) => Some("only Nostr has reports"),

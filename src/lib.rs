@@ -98,6 +98,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Reload(args) => commands::reload::run(&args, &location),
         Command::Clients(args) => commands::clients::run(&args, &location),
         Command::Kick(args) => commands::kick::run(&args, &location),
+        Command::Invite(args) => commands::moderation::invite::run(&args, &location),
         Command::Ban(args) => commands::moderation::change::ban(&args, &location),
         Command::Unban(args) => commands::moderation::change::lift(Ruling::Ban, &args, &location),
         Command::Allow(args) => commands::moderation::change::allow(&args, &location),

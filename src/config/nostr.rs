@@ -51,6 +51,8 @@ fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &DoorFacts<'_>) -> Net
     relay.managers.store(Arc::new(config.managers.clone()));
     let (in_force, managers) = (relay.policy.clone(), Arc::clone(&relay.managers));
     let plugin = relay.plugin.clone();
+    relay.own_events.store(Arc::new(config.own_events));
+    let own_events = Arc::clone(&relay.own_events);
     NetworkService {
         network: Box::new(RelayService { config: relay, shelf }),
         reload: Box::new(move |config| {
@@ -58,6 +60,8 @@ fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &DoorFacts<'_>) -> Net
             plugin.set(config.plugin_options());
             in_force.store(Arc::new(config.policy.clone()));
             managers.store(Arc::new(config.managers.clone()));
+            own_events.store(Arc::new(config.own_events));
+            // The last step, because it wakes the tasks that follow all of these settings.
             identity.set(config.info.clone(), config.private_kinds.clone());
         }),
     }

@@ -218,6 +218,8 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         doc: "The relay's own key, with which the relay signs events of its own.",
         settings: settings! {
             "key_file" own_key: "File with the relay's own secret key, in hex, e.g. \"relay.key\". A missing file is created, for its owner only. All\nservers of an archive need a copy of the same file, which is part of no backup. A relative path is in the\ndirectory of this file. Empty: the relay has no key, and signs nothing.";
+            "report" own_events.report live: "Whether the relay publishes a report about itself (NIP-66): the contents of its NIP-11 document as tags that clients\nof other relays can search. The report needs info.url.";
+            "members" own_events.members live: "Whether the relay publishes its members and their roles (NIP-43): the keys of allow_keys and of `hark allow`. A\nrunning server applies a change. Everybody who may read the relay can read the list.";
         },
     },
     SettingsSection {

@@ -12,7 +12,7 @@ use hark_networks::nostr::admit::host_name;
 use hark_plugin::PluginOptions;
 use hark_server::limits::Limits;
 use hark_server::nostr::policy::{EventPolicy, nothing_allowed, nothing_answered};
-use hark_server::nostr::{DEFLATE_FROM_BYTES, Managers, RelayInfo, ThreadCounts};
+use hark_server::nostr::{DEFLATE_FROM_BYTES, Managers, OwnEvents, RelayInfo, ThreadCounts};
 use hark_server::tls::TlsOptions;
 use hark_server::{
     AddressLists, ListedClients, ListenAddress, MetricsDoor, Proxies, RateGroup, RateGroups,
@@ -75,6 +75,8 @@ pub struct Config {
     pub(crate) info: RelayInfo,
     /// The file with the relay's own key.
     pub(crate) own_key: Option<String>,
+    /// The events that the relay signs with this key.
+    pub(crate) own_events: OwnEvents,
     pub(super) retention: RetentionPolicy,
     pub(super) retention_every: IntervalSeconds,
     pub(crate) erase_within: EraseBound,
@@ -162,6 +164,7 @@ impl Default for Config {
             search: SearchSettings::default(),
             info: RelayInfo::default(),
             own_key: None,
+            own_events: OwnEvents::default(),
             retention_every: IntervalSeconds(retention.every.as_secs()),
             erase_within: EraseBound(Some(7 * 86_400)),
             retention,

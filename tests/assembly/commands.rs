@@ -50,6 +50,7 @@ pub(crate) const COMMANDS: &[Door] = &[
     command("unban", moderation::unban),
     command("allow", moderation::allow),
     command("unallow", moderation::unallow),
+    command("invite", moderation::invite),
     command("list", moderation::list),
     command("reports", moderation::reports),
     command("log", moderation::log),

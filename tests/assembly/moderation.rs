@@ -32,6 +32,18 @@ pub(crate) fn unallow(world: &World) -> Answer {
     change(world, "unallow", " is no longer allowed")
 }
 
+/// Makes a code, and revokes the code.
+pub(crate) fn invite(world: &World) -> Answer {
+    let code = world.hark(&["invite", "--uses", "2", "--for", "7d"]).text();
+    let code = code.trim();
+    assert!(code.len() == 32 && code.bytes().all(|byte| byte.is_ascii_hexdigit()), "{code}");
+    let listed = world.hark(&["invite", "--list"]).text();
+    assert!(listed.contains(&format!("{code} 0 of 2 uses, until ")), "{listed}");
+    let revoked = world.hark(&["invite", "--revoke", code]).text();
+    assert_eq!(revoked, format!("{code} is revoked\n"));
+    Own
+}
+
 pub(crate) fn list(world: &World) -> Answer {
     ban(world);
     let text = world.hark(&["list", "bans", "--of", "addresses"]).text();

@@ -39,3 +39,10 @@ pub(crate) const PEERS: [&str; 3] = [
     "[\"/ip4/127.0.0.1/tcp/1\"]",
 ];
 pub(crate) const ENODES: &str = "[\"enode://79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8@127.0.0.1:1\"]";
+
+/// Roles of managers.
+pub(crate) const ROLES: [&str; 3] = [
+    "[]",
+    "[{ id = \"moderator\", methods = [\"banevent\"], keys = [] }]",
+    "[{ id = \"moderator\", methods = [\"ban\"] }]",
+];

@@ -61,6 +61,8 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("manage", "keys", ["[]", KEYS, "[\"npub1x\"]"]),
     ("manage", "roles", ROLES),
     ("info", "self", ["\"\"", KEY, "\"abc\""]),
+    ("self", "report", ["false", "true", "\"yes\""]),
+    ("self", "members", ["false", "true", "\"yes\""]),
     ("self", "key_file", ["\"\"", "\"a/b/relay.key\"", "\"relay.key\""]),
     ("policy", "wraps_need_auth", ["false", "true", "\"yes\""]),
     ("policy", "members_only_kinds", ["[]", "[\"*\"]", "[\"1-1001\"]"]),

@@ -1,8 +1,9 @@
-//! `hark ban`, `unban`, `allow`, `unallow`, `list` and `log`: the bans and allows in the archive,
-//! and the audit log. A running server of an archive in files makes the changes itself. Otherwise,
+//! `hark ban`, `unban`, `allow`, `unallow`, `invite`, `list` and `log`: the bans, allows and invites
+//! in the archive, and the audit log. A running server of an archive in files makes the changes itself. Otherwise,
 //! the command opens the archive.
 
 pub(crate) mod change;
+pub(crate) mod invite;
 pub(crate) mod list;
 pub(crate) mod log;
 mod purge;

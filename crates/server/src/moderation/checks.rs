@@ -65,6 +65,11 @@ impl Moderation {
         policy.refusal_beside(event, &check)
     }
 
+    /// Returns the keys with an allow in force, in no particular order.
+    pub(crate) fn allowed_keys(&self) -> Vec<[u8; 32]> {
+        self.state.lists.load().keys(Ruling::Allow, &|| self.now_s())
+    }
+
     /// Returns the decision of the entries about an address: a ban refuses its clients, and an
     /// allow admits them in addition to `[policy] allow_addresses`.
     pub(crate) fn address_ruling(&self, ip: IpAddr) -> AddressRuling {
@@ -177,6 +182,29 @@ impl RulingCheck<'_> {
             return Some(refusal("the event has a word that this relay does not take", term));
         }
         policy.refusal_beside(event, self)
+    }
+
+    /// Whether a key is a member: the allow list of the policy or an allow names the key, and
+    /// nothing denies or bans the key.
+    pub(crate) fn names_member(&self, policy: &EventPolicy, key: &Key) -> bool {
+        policy.names_member(key, self)
+            && self.lists.key(Ruling::Ban, key, &|| self.moderation.now_s()).is_none()
+    }
+
+    /// Returns the reason to refuse a request that anybody may send who is not banned or denied.
+    pub(crate) fn stranger_refusal(
+        &self,
+        policy: &EventPolicy,
+        event: &Event<'_>,
+    ) -> Option<NostrRefusal> {
+        if let Some(term) = self.lists.key(Ruling::Ban, event.pubkey(), &|| self.moderation.now_s())
+        {
+            return Some(refusal(KEY_WORDS, term));
+        }
+        if policy.deny_keys.contains(event.pubkey()) {
+            return Some(NostrVerdict::Blocked.because(KEY_WORDS));
+        }
+        policy.work_refusal(event)
     }
 
     /// Whether a record with this id and author is hidden from readers.

@@ -156,6 +156,13 @@ impl RulingLists {
         term_of(&self.of(ruling).kinds, &kind, now_s)
     }
 
+    /// Returns the keys with an entry in force.
+    pub(super) fn keys(&self, ruling: Ruling, now_s: &impl Fn() -> u64) -> Vec<Key> {
+        let keys = &self.of(ruling).keys;
+        let is_in_force = |key: &&Key| keys.get(*key).is_some_and(|term| term.holds(now_s));
+        keys.subjects().filter(is_in_force).copied().collect()
+    }
+
     /// Returns the keys with an entry among `asked`, or all keys with an entry. `None` if there are
     /// more than `max`.
     pub(super) fn keys_among(

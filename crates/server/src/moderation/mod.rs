@@ -8,7 +8,7 @@
 //!
 //! Read in this order: `subject`, `entry`, `records`, `terms`, `lists`, `book`, `state` (the
 //! interface), `changes`, `checks` (the questions that the doors ask), `pages`, `values` (named
-//! values beside the entries), `opening`.
+//! values beside the entries), `invites`, `opening`.
 
 mod address_terms;
 mod book;
@@ -17,6 +17,7 @@ mod checks;
 mod entry;
 mod filter;
 mod follower;
+mod invites;
 mod lists;
 mod opening;
 mod pages;
@@ -34,6 +35,8 @@ pub use entry::{
     AuditAct, AuditNote, AuditPage, ChangedRuling, EntryFilter, EntryPage, RulingChange,
     RulingEntry,
 };
+pub(crate) use invites::JoinAnswer;
+pub use invites::{INVITE_USES_MAX, Invite};
 pub use opening::ModerationService;
 pub use records::{ENTRY_KIND, ModerationNetwork, RECORDS_MAX, VALUE_KIND};
 pub use requests::{ModerationRequest, ModerationRequestError, SUBJECTS_MAX};

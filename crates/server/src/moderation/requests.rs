@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::entry::{AuditAct, ChangedRuling, EntryFilter, RulingChange, RulingEntry};
+use super::invites::Invite;
 use super::state::{Moderation, ModerationError};
 use super::subject::{Ruling, RulingSubject, SubjectError, SubjectSort};
 
@@ -43,6 +44,30 @@ pub enum ModerationRequest {
         subject: String,
         /// The state after the act.
         after: Value,
+        /// The actor, for the audit log.
+        by: String,
+    },
+    /// Make an invite.
+    Invite {
+        /// Number of keys that may join. `None`: any number.
+        #[serde(default)]
+        uses: Option<u32>,
+        /// The end of the invite, in seconds since 1970.
+        #[serde(default)]
+        until: Option<u64>,
+        /// The actor, for the audit log.
+        by: String,
+    },
+    /// A page of the invites.
+    Invites {
+        /// The cursor of the page before.
+        #[serde(default)]
+        after: Option<String>,
+    },
+    /// Revoke an invite.
+    Uninvite {
+        /// The code of the invite.
+        code: String,
         /// The actor, for the audit log.
         by: String,
     },
@@ -115,6 +140,22 @@ impl Moderation {
             ModerationRequest::Note { act, subject, after, by } => {
                 self.note_now(AuditAct { act, subject, before: Value::Null, after }, &by)?;
                 Ok(Value::Null)
+            }
+            ModerationRequest::Invite { uses, until, by } => {
+                Ok(self.make_invite(uses, until, &by)?.row())
+            }
+            ModerationRequest::Invites { after } => {
+                let after = after.unwrap_or_default();
+                let invites = self.invites();
+                let mut rest = invites.iter().filter(|invite| invite.code > after);
+                let page: Vec<&Invite> = rest.by_ref().take(ROWS_MAX).collect();
+                let last = page.last().map(|invite| invite.code.clone());
+                let next = last.filter(|_| rest.next().is_some());
+                let rows: Vec<Value> = page.iter().map(|invite| invite.row()).collect();
+                Ok(json!({ "rows": rows, "next": next }))
+            }
+            ModerationRequest::Uninvite { code, by } => {
+                Ok(json!({ "revoked": self.revoke_invite(&code, &by)? }))
             }
             ModerationRequest::Entries { ruling, sort, after } => {
                 let ruling = ruling

@@ -32,6 +32,8 @@ use crate::shelf::{JobNotRun, Shelf, ShelfOptions, Subscribers};
 
 /// Maximum number of entries. All entries are in memory, about 200 bytes each.
 pub const ENTRIES_MAX: usize = 1_000_000;
+/// Maximum number of open invites.
+pub(super) const INVITES_MAX: usize = 2_000;
 /// Number of attempts to make a change while other processes change the same entry.
 pub(super) const ATTEMPTS: usize = 5;
 /// How long a change waits for work that began before the change, such as a slice of a search.
@@ -111,6 +113,9 @@ pub enum ModerationError {
         "there are {ENTRIES_MAX} entries, the maximum; lift some of them, or use networks of addresses"
     )]
     Full,
+    /// There are too many invites.
+    #[error("there are {INVITES_MAX} open invites, the maximum; revoke some of them")]
+    ManyInvites,
     /// A text is too long.
     #[error("a reason has at most {TEXT_BYTES_MAX} bytes")]
     Text,

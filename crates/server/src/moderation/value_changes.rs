@@ -25,7 +25,7 @@ impl Moderation {
         self.state.values.follow(follower);
     }
 
-    /// The named value, as this process knows it.
+    /// The named value that this process knows.
     pub(crate) fn value(&self, name: &str) -> Option<Value> {
         self.state.values.get(name)
     }
@@ -42,7 +42,8 @@ impl Moderation {
         run_blocking(move || this.set_values_now(&values, &act, &by)).await
     }
 
-    fn set_values_now(
+    /// Does the same as [`Moderation::set_values`], for a thread that may block.
+    pub(super) fn set_values_now(
         &self,
         values: &[(String, Value)],
         act: &AuditAct,

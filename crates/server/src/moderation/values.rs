@@ -72,6 +72,11 @@ impl ValueBook {
         drop(known);
     }
 
+    /// Reads the values.
+    pub(super) fn with<T>(&self, read: impl FnOnce(&BTreeMap<String, Value>) -> T) -> T {
+        read(&self.known.lock().values)
+    }
+
     /// The value with this name.
     pub(super) fn get(&self, name: &str) -> Option<Value> {
         self.known.lock().values.get(name).cloned()

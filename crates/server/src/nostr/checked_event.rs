@@ -15,6 +15,7 @@ use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 
 use super::event_checks::IntakeContext;
 use super::metrics::Verb;
+use super::own::MembershipRequest;
 use super::reply_handle::ReplyHandle;
 use crate::roster::KeyName;
 
@@ -30,14 +31,16 @@ pub(super) struct CheckedEvent {
     pub(super) from: ReplyHandle,
 }
 
-/// The action for an event once its signature is verified. All actions but `Prove` contain the
-/// event's record.
+/// The action for an event once its signature is verified. `Keep`, `KeepRequest` and `PassOn`
+/// contain the event's record.
 pub(super) enum EventPurpose {
     Keep(Vec<u8>),
     /// A request about its author's own data, such as a deletion, from an author who may not
     /// publish, for the given reason.
     KeepRequest(Vec<u8>, NostrRefusal),
     PassOn(Vec<u8>),
+    /// A request to join or to leave, which is neither stored nor passed on.
+    ChangeMembership(MembershipRequest),
     Prove,
 }
 
@@ -97,6 +100,16 @@ impl CheckedEvent {
                     from.rated.refund(&key, kind);
                 }
                 from.accepted(&id, kind);
+            }
+            EventPurpose::ChangeMembership(request) => {
+                let membership = Arc::clone(&parts.membership);
+                // The permits of the handle bound the number of these tasks.
+                tokio::spawn(async move {
+                    match membership.carry_out(request, key).await {
+                        Ok(words) => from.accepted_with(&id, kind, &words),
+                        Err(refusal) => from.refuse(&id, &refusal),
+                    }
+                });
             }
             EventPurpose::Prove => {
                 let keys_max = parts.settings.load().limits.auth_keys_max;

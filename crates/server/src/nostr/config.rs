@@ -8,6 +8,7 @@ use hark_plugin::SharedPlugin;
 
 use super::identity::SharedIdentity;
 use super::manage::SharedManagers;
+use super::own::SharedOwnEvents;
 use super::policy;
 use crate::service::StoreLocation;
 use crate::{ListenAddress, shelf};
@@ -42,6 +43,8 @@ pub struct RelayConfig {
     pub identity: SharedIdentity,
     /// The file with the relay's own key. `None`: the relay signs nothing.
     pub own_key: Option<PathBuf>,
+    /// The events that the relay signs with this key. Can change while the server runs.
+    pub own_events: SharedOwnEvents,
     /// Numbers of threads for work that must not run on the runtime's threads.
     pub threads: ThreadCounts,
     /// Where the store runs its queries.
@@ -74,6 +77,7 @@ impl RelayConfig {
             managers: SharedManagers::default(),
             identity: SharedIdentity::default(),
             own_key: None,
+            own_events: SharedOwnEvents::default(),
             threads: ThreadCounts::default(),
             store_at: StoreLocation::Process,
             texts: None,

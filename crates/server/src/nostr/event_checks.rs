@@ -8,6 +8,7 @@ use hark_plugin::PluginPool;
 
 use super::identity::SharedIdentity;
 use super::metrics::RelayMetrics;
+use super::own::{Membership, MembershipRequest};
 use super::policy;
 use super::reply_handle::ReplyHandle;
 use crate::moderation::Moderation;
@@ -23,6 +24,7 @@ pub(crate) struct IntakeContext {
     pub(crate) identity: SharedIdentity,
     pub(crate) metrics: Arc<RelayMetrics>,
     pub(crate) plugin: Arc<PluginPool>,
+    pub(crate) membership: Arc<Membership>,
 }
 
 /// The result of the checks.
@@ -31,6 +33,8 @@ pub(super) enum PolicyVerdict {
     /// A request about its author's own data, from an author who may not publish, for the given
     /// reason.
     PassRequest(NostrRefusal),
+    /// A request to join or to leave.
+    PassMembership(MembershipRequest),
     Known,
     Refuse(NostrRefusal),
 }
@@ -51,6 +55,7 @@ pub(super) fn check(
     let settings = parts.settings.load();
     let gate = from.caller.gate();
     let proven = &gate.readers[..];
+    let mut membership = None;
     let (refusal, unwelcome) = if known {
         // Only the author may learn that a protected event is stored.
         let refusal = admit::protected_refusal(event, proven);
@@ -64,7 +69,17 @@ pub(super) fn check(
         let policy = parts.policy.load();
         let stranger = proven.is_empty().then(|| policy.auth_refusal(event)).flatten();
         let refusal = refusal.or(stranger).or_else(|| vanish_refusal(parts, event));
-        let unwelcome = parts.moderation.event_refusal(&policy, event);
+        let unwelcome = if parts.membership.answers(event) {
+            match parts.membership.read(event, &policy, now_s) {
+                Ok(request) => {
+                    membership = Some(request);
+                    None
+                }
+                Err(refusal) => Some(refusal),
+            }
+        } else {
+            parts.moderation.event_refusal(&policy, event)
+        };
         let is_heard = || parts.identity.current().own_urls.are_named_by_deletion(event);
         match unwelcome {
             Some(_) if refusal.is_none() && is_heard() => (None, unwelcome),
@@ -86,7 +101,7 @@ pub(super) fn check(
         (Some(refusal), _) => PolicyVerdict::Refuse(refusal),
         (None, _) if known => PolicyVerdict::Known,
         (None, Some(refusal)) => PolicyVerdict::PassRequest(refusal),
-        (None, None) => PolicyVerdict::Pass,
+        (None, None) => membership.map_or(PolicyVerdict::Pass, PolicyVerdict::PassMembership),
     }
 }
 

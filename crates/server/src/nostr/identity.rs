@@ -74,7 +74,7 @@ struct DescribedRelay {
     info: RelayInfo,
     /// The changes by managers.
     changes: InfoChanges,
-    /// The relay's own key, if the relay signs with it.
+    /// The key with which the relay signs events of its own, if it has a key.
     own_key: Option<Key>,
 }
 
@@ -155,6 +155,11 @@ impl SharedIdentity {
             let private_kinds = self.current().private_kinds().to_vec();
             self.replace(&described, private_kinds);
         }
+    }
+
+    /// The key with which the relay signs events of its own, if it has a key.
+    pub(crate) fn own_key(&self) -> Option<Key> {
+        self.0.described.lock().own_key
     }
 
     /// Whether the configuration names this key as the relay's own key.

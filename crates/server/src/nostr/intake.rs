@@ -265,6 +265,10 @@ impl<'a> VerifyWorker<'a> {
         let verdict = check(self.parts, &event, bytes, now_s, &from, &mut self.arena);
         let unwelcome = match verdict {
             PolicyVerdict::Pass => None,
+            PolicyVerdict::PassMembership(request) => {
+                let purpose = EventPurpose::ChangeMembership(request);
+                return Some(CheckedEvent::new(&event, purpose, from));
+            }
             PolicyVerdict::PassRequest(refusal) => Some(refusal),
             PolicyVerdict::Known => {
                 from.refuse(event.id(), &admit::duplicate());

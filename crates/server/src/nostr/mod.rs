@@ -55,4 +55,5 @@ pub use config::{DEFLATE_FROM_BYTES, RelayConfig, RelayService, ThreadCounts};
 pub use identity::SharedIdentity;
 pub use info::{FeePurpose, PRIVATE_KINDS, RelayFee, RelayInfo};
 pub use manage::{ManageMethod, ManageResult, ManagerRole, Managers, SharedManagers};
+pub use own::{OwnEvents, SharedOwnEvents};
 pub(crate) use relay::Relay;

@@ -29,6 +29,9 @@ const COMPARISONS: u16 = 77;
 /// The NIP of the relay management API, which is offered if the relay has managers.
 const MANAGEMENT: u16 = 86;
 
+/// The NIP of requests to join and to leave, which is offered if the relay has a key of its own.
+const MEMBERSHIP: u16 = 43;
+
 /// The NIP of searches, which is offered if texts are searched.
 const SEARCH: u16 = 50;
 
@@ -39,12 +42,18 @@ pub(crate) struct OfferedServices {
     pub(crate) searches: bool,
     /// Whether somebody may manage the relay.
     pub(crate) management: bool,
+    /// Whether keys may join and leave.
+    pub(crate) membership: bool,
 }
 
 impl OfferedServices {
     /// The services of a relay.
     pub(crate) fn of(relay: &Relay) -> Self {
-        Self { searches: relay.texts.is_some(), management: relay.management.is_offered() }
+        Self {
+            searches: relay.texts.is_some(),
+            management: relay.management.is_offered(),
+            membership: relay.identity.own_key().is_some(),
+        }
     }
 }
 
@@ -64,6 +73,7 @@ pub(crate) fn nips(
     nips.extend((policy.pow_bits_min > 0).then_some(WORK));
     nips.extend((limits.negentropy_per_connection_max > 0).then_some(COMPARISONS));
     nips.extend(services.searches.then_some(SEARCH));
+    nips.extend(services.membership.then_some(MEMBERSHIP));
     nips.extend(services.management.then_some(MANAGEMENT));
     nips.extend(info.url.is_some().then_some(VANISH));
     nips.sort_unstable();
@@ -177,9 +187,11 @@ mod tests {
 
     use super::*;
 
-    const NONE: OfferedServices = OfferedServices { searches: false, management: false };
-    const SEARCHES: OfferedServices = OfferedServices { searches: true, management: false };
-    const MANAGED: OfferedServices = OfferedServices { searches: false, management: true };
+    const NONE: OfferedServices =
+        OfferedServices { searches: false, management: false, membership: false };
+    const SEARCHES: OfferedServices = OfferedServices { searches: true, ..NONE };
+    const MANAGED: OfferedServices = OfferedServices { management: true, ..NONE };
+    const JOINED: OfferedServices = OfferedServices { membership: true, ..NONE };
 
     #[test]
     fn the_document_follows_the_limits() {
@@ -225,6 +237,7 @@ mod tests {
             (13, (&limits, &work, NONE), (&limits, &open, NONE)),
             (50, (&limits, &open, SEARCHES), (&limits, &open, NONE)),
             (86, (&limits, &open, MANAGED), (&limits, &open, NONE)),
+            (43, (&limits, &open, JOINED), (&limits, &open, NONE)),
             (77, (&limits, &open, NONE), (&no_comparison, &open, NONE)),
         ] {
             assert!(is_named(nip, with.0, with.1, with.2), "NIP-{nip}");

@@ -14,7 +14,7 @@ use super::listen::RelayDoor;
 use super::manage::Management;
 use super::metrics::RelayMetrics;
 use super::outboxes::Outboxes;
-use super::own::{OwnKey, claim_key};
+use super::own::{Membership, OwnKey, OwnPublisher, claim_key};
 use super::readers::Readers;
 use super::threads::RelayThreads;
 use super::{Relay, RelayService, auth, outbox, reading, vanish};
@@ -109,6 +109,11 @@ impl RelayService {
             identity: identity.clone(),
             metrics: Arc::clone(&metrics),
             plugin: Arc::clone(&plugin),
+            membership: Arc::new(Membership::new(
+                identity.clone(),
+                host.moderation.clone(),
+                config.policy.clone(),
+            )),
         };
         let (intake, mut joined) =
             Intake::start(threads(config.threads.verify), parts).map_err(ServeError::Thread)?;
@@ -147,6 +152,16 @@ impl RelayService {
             unlimited: host.unlimited,
         });
         reading::follow_rules(&relay);
+        if let Some(key) = own_key {
+            let publisher = OwnPublisher {
+                key,
+                options: config.own_events,
+                identity: relay.identity.clone(),
+                moderation: relay.moderation.clone(),
+                relay: Arc::downgrade(&relay),
+            };
+            tokio::spawn(vital("the relay's own events", publisher.run()));
+        }
         let door = RelayDoor::new(relay, listener, RelayThreads::new(joined));
         Ok(OpenNetwork { shelf, door: Arc::new(door) })
     }

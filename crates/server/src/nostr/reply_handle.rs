@@ -57,6 +57,15 @@ impl ReplyHandle {
         self.outbox().push_message(|out| reply::write_ok(out, id, true, ""));
     }
 
+    /// Counts an event that was carried out, and answers it with OK true and these words.
+    pub(super) fn accepted_with(&self, id: &Id, kind: u16, words: &str) {
+        let metrics = self.outbox().metrics();
+        metrics.events.add(kind);
+        metrics.done(self.verb);
+        self.rated.listed().counts.accepted.add(1);
+        self.outbox().push_message(|out| reply::write_ok(out, id, true, words));
+    }
+
     /// Answers with OK true although the event is refused. The refusal is counted.
     pub(super) fn feign(&self, id: &Id, msg: &str) {
         let refusal = NostrVerdict::Blocked.because("the plugin refuses the event in silence");

@@ -9,7 +9,7 @@ use super::call::{InfoField, ManageCall, RoleDefinition};
 use super::fault::ManageFault;
 use super::managers::Permissions;
 use super::method::ManageMethod;
-use super::roles::{KEYS_OF_ROLE_MAX, ROLES_MAX, member_name, role_name, shown};
+use super::roles::{KEYS_OF_ROLE_MAX, ROLES_MAX, hex_of, member_name, role_name};
 use crate::blocking;
 use crate::moderation::{
     AuditAct, EntryFilter, Moderation, Ruling, RulingChange, RulingSubject, SubjectSort,
@@ -63,8 +63,8 @@ fn list(moderation: &Moderation, sort: SubjectSort, ruling: Ruling) -> Result<Va
         let page = moderation.entries(filter, after.as_deref(), PAGE)?;
         for entry in &page.entries {
             let name = match &entry.subject {
-                RulingSubject::Key(key) => ("pubkey", shown(key)),
-                RulingSubject::Id(id) => ("id", shown(id)),
+                RulingSubject::Key(key) => ("pubkey", hex_of(key)),
+                RulingSubject::Id(id) => ("id", hex_of(id)),
                 RulingSubject::Addresses(_) => ("ip", entry.subject.shown()),
                 RulingSubject::Kind(kind) => {
                     rows.push(json!(kind));
@@ -114,7 +114,7 @@ async fn reports(relay: &Arc<Relay>) -> Result<Value, ManageFault> {
             ReportedSubject::Event(id)
                 if item.author.is_some_and(|key| (choice.is_heard)(&key)) =>
             {
-                Some(row(("id", shown(&id)), &item.reason()))
+                Some(row(("id", hex_of(&id)), &item.reason()))
             }
             _ => None,
         });
@@ -197,7 +197,7 @@ async fn delete_role(
     let members = roles.members.get(id).into_iter().flatten();
     let members: Vec<_> = members.collect();
     let mut before = role.value();
-    before["pubkeys"] = members.iter().map(|key| shown(key)).collect();
+    before["pubkeys"] = members.iter().map(|key| hex_of(key)).collect();
     let act = AuditAct {
         act: ManageMethod::DeleteRole.text().into(),
         subject: id.to_owned(),

@@ -14,8 +14,10 @@ mod method;
 mod roles;
 mod state;
 
+pub(crate) use call::RoleDefinition;
 pub(crate) use door::{MEDIA_TYPE, ManageClient, answer};
 pub use fault::ManageResult;
 pub use managers::{ManagerRole, Managers, SharedManagers};
 pub use method::ManageMethod;
+pub(crate) use roles::{RoleList, hex_of};
 pub(crate) use state::Management;

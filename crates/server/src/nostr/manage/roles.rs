@@ -1,7 +1,7 @@
 //! The roles that managers have defined and assigned (NIP-86, NIP-43), as the archive keeps them:
 //! one value for each role, and one for each key with a role.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use hark_codec::hex;
 use hark_codec::record::Key;
@@ -40,6 +40,22 @@ impl RoleList {
         list
     }
 
+    /// The defined roles, in the order of their ids.
+    pub(crate) fn definitions(&self) -> impl Iterator<Item = &RoleDefinition> {
+        self.defined.values()
+    }
+
+    /// The ids of the roles of each key with a role, in order.
+    pub(crate) fn by_key(&self) -> HashMap<Key, Vec<&str>> {
+        let mut by_key = HashMap::<Key, Vec<&str>>::new();
+        for (id, keys) in &self.members {
+            for key in keys {
+                by_key.entry(*key).or_default().push(id);
+            }
+        }
+        by_key
+    }
+
     /// Whether a key was given a role.
     pub(super) fn is_assigned(&self, id: &str, key: &Key) -> bool {
         self.members.get(id).is_some_and(|keys| keys.contains(key))
@@ -53,7 +69,7 @@ pub(super) fn role_name(id: &str) -> String {
 
 /// The name of the value that gives a role to a key.
 pub(super) fn member_name(id: &str, key: &Key) -> String {
-    format!("{MEMBER}{}/{id}", shown(key))
+    format!("{MEMBER}{}/{id}", hex_of(key))
 }
 
 fn member(name: &str) -> Option<(Key, &str)> {
@@ -62,7 +78,7 @@ fn member(name: &str) -> Option<(Key, &str)> {
 }
 
 /// A key as hex.
-pub(super) fn shown(key: &[u8; 32]) -> String {
+pub(crate) fn hex_of(key: &[u8; 32]) -> String {
     String::from_utf8_lossy(&hex::encode_32(key)).into_owned()
 }
 

@@ -20,7 +20,7 @@ use crate::nostr::identity::{InfoChanges, SharedIdentity};
 pub(crate) struct Management {
     pub(super) managers: SharedManagers,
     pub(super) seen: SeenSignatures,
-    pub(super) roles: Arc<ArcSwap<RoleList>>,
+    pub(crate) roles: Arc<ArcSwap<RoleList>>,
     pub(super) moderation: Moderation,
     /// The number of requests, by result.
     pub(crate) results: ByLabel<ManageResult>,
