@@ -6,8 +6,9 @@ use hark_codec::hex;
 use hark_codec::nostr::EventDraft;
 use hark_testkit::clock::now_s;
 use hark_testkit::http::{HttpReply, HttpRequest};
+use hark_testkit::nostr::client::Client;
 use hark_testkit::postgres::Cluster;
-use hark_testkit::wait::until;
+use hark_testkit::wait::{until, until_async};
 use serde_json::{Value, json};
 
 use crate::nostr::nostr_tools;
@@ -271,4 +272,42 @@ fn a_change_holds_on_all_nodes_of_a_database() {
     until("the other node has the ban", || call(two, "listbannedpubkeys", json!([])) == banned);
     let (status, _) = SignedCall::new(two, "createrole", json!(["king", "", "", 1, 1])).send(two);
     assert_eq!(status, 400, "the role is known to both");
+}
+
+/// Waits until the events of a kind have these tags.
+async fn wait_for_tags(client: &mut Client, kind: u16, wanted: Value) {
+    until_async("the relay has published its events", async || {
+        let found = client.find_now(&[json!({ "kinds": [kind] })]).await;
+        let tags: Vec<Value> = found.iter().map(|event| event["tags"].clone()).collect();
+        Value::from(tags) == wanted
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn roles_and_their_members_are_published_until_they_are_deleted() {
+    let own = "\n[self]\nkey_file = \"relay.key\"\nmembers = true\nreport = true\n";
+    let settings = settings().replace("[info]", "[info]\nurl = \"wss://Relay.example\"");
+    let relay = Relay::start("manage-members", &(settings + own));
+    let address = relay.address();
+    call(address, "allowpubkey", json!([key(5)]));
+    call(address, "createrole", json!(["a:b", "King", "rules", 37, 1]));
+    call(address, "assignrole", json!([key(5), "a:b"]));
+    let mut client = Client::connect(&relay.url(), now_s()).await;
+    let role = json!([
+        ["-"],
+        ["d", "a:b"],
+        ["label", "King"],
+        ["description", "rules"],
+        ["color", "37"],
+        ["order", "1"]
+    ]);
+    wait_for_tags(&mut client, 33_534, json!([role])).await;
+    wait_for_tags(&mut client, 13_534, json!([[["-"], ["member", key(5), "a:b"]]])).await;
+    call(address, "deleterole", json!(["a:b"]));
+    wait_for_tags(&mut client, 33_534, json!([])).await;
+    wait_for_tags(&mut client, 13_534, json!([[["-"], ["member", key(5)]]])).await;
+    let report = client.find_now(&[json!({ "kinds": [30_166] })]).await;
+    assert_eq!(report[0]["tags"][0], json!(["d", "wss://relay.example/"]));
+    assert_eq!(report[0]["pubkey"], info(address)["self"]);
 }

@@ -10,7 +10,6 @@ use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
 use crate::key_file::{self, KeyError};
 
 /// The relay's own key, `self` in its NIP-11 document.
-#[derive(Debug)]
 pub(crate) struct OwnKey {
     keys: KeyPair,
 }

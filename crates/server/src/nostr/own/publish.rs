@@ -201,9 +201,14 @@ impl OwnPublisher {
         // The rest were deleted. A deletion tells clients and mirrors of the relay as well.
         let owner = hex_of(self.key.public());
         for (id, before) in stored {
+            let event = vec!["e".into(), before.id.clone()];
             let address = vec!["a".into(), format!("{ROLE_KIND}:{owner}:{id}")];
             let kind = vec!["k".into(), ROLE_KIND.to_string()];
-            writes.push(self.put(DELETION_KIND, before.created_at.max(now_s), &[address, kind]));
+            writes.push(self.put(
+                DELETION_KIND,
+                before.created_at.max(now_s),
+                &[event, address, kind],
+            ));
         }
         Ok(writes)
     }
@@ -263,6 +268,7 @@ impl OwnPublisher {
 
 /// An event of the relay in the archive.
 struct StoredEvent {
+    id: String,
     created_at: u64,
     tags: Vec<Vec<String>>,
 }
@@ -271,7 +277,7 @@ impl StoredEvent {
     fn read(record: &Record<'_>, arena: &mut EventArena) -> Option<Self> {
         let event = Event::parse(record.wire(), arena).ok()?;
         let tags = event.tags().map(|tag| tag.iter().map(str::to_owned).collect()).collect();
-        Some(Self { created_at: event.created_at(), tags })
+        Some(Self { id: hex_of(event.id()), created_at: event.created_at(), tags })
     }
 
     fn tags_of(&self, name: &str) -> Vec<Vec<String>> {
