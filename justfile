@@ -7,7 +7,7 @@ default:
 # The tests that need neither node, nor a browser, nor a database.
 test-quick:
     cargo test --locked --workspace --lib
-    cargo test --locked --workspace --test main --test program --test relay -- --skip bench:: --skip fleet:: --skip moving:: --skip nostr:: --skip page:: --skip proxy:: --skip public:: --skip tables_are --skip waku::bench --skip waku::clients --skip waku::history
+    cargo test --locked --workspace --test main --test program --test relay -- --skip admin:: --skip bench:: --skip fleet:: --skip moving:: --skip nostr:: --skip page:: --skip proxy:: --skip public:: --skip tables_are --skip waku::bench --skip waku::clients --skip waku::history
 
 # Everything that is tested; installs what it needs.
 test:
@@ -18,6 +18,10 @@ check:
     cargo fmt --all --check
     cargo clippy --locked --workspace --all-targets -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --lib --examples
+
+# The pictures of the pages in docs/images.
+pictures:
+    cargo test --locked --workspace --test main -- --ignored admin::pictures
 
 # A relay on ws://127.0.0.1:7777.
 serve *ARGS:

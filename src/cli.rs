@@ -3,6 +3,7 @@
 
 use clap::{Arg, CommandFactory as _, Parser, Subcommand};
 
+use crate::commands::admin::AdminArgs;
 use crate::commands::adopt::AdoptArgs;
 use crate::commands::backup::BackupArgs;
 use crate::commands::bench::BenchProgramArgs;
@@ -176,6 +177,8 @@ pub(crate) enum Command {
     Log(AuditArgs),
     /// List the reported events and keys that nobody has decided about (NIP-56)
     Reports(ReportsArgs),
+    /// Log in to the page for managers of the running relay
+    Admin(AdminArgs),
     /// Check the health of a running server; without --at, of the server that the configuration
     /// names
     Healthz(HealthzArgs),
@@ -216,6 +219,7 @@ const OF_NO_NETWORK: [&str; 27] = [
     "list",
     "log",
     "reports",
+    "admin",
     "healthz",
     "init",
     "config",
@@ -277,6 +281,7 @@ impl Command {
             | Self::List(_)
             | Self::Log(_) => Some("the bans and allows of an archive hold for all its networks"),
             Self::Reports(_) => Some("only Nostr has reports"),
+            Self::Admin(_) => Some("the page for managers is a page of the relay"),
             Self::Healthz(_) => Some("`hark healthz` covers all networks of a server"),
             Self::Backup(_) | Self::Restore(_) => Some("a backup has all networks"),
             Self::Init(_) => Some("`hark init` names the networks to serve with --networks"),

@@ -106,6 +106,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             commands::moderation::change::lift(Ruling::Allow, &args, &location)
         }
         Command::Reports(args) => commands::reports::run(&args, &location),
+        Command::Admin(args) => commands::admin::run(&args, &location),
         Command::List(args) => commands::moderation::list::run(&args, &location),
         Command::Log(args) => commands::moderation::log::run(&args, &location),
         Command::Healthz(args) => commands::healthz::run(&args, &location),

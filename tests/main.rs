@@ -1,10 +1,12 @@
 //! The only integration test binary: it drives all of Hark from outside.
 
+mod admin;
 mod bad_week;
 mod bench;
 mod bench_checks;
 mod bench_crowd;
 mod book;
+mod browser;
 mod cli;
 mod cluster;
 mod compare;

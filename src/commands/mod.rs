@@ -1,5 +1,6 @@
 //! The commands, one file each, and code that several commands share.
 
+pub(crate) mod admin;
 pub(crate) mod adopt;
 pub(crate) mod backup;
 mod backup_file;

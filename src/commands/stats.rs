@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use hark_server::control::fields;
 use hark_server::growth::{self, GrowthLog};
-use hark_server::words::moment;
+use hark_server::words::{moment, signed, span};
 use serde_json::{Value, json};
 
 use crate::location::ArchiveLocation;
@@ -98,18 +98,6 @@ pub(crate) fn run(args: &StatsArgs, location: &ArchiveLocation) -> anyhow::Resul
         print::line(&table(&live))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Formats a number that may be negative. `shown` formats the number without its sign.
-fn signed(number: f64, shown: impl Fn(u64) -> String) -> String {
-    let text = shown(number.abs().round() as u64);
-    if number <= -0.5 { format!("-{text}") } else { text }
-}
-
-/// Formats a duration in whole days, or in whole hours below two days.
-fn span(seconds: u64) -> String {
-    let (unit, unit_s) = if seconds < 2 * 86_400 { ("hour", 3_600) } else { ("day", 86_400) };
-    print::count((seconds + unit_s / 2) / unit_s, unit)
 }
 
 /// Returns the server's statistics that are not in the statistics of the files.

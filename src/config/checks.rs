@@ -124,6 +124,7 @@ fn info(config: &Config) -> Vec<String> {
         ("banner", &info.banner),
         ("terms_of_service", &info.terms_of_service),
         ("payments_url", &info.payments_url),
+        ("client_url", &info.client_url),
     ];
     for (key, url) in pages {
         if let Some(url) = url {

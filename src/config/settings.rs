@@ -183,6 +183,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         doc: "The keys that may manage the relay from a client (NIP-86). Each request is signed by a key (NIP-98). Without an entry in this\n# section, every such request is refused. Changes of this file take effect while the server runs.",
         settings: settings! {
             "keys" lists.manager_keys live: "Public keys (hex or npub1…) that may call every method of NIP-86, e.g. [\"npub1…\", \"@managers.txt\"]. An entry that\nstarts with @ names a file, as in [policy].";
+            "page" managers.has_page live: "Whether the relay has the page /admin, on which managers ban, allow, and see clients, reports and the state of the\nserver in a browser. They log in with a key of this section, or with a link of `hark admin link`.";
             "roles" managers.roles live: "Roles whose keys may call some methods, e.g.\n  roles = [{ id = \"moderator\", methods = [\"banevent\", \"listbannedevents\"], keys = [\"npub1…\"] }]\nmethods has names of methods of NIP-86. keys may be missing, since the method `assignrole` gives a role to further\nkeys.";
         },
     },
@@ -209,6 +210,10 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "icon" info.icon live: "URL of a square picture. The relay's page shows the picture, and visitors of the page load it from this URL.";
             "banner" info.banner live: "URL of a wide picture, which the page shows, too.";
             "terms_of_service" info.terms_of_service live: "URL of the terms of service.";
+            "terms" info.terms live: "Terms of service as a text, which the relay's page shows.";
+            "privacy" info.privacy live: "Text about privacy, which the relay's page shows.";
+            "joining" info.joining live: "Text on the relay's page about the way to become a member. Empty: a sentence that follows from the settings.";
+            "client_url" info.client_url live: "URL at which a web client opens the relay, with {url} for the relay's URL or {host} for the URL without its scheme.\nThe relay's page has a button with this link if `url` is set. Empty: no button.";
             "payments_url" info.payments_url live: "URL of a page at which users pay the fees.";
             "fees" info.fees live: "Fees that clients are told, e.g.\n  fees = [{ for = \"admission\", amount = 1000000, unit = \"msats\" }]\nfor is admission, subscription or publication; period_s is the time that the fee covers, in seconds, and kinds are\nthe kinds of events that it is for. Hark collects no fees: put the keys of those who have paid into allow_keys. An\nadmission fee sets payment_required.";
         },

@@ -54,6 +54,15 @@ pub(crate) const COMMANDS: &[Door] = &[
     command("list", moderation::list),
     command("reports", moderation::reports),
     command("log", moderation::log),
+    command("admin link", |world| {
+        let link = world.hark(&["admin", "link", "--json"]).json();
+        let url = link["url"].as_str().unwrap_or_default();
+        assert!(
+            url.contains(&world.writes().relay) && url.contains("/admin/login?link="),
+            "{link}"
+        );
+        Own
+    }),
     command("reload", |world| Same(world.hark(&["reload"]).text())),
     command("init", init),
     command("config", config),

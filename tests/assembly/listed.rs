@@ -10,7 +10,7 @@ use crate::doors;
 use crate::world::program;
 
 /// Codes of frames on control.sock, each with its sender: a command or a life of the table.
-const FRAMES: [(&str, &str); 25] = [
+const FRAMES: [(&str, &str); 26] = [
     ("PUT", "import"),
     ("BRING", "import"),
     ("ERASE", "delete"),
@@ -21,6 +21,7 @@ const FRAMES: [(&str, &str); 25] = [
     ("KICK", "kick"),
     ("MODERATE", "ban"),
     ("DOOR", "waku"),
+    ("LINK", "admin link"),
     ("FOLLOW", "stream"),
     ("TAKEOVER", "taken over"),
     ("READY", "taken over"),
@@ -119,11 +120,16 @@ pub(crate) fn without_a_cell() -> Vec<String> {
     waku.remove("/admin/{*rest}"); // where [waku] rest_admin is off
     look("route", "waku", waku, 20);
     look("route", "whisper", routes(&["server/src/whisper/rest/mod.rs"]), 5);
-    let web = source("server/src/nostr/web.rs");
-    let body = web.split("match path {").nth(1).and_then(|rest| rest.split("_ =>").next());
-    let paths = body.unwrap_or_default().split('"').skip(1).step_by(2);
-    let paths: BTreeSet<String> =
-        paths.filter(|path| path.starts_with('/')).map(str::to_owned).collect();
+    let matched = |file: &str| {
+        let text = source(file);
+        let body = text.split("match path {").nth(1).and_then(|rest| rest.split("_ =>").next());
+        let paths = body.unwrap_or_default().split('"').skip(1).step_by(2);
+        paths.filter(|path| path.starts_with('/')).map(str::to_owned).collect::<BTreeSet<_>>()
+    };
+    let mut of_managers = matched("server/src/nostr/manage/page/routes.rs");
+    of_managers.remove("/admin/"); // the same page as /admin
+    look("page", "nostr", of_managers, 10);
+    let paths = matched("server/src/nostr/web.rs");
     let mut operators = quoted(&source("server/src/admin/http.rs"), "\n            ");
     operators.retain(|text| text.starts_with('/'));
     look("path", "operators", operators, 2);

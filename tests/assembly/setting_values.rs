@@ -3,6 +3,12 @@
 pub(crate) const WORD: [&str; 3] =
     ["\"\"", "\"many words, \\\"quotes\\\", <b> and\\nlines, ü\"", "\"x\""];
 pub(crate) const URL: [&str; 3] = ["\"\"", "\"wss://relay.example/a/path\"", "\"relay.example\""];
+pub(crate) const LISTEN: [&str; 3] =
+    ["\"127.0.0.1:0\"", "\"0.0.0.0:0\"", "[\"127.0.0.2:0\", \"127.0.0.1:0\"]"];
+pub(crate) const DIRECTORY: [&str; 3] =
+    ["\"https://localhost:1/dir\"", "\"https://a.example/a/b?c=d\"", "\"http://a.example\""];
+pub(crate) const CLIENT: [&str; 3] =
+    ["\"\"", "\"https://client.example/?r={url}#{host}\"", "\"no link\""];
 pub(crate) const LINK: [&str; 3] = ["\"\"", "\"https://relay.example/a.png?b=c\"", "\"no link\""];
 pub(crate) const KEY: &str = "\"7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e\"";
 pub(crate) const KEYS: &str = "[\"7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e\", \

@@ -17,18 +17,15 @@ use hark_testkit::server::Server;
 use hark_testkit::wait::{PATIENCE, until_ok};
 
 use crate::setting_values::{
-    ENODES, FEES, GROUPS, KEY, KEYS, LINK, ORIGINS, PEERS, ROLES, RULES, SIGNED, URL, WORD,
+    CLIENT, DIRECTORY, ENODES, FEES, GROUPS, KEY, KEYS, LINK, LISTEN, ORIGINS, PEERS, ROLES, RULES,
+    SIGNED, URL, WORD,
 };
 use crate::world::{forget, number, program, tail};
 
 /// Settings that are no numbers: section and name, then the least, the most and an odd value, as
 /// TOML. A list that ends with `…` is repeated up to its bound.
 const WORDS: &[(&str, &str, [&str; 3])] = &[
-    (
-        "server",
-        "listen",
-        ["\"127.0.0.1:0\"", "\"0.0.0.0:0\"", "[\"127.0.0.2:0\", \"127.0.0.1:0\"]"],
-    ),
+    ("server", "listen", LISTEN),
     ("server", "metrics_listen", ["\"\"", "\"0.0.0.0:0\"", "\"127.0.0.1:0\""]),
     ("server", "metrics_allow", ["[]", "[\"0.0.0.0/0\", \"::/0\"]", "[\"127.0.0.1\"]"]),
     ("server", "trusted_proxies", ["[]", "[\"0.0.0.0/0\", \"::/0\"]", "[\"192.0.2.7\"]"]),
@@ -37,7 +34,7 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("tls", "key", ["\"\"", "\"/a very/long path/of a.pem\"", "\"a.pem\""]),
     ("tls", "acme_domains", ["[]", "[\"*.relay.example\"]", "[\"relay.example\", \"no name\"]"]),
     ("tls", "acme_contact", ["\"\"", "\"mailto:me@relay.example\"", "\"me@relay.example\""]),
-    ("tls", "acme_directory", ["\"https://a:1/dir\"", "\"https://a.b/c?d=e\"", "\"http://a.b\""]),
+    ("tls", "acme_directory", DIRECTORY),
     ("tls", "relay", ["false", "true", "\"yes\""]),
     ("tls", "rest", ["false", "true", "\"yes\""]),
     ("archive", "data", ["\"d\"", "\"a/b/c/d/e/f\"", "\"with blanks and ü\""]),
@@ -59,6 +56,7 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("rates", "groups", GROUPS),
     ("rates", "spared_keys", ["[]", KEYS, "[\"npub1x\"]"]),
     ("manage", "keys", ["[]", KEYS, "[\"npub1x\"]"]),
+    ("manage", "page", ["false", "true", "\"yes\""]),
     ("manage", "roles", ROLES),
     ("info", "self", ["\"\"", KEY, "\"abc\""]),
     ("self", "report", ["false", "true", "\"yes\""]),
@@ -92,6 +90,10 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("info", "banner", LINK),
     ("info", "terms_of_service", LINK),
     ("info", "payments_url", LINK),
+    ("info", "terms", WORD),
+    ("info", "privacy", WORD),
+    ("info", "joining", WORD),
+    ("info", "client_url", CLIENT),
     ("info", "fees", FEES),
     ("retention", "erase_within", ["\"0s\"", "\"100y\"", "\"1s\""]),
     ("retention", "spared_kinds", ["[]", "[\"0-65535\"]", "[5, 62]"]),

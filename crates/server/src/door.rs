@@ -76,6 +76,14 @@ pub trait Door: Send + Sync {
         None
     }
 
+    /// Makes a link that logs in once to the door's page for managers, for the person `maker`. The
+    /// answer has the link as `url`, or only its path as `path` if the address of the page is not
+    /// known.
+    fn admin_link(&self, maker: &str) -> Result<Value, AdminLinkFault> {
+        let _ = maker;
+        Err(AdminLinkFault::NoPage)
+    }
+
     /// The configured host names under which clients reach this server.
     fn host_names(&self) -> Vec<String> {
         Vec::new()
@@ -110,6 +118,20 @@ impl fmt::Display for DoorAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.what, self.at)
     }
+}
+
+/// Why a link to the page for managers was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AdminLinkFault {
+    /// The door has no such page.
+    #[error("this network has no page for managers")]
+    NoPage,
+    /// The operator has disabled the page.
+    #[error("the page /admin is off: [manage] page is false")]
+    Off,
+    /// The secret of the link could not be made.
+    #[error("the system has no random bytes; try again")]
+    Random,
 }
 
 /// A row of a table for people: its subject, its value and a remark.

@@ -56,6 +56,18 @@ pub fn count(value: u64, noun: &str) -> String {
     format!("{} {noun}{}", number(value), if value == 1 { "" } else { "s" })
 }
 
+/// Formats a number that may be negative. `shown` formats the number without its sign.
+pub fn signed(number: f64, shown: impl Fn(u64) -> String) -> String {
+    let text = shown(number.abs().round() as u64);
+    if number <= -0.5 { format!("-{text}") } else { text }
+}
+
+/// Formats a duration in whole days, or in whole hours below two days.
+pub fn span(seconds: u64) -> String {
+    let (unit, unit_s) = if seconds < 2 * 86_400 { ("hour", 3_600) } else { ("day", 86_400) };
+    count((seconds + unit_s / 2) / unit_s, unit)
+}
+
 /// Formats seconds since 1970 as a date and a time (UTC), such as `2024-02-29 12:30:00`.
 pub fn moment(seconds: u64) -> String {
     let time =

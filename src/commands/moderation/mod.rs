@@ -117,11 +117,15 @@ impl ModerationDesk {
 
 /// Returns the actor for the audit log: the command and its user.
 pub(super) fn actor(command: &str) -> String {
+    format!("hark {command} ({})", user())
+}
+
+/// Returns the user who runs the command.
+pub(super) fn user() -> String {
     let named = ["SUDO_USER", "USER"].iter().find_map(|name| std::env::var(name).ok());
     let uid = rustix::process::getuid().as_raw();
     let user = named.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("uid {uid}"));
-    let user: String = user.chars().filter(|c| !c.is_control()).take(64).collect();
-    format!("hark {command} ({user})")
+    user.chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
 /// Returns a time as text, in UTC.

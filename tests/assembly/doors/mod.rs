@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::world::World;
 use crate::{commands, peers};
 
+mod admin;
 mod nostr;
 mod waku;
 mod whisper;
@@ -56,6 +57,25 @@ const SERVED: &[Door] = &[
     door("nostr", "NIP-11", nostr::document),
     door("nostr", "/counts", nostr::page_counts),
     door("nostr", "/page.js", |world| Same(get(&world.reads().relay, "/page.js").ok())),
+    door("nostr", "/page.css", |world| Same(get(&world.reads().relay, "/page.css").ok())),
+    once("nostr", "/admin", |world| admin::page(world, "/admin", "grows a day by")),
+    once("nostr", "/admin/clients", |world| {
+        admin::page(world, "/admin/clients", "open connection")
+    }),
+    once("nostr", "/admin/bans", admin::bans),
+    once("nostr", "/admin/reports", |world| admin::page(world, "/admin/reports", "reported")),
+    once("nostr", "/admin/members", |world| admin::page(world, "/admin/members", "Add a member")),
+    once("nostr", "/admin/roles", |world| admin::page(world, "/admin/roles", "New role")),
+    once("nostr", "/admin/log", |world| admin::page(world, "/admin/log", "newest first")),
+    once("nostr", "/admin/login", |world| {
+        admin::log_in(world);
+        Own
+    }),
+    door("nostr", "/admin/key", admin::key),
+    once("nostr", "/admin/logout", admin::log_out),
+    door("nostr", "/admin/login.js", |world| {
+        Same(get(&world.reads().relay, "/admin/login.js").ok())
+    }),
     door("operators", "/healthz", |world| Same(get(&world.reads().relay, "/healthz").ok())),
     door("operators", "/metrics", metrics),
     door("waku", "/store/v3/messages", waku::history),

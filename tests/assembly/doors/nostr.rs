@@ -203,7 +203,7 @@ pub(super) fn compares_on(world: &World) -> Answer {
 pub(super) fn page(world: &World) -> Answer {
     let addr = &world.reads().relay;
     let text = get(addr, "/").ok();
-    for part in ["How to connect", addr.as_str()] {
+    for part in ["How to join", addr.as_str()] {
         assert!(text.contains(part), "{part} is missing: {text}");
     }
     // The page names the same NIPs as the information document. On a cluster, the list lacks NIP-50

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::control_error::broken;
 use super::protocol::{
-    self, BRING, CLIENTS, COMPACT, ControlFrame, DOOR, ERASE, FAILED, FOLLOW, KICK, MODERATE,
+    self, BRING, CLIENTS, COMPACT, ControlFrame, DOOR, ERASE, FAILED, FOLLOW, KICK, LINK, MODERATE,
     OUTCOME, PROGRESS, PUT, RELOAD, STATS, TEXT, ids_bytes,
 };
 use super::socket;
@@ -145,6 +145,13 @@ impl ControlClient {
     /// Returns the report of the shelf's door: its state for operators.
     pub fn door_report(&mut self) -> Result<Value, ControlError> {
         self.ask_json(DOOR, &Value::Null)
+    }
+
+    /// Returns a link that logs in once to the page for managers, for the person `maker`: as `url`, or
+    /// as `path` if the server does not know the address of the page.
+    pub fn admin_link(&mut self, maker: &str) -> Result<Value, ControlError> {
+        let answer = self.ask(LINK, maker.as_bytes(), &mut |_| {})?;
+        serde_json::from_str(&answer).map_err(|_| broken("an answer that is not JSON"))
     }
 
     fn ask_json(&mut self, what: u8, body: &Value) -> Result<Value, ControlError> {

@@ -18,7 +18,7 @@ use crate::clients::Clients;
 use crate::connections::Connections;
 use crate::door::{Host, OpenNetwork};
 use crate::error::ServeError;
-use crate::growth::GrowthRecorder;
+use crate::growth::{GrowthLog, GrowthRecorder};
 use crate::hosts;
 use crate::http::{self, ConnectionTimeouts};
 use crate::listener::Listener;
@@ -152,6 +152,13 @@ impl Operators {
     /// reasons, one per line. Further lines list decisions that the operator has to make, and
     /// advice. With several shelves, each line about a shelf begins with the shelf's name.
     pub fn health(&self) -> Response {
+        let (is_healthy, lines) = self.health_lines();
+        let status = if is_healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        (status, lines).into_response()
+    }
+
+    /// Whether records are accepted, stored and mirrored, and the lines of [`Operators::health`].
+    pub(crate) fn health_lines(&self) -> (bool, String) {
         let mut lines = String::new();
         if self.stop.is_down() {
             lines.push_str("going down\n");
@@ -162,12 +169,10 @@ impl Operators {
                 self.add_line(&mut lines, shelf, &reason);
             }
         }
-        let status = if lines.is_empty() {
+        let is_healthy = lines.is_empty();
+        if is_healthy {
             lines.push_str("ok\n");
-            StatusCode::OK
-        } else {
-            StatusCode::SERVICE_UNAVAILABLE
-        };
+        }
         // The reason is not shown: any client may send this request, and the reason may quote a
         // configured list.
         if self.desk.last().refusal.is_some() {
@@ -188,7 +193,17 @@ impl Operators {
                 self.add_line(&mut lines, shelf, &advice);
             }
         }
-        (status, lines).into_response()
+        (is_healthy, lines)
+    }
+
+    /// The networks that this server serves.
+    pub(crate) fn networks(&self) -> Arc<[OpenNetwork]> {
+        Arc::clone(&self.networks)
+    }
+
+    /// The sizes of the shelves in the last days. `None` if this server does not note the sizes.
+    pub(crate) fn growth_log(&self) -> Option<GrowthLog> {
+        self.growth.as_ref().map(|growth| growth.log())
     }
 
     /// Adds a line about a shelf.

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Requests: PUT and BRING (body: a record), ERASE (ids, 32 bytes each), COMPACT, STATS, RELOAD,
-//! DOOR, and CLIENTS, KICK and MODERATE, which are about all shelves (see `clients` and
+//! DOOR, LINK, and CLIENTS, KICK and MODERATE, which are about all shelves (see `clients` and
 //! `moderation`). Every request has one answer, which names the same shelf. Answers come in the
 //! order of the requests. PROGRESS lines may come before the answer to a COMPACT or ERASE.
 //!
@@ -59,6 +59,9 @@ pub(super) const KICK: u8 = 13;
 pub(super) const DOOR: u8 = 14;
 /// A request about bans, allows and the audit log. The body and the answer are JSON.
 pub(super) const MODERATE: u8 = 15;
+/// A request for a link that logs in once to the page for managers. The body is the maker of the
+/// link as text, and the answer is JSON.
+pub(super) const LINK: u8 = 16;
 
 /// The answer to a PUT: an outcome.
 pub(super) const OUTCOME: u8 = 0x81;

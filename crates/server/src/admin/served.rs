@@ -21,14 +21,14 @@ use super::feed::{FeedWriter, SiblingFeed};
 use super::handover::TakeoverSource;
 use super::protocol::{
     self, BRING, CLIENTS, COMPACT, ControlFrame, DOOR, EPHEMERAL, ERASE, FAILED, FOLLOW, KICK,
-    MODERATE, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS, PUT, RELOAD, STATS, TAKEOVER, TEXT,
+    LINK, MODERATE, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS, PUT, RELOAD, STATS, TAKEOVER, TEXT,
     outcome_bytes,
 };
 use super::reload::{ReloadDesk, ReloadError};
 use super::shelf_stats::stats;
 use super::socket;
 use super::takeover_parties::Sibling;
-use crate::door::{Door, OpenNetwork};
+use crate::door::{AdminLinkFault, Door, OpenNetwork};
 use crate::moderation::{Moderation, ModerationError};
 use crate::roster::Roster;
 use crate::settings::SharedSettings;
@@ -366,6 +366,10 @@ impl ControlConnection {
                 stats.insert("config".into(), self.desk.stats());
                 Ok(Value::Object(stats).to_string())
             }
+            LINK => {
+                let link = door.admin_link(&frame.text());
+                link.map(|link| link.to_string()).map_err(ShelfRequestError::from)
+            }
             DOOR => door.report().map(|it| it.to_string()).ok_or(ShelfRequestError::NoReport),
             other => Err(ShelfRequestError::Unknown(other)),
         };
@@ -417,6 +421,8 @@ enum ShelfRequestError {
     Reload(#[from] ReloadError),
     #[error(transparent)]
     Clients(#[from] ClientsError),
+    #[error(transparent)]
+    Link(#[from] AdminLinkFault),
     #[error("request {0} is not known; is the other end of this version?")]
     Unknown(u8),
 }

@@ -20,13 +20,15 @@ use serde_json::{Map, Value, json};
 
 use super::Relay;
 use super::auth::NO_URL;
+use super::info::web_url;
+use super::manage;
 use super::metrics::{MessageResult, Verb};
 use super::policy::{nothing_allowed, nothing_answered};
 use super::report::LoggedCounts;
 use super::threads::RelayThreads;
 use super::web::{self, ConnectionContext, CountedConnection, WebState};
 use crate::admin::http::Operators;
-use crate::door::{self, Door, DoorAddress, StatusRow};
+use crate::door::{self, AdminLinkFault, Door, DoorAddress, StatusRow};
 use crate::listener::{Listener, accept};
 use crate::metrics::MetricsPage;
 use crate::patience::TimedStream;
@@ -100,6 +102,17 @@ impl Door for RelayDoor {
             ("messages", relay.metrics.answers().nested()),
         ];
         (fields.into_iter().map(|(name, value)| (name.into(), value)).collect(), rows)
+    }
+
+    fn admin_link(&self, maker: &str) -> Result<Value, AdminLinkFault> {
+        let path = manage::link_path(&self.relay, maker)?;
+        let identity = self.relay.identity.current();
+        let local = || self.listener.urls("http").find(|url| url.starts_with("http"));
+        let base = identity.info.url.clone().or_else(local);
+        Ok(match base {
+            Some(base) => json!({ "url": web_url(&base) + &path }),
+            None => json!({ "path": path }),
+        })
     }
 
     fn host_names(&self) -> Vec<String> {

@@ -16,6 +16,7 @@ mod event_checks;
 mod event_page;
 mod hidden_events;
 mod hll;
+mod html;
 mod identity;
 mod info;
 mod intake;

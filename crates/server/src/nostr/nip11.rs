@@ -96,13 +96,14 @@ pub(crate) fn document(
     let mut put = |name: &str, value: Value| document.insert(name.into(), value);
     put("name", json!(name(info)));
     put("description", json!(info.description));
+    let terms = info.terms_url();
     let optional = [
         ("pubkey", &info.pubkey),
         ("self", &info.self_key),
         ("contact", &info.contact),
         ("icon", &info.icon),
         ("banner", &info.banner),
-        ("terms_of_service", &info.terms_of_service),
+        ("terms_of_service", &terms),
         ("payments_url", &info.payments_url),
     ];
     for (name, value) in optional {

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::landing::{self, LandingHtml, LandingPage};
-use super::manage::{self, ManageClient};
+use super::manage::{self, AdminRequest, ManageClient};
 use super::outboxes::OutboxAccount;
 use super::session;
 use super::{Relay, nip11};
@@ -174,8 +174,9 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
         }
     }
     // A proxy may forward the path of the relay's URL or strip it, so both paths are accepted.
-    let path = request.uri().path();
-    let path = if is_own(&web.relay, path) { "/" } else { path };
+    let prefix = own_path(&web.relay);
+    let asked = request.uri().path().to_owned();
+    let path = below(&asked, &prefix);
     if header_lists(headers, UPGRADE.as_str(), "websocket") {
         // The relay has one endpoint, because the path does not change the service (NIP-01).
         return if path == "/" { upgrade(web, context, request) } else { nothing() };
@@ -190,6 +191,9 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
     if *request.method() == Method::POST && is_call && path == "/" {
         return manage(&web.relay, &context, request).await;
     }
+    if manage::is_path(path) && web.relay.management.has_page() {
+        return admin_page(&web, &context, (&prefix, path), request).await;
+    }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET, HEAD, OPTIONS")]).into_response();
     }
@@ -197,6 +201,7 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
         "/" => {}
         "/counts" => return plain("application/json", web.landing.counts_json().await),
         "/page.js" => return plain("text/javascript", landing::SCRIPT),
+        "/page.css" => return plain("text/css", landing::STYLE),
         "/healthz" => return web.operators.health(),
         "/metrics" if !web.operators.are_apart() => {
             return web.operators.metrics(context.peer, headers).await;
@@ -217,10 +222,39 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
         return cors(StatusCode::OK, "application/nostr+json", document.into());
     }
     let address = address(headers, context.has_tls);
-    let LandingHtml { text, security } = web.landing.page(&address).await;
+    let LandingHtml { text, security } = web.landing.page(&address, &prefix, &web.operators).await;
     let mut answer = plain("text/html; charset=utf-8", text);
     answer.headers_mut().insert(CONTENT_SECURITY_POLICY, security);
     answer
+}
+
+/// Answers a request to the page for managers.
+async fn admin_page(
+    web: &WebState,
+    context: &ConnectionContext,
+    (prefix, path): (&str, &str),
+    request: Request,
+) -> Response {
+    let (relay, listed) = (&web.relay, &context.slot.listed);
+    let (address, _permit) = match client(relay, context.peer, request.headers()) {
+        Ok(client) => client,
+        Err(why) => return refuse_connection(relay, listed.ip(), why),
+    };
+    let asked = AdminRequest {
+        relay,
+        operators: &web.operators,
+        client: ManageClient { listed, address, local: own_address(context, request.headers()) },
+        prefix,
+        path,
+        is_secure: is_secure(request.headers(), context.has_tls),
+    };
+    manage::answer_page(asked, request).await
+}
+
+/// The server's address on a connection. `None` behind a proxy.
+fn own_address(context: &ConnectionContext, headers: &HeaderMap) -> Option<SocketAddr> {
+    let is_direct = !Proxies::HEADERS.iter().any(|header| headers.contains_key(*header));
+    context.local.filter(|_| is_direct)
 }
 
 /// Answers a request to the relay management API.
@@ -230,8 +264,7 @@ async fn manage(relay: &Arc<Relay>, context: &ConnectionContext, request: Reques
         Ok(client) => client,
         Err(why) => return refuse_connection(relay, listed.ip(), why),
     };
-    let is_direct = !Proxies::HEADERS.iter().any(|header| request.headers().contains_key(*header));
-    let local = context.local.filter(|_| is_direct);
+    let local = own_address(context, request.headers());
     manage::answer(relay, ManageClient { listed, address, local }, request).await
 }
 
@@ -239,10 +272,19 @@ fn nothing() -> Response {
     (StatusCode::NOT_FOUND, "nothing is here; the relay is at /\n").into_response()
 }
 
-/// Whether a request's path is the path of the relay's own URL.
-fn is_own(relay: &Relay, asked: &str) -> bool {
+/// The path of the relay's configured URL, without slashes at its end.
+fn own_path(relay: &Relay) -> String {
     let identity = relay.identity.current();
-    asked.trim_end_matches('/') == identity.info.url.as_deref().map_or("", path)
+    identity.info.url.as_deref().map_or("", path).to_owned()
+}
+
+/// The part of a path below `prefix`. A path elsewhere is returned unchanged.
+fn below<'a>(asked: &'a str, prefix: &str) -> &'a str {
+    if asked.trim_end_matches('/') == prefix {
+        return "/";
+    }
+    let rest = asked.strip_prefix(prefix).filter(|rest| rest.starts_with('/'));
+    rest.unwrap_or(asked)
 }
 
 /// The path of a URL, without slashes at its end.
@@ -260,9 +302,13 @@ fn address(headers: &HeaderMap, has_tls: bool) -> String {
         host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte))
     };
     let host = header(HOST.as_str()).filter(is_host).unwrap_or("this address");
-    let is_secure = has_tls || header("x-forwarded-proto") == Some("https");
-    let scheme = if is_secure { "wss" } else { "ws" };
+    let scheme = if is_secure(headers, has_tls) { "wss" } else { "ws" };
     format!("{scheme}://{host}")
+}
+
+/// Whether the client's connection has TLS, to this server or to a proxy.
+fn is_secure(headers: &HeaderMap, has_tls: bool) -> bool {
+    has_tls || headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https")
 }
 
 /// Returns an answer that a cache must revalidate before each use.
@@ -395,8 +441,7 @@ fn upgrade(web: WebState, context: ConnectionContext, request: Request) -> Respo
         Ok(handshake) => handshake,
         Err(fault) => return refuse(&web.relay, fault, &context.slot.listed),
     };
-    let is_direct = !Proxies::HEADERS.iter().any(|header| parts.headers.contains_key(*header));
-    let caller = web.relay.auth.caller(context.local.filter(|_| is_direct));
+    let caller = web.relay.auth.caller(own_address(&context, &parts.headers));
     listed.set_form(ConnectionForm::WebSocket);
     let rated = RatedConnection::new(&web.relay.rates, Arc::clone(listed), address);
     let account = match address {

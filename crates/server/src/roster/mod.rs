@@ -16,7 +16,7 @@ mod shown;
 pub(crate) use connection::{ConnectionForm, KeyName, OpenConnection};
 pub(crate) use lines::{AddressLines, LogBudget};
 pub(crate) use list::{Roster, RosterEntry};
-pub(crate) use pattern::{ConnectionPattern, is_listed};
+pub(crate) use pattern::{ConnectionPattern, UnclearPattern, is_listed};
 pub(crate) use refusals::ClientRefusal;
 #[cfg(feature = "libp2p")]
 pub(crate) use serving::serve_now;

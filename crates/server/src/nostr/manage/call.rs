@@ -18,8 +18,8 @@ const URL_CHARS_MAX: usize = 2_000;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ManageCall {
     SupportedMethods,
-    /// Bans or allows a subject for this reason, and lifts the contrary ruling.
-    Rule(RulingSubject, Ruling, String),
+    /// Bans or allows a subject, and lifts the contrary ruling.
+    Rule(NewRuling),
     /// Lifts a ban or a permission.
     Lift(RulingSubject, Ruling),
     /// Lists the banned or the allowed subjects of one sort.
@@ -40,6 +40,16 @@ pub(super) enum ManageCall {
         role: String,
         is_given: bool,
     },
+}
+
+/// A ban or an allow that a manager makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NewRuling {
+    pub(super) subject: RulingSubject,
+    pub(super) ruling: Ruling,
+    pub(super) reason: String,
+    /// When the ruling ends, in seconds since 1970. `None`: never. NIP-86 has no such parameter.
+    pub(super) until_s: Option<u64>,
 }
 
 /// A part of the relay's description that managers may change.
@@ -91,6 +101,11 @@ pub(super) struct ManageRequest {
 }
 
 impl ManageRequest {
+    /// A request with these parameters.
+    pub(super) fn new(method: ManageMethod, params: Vec<Value>) -> Self {
+        Self { method, params }
+    }
+
     /// Reads the body of a request.
     pub(super) fn parse(body: &[u8]) -> Result<Self, CallFault> {
         #[derive(serde::Deserialize)]
@@ -121,22 +136,25 @@ struct ManageParams<'a>(&'a [Value]);
 impl ManageParams<'_> {
     fn call(&self, method: ManageMethod) -> Result<ManageCall, ParamFault> {
         use ManageMethod as M;
+        let rule = |subject, ruling, reason| {
+            ManageCall::Rule(NewRuling { subject, ruling, reason, until_s: None })
+        };
         Ok(match method {
             M::SupportedMethods => ManageCall::SupportedMethods,
-            M::BanPubkey => ManageCall::Rule(self.key(0)?, Ruling::Ban, self.reason(1)?),
-            M::AllowPubkey => ManageCall::Rule(self.key(0)?, Ruling::Allow, self.reason(1)?),
+            M::BanPubkey => rule(self.key(0)?, Ruling::Ban, self.reason(1)?),
+            M::AllowPubkey => rule(self.key(0)?, Ruling::Allow, self.reason(1)?),
             M::UnbanPubkey => ManageCall::Lift(self.key(0)?, Ruling::Ban),
             M::UnallowPubkey => ManageCall::Lift(self.key(0)?, Ruling::Allow),
             M::ListBannedPubkeys => ManageCall::List(SubjectSort::Key, Ruling::Ban),
             M::ListAllowedPubkeys => ManageCall::List(SubjectSort::Key, Ruling::Allow),
-            M::BanEvent => ManageCall::Rule(self.event(0)?, Ruling::Ban, self.reason(1)?),
-            M::AllowEvent => ManageCall::Rule(self.event(0)?, Ruling::Allow, self.reason(1)?),
+            M::BanEvent => rule(self.event(0)?, Ruling::Ban, self.reason(1)?),
+            M::AllowEvent => rule(self.event(0)?, Ruling::Allow, self.reason(1)?),
             M::ListBannedEvents => ManageCall::List(SubjectSort::Id, Ruling::Ban),
             M::ListEventsNeedingModeration => ManageCall::EventsNeedingModeration,
-            M::AllowKind => ManageCall::Rule(self.kind(0)?, Ruling::Allow, String::new()),
-            M::DisallowKind => ManageCall::Rule(self.kind(0)?, Ruling::Ban, String::new()),
+            M::AllowKind => rule(self.kind(0)?, Ruling::Allow, String::new()),
+            M::DisallowKind => rule(self.kind(0)?, Ruling::Ban, String::new()),
             M::ListAllowedKinds => ManageCall::List(SubjectSort::Kind, Ruling::Allow),
-            M::BlockIp => ManageCall::Rule(self.addresses(0)?, Ruling::Ban, self.reason(1)?),
+            M::BlockIp => rule(self.addresses(0)?, Ruling::Ban, self.reason(1)?),
             M::UnblockIp => ManageCall::Lift(self.addresses(0)?, Ruling::Ban),
             M::ListBlockedIps => ManageCall::List(SubjectSort::Addresses, Ruling::Ban),
             M::ChangeRelayName => self.info(InfoField::Name, NAME_CHARS_MAX)?,
@@ -265,6 +283,10 @@ mod tests {
         ManageRequest::parse(body.as_bytes())?.call()
     }
 
+    fn rule(subject: RulingSubject, ruling: Ruling, reason: &str) -> ManageCall {
+        ManageCall::Rule(NewRuling { subject, ruling, reason: reason.into(), until_s: None })
+    }
+
     #[test]
     fn a_call_is_read_as_the_nip_writes_it() {
         let hex = "ab".repeat(32);
@@ -274,17 +296,17 @@ mod tests {
         };
         assert_eq!(of("supportedmethods", "[]"), ManageCall::SupportedMethods);
         assert_eq!(call(r#"{"method":"supportedmethods"}"#), Ok(ManageCall::SupportedMethods));
-        let banned = ManageCall::Rule(key(), Ruling::Ban, "spam".into());
+        let banned = rule(key(), Ruling::Ban, "spam");
         assert_eq!(of("banpubkey", &format!(r#"["{hex}","spam"]"#)), banned);
         let upper = hex.to_ascii_uppercase();
-        let allowed = || ManageCall::Rule(key(), Ruling::Allow, String::new());
+        let allowed = || rule(key(), Ruling::Allow, "");
         assert_eq!(of("allowpubkey", &format!(r#"["{upper}"]"#)), allowed());
         assert_eq!(of("allowpubkey", &format!(r#"["{hex}",null]"#)), allowed());
         assert_eq!(
             of("unbanpubkey", &format!(r#"["{hex}"]"#)),
             ManageCall::Lift(key(), Ruling::Ban)
         );
-        let kind = ManageCall::Rule(RulingSubject::Kind(1984), Ruling::Ban, String::new());
+        let kind = rule(RulingSubject::Kind(1984), Ruling::Ban, "");
         assert_eq!(of("disallowkind", "[1984]"), kind);
         let range = |text: &str| RulingSubject::addresses(ranges::read(text).unwrap());
         for (ip, read) in [

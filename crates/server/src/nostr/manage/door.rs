@@ -90,12 +90,7 @@ async fn call(
     let (signature, now_s) = {
         let identity = relay.identity.current();
         let query = request.uri().query();
-        let is_own_url = |url: &str| {
-            let (url, asked) = as_websocket_url(url);
-            let is_here = |local| names(&url, local);
-            asked.as_deref() == query
-                && (identity.own_urls.have(&url) || client.local.is_some_and(is_here))
-        };
+        let is_own_url = |url: &str| is_own_url(relay, client.local, url, query);
         let now_s = relay.shelf.clock().now_s();
         let asked = HttpAuthRequest {
             header: headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()),
@@ -125,20 +120,34 @@ async fn call(
     execute::execute(relay, request.call()?, &permissions, &by).await
 }
 
+/// Whether a URL of a request names this relay, with this query. `local` is the server's address on
+/// the connection of the request.
+pub(super) fn is_own_url(
+    relay: &Relay,
+    local: Option<SocketAddr>,
+    url: &str,
+    query: Option<&str>,
+) -> bool {
+    let (url, asked) = as_websocket_url(url);
+    let is_here = |local| names(&url, local);
+    let is_own = relay.identity.current().own_urls.have(&url);
+    asked.as_deref() == query && (is_own || local.is_some_and(is_here))
+}
+
 /// The current permissions of a key. Fails if the key is no manager.
-fn permissions(relay: &Relay, key: &Key) -> Result<Permissions, ManageFault> {
+pub(super) fn permissions(relay: &Relay, key: &Key) -> Result<Permissions, ManageFault> {
     let roles = relay.management.roles.load();
     let managers = relay.management.managers.load();
     let permissions = managers.permissions(key, |role| roles.is_assigned(role, key));
     permissions.ok_or(ManageFault::NotManager)
 }
 
-fn body_length(headers: &HeaderMap) -> Option<usize> {
+pub(super) fn body_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Reads a body. Fails if the body is too long, or does not arrive within `patience`.
-async fn read_body(body: Body, patience: Duration) -> Result<Vec<u8>, ManageFault> {
+pub(super) async fn read_body(body: Body, patience: Duration) -> Result<Vec<u8>, ManageFault> {
     let read = async {
         let (mut stream, mut bytes) = (body.into_data_stream(), Vec::new());
         while let Some(part) = stream.next().await {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hark_networks::nostr::reports::{ReportChoice, ReportQueue, ReportedSubject};
 use serde_json::{Value, json};
 
-use super::call::{InfoField, ManageCall, RoleDefinition};
+use super::call::{InfoField, ManageCall, NewRuling, RoleDefinition};
 use super::fault::ManageFault;
 use super::managers::Permissions;
 use super::method::ManageMethod;
@@ -34,10 +34,10 @@ pub(super) async fn execute(
             let methods = ManageMethod::grantable().filter(|method| permissions.include(*method));
             return Ok(methods.map(ManageMethod::text).collect());
         }
-        ManageCall::Rule(subject, ruling, reason) => {
+        ManageCall::Rule(NewRuling { subject, ruling, reason, until_s }) => {
             let contrary = if ruling == Ruling::Ban { Ruling::Allow } else { Ruling::Ban };
             let lift = RulingChange::Lift(subject.clone(), contrary);
-            let set = RulingChange::Set { subject, ruling, reason, until_s: None };
+            let set = RulingChange::Set { subject, ruling, reason, until_s };
             moderation.change(vec![lift, set], by).await?;
         }
         ManageCall::Lift(subject, ruling) => {
@@ -93,6 +93,20 @@ fn row((name, subject): (&str, String), reason: &str) -> Value {
 
 /// The reported events that are stored here, and that nobody has decided about.
 async fn reports(relay: &Arc<Relay>) -> Result<Value, ManageFault> {
+    let queue = report_queue(relay, |subject| matches!(subject, ReportedSubject::Event(_))).await?;
+    let rows = queue.items.iter().filter_map(|item| match item.subject {
+        ReportedSubject::Event(id) => Some(row(("id", hex_of(&id)), &item.reason())),
+        ReportedSubject::Key(_) => None,
+    });
+    Ok(rows.collect())
+}
+
+/// The undecided reports: of events that are stored here, and of keys. `is_wanted` selects
+/// subjects.
+pub(super) async fn report_queue(
+    relay: &Arc<Relay>,
+    is_wanted: fn(&ReportedSubject) -> bool,
+) -> Result<ReportQueue, ManageFault> {
     let relay = Arc::clone(relay);
     let read = blocking::run(move || {
         let moderation = &relay.management.moderation;
@@ -100,25 +114,21 @@ async fn reports(relay: &Arc<Relay>) -> Result<Value, ManageFault> {
             Ruling::ALL.iter().any(|ruling| moderation.entry(*ruling, &subject).is_some())
         };
         let choice = ReportChoice {
-            is_open: &|subject| match subject {
-                ReportedSubject::Event(id) => !has(RulingSubject::Id(*id)),
-                ReportedSubject::Key(_) => false,
+            is_open: &|subject| {
+                let ruled = match subject {
+                    ReportedSubject::Event(id) => RulingSubject::Id(*id),
+                    ReportedSubject::Key(key) => RulingSubject::Key(*key),
+                };
+                is_wanted(subject) && !has(ruled)
             },
             is_heard: &|key| moderation.entry(Ruling::Ban, &RulingSubject::Key(*key)).is_none(),
             with_absent: false,
             now_s: relay.shelf.clock().now_s(),
         };
-        let queue = ReportQueue::read(&**relay.shelf.store(), &choice)?;
-        let rows = queue.items.iter().filter_map(|item| match item.subject {
-            // The events of a banned key are hidden already.
-            ReportedSubject::Event(id)
-                if item.author.is_some_and(|key| (choice.is_heard)(&key)) =>
-            {
-                Some(row(("id", hex_of(&id)), &item.reason()))
-            }
-            _ => None,
-        });
-        Ok::<Value, hark_archive::SearchError>(rows.collect())
+        let mut queue = ReportQueue::read(&**relay.shelf.store(), &choice)?;
+        // The events of a banned key are hidden already.
+        queue.items.retain(|item| item.author.is_none_or(|key| (choice.is_heard)(&key)));
+        Ok::<_, hark_archive::SearchError>(queue)
     });
     let read = read.await.map_err(|_| ManageFault::Stopping)?;
     read.map_err(|error| ManageFault::Search(error.to_string()))

@@ -5,8 +5,10 @@ use axum::http::StatusCode;
 use super::call::CallFault;
 use super::http_auth::HttpAuthFault;
 use super::method::ManageMethod;
+use super::page::SessionFault;
 use crate::metrics::{MetricLabel, labels};
-use crate::moderation::ModerationError;
+use crate::moderation::{ModerationError, SubjectError};
+use crate::roster::UnclearPattern;
 
 /// Maximum size of the body of a request, in bytes.
 pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
@@ -70,6 +72,25 @@ pub(super) enum ManageFault {
     Search(String),
     #[error("the server is stopping")]
     Stopping,
+    #[error(transparent)]
+    Subject(#[from] SubjectError),
+    #[error("only keys in [manage] keys, and links of `hark admin link`, may do this")]
+    NotAdmin,
+    #[error("`{0}` {1}")]
+    Connections(String, UnclearPattern),
+    #[error("the form is not complete; load the page again")]
+    NoForm,
+    #[error(
+        "the request does not come from a page of this relay: its Origin header must be the address of \
+         this page"
+    )]
+    Origin,
+    #[error("nobody is logged in, or the session has ended; log in again")]
+    NoSession,
+    #[error("the form belongs to another session; load the page again")]
+    Token,
+    #[error(transparent)]
+    Session(#[from] SessionFault),
 }
 
 impl ManageFault {
@@ -82,7 +103,10 @@ impl ManageFault {
                 (StatusCode::TOO_MANY_REQUESTS, ManageResult::RateLimited)
             }
             Self::Auth(_) => (StatusCode::UNAUTHORIZED, ManageResult::Unauthorized),
-            Self::NotManager | Self::NotAllowed(_) | Self::RoleAbove(_) => {
+            Self::Origin | Self::NoSession | Self::Token | Self::Session(SessionFault::Link) => {
+                (StatusCode::FORBIDDEN, ManageResult::Unauthorized)
+            }
+            Self::NotManager | Self::NotAllowed(_) | Self::RoleAbove(_) | Self::NotAdmin => {
                 (StatusCode::FORBIDDEN, ManageResult::Forbidden)
             }
             Self::Long => (StatusCode::PAYLOAD_TOO_LARGE, ManageResult::Invalid),
@@ -94,10 +118,13 @@ impl ManageFault {
             | Self::TooManyRoles(_)
             | Self::TooManyKeys(_)
             | Self::LongList(_)
+            | Self::Subject(_)
+            | Self::Connections(..)
+            | Self::NoForm
             | Self::Moderation(ModerationError::Text | ModerationError::Full) => {
                 (StatusCode::BAD_REQUEST, ManageResult::Invalid)
             }
-            Self::Moderation(_) | Self::Search(_) | Self::Stopping => {
+            Self::Moderation(_) | Self::Search(_) | Self::Stopping | Self::Session(_) => {
                 (StatusCode::SERVICE_UNAVAILABLE, ManageResult::Error)
             }
         }

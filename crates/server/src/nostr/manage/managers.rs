@@ -12,12 +12,20 @@ use super::method::ManageMethod;
 pub type SharedManagers = Arc<ArcSwap<Managers>>;
 
 /// The operator's settings of who may manage the relay.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Managers {
     /// Keys that may call every method.
     pub admins: HashSet<Key>,
     /// Roles whose keys may call some methods.
     pub roles: Vec<ManagerRole>,
+    /// Whether the relay has the page `/admin`.
+    pub has_page: bool,
+}
+
+impl Default for Managers {
+    fn default() -> Self {
+        Self { admins: HashSet::new(), roles: Vec::new(), has_page: true }
+    }
 }
 
 /// A role of managers.
@@ -105,6 +113,7 @@ mod tests {
                 role("guard", &[BanPubkey, AssignRole], &[both]),
                 role("guest", &[], &[]),
             ],
+            ..Managers::default()
         };
         let may = |key: &Key| {
             let is_assigned = |id: &str| *key == given && id == "guest";

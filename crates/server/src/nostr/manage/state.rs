@@ -11,6 +11,7 @@ use super::call::InfoField;
 use super::fault::ManageResult;
 use super::http_auth::SeenSignatures;
 use super::managers::SharedManagers;
+use super::page::AdminSessions;
 use super::roles::RoleList;
 use crate::metrics::ByLabel;
 use crate::moderation::Moderation;
@@ -22,6 +23,8 @@ pub(crate) struct Management {
     pub(super) seen: SeenSignatures,
     pub(crate) roles: Arc<ArcSwap<RoleList>>,
     pub(super) moderation: Moderation,
+    /// The people who have logged in to the page.
+    pub(super) sessions: AdminSessions,
     /// The number of requests, by result.
     pub(crate) results: ByLabel<ManageResult>,
 }
@@ -43,7 +46,13 @@ impl Management {
             identity.change_info(info_changes(values));
         }));
         let (seen, results) = (SeenSignatures::new(now_s), ByLabel::default());
-        Self { managers, seen, roles, moderation, results }
+        let sessions = AdminSessions::default();
+        Self { managers, seen, roles, moderation, sessions, results }
+    }
+
+    /// Whether the page for managers is on.
+    pub(crate) fn has_page(&self) -> bool {
+        self.managers.load().has_page
     }
 
     /// Whether somebody may manage the relay.

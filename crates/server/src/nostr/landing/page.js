@@ -1,10 +1,13 @@
 // Refreshes the counts while the page is visible, and copies the address.
 const find = (id) => document.getElementById(id);
 
+// The page may be below the path of a proxy.
+const counts = new URL("counts", document.currentScript.src);
+
 async function refresh() {
   if (document.hidden) return;
   try {
-    const answer = await fetch("/counts");
+    const answer = await fetch(counts);
     if (!answer.ok) return;
     for (const [id, text] of Object.entries(await answer.json())) {
       if (find(id)) find(id).textContent = text;
