@@ -75,6 +75,7 @@ fn only_a_session_with_its_own_form_changes_anything() {
     for (fields, words) in [
         ("act=ban&subject=nobody", "is no subject"),
         ("act=ban&subject=kind:1&for=soon", "the form is not complete"),
+        ("act=unban&subject=kind:-1", "is no kind"),
         ("act=close&whom=somebody", "is no address"),
         ("act=signevent", "the form is not complete"),
         ("act=changerelayname", "the form is not complete"),
@@ -152,6 +153,7 @@ fn a_link_logs_in_once_and_its_cookie_is_only_for_the_page() {
     }
     for (method, path, status) in [
         ("PUT", "/admin", 405),
+        ("OPTIONS", "/admin/key", 405),
         ("DELETE", "/admin/bans", 405),
         ("GET", "/admin/key", 405),
         ("GET", "/admin/none", 404),

@@ -53,7 +53,7 @@ fn token(page: &str) -> Option<&str> {
 pub(super) fn bans(world: &World) -> Answer {
     let path = "/admin/bans?ruling=ban&sort=addresses";
     // No client of a test has this address, and no other cell bans the address.
-    let address = format!("2001:db8:ad::{:x}", number());
+    let address = format!("2001:db8:ad::{:x}", number() + 1);
     with_session(world, |cookie| {
         let before = read(world, path, cookie).text();
         let act = |act: &str| {

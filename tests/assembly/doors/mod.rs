@@ -66,7 +66,7 @@ const SERVED: &[Door] = &[
     once("nostr", "/admin/reports", |world| admin::page(world, "/admin/reports", "reported")),
     once("nostr", "/admin/members", |world| admin::page(world, "/admin/members", "Add a member")),
     once("nostr", "/admin/roles", |world| admin::page(world, "/admin/roles", "New role")),
-    once("nostr", "/admin/log", |world| admin::page(world, "/admin/log", "newest first")),
+    once("nostr", "/admin/log", |world| admin::page(world, "/admin/log", "Acts of")),
     once("nostr", "/admin/login", |world| {
         admin::log_in(world);
         Own

@@ -184,15 +184,15 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
     if lost_upgrade(headers) {
         return refuse(&web.relay, HandshakeFault::Upgrade, &context.slot.listed);
     }
+    if manage::is_path(path) && web.relay.management.has_page() {
+        return admin_page(&web, &context, (&prefix, path), request).await;
+    }
     if *request.method() == Method::OPTIONS {
         return cors(StatusCode::NO_CONTENT, "text/plain", Bytes::new());
     }
     let is_call = header_lists(headers, CONTENT_TYPE.as_str(), manage::MEDIA_TYPE);
     if *request.method() == Method::POST && is_call && path == "/" {
         return manage(&web.relay, &context, request).await;
-    }
-    if manage::is_path(path) && web.relay.management.has_page() {
-        return admin_page(&web, &context, (&prefix, path), request).await;
     }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET, HEAD, OPTIONS")]).into_response();

@@ -1,12 +1,14 @@
 //! The changes that a form makes. Bans, allows and roles change as by calls of NIP-86, and
 //! connections close as by `hark kick`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hark_codec::nostr::npub;
 use serde_json::{Value, json};
 
 use super::form::FormFields;
+use crate::blocking;
 use crate::moderation::{AuditAct, Ruling, RulingChange, RulingSubject};
 use crate::nostr::Relay;
 use crate::nostr::manage::call::{ManageCall, ManageRequest, NewRuling};
@@ -17,8 +19,12 @@ use crate::nostr::manage::method::ManageMethod;
 use crate::nostr::manage::roles::hex_of;
 use crate::nostr::manage::ruling_methods::changing_method;
 use crate::roster::ConnectionPattern;
-use crate::words::count;
+use crate::words::{count, moment};
 
+/// The longest duration of a ban or an allow with an end, in seconds: a hundred years.
+const DURATION_MAX_S: u64 = 100 * 365 * 86_400;
+/// Maximum number of addresses of closed connections in a row of the audit log.
+const ADDRESSES_MAX: usize = 3;
 /// The reason that a client receives if the manager gives no reason.
 const REASON: &str = "the operator closed this connection";
 
@@ -72,7 +78,7 @@ async fn rule(
         None => None,
         Some(text) => {
             let duration_s: u64 = text.parse().map_err(|_| ManageFault::NoForm)?;
-            Some(relay.shelf.clock().now_s().saturating_add(duration_s.max(1)))
+            Some(relay.shelf.clock().now_s() + duration_s.clamp(1, DURATION_MAX_S))
         }
     };
     let (name, until) = (subject.shown(), until_s);
@@ -82,7 +88,7 @@ async fn rule(
     let call = ManageCall::Rule(NewRuling { subject, ruling, reason, until_s });
     execute(relay, call, permissions, by).await?;
     let done = if ruling == Ruling::Ban { "banned" } else { "allowed" };
-    let until = until.map(|at_s| format!(" until {} UTC", crate::words::moment(at_s)));
+    let until = until.map(|at_s| format!(" until {} UTC", moment(at_s)));
     Ok(format!("{name} is {done}{}.", until.unwrap_or_default()))
 }
 
@@ -101,16 +107,25 @@ async fn close(
     let pattern = pattern.map_err(|fault| ManageFault::Connections(whom.to_owned(), fault))?;
     let reason = form.filled("reason").unwrap_or(REASON).replace(char::is_control, " ");
     let roster = Arc::clone(relay.connections.clients().roster());
+    let privacy = relay.settings().addresses_shown;
     let kicked = {
         let reason = reason.clone();
-        crate::blocking::run(move || roster.kick(&pattern, &reason))
+        blocking::run(move || {
+            let mut addresses = BTreeSet::new();
+            roster.visit(0, |connection| {
+                if pattern.matches(connection) {
+                    addresses.insert(privacy.show(connection.ip()));
+                }
+                addresses.len() < ADDRESSES_MAX
+            });
+            (roster.kick(&pattern, &reason), addresses)
+        })
     };
-    let closed = kicked.await.map_err(|_| ManageFault::Stopping)?;
+    let (closed, addresses) = kicked.await.map_err(|_| ManageFault::Stopping)?;
     if closed > 0 {
         let act = AuditAct {
             act: "kick".into(),
-            // The form may have a name of an address that the log has to hide.
-            subject: form.get("client").chars().take(100).collect(),
+            subject: addresses.into_iter().collect::<Vec<_>>().join(", "),
             before: Value::Null,
             after: json!({ "closed": closed, "reason": reason }),
         };

@@ -107,7 +107,7 @@ fn show(view: &AdminView<'_>, row: &Value, privacy: AddressPrivacy, now_s: u64) 
         let url = view.url(AdminPage::Rulings, &[]) + &query(&[("subject", address)]) + "#new";
         html!(" <a href=\"{}\">Ban address</a>", url)
     });
-    let hidden = [("whom", connection.as_str()), ("client", address)];
+    let hidden = [("whom", connection.as_str())];
     let name = format!("connection {connection}");
     let close = view.button((AdminPage::Clients, "close"), &hidden, ("Close", &name));
     [

@@ -1,6 +1,6 @@
 //! The members: keys that are allowed in addition to `[policy] allow_keys`, with their roles.
 
-use super::rulings::{ROWS_MAX, show, texts_of};
+use super::rulings::{entries, show, texts_of};
 use super::view::{AdminPage, AdminView, DURATIONS, next_link, options, table};
 use crate::moderation::{EntryFilter, Ruling, RulingEntry, RulingSubject, SubjectSort};
 use crate::nostr::html::{Html, html};
@@ -22,18 +22,18 @@ pub(super) async fn page(view: &AdminView<'_>) -> Result<Html, ManageFault> {
     };
     let list = if view.may_list(SubjectSort::Key, Ruling::Allow) {
         let filter = EntryFilter { ruling: Some(Ruling::Allow), sort: Some(SubjectSort::Key) };
-        let page = view.relay.moderation.entries(filter, view.asked.filled("after"), ROWS_MAX)?;
+        let page = entries(view, filter).await?;
         let texts = texts_of(view, &page.entries).await?;
         let rows: Vec<Html> = page
             .entries
             .iter()
             .map(|entry| {
-                let row = show(view, AdminPage::Members, entry, &texts);
-                html!("{}<td data-heading=\"roles\"><div>{}</div></td>", row, roles_of(view, entry))
+                let roles = roles_of(view, entry);
+                show(view, (AdminPage::Members, &roles), entry, &texts)
             })
             .collect();
         let next = page.next.map(|after| view.url(AdminPage::Members, &[("after", &after)]));
-        let headings = ["member", "note", "until", "by", "", "roles"];
+        let headings = ["member", "note", "until", "by", ""];
         html!(
             "{}{}",
             table("Members", &headings, &rows, "There are no members yet."),

@@ -4,8 +4,9 @@ use hark_archive::Key;
 
 use super::names::ShownTexts;
 use super::view::{AdminPage, AdminView, DURATIONS, cell, long_id, next_link, options, table};
+use crate::blocking;
 use crate::moderation::{
-    EntryFilter, Ruling, RulingChange, RulingEntry, RulingSubject, SubjectSort,
+    EntryFilter, EntryPage, Ruling, RulingChange, RulingEntry, RulingSubject, SubjectSort,
 };
 use crate::nostr::html::{Html, html};
 use crate::nostr::manage::fault::ManageFault;
@@ -13,7 +14,7 @@ use crate::nostr::manage::ruling_methods::changing_method;
 use crate::words::moment;
 
 /// Maximum number of entries of a page.
-pub(super) const ROWS_MAX: usize = 50;
+const ROWS_MAX: usize = 50;
 
 /// The list of a sort with a ruling.
 const LISTS: [(SubjectSort, &str); 5] = [
@@ -73,10 +74,13 @@ pub(super) async fn page(view: &AdminView<'_>) -> Result<Html, ManageFault> {
         })
         .collect();
     let filter = EntryFilter { ruling: Some(ruling), sort: Some(sort) };
-    let page = view.relay.moderation.entries(filter, view.asked.filled("after"), ROWS_MAX)?;
+    let page = entries(view, filter).await?;
     let texts = texts_of(view, &page.entries).await?;
-    let rows: Vec<Html> =
-        page.entries.iter().map(|entry| show(view, AdminPage::Rulings, entry, &texts)).collect();
+    let rows: Vec<Html> = page
+        .entries
+        .iter()
+        .map(|entry| show(view, (AdminPage::Rulings, &Html::default()), entry, &texts))
+        .collect();
     let next = page.next.map(|after| {
         let fields = [("ruling", ruling.name()), ("sort", sort.name()), ("after", after.as_str())];
         view.url(AdminPage::Rulings, &fields)
@@ -90,6 +94,18 @@ pub(super) async fn page(view: &AdminView<'_>) -> Result<Html, ManageFault> {
         next_link(next),
         new
     ))
+}
+
+/// Reads the page of the entries that the query asks for.
+pub(super) async fn entries(
+    view: &AdminView<'_>,
+    filter: EntryFilter,
+) -> Result<EntryPage, ManageFault> {
+    let moderation = view.relay.moderation.clone();
+    let after = view.asked.filled("after").map(str::to_owned);
+    // A sort with few entries may be searched for among very many others.
+    let read = blocking::run(move || moderation.entries(filter, after.as_deref(), ROWS_MAX));
+    Ok(read.await.map_err(|_| ManageFault::Stopping)??)
 }
 
 /// Reads the names and events of entries.
@@ -111,10 +127,10 @@ pub(super) async fn texts_of(
     ShownTexts::read(view.relay, keys, ids.collect()).await
 }
 
-/// A row of the list.
+/// A row of the list. `tags` follow the subject.
 pub(super) fn show(
     view: &AdminView<'_>,
-    page: AdminPage,
+    (page, tags): (AdminPage, &Html),
     entry: &RulingEntry,
     texts: &ShownTexts,
 ) -> Html {
@@ -135,7 +151,7 @@ pub(super) fn show(
     let text = if page == AdminPage::Members { "Remove" } else { "Lift" };
     let lift = may_lift.then(|| view.button((page, act), &hidden, (text, &subject)));
     [
-        cell("subject", &html!("{}{}", about, long_id(&subject))),
+        cell("subject", &html!("{}{} {}", about, long_id(&subject), tags)),
         cell("reason", &html!("{}", *entry.reason)),
         cell("until", &html!("{}", until)),
         cell("by", &html!("{}<br><small>{}</small>", long_id(&entry.by), moment(entry.since_s))),
