@@ -166,7 +166,10 @@ fn group(value: &TypedValue) -> Result<TypedRateGroup, String> {
             "connections_per_address_max" => {
                 connections(value).map(|max| group.connections_per_address_max = Some(max))
             }
-            key => rate_name(key).and_then(|name| Ok(group.rates.push((name, rate(value)?)))),
+            key => rate_name(key).and_then(|name| {
+                group.rates.push((name, rate(value)?));
+                Ok(())
+            }),
         };
         read.map_err(|fault| format!("`{key}` of a group, line {line}: {fault}"))?;
     }

@@ -26,11 +26,6 @@ pub(crate) const GROUPS: [&str; 3] = [
      { name = \"k\", kinds = [\"0-65535\"], events_per_key = [0, 0] }]",
     "[{ name = \"members\", keys = [\"npub1x\"], times = 0.001 }]",
 ];
-pub(crate) const ROLES: [&str; 3] = [
-    "[]",
-    "[{ id = \"moderator\", methods = [\"banevent\"], keys = [] }]",
-    "[{ id = \"moderator\", methods = [\"ban\"] }]",
-];
 pub(crate) const RULES: &str =
     "[{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]";
 pub(crate) const ORIGINS: [&str; 3] = ["[]", "[\"*\"]", "[\"http://localhost:*\"]"];

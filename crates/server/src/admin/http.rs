@@ -202,7 +202,7 @@ impl Operators {
     }
 
     /// The sizes of the shelves in the last days. `None` if this server does not note the sizes.
-    pub(crate) fn growth_log(&self) -> Option<GrowthLog> {
+    pub(crate) fn growth_log(&self) -> Option<Arc<GrowthLog>> {
         self.growth.as_ref().map(|growth| growth.log())
     }
 

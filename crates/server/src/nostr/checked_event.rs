@@ -66,7 +66,7 @@ impl CheckedEvent {
                 let check = parts.moderation.check();
                 let banned = check.late_refusal(&id, &key).filter(|_| !REQUESTS.contains(&kind));
                 if let Some(refusal) = banned {
-                    from.rated.refund(&key);
+                    from.rated.refund(&key, kind);
                     return from.refuse(&id, &refusal);
                 }
                 // Not held during `submit`, which waits while the writer's queue is full.
@@ -81,7 +81,7 @@ impl CheckedEvent {
                         from.refuse(&id, &refusal);
                     }
                     Err(error) => {
-                        from.rated.refund(&key);
+                        from.rated.refund(&key, kind);
                         from.refuse(&id, &error.into());
                     }
                 }
@@ -89,7 +89,7 @@ impl CheckedEvent {
             EventPurpose::PassOn(record) => {
                 let check = parts.moderation.check();
                 if let Some(refusal) = check.late_refusal(&id, &key) {
-                    from.rated.refund(&key);
+                    from.rated.refund(&key, kind);
                     return from.refuse(&id, &refusal);
                 }
                 if let Ok(record) = Record::new(&record) {
@@ -164,7 +164,7 @@ fn submit(
             }
         }
         Err(error) => {
-            from.rated.refund(&key);
+            from.rated.refund(&key, kind);
             let words = format!("event was not kept: {error}");
             from.refuse(&id, &NostrVerdict::Error.because(words));
         }
@@ -172,7 +172,7 @@ fn submit(
     if let Err(WriterBusy(_)) =
         parts.shelf.writer().submit(Write::Put(record.into()), Box::new(done))
     {
-        rated.refund(&key);
+        rated.refund(&key, kind);
         let refusal = NostrVerdict::Error.because("the archive takes no more writes");
         parts.metrics.refused(Verb::Event, refusal.verdict);
         outbox.push_message(|out| refusal.write_ok(out, &id));

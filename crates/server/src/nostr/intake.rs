@@ -377,7 +377,7 @@ impl<'a> VerifyWorker<'a> {
         if matches!(verdict, PluginVerdict::Pass) {
             return match self.refusal_since(&event) {
                 Some(refusal) => {
-                    event.from.rated.refund(&event.key);
+                    event.from.rated.refund(&event.key, event.kind);
                     event.from.refuse(&event.id, &refusal);
                 }
                 None => event.land(self.parts),
@@ -395,7 +395,7 @@ impl<'a> VerifyWorker<'a> {
         let (id, from) = (&event.id, &event.from);
         // The event is not stored. Otherwise anybody could use up an author's rate with events of
         // the author that the plugin refuses.
-        from.rated.refund(&event.key);
+        from.rated.refund(&event.key, event.kind);
         match (heard, verdict) {
             (Ok(true), _) | (_, PluginVerdict::Pass) => {}
             (Err(error), _) => from.refuse(id, &error.into()),

@@ -359,11 +359,11 @@ mod tests {
             let texts: Vec<String> =
                 (0..12).map(|_| text(9)).chain([PIECES[30].repeat(8)]).collect();
             let mut words: BTreeSet<String> = (0..12).map(|_| text(4).to_lowercase()).collect();
-            for at in 0..6 {
+            for other in texts.iter().take(6) {
                 words.insert(format!("*{}", text(3)).to_lowercase());
                 words.insert(format!("{}*", text(3)).to_lowercase());
                 words.insert(format!("*{}*", text(3)).to_lowercase());
-                let parts = texts[at].split(|letter: char| !letter.is_alphanumeric());
+                let parts = other.split(|letter: char| !letter.is_alphanumeric());
                 words.extend(parts.map(str::to_lowercase));
             }
             words.retain(|word| word.trim() == word && !word.trim_matches('*').is_empty());

@@ -132,7 +132,7 @@ fn join(
     if moderation.check().names_member(policy, key) {
         return Ok(MembershipAnswer::Already);
     }
-    match moderation.join_now(key, code).map_err(not_done)? {
+    match moderation.join_now(key, code).map_err(|error| not_done(&error))? {
         JoinAnswer::Joined => Ok(MembershipAnswer::Welcome),
         answer => Err(refusal_of(answer)),
     }
@@ -147,7 +147,7 @@ fn leave(
         return Ok(MembershipAnswer::NoMember);
     }
     let lift = RulingChange::Lift(RulingSubject::Key(*key), Ruling::Allow);
-    moderation.change_now(&[lift], &npub::encode(key)).map_err(not_done)?;
+    moderation.change_now(&[lift], &npub::encode(key)).map_err(|error| not_done(&error))?;
     if moderation.check().names_member(policy, key) {
         let words = "your key is in the configuration of this relay; ask its operator";
         return Err(NostrVerdict::Restricted.because(words));
@@ -163,7 +163,7 @@ fn refusal_of(answer: JoinAnswer) -> NostrRefusal {
     })
 }
 
-fn not_done(error: ModerationError) -> NostrRefusal {
+fn not_done(error: &ModerationError) -> NostrRefusal {
     tracing::warn!(%error, "a request of a client to join or to leave was not carried out");
     NostrVerdict::Error.because("the archive could not change the members; try again later")
 }

@@ -1,6 +1,7 @@
 //! Keeps the relay's list of members, its roles and the notices of changes (NIP-43), and its report
-//! about itself (NIP-66), in the archive as they should be. The events are ordinary events of the relay's shelf, so questions, counts,
-//! comparisons and other servers find them as they find all events.
+//! about itself (NIP-66), in the archive as they should be. The events are ordinary events of the
+//! relay's shelf, so questions, counts, comparisons and other servers find them as they find all
+//! events.
 //!
 //! Each round compares the stored events with the present members. So a round repairs whatever a
 //! crash has left undone, and the second of two servers finds nothing to do.

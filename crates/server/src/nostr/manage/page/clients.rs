@@ -28,7 +28,8 @@ pub(super) async fn page(view: &AdminView<'_>) -> Result<Html, ManageFault> {
     let order = view.asked.filled("sort").unwrap_or("since").to_owned();
     let filter: String = view.asked.get("filter").chars().take(100).collect();
     let after: u64 = view.asked.get("after").parse().unwrap_or(0);
-    let privacy = view.relay.settings().addresses_shown;
+    let settings = view.relay.settings();
+    let (privacy, groups) = (settings.addresses_shown, Arc::clone(&settings.rate_groups));
     let roster = Arc::clone(view.relay.connections.clients().roster());
     let is_by_time = order == "since";
     let (measure, searched) = (order.clone(), filter.clone());
@@ -43,7 +44,7 @@ pub(super) async fn page(view: &AdminView<'_>) -> Result<Html, ManageFault> {
                 next = first.last_key_value().map(|((_, number), _): (&(_, u64), _)| *number);
                 return false;
             }
-            let row = connection.row(privacy);
+            let row = connection.row(privacy, &groups);
             first.insert((Reverse(measured(&measure, &row)), connection.number()), row);
             if first.len() > ROWS_MAX {
                 first.pop_last();

@@ -30,7 +30,7 @@ pub(super) async fn page(view: &AdminView<'_>) -> Result<Html, ManageFault> {
         let figures: Vec<NetworkFigures> = networks
             .iter()
             .filter(|network| !network.door.addresses().is_empty())
-            .map(|network| read_figures(network, log.as_ref(), now_s))
+            .map(|network| read_figures(network, log.as_deref(), now_s))
             .collect();
         let free = figures.iter().filter_map(|figures| figures.free_bytes).min();
         let days = free.and_then(|free| log.as_ref()?.days_until_full(free, now_s));
