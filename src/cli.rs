@@ -35,6 +35,7 @@ use crate::commands::restore::RestoreArgs;
 use crate::commands::salvage::SalvageArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::stats::StatsArgs;
+use crate::commands::top::TopArgs;
 use crate::commands::waku::WakuArgs;
 #[cfg(feature = "devp2p")]
 use crate::commands::whisper::WhisperArgs;
@@ -135,6 +136,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Show the archive's size and state
     Stats(StatsArgs),
+    /// Show the kinds, authors and days with the most events and bytes
+    Top(TopArgs),
     /// Merge segments and free the space of deleted events, even while the server runs
     #[command(after_help = COMPACT)]
     Compact(StatsArgs),
@@ -197,7 +200,7 @@ pub(crate) enum Command {
 }
 
 /// Names of the commands that take no --network. [`Command::of_no_network`] gives the reasons.
-const OF_NO_NETWORK: [&str; 27] = [
+const OF_NO_NETWORK: [&str; 28] = [
     "serve",
     "sync",
     "stream",

@@ -112,6 +112,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Healthz(args) => commands::healthz::run(&args, &location),
         Command::Doctor(args) => commands::doctor::run(&args, &location),
         Command::Stats(args) => commands::stats::run(&args, &location),
+        Command::Top(args) => commands::top::run(&args, &location),
         Command::Compact(args) => commands::compact::run(&args, &location),
         Command::Check(args) => commands::check::run(&args, &location),
         Command::Rebuild(args) => commands::rebuild::run(&args, &location),

@@ -35,6 +35,7 @@ mod restore_records;
 pub(crate) mod salvage;
 pub(crate) mod serve;
 pub(crate) mod stats;
+pub(crate) mod top;
 mod unfinished;
 pub(crate) mod waku;
 #[cfg(feature = "devp2p")]

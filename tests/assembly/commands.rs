@@ -37,6 +37,7 @@ pub(crate) const COMMANDS: &[Door] = &[
     command("delete", delete),
     command("explain", explain),
     command("stats", stats),
+    command("top", top),
     command("healthz", |world| Same(world.hark(&["healthz", "--at", &world.reads().relay]).text())),
     command("doctor", doctor),
     command("clients", clients),
@@ -299,6 +300,34 @@ fn stats(world: &World) -> Answer {
         assert!(text.contains("up since"), "{network}: {text}");
     }
     Own
+}
+
+/// Checks that the sums have all records, and those of the fixture's days the same numbers on all
+/// stores.
+fn top(world: &World) -> Answer {
+    let mut days = Vec::new();
+    for (network, _) in OF_FIXTURE {
+        let top = world.hark(&["top", "--json", "--limit", "0", "--network", network]).json();
+        let records = top["records"].as_u64();
+        assert!(records >= Some(30), "{network}: {top}");
+        for name in ["kind", "author", "day"] {
+            let Some(groups) = top[name]["top"].as_array() else {
+                assert!(network != "nostr" && name != "day", "{network}: {top}");
+                continue;
+            };
+            let sum = |member: &str| groups.iter().filter_map(|one| one[member].as_u64()).sum();
+            assert_eq!(
+                (Some(sum("records")), Some(sum("bytes"))),
+                (records, top["bytes"].as_u64())
+            );
+            days.extend(groups.iter().find(|one| one["day"] == "2023-11-14").cloned());
+        }
+        let text = world.hark(&["top", "--network", network]).text();
+        assert!(text.contains("2023-11-14"), "{network}: {text}");
+        assert_eq!(text.contains("have no authors"), network != "nostr", "{network}: {text}");
+    }
+    assert_eq!(days.len(), 3);
+    Same(json!(days).to_string())
 }
 
 /// Checks that the configuration printed by `hark init` names the archive of this world.

@@ -26,6 +26,12 @@ fn commands_work_beside_a_running_server() {
     let table = place.hark(&["stats"]).text();
     assert!(table.contains("a server is running") && table.contains("events accepted"), "{table}");
     assert!(place.hark(&["explain", "--run", "{\"kinds\":[1]}"]).text().contains("plan: "));
+    let top = place.hark(&["top", "--json", "--limit", "1"]).json();
+    assert_eq!((&top["records"], &top["kind"]["groups"]), (&600.into(), &1.into()), "{top}");
+    assert_eq!(
+        (&top["kind"]["top"][0]["kind"], &top["bytes"]),
+        (&1.into(), &top["kind"]["top"][0]["bytes"])
+    );
     let again = place.hark_fed(&["import", "--json"], notes.as_bytes()).json();
     assert_eq!(again["refused"]["duplicate"], 600, "{again}");
     let newer = event_line(1, 9, 0, &[], "newer") + &event_line(1, 8, 0, &[], "older");
@@ -36,6 +42,8 @@ fn commands_work_beside_a_running_server() {
     assert_eq!(place.hark(&["delete", "--yes", filter]).text(), "150 events deleted\n");
     place.hark(&["compact"]).text();
     assert_eq!(place.hark(&["count", "{}"]).text(), "451\n");
+    let top = place.hark(&["top", "--by", "author"]).text();
+    assert!(top.contains("451 events  100.0 %") && top.contains("  62c0a046"), "{top}");
     assert_eq!(place.hark(&["check", "--json"]).json()["faults"], serde_json::json!([]));
     let rebuild = place.hark(&["rebuild"]);
     assert!(rebuild.code == 1 && rebuild.stderr.contains("holds the archive"), "{rebuild:?}");

@@ -53,6 +53,8 @@ pub struct RecordProperties {
     pub units_per_s: u64,
     /// Whether all records have the same kind.
     pub one_kind: bool,
+    /// Whether records may have an author.
+    pub has_authors: bool,
     /// Whether each record has exactly one label.
     pub one_label: bool,
     /// Names of labels that have only a few different values, so that each value occurs in many
@@ -69,6 +71,7 @@ impl Default for RecordProperties {
         Self {
             units_per_s: 1,
             one_kind: false,
+            has_authors: true,
             one_label: false,
             common_labels: &[],
             listed_labels: &[],

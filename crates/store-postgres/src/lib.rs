@@ -56,6 +56,7 @@ mod replica;
 mod search;
 mod session;
 mod session_gate;
+mod shares;
 mod shown;
 mod snapshot;
 mod state;

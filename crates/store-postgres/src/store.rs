@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hark_archive::effects::Rules;
 use hark_archive::query::explain::Explanation;
+use hark_archive::store::shares::{RecordShare, ShareBy, ShareKey};
 use hark_archive::store::{NumberedRecord, RetentionNote, StoreStats, commit_whole};
 use hark_archive::{CommitError, CommitResult, Id, Query, Search, SearchError, Store, Write};
 use parking_lot::Mutex;
@@ -19,7 +20,7 @@ use crate::session::DatabaseSession;
 use crate::state::PostgresState;
 use crate::time::to_db;
 use crate::words::state::{WordProgress, WordState};
-use crate::{count, explain, label_values, listen, search, stats, words};
+use crate::{count, explain, label_values, listen, search, shares, stats, words};
 
 /// Maximum number of ids that are remembered as stored; see [`Store::knows`].
 const KNOWN_MAX: usize = 1 << 16;
@@ -167,6 +168,14 @@ impl Store for PostgresStore {
         let mut after = i64::MIN;
         let read = |session: &mut _| label_values::read(session, name, &mut after, each);
         Ok(self.inner.pool.with(read)?)
+    }
+
+    fn shares(
+        &self,
+        by: ShareBy,
+        each: &mut dyn FnMut(ShareKey, RecordShare),
+    ) -> Result<(), SearchError> {
+        shares::shares(&self.inner, by, each)
     }
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {

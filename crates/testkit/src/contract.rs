@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hark_archive::effects::{KeepAll, Rules};
 use hark_archive::store::memory::MemoryStore;
+use hark_archive::store::shares::{ShareBy, scan_shares};
 use hark_archive::{
     Id, LabelPosition, Outcome, Position, Query, RecordHeader, Search, SearchProgress, Store,
     WordCondition, Write,
@@ -189,6 +190,7 @@ fn run_in(
     }
     let context = format!("seed {seed}, at the end");
     compare_values(subject.store(), &model, listed(flavour), &context);
+    compare_shares(subject.store(), &model, &context);
     compared.ranges += compare_ranges(subject.store(), &model, &mut world, &context);
     compared
 }
@@ -206,6 +208,18 @@ pub fn compare_values(store: &dyn Store, model: &MemoryStore, listed: &[u8], con
     for &name in listed {
         let (theirs, ours) = (values(store, name), values(model, name));
         assert!(theirs == ours, "values of {name} differ, {context}: {theirs:?} for {ours:?}");
+    }
+}
+
+/// Compares the records and bytes of each kind, author and span of time with those that a scan of
+/// the model finds. Panics with `context` if they differ.
+fn compare_shares(store: &dyn Store, model: &MemoryStore, context: &str) {
+    for by in [ShareBy::Kind, ShareBy::Author, ShareBy::Time(1), ShareBy::Time(86_400)] {
+        let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+        let mut begin = || model.search(&Query::default());
+        scan_shares(by, &mut begin, &mut |key, share| ours.push((key, share))).expect("scans");
+        store.shares(by, &mut |key, share| theirs.push((key, share))).expect("sums up");
+        assert_eq!(theirs, ours, "{by:?} differ, {context}");
     }
 }
 

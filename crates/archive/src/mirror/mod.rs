@@ -20,6 +20,7 @@ use hark_codec::record::Id;
 use crate::query::Query;
 use crate::query::explain::Explanation;
 use crate::store::ranges::IdRanges;
+use crate::store::shares::{RecordShare, ShareBy, ShareKey};
 use crate::store::{
     CommitError, CommitResult, MirrorLag, NumberedRecord, Outcome, RetentionNote, Search,
     SearchError, SpaceBounds, Store, StoreStats, Write, commit_whole,
@@ -119,6 +120,14 @@ impl Store for MirroredStore {
 
     fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError> {
         self.shared.first.label_values(name, each)
+    }
+
+    fn shares(
+        &self,
+        by: ShareBy,
+        each: &mut dyn FnMut(ShareKey, RecordShare),
+    ) -> Result<(), SearchError> {
+        self.shared.first.shares(by, each)
     }
 
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError> {

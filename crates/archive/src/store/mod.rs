@@ -25,6 +25,7 @@ use std::time::Duration;
 use hark_codec::record::Id;
 
 use self::ranges::IdRanges;
+use self::shares::{RecordShare, ShareBy, ShareKey};
 use crate::query::Query;
 use crate::query::explain::Explanation;
 
@@ -33,6 +34,7 @@ pub mod label_values;
 pub mod memory;
 pub mod ranges;
 mod search;
+pub mod shares;
 mod stats;
 
 pub use commit::{CommitError, CommitResult, NumberedRecord, Outcome, Write, commit_whole};
@@ -143,6 +145,17 @@ pub trait Store: Send + Sync {
     /// stored records that have the value. A store needs to count only the labels that its options
     /// list. For any other label it may return an error. After an error, the values are incomplete.
     fn label_values(&self, name: u8, each: &mut dyn FnMut(&[u8], u64)) -> Result<(), SearchError>;
+
+    /// Passes each group of records and its share to `each`, in ascending order of the groups. All
+    /// stored records count, including expired records that are not deleted yet. By default, the
+    /// store reads all its records.
+    fn shares(
+        &self,
+        by: ShareBy,
+        each: &mut dyn FnMut(ShareKey, RecordShare),
+    ) -> Result<(), SearchError> {
+        shares::scan_shares(by, &mut || self.search(&Query::default()), each)
+    }
 
     /// Returns the ids of up to `limit` stored records that have expired by `now`.
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Id>, SearchError>;

@@ -35,6 +35,7 @@ impl Network for Nostr {
         RecordProperties {
             units_per_s: 1,
             one_kind: false,
+            has_authors: true,
             one_label: false,
             common_labels: &[],
             listed_labels: &[],

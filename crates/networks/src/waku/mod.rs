@@ -45,6 +45,7 @@ impl Network for Waku {
         RecordProperties {
             units_per_s: NS_PER_S,
             one_kind: true,
+            has_authors: false,
             one_label: false,
             common_labels: &[topic::PUBSUB],
             listed_labels: &[],

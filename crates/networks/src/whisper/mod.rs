@@ -45,6 +45,7 @@ impl Network for Whisper {
         RecordProperties {
             units_per_s: 1,
             one_kind: true,
+            has_authors: false,
             one_label: true,
             common_labels: &[],
             listed_labels: &[TOPIC],
