@@ -22,7 +22,6 @@ mod error;
 pub mod growth;
 pub mod hosts;
 mod http;
-#[cfg(any(feature = "devp2p", feature = "libp2p"))]
 mod key_file;
 mod last_answer;
 pub mod limits;
