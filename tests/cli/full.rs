@@ -192,7 +192,7 @@ fn without_any_space_a_server_reads_and_says_why_it_does_not_write() {
 fn the_oldest_go_before_the_disk_is_full() {
     let Some(disk) = SmallDisk::mount("free-min") else { return };
     let place = &disk.place;
-    let free_min = 8_000_000;
+    let free_min = 7_000_000;
     let config = place.file(
         "hark.toml",
         format!(

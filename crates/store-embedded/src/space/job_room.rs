@@ -53,7 +53,13 @@ pub(crate) fn room_for(
 ) -> io::Result<ReservingDisk> {
     let disk = Arc::clone(&files.options().disk);
     let gives_space = jobs.space().is_compacting() || lacks_space(files);
-    let beside = if gives_space { BESIDE_COMPACTION } else { beside };
+    let beside = match files.bounds().free_bytes_min {
+        _ if gives_space => BESIDE_COMPACTION,
+        0 => beside,
+        // Retention deletes nothing while `free_bytes_min` bytes are free. If jobs had to leave as
+        // many bytes free, both could stop.
+        free_min => beside.min(free_min / 2),
+    };
     let room = ReservingDisk { disk, dir: files.dir().into(), job, beside };
     room.check(needs)?;
     Ok(room)
