@@ -129,7 +129,7 @@ fn received_elsewhere(nodes: &[Server], keys: &KeyPair) {
             writer.send_text(&message).expect("is sent");
             let received = subscriber.json();
             let time = sent.elapsed();
-            assert_eq!(received[2]["id"], String::from_utf8_lossy(&hex::encode_32(&id)).as_ref());
+            assert_eq!(received[2]["id"], hex::text_32(&id));
             publisher.json();
             time
         })

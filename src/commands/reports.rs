@@ -110,14 +110,10 @@ impl Rulings {
     }
 }
 
-fn digits(bytes: &[u8; 32]) -> String {
-    String::from_utf8_lossy(&hex::encode_32(bytes)).into_owned()
-}
-
 fn object(item: &ReportedItem) -> Value {
     let (name, subject) = match &item.subject {
-        ReportedSubject::Event(id) => ("id", digits(id)),
-        ReportedSubject::Key(key) => ("pubkey", digits(key)),
+        ReportedSubject::Event(id) => ("id", hex::text_32(id)),
+        ReportedSubject::Key(key) => ("pubkey", hex::text_32(key)),
     };
     let mut object = json!({
         name: subject,
@@ -128,14 +124,14 @@ fn object(item: &ReportedItem) -> Value {
         "comment": item.comment,
     });
     if let Some(author) = &item.author {
-        object["author"] = digits(author).into();
+        object["author"] = hex::text_32(author).into();
     }
     object
 }
 
 fn row(item: &ReportedItem) -> String {
     let subject = match &item.subject {
-        ReportedSubject::Event(id) => format!("id:{}", digits(id)),
+        ReportedSubject::Event(id) => format!("id:{}", hex::text_32(id)),
         ReportedSubject::Key(key) => npub::encode(key),
     };
     let reporters = print::count(item.reporters.len() as u64, "reporter");

@@ -8,7 +8,6 @@ use hark_archive::store::shares::{
     LargestShares, RecordShare, ShareBy, ShareKey, ShareOrder, largest_shares,
 };
 use hark_codec::hex;
-use hark_codec::record::Key;
 use hark_server::words::date;
 use serde_json::{Value, json};
 
@@ -124,7 +123,7 @@ fn object(name: &str, found: &LargestShares) -> Value {
         let key = match key {
             ShareKey::Kind(kind) => json!(kind),
             ShareKey::Author(author) => {
-                json!(author.as_ref().map(hex_of))
+                json!(author.as_ref().map(hex::text_32))
             }
             ShareKey::Time(day) => json!(day_of(*day)),
         };
@@ -132,10 +131,6 @@ fn object(name: &str, found: &LargestShares) -> Value {
     };
     let top: Vec<Value> = found.largest.iter().map(group).collect();
     json!({ "groups": found.groups, "top": top })
-}
-
-fn hex_of(key: &Key) -> String {
-    String::from_utf8_lossy(&hex::encode_32(key)).into_owned()
 }
 
 /// Returns a day as text; `None` after the year 9999.
@@ -150,7 +145,7 @@ fn table((name, plural): (&str, &str), found: &LargestShares, records: &str) -> 
     let total = format!("{} {groups}", print::number(found.groups));
     let label = |key: &ShareKey| match key {
         ShareKey::Kind(kind) => format!("kind {kind}"),
-        ShareKey::Author(Some(author)) => hex_of(author),
+        ShareKey::Author(Some(author)) => hex::text_32(author),
         ShareKey::Author(None) => "no author".into(),
         ShareKey::Time(day) => day_of(*day).unwrap_or_else(|| "after 9999-12-31".into()),
     };

@@ -15,8 +15,3 @@ pub(super) fn public_key(text: &str) -> Result<Key, String> {
         format!("{text:?} is no public key{typed_as}")
     })
 }
-
-/// Returns a public key as hex.
-pub(super) fn shown(key: &Key) -> String {
-    String::from_utf8_lossy(&hex::encode_32(key)).into_owned()
-}

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use hark_codec::hex;
 use hark_networks::Network;
 
 use super::files::{FileState, FileTexts};
@@ -115,7 +116,7 @@ impl Config {
         let info = &mut config.info;
         for key in [&mut info.pubkey, &mut info.self_key].into_iter().flatten() {
             if let Ok(read) = keys::public_key(key) {
-                *key = keys::shown(&read);
+                *key = hex::text_32(&read);
             }
         }
         let folder = path.and_then(Path::parent).unwrap_or(Path::new(""));

@@ -1,5 +1,6 @@
 //! The settings of who may manage the relay (NIP-86).
 
+use hark_codec::hex;
 use hark_server::nostr::{ManageMethod, ManagerRole};
 
 use super::keys;
@@ -73,7 +74,7 @@ fn show_role(role: &ManagerRole) -> String {
     let quoted_list =
         |texts: Vec<String>| texts.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(", ");
     let methods = role.methods.iter().map(|method| method.text().to_owned()).collect();
-    let keys = role.keys.iter().map(keys::shown).collect();
+    let keys = role.keys.iter().map(hex::text_32).collect();
     let id = quoted(&role.id);
     let (methods, keys) = (quoted_list(methods), quoted_list(keys));
     format!("{{ id = {id}, methods = [{methods}], keys = [{keys}] }}")

@@ -7,6 +7,7 @@ use hark_archive::retention::RetentionRule;
 use super::keys;
 use super::setting_type::{SettingType, quoted, wanted};
 use super::value::{TypedValue, did_you_mean};
+use hark_codec::hex;
 
 /// Seconds within which deleted records are gone from the files. `None` sets no bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +128,7 @@ fn show_rule(rule: &RetentionRule) -> String {
     }
     if let Some(authors) = &rule.authors {
         let keys: Vec<String> =
-            authors.iter().map(|key| format!("\"{}\"", keys::shown(key))).collect();
+            authors.iter().map(|key| format!("\"{}\"", hex::text_32(key))).collect();
         parts.push(format!("authors = [{}]", keys.join(", ")));
     }
     parts.push(format!("older_than = \"{}\"", shown_age(rule.older_than_s)));

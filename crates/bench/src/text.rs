@@ -58,7 +58,7 @@ const WORDS: [&str; 48] = [
 
 /// Encodes 32 bytes as lowercase hex.
 pub(crate) fn hex(bytes: &[u8; 32]) -> String {
-    String::from_utf8_lossy(&hark_codec::hex::encode_32(bytes)).into_owned()
+    hark_codec::hex::text_32(bytes)
 }
 
 /// The vocabulary of texts.

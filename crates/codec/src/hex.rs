@@ -15,6 +15,15 @@ pub fn encode_32(bytes: &[u8; 32]) -> [u8; 64] {
     out
 }
 
+/// Returns the hex of 32 bytes as text.
+///
+/// ```
+/// assert_eq!(hark_codec::hex::text_32(&[0xab; 32]), "ab".repeat(32));
+/// ```
+pub fn text_32(bytes: &[u8; 32]) -> String {
+    String::from_utf8_lossy(&encode_32(bytes)).into_owned()
+}
+
 /// Returns the hex of 64 bytes.
 #[inline]
 pub fn encode_64(bytes: &[u8; 64]) -> [u8; 128] {

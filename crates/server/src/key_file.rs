@@ -34,8 +34,21 @@ pub(crate) fn load<K>(
         }
         Err(error) => return Err(KeyError::File(name, error)),
     };
+    warn_if_readable(path);
     let bytes = hex::decode_32(text.trim().to_ascii_lowercase().as_bytes());
     bytes.and_then(read).ok_or(KeyError::Key(name))
+}
+
+/// Warns if other users of the machine can read the key.
+fn warn_if_readable(path: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = std::fs::metadata(path).map_or(0, |facts| facts.permissions().mode());
+    if mode & 0o077 != 0 {
+        let file = path.display();
+        tracing::warn!(
+            "other users of this machine can use the key in {file}; run `chmod 600 {file}`"
+        );
+    }
 }
 
 /// Creates a file that only its owner can read, or empties an existing file. A symbolic link is
@@ -49,7 +62,7 @@ pub(crate) fn create(path: &Path) -> io::Result<std::fs::File> {
 
 /// Writes a new key atomically to a file that only its owner can read.
 fn write(path: &Path, key: &[u8; 32]) -> io::Result<String> {
-    let text = String::from_utf8_lossy(&hex::encode_32(key)).into_owned();
+    let text = hex::text_32(key);
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }

@@ -56,6 +56,14 @@ pub fn count(value: u64, noun: &str) -> String {
     format!("{} {noun}{}", number(value), if value == 1 { "" } else { "s" })
 }
 
+/// Cuts a text to a number of characters, with an ellipsis if something is cut off.
+pub fn cut(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
 /// Formats a number that may be negative. `shown` formats the number without its sign.
 pub fn signed(number: f64, shown: impl Fn(u64) -> String) -> String {
     let text = shown(number.abs().round() as u64);

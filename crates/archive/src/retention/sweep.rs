@@ -1,7 +1,6 @@
 //! A step of retention. It deletes a batch of records that have expired, are too old for a rule, or
 //! exceed a bound.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hark_codec::record::Id;
@@ -12,8 +11,7 @@ use super::trust::{ClockTrust, ClockVerdict};
 use crate::clock::Clock;
 use crate::query::Query;
 use crate::store::{
-    CommitError, DiskUse, Outcome, RetentionNote, SearchError, SearchProgress, Store, StoreStats,
-    Write,
+    CommitError, DiskUse, Outcome, RetentionNote, SearchError, Store, StoreStats, Write,
 };
 use crate::writer::Writer;
 
@@ -318,11 +316,7 @@ fn has_any(store: &dyn Store, query: Query) -> Result<bool, SearchError> {
 /// Returns the ids of the first records that match, at most as many as the query's limit.
 fn ids_of(store: &dyn Store, query: &Query) -> Result<Vec<Id>, SearchError> {
     let (mut search, mut ids) = (store.search(query)?, Vec::new());
-    while search.slice(u64::MAX, &mut |record| {
-        ids.push(*record.id());
-        ControlFlow::Continue(())
-    })? == SearchProgress::Paused
-    {}
+    search.read_all(&mut |record| ids.push(*record.id()))?;
     Ok(ids)
 }
 

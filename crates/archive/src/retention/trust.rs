@@ -5,11 +5,10 @@
 //! since then. Strangers choose the times in records, so records are evidence only while the store
 //! has no trusted time yet.
 
-use std::ops::ControlFlow;
 use std::time::Instant;
 
 use crate::query::Query;
-use crate::store::{RetentionNote, SearchError, SearchProgress, Store};
+use crate::store::{RetentionNote, SearchError, Store};
 
 /// Number of newest records whose times must all be near the clock's time before the clock is
 /// trusted for the first time. One record is not enough, because any archive may have a single
@@ -105,10 +104,6 @@ fn newest_times(store: &dyn Store, now_s: u64, units_per_s: u64) -> Result<Vec<u
     let to = now_s.saturating_add(1).saturating_mul(units_per_s).saturating_sub(1);
     let mut search = store.search(&Query { to, limit: WITNESSES, ..Query::default() })?;
     let mut times = Vec::new();
-    while search.slice(u64::MAX, &mut |record| {
-        times.push(record.time());
-        ControlFlow::Continue(())
-    })? == SearchProgress::Paused
-    {}
+    search.read_all(&mut |record| times.push(record.time()))?;
     Ok(times)
 }

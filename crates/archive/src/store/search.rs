@@ -71,6 +71,16 @@ pub trait Search: Send {
         sink: &mut dyn FnMut(&Record<'_>) -> ControlFlow<()>,
     ) -> Result<SearchProgress, SearchError>;
 
+    /// Passes all matching records to `each`, in the query's order.
+    fn read_all(&mut self, each: &mut dyn FnMut(&Record<'_>)) -> Result<(), SearchError> {
+        let mut sink = |record: &Record<'_>| {
+            each(record);
+            ControlFlow::Continue(())
+        };
+        while self.slice(u64::MAX, &mut sink)? == SearchProgress::Paused {}
+        Ok(())
+    }
+
     /// Returns the snapshot's sequence number: the search sees exactly the puts up to this number.
     fn seq(&self) -> u64;
 

@@ -2,16 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::ops::ControlFlow;
 
 use hark_codec::record::{Key, Record};
 
-use super::search::{Search, SearchError, SearchProgress};
+use super::search::{Search, SearchError};
 
 /// Maximum number of groups that [`gather_shares`] keeps in memory.
 const GROUPS_MAX: usize = 1 << 18;
-/// Number of rows that a slice of [`scan_shares`] visits.
-const SLICE: u64 = 65_536;
 
 /// The property that puts records into groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,13 +73,7 @@ pub fn scan_shares(
     each: &mut dyn FnMut(ShareKey, RecordShare),
 ) -> Result<(), SearchError> {
     let mut read = |add: &mut dyn FnMut(ShareKey, RecordShare)| {
-        let mut search = begin()?;
-        let mut sink = |record: &Record<'_>| {
-            add(by.key(record), RecordShare::of(record));
-            ControlFlow::Continue(())
-        };
-        while search.slice(SLICE, &mut sink)? == SearchProgress::Paused {}
-        Ok(())
+        begin()?.read_all(&mut |record| add(by.key(record), RecordShare::of(record)))
     };
     gather_shares(&mut read, each)
 }
@@ -224,11 +215,7 @@ mod tests {
                 let mut all = Vec::new();
                 let mut read = |add: &mut dyn FnMut(ShareKey, RecordShare)| {
                     let mut search = store.search(&Query::default())?;
-                    let sink = &mut |record: &Record<'_>| {
-                        add(by.key(record), RecordShare::of(record));
-                        ControlFlow::Continue(())
-                    };
-                    search.slice(u64::MAX, sink).map(drop)
+                    search.read_all(&mut |record| add(by.key(record), RecordShare::of(record)))
                 };
                 let mut each = |key, share| all.push((key, share));
                 gather_in_passes(groups_max, &mut read, &mut each).unwrap();

@@ -30,9 +30,7 @@ impl Filters for EventFilters {
 
     fn text(&self, query: &Query) -> String {
         let mut fields = Vec::new();
-        let keys = |keys: &[[u8; 32]]| {
-            list(keys.iter().map(|key| String::from_utf8_lossy(&hex::encode_32(key)).into_owned()))
-        };
+        let keys = |keys: &[[u8; 32]]| list(keys.iter().map(hex::text_32));
         if let Some(ids) = &query.ids {
             fields.push(format!("\"ids\":{}", keys(ids)));
         }
@@ -117,7 +115,7 @@ fn with_hex_keys(text: &str) -> Result<Cow<'_, str>, EventFilterError> {
             if typed.to_ascii_lowercase().starts_with("npub1") {
                 let key =
                     npub::decode(typed).ok_or_else(|| EventFilterError::NoKey(typed.to_owned()))?;
-                *value = String::from_utf8_lossy(&hex::encode_32(&key)).as_ref().into();
+                *value = hex::text_32(&key).into();
             }
         }
     }

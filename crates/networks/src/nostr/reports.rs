@@ -207,11 +207,9 @@ fn find_authors(
     for ids in ids.chunks(IDS_AT_ONCE) {
         let query = Query { ids: Some(ids.to_vec()), now: now_s, ..Query::default() };
         let mut search = store.search(&query)?;
-        while search.slice(u64::MAX, &mut |record| {
+        search.read_all(&mut |record| {
             authors.extend(record.author().map(|author| (*record.id(), *author)));
-            ControlFlow::Continue(())
-        })? == SearchProgress::Paused
-        {}
+        })?;
     }
     for item in items {
         if let ReportedSubject::Event(id) = item.subject {

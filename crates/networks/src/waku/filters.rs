@@ -64,7 +64,7 @@ impl Filters for MessageFilters {
     }
 
     fn text(&self, query: &Query) -> String {
-        let hex = |hash: &Id| format!("0x{}", String::from_utf8_lossy(&hex::encode_32(hash)));
+        let hex = |hash: &Id| format!("0x{}", hex::text_32(hash));
         let label = |name| {
             let label = query.labels.iter().find(|label| label.name == name)?;
             let values =

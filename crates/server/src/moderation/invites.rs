@@ -136,7 +136,7 @@ impl Moderation {
         let mut code = [0; 32];
         getrandom::fill(&mut code)
             .map_err(|error| ModerationError::Interrupted(error.to_string()))?;
-        let code = String::from_utf8_lossy(&hex::encode_32(&code)[..32]).into_owned();
+        let code = hex::text_32(&code)[..32].to_owned();
         let (known, now_s) = (self.invites(), self.now_s());
         let (over, open): (Vec<Invite>, Vec<Invite>) =
             known.into_iter().partition(|invite| invite.is_over(now_s));

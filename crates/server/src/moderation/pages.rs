@@ -109,7 +109,7 @@ fn row_bytes(row: &Value) -> usize {
 }
 
 fn cursor(at: &Position) -> String {
-    format!("{} {}", at.time, String::from_utf8_lossy(&hex::encode_32(&at.id)))
+    format!("{} {}", at.time, hex::text_32(&at.id))
 }
 
 fn position(text: &str) -> Option<Position> {

@@ -1,7 +1,6 @@
 //! The state of the bans and allows in one process, and its writes. `changes` has the changes of
 //! entries, `pages` the lists, and `checks` the questions that the doors ask.
 
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -11,9 +10,7 @@ use hark_archive::clock::Clock;
 use hark_archive::retention::RetentionPolicy;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::writer::{WriteTarget, WriterOptions};
-use hark_archive::{
-    CommitError, Outcome, Query, Record, SearchError, SearchProgress, Store, Write,
-};
+use hark_archive::{CommitError, Outcome, Query, Record, SearchError, Store, Write};
 use hark_networks::Network as _;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -239,11 +236,7 @@ impl Moderation {
         for query in [entries(), values()] {
             let query = Query { now: clock.now_ns(), ..query };
             let mut search = shelf.store().search(&query)?;
-            while search.slice(u64::MAX, &mut |record| {
-                self.state.apply(record);
-                ControlFlow::Continue(())
-            })? == SearchProgress::Paused
-            {}
+            search.read_all(&mut |record| self.state.apply(record))?;
         }
         self.state.book.lock().complete();
         self.state.put_in_force();

@@ -214,9 +214,7 @@ impl fmt::Display for RulingSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.sort().name())?;
         match self {
-            Self::Key(bytes) | Self::Id(bytes) => {
-                f.write_str(&String::from_utf8_lossy(&hex::encode_32(bytes)))
-            }
+            Self::Key(bytes) | Self::Id(bytes) => f.write_str(&hex::text_32(bytes)),
             Self::Kind(kind) => kind.fmt(f),
             Self::Word(word) => f.write_str(word),
             Self::Addresses(range) => f.write_str(&shown_range(range)),

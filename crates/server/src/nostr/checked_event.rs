@@ -118,7 +118,7 @@ impl CheckedEvent {
                         from.rated.listed().prove(&key);
                         from.rated.listed().add_key(KeyName {
                             shown: npub::encode(&key).into(),
-                            digits: String::from_utf8_lossy(&hex::encode_32(&key)).into(),
+                            digits: hex::text_32(&key).into(),
                         });
                         // A new ban closes the connections that have the key in the list of open
                         // connections. A ban from before the key was added did not find this

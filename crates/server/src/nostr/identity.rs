@@ -82,7 +82,7 @@ impl DescribedRelay {
     fn info(&self) -> RelayInfo {
         let mut info = self.changes.apply(self.info.clone());
         if let Some(key) = &self.own_key {
-            info.self_key = Some(String::from_utf8_lossy(&hex::encode_32(key)).into_owned());
+            info.self_key = Some(hex::text_32(key));
         }
         info
     }

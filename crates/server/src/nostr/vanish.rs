@@ -2,13 +2,12 @@
 //! came from an import, from another relay, or from a client of an earlier version. Once the URL is
 //! known, the requests are carried out.
 
-use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use hark_archive::effects::Effects;
 use hark_archive::writer::BetweenBatchesJob;
-use hark_archive::{CommitError, Outcome, Query, Record, SearchError, SearchProgress, Write};
+use hark_archive::{CommitError, Outcome, Query, Record, SearchError, Write};
 use hark_codec::nostr::{Event, EventArena, EventEncoder};
 use hark_codec::record::RecordError;
 use hark_networks::nostr::admit::{OwnUrls, PrivateLabels};
@@ -73,7 +72,7 @@ fn requests(shelf: &Shelf, urls: &OwnUrls) -> Result<Vec<Vec<u8>>, SearchError> 
     let mut search = shelf.store().search(&query)?;
     let (mut arena, mut encoder) = (EventArena::new(), EventEncoder::default());
     let mut requests = Vec::new();
-    while search.slice(u64::MAX, &mut |record| {
+    search.read_all(&mut |record| {
         let is_done = record.labels().any(|(name, _)| name == VANISH);
         if let Ok(event) = Event::parse(record.wire(), &mut arena)
             && !is_done
@@ -83,9 +82,7 @@ fn requests(shelf: &Shelf, urls: &OwnUrls) -> Result<Vec<Vec<u8>>, SearchError> 
             encoder.encode(&event, PrivateLabels::of(&event, urls).labels(), &mut request);
             requests.push(request);
         }
-        ControlFlow::Continue(())
-    })? == SearchProgress::Paused
-    {}
+    })?;
     Ok(requests)
 }
 

@@ -25,7 +25,7 @@ fn ask(
     standing: ReaderStanding,
     filters: &[&str],
 ) -> Result<Vec<Query>, NostrRefusal> {
-    let key = |key| String::from_utf8_lossy(&hex::encode_32(key)).into_owned();
+    let key = |key| hex::text_32(key);
     let read = |text: &&str| {
         let mut filter = Filter::default();
         let text = text.replace("OTHER", &key(&OTHER)).replace("ME", &key(&ME));

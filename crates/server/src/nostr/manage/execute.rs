@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hark_codec::hex;
 use hark_networks::nostr::reports::{ReportChoice, ReportQueue, ReportedSubject};
 use serde_json::{Value, json};
 
@@ -9,7 +10,7 @@ use super::call::{InfoField, ManageCall, NewRuling, RoleDefinition};
 use super::fault::ManageFault;
 use super::managers::Permissions;
 use super::method::ManageMethod;
-use super::roles::{KEYS_OF_ROLE_MAX, ROLES_MAX, hex_of, member_name, role_name};
+use super::roles::{KEYS_OF_ROLE_MAX, ROLES_MAX, member_name, role_name};
 use crate::blocking;
 use crate::moderation::{
     AuditAct, EntryFilter, Moderation, Ruling, RulingChange, RulingSubject, SubjectSort,
@@ -63,8 +64,8 @@ fn list(moderation: &Moderation, sort: SubjectSort, ruling: Ruling) -> Result<Va
         let page = moderation.entries(filter, after.as_deref(), PAGE)?;
         for entry in &page.entries {
             let name = match &entry.subject {
-                RulingSubject::Key(key) => ("pubkey", hex_of(key)),
-                RulingSubject::Id(id) => ("id", hex_of(id)),
+                RulingSubject::Key(key) => ("pubkey", hex::text_32(key)),
+                RulingSubject::Id(id) => ("id", hex::text_32(id)),
                 RulingSubject::Addresses(_) => ("ip", entry.subject.shown()),
                 RulingSubject::Kind(kind) => {
                     rows.push(json!(kind));
@@ -95,7 +96,7 @@ fn row((name, subject): (&str, String), reason: &str) -> Value {
 async fn reports(relay: &Arc<Relay>) -> Result<Value, ManageFault> {
     let queue = report_queue(relay, |subject| matches!(subject, ReportedSubject::Event(_))).await?;
     let rows = queue.items.iter().filter_map(|item| match item.subject {
-        ReportedSubject::Event(id) => Some(row(("id", hex_of(&id)), &item.reason())),
+        ReportedSubject::Event(id) => Some(row(("id", hex::text_32(&id)), &item.reason())),
         ReportedSubject::Key(_) => None,
     });
     Ok(rows.collect())
@@ -207,7 +208,7 @@ async fn delete_role(
     let members = roles.members.get(id).into_iter().flatten();
     let members: Vec<_> = members.collect();
     let mut before = role.value();
-    before["pubkeys"] = members.iter().map(|key| hex_of(key)).collect();
+    before["pubkeys"] = members.iter().map(|key| hex::text_32(key)).collect();
     let act = AuditAct {
         act: ManageMethod::DeleteRole.text().into(),
         subject: id.to_owned(),

@@ -69,17 +69,12 @@ pub(super) fn role_name(id: &str) -> String {
 
 /// The name of the value that gives a role to a key.
 pub(super) fn member_name(id: &str, key: &Key) -> String {
-    format!("{MEMBER}{}/{id}", hex_of(key))
+    format!("{MEMBER}{}/{id}", hex::text_32(key))
 }
 
 fn member(name: &str) -> Option<(Key, &str)> {
     let (key, id) = name.strip_prefix(MEMBER)?.split_once('/')?;
     Some((hex::decode_32(key.as_bytes())?, id))
-}
-
-/// A key as hex.
-pub(crate) fn hex_of(key: &[u8; 32]) -> String {
-    String::from_utf8_lossy(&hex::encode_32(key)).into_owned()
 }
 
 impl RoleDefinition {

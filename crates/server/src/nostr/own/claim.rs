@@ -67,7 +67,7 @@ async fn note(
         before: before.as_ref().map_or(Value::Null, shown),
         after: shown(key.public()),
     };
-    let digits = String::from_utf8_lossy(&hex::encode_32(key.public())).into_owned();
+    let digits = hex::text_32(key.public());
     moderation.set_values(vec![(VALUE.into(), json!(digits))], act, BY).await
 }
 

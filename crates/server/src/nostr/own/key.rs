@@ -18,7 +18,6 @@ impl OwnKey {
     /// Reads the key from its file. A missing file is created with the secret key `new`.
     pub(crate) fn load(path: &Path, new: [u8; 32]) -> Result<Self, KeyError> {
         let keys = key_file::load(path, || new, KeyPair::from_secret)?;
-        warn_if_readable(path);
         Ok(Self { keys })
     }
 
@@ -48,18 +47,6 @@ impl OwnKey {
             EventEncoder::default().encode(&event, private.labels(), &mut record);
         }
         record
-    }
-}
-
-/// Warns if other users of the machine can read the key.
-fn warn_if_readable(path: &Path) {
-    use std::os::unix::fs::PermissionsExt as _;
-    let mode = std::fs::metadata(path).map_or(0, |facts| facts.permissions().mode());
-    if mode & 0o077 != 0 {
-        let file = path.display();
-        tracing::warn!(
-            "other users of this machine can use the relay's key in {file}; run `chmod 600 {file}`"
-        );
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use hark_codec::hex;
 use hark_codec::record::Key;
 
 use crate::moderation::Moderation;
-use crate::nostr::manage::{RoleList, hex_of};
+use crate::nostr::manage::RoleList;
 use crate::nostr::policy::EventPolicy;
 
 /// Maximum number of members in a list.
@@ -39,7 +40,7 @@ impl MemberList {
         for key in members {
             let of_key = roles.get(key).into_iter().flatten().map(|role| (*role).to_owned());
             let tag: Vec<String> =
-                ["member".to_owned(), hex_of(key)].into_iter().chain(of_key).collect();
+                ["member".to_owned(), hex::text_32(key)].into_iter().chain(of_key).collect();
             bytes += tag.iter().map(|part| part.len() + TAG_BYTES).sum::<usize>();
             if list.tags.len() == LISTED_MAX || bytes > LIST_BYTES_MAX {
                 list.is_cut = true;

@@ -7,11 +7,10 @@
 //! crash has left undone, and the second of two servers finds nothing to do.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use hark_archive::{CommitError, Outcome, Query, Record, SearchError, SearchProgress, Write};
+use hark_archive::{CommitError, Outcome, Query, Record, SearchError, Write};
 use hark_codec::hex;
 use hark_codec::nostr::{Event, EventArena};
 use hark_codec::record::Key;
@@ -23,7 +22,7 @@ use super::report::report_tags;
 use crate::blocking;
 use crate::moderation::Moderation;
 use crate::nostr::identity::SharedIdentity;
-use crate::nostr::manage::{RoleDefinition, RoleList, hex_of};
+use crate::nostr::manage::{RoleDefinition, RoleList};
 use crate::nostr::policy::EventPolicy;
 use crate::nostr::{Relay, nip11};
 use crate::shelf::{JobNotRun, Shelf};
@@ -173,7 +172,7 @@ impl OwnPublisher {
         }
         let notice = |(kind, key): (u16, &Key)| {
             let tags: Vec<Vec<String>> =
-                protected().chain([vec!["p".into(), hex_of(key)]]).collect();
+                protected().chain([vec!["p".into(), hex::text_32(key)]]).collect();
             self.put(kind, at_s, &tags)
         };
         changes.into_iter().map(notice).collect()
@@ -200,7 +199,7 @@ impl OwnPublisher {
             writes.push(self.put(ROLE_KIND, at_s, &tags));
         }
         // The rest were deleted. A deletion tells clients and mirrors of the relay as well.
-        let owner = hex_of(self.key.public());
+        let owner = hex::text_32(self.key.public());
         for (id, before) in stored {
             let event = vec!["e".into(), before.id.clone()];
             let address = vec!["a".into(), format!("{ROLE_KIND}:{owner}:{id}")];
@@ -258,11 +257,7 @@ impl OwnPublisher {
         };
         let (mut events, mut arena) = (Vec::new(), EventArena::new());
         let mut search = shelf.store().search(&query)?;
-        while search.slice(u64::MAX, &mut |record| {
-            events.extend(StoredEvent::read(record, &mut arena));
-            ControlFlow::Continue(())
-        })? == SearchProgress::Paused
-        {}
+        search.read_all(&mut |record| events.extend(StoredEvent::read(record, &mut arena)))?;
         Ok(events)
     }
 }
@@ -278,7 +273,7 @@ impl StoredEvent {
     fn read(record: &Record<'_>, arena: &mut EventArena) -> Option<Self> {
         let event = Event::parse(record.wire(), arena).ok()?;
         let tags = event.tags().map(|tag| tag.iter().map(str::to_owned).collect()).collect();
-        Some(Self { id: hex_of(event.id()), created_at: event.created_at(), tags })
+        Some(Self { id: hex::text_32(event.id()), created_at: event.created_at(), tags })
     }
 
     fn tags_of(&self, name: &str) -> Vec<Vec<String>> {

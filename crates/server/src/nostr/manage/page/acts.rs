@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use hark_codec::hex;
 use hark_codec::nostr::npub;
 use serde_json::{Value, json};
 
@@ -16,7 +17,6 @@ use crate::nostr::manage::execute::execute;
 use crate::nostr::manage::fault::ManageFault;
 use crate::nostr::manage::managers::Permissions;
 use crate::nostr::manage::method::ManageMethod;
-use crate::nostr::manage::roles::hex_of;
 use crate::nostr::manage::ruling_methods::changing_method;
 use crate::roster::ConnectionPattern;
 use crate::words::{count, moment};
@@ -157,7 +157,7 @@ async fn change_role(
         }
         M::DeleteRole => (vec![json!(role)], format!("The role {role} is deleted.")),
         M::AssignRole | M::UnassignRole => {
-            let hex = npub::decode(key).map_or_else(|| key.to_owned(), |key| hex_of(&key));
+            let hex = npub::decode(key).map_or_else(|| key.to_owned(), |key| hex::text_32(&key));
             let done = if method == M::AssignRole { "has" } else { "no longer has" };
             (vec![json!(hex), json!(role)], format!("{key} {done} the role {role}."))
         }

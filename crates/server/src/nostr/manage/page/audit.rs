@@ -6,7 +6,7 @@ use super::view::{AdminPage, AdminView, cell, long_id, next_link, options, table
 use crate::blocking;
 use crate::nostr::html::{Html, html};
 use crate::nostr::manage::fault::ManageFault;
-use crate::words::moment;
+use crate::words::{cut, moment};
 
 /// Maximum number of rows of a page.
 const ROWS_MAX: usize = 100;
@@ -81,7 +81,5 @@ fn state(value: &Value) -> Option<String> {
         }
         other => other.to_string(),
     };
-    let cut: String = text.chars().take(STATE_CHARS_MAX).collect();
-    let text = if cut.len() < text.len() { format!("{cut}…") } else { cut };
-    Some(text).filter(|text| !text.is_empty())
+    Some(cut(&text, STATE_CHARS_MAX)).filter(|text| !text.is_empty())
 }

@@ -1,16 +1,16 @@
 //! The names of keys, from their profiles (kind 0), and the texts of events, for lists.
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hark_archive::{Id, Key, Query, SearchError, SearchProgress, Store};
+use hark_archive::{Id, Key, Query, SearchError, Store};
 use hark_codec::nostr::{Event, EventArena};
 use serde_json::Value;
 
 use crate::blocking;
 use crate::nostr::Relay;
 use crate::nostr::manage::fault::ManageFault;
+use crate::words::cut;
 
 /// The kind of a profile.
 const PROFILE: u32 = 0;
@@ -79,9 +79,7 @@ impl ShownTexts {
 
 impl ShownEvent {
     fn new(event: &Event<'_>) -> Self {
-        let content = event.content();
-        let cut = content.chars().take(TEXT_CHARS_MAX).collect::<String>();
-        let text = if cut.len() < content.len() { format!("{cut}…") } else { cut };
+        let text = cut(event.content(), TEXT_CHARS_MAX);
         let (author, kind, created_at) = (*event.pubkey(), event.kind(), event.created_at());
         Self { author, kind, created_at, text }
     }
@@ -95,15 +93,11 @@ fn visit(
 ) -> Result<(), SearchError> {
     query.normalise();
     let mut arena = EventArena::new();
-    let mut search = store.search(&query)?;
-    while search.slice(u64::MAX, &mut |record| {
+    store.search(&query)?.read_all(&mut |record| {
         if let Ok(event) = Event::parse(record.wire(), &mut arena) {
             each(&event);
         }
-        ControlFlow::Continue(())
-    })? == SearchProgress::Paused
-    {}
-    Ok(())
+    })
 }
 
 /// The name in the content of a profile, on one line.

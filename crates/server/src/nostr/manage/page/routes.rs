@@ -49,19 +49,14 @@ enum AdminRoute {
 
 impl AdminRoute {
     fn find(path: &str) -> Option<Self> {
+        let page = AdminPage::ALL.into_iter().find(|page| page.path() == path);
         Some(match path {
-            "/admin" | "/admin/" => Self::Page(AdminPage::Overview),
-            "/admin/clients" => Self::Page(AdminPage::Clients),
-            "/admin/bans" => Self::Page(AdminPage::Rulings),
-            "/admin/reports" => Self::Page(AdminPage::Reports),
-            "/admin/members" => Self::Page(AdminPage::Members),
-            "/admin/roles" => Self::Page(AdminPage::Roles),
-            "/admin/log" => Self::Page(AdminPage::Log),
+            "/admin/" => Self::Page(AdminPage::Overview),
             "/admin/login" => Self::Login,
             "/admin/key" => Self::KeyLogin,
             "/admin/logout" => Self::Logout,
             "/admin/login.js" => Self::Script,
-            _ => return None,
+            _ => Self::Page(page?),
         })
     }
 }

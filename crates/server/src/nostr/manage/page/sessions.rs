@@ -168,7 +168,7 @@ impl AdminSessions {
 fn random_secret() -> Result<String, SessionFault> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|_| SessionFault::Random)?;
-    Ok(String::from_utf8_lossy(&hex::encode_32(&bytes)).into_owned())
+    Ok(hex::text_32(&bytes))
 }
 
 #[cfg(test)]

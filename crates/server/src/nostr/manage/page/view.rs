@@ -37,7 +37,7 @@ pub(super) enum AdminPage {
 }
 
 impl AdminPage {
-    const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Overview,
         Self::Clients,
         Self::Rulings,
