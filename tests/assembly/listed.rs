@@ -127,6 +127,8 @@ pub(crate) fn without_a_cell() -> Vec<String> {
         paths.filter(|path| path.starts_with('/')).map(str::to_owned).collect::<BTreeSet<_>>()
     };
     let mut of_managers = matched("server/src/nostr/manage/page/routes.rs");
+    of_managers.extend(quoted(&source("server/src/nostr/manage/page/view.rs"), " => "));
+    of_managers.retain(|text| text.starts_with('/'));
     of_managers.remove("/admin/"); // the same page as /admin
     look("page", "nostr", of_managers, 10);
     let paths = matched("server/src/nostr/web.rs");
