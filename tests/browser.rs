@@ -61,6 +61,11 @@ impl Browser {
     }
 
     pub(crate) fn call(&mut self, method: &str, params: &Value) -> Value {
+        self.answer(method, params).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    /// The result of a command, or the browser's error.
+    fn answer(&mut self, method: &str, params: &Value) -> Result<Value, Value> {
         self.calls += 1;
         let mut message = json!({"id": self.calls, "method": method, "params": params});
         if let Some(tab) = &self.tab {
@@ -71,8 +76,8 @@ impl Browser {
             let Message::Text(text) = self.socket.read().expect("an answer") else { continue };
             let mut received: Value = serde_json::from_str(&text).expect("JSON");
             if received["id"] == json!(self.calls) {
-                assert!(received.get("error").is_none(), "{method}: {received}");
-                return received["result"].take();
+                let error = received["error"].take();
+                return if error.is_null() { Ok(received["result"].take()) } else { Err(error) };
             }
             self.events.push(received);
         }
@@ -80,16 +85,22 @@ impl Browser {
 
     /// Evaluates an expression in the page.
     pub(crate) fn ask(&mut self, expression: &str) -> Value {
-        let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
-        let mut answer = self.call("Runtime.evaluate", &params);
-        assert!(answer.get("exceptionDetails").is_none(), "{expression}: {answer}");
-        answer["result"]["value"].take()
+        self.value(expression).unwrap_or_else(|error| panic!("{expression}: {error}"))
     }
 
-    /// Evaluates an expression until it has the expected value.
+    /// The value of an expression, or the error of the browser or of the expression.
+    fn value(&mut self, expression: &str) -> Result<Value, Value> {
+        let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let mut answer = self.answer("Runtime.evaluate", &params)?;
+        let exception = answer["exceptionDetails"].take();
+        if exception.is_null() { Ok(answer["result"]["value"].take()) } else { Err(exception) }
+    }
+
+    /// Evaluates an expression until it has the expected value. The browser refuses an expression
+    /// that is evaluated while another page replaces its page.
     pub(crate) fn wait(&mut self, expression: &str, expected: &Value) {
         until_ok(|| {
-            let found = self.ask(expression);
+            let found = self.value(expression).map_err(|error| format!("{expression}: {error}"))?;
             let why = format!("{expression} is {found}, not {expected}");
             if found == *expected { Ok(()) } else { Err(why) }
         });
