@@ -1,4 +1,4 @@
-//! js-waku, the client library of Waku's web applications.
+//! Real clients: js-waku, the library of Waku's web applications, and go-waku, the library of Status.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,9 +7,12 @@ use std::process::Command;
 use hark_codec::waku::{Message, Shard};
 use hark_testkit::clock::now_ns;
 use hark_testkit::http::get;
+use hark_testkit::runs::is_long;
+use hark_testkit::skipped::skip;
 use serde_json::{Value, json};
 
 use super::{Node, folder, import};
+use crate::go_program::go_program;
 
 /// 1,000 messages of seven applications over an hour, some at the same time.
 fn messages() -> Vec<(Value, Value)> {
@@ -115,6 +118,31 @@ fn js_waku_lives_on_this_node_alone() {
         "waku_lightpush_v3_errors_total{type=\"413\"} 1",
     ] {
         assert!(metrics.contains(&format!("{line}\n")), "{line}: {metrics}");
+    }
+    node.stop();
+}
+
+#[test]
+fn go_wakus_light_clients_live_on_this_node_alone() {
+    if !is_long() {
+        return skip("go-waku takes minutes to build: scripts/test --long runs it");
+    }
+    let Some(folder) = go_program("go-waku") else {
+        return skip("the light clients of tests/go-waku could not be built, e.g. without Go");
+    };
+    let mut node = Node::start("go-waku-light", &[("light_pushes", "[0, 0]")]);
+    for address in node.peers.clone() {
+        let output = Command::new(folder.join("go-waku")).args([&*address, "1", "200"]).output();
+        let output = output.expect("the program runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        let said: Value = serde_json::from_str(said.lines().last().expect("a line")).expect("JSON");
+        assert_eq!(said, json!({ "ok": true, "received": 202, "pages": 5 }), "{address}");
+    }
+    let metrics = get(&node.relay, "/metrics").ok();
+    for result in ["dropped", "unread", "broken"] {
+        let line = format!("waku_filter_pushes_total{{result=\"{result}\"}} 0\n");
+        assert!(metrics.contains(&line), "{metrics}");
     }
     node.stop();
 }
