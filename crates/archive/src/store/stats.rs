@@ -66,7 +66,9 @@ pub struct StoreStats {
 pub struct DiskUse {
     /// Number of bytes on disk, except the bytes that a rewrite would free.
     pub kept: u64,
-    /// Number of bytes of deleted records that will be freed even without another delete.
+    /// Number of bytes that will be free even without another delete: bytes of deleted records,
+    /// files that a running job writes and that will replace others, and removed files that readers
+    /// still have open.
     pub reclaimable: u64,
 }
 

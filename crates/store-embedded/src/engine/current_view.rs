@@ -1,10 +1,12 @@
 //! The current view of a shelf, for searches and for the writer, and the number of failed reads of
 //! the shelf's files.
 
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
 
 use super::shelf_view::ShelfView;
 use crate::head::Head;
@@ -13,6 +15,8 @@ use crate::map;
 /// The current view of a shelf. A thread replaces the view only while it holds the writer's lock.
 pub(crate) struct CurrentView {
     view: ArcSwap<ShelfView>,
+    /// Earlier views. A reader may still use such a view, and the removed files that it names.
+    earlier: Mutex<Vec<Weak<ShelfView>>>,
     /// Number of unreadable parts of files found so far.
     losses: AtomicU64,
 }
@@ -34,7 +38,8 @@ impl ReadFaults {
 
 impl CurrentView {
     pub(super) fn new(view: ShelfView) -> Self {
-        Self { view: ArcSwap::from_pointee(view), losses: AtomicU64::new(0) }
+        let (view, losses) = (ArcSwap::from_pointee(view), AtomicU64::new(0));
+        Self { view, earlier: Mutex::default(), losses }
     }
 
     #[inline]
@@ -49,7 +54,23 @@ impl CurrentView {
 
     /// Replaces the view.
     pub(crate) fn update(&self, change: impl Fn(&ShelfView) -> ShelfView) {
-        self.view.rcu(|view| Arc::new(change(view)));
+        let old = self.view.rcu(|view| Arc::new(change(view)));
+        let mut earlier = self.earlier.lock();
+        earlier.retain(|view| view.strong_count() > 0);
+        earlier.push(Arc::downgrade(&old));
+    }
+
+    /// Number of bytes of removed files that readers still have open. The disk gets these bytes
+    /// back when the readers end.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let earlier: Vec<_> = self.earlier.lock().iter().filter_map(Weak::upgrade).collect();
+        if earlier.is_empty() {
+            return 0;
+        }
+        let named: HashSet<_> = self.load().files().map(|(file, _)| file).collect();
+        let opened = earlier.iter().flat_map(|view| view.files());
+        let removed: HashMap<_, u64> = opened.filter(|(file, _)| !named.contains(file)).collect();
+        removed.values().sum()
     }
 
     /// Makes `head` the active head; maintenance seals the previous head.

@@ -64,11 +64,18 @@ impl ShelfView {
 
     /// Total size of the logs and segments, in bytes.
     pub(crate) fn bytes_on_disk(&self) -> u64 {
-        let segments = self.segments.iter().map(|segment| {
-            let logs = segment.logs.iter().flatten().map(|log| log.written()).sum::<u64>();
-            logs + segment.file.bytes() + segment.addresses.bytes()
+        self.files().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The logs, segments and address files, each with its size in bytes.
+    pub(super) fn files(&self) -> impl Iterator<Item = (ViewFile, u64)> {
+        let segments = self.segments.iter().flat_map(|segment| {
+            let (number, addresses) = (segment.entry.number, segment.entry.addresses);
+            let index = (ViewFile::Segment(number), segment.file.bytes());
+            [index, (ViewFile::Addresses(number, addresses), segment.addresses.bytes())]
         });
-        segments.sum::<u64>() + self.heads().map(|head| head.log.written()).sum::<u64>()
+        let log = |log: &Arc<Log>| (ViewFile::Log(log.number, log.generation), log.written());
+        segments.chain(self.logs().map(log))
     }
 
     /// Total bytes of the `.dead` files of all segments. A job may have to write all these files.
@@ -119,6 +126,14 @@ impl ShelfView {
             Some(LiveRow::Segment(Arc::clone(segment), row))
         })
     }
+}
+
+/// A file of a view, by its number. Some files also have a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum ViewFile {
+    Segment(u32),
+    Addresses(u32, u32),
+    Log(u32, u32),
 }
 
 /// A live row.

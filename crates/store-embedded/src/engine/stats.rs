@@ -18,8 +18,8 @@ use crate::space::pressure::reclaimable;
 use crate::space::writes::note_space;
 
 /// Counts the records and bytes of a shelf, and reports the state of maintenance.
-pub(super) fn stats(shelf: &OpenShelf) -> StoreStats {
-    let OpenShelf { files, writer, jobs, .. } = shelf;
+pub(super) fn stats(shelf: &Arc<OpenShelf>) -> StoreStats {
+    let OpenShelf { files, writer, jobs, .. } = &**shelf;
     let view = shelf.view.load_full();
     let dead = DeadBytes::of(&view, files.options());
     // This function never holds two locks of `jobs` at once, because maintenance and the slow check
@@ -44,7 +44,7 @@ pub(super) fn stats(shelf: &OpenShelf) -> StoreStats {
     view.heads().for_each(|head| add_head(&mut stats, head));
     view.segments.iter().for_each(|segment| add_segment(&mut stats, segment));
     stats.bytes = stats.log_bytes + stats.index_bytes;
-    stats.disk = note_space(files, &view, &stats);
+    stats.disk = Some(note_space(shelf, &view, &stats));
     stats
 }
 

@@ -71,6 +71,7 @@ impl<'a> MaintenanceRound<'a> {
             // Files that could not be removed earlier in the round are tried again.
             tidy(self.shelf);
         }
+        self.shelf.jobs.space().end_job();
         self.failed.map_or(Ok(()), Err)
     }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::pressure::lacks_space;
 use crate::disk::{Disk, DiskFile};
@@ -60,7 +61,8 @@ pub(crate) fn room_for(
         // many bytes free, both could stop.
         free_min => beside.min(free_min / 2),
     };
-    let room = ReservingDisk { disk, dir: files.dir().into(), job, beside };
+    let written = jobs.space().begin_job();
+    let room = ReservingDisk { disk, dir: files.dir().into(), job, beside, written };
     room.check(needs)?;
     Ok(room)
 }
@@ -82,6 +84,8 @@ pub(crate) struct ReservingDisk {
     job: &'static str,
     /// Number of bytes that the job leaves free.
     beside: u64,
+    /// Number of bytes that the job has written.
+    written: Arc<AtomicU64>,
 }
 
 impl ReservingDisk {
@@ -156,7 +160,10 @@ struct ReservingFile {
 
 impl DiskFile for ReservingFile {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.room.check(bytes.len() as u64)?;
+        let len = bytes.len() as u64;
+        self.room.check(len)?;
+        // The bytes are counted first, so that retention never misses bytes that the disk lacks.
+        self.room.written.fetch_add(len, Ordering::Relaxed);
         self.file.write_all(bytes)
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hark_archive::store::DiskUse;
 use parking_lot::Mutex;
 
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 
 /// Length of a small archive's reserve. A start writes MANIFEST and a part of the last log, and a
 /// deletion writes 45 bytes for each record. Sealing a head of 65,536 mostly deleted records takes
@@ -36,8 +36,12 @@ pub struct DiskReserve {
     /// Locked while the file is created or removed.
     changing: Mutex<()>,
     /// The disk space of each shelf, by the shelf's directory.
-    shelves: Mutex<BTreeMap<PathBuf, ShelfSpace>>,
+    shelves: Mutex<BTreeMap<PathBuf, (ShelfSpace, LentBytes)>>,
 }
+
+/// Returns the number of bytes that the disk gets back from a shelf when the running job and the
+/// present readers end. This number changes fast, so other shelves ask for the present number.
+pub(crate) type LentBytes = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// The disk space that a shelf uses, and the space that it needs in the reserve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,13 +58,13 @@ impl DiskReserve {
     }
 
     /// Notes the disk space that a shelf uses, and returns the total of all shelves.
-    pub(crate) fn note(&self, shelf: &Path, space: ShelfSpace) -> DiskUse {
+    pub(crate) fn note(&self, shelf: &Path, space: ShelfSpace, lent: LentBytes) -> DiskUse {
         let mut shelves = self.shelves.lock();
-        shelves.insert(shelf.into(), space);
+        shelves.insert(shelf.into(), (space, lent));
         let mut all = DiskUse::default();
-        for ShelfSpace { usage, .. } in shelves.values() {
+        for (ShelfSpace { usage, .. }, lent) in shelves.values() {
             all.kept += usage.kept;
-            all.reclaimable += usage.reclaimable;
+            all.reclaimable += usage.reclaimable + lent();
         }
         all
     }
@@ -68,7 +72,7 @@ impl DiskReserve {
     /// Length of the reserve: twice the space that a rewrite needs, because deletions may use half
     /// of the reserve.
     pub(crate) fn bytes(&self) -> u64 {
-        let sidecars = self.shelves.lock().values().map(|space| space.sidecars).max();
+        let sidecars = self.shelves.lock().values().map(|(space, _)| space.sidecars).max();
         let wanted = 2 * (sidecars.unwrap_or_default() + REWRITE_BYTES);
         wanted.clamp(RESERVE_BYTES, BYTES_MAX)
     }
@@ -77,33 +81,27 @@ impl DiskReserve {
     pub fn make(&self) -> io::Result<()> {
         let _changing = self.changing.lock();
         let bytes = self.bytes();
-        // A slightly smaller file suffices. Otherwise the file would be written again and again
+        let len = self.len()?;
+        // A slightly smaller file suffices. Otherwise the file would be extended again and again
         // while the archive grows.
-        if self.len()?.is_some_and(|len| len >= bytes / 4 * 3) {
+        if len.is_some_and(|len| len >= bytes / 4 * 3) {
             return Ok(());
         }
         // The disk must have twice the length of the reserve free.
         if self.disk.free(&self.data)? < 2 * bytes {
             return Ok(());
         }
+        let path = self.data.join(NAME);
+        if let Some(len) = len {
+            // A second file of the new length would use space that retention would then free.
+            return fill(self.disk.append(&path, len, len)?, bytes - len);
+        }
         let aside = self.data.join(ASIDE);
-        self.write(&aside, bytes).inspect_err(|_| {
+        let written = self.disk.create(&aside).and_then(|file| fill(file, bytes));
+        written.and_then(|()| self.disk.replace(&aside, &path)).inspect_err(|_| {
             // If the removal fails, too, the next attempt replaces the file.
             let _ = self.disk.remove(&aside);
         })
-    }
-
-    fn write(&self, aside: &Path, bytes: u64) -> io::Result<()> {
-        let mut file = self.disk.create(aside)?;
-        // The bytes are random, because a file system with compression would allocate no space for
-        // zeros.
-        let mut chunk = vec![0; CHUNK];
-        for _ in 0..bytes.div_ceil(CHUNK as u64) {
-            getrandom::fill(&mut chunk).map_err(|error| io::Error::other(error.to_string()))?;
-            file.write_all(&chunk)?;
-        }
-        file.sync()?;
-        self.disk.replace(aside, &self.data.join(NAME))
     }
 
     /// Removes the file. Returns whether the file existed.
@@ -142,5 +140,40 @@ impl DiskReserve {
     fn len(&self) -> io::Result<Option<u64>> {
         let files = self.disk.list(&self.data)?;
         Ok(files.into_iter().find(|(name, _)| name == NAME).map(|(_, len)| len))
+    }
+}
+
+/// Appends at least `bytes` bytes to a file, and syncs the file. The bytes are random, because a
+/// file system with compression would allocate no space for zeros.
+fn fill(mut file: Box<dyn DiskFile>, bytes: u64) -> io::Result<()> {
+    let mut chunk = vec![0; CHUNK];
+    for _ in 0..bytes.div_ceil(CHUNK as u64) {
+        getrandom::fill(&mut chunk).map_err(|error| io::Error::other(error.to_string()))?;
+        file.write_all(&chunk)?;
+    }
+    file.sync()
+}
+
+#[cfg(test)]
+mod tests {
+    use hark_testkit::disk::scratch;
+
+    use super::*;
+    use crate::disk::RealDisk;
+
+    #[test]
+    fn a_reserve_grows_in_place() {
+        let data = scratch("reserve-grows");
+        std::fs::create_dir_all(&data).unwrap();
+        let reserve = DiskReserve::new(&data, Arc::new(RealDisk));
+        reserve.make().unwrap();
+        assert_eq!(reserve.len().unwrap(), Some(RESERVE_BYTES));
+        // With this directory, a second file cannot be created.
+        std::fs::create_dir(data.join(ASIDE)).unwrap();
+        let space = ShelfSpace { sidecars: 3 << 20, ..ShelfSpace::default() };
+        reserve.note(&data, space, Box::new(|| 0));
+        reserve.make().unwrap();
+        assert_eq!(reserve.len().unwrap(), Some(2 * RESERVE_BYTES));
+        std::fs::remove_dir_all(&data).unwrap();
     }
 }

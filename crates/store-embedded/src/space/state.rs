@@ -1,6 +1,7 @@
 //! Whether the disk has space for the writer, according to the last batches and checks.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hark_archive::CommitError;
 use parking_lot::Mutex;
@@ -12,6 +13,9 @@ pub(crate) struct DiskSpace {
     lacking: Mutex<Option<String>>,
     /// Whether a requested compaction is running.
     compacting: AtomicBool,
+    /// Number of bytes that the running job has written. The job's files replace other files, or
+    /// are removed after a failure, so the disk gets about as many bytes back.
+    borrowed: Arc<AtomicU64>,
 }
 
 impl DiskSpace {
@@ -35,6 +39,22 @@ impl DiskSpace {
     /// Whether a requested compaction is running.
     pub(super) fn is_compacting(&self) -> bool {
         self.compacting.load(Ordering::Relaxed)
+    }
+
+    /// Begins the count of the bytes that a job writes, and returns the count.
+    pub(super) fn begin_job(&self) -> Arc<AtomicU64> {
+        self.end_job();
+        Arc::clone(&self.borrowed)
+    }
+
+    /// Notes that the files of the last job have replaced other files or were removed.
+    pub(crate) fn end_job(&self) {
+        self.borrowed.store(0, Ordering::Relaxed);
+    }
+
+    /// Number of bytes that the running job has written.
+    pub(super) fn borrowed_bytes(&self) -> u64 {
+        self.borrowed.load(Ordering::Relaxed)
     }
 
     /// Notes whether a requested compaction is running.

@@ -2,6 +2,7 @@
 //! written. So a full disk only pauses the writer, and writing continues once the disk has space.
 
 use std::io;
+use std::sync::Arc;
 
 use hark_archive::limits::ERASE_STEP;
 use hark_archive::store::{DiskUse, StoreStats};
@@ -10,6 +11,7 @@ use hark_archive::{CommitError, Write};
 use super::job_room::ByteSize;
 use super::reserve::ShelfSpace;
 use crate::engine::files::ShelfFiles;
+use crate::engine::shelf::OpenShelf;
 use crate::engine::shelf_view::ShelfView;
 use crate::engine::tail::LogTail;
 use crate::log::{FRAME, LogFrame};
@@ -107,17 +109,25 @@ fn lack(files: &ShelfFiles, needs: u64, deletes: bool) -> io::Result<u64> {
 }
 
 /// Notes the disk space that the shelf uses, and returns the total of all shelves in the directory.
-pub(crate) fn note_space(
-    files: &ShelfFiles,
-    view: &ShelfView,
-    stats: &StoreStats,
-) -> Option<DiskUse> {
+pub(crate) fn note_space(shelf: &Arc<OpenShelf>, view: &ShelfView, stats: &StoreStats) -> DiskUse {
     let reclaimable = stats.reclaimable_bytes;
     let usage = DiskUse { kept: stats.bytes.saturating_sub(reclaimable), reclaimable };
+    let files = &shelf.files;
+    let Some(reserve) = &files.options().reserve else {
+        return DiskUse { reclaimable: reclaimable + lent_bytes(shelf), ..usage };
+    };
     let addresses = view.segments.iter().map(|segment| segment.addresses.bytes()).max();
     let sidecars = addresses.unwrap_or_default() + view.dead_files_max();
     let space = ShelfSpace { usage, sidecars };
-    Some(files.options().reserve.as_ref()?.note(files.dir(), space))
+    let lender = Arc::downgrade(shelf);
+    let lent = move || lender.upgrade().map_or(0, |shelf| lent_bytes(&shelf));
+    reserve.note(files.dir(), space, Box::new(lent))
+}
+
+/// Number of bytes that the disk gets back from a shelf when the running job and the present
+/// readers end.
+fn lent_bytes(shelf: &OpenShelf) -> u64 {
+    shelf.jobs.space().borrowed_bytes() + shelf.view.held_bytes()
 }
 
 /// Recreates the reserve if necessary. After a refused batch, checks whether the disk has space

@@ -4,6 +4,7 @@ mod batch;
 mod damaged;
 mod erase;
 mod format;
+mod lent;
 mod links;
 mod private;
 mod room;
