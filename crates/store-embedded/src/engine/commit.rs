@@ -37,7 +37,10 @@ pub(super) fn commit_piece(
         return Err(CommitError::ReadOnly);
     }
     let needs = writes::needs(writes);
-    check_space((files, jobs), writing.tail.as_ref(), writes, needs)?;
+    // The log of a full head takes no more batches, so the space that is reserved for this log does
+    // not count.
+    let tail = writing.tail.as_ref().filter(|_| !is_head_full(shelf, &writing));
+    check_space((files, jobs), tail, writes, needs)?;
     make_room(shelf, writing)?;
     let mut writing = writer.lock();
     reserve_space(jobs, writing.tail.as_mut(), needs)?;
@@ -69,24 +72,29 @@ pub(super) fn commit_piece(
     Ok(())
 }
 
+/// Whether the next batch needs a new head.
+fn is_head_full(shelf: &OpenShelf, writing: &LogWriterState) -> bool {
+    let OpenShelf { files, view, .. } = shelf;
+    let (head, log_bytes_max) = (&view.load().active, files.bounds().log_bytes_max);
+    let log_bytes = writing.log_bytes();
+    files.options().is_full(head.inserted(), head.bytes(), log_bytes, log_bytes_max)
+}
+
 /// If the active head is full, begins a new head. Maintenance seals the full head.
 fn make_room<'a>(
     shelf: &'a OpenShelf,
     mut writing: MutexGuard<'a, LogWriterState>,
 ) -> Result<(), CommitError> {
     let OpenShelf { files, writer, jobs, .. } = shelf;
-    let view = shelf.view.load();
     let note = |error: &CommitError| {
         if let CommitError::Stopped(reason) = error {
             writer.lock().stopped = Some(reason.clone());
         }
     };
-    let (head, log_bytes) = (&view.active, writing.log_bytes());
-    let log_bytes_max = files.bounds().log_bytes_max;
-    if !files.options().is_full(head.inserted(), head.bytes(), log_bytes, log_bytes_max) {
+    if !is_head_full(shelf, &writing) {
         return Ok(());
     }
-    if must_seal_first(files.options(), &view) {
+    if must_seal_first(files.options(), &shelf.view.load()) {
         drop(writing);
         wait_for_sealing(shelf).inspect_err(note)?;
         writing = writer.lock();

@@ -1,10 +1,38 @@
 //! Maintenance on a full disk: it leaves no files behind, uses no space that the writer needs, and
 //! continues once the disk has space.
 
-use hark_archive::{CommitError, Store, Write};
+use std::sync::Arc;
+
+use hark_archive::{CommitError, Query, Record, Store, Write};
+use hark_store_embedded::{DiskReserve, EmbeddedOptions, EmbeddedStore};
 use hark_testkit::disk::Trouble;
 
-use crate::support::Fixture;
+use crate::support::{Fixture, everything};
+
+/// Options with a reserve of disk space.
+fn with_reserve(fixture: &Fixture) -> EmbeddedOptions {
+    let disk = Arc::new(fixture.disk.clone());
+    let reserve = Some(Arc::new(DiskReserve::new(fixture.disk.root(), disk)));
+    EmbeddedOptions { reserve, ..fixture.options() }
+}
+
+fn has_reserve(fixture: &Fixture) -> bool {
+    fixture.disk.root().join("RESERVE").exists()
+}
+
+/// Leaves no byte free.
+fn fill(fixture: &Fixture) {
+    fixture.disk.set_capacity(Some(fixture.disk.used()));
+}
+
+/// Deletes the oldest `count` records in the store and in the model.
+fn delete(fixture: &Fixture, store: &EmbeddedStore, count: usize) {
+    let id = |bytes: &Vec<u8>| *Record::new(bytes).expect("a record").id();
+    let ids = everything(store).iter().rev().take(count).map(id).collect();
+    let deletes = [Write::Erase(Box::new(Query { ids: Some(ids), ..Query::default() }))];
+    store.commit(&deletes).expect("deletes");
+    fixture.model.commit(&deletes).expect("commits");
+}
 
 #[test]
 fn maintenance_that_fails_leaves_only_what_manifest_names() {
@@ -107,4 +135,18 @@ fn a_file_of_the_manifest_that_was_begun_in_vain_is_taken_away_and_its_number_is
     store.pause_maintenance(true);
     store.release().expect("is released");
     store.resume().expect("goes on");
+}
+
+#[test]
+fn a_deletion_uses_the_reserve_although_the_head_is_full() {
+    let mut fixture = Fixture::new(9);
+    let store = fixture.open(with_reserve(&fixture));
+    fixture.write(&store, 60);
+    assert!(store.stats().head_records >= 30, "the next batch needs a new log");
+    fill(&fixture);
+    delete(&fixture, &store, 5);
+    assert!(!has_reserve(&fixture), "the deletion needed the space");
+    fixture.same_as_model(&store, "deleted");
+    drop(store);
+    fixture.no_faults("deleted");
 }
