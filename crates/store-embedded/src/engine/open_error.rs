@@ -81,7 +81,8 @@ impl ShelfOpenError {
         self.io_cause().is_some_and(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
     }
 
-    fn io_cause(&self) -> Option<&io::Error> {
+    /// The error of the system, if a file could not be read or written.
+    pub(crate) fn io_cause(&self) -> Option<&io::Error> {
         match self {
             Self::Io { cause, .. }
             | Self::Log(LogError::Io { cause, .. })

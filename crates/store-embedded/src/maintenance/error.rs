@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::engine::open_error::ShelfOpenError;
 use crate::log::LogError;
-use crate::space::errors::is_full;
+use crate::space::errors::{is_full, is_passing};
 
 /// Why maintenance failed. The archive is unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -32,9 +32,20 @@ pub enum MaintenanceError {
 impl MaintenanceError {
     /// Whether the job failed because the disk was full.
     pub(super) fn wants_room(&self) -> bool {
+        self.io_cause().is_some_and(is_full)
+    }
+
+    /// Whether the job failed because the system lacked something that it may have again later:
+    /// disk space, file descriptors or memory.
+    pub(super) fn is_passing(&self) -> bool {
+        self.io_cause().is_some_and(is_passing)
+    }
+
+    fn io_cause(&self) -> Option<&io::Error> {
         match self {
-            Self::Io(error) | Self::Open(ShelfOpenError::Io { cause: error, .. }) => is_full(error),
-            _ => false,
+            Self::Io(error) => Some(error),
+            Self::Open(error) => error.io_cause(),
+            _ => None,
         }
     }
 

@@ -10,7 +10,8 @@ use crate::engine::heads::must_seal_first;
 use crate::engine::shelf::OpenShelf;
 
 /// After a new head has begun, wakes maintenance, and waits while too many heads wait for sealing.
-/// If the disk has no space for sealing, the writer does not wait and fills the new head.
+/// If sealing fails for a temporary reason, such as a full disk, the writer does not wait and fills
+/// the new head.
 pub(crate) fn after_rotation(shelf: &OpenShelf) -> Result<(), CommitError> {
     wait_for_sealing(shelf).or_else(|error| match error {
         CommitError::Unavailable(_) => Ok(()),
@@ -19,7 +20,8 @@ pub(crate) fn after_rotation(shelf: &OpenShelf) -> Result<(), CommitError> {
 }
 
 /// Waits while too many heads wait for sealing. Returns an error if they cannot be sealed. The
-/// error is temporary if only disk space is missing.
+/// error is temporary if only disk space, file descriptors or memory are missing. Maintenance then
+/// tries again after a pause.
 pub(crate) fn wait_for_sealing(shelf: &OpenShelf) -> Result<(), CommitError> {
     let (jobs, options) = (&shelf.jobs, shelf.files.options());
     if !options.background {
@@ -34,9 +36,9 @@ pub(crate) fn wait_for_sealing(shelf: &OpenShelf) -> Result<(), CommitError> {
     // While maintenance is paused, nothing is sealed. The pause is for another process that takes
     // over after the present batch, so only one head more than usual waits.
     while must_seal_first(options, &shelf.view.load()) && !signal.is_paused() {
-        if let Some(JobFailure { why, wants_room }) = &signal.unsealed {
+        if let Some(JobFailure { why, is_passing, .. }) = &signal.unsealed {
             let error = format!("full heads cannot be sealed into segments: {why}");
-            return Err(if *wants_room {
+            return Err(if *is_passing {
                 CommitError::Unavailable(error)
             } else {
                 CommitError::Stopped(error)

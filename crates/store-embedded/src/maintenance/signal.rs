@@ -43,13 +43,16 @@ pub(crate) struct MaintenanceSignal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct JobFailure {
     pub(super) why: String,
-    /// Whether the disk had too little space. A later attempt may then succeed.
+    /// Whether the disk had too little space.
     pub(super) wants_room: bool,
+    /// Whether a later attempt may succeed, because something was lacking, such as disk space.
+    pub(super) is_passing: bool,
 }
 
 impl JobFailure {
     pub(super) fn new(error: &MaintenanceError) -> Self {
-        Self { why: error.to_string(), wants_room: error.wants_room() }
+        let (wants_room, is_passing) = (error.wants_room(), error.is_passing());
+        Self { why: error.to_string(), wants_room, is_passing }
     }
 
     /// Whether this is the same failure as `before`. Two failures for lack of disk space count as

@@ -1,4 +1,4 @@
-//! Errors that mean a lack of disk space or of file descriptors.
+//! Errors that mean a lack of disk space, of file descriptors or of memory.
 
 use std::io;
 
@@ -14,8 +14,24 @@ pub(crate) fn lacks_descriptors(error: &io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE].into_iter().any(|errno| code == Some(errno.raw_os_error()))
 }
 
-/// Whether an error is temporary and leaves no operation half done: the disk is full, or too many
-/// files are open.
+/// Whether an error is temporary and leaves no operation half done: the disk is full, too many files
+/// are open, or memory or memory maps are lacking.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
-    is_full(error) || lacks_descriptors(error)
+    let lacks_memory = error.kind() == io::ErrorKind::OutOfMemory;
+    is_full(error) || lacks_descriptors(error) || lacks_memory
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_lack_passes_and_a_failed_disk_does_not() {
+        let passes = |errno: Errno| is_passing(&io::Error::from(errno));
+        let lacks = [Errno::NOSPC, Errno::DQUOT, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+        assert!(lacks.into_iter().all(passes));
+        assert!(![Errno::IO, Errno::ROFS, Errno::NOENT].into_iter().any(passes));
+    }
 }

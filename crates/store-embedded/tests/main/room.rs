@@ -150,3 +150,30 @@ fn a_deletion_uses_the_reserve_although_the_head_is_full() {
     drop(store);
     fixture.no_faults("deleted");
 }
+
+#[test]
+fn too_many_open_files_while_heads_wait_for_sealing_stop_nothing() {
+    let mut fixture = Fixture::new(5);
+    let store = fixture.open(fixture.options());
+    fixture.disk.set_capacity(Some(fixture.disk.used() + (4 << 20)));
+    let batch = loop {
+        let batch: Vec<Write> = (0..10).map(|_| Write::Put(fixture.world.record())).collect();
+        match store.commit(&batch) {
+            Ok(_) => drop(fixture.model.commit(&batch).expect("commits")),
+            Err(_) => break batch,
+        }
+    };
+    assert_eq!(store.stats().heads_waiting, 4, "four heads wait in memory");
+    fixture.disk.set_capacity(None);
+    fixture.disk.arm(Trouble::NoFiles, 0);
+    let refused = store.commit(&batch).expect_err("no segment can be written");
+    assert!(matches!(refused, CommitError::Unavailable(_)), "{refused}");
+    assert!(refused.to_string().contains("cannot be sealed"), "{refused}");
+    fixture.disk.end_faults();
+    store.commit(&batch).expect("files can be opened again");
+    fixture.model.commit(&batch).expect("commits");
+    assert_eq!(store.stats().heads_waiting, 0);
+    fixture.same_as_model(&store, "sealed");
+    drop(store);
+    fixture.no_faults("sealed");
+}
