@@ -31,8 +31,12 @@ struct Shelf {
 
 impl Shelf {
     fn new(name: &str) -> Self {
+        Self::with(name, EmbeddedOptions::default())
+    }
+
+    fn with(name: &str, options: EmbeddedOptions) -> Self {
         let folder = Folder::on_disk(&format!("searches-{name}"));
-        let options = EmbeddedOptions { background: false, ..EmbeddedOptions::default() };
+        let options = EmbeddedOptions { background: false, ..options };
         let store = EmbeddedStore::open(&folder, Box::new(NostrRules), options).expect("opens");
         Self { _folder: folder, store: Some(Arc::new(store)) }
     }
@@ -117,6 +121,32 @@ fn a_deletion_that_searches_much_goes_on_in_steps_and_misses_nothing_that_comes_
     for (d, left) in [("own 7", 0), ("new", 0), ("later", 1)] {
         assert_eq!(store.count(&of(AUTHOR, d)).unwrap(), Some(left), "{d}");
     }
+}
+
+/// Between two steps, the record moves to another segment and is deleted there. The search has the
+/// old segment, in which the record is not dead.
+#[test]
+fn a_search_of_several_steps_does_not_find_what_was_deleted_meanwhile() {
+    let options =
+        EmbeddedOptions { seal_records: 2_000, merge_fan_in: 1_000, ..EmbeddedOptions::default() };
+    let shelf = Shelf::with("deleted", options);
+    let store = shelf.store();
+    // The search finds the oldest record last.
+    store.commit(&[addressed(0, AUTHOR, "same")]).expect("commits");
+    let all: Vec<Write> = (1..MANY)
+        .flat_map(|n| [addressed(n, AUTHOR, &format!("own {n}")), addressed(MANY + n, n, "same")])
+        .collect();
+    all.chunks(1_000).for_each(|part| drop(store.commit(part).expect("commits")));
+    assert!(store.stats().segments > 2);
+    let erase = Write::Erase(Box::new(of(AUTHOR, "same")));
+    let first = store.commit_some(std::slice::from_ref(&erase)).expect("commits");
+    assert_eq!((&first.outcomes[..], first.unfinished), (&[Outcome::Erased(0)][..], true));
+    store.compact(&mut |_| {}).expect("merges");
+    assert_eq!(store.stats().segments, 1);
+    let oldest = Query { ids: Some(vec![key(0)]), ..Query::default() };
+    let between = [Write::Erase(Box::new(oldest)), erase];
+    let last = store.commit_some(&between).expect("commits");
+    assert_eq!(last.outcomes, [Outcome::Erased(1), Outcome::Erased(0)]);
 }
 
 #[test]

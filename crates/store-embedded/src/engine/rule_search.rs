@@ -223,12 +223,7 @@ impl RuleSearches {
         wanted: usize,
     ) -> Result<Option<Vec<Position>>, CommitError> {
         let known = self.current.iter().position(|search| search.query == *query);
-        if let Some(at) = known {
-            // In the meantime other writes may have deleted some of these records.
-            let found = &mut self.current[at].found;
-            self.left = self.left.saturating_sub(found.len() as u64);
-            found.retain(|at| among.locate(&at.id).is_some());
-        } else {
+        if known.is_none() {
             let Some(search) = among.search(query) else { return Ok(Some(Vec::new())) };
             let (query, rest) = (query.clone(), Some(search));
             self.current.push(RuleSearch { query, rest, found: Vec::new() });
@@ -236,8 +231,20 @@ impl RuleSearches {
         let at = known.unwrap_or(self.current.len() - 1);
         let failed = |error: SearchError| CommitError::Stopped(error.to_string());
         let search = &mut self.current[at];
-        let is_found = search.advance(wanted, &mut self.left).map_err(failed)?;
-        Ok(is_found.then(|| search.found.iter().take(wanted).copied().collect()))
+        loop {
+            if !search.advance(wanted, &mut self.left).map_err(failed)? {
+                return Ok(None);
+            }
+            if known.is_some() {
+                // Since the first step, other writes may have deleted some of these records. The
+                // search has an early snapshot, in which even records are live that it finds now.
+                self.left = self.left.saturating_sub(search.found.len() as u64);
+                search.found.retain(|at| among.locate(&at.id).is_some());
+            }
+            if search.found.len() >= wanted || search.rest.is_none() {
+                return Ok(Some(search.found.iter().take(wanted).copied().collect()));
+            }
+        }
     }
 
     /// Finds the records that hold a slot.
