@@ -116,16 +116,8 @@ impl RetentionPolicy {
         clock: &Clock,
         (trust, state): (&mut ClockTrust, &RetentionState),
     ) -> Result<SweepResult, RetentionError> {
-        let (mut swept, now_s) = (SweepResult::default(), clock.now_s());
-        let verdict = trust.judge(store, now_s, self.clock_ahead_max_s, self.units_per_s)?;
-        if verdict == ClockVerdict::TrustedFirst {
-            self.hold_unswept(store, now_s, state)?;
-        }
-        if matches!(verdict, ClockVerdict::Ahead(_)) {
-            swept.clock_doubted = self.is_anything_due(store, now_s)?;
-        } else {
-            self.delete_aged(store, writer, now_s, state, &mut swept)?;
-        }
+        let mut swept = SweepResult::default();
+        let by_age = self.delete_by_age(store, writer, clock, (trust, state), &mut swept);
         let (crowded, space_unmet) = self.excess_records(store);
         swept.space_unmet = space_unmet;
         if crowded > 0 {
@@ -133,7 +125,30 @@ impl RetentionPolicy {
             let spared = self.spared();
             swept.crowded = erase(writer, Query { not_kinds: spared, ..oldest(count) })?;
         }
-        Ok(swept)
+        // The bounds do not depend on the clock or on the hold. So the bounds apply even if one of
+        // these two could not be read.
+        by_age.map(|()| swept)
+    }
+
+    /// Deletes by age, unless the clock is not trusted.
+    fn delete_by_age(
+        &self,
+        store: &dyn Store,
+        writer: &Writer,
+        clock: &Clock,
+        (trust, state): (&mut ClockTrust, &RetentionState),
+        swept: &mut SweepResult,
+    ) -> Result<(), RetentionError> {
+        let now_s = clock.now_s();
+        let verdict = trust.judge(store, now_s, self.clock_ahead_max_s, self.units_per_s)?;
+        if verdict == ClockVerdict::TrustedFirst {
+            self.hold_unswept(store, now_s, state)?;
+        }
+        if matches!(verdict, ClockVerdict::Ahead(_)) {
+            swept.clock_doubted = self.is_anything_due(store, now_s)?;
+            return Ok(());
+        }
+        self.delete_aged(store, writer, now_s, state, swept)
     }
 
     /// Deletes at most one batch of expired records. Expired tombstones stay. (Only earlier

@@ -11,15 +11,29 @@ fn path(shelf: &Path, note: RetentionNote) -> PathBuf {
     shelf.join(note.name().to_ascii_uppercase())
 }
 
-/// Reads a number; `None` if the file is missing or has no number.
+/// Reads a number; `None` if the file is missing. A file without a number is damaged, and does not
+/// count as missing, because retention would then delete the history that it must keep.
 pub(crate) fn read(disk: &dyn Disk, shelf: &Path, note: RetentionNote) -> io::Result<Option<u64>> {
-    let mut text = String::new();
-    match disk.read(&path(shelf, note)) {
-        Ok(mut file) => file.read_to_string(&mut text)?,
+    let (path, mut bytes) = (path(shelf, note), Vec::new());
+    match disk.read(&path) {
+        Ok(mut file) => file.read_to_end(&mut bytes)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    Ok(text.trim_end().parse().ok())
+    let number = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim_end().parse().ok());
+    number.map(Some).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, damaged(&path, note)))
+}
+
+/// The message for a file without a number.
+fn damaged(path: &Path, note: RetentionNote) -> String {
+    let without = match note {
+        RetentionNote::ClockTrusted => "retention trusts the present clock",
+        RetentionNote::HeldUntil => "rules may delete imported history",
+    };
+    format!(
+        "{} is damaged, so rules by age delete nothing: restore this file from a copy of the data          directory, or remove it, and {without}",
+        path.display()
+    )
 }
 
 /// Writes a number; for `None`, removes the file. The change is durable on return.

@@ -3,9 +3,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use hark_archive::Store;
+use hark_archive::clock::Clock;
+use hark_archive::retention::{RetentionPolicy, RetentionRule};
+use hark_archive::store::RetentionNote;
+use hark_archive::writer::{Writer, WriterOptions};
+use hark_archive::{RecordHeader, Store, Write};
 use hark_store_embedded::EmbeddedOptions;
+use hark_testkit::random::encode;
 
 use crate::support::{Fixture, files, overwrite};
 
@@ -82,4 +88,36 @@ fn a_rewrite_loses_no_record_that_damaged_addresses_do_not_name() {
     assert_eq!(store.stats().damaged_files, Vec::<String>::new());
     drop(store);
     fixture.no_faults("made again");
+}
+
+/// A hold that cannot be read must not count as no hold. The bounds still apply, because they spare
+/// no held records.
+#[test]
+fn a_damaged_note_of_a_hold_keeps_rules_by_age_from_deleting() {
+    const DAY: u64 = 86_400;
+    let fixture = Fixture::new(1);
+    let store: Arc<dyn Store> = Arc::new(fixture.open(fixture.options()));
+    let put = |number: u8| {
+        let (id, time) = ([number; 32], u64::from(number) * DAY);
+        Write::Put(encode(&RecordHeader { id, time, author: None, kind: 1, expires: None }, &[]))
+    };
+    store.commit(&(1..=10).map(put).collect::<Vec<_>>()).expect("commits");
+    store.set_note(RetentionNote::ClockTrusted, Some(1_000 * DAY)).expect("is written");
+    store.set_note(RetentionNote::HeldUntil, Some(900 * DAY)).expect("is written");
+    let writer = Writer::start(Arc::clone(&store), WriterOptions::default(), Box::new(()));
+    let rule = RetentionRule { older_than_s: 30 * DAY, ..RetentionRule::default() };
+    let policy =
+        RetentionPolicy { rules: vec![rule], records_max: Some(8), ..RetentionPolicy::default() };
+    let path = fixture.dir().join("HELD_UNTIL");
+    for damage in [&b""[..], b"many", b"7\xff"] {
+        fs::write(&path, damage).expect("is written");
+        let error = policy.step(&*store, &writer, &Clock::fake(1_000 * DAY));
+        let error = error.expect_err("the note is damaged").to_string();
+        assert!(error.contains(&path.display().to_string()), "{error}");
+        assert!(error.contains("is damaged") && error.contains("remove it"), "{error}");
+        assert_eq!(store.stats().records, 8);
+    }
+    fs::remove_file(&path).expect("is removed");
+    policy.step(&*store, &writer, &Clock::fake(1_000 * DAY)).expect("retention continues");
+    assert_eq!(store.stats().records, 0);
 }
