@@ -44,5 +44,5 @@ pub use options::{EmbeddedOptions, JobProgress, OnProgress, SEAL_RECORDS_MAX};
 pub use repair::check::{CheckReport, FileFault, check};
 pub use repair::rebuild::{RebuildResult, rebuild};
 pub use repair::salvage::{LostPart, SalvageError, SalvageReport, salvage};
-pub use space::job_room::NoSpace;
+pub use space::errors::NoSpace;
 pub use space::reserve::{DiskReserve, RESERVE_BYTES};

@@ -311,10 +311,10 @@ impl RetentionPolicy {
         let Some((least, free)) = self.free_bytes_min.zip(stats.free_bytes) else {
             return (0, false);
         };
-        let DiskUse { kept, reclaimable } = stats
-            .disk
-            .unwrap_or(DiskUse { kept: kept_bytes, reclaimable: stats.reclaimable_bytes });
-        let lacking = least.saturating_sub(free.saturating_add(reclaimable));
+        let reclaimable = stats.reclaimable_bytes;
+        let alone = DiskUse { kept: kept_bytes, reclaimable, free_wanted: 0 };
+        let DiskUse { kept, reclaimable, free_wanted } = stats.disk.unwrap_or(alone);
+        let lacking = least.max(free_wanted).saturating_sub(free.saturating_add(reclaimable));
         if lacking > kept / 2 {
             return (0, true);
         }

@@ -55,7 +55,7 @@ fn each_store_gives_its_part_of_what_the_disk_lacks_or_none() {
     let policy = RetentionPolicy { free_bytes_min: Some(1_000), ..RetentionPolicy::default() };
     let stats = |free: u64, kept: u64, reclaimable: u64| StoreStats {
         free_bytes: Some(free),
-        disk: Some(DiskUse { kept, reclaimable }),
+        disk: Some(DiskUse { kept, reclaimable, free_wanted: 0 }),
         ..StoreStats::default()
     };
     // All stores together keep 800 bytes, and this store keeps 100.
@@ -66,6 +66,12 @@ fn each_store_gives_its_part_of_what_the_disk_lacks_or_none() {
     assert_eq!(policy.lacking_bytes(&stats(599, 800, 0), 100), (0, true));
     assert_eq!(policy.lacking_bytes(&stats(0, 0, 0), 0), (0, true));
     assert_eq!(policy.lacking_bytes(&StoreStats::default(), 100), (0, false));
+    // The stores need more free bytes than the setting demands.
+    let disk = Some(DiskUse { kept: 800, reclaimable: 0, free_wanted: 1_200 });
+    let wanting = StoreStats { disk, ..stats(1_000, 0, 0) };
+    assert_eq!(policy.lacking_bytes(&wanting, 800), (200, false));
+    let unbounded = RetentionPolicy::default();
+    assert_eq!(unbounded.lacking_bytes(&wanting, 800), (0, false));
 }
 
 #[test]

@@ -70,6 +70,9 @@ pub struct DiskUse {
     /// files that a running job writes and that will replace others, and removed files that readers
     /// still have open.
     pub reclaimable: u64,
+    /// Number of free bytes that the stores need to continue. Retention by free bytes keeps as many
+    /// bytes free, even if the setting is lower.
+    pub free_wanted: u64,
 }
 
 /// The background maintenance of a store, which runs in parallel to the readers and the writer.

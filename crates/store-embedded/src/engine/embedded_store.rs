@@ -252,7 +252,7 @@ impl Store for EmbeddedStore {
 
     fn trouble(&self) -> Option<String> {
         let known = self.refusal.clone().or_else(|| self.shelf.jobs.space().lacking());
-        known.or_else(|| would_lack(&self.shelf.files))
+        known.or_else(|| would_lack(&self.shelf.files, &self.shelf.jobs))
     }
 
     fn damage(&self) -> (u64, u64) {

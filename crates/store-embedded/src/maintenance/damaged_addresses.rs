@@ -21,6 +21,7 @@ use crate::segment::opened::Segment;
 use crate::segment::sidecar::SidecarKind;
 use crate::segment::{self, RecordAddress, SegmentSection};
 use crate::space::job_room::{BESIDE_OTHERS, room_for};
+use crate::space::rule::JobSpace;
 use crate::term::TermHasher;
 
 /// The sections that are needed to find a row by its id.
@@ -76,12 +77,9 @@ pub(super) fn remake_addresses(
         return Err(damaged());
     }
     let needs = bad.addresses.bytes() + shelf.view.load().dead_files_max();
-    let room = room_for(
-        (&shelf.files, &shelf.jobs),
-        "replacing the addresses of a segment",
-        BESIDE_OTHERS,
-        needs,
-    )?;
+    let name = "replacing the addresses of a segment";
+    let job = JobSpace { name, beside: BESIDE_OTHERS, needs, is_urgent: true };
+    let room = room_for((&shelf.files, &shelf.jobs), &job)?;
     let disk: &dyn Disk = &room;
     let addresses = find_addresses(shelf.files.terms(), disk, bad)?.ok_or_else(damaged)?;
     all_was_read(shelf, &before)?;

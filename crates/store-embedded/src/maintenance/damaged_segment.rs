@@ -22,6 +22,7 @@ use crate::segment::build::DROPPED;
 use crate::segment::opened::Segment;
 use crate::segment::seal::{self, SealedSegment};
 use crate::space::job_room::{BESIDE_OTHERS, room_for};
+use crate::space::rule::JobSpace;
 
 /// Replaces the damaged part of a segment: only the addresses, or the whole segment. Returns the
 /// number of new segments.
@@ -58,8 +59,9 @@ fn remake_segment(shelf: &OpenShelf, bad: &Arc<Segment>) -> Result<usize, Mainte
         // Words that are not indexed yet need less than half of the bytes of their texts.
         needs += bad.logs.iter().flatten().map(|log| log.written()).sum::<u64>() / 2;
     }
-    let room =
-        room_for((&shelf.files, &shelf.jobs), "replacing a damaged segment", BESIDE_OTHERS, needs)?;
+    let name = "replacing a damaged segment";
+    let job = JobSpace { name, beside: BESIDE_OTHERS, needs, is_urgent: true };
+    let room = room_for((&shelf.files, &shelf.jobs), &job)?;
     let next = shelf.writer.manifest().next_segment;
     let mut entries = Vec::new();
     // For each new segment: its rows in the damaged segment, and the result of writing the new

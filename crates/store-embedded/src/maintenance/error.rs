@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::engine::open_error::ShelfOpenError;
 use crate::log::LogError;
-use crate::space::errors::{is_full, is_passing};
+use crate::space::errors::{NoSpace, is_full, is_passing};
 
 /// Why maintenance failed. The archive is unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +39,12 @@ impl MaintenanceError {
     /// disk space, file descriptors or memory.
     pub(super) fn is_passing(&self) -> bool {
         self.io_cause().is_some_and(is_passing)
+    }
+
+    /// Number of free bytes that the job requires; 0 if the disk had enough space.
+    pub(super) fn wanted_bytes(&self) -> u64 {
+        let cause = self.io_cause().and_then(|error| error.get_ref()?.downcast_ref::<NoSpace>());
+        cause.map_or(0, NoSpace::wanted)
     }
 
     fn io_cause(&self) -> Option<&io::Error> {

@@ -167,6 +167,12 @@ impl ShelfJobs {
         self.notify();
     }
 
+    /// Number of free bytes without which the oldest full head could not be sealed; 0 if there was
+    /// no such failure.
+    pub(crate) fn wanted_by_sealing(&self) -> u64 {
+        self.signal.lock().unsealed.as_ref().map_or(0, |failure| failure.wanted_bytes)
+    }
+
     /// Why the last round failed.
     pub(crate) fn failure(&self) -> Option<String> {
         self.signal.lock().failed.as_ref().map(|now| now.why.clone())

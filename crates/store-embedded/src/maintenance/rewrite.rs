@@ -20,6 +20,7 @@ use crate::segment::RecordAddress;
 use crate::segment::opened::Segment;
 use crate::segment::sidecar::SidecarKind;
 use crate::space::job_room::{BESIDE_OTHERS, room_for};
+use crate::space::rule::JobSpace;
 
 /// Number of bytes of frames in a batch of a rewritten log.
 const BATCH_BYTES: usize = 1 << 20;
@@ -97,7 +98,8 @@ pub(super) fn rewrite(
     let needs =
         log.map_or(0, |log| log.written().saturating_sub(log.dead_bytes.load(Ordering::Relaxed)));
     let needs = needs + segment.addresses.bytes() + shelf.view.load().dead_files_max();
-    let room = room_for((&shelf.files, &shelf.jobs), "rewriting a log", BESIDE_OTHERS, needs)?;
+    let job = JobSpace { name: "rewriting a log", beside: BESIDE_OTHERS, needs, is_urgent: true };
+    let room = room_for((files, jobs), &job)?;
     let disk: &dyn Disk = &room;
     let manifest = shelf.writer.manifest().clone();
     let Some(old) = manifest.logs.iter().find(|log| log.number == number) else {

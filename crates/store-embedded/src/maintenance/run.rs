@@ -23,7 +23,7 @@ pub(crate) fn maintain_all(shelf: &OpenShelf) -> Result<(), MaintenanceError> {
     let stop = || jobs.is_stopped();
     let mut round = MaintenanceRound::new(shelf, &stop);
     let erasing = if stop() { None } else { begin_erasing(shelf) };
-    let is_lacking = lacks_space(files);
+    let is_lacking = lacks_space(files, jobs);
     round.seal();
     let active = view.load().active.log.clone();
     let is_erased = erasing.as_ref().is_some_and(|round| round.logs.contains(&active.number));
@@ -46,7 +46,7 @@ pub(crate) fn maintain_all(shelf: &OpenShelf) -> Result<(), MaintenanceError> {
         let spread = || DeadBytes::of(&view.load(), options).spread;
         let spread_too_far = |_: &Log| spread() > files.bounds().dead_bytes_max;
         round.rewrite(RewriteOrder::Worst, &spread_too_far, &mut |_| {});
-        let helps = |log: &Log| log.droppable_bytes() > 0 && lacks_space(files);
+        let helps = |log: &Log| log.droppable_bytes() > 0 && lacks_space(files, jobs);
         round.rewrite(RewriteOrder::Worst, &helps, &mut |_| {});
     }
     if let Some(mut erasing) = erasing {

@@ -1,6 +1,7 @@
 //! The jobs that make segments: sealing a full head, and merging segments.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::error::MaintenanceError;
 use super::install::{JobStart, all_was_read, install, note_done};
@@ -10,6 +11,7 @@ use crate::segment::build::DROPPED;
 use crate::segment::opened::Segment;
 use crate::segment::{merge, seal};
 use crate::space::job_room::{BESIDE_MERGES, BESIDE_OTHERS, room_for};
+use crate::space::rule::JobSpace;
 
 /// Seals the oldest frozen head; returns false if no frozen head exists.
 pub(super) fn seal_next(shelf: &OpenShelf) -> Result<bool, MaintenanceError> {
@@ -18,7 +20,11 @@ pub(super) fn seal_next(shelf: &OpenShelf) -> Result<bool, MaintenanceError> {
     let values = seal::values(&head, shelf.files.terms());
     let needs =
         seal::bytes_max(&head, &values, shelf.files.terms()) + shelf.view.load().dead_files_max();
-    let room = room_for((&shelf.files, &shelf.jobs), "sealing a full head", BESIDE_OTHERS, needs)?;
+    // Only a sealed log can be rewritten. If most records of the head are dead, sealing and the
+    // rewrite free more space than they take.
+    let is_urgent = head.log.dead_bytes.load(Ordering::Relaxed) > needs;
+    let job = JobSpace { name: "sealing a full head", beside: BESIDE_OTHERS, needs, is_urgent };
+    let room = room_for((&shelf.files, &shelf.jobs), &job)?;
     let number = shelf.writer.manifest().next_segment;
     if !shelf.files.terms().labels().is_empty() {
         // The new segment lists values that were read from the log. After a failed read, some
@@ -63,7 +69,10 @@ pub(super) fn merge_segments(
     let (Some(first), Some(last)) = (olds.first(), olds.last()) else { return Ok(None) };
     let (started, before) = (JobStart::now(), shelf.view.faults());
     let needs = merge::bytes_max(olds) + shelf.view.load().dead_files_max();
-    let room = room_for((&shelf.files, &shelf.jobs), "merging segments", BESIDE_MERGES, needs)?;
+    // A single segment is written again without its dead rows, and then takes less space.
+    let is_urgent = olds.len() == 1;
+    let job = JobSpace { name: "merging segments", beside: BESIDE_MERGES, needs, is_urgent };
+    let room = room_for((&shelf.files, &shelf.jobs), &job)?;
     // Damaged data must not go into a new file, which would have a valid checksum.
     let is_bad =
         |old: &&Arc<Segment>| !old.file.damaged_sections().is_empty() || !old.has_sound_addresses();

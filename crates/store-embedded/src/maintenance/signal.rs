@@ -47,12 +47,18 @@ pub(super) struct JobFailure {
     pub(super) wants_room: bool,
     /// Whether a later attempt may succeed, because something was lacking, such as disk space.
     pub(super) is_passing: bool,
+    /// Number of free bytes that the job requires; 0 if the disk had enough space.
+    pub(super) wanted_bytes: u64,
 }
 
 impl JobFailure {
     pub(super) fn new(error: &MaintenanceError) -> Self {
-        let (wants_room, is_passing) = (error.wants_room(), error.is_passing());
-        Self { why: error.to_string(), wants_room, is_passing }
+        Self {
+            why: error.to_string(),
+            wants_room: error.wants_room(),
+            is_passing: error.is_passing(),
+            wanted_bytes: error.wanted_bytes(),
+        }
     }
 
     /// Whether this is the same failure as `before`. Two failures for lack of disk space count as

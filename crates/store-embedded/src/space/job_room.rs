@@ -2,13 +2,13 @@
 //! uses the space that the writer needs. If a job left no free space, the writer would stop until a
 //! restart.
 
-use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::pressure::lacks_space;
+use super::errors::NoSpace;
+use super::rule::{JobSpace, SpaceState, SpaceUse};
 use crate::disk::{Disk, DiskFile};
 use crate::engine::files::ShelfFiles;
 use crate::maintenance::jobs::ShelfJobs;
@@ -21,59 +21,17 @@ pub(crate) const BESIDE_MERGES: u64 = 32 << 20;
 /// advance. These jobs free memory or disk space, so they may use more of the disk than merges.
 pub(crate) const BESIDE_OTHERS: u64 = 8 << 20;
 
-/// The files of a job do not fit on the disk.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "there is not enough room in {dir} for {job}: it needs {}, {} must stay free beside it, and {} \
-     are free", ByteSize(.needs), ByteSize(.beside), ByteSize(.free)
-)]
-pub struct NoSpace {
-    /// The job.
-    pub job: &'static str,
-    /// The shelf.
-    pub dir: PathBuf,
-    /// Maximum number of bytes that the job writes.
-    pub needs: u64,
-    /// Number of bytes that must stay free.
-    pub beside: u64,
-    /// Number of bytes that are free.
-    pub free: u64,
-}
-
-/// Number of bytes that the jobs of a requested compaction leave free: enough for a manifest. A
-/// compaction may use nearly all space, because an operator requests a compaction to free space.
-const BESIDE_COMPACTION: u64 = 128 << 10;
-
-/// Returns a disk for a job that writes at most `needs` bytes and leaves `beside` bytes free.
-/// Returns an error if fewer than `needs` plus `beside` bytes are free.
+/// Returns a disk for a job. Returns an error if the job's files do not fit.
 pub(crate) fn room_for(
     (files, jobs): (&ShelfFiles, &ShelfJobs),
-    job: &'static str,
-    beside: u64,
-    needs: u64,
+    job: &JobSpace,
 ) -> io::Result<ReservingDisk> {
     let disk = Arc::clone(&files.options().disk);
-    let gives_space = jobs.space().is_compacting() || lacks_space(files);
-    let beside = match files.bounds().free_bytes_min {
-        _ if gives_space => BESIDE_COMPACTION,
-        0 => beside,
-        // Retention deletes nothing while `free_bytes_min` bytes are free. If jobs had to leave as
-        // many bytes free, both could stop.
-        free_min => beside.min(free_min / 2),
-    };
+    let beside = SpaceState::read(files, jobs)?.beside(SpaceUse::Job(job));
     let written = jobs.space().begin_job();
-    let room = ReservingDisk { disk, dir: files.dir().into(), job, beside, written };
-    room.check(needs)?;
+    let room = ReservingDisk { disk, dir: files.dir().into(), job: job.name, beside, written };
+    room.check(job.needs)?;
     Ok(room)
-}
-
-/// A number of bytes, formatted for people.
-pub(crate) struct ByteSize<'a>(pub &'a u64);
-
-impl fmt::Display for ByteSize<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.1} MiB", *self.0 as f64 / f64::from(1 << 20))
-    }
 }
 
 /// A disk on which a job must leave some space free.

@@ -2,6 +2,7 @@
 
 use hark_archive::store::SpaceBounds;
 
+use super::rule::SpaceState;
 use crate::engine::files::ShelfFiles;
 use crate::engine::shelf_view::ShelfView;
 use crate::maintenance::dead::DeadBytes;
@@ -11,11 +12,10 @@ use crate::maintenance::jobs::ShelfJobs;
 /// of deletes.
 const GROWTH_SHARE: u64 = 5;
 
-/// Whether the disk has less free space than the settings demand.
-pub(crate) fn lacks_space(files: &ShelfFiles) -> bool {
-    let free_min = files.bounds().free_bytes_min;
+/// Whether the disk has less free space than the settings demand, or too little for the writer.
+pub(crate) fn lacks_space(files: &ShelfFiles, jobs: &ShelfJobs) -> bool {
     // If the disk does not report its free space, the space is assumed to suffice.
-    free_min > 0 && files.free_bytes().is_ok_and(|free| free < free_min)
+    SpaceState::read(files, jobs).is_ok_and(|state| state.is_short())
 }
 
 /// Notes whether more deletes follow at once.
@@ -38,7 +38,7 @@ pub(crate) fn defers_rewrites(jobs: &ShelfJobs, view: &ShelfView) -> bool {
 /// Number of bytes of deleted records that maintenance will free even if no more records are
 /// deleted.
 pub(crate) fn reclaimable(files: &ShelfFiles, jobs: &ShelfJobs, dead: &DeadBytes) -> u64 {
-    if jobs.deletes_from_bytes().is_some() || lacks_space(files) {
+    if jobs.deletes_from_bytes().is_some() || lacks_space(files, jobs) {
         return dead.due + dead.spread;
     }
     dead.reclaimable(files.bounds().dead_bytes_max)

@@ -65,6 +65,7 @@ impl DiskReserve {
         for (ShelfSpace { usage, .. }, lent) in shelves.values() {
             all.kept += usage.kept;
             all.reclaimable += usage.reclaimable + lent();
+            all.free_wanted = all.free_wanted.max(usage.free_wanted);
         }
         all
     }

@@ -13,6 +13,9 @@ pub(crate) struct DiskSpace {
     lacking: Mutex<Option<String>>,
     /// Whether a requested compaction is running.
     compacting: AtomicBool,
+    /// Number of free bytes without which the last batch was refused; 0 once so many bytes are
+    /// free.
+    wanted: AtomicU64,
     /// Number of bytes that the running job has written. The job's files replace other files, or
     /// are removed after a failure, so the disk gets about as many bytes back.
     borrowed: Arc<AtomicU64>,
@@ -29,6 +32,17 @@ impl DiskSpace {
         let words = format!("the disk is full: {why}");
         *self.lacking.lock() = Some(words.clone());
         CommitError::Unavailable(words)
+    }
+
+    /// Notes the number of free bytes without which a batch was refused, or 0.
+    pub(super) fn set_wanted(&self, bytes: u64) {
+        self.wanted.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Number of free bytes without which the last batch was refused; 0 once so many bytes are
+    /// free.
+    pub(super) fn wanted_bytes(&self) -> u64 {
+        self.wanted.load(Ordering::Relaxed)
     }
 
     /// Notes that the disk has space again.

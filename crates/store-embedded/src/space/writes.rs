@@ -1,27 +1,20 @@
 //! Disk space for the writer. A batch that could fill the disk is refused before anything is
 //! written. So a full disk only pauses the writer, and writing continues once the disk has space.
 
-use std::io;
 use std::sync::Arc;
 
-use hark_archive::limits::ERASE_STEP;
 use hark_archive::store::{DiskUse, StoreStats};
 use hark_archive::{CommitError, Write};
 
-use super::job_room::ByteSize;
+use super::errors::ByteSize;
 use super::reserve::ShelfSpace;
+use super::rule::{DELETIONS, SpaceState, SpaceUse};
 use crate::engine::files::ShelfFiles;
 use crate::engine::shelf::OpenShelf;
 use crate::engine::shelf_view::ShelfView;
 use crate::engine::tail::LogTail;
 use crate::log::{FRAME, LogFrame};
 use crate::maintenance::jobs::ShelfJobs;
-
-/// Number of bytes that a batch leaves free: enough for a manifest and the header of a log.
-const BESIDE_WRITES: u64 = 128 << 10;
-/// Number of bytes that the writer needs in addition to the records of a batch: for the deletions
-/// of a step, and for the same number of deletions of replaced records.
-const DELETIONS: u64 = 2 * ERASE_STEP as u64 * LogFrame::DELETE_BYTES;
 
 /// Upper bound for the bytes of a batch: its records, one deletion for each of these records, and
 /// the deletions of a step.
@@ -56,18 +49,21 @@ pub(crate) fn check_space(
         return Ok(());
     }
     let deletes = writes.iter().any(|write| matches!(write, Write::Erase(_)));
+    let of = if deletes { SpaceUse::Deletions } else { SpaceUse::Puts };
     // If the disk does not report its free space, only the write will show whether the batch fits.
-    let Ok(lack) = lack(files, needs, deletes) else { return Ok(()) };
+    let Ok(state) = SpaceState::read(files, jobs) else { return Ok(()) };
+    let lack = state.lack(of, needs);
     if lack == 0 {
         return Ok(());
     }
     if deletes
         && let Some(reserve) = &files.options().reserve
         && reserve.remove_file().is_ok_and(|given_up| given_up)
-        && self::lack(files, needs, true).is_ok_and(|lack| lack == 0)
+        && SpaceState::read(files, jobs).is_ok_and(|state| state.lack(of, needs) == 0)
     {
         return Ok(());
     }
+    jobs.space().set_wanted(state.free.saturating_add(lack));
     Err(refuse(jobs, &wanting(files, lack)))
 }
 
@@ -81,9 +77,9 @@ fn wanting(files: &ShelfFiles, lack: u64) -> String {
 
 /// Returns the reason why a batch would be refused now, if the reserve has been removed and too
 /// little space is free. This is known even before a client sends a record.
-pub(crate) fn would_lack(files: &ShelfFiles) -> Option<String> {
-    files.options().reserve.as_ref().filter(|reserve| reserve.missing() > 0)?;
-    let lack = lack(files, DELETIONS, false).ok().filter(|lack| *lack > 0)?;
+pub(crate) fn would_lack(files: &ShelfFiles, jobs: &ShelfJobs) -> Option<String> {
+    let state = SpaceState::read(files, jobs).ok().filter(|state| state.missing > 0)?;
+    let lack = Some(state.lack(SpaceUse::Puts, DELETIONS)).filter(|lack| *lack > 0)?;
     Some(format!(
         "the disk is full, and the space reserved for this is in use: {}",
         wanting(files, lack)
@@ -99,20 +95,16 @@ pub(crate) fn refuse(jobs: &ShelfJobs, why: &str) -> CommitError {
     error
 }
 
-/// Number of bytes that must become free before a batch of `needs` bytes fits.
-fn lack(files: &ShelfFiles, needs: u64, deletes: bool) -> io::Result<u64> {
-    let free = files.free_bytes()?;
-    let missing = files.options().reserve.as_ref().map_or(0, |reserve| reserve.missing());
-    // Deletions leave half of the reserve's space for the compaction that follows.
-    let kept = if deletes { missing / 2 } else { missing };
-    Ok((needs + BESIDE_WRITES + kept).saturating_sub(free))
-}
-
 /// Notes the disk space that the shelf uses, and returns the total of all shelves in the directory.
 pub(crate) fn note_space(shelf: &Arc<OpenShelf>, view: &ShelfView, stats: &StoreStats) -> DiskUse {
     let reclaimable = stats.reclaimable_bytes;
-    let usage = DiskUse { kept: stats.bytes.saturating_sub(reclaimable), reclaimable };
     let files = &shelf.files;
+    let state = SpaceState::read(files, &shelf.jobs);
+    let usage = DiskUse {
+        kept: stats.bytes.saturating_sub(reclaimable),
+        reclaimable,
+        free_wanted: state.map_or(0, |state| state.kept_free()),
+    };
     let Some(reserve) = &files.options().reserve else {
         return DiskUse { reclaimable: reclaimable + lent_bytes(shelf), ..usage };
     };
@@ -138,8 +130,11 @@ pub(crate) fn recheck_space(files: &ShelfFiles, jobs: &ShelfJobs) {
     {
         tracing::debug!(%error, "the reserve cannot be recreated yet");
     }
-    let is_lacking = jobs.space().lacking().is_some();
-    if is_lacking && lack(files, DELETIONS, false).is_ok_and(|lack| lack == 0) {
+    let Ok(state) = SpaceState::read(files, jobs) else { return };
+    if state.lack(SpaceUse::Puts, DELETIONS) == 0 {
         jobs.space().suffices();
+    }
+    if state.free >= jobs.space().wanted_bytes() {
+        jobs.space().set_wanted(0);
     }
 }

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use hark_archive::store::SpaceBounds;
 use hark_archive::{CommitError, Query, Record, Store, Write};
-use hark_store_embedded::{DiskReserve, EmbeddedOptions, EmbeddedStore};
+use hark_store_embedded::{DiskReserve, EmbeddedOptions, EmbeddedStore, RESERVE_BYTES};
 use hark_testkit::disk::Trouble;
 
 use crate::support::{Fixture, everything};
@@ -112,6 +113,19 @@ fn without_room_for_sealing_the_writer_waits_and_goes_on_by_itself() {
     assert!(matches!(refused, CommitError::Unavailable(_)), "{refused}");
     assert!(refused.to_string().contains("not enough room"), "{refused}");
     assert_eq!(store.stats().heads_waiting, 4, "four heads wait in memory");
+    // If retention may delete for free space, it makes enough space for sealing.
+    let options = fixture.options();
+    let bounds = |free_bytes_min| SpaceBounds {
+        log_bytes_max: options.log_bytes_max,
+        dead_bytes_max: options.dead_bytes_max,
+        free_bytes_min,
+        erase_within: None,
+    };
+    let free_wanted = || store.stats().disk.expect("known").free_wanted;
+    assert_eq!(free_wanted(), 0);
+    store.set_space(&bounds(1 << 20));
+    assert!(free_wanted() > 8 << 20, "{} bytes", free_wanted());
+    store.set_space(&bounds(0));
     fixture.disk.set_capacity(None);
     fixture.write(&store, 10);
     assert_eq!(store.stats().heads_waiting, 0);
@@ -176,4 +190,52 @@ fn too_many_open_files_while_heads_wait_for_sealing_stop_nothing() {
     fixture.same_as_model(&store, "sealed");
     drop(store);
     fixture.no_faults("sealed");
+}
+
+#[test]
+fn on_a_full_disk_maintenance_frees_the_space_of_deleted_records() {
+    let mut fixture = Fixture::new(12);
+    let options =
+        EmbeddedOptions { merge_fan_in: 1_000, rewrite_dead_share: 0.5, ..with_reserve(&fixture) };
+    let store = fixture.open(options);
+    while store.stats().segments < 4 {
+        fixture.write(&store, 10);
+    }
+    // The deletion begins a new log, for which the disk has no space.
+    fixture.write(&store, 60);
+    fill(&fixture);
+    let records = store.stats().records as usize;
+    delete(&fixture, &store, records / 4 * 3);
+    assert!(!has_reserve(&fixture), "the deletion needed the space");
+    let (used, before) = (fixture.disk.used(), store.stats());
+    // The full head has live records, so its segment would take space for good.
+    let refused = store.run_due_maintenance().expect_err("sealing waits").to_string();
+    assert!(refused.contains("sealing a full head"), "{refused}");
+    let after = store.stats();
+    assert!(after.maintenance.rewriting.records > before.maintenance.rewriting.records);
+    assert!(fixture.disk.used() < used && after.dead_bytes < before.dead_bytes, "{after:?}");
+    fixture.same_as_model(&store, "freed");
+    drop(store);
+    fixture.no_faults("freed");
+}
+
+#[test]
+fn a_bound_of_free_bytes_below_the_length_of_the_reserve_refuses_nothing_for_good() {
+    let mut fixture = Fixture::new(13);
+    let store = fixture.open(EmbeddedOptions { free_bytes_min: 1 << 20, ..with_reserve(&fixture) });
+    fixture.write(&store, 60);
+    fill(&fixture);
+    delete(&fixture, &store, 5);
+    assert!(!has_reserve(&fixture), "the deletion needed the space");
+    let trouble = store.trouble().expect("the space is for deletions");
+    assert!(trouble.contains("the disk is full"), "{trouble}");
+    // Retention frees as many bytes as the writer and a new reserve need.
+    let wanted = store.stats().disk.expect("known").free_wanted;
+    assert!(wanted >= 2 * RESERVE_BYTES, "{wanted} bytes");
+    fixture.disk.set_capacity(Some(fixture.disk.used() + wanted));
+    assert_eq!(store.trouble(), None);
+    fixture.write(&store, 5);
+    store.run_due_maintenance().expect("settles");
+    assert!(has_reserve(&fixture), "a new reserve is made");
+    fixture.same_as_model(&store, "stored again");
 }
