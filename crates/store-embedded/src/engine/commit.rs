@@ -37,9 +37,8 @@ pub(super) fn commit_piece(
         return Err(CommitError::ReadOnly);
     }
     let needs = writes::needs(writes);
-    // The log of a full head takes no more batches, so the space that is reserved for this log does
-    // not count.
-    let tail = writing.tail.as_ref().filter(|_| !is_head_full(shelf, &writing));
+    // If the batch begins a new log, the space that is reserved for the active log does not count.
+    let tail = writing.tail.as_ref().filter(|_| !needs_new_head(shelf, &writing));
     check_space((files, jobs), tail, writes, needs)?;
     make_room(shelf, writing)?;
     let mut writing = writer.lock();
@@ -72,15 +71,17 @@ pub(super) fn commit_piece(
     Ok(())
 }
 
-/// Whether the next batch needs a new head.
-fn is_head_full(shelf: &OpenShelf, writing: &LogWriterState) -> bool {
+/// Whether the next batch needs a new head, because the active head is full, or a part of its log
+/// could not be read. The map of such a log has zeros for good, even if the log can be read again.
+fn needs_new_head(shelf: &OpenShelf, writing: &LogWriterState) -> bool {
     let OpenShelf { files, view, .. } = shelf;
     let (head, log_bytes_max) = (&view.load().active, files.bounds().log_bytes_max);
     let log_bytes = writing.log_bytes();
     files.options().is_full(head.inserted(), head.bytes(), log_bytes, log_bytes_max)
+        || head.log.is_unreadable()
 }
 
-/// If the active head is full, begins a new head. Maintenance seals the full head.
+/// Begins a new head if necessary. Maintenance seals the old head.
 fn make_room<'a>(
     shelf: &'a OpenShelf,
     mut writing: MutexGuard<'a, LogWriterState>,
@@ -91,7 +92,7 @@ fn make_room<'a>(
             writer.lock().stopped = Some(reason.clone());
         }
     };
-    if !is_head_full(shelf, &writing) {
+    if !needs_new_head(shelf, &writing) {
         return Ok(());
     }
     if must_seal_first(files.options(), &shelf.view.load()) {

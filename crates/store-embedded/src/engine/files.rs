@@ -119,7 +119,7 @@ impl ShelfFiles {
     }
 
     /// Opens a log for reading while it is being written.
-    pub(super) fn open_growing(
+    pub(crate) fn open_growing(
         &self,
         number: u32,
         generation: u32,

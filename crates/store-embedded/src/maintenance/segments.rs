@@ -1,15 +1,19 @@
 //! The jobs that make segments: sealing a full head, and merging segments.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::error::MaintenanceError;
 use super::install::{JobStart, all_was_read, install, note_done};
+use crate::disk::Disk;
 use crate::engine::shelf::OpenShelf;
+use crate::head::Head;
 use crate::manifest::SegmentEntry;
 use crate::segment::build::DROPPED;
 use crate::segment::opened::Segment;
-use crate::segment::{merge, seal};
+use crate::segment::seal::SealedSegment;
+use crate::segment::{RecordAddress, merge, seal};
 use crate::space::job_room::{BESIDE_MERGES, BESIDE_OTHERS, room_for};
 use crate::space::rule::JobSpace;
 
@@ -31,8 +35,12 @@ pub(super) fn seal_next(shelf: &OpenShelf) -> Result<bool, MaintenanceError> {
         // values might be missing.
         all_was_read(shelf, &before)?;
     }
-    let written =
-        seal::seal(&room, shelf.files.dir(), number, &head, (shelf.files.terms(), &values))?;
+    let written = match seal_from_file(shelf, &room, number, &head)? {
+        Some(written) => written,
+        None => {
+            seal::seal(&room, shelf.files.dir(), number, &head, (shelf.files.terms(), &values))?
+        }
+    };
     shelf.files.note_written(written.bytes);
     let log = head.log.number;
     let entry = SegmentEntry { number, first_log: log, last_log: log, addresses: 0, dead: 0 };
@@ -58,6 +66,29 @@ pub(super) fn seal_next(shelf: &OpenShelf) -> Result<bool, MaintenanceError> {
         "a full head was sealed"
     );
     Ok(true)
+}
+
+/// Seals a head in whose log a read has failed. The head's map of the log lacks a part, so the log is
+/// mapped again. Returns `None` if no read has failed, or if the log still cannot be read.
+fn seal_from_file(
+    shelf: &OpenShelf,
+    disk: &dyn Disk,
+    number: u32,
+    head: &Head,
+) -> io::Result<Option<SealedSegment>> {
+    let old = &head.log;
+    if !old.is_unreadable() {
+        return Ok(None);
+    }
+    let log = shelf.files.open_growing(old.number, old.generation, old.written())?;
+    let record = |row| {
+        let offset = head.row(row)?.offset;
+        Some((row, RecordAddress { log: log.number, offset }, log.record(offset, true)?))
+    };
+    let live = (0..head.inserted()).filter(|&row| !head.is_dead(row));
+    let Some(records) = live.map(record).collect::<Option<Vec<_>>>() else { return Ok(None) };
+    let (dir, terms) = (shelf.files.dir(), shelf.files.terms());
+    seal::write(disk, dir, number, &records, head.inserted(), terms).map(Some)
 }
 
 /// Merges neighbouring segments into a new segment. If one of them is damaged, merges nothing and

@@ -279,3 +279,24 @@ fn heads_are_bounded_while_a_pause_waits_for_a_job() {
     drop(store);
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+/// The map of a log keeps zeros in place of a page that could not be read once. The writer must not
+/// wait until a restart for another map.
+#[test]
+fn a_failed_read_of_the_active_log_stops_no_write() {
+    let dir = hark_testkit::disk::scratch("unreadable-active");
+    let options =
+        EmbeddedOptions { seal_records: 100, background: false, ..EmbeddedOptions::default() };
+    let store = EmbeddedStore::open(&dir, Box::new(KeepAll), options.clone()).unwrap();
+    (0..20).for_each(|number| drop(store.commit(&[put(number)]).unwrap()));
+    store.shelf.view.load().active.log.note_lost();
+    store.commit(&[put(20)]).unwrap();
+    assert!(has_all(&store, 0..21));
+    let stats = store.stats();
+    assert_eq!((stats.segments, stats.head_records, stats.records), (1, 1, 21));
+    assert_eq!(stats.damaged_files, Vec::<String>::new());
+    drop(store);
+    let report = crate::check(&dir, &options, &mut |_| {}).unwrap();
+    assert_eq!(report.faults, Vec::new());
+    std::fs::remove_dir_all(&dir).unwrap();
+}
