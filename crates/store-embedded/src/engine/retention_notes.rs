@@ -31,7 +31,8 @@ fn damaged(path: &Path, note: RetentionNote) -> String {
         RetentionNote::HeldUntil => "rules may delete imported history",
     };
     format!(
-        "{} is damaged, so rules by age delete nothing: restore this file from a copy of the data          directory, or remove it, and {without}",
+        "{} is damaged, so rules by age delete nothing: restore this file from a copy of the data \
+         directory, or remove it, and {without}",
         path.display()
     )
 }
