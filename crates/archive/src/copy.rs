@@ -1,8 +1,8 @@
 //! Compares two shelves: one ordered walk through both finds the records that only one shelf has.
 //!
 //! No state is kept between two walks, because a later walk finds the copied records in both
-//! shelves. So a copy that was stopped can simply be started again. A copy with nothing to do costs
-//! one read of both shelves.
+//! shelves. So a copy that was stopped can simply be started again. If nothing is left to copy, a
+//! walk costs one read of both shelves.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -34,8 +34,8 @@ pub struct WalkTarget<'a>(ComparedSide<'a, ()>);
 
 impl<'a> WalkTarget<'a> {
     /// Notes the current records of the target. If other processes write to both shelves, the
-    /// source must be opened afterwards. Otherwise, a record that both shelves get in between would
-    /// seem to be in the target only.
+    /// caller must open the source afterwards. Otherwise, a record that both shelves get in between
+    /// would seem to be only in the target.
     pub fn new(target: &'a dyn Store) -> Result<Self, SearchError> {
         ComparedSide::new(target).map(Self)
     }

@@ -1,6 +1,6 @@
-//! Metrics: counters and histograms of durations. They are cheap enough for code that runs for
-//! every record, as each update is an addition without a lock. Values that are read may be slightly
-//! out of date.
+//! Metrics: counters and histograms of durations. Each update is an addition without a lock, so
+//! metrics are cheap enough for code that runs for every record. A value that is read may be
+//! slightly out of date.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -2,9 +2,9 @@
 //!
 //! A store notices an unreadable part of a file only when a search reads this part. The search's
 //! call of `Search::slice` then fails, as its result cannot be trusted. Later searches leave out
-//! the records of this part and count them as damaged. To get all readable records, a new search
-//! begins after the last record that the failed search returned. Otherwise a command that reads all
-//! records would fail at the same place in each run.
+//! the records of this part and count them as damaged. So this search begins a new search after the
+//! last record that the failed search returned. Otherwise, a command that reads all records would
+//! end at the unreadable part.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;

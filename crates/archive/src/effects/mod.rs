@@ -71,13 +71,13 @@ struct ProhibitionSpan {
 pub struct Effects {
     /// The record is refused if a stored record matches one of these prohibitions. Nearly every
     /// record has prohibitions, and a stored record rarely matches any prohibition. So a
-    /// prohibition is kept in this compact form: a query would need allocations. The values of the
+    /// prohibition has this compact form, because a query would need allocations. The values of the
     /// labels are in `bytes`.
     refuse_if: Vec<ProhibitionSpan>,
     bytes: Vec<u8>,
-    /// Of all records that match this query, only the newest is kept. If the new record is newer
-    /// (or has the same time and a lower id), it replaces all of these records; otherwise it is
-    /// superseded.
+    /// Of the new record and all records that match this query, only the newest is kept. If the new
+    /// record is the newest (or has the same time and a lower id), it replaces all other records;
+    /// otherwise it is superseded.
     pub slot: Option<Query>,
     /// The records that are deleted when the new record is stored.
     pub erases: Vec<Query>,

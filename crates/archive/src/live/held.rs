@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::news::{HELD_BYTES, NewRecord};
 
 /// The held-back records, in the order of their arrival. Records that are to be delivered early are
-/// apart, so that their delivery does not go through all other records.
+/// in a separate queue, so that their delivery does not go through all other records.
 pub(super) struct HeldRecords {
     /// The records, with their numbers in the order of arrival.
     early: VecDeque<(u64, NewRecord)>,
@@ -41,8 +41,8 @@ impl HeldRecords {
         true
     }
 
-    /// Number of bytes that are in memory because of these records. The bytes of a record are divided
-    /// among all its holders.
+    /// Number of bytes of memory that these records use. The bytes of a record are divided among
+    /// all its holders.
     pub(super) fn bytes_by_holder(&self) -> usize {
         let both = self.early.iter().chain(&self.others);
         both.map(|(_, news)| HELD_BYTES + news.size() / news.holders()).sum()

@@ -4,9 +4,10 @@
 //! A short list is scanned. A long list is an interval tree. A filter covers the times from its
 //! `from` to its `to`, and belongs to the node with a center between these two times. The level of
 //! the node is the highest bit in which the two times differ. A record's time can lie in at most
-//! one node of each of the 65 levels. Within a node, one comparison per filter suffices: a time
-//! before the center is before every `to`, so only `from` is compared; from the center on, only
-//! `to` is compared. So the number of filters for other times hardly affects the cost.
+//! one node of each of the 65 levels. Within a node, one comparison per filter suffices. A time
+//! before the center is before every `to`, so only `from` is compared. A time at the center or
+//! later is after every `from`, so only `to` is compared. So filters for other times hardly add to
+//! the cost.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -101,13 +101,13 @@ struct Registration {
 const NEWEST_MAX: usize = 32;
 /// A subscription with at most this number of filters, and at most `SMALL_VALUES` values in them,
 /// is small: it begins as one of the newest. A larger subscription goes directly into the lists, in
-/// steps for which only its own client waits. If it were one of the newest, it would push many
-/// small subscriptions into the lists.
+/// steps for which only its own client waits. As one of the newest, it would push many small
+/// subscriptions into the lists.
 const SMALL_FILTERS: usize = 4;
 const SMALL_VALUES: usize = 256;
 
-/// Number of lists that are changed under one acquisition of the index's lock. The bound keeps a
-/// subscription to thousands of authors from delaying the writer or another client.
+/// Number of lists that are changed each time that the index is locked. Without this bound, a
+/// subscription to thousands of authors would delay the writer and other clients.
 const LISTS_AT_ONCE: usize = 256;
 
 impl Drop for Registration {
@@ -303,9 +303,9 @@ impl SubscriptionHandle {
         self.0.subscription.seam.lock().bytes_by_holder()
     }
 
-    /// Delivers, before the others, those held-back records that the sink wants early
-    /// ([`SubscriptionSink::is_early`]) and that the stored answer did not contain. `reached` is
-    /// the same as for [`Self::release`].
+    /// Delivers the held-back records that the sink wants early ([`SubscriptionSink::is_early`])
+    /// and that the stored answer did not contain, before all other held-back records. `reached`
+    /// has the same meaning as for [`Self::release`].
     pub fn release_early(&self, reached: &[AnswerReach]) {
         let subscription = &self.0.subscription;
         let mut must_wake = false;
@@ -326,16 +326,16 @@ impl SubscriptionHandle {
         }
     }
 
-    /// Delivers those held-back records that the stored answer did not contain, then each new
-    /// record as it comes. Must be called once all stored records are sent. `reached` shows how far
-    /// the answer to each query went; a subscription with one query does not need `reached`.
+    /// Delivers the held-back records that the stored answer did not contain, then each new record
+    /// as it comes. Must be called once all stored records are sent. `reached` shows how far the
+    /// answer to each query went; it may be empty if the subscription has one query.
     pub fn release(&self, mut reached: Vec<AnswerReach>) {
         let subscription = &self.0.subscription;
         let (mut must_wake, mut are_all) = (false, false);
         while !are_all {
             let mut seam = subscription.seam.lock();
-            // Read while the seam is locked: records up to this number were offered before, and the
-            // offer of a later record waits for the lock.
+            // The number is read while the seam is locked: records up to this number were offered
+            // before, and the offer of a later record waits for the lock.
             let published = self.0.live.published.load(Ordering::Acquire);
             let (taken, is_end) =
                 seam.release(&mut reached, published, &subscription.queries, |news| {

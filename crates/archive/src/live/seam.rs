@@ -58,8 +58,8 @@ impl AnswerReach {
     }
 }
 
-/// Number of records that are released under one acquisition of the seam's lock. Between two
-/// acquisitions the writer can offer a record, so it need not wait until all records are released.
+/// Number of records that are released each time that the seam is locked. In between, the writer
+/// can offer a record, so the writer need not wait until all records are released.
 const RELEASED_AT_ONCE: usize = 16;
 
 pub(super) struct Seam {
@@ -73,7 +73,7 @@ enum DeliveryStage {
     /// The stored answer is being sent.
     Stored(HeldRecords),
     /// Records are delivered live, but some records that the snapshots saw are not published yet.
-    /// Such a record is delivered only if the answer did not include the record.
+    /// Such a record is delivered only if the answer did not include it already.
     Late { reached: Vec<AnswerReach> },
     /// Every record is delivered as it comes.
     Live,
@@ -133,11 +133,10 @@ impl Seam {
         }
     }
 
-    /// Removes some of the held-back records, and delivers those of them that were not sent yet and
-    /// were not hidden in the meantime.
-    /// The subscription is live once no record is held back. `published` is the number up to which
-    /// all records have been offered. Returns the number of removed records, and whether no
-    /// held-back record remains.
+    /// Removes some of the held-back records, and delivers those that were not sent yet and were
+    /// not hidden in the meantime. The subscription is live once no record is held back.
+    /// `published` is the number up to which all records have been offered. Returns the number of
+    /// removed records, and whether no held-back record remains.
     pub(super) fn release(
         &mut self,
         reached: &mut Vec<AnswerReach>,

@@ -7,10 +7,10 @@
 //! (see [`crate::copy`]) until the second store has all records of the first. The thread also
 //! starts with such a walk, so no state of the second store needs to be stored.
 //!
-//! Records that only the second store has are counted, and stay there, because the second store may
-//! be more than a mirror. An erase's query could match these records. So the mirror passes an erase
-//! on as the list of the ids that the first store has erased. The effects of a stored record
-//! (replace, delete) follow from the same rules in both stores.
+//! Records that only the second store has are counted and kept, because the second store may be
+//! more than a mirror. The query of an erase could match these records. So the mirror does not pass
+//! on the query, but the list of the ids that the first store has erased. The effects of a stored
+//! record (replace, delete) follow from the same rules in both stores.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

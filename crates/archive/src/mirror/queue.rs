@@ -11,8 +11,7 @@ pub(super) struct MirrorQueue {
     pub(super) bytes: usize,
     /// Whether the second store is still committing the last batch that was removed from the queue.
     pub(super) is_writing: bool,
-    /// Whether writes are missing from the queue. Only a walk through both stores finds the missing
-    /// writes.
+    /// Whether the queue lacks writes, which only a walk through both stores finds.
     pub(super) gap: bool,
     /// The time at which the second store began to lack writes that are not in the queue. `None`
     /// once a walk has copied these writes.

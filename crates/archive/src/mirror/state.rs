@@ -20,7 +20,7 @@ pub(super) struct MirrorState {
     pub(super) order: Mutex<()>,
     queue: Mutex<MirrorQueue>,
     second: Mutex<SecondStore>,
-    /// Signals that the queue has grown, or that the thread must end.
+    /// Wakes the thread when the queue has grown, or when the thread must end.
     grown: Condvar,
     closing: AtomicBool,
     progress: LastProgress,
@@ -29,7 +29,7 @@ pub(super) struct MirrorState {
     refused: AtomicU64,
 }
 
-/// The last time at which the second store committed writes or a walk advanced. An update takes no
+/// The last time at which the second store committed writes or a walk advanced. An update needs no
 /// lock.
 struct LastProgress {
     started: Instant,
@@ -227,7 +227,7 @@ impl MirrorState {
     fn catch_up(&self, second: &dyn Store, report: &MirrorReporter) -> Result<(), String> {
         let failed = |error: SearchError| error.to_string();
         let started = Instant::now();
-        // The second store may have to ask its database. Meanwhile the first store is not locked.
+        // The second store may have to query its database. Meanwhile the first store is not locked.
         let target = WalkTarget::new(second).map_err(failed)?;
         // The walk sees the effects of all writes in the queue, so these writes are dropped from
         // the queue.

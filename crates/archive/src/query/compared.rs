@@ -12,8 +12,8 @@ use super::words::{LazyWords, text_rows};
 
 /// Labels of a record with about this number of labels or fewer are compared without sorting.
 const FEW_LABELS: usize = 16;
-/// If a record has more labels than this number times the number of values of a condition, each
-/// value is looked up in the labels by binary search.
+/// If the number of a record's labels is above this multiple of the number of a condition's values,
+/// each value is looked up in the labels by binary search.
 const MANY_TIMES: usize = 8;
 
 /// The cost of comparing a record with some queries. Most comparisons take a few instructions,

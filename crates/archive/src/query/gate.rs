@@ -21,7 +21,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Returns a gate that hides the same kinds from all readers.
+    /// Returns a gate that hides all records of the same kinds, whoever the reader is.
     #[must_use]
     pub fn to_strangers(&self) -> Self {
         Self { kinds: self.kinds.clone(), ..Self::default() }

@@ -90,8 +90,8 @@ pub struct Query {
     pub after: Option<Position>,
     /// The maximum number of records.
     pub limit: usize,
-    /// Number of bytes of records after which the caller probably stops. A store need not read more
-    /// records ahead, but the results are the same for any number.
+    /// Number of bytes of records after which the caller will probably stop. A hint for stores that
+    /// read records ahead: the results do not depend on this number.
     pub bytes: usize,
     /// The current time: a record that expires at this time or earlier is invisible.
     pub now: u64,
@@ -99,8 +99,8 @@ pub struct Query {
     pub gate: Option<Arc<Gate>>,
     /// The records that are hidden from all readers. `None` hides no record.
     pub hidden: Option<HiddenRecords>,
-    /// Maximum total number of rows to visit. The query is given up as too expensive once it has
-    /// visited this number.
+    /// Maximum total number of rows to visit. A query that has visited this number ends as too
+    /// expensive.
     pub budget: u64,
 }
 

@@ -24,7 +24,7 @@ const COMPLETED_MAX: usize = 64;
 const TERMS_AT_ONCE: usize = 32;
 /// The work that is charged for looking up a term or an id.
 const LOOKUP_WORK: u64 = 4;
-/// Number of (term, kind) pairs that together are charged as much as one found list.
+/// Number of (term, kind) pairs whose look-ups are together charged as much as one found list.
 const PAIRS_OF_A_LIST: usize = 8;
 /// Maximum number of lists of a set that has several terms. A single term has about one list for
 /// each kind.

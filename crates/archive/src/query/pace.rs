@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Duration from which on a read of one record is taken to be a read from the disk.
+/// A read of one record that takes at least this time counts as a read from the disk.
 const FROM_DISK: Duration = Duration::from_micros(20);
 /// Maximum duration of reading and processing a record that is in memory.
 const FROM_MEMORY: Duration = Duration::from_micros(4);

@@ -50,7 +50,8 @@ pub trait Source: Send + Sync + 'static {
     /// Returns the kind that all rows of a posting list have. For the lists of [`Source::every`],
     /// which have rows of all kinds, the result has no meaning.
     fn list_kind(&self, list: &Self::PostingList) -> Option<u32>;
-    /// Returns how many bytes of memory a posting list uses besides its own size, once it was read.
+    /// Returns how many bytes of memory a posting list uses in addition to its own size after it
+    /// was read.
     fn list_bytes(&self, _: &Self::PostingList) -> usize {
         0
     }
@@ -89,9 +90,9 @@ pub trait Source: Send + Sync + 'static {
     fn find(&self, id: &Id, hash: u64) -> Option<u32>;
 
     /// Prepares the query's time window and cursor. If the order is oldest first, the window
-    /// includes all rows of the cursor's own time. (Among records of the same time, ids ascend in
-    /// both orders. So in a posting list, rows before the cursor lie between the newer rows and the
-    /// remaining rows of the cursor's time.)
+    /// includes all rows of the cursor's own time. (Ids ascend in both orders among records of the
+    /// same time. So in a posting list, the rows before the cursor lie between the newer rows and
+    /// the remaining rows of the cursor's time, and cannot be cut off.)
     fn window(&self, query: &Query) -> Self::Window;
     /// Returns the range of a posting list that lies in the window.
     fn clip(&self, list: &Self::PostingList, window: &Self::Window) -> Range<usize>;

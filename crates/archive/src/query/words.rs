@@ -33,8 +33,8 @@ pub trait TextSource: Send + Sync {
     /// Returns a number that identifies this definition of the texts. The number stays the same
     /// after a restart.
     fn fingerprint(&self) -> u64;
-    /// Returns how much newer a record must be, in the unit of the records' time, to rank as high
-    /// as a record with one class more.
+    /// Returns by how much a record must be newer than a record of the next higher class to have
+    /// the same score, in the unit of the records' time.
     fn class_time(&self) -> u64;
 }
 

@@ -19,7 +19,7 @@ pub struct RetentionState {
     held_until: Mutex<Option<u64>>,
     /// Locked while rules delete records that are not held. A new hold waits for this lock.
     sweeping: Mutex<()>,
-    /// True once this process has checked whether the store is new.
+    /// Whether this process has already checked if the store is new.
     has_begun: AtomicBool,
     clock_doubted: AtomicBool,
     history_held: AtomicBool,
@@ -73,8 +73,8 @@ impl RetentionState {
         Ok(true)
     }
 
-    /// Makes new holds wait until the guard is dropped. In the meantime, the caller deletes records
-    /// that are not held.
+    /// Makes new holds wait until the guard is dropped, so that the caller can delete records that
+    /// are not held.
     pub(super) fn sweep(&self) -> MutexGuard<'_, ()> {
         self.sweeping.lock()
     }

@@ -47,7 +47,8 @@ pub enum RetentionError {
 }
 
 impl RetentionError {
-    /// Returns whether a person must decide how to go on. Any other error is a failure.
+    /// Returns whether a person must make a decision before the deletion can continue. Any other
+    /// error is a failure.
     pub fn is_question(&self) -> bool {
         matches!(self, Self::Clock | Self::History)
     }

@@ -54,8 +54,8 @@ impl ClockTrust {
             (self.noted_s, self.last) = (Some(noted_s), Some((Instant::now(), noted_s)));
         }
         let Some(ahead_max_s) = ahead_max_s else {
-            // The operator vouches for the clock, so its time counts, even if it is earlier than
-            // the trusted time.
+            // The operator has configured that the clock is right, so its time counts, even if it
+            // is earlier than the trusted time.
             let is_first = self.noted_s.is_none();
             self.last = Some((Instant::now(), now_s));
             self.note(store, now_s, self.noted_s.is_none_or(|noted_s| noted_s > now_s));

@@ -142,7 +142,7 @@ impl CommitError {
     }
 }
 
-/// Carries out a whole batch with repeated calls of [`Store::commit_some`].
+/// Carries out a whole batch by calling [`Store::commit_some`] until no write is left.
 ///
 /// [`Store::commit_some`]: super::Store::commit_some
 pub fn commit_whole(

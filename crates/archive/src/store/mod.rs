@@ -49,7 +49,7 @@ pub use stats::{
 pub struct SpaceBounds {
     /// Size in bytes at which a log is full and its records are sealed.
     pub log_bytes_max: u64,
-    /// Maximum number of bytes of deleted records that may stay for good because they are spread
+    /// Maximum number of bytes of deleted records that need not be freed because they are spread
     /// thinly over many files.
     pub dead_bytes_max: u64,
     /// Number of free bytes of the disk below which the space of all deleted records is freed at
@@ -116,9 +116,9 @@ pub trait Store: Send + Sync {
         self.commit(writes)
     }
 
-    /// Returns true if a record with this id is known to be stored. Callers use this cheap check
-    /// before they verify a signature. A store without a cheap check may return false; the commit
-    /// finds duplicates anyway.
+    /// Returns true if a record with this id is known to be stored. Callers check this before they
+    /// verify a signature, so the check must be cheap. A store without a cheap check may return
+    /// false; the commit finds duplicates anyway.
     fn knows(&self, id: &Id) -> Result<bool, SearchError>;
 
     /// Starts a search for `query` over the current state.

@@ -98,8 +98,8 @@ fn divide(
     cuts
 }
 
-/// Returns a position at `time` such that `wanted` records, plus or minus about `some`, come before
-/// the position.
+/// Returns a position at `time` before which there are `wanted` records, plus or minus about
+/// `some`.
 fn within(count: &dyn Fn(&Position) -> u64, time: u64, wanted: u64, some: u64) -> Position {
     let of = |prefix: u64| {
         let mut position = at(time);

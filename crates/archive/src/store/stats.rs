@@ -93,7 +93,7 @@ pub struct JobTotals {
     pub records: u64,
     /// Number of bytes written.
     pub bytes: u64,
-    /// Processor time used.
+    /// Processor time that the maintenance used.
     pub cpu: Duration,
 }
 

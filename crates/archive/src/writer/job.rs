@@ -73,9 +73,9 @@ pub struct WriteTarget {
 
 impl WriteTarget {
     /// Carries out a whole batch between two batches of the writer, and passes its records to the
-    /// listener, as the writer does. The records of other processes that the commits report are
-    /// passed on as well, since no other commit reports them again. Each step of the batch is
-    /// published by itself, because a later step may fail.
+    /// listener, as the writer does. The listener also receives the records of other processes that
+    /// the commits report, since no other commit reports these records. Each step of the batch is
+    /// published separately, because a later step may fail.
     pub fn commit_whole(&mut self, writes: &[Write]) -> Result<Vec<Outcome>, CommitError> {
         let Self { commit, listener } = self;
         let committed = commit_whole(writes, |some| {

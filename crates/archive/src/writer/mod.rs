@@ -167,7 +167,8 @@ impl Writer {
     }
 
     /// Notes that the store may have records that other processes have put ([`Store::news`]). The
-    /// next batch delivers these records, or the writer's thread does if no write comes.
+    /// next batch delivers these records; if no write comes, the writer's thread reads and delivers
+    /// the records.
     pub fn deliver_news(&self) {
         if !self.news.swap(true, Ordering::AcqRel) {
             // If the queue is full, the thread is awake and will take another turn.
@@ -193,8 +194,8 @@ impl Writer {
     }
 
     /// Makes all queued writes durable and ends the thread; later writes are refused. A write that
-    /// needs further steps is answered with an error after its current step. If the write is sent
-    /// again, the remaining steps follow.
+    /// needs further steps is answered with an error after its current step. The caller may submit
+    /// the write again, and the remaining steps follow.
     pub fn close(&self) {
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {

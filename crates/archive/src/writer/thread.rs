@@ -75,7 +75,7 @@ pub(super) struct WriterThread {
     now: Box<dyn Fn() -> Instant + Send>,
     batch: WriteBatch,
     unfinished: UnfinishedWrites,
-    /// A job other than a write that was received while queued writes were refused. It runs next.
+    /// A job, not a write, that was received while queued writes were refused. It runs next.
     held: Option<WriterJob>,
     /// Whether a commit of this turn failed after [`LATE`].
     was_late: bool,
