@@ -59,9 +59,8 @@ pub struct UnverifiedSignature<'a> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct SignatureVerifier {
-    /// A direct-mapped cache: each key has a fixed slot, and a slot stores one key, the last one
-    /// that was used. An attacker can choose keys that share a slot, but then only the saving is
-    /// lost.
+    /// A direct-mapped cache: each key has a fixed slot, and a slot stores the last key that was
+    /// used. An attacker can choose keys that share a slot; then only the saved time is lost.
     slots: Box<[Option<(Key, XOnlyPublicKey)>]>,
 }
 
@@ -80,8 +79,8 @@ impl SignatureVerifier {
     }
 
     /// Verifies many signatures and writes one result for each to `results`, in order. Each
-    /// signature is verified separately, because libsecp256k1 cannot verify a batch. If a later
-    /// version can, only this function must change.
+    /// signature is verified separately, because libsecp256k1 cannot verify a batch. For a version
+    /// that can, only this function has to change.
     pub fn verify_many(
         &mut self,
         items: &[UnverifiedSignature<'_>],

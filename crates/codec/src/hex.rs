@@ -63,9 +63,9 @@ pub fn is_hex_64(text: &[u8]) -> bool {
     if blocks.len() != 4 || !rest.is_empty() {
         return false;
     }
-    // The compiler tests 16 bytes at once. The distance of a byte from the digits is at most that
-    // of `f`. Less the ten digits, and wrapped, it is at least that of `a`: all bytes between the
-    // digits and the letters are nearer.
+    // The compiler tests 16 bytes at once. A hex digit is at most `f - '0'` above the digit 0. With
+    // the ten digits subtracted and the result wrapped, a letter is at least as far as `a`; all
+    // bytes between the digits and the letters are nearer.
     let (mut highest, mut lowest) = ([0; 16], [u8::MAX; 16]);
     for block in blocks {
         for ((byte, highest), lowest) in block.iter().zip(&mut highest).zip(&mut lowest) {

@@ -2,9 +2,9 @@
 
 use crate::record::Id;
 
-/// The sum of ids modulo 2^256. Each id counts as a little-endian number of 32 bytes. If prefix
-/// sums are stored, the sum of any range of ids is the difference between two prefix sums, and no
-/// id need be read.
+/// The sum of ids modulo 2^256. Each id counts as a little-endian number of 32 bytes. If the sums
+/// of all prefixes of a list are stored, the sum of a range of ids is the difference between two of
+/// these sums, so no id need be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdSum([u64; 4]);
 

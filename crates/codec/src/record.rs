@@ -18,8 +18,7 @@
 //! ```
 //!
 //! A label's value is a slice of `wire ++ extra`; `gap` is the distance from the end of the
-//! previous label's value. The gap is usually small, so gap and length together take two or three
-//! bytes.
+//! previous label's value. Most gaps are small, so gap and length together take two or three bytes.
 
 /// The identity of a message: event id, message hash or envelope hash.
 pub type Id = [u8; 32];

@@ -1,5 +1,5 @@
-//! Makes and signs new events, for tests, benchmarks and AUTH, and for a relay with a key of its
-//! own.
+//! Makes and signs new events: for tests, for benchmarks, for AUTH, and for a relay that has its
+//! own key.
 
 use super::canonical;
 use super::json::{self, ByteSink};

@@ -356,8 +356,8 @@ impl<'a> Event<'a> {
         Tags::new(self.text, scratch, values, ends)
     }
 
-    /// The value of each tag. With `without_keys`, values are left out that consist of 64 lowercase
-    /// hex digits, as keys and ids do, unless the event was received in an unusual spelling.
+    /// The value of each tag. `without_keys` leaves out values that consist of 64 lowercase hex
+    /// digits, as keys and ids do, unless the event was received in an unusual spelling.
     pub fn tag_values(&self, without_keys: bool) -> impl Iterator<Item = &'a str> + use<'a> {
         let (Self { text, arena }, mut from) = (*self, 0);
         arena.ends.iter().filter_map(move |end| {
@@ -387,8 +387,8 @@ impl<'a> Event<'a> {
     }
 
     /// Time from which the event is no longer served (NIP-40). `None` unless the value of the first
-    /// `expiration` tag consists of digits. Events of the kinds in [`REQUESTS`] do not expire,
-    /// because the events that they removed could then be stored again.
+    /// `expiration` tag consists of digits. Events of the kinds in [`REQUESTS`] do not expire:
+    /// otherwise, the events that they removed could be stored again.
     pub fn expiration(&self) -> Option<u64> {
         if REQUESTS.contains(&self.kind()) {
             return None;

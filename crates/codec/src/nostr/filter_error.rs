@@ -83,8 +83,8 @@ pub enum FilterError {
     /// The filter has more values than the reader accepts.
     #[error("a filter has more than {0} values, including repeated values; split it")]
     TooManyValues(usize),
-    /// An element that the relay does not know. The filter is refused, because its meaning would
-    /// change without the element.
+    /// An element that the relay does not know. The filter is refused, because without the element
+    /// it would have another meaning.
     #[error("filter element {0:?}")]
     Unsupported(Box<str>),
 }

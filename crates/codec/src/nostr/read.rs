@@ -159,8 +159,8 @@ impl<'a> JsonReader<'a> {
                 return;
             }
             loop {
-                // Most long strings are keys and ids. To test their digits takes no longer than to
-                // find their end, and spares other code the test.
+                // Most long strings are keys and ids. Testing the digits of such a string takes as
+                // long as searching for the string's end, and other code need not repeat the test.
                 let key = bytes.get(at + 2..at + 67).filter(|key| key[64] == b'"');
                 let is_key = key.is_some_and(|key| hex::is_hex_64(&key[..64]));
                 let to = if is_key { at + 66 } else { scan::find_special(bytes, at + 2) };
@@ -308,7 +308,7 @@ impl<'a> JsonReader<'a> {
 
     /// Reads `"<hex>"` with `decode`, which receives the bytes between the quotes. If the bytes are
     /// not exactly `N` hex digits, returns `None` and stays at the same position. Escapes are not
-    /// decoded, since no hex digit needs an escape.
+    /// accepted, since no hex digit needs an escape.
     #[inline]
     pub(crate) fn hex<const N: usize, T>(
         &mut self,

@@ -52,8 +52,8 @@ impl<'a> Tag<'a> {
         self.get(0).unwrap_or_default()
     }
 
-    /// Whether `name` is the tag's name. The lengths are compared first, because this is cheaper
-    /// than comparing bytes.
+    /// Whether `name` is the tag's name. The lengths are compared first, which is cheaper than
+    /// comparing bytes.
     #[inline]
     pub(crate) fn is(&self, name: &str) -> bool {
         self.values.first().is_some_and(|span| {

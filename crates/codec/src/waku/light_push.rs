@@ -1,5 +1,5 @@
-//! Requests and responses of light push (RFC 19/WAKU2-LIGHTPUSH), by which a client that takes no
-//! part in gossip publishes a message: `/vac/waku/lightpush/3.0.0` and
+//! Requests and responses of light push (RFC 19/WAKU2-LIGHTPUSH), with which a client publishes a
+//! message without taking part in gossip: `/vac/waku/lightpush/3.0.0` and
 //! `/vac/waku/lightpush/2.0.0-beta1`.
 
 use super::protobuf::{ProtobufError, ProtobufFields, put_bytes, put_number};

@@ -1,6 +1,6 @@
-//! The part of the Protocol Buffers wire format that Waku uses. Fields come in any order. Of
-//! several fields with the same number, the last one counts. Unknown fields are skipped. Groups, a
-//! deprecated wire type, are refused.
+//! The part of the Protocol Buffers wire format that Waku uses. Fields may be in any order. If
+//! several fields have the same number, the last field counts. Unknown fields are skipped. Groups,
+//! a deprecated wire type, are refused.
 
 pub use crate::record::put_varint;
 

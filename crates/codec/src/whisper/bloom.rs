@@ -81,10 +81,10 @@ impl Bloom {
 
 /// The positions of a topic's bits, as Whisper nodes compute them in practice.
 ///
-/// EIP-627 sets three bits. But for each of these bits, the nodes overwrite the whole byte. So if
+/// EIP-627 sets three bits. But for each of these bits, the nodes overwrite the whole byte, so if
 /// several bits are in the same byte, only the last of them remains. This affects 4 % of topics.
-/// The remaining bits are a subset of the bits of EIP-627. So a test of the remaining bits finds
-/// the topic in filters of both forms.
+/// The remaining bits are a subset of the bits of EIP-627, so a test for them finds the topic in
+/// filters of both forms.
 pub fn bits(topic: Topic) -> Bits {
     let [mut a, mut b, c] = indices(topic);
     if b / 8 == c / 8 {

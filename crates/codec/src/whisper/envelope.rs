@@ -30,8 +30,8 @@ pub enum EnvelopeError {
 
 /// An envelope: the public form of a message. It is the RLP list of these fields, in this order.
 ///
-/// EIP-627 defines numbers of fixed width, but all programs write them as short as possible. So an
-/// envelope has only one encoding: the bytes from which it was read.
+/// EIP-627 defines numbers of fixed width, but all programs write numbers as short as possible. So
+/// an envelope has only one encoding: the bytes from which it was read.
 ///
 /// ```
 /// use hark_codec::whisper::{Envelope, EnvelopeError};

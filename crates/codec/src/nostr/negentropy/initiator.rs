@@ -44,9 +44,9 @@ impl<'a, S: NegentropySet> NegentropyInitiator<'a, S> {
     }
 
     /// Reads an answer, passes the differences to `found`, and returns the next message. Returns
-    /// `None` once the comparison is complete. The same difference may be found again in a later
-    /// answer, because an answer that reached its maximum length ends with a fingerprint of all
-    /// remaining items, and some of these items may have been compared already.
+    /// `None` once the comparison is complete. A later answer may repeat a difference: an answer
+    /// that reaches its maximum length ends with a fingerprint of all remaining items, and some of
+    /// these items may have been compared already.
     pub fn answer(
         &mut self,
         message: &[u8],

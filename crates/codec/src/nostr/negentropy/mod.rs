@@ -3,7 +3,7 @@
 //! messages have little more than the ids of these events.
 //!
 //! Each side has a set of items, sorted by time and id. A message divides all times and ids into
-//! consecutive ranges. A range has one of three contents: a mark that the range is settled (fully
+//! consecutive ranges. A range has one of three contents: a mark that the range is finished (fully
 //! compared), the fingerprint of the sender's items in the range, or the ids of these items:
 //!
 //! ```text
@@ -17,12 +17,12 @@
 //!
 //! A range ends before its bound, and begins where the previous range ends. An infinite time is
 //! written as 0. Any other time is written as the difference from the time of the previous bound,
-//! plus 1. All items after the last range are settled.
+//! plus 1. No range after the last one is compared any further.
 //!
 //! The initiator begins with its whole set. Then each side in turn answers the ranges in the
 //! message of the other side. If the fingerprints of a range are equal, the answer marks the range
-//! as settled. Otherwise the answer has the fingerprints of sixteen parts of the range or, if there
-//! are few items, their ids. Between two messages, the responder keeps only its set. A set in
+//! as finished. Otherwise the answer has the fingerprints of sixteen parts of the range or, if the
+//! range has few items, their ids. Between two messages, the responder keeps only its set. A set in
 //! memory must not change during a comparison ([`NegentropyResponder`]). If a set is too large for
 //! memory, each range is read only when it is answered ([`RangesResponder`]). Items that are added
 //! or removed in the meantime are found as differences, or by the next comparison.

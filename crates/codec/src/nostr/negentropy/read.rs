@@ -9,7 +9,7 @@ use crate::record::Id;
 /// The content of a range in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeWords<'a> {
-    /// Nothing: the range is settled, so there is nothing more to compare.
+    /// Nothing: the range is finished, and is not compared any further.
     Skip,
     /// The fingerprint of the sender's items.
     Fingerprint(&'a Fingerprint),

@@ -37,7 +37,7 @@ impl PayloadWriter {
         self.skipped = Some(end);
     }
 
-    /// Writes the pending skipped range if the hash of `end` would otherwise be lost. The end of a
+    /// Writes the pending skipped range if the hash of `end` would otherwise be lost: the end of a
     /// range is encoded with its hash only if the previous range ends at the same time.
     fn write_skipped_before(&mut self, end: MessagePosition) {
         if end.1 != [0; 32] && end.0 != self.time {
