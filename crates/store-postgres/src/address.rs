@@ -1,6 +1,6 @@
 //! The address of a database and its TLS settings: libpq's URL, with `sslmode`, `sslrootcert`,
 //! `sslcert` and `sslkey` as in PostgreSQL's manual (libpq, "SSL Support"). If the URL has no
-//! password, Hark looks for a password where libpq does (`password`).
+//! password, Hark searches the same places as libpq (`password`).
 
 use std::error::Error as _;
 use std::net::IpAddr;
@@ -174,8 +174,8 @@ impl DatabaseAddress {
     }
 }
 
-/// Returns the reason for which the driver cannot read an address. If the address may contain a
-/// password, the driver's message is left out, because it may quote a part of the password.
+/// Returns the reason why the driver cannot read an address. If the address may contain a password,
+/// the driver's message is left out, because it may quote a part of the password.
 fn unreadable(address: &str, error: &tokio_postgres::Error) -> AddressError {
     let said = with_cause(error);
     if !has_secret(address) || said.contains("invalid value for option") {

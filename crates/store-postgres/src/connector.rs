@@ -162,8 +162,8 @@ impl Connector {
     }
 
     /// Time limit of an attempt to open a session while the database does not answer. The limit is
-    /// short, because an attempt whose packets were lost sends them again only after growing
-    /// pauses, and a new attempt sends at once.
+    /// short: if packets are lost, an attempt sends them again only after growing pauses, but a new
+    /// attempt sends its packets at once.
     pub(crate) fn probe_max(&self) -> Duration {
         let usual = Duration::from_millis(self.opened_in.load(Ordering::Relaxed));
         usual.saturating_mul(4).max(PROBE_MIN).min(self.timeout / 2)

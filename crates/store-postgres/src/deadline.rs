@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::StatementError;
 
-/// The time at which a question or a batch is given up.
+/// The time at which Hark stops waiting for a question or a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Instant,

@@ -208,7 +208,8 @@ fn version(session: &mut DatabaseSession, schema: &str) -> Result<TableVersion, 
     Ok(TableVersion { seq: values.0, records: values.1 })
 }
 
-/// Returns how far an earlier run has come, and the version of the old tables at its beginning.
+/// Returns the number of the last record that an earlier run has copied, and the version of the old
+/// tables when that run began.
 fn reached(
     session: &mut DatabaseSession,
     new: &str,

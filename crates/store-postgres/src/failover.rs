@@ -1,5 +1,5 @@
-//! Follows the database to a new timeline, and begins a new timeline in a database that has taken
-//! the place of another database.
+//! Switches to a new timeline of the database, and begins a new timeline in a database that has
+//! replaced another database.
 
 use crate::error::StatementError;
 use crate::line::read;
@@ -77,11 +77,10 @@ fn begin(
     Ok(())
 }
 
-/// Returns a text that identifies the database: the text changes if another database takes the
-/// place of this database. The start time of the server is different on a standby and on a server
-/// with restored files. The OID of the table `state` is different after a dump was restored. After
-/// a mere restart of the server the text is different, too: a new timeline begins, but no put is
-/// lost.
+/// Returns a text that identifies the database: the text changes if another database replaces this
+/// database. The start time of the server is different on a standby and on a server with restored
+/// files. The OID of the table `state` is different after a dump was restored. After a mere restart
+/// of the server the text is different, too: a new timeline begins, but no put is lost.
 fn here(session: &mut DatabaseSession) -> Result<String, StatementError> {
     let text = "SELECT pg_is_in_recovery(), extract(epoch FROM pg_postmaster_start_time())::text \
         || ' ' || 'state'::regclass::oid::text";

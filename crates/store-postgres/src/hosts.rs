@@ -1,8 +1,8 @@
 //! Connects to one of the hosts of an address.
 //!
 //! The driver tries one host after another. If a host has accepted the connection, the driver waits
-//! for its answer without a limit. So if a host hung, or its packets were lost, no later host would
-//! be tried. Here, the next host is tried as well if a host has not answered soon.
+//! for its answer without a limit. So if a host hung, or its packets were lost, the driver would
+//! never try a later host. This module also tries the next host if a host has not answered soon.
 
 use std::time::Duration;
 

@@ -111,7 +111,7 @@ fn names(listed: &[u8]) -> Vec<i16> {
 }
 
 /// Counts the values of these labels in all records, unless the table already has these values.
-/// Meanwhile, other processes cannot commit.
+/// Other processes cannot commit during the count.
 pub(crate) fn count_values(
     session: &mut DatabaseSession,
     layout: &dyn Layout,
@@ -124,7 +124,8 @@ pub(crate) fn count_values(
     count_all(session, layout, terms, listed)
 }
 
-/// Counts the values of these labels in all records. Meanwhile, other processes cannot commit.
+/// Counts the values of these labels in all records. Other processes cannot commit during the
+/// count.
 pub(crate) fn count_all(
     session: &mut DatabaseSession,
     layout: &dyn Layout,

@@ -3,7 +3,8 @@
 //! A query must see every record that any node has acknowledged before. But a process learns of
 //! other processes' puts only some time after they were committed. So while other processes write,
 //! each query first reads the number of the newest put. To be detected, every session that is going
-//! to write takes a shared advisory lock until the session ends, and notifies the other processes.
+//! to write acquires a shared advisory lock, holds it until the session ends, and notifies the
+//! other processes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +18,7 @@ const WRITING: i32 = 72_354_198;
 /// The content of the notification that a process is going to write.
 pub(crate) const ARRIVED: &str = "arrived";
 
-/// Takes the lock of sessions that write, and notifies the other processes.
+/// Acquires the lock of sessions that write, and notifies the other processes.
 pub(crate) fn announce(session: &mut DatabaseSession) -> Result<(), StatementError> {
     let text = format!(
         "SELECT pg_advisory_lock_shared({WRITING}, hashtext(current_schema())), \

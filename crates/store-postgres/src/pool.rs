@@ -151,7 +151,7 @@ impl Pool {
         let lost = std::mem::take(&mut state.idle);
         state.open -= lost.len();
         self.counters.open.sub(lost.len() as u64);
-        // The sessions are closed after the lock is released.
+        // This line releases the lock. The sessions are closed afterwards.
         drop(state);
         self.freed.notify_all();
     }

@@ -3,8 +3,8 @@
 //! A rebuild is a check that also repairs the faults. One session reads the records and finds
 //! faults, as in every check. Another session locks the shelf, as a commit does, compares the
 //! suspected rows again, and writes the right rows in the same short transaction
-//! ([`crate::check`]). The bytes of the records are the truth: they are never changed, and a
-//! damaged record is left alone.
+//! ([`crate::check`]). A rebuild never changes the bytes of a record, and does not repair a damaged
+//! record.
 //!
 //! A repair may reveal further faults. For example, once the missing row of a deletion is written,
 //! the deleted records are forbidden again. So the check is repeated until it finds nothing that
@@ -131,8 +131,9 @@ fn check(
     Ok(report)
 }
 
-/// Finds and repairs faults of the tables of parts. These tables are locked meanwhile, so this
-/// happens before the check has its snapshot. The check itself finds the faults that remain.
+/// Finds and repairs faults of the tables of parts. The tables are locked during this work, so the
+/// work is done before the snapshot of the check begins. The check itself finds the faults that
+/// remain.
 fn repair_tables(
     repairer: &mut Repairer<'_>,
     report: &mut DatabaseCheck,

@@ -1,8 +1,8 @@
 //! Runs a query on a replica, if the replica has all records that the query must see.
 //!
 //! Live delivery begins where a search ends. So if a search missed the newest records, subscribers
-//! would never get these records. So a replica is used only if it already has these records. A
-//! query waits at most [`WAIT_MAX`] for the replica, and otherwise runs on the primary.
+//! would never get these records. Therefore, a replica is used only if it already has the newest
+//! records. A query waits at most [`WAIT_MAX`] for the replica, and otherwise runs on the primary.
 //!
 //! Several replicas can have one name, or a replica can start anew with older records. So the check
 //! is made in each session that a query uses, and its result holds for this session only.

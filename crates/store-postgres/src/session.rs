@@ -437,7 +437,8 @@ impl DatabaseSession {
 }
 
 /// Minimum time to read an answer. An answer that has arrived is read even if another session has
-/// used up the time of the question. So its session is not mistaken for a session that hangs.
+/// used up the time of the question. So a session with an answer is not mistaken for a session that
+/// hangs.
 const ARRIVED: Duration = Duration::from_millis(200);
 
 type PendingRows<'a> =

@@ -26,7 +26,7 @@ struct Trouble {
     /// The pause after the last attempt, and its end.
     pause: Duration,
     next: Instant,
-    /// The time at which the attempt in progress ends at the latest.
+    /// The latest time at which the attempt in progress ends.
     attempt_ends: Option<Instant>,
 }
 
@@ -195,7 +195,7 @@ mod tests {
         end_pause(&mut gate);
         assert_eq!(attempt(&mut gate, true), Some(Attempt::Only));
         assert!(matches!(gate.admit(true, LONG), Admission::Refused(_)));
-        // A thread that never reports does not keep others out for ever.
+        // A thread that never reports its result does not block other threads without end.
         gate.trouble.as_mut().unwrap().attempt_ends = Some(Instant::now());
         assert_eq!(attempt(&mut gate, true), Some(Attempt::Only));
         gate.ended(Attempt::Usual, None, true);

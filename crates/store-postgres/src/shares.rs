@@ -1,6 +1,6 @@
 //! The records and bytes of each kind, author or span of time. The records are read in the order of
-//! their puts, without their bytes, some thousands at a time. Counters that commits maintain would
-//! make each commit write more rows than it has records.
+//! their puts, without their bytes, some thousands at a time. Commits maintain no counters for
+//! these numbers: with such counters, each commit would write more rows than it has records.
 
 use hark_archive::SearchError;
 use hark_archive::store::shares::{RecordShare, ShareBy, ShareKey, gather_shares};

@@ -5,8 +5,8 @@
 //! the parents of all parts. A page locks these tables only briefly, so even a long backup does not
 //! prevent commits from making parts.
 //!
-//! The tables of existing parts stay locked, so that retention cannot detach and drop these tables:
-//! no snapshot sees the records of a detached table. Retention can drop the parts after the backup.
+//! The tables of existing parts stay locked until the backup ends, so that retention cannot detach
+//! and drop these tables: no snapshot sees the records of a detached table.
 
 use hark_archive::store::NumberedRecord;
 use tokio_postgres::Row;

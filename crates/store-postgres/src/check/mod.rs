@@ -6,13 +6,13 @@
 //! 2. [`page`] compares these rows with the database, for all records of a page at once.
 //! 3. [`totals`] compares the counters that commits maintain, and looks for rows without a record.
 //!
-//! On one server, all of this happens in one snapshot, so commits go on meanwhile. A cluster has no
-//! snapshot of all nodes. There, rows that seem faulty are compared once more while no process can
-//! commit ([`steps::CheckSteps::is_snapshot`]).
+//! On one server, one snapshot contains all of these rows, so processes can commit during the
+//! check. A cluster has no snapshot of all nodes. There, rows that seem faulty are compared again
+//! while no process can commit ([`steps::CheckSteps::is_snapshot`]).
 //!
 //! In a rebuild, [`repair`] repairs the faults at once, on a separate session. While no process can
-//! commit, the suspected records are compared once more, and a step of [`repair_steps`] repairs
-//! each sort of faults.
+//! commit, the suspected records are compared again, and one step of [`repair_steps`] repairs each
+//! sort of fault.
 
 pub(crate) use record::{ExpectedRecord, IndexedTexts, LabelRows, PageRows};
 pub(crate) use repair::Repairer;

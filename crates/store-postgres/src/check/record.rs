@@ -27,8 +27,8 @@ pub(crate) struct ExpectedRecord {
     /// The author, or the id of a record without an author.
     pub(crate) place: Vec<u8>,
     pub(crate) terms: Vec<i64>,
-    /// Whether the record's bytes are undamaged. Otherwise the columns of the record's row replace
-    /// the bytes, and the following values are empty.
+    /// Whether the record's bytes are undamaged. Otherwise the values above come from the columns
+    /// of the record's row, and the values below are empty.
     pub(crate) is_whole: bool,
     /// The terms of those labels whose values are counted in the table `label_value`.
     pub(crate) listed: Vec<i64>,

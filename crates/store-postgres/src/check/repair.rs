@@ -1,6 +1,6 @@
-//! The repair of faults during a check. A session of its own does the repairs. Each repair is a
+//! The repair of faults during a check. The repairs run on a separate session. Each repair is a
 //! transaction that holds the lock of the shelf, like a commit, so other processes may read and
-//! write meanwhile.
+//! write between two repairs.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::properties::ShelfProperties;
 use crate::session::DatabaseSession;
 use crate::time::IndexKey;
 
-/// Maximum number of records that one transaction repairs. Commits wait meanwhile.
+/// Maximum number of records that one transaction repairs. Commits wait until the transaction ends.
 pub(super) const STEP: usize = 100;
 /// Maximum number of rows without a record, or with a wrong number, that one transaction repairs.
 const ROWS: usize = 1_000;
@@ -106,7 +106,7 @@ pub(super) fn locked<T>(
         let mut after = before;
         let done = work(session, &mut after)?;
         if after.has_deleted && after.seq == before.seq {
-            // Deletions alone take a number, as in a commit.
+            // A change that only deletes records also gets a number, as in a commit.
             after.words_seq += i64::from(after.words_seq == after.seq);
             after.seq += 1;
         }

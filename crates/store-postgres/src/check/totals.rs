@@ -51,8 +51,8 @@ pub(super) struct RecordTally {
     last: i64,
     /// For each listed value, its number of records; empty if there are too many values.
     values: HashMap<i64, i64>,
-    /// The same for all labels of damaged records, whose values may be listed; empty if there are
-    /// too many labels.
+    /// For each label of a damaged record, its number of damaged records, because its value may be
+    /// listed; empty if there are too many labels.
     damaged: HashMap<i64, i64>,
     /// The sum of the numbers of `values`.
     sum: i64,
@@ -176,8 +176,8 @@ impl RecordTally {
     }
 }
 
-/// The differences between the tally of a check and the counters that commits maintain. While
-/// commits go on, the counters change, but a difference stays the same.
+/// The differences between the tally of a check and the counters that commits maintain. Commits
+/// change the counters, but not a difference.
 #[derive(Default)]
 pub(super) struct CounterDifferences {
     records: i64,

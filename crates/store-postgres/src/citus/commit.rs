@@ -104,8 +104,8 @@ pub(super) fn fetch(
     Ok(fetched)
 }
 
-/// Removes from the known ids those without a stored record. If a standby that lagged takes a
-/// worker's place, a record may be lost while other workers still have rows of this record.
+/// Removes from the known ids those without a stored record. If a lagging standby replaces a
+/// worker, a record may be lost while other workers still have rows of this record.
 fn forget_lost(
     fetched: &mut FetchedState,
     session: &mut DatabaseSession,
@@ -212,8 +212,8 @@ fn delete_placed(
     Ok(i64::try_from(gone.len()).unwrap_or(i64::MAX))
 }
 
-/// Deletes the remaining rows of records of which lost commits have left only a part. Returns the
-/// number of deleted records.
+/// Deletes the remaining rows of records that lost commits have left incomplete. Returns the number
+/// of deleted records.
 pub(super) fn sweep(
     session: &mut DatabaseSession,
     shelf: &ShelfProperties,

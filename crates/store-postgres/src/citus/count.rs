@@ -7,8 +7,8 @@ use crate::terms::DatabaseTermHasher;
 use crate::time::to_db;
 
 /// Returns the statements that count the matches of queries. Returns `None` if a query has a
-/// condition on labels, or if the count may visit only a limited number of rows: the statements
-/// read all rows of the queries' times.
+/// condition on labels, or if the count may visit only a limited number of rows, because the
+/// statements read all rows of the queries' times.
 pub(super) fn statements(
     asked: &[SqlQuery],
     terms: &DatabaseTermHasher,

@@ -40,7 +40,7 @@ pub(super) fn density<'s>(
     let oldest = session.query(CitusStatement::OldestTime, &[])?;
     let time = |row: Option<&Row>| row.map(|row| row.get::<_, i64>(0));
     let last = newest.get(DENSITY_RECORDS as usize - 1);
-    // The first tenth is left out: a few records may have times far ahead of all others.
+    // The newest tenth is ignored, because a few records may have times far in the future.
     let first = time(newest.get(newest.len() / 10)).unwrap_or(i64::MAX);
     let density = RecordDensity {
         read: Instant::now(),

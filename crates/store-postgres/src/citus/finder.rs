@@ -128,7 +128,7 @@ fn find_ids(
     // The records can be sorted by time only after all pages are read.
     for page in keys.chunks(FETCH_MAX) {
         let Some(read) = reader.bodies_within(left, page, asked.seq, None)? else {
-            // Only their times are read now. Then their records are read page by page.
+            // Only the times of the records are read now. Then the records are read page by page.
             let ids: Vec<&[u8; 32]> = keys.iter().map(|(key, _)| &key.id).collect();
             let mut keys = places::times(reader.session()?, &ids, asked.seq)?;
             keys.retain(|key| asked.lies_ahead(key));
@@ -173,8 +173,8 @@ fn plan(
         let first = drivers.iter().find(|set| **set == Set::Authors).or(drivers.first());
         walk.drive(asked, first.copied().unwrap_or(Set::Time));
         let is_one = walk.form().values == ValueCount::One;
-        // If one shard can answer the query, no other shard is queried, unless this shard has very
-        // many rows. If Hark reads the shards directly, ordered ranges of all shards need no window
+        // If one shard can answer the query, only this shard is queried, unless it has very many
+        // rows. If Hark reads the shards directly, ordered ranges of all shards need no window
         // either: each shard is read in order, and only as far as needed.
         let is_ordered = walk.is_ordered() && (is_one || reader.has_shards());
         if !(is_ordered || is_one && walk.read_few(asked, &mut reader)?) {

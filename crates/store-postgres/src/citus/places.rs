@@ -32,8 +32,8 @@ pub(super) fn places<'a>(
     Ok(of_rows(session.query(CitusStatement::Places(count), &[id])?.iter()))
 }
 
-/// Does the same as [`places`], and also finds records whose rows of ids are lost, because a
-/// standby that lagged has taken a worker's place.
+/// Does the same as [`places`], and also finds records whose rows of ids are lost because a lagging
+/// standby has replaced a worker.
 pub(super) fn all_places<'a>(
     session: &mut DatabaseSession,
     ids: impl Iterator<Item = &'a [u8]>,

@@ -25,7 +25,7 @@ const PUBLISH: &str = "INSERT INTO published (line, seq) SELECT s.line, $1::bigi
 
 /// A column expression: a hash of the addresses of all primary nodes.
 ///
-/// A node may have taken the place of a node in the map, and may have stored records since. A
+/// A new node may have replaced a node of the map, and may have stored records since then. A
 /// question must not miss these records. So every source of the newest put's number also returns
 /// this hash.
 pub(crate) const NODES: &str = "(SELECT coalesce(hashtextextended(string_agg(n.groupid || ' ' || \
@@ -154,7 +154,7 @@ fn if_here(here: &str, rows: &str) -> String {
     )
 }
 
-/// If each value of the condition is looked up by itself, returns a statement that executes `rows`
+/// If each value of the condition is looked up separately, returns a statement that executes `rows`
 /// for each value, so that PostgreSQL chooses the index of the values. Otherwise returns `rows`. If
 /// one condition listed all values, PostgreSQL would read the whole window by the index of kinds
 /// and times: the plan of a prepared statement assumes few rows in a window, so reading them all

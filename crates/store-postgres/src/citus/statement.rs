@@ -15,8 +15,8 @@ pub(crate) enum ValueCount {
     Arms(usize),
     /// A list of any number of values.
     Many,
-    /// A list of any number of values, each of which is looked up by itself. Citus refuses such
-    /// statements.
+    /// A list of any number of values, where each value is looked up separately. Citus refuses such
+    /// statements, so they are executed only on a shard's own table.
     Each,
 }
 

@@ -250,8 +250,8 @@ impl WindowWalk {
         let limit =
             if is_tag { reach.clamp(KEYS_MIN, KEYS_MAX) } else { reach.clamp(1, FETCH_MAX) };
         let (rows, is_cut) = self.read(asked, form, now, limit, reader)?;
-        // Only rows are counted, and not windows: the cost must not reveal how many records are
-        // hidden from the reader.
+        // Only rows are counted, and not windows, because the cost must not reveal how many records
+        // are hidden from the reader.
         self.visited += rows.len() as u64;
         self.found += rows.len();
         let mut found = Vec::new();
@@ -443,8 +443,8 @@ fn few_values<'v>(from: i64, to: i64, few_max: i64) -> Vec<ShardValue<'v>> {
     vec![Box::new(from), Box::new(to), Box::new(few_max)]
 }
 
-/// Returns the limit of rows for each of several nodes that together return about `limit` rows. It
-/// is one and a half times an equal share, as nodes do not have equal shares.
+/// Returns the limit of rows for each of several nodes that together return about `limit` rows. The
+/// limit is one and a half times an equal share, because the nodes' shares differ.
 fn worker_limit(limit: usize, workers: usize) -> usize {
     (limit * 3 / 2 / workers.max(1) + 8).min(limit)
 }

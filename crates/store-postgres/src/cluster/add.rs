@@ -36,7 +36,7 @@ pub struct AddOptions {
 /// The result of adding a node.
 #[derive(Clone, Copy, Debug)]
 pub struct AddResult {
-    /// Whether the node already was in the cluster.
+    /// Whether the node was already in the cluster.
     pub was_there: bool,
     /// The groups of shards that were moved.
     pub totals: MoveTotals,
@@ -329,7 +329,7 @@ fn name_coordinator(
     Ok(())
 }
 
-/// Adds the node. If the node already is in the cluster, allows shards on the node again.
+/// Adds the node. If the node is already in the cluster, allows shards on the node again.
 fn join(
     coordinator: &mut Coordinator,
     address: &NodeAddress,

@@ -10,7 +10,7 @@ use super::nodes::{ClusterNode, NodeAddress};
 use super::plan::{ShardMove, TransferMode};
 
 /// Checks that commits on a node do not wait for standbys that do not stream. Otherwise every step
-/// would wait for ever, because every step commits on the nodes.
+/// would wait without end, because every step commits on the nodes.
 pub(crate) fn can_commit(node: &NodeAddress, facts: &NodeFacts) -> ClusterCheck {
     let remedy = "every commit on it waits for ever, and so would this command: start its standby, or \
                   empty the setting there (ALTER SYSTEM SET synchronous_standby_names = '', then SELECT \

@@ -147,8 +147,8 @@ impl Coordinator {
         })
     }
 
-    /// Takes the lock for moving shards. Only one process at a time holds this lock. The lock is
-    /// released when the connection ends, even if this process is killed.
+    /// Acquires the lock for moving shards. Only one process at a time can have this lock. The lock
+    /// is released when the connection ends, even if this process is killed.
     pub(crate) fn lock(&mut self) -> Result<(), ClusterError> {
         let until = Instant::now() + LOCK_WAIT;
         loop {

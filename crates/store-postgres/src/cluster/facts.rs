@@ -93,8 +93,8 @@ impl NodeFacts {
         self.version.split_whitespace().next().unwrap_or_default()
     }
 
-    /// The time in milliseconds after which the node gives up a connection to another node that
-    /// does not acknowledge sent data. 0 if the time is not set, and `None` if it is unknown.
+    /// The time in milliseconds after which the node closes a connection to another node that does
+    /// not acknowledge sent data. 0 if the time is not set, and `None` if it is unknown.
     pub fn tcp_user_timeout_ms(&self) -> Option<i64> {
         self.node_conninfo.as_deref().map(tcp_user_timeout_ms)
     }

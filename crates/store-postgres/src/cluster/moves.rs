@@ -3,8 +3,8 @@
 //! A move is one statement on the coordinator and ends with one commit. So a move is done
 //! completely or not at all. If this process is killed, the coordinator finishes the current move,
 //! and the next process waits until the move has ended. If the coordinator is killed, a partly
-//! copied shard and a replication slot are left behind. Citus records both in its tables, and
-//! `citus_cleanup_orphaned_resources` removes such remains.
+//! copied shard and a replication slot remain. Citus records both in its tables, and
+//! `citus_cleanup_orphaned_resources` removes both.
 
 use std::thread;
 use std::time::{Duration, Instant};

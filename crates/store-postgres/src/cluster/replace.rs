@@ -31,14 +31,14 @@ const PROMOTION_S: i32 = 60;
 /// shards.
 const LOCK_COOLDOWN_MS: i32 = 1_000;
 
-/// Whether a worker that is to be replaced still lives.
+/// Whether a worker that is to be replaced still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SignOfLife {
     /// The worker accepts no connections.
     None,
     /// The worker accepts connections, but does not answer: it may be frozen, and resume later.
     Silent,
-    /// The worker answers. The text describes to whom.
+    /// The worker answers. The text names the process that got the answer.
     Answers(&'static str),
 }
 
@@ -220,7 +220,7 @@ fn recover(coordinator: &Coordinator) -> Result<Result<i32, StatementError>, Clu
 }
 
 /// Queries the standby, and at the same time tries to reach the lost worker, from here and from the
-/// coordinator. Returns whether the lost worker lives, and the standby's state.
+/// coordinator. Returns whether the lost worker still runs, and the standby's state.
 fn ask_both(
     coordinator: &Coordinator,
     dead: &NodeAddress,

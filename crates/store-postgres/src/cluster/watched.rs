@@ -1,10 +1,10 @@
 //! Sessions with nodes. Their statements can be stopped, and the sessions report why a long
 //! statement waits.
 //!
-//! A statement may wait for ever: for a lock, for a standby that is gone, or for a frozen machine.
-//! So every wait for a statement checks the flag `stop` several times a second. If the flag is set,
-//! another session asks the server to cancel the statement. If the statement does not end then, the
-//! session is abandoned, and the statement may still run.
+//! A statement may wait without end: for a lock, for a standby that no longer exists, or for a
+//! frozen machine. So every wait for a statement checks the flag `stop` several times a second. If
+//! the flag is set, another session asks the server to cancel the statement. If the statement does
+//! not end then, the session is abandoned, and the statement may still run.
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl fmt::Debug for StatementWatch {
 pub(crate) struct NodeSession {
     session: DatabaseSession,
     server: NodeProcess,
-    /// The error of a statement that was given up. The session executes no other statement.
+    /// The error of a statement that was abandoned. The session executes no other statement.
     given_up: Option<StatementError>,
 }
 
@@ -111,7 +111,7 @@ impl NodeSession {
     }
 
     /// Executes a statement with values, and calls `look` at intervals until the statement has
-    /// ended. If `look` returns false, the session is given up.
+    /// ended. If `look` returns false, the session is abandoned.
     pub(crate) fn query_with(
         &mut self,
         text: &str,

@@ -23,14 +23,15 @@ use crate::{failover, others};
 
 /// Maximum number of other processes' records that are delivered together with a batch.
 const NEWS_MAX: i64 = 20_000;
-/// Number of writes from which on a batch has twice the time limit of a small batch.
+/// A batch with at least this number of writes has twice the time limit of a small batch.
 const LARGE_BATCH: usize = 1024;
 
 /// Time limit for rolling a batch back. On a cluster, a rollback waits for a worker that hangs, and
 /// the senders of the batch wait for the rollback.
 const ROLLBACK_MAX: Duration = Duration::from_secs(1);
 
-/// Pause before a part is made again that took too long. Searches wait during each try.
+/// Pause before the next attempt to make a part, if an attempt took too long. Searches wait during
+/// each attempt.
 const PARTS_REST: Duration = Duration::from_mins(5);
 
 /// Tests whether batches can be committed, without changing a record. Succeeds only if the user may
@@ -58,8 +59,8 @@ impl CommitterState {
         let puts = read(inner, writes)?;
         self.try_commit(inner, writes, &puts).map_err(|fault| {
             if self.session.is_none() {
-                // The database may still commit the batch. Then this process reads the batch like
-                // that of another process, and does not know its deletions.
+                // The database may still commit the batch. Then this process reads the batch as if
+                // another process had committed it, and does not know its deletions.
                 inner.writer_process.store(0, Ordering::Relaxed);
             }
             // A worker may have been lost, and its standby may lack records whose ids are known
@@ -161,7 +162,7 @@ impl CommitterState {
 
 /// Returns the time limit of a batch. If the database hangs, the senders of a small batch are refused
 /// within the time limit of one statement. A large batch, or a batch that may delete many records,
-/// takes longer even if the database is well.
+/// takes longer even if the database has no fault.
 fn batch_limit(
     statement_limit: Duration,
     writes: &[Write],
@@ -218,8 +219,8 @@ fn read<'a>(
     writes.iter().enumerate().map(put).collect()
 }
 
-/// Commits a batch once. With `sweep`, first deletes the remaining rows of those records of which
-/// lost commits have left only a part.
+/// Commits a batch once. With `sweep`, first deletes the remaining rows of those records that lost
+/// commits have left incomplete.
 fn attempt(
     inner: &PostgresState,
     session: &mut DatabaseSession,
@@ -267,8 +268,8 @@ fn attempt(
         let (seq_before, kept) = (seq, Vec::new());
         return Ok(Some(CommittedBatch { committed, position, seq_before, seq, kept, deleted }));
     }
-    // Deletions alone take a number, too. Otherwise a replica without these deletions would have the
-    // newest number, and could answer queries.
+    // A batch that only deletes records also gets a number. Otherwise a replica without these
+    // deletions would have the newest number, and could answer queries.
     let last = last.max(seq + 1);
     make_missing_parts(inner, session, &parts, &kept)?;
     let mut gone = 0;
@@ -367,7 +368,7 @@ fn make_missing_parts(
 }
 
 /// Reads the puts that come before a batch and that this process has not delivered yet. The batch
-/// is committed, so meanwhile other processes can commit.
+/// is already committed, so other processes need not wait for this read.
 fn news(
     inner: &PostgresState,
     session: &mut DatabaseSession,
@@ -411,7 +412,7 @@ mod tests {
         for small in [vec![], vec![put()], std::iter::repeat_with(put).take(50).collect()] {
             assert!(batch_limit(limit, &small, &[]) + ROLLBACK_MAX <= limit + limit / 20);
         }
-        // Many writes and deletions take long even if the database is well.
+        // Many writes and deletions take long even if the database has no fault.
         let many: Vec<_> = std::iter::repeat_with(put).take(5_000).collect();
         for large in [many, vec![Write::Erase(Box::default())]] {
             assert_eq!(batch_limit(limit, &large, &[]) + ROLLBACK_MAX, limit * 2);

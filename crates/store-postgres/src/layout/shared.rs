@@ -5,7 +5,7 @@
 pub(crate) type MigrationText = (i32, &'static str, &'static str);
 
 /// Maximum time in milliseconds that a statement waits for the lock of a table that queries read.
-/// Meanwhile, new queries of the table wait behind the statement.
+/// During this time, new queries of the table wait for the statement.
 pub(crate) const LOCK_TIMEOUT_MS: u32 = 50;
 
 /// For each value in `lost`, lowers the number of records. A value without records is deleted.

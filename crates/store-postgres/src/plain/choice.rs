@@ -18,9 +18,9 @@ use crate::session::DatabaseSession;
 /// Maximum number of rows that are counted for a condition, to choose between conditions.
 const SIZE_MAX: i64 = 1_000;
 
-/// If at least one in this many records meets the condition, all records are walked by time.
-/// `FEW_SHARE` applies to few values, whose ranges PostgreSQL merges, and `MANY_SHARE` to many
-/// values.
+/// If at least one in this number of records meets the condition, the search walks all records by
+/// time. `FEW_SHARE` applies to few values, whose ranges PostgreSQL merges, and `MANY_SHARE` to
+/// many values.
 const FEW_SHARE: u64 = 4;
 const MANY_SHARE: u64 = 24;
 /// The same for slim tables, in which an index by value leads directly to the records.

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How long a number that was read is used. An old number can only make a search slower.
+/// Maximum age of a number that is used without reading it again. An old number can only make a
+/// search slower.
 const FRESH: Duration = Duration::from_secs(30);
 /// Maximum number of remembered sets of values.
 const SETS_MAX: usize = 256;

@@ -11,7 +11,8 @@ use crate::time::to_db;
 /// How many times a commit tries to lock the tables for times outside all parts.
 const LOCK_TRIES: u32 = 10;
 
-/// How long a statement that makes a part may take. Commits and searches wait meanwhile.
+/// Maximum time in milliseconds of a statement that makes a part. Commits and searches wait for
+/// this statement.
 const MAKE_MAX_MS: u32 = 3_000;
 
 /// Whether parts were made.

@@ -1,6 +1,6 @@
 //! Drops whole parts with their tables. The disk space is freed at once, and no dead rows are left.
 //!
-//! Work that takes longer for larger parts is done without the lock of commits. First, the part's
+//! Work that takes longer for larger parts does not hold the lock of commits. First, the part's
 //! records are counted, a limited number per statement. Then a transaction of some milliseconds
 //! detaches the part's tables from the shelf. From then on no process can change these tables. Some
 //! records may have been added or deleted in the meantime, so the records are counted again, and
@@ -42,8 +42,7 @@ pub(crate) fn oldest_part(
     to: u64,
     spared: &[u32],
 ) -> Result<Option<u64>, StatementError> {
-    // Another process has detached these parts, and has ended or failed before dropping their
-    // tables.
+    // Another process has detached these parts, but has not dropped their tables.
     for row in session.query_once("SELECT number FROM retired ORDER BY number", &[])? {
         session.whole(|session| drop_retired(inner, session, row.get(0)))?;
     }

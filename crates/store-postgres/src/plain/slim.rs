@@ -16,8 +16,8 @@ use crate::session::DatabaseSession;
 
 /// Makes the tables slim, in one transaction.
 const MAKE_SLIM: &str = include_str!("../../migrations/slim.sql");
-/// How many times a transaction is tried again while queries use the tables, and the pause in
-/// between.
+/// Maximum number of attempts of a transaction while queries use the tables, and the pause between
+/// two attempts.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time limit of a statement that builds an index of a part, or checks all records.

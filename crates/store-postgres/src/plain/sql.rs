@@ -2,8 +2,8 @@
 //! by time. Each part has its own indices.
 //!
 //! Each statement has only one possible plan: it reads a few index ranges in order, up to a limit.
-//! Hark chooses the ranges. Because of the settings of the sessions, PostgreSQL reads these ranges
-//! whatever its statistics are.
+//! Hark chooses the ranges. Because of the settings of the sessions, PostgreSQL reads exactly these
+//! ranges, regardless of its statistics.
 
 use super::check::sql as check_sql;
 use super::range_sql::{few, few_but, keys, kinds, of_part, page, size, term_window, time_keys};

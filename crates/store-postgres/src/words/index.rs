@@ -28,7 +28,7 @@ use crate::state::PostgresState;
 const STEP: i64 = 100;
 /// Number of rows of words after which a step adds no further record.
 const STEP_ROWS: usize = 10_000;
-/// Interval between two checks for records that are not indexed.
+/// Interval at which Hark checks for records that are not indexed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Wait after a fault.
 const RETRY: Duration = Duration::from_secs(5);
@@ -111,7 +111,7 @@ pub(crate) fn step(
     if before.words_seq >= before.seq {
         return Ok(StepResult::Done(before.progress()));
     }
-    // The records are read and divided into words before the step takes the lock of commits.
+    // The records are read and divided into words before the step acquires the lock of commits.
     let mut puts = inner.layout.puts(session, before.words_seq, before.seq, STEP)?;
     let mut is_last = (puts.len() as u64) < STEP.unsigned_abs();
     let mut all = WordRows::new(texts, &inner.shelf.terms);

@@ -91,7 +91,7 @@ impl<'a> WordRows<'a> {
         self.rows.len() >= ROWS
     }
 
-    /// Inserts the rows into the database, and clears them here.
+    /// Inserts the gathered rows into the database, and forgets the rows here.
     pub(crate) fn write(&mut self, session: &mut DatabaseSession) -> Result<(), StatementError> {
         if self.rows.is_empty() {
             return Ok(());

@@ -5,8 +5,8 @@ use crate::check::{DatabaseCheck, DatabaseFault, FaultSort};
 use crate::error::StatementError;
 use crate::session::DatabaseSession;
 
-/// Age in seconds from which a prepared transaction is a fault. A younger transaction is a commit
-/// in progress, or the cluster itself will end the transaction.
+/// Age in seconds from which a prepared transaction is a fault. A younger transaction may be a
+/// commit in progress, or the cluster itself may still end the transaction.
 const OLD_S: i64 = 60;
 
 /// Adds the old prepared transactions of all nodes.

@@ -1,8 +1,9 @@
 //! Decides whether a question may go through the coordinator if a node cannot be reached from here.
 //!
-//! If the coordinator does not reach such a node either, a question waits for the coordinator's
-//! time limit in vain, and keeps a thread and a session from other questions. So after the first
-//! failure, only one question at a time goes through the coordinator, and all others fail at once.
+//! If the coordinator does not reach such a node either, a question waits in vain until the
+//! coordinator's time limit. Until then, other questions cannot use its thread and its session. So
+//! after the first failure, only one question at a time goes through the coordinator, and all
+//! others fail at once.
 
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -53,7 +54,7 @@ impl Detour {
         Ok(())
     }
 
-    /// Notes how a step of a search on this thread has ended.
+    /// Notes the result of a step of a search on this thread.
     pub(super) fn ended(&self, fault: Option<&StatementError>) {
         // The step is repeated with a session.
         if matches!(fault, Some(StatementError::NoSession)) {

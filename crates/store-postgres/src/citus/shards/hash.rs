@@ -44,8 +44,7 @@ pub(super) fn of_bytes(bytes: &[u8]) -> i32 {
     for block in &mut blocks {
         state = mix(add(state, block));
     }
-    // The lowest byte of the last word is left free for the length, which `start` has added
-    // already.
+    // The lowest byte of the last word stays 0, because `start` has already added the length there.
     let mut last = [0; 12];
     let rest = blocks.remainder();
     let (first, third) = rest.split_at(rest.len().min(8));

@@ -43,8 +43,8 @@ struct KnownShards {
     read: Option<Instant>,
     /// The hash of the nodes' addresses that was noted last.
     nodes: Option<i64>,
-    /// The number of different hashes that were noted so far. A map that was read meanwhile may be
-    /// older than the last hash.
+    /// The number of different hashes that were noted so far. If this number changes while a map is
+    /// read, the map may be older than the last hash.
     changes: u64,
     /// The logged reason why questions go through the coordinator. Set until a question has been
     /// sent to the workers.
@@ -120,8 +120,8 @@ impl ShardReads {
                 Err(WorkerFault::Failed(fault)) => return Err(fault),
             }
         }
-        // Either a move is ending just now, or the nodes do not have the metadata of the cluster.
-        // The caller has a session, without which the map could not have been read again.
+        // Either a move is about to end, or the nodes do not have the metadata of the cluster. The
+        // caller has a session: the map could not have been read again without a session.
         self.known
             .lock()
             .close("the workers do not have the shards that the coordinator names".into());
@@ -147,7 +147,7 @@ impl ShardReads {
             (known.map, known.read) = (None, None);
         }
         let Some(coordinator) = &mut coordinator.session else { return Ok(None) };
-        // Meanwhile, other questions use the map that is there.
+        // While this question reads the map, other questions use the old map.
         known.read = known.map.is_some().then(Instant::now);
         let changes = known.changes;
         drop(known);
@@ -215,8 +215,7 @@ impl ShardReads {
                 calls_of.iter().map(|at| (calls[*at].statement(), &values[*at][..])).collect();
             workers.push((worker, calls_of, statements));
         }
-        // All questions lease sessions in the same order, so they do not wait for each other in a
-        // circle.
+        // All questions lease sessions in the same order, which prevents a deadlock.
         let mut leases = Vec::with_capacity(workers.len());
         for (worker, ..) in &workers {
             match worker.lease(coordinator.deadline) {
@@ -232,8 +231,8 @@ impl ShardReads {
         let bytes_max = bytes_max / calls.len().max(1);
         let mut has_failed = false;
         let sessions = leases.iter_mut().zip(&workers).map(|(lease, (_, _, statements))| {
-            // The first fault may have used up the time of the question. A statement begun now on
-            // another session would wrongly count as late.
+            // The first fault may have used up the time of the question. A statement that begins
+            // now on another session would wrongly count as late.
             if has_failed {
                 return None;
             }

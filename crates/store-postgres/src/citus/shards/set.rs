@@ -4,8 +4,8 @@ use std::fmt;
 
 use parking_lot::RwLock;
 
-/// All sets. Each stays here, so that a prepared statement can be found by a small key. A move of
-/// shards makes two new sets at most.
+/// All sets. No set is ever removed, so a small key is enough to find a prepared statement. A move
+/// of shards makes two new sets at most.
 static SETS: RwLock<Vec<&'static [i64]>> = RwLock::new(Vec::new());
 
 /// A set of shards that one statement reads.

@@ -20,8 +20,8 @@ const REACHED_WITHIN: Duration = Duration::from_millis(1_500);
 
 /// Time without any answer after which a node is probed if half of its sessions wait for answers.
 ///
-/// Otherwise all search threads could wait for a node that hangs, up to the time limits of its
-/// questions, and questions that other nodes can answer would wait, too.
+/// Without the probe, all search threads could wait for a node that hangs, up to the time limits of
+/// its questions. Questions that other nodes can answer would also have to wait.
 pub(super) const SILENT: Duration = Duration::from_millis(200);
 
 /// The sessions with a node that has shards.
@@ -93,8 +93,8 @@ impl Worker {
         }
     }
 
-    /// Whether a question may go on waiting for the node. If many questions wait, and the node has
-    /// not answered any for a while, tries to open a session with the node.
+    /// Whether a question may continue to wait for the node. If many questions wait, and the node
+    /// has not answered any question for [`SILENT`], tries to open a session with the node.
     pub(super) fn may_answer(&self) -> bool {
         if self.pool.is_late() {
             return false;
@@ -154,8 +154,8 @@ impl Worker {
         }
     }
 
-    /// Decides about the fault of a statement. `was_idle` is true if the statement's session was
-    /// open before.
+    /// Decides how a question continues after the fault of a statement. `was_idle` is true if the
+    /// statement's session was open before.
     pub(super) fn decide(&self, fault: StatementError, was_idle: bool) -> WorkerFault {
         match fault {
             StatementError::Missing(_) => WorkerFault::Moved,

@@ -92,9 +92,9 @@ impl RecordTables {
     }
 }
 
-/// Adapts the list of parts to the attached tables, and makes missing tables of parts. A part stays
-/// as it is if its tables have different times, or if a table with the name of a missing table is
-/// not attached. A listed part without any table is removed from the list.
+/// Adapts the list of parts to the attached tables, and makes missing tables of parts. A part is
+/// not changed if its tables have different times, or if a table with the name of a missing table
+/// exists but is not attached. A listed part without any table is removed from the list.
 pub(super) fn repair(session: &mut DatabaseSession) -> Result<(), StatementError> {
     let rows = session.query(SharedStatement::Parts, &[])?;
     let listed: BTreeMap<i64, (i64, i64)> =

@@ -1,5 +1,5 @@
-//! The steps of a check on one server. All happen in one transaction that only reads, so all of
-//! them see the same snapshot. A cursor reads the records in the order of the disk.
+//! The steps of a check on one server. All steps are in one read-only transaction, so all of them
+//! see the same snapshot. A cursor reads the records in the order of the disk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
