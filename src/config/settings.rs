@@ -15,14 +15,14 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         name: "server",
         doc: "Addresses on which Hark listens, and trusted proxies.",
         settings: settings! {
-            "listen" listen: "Address and port of the relay, or the machine's name and a port, or a list, e.g. [\"127.0.0.1:7777\", \"[::1]:7777\"].\n0.0.0.0 stands for every IPv4 address of the machine, and [::] for every address. A name is resolved once, at the\nstart, and the relay listens on all addresses of the name. unix:/run/hark/relay.sock is a Unix socket for a proxy\non this machine. Its connections count as connections from 127.0.0.1.";
+            "listen" listen: "Address and port of the relay, or a host name and a port, or a list, e.g. [\"127.0.0.1:7777\", \"[::1]:7777\"]. 0.0.0.0\nstands for every IPv4 address of the machine, and [::] for every address. A name is resolved once, at the start,\nand the relay listens on all addresses of the name. unix:/run/hark/relay.sock is a Unix socket for a proxy on this\nmachine. Connections through the socket count as connections from 127.0.0.1.";
             "metrics_listen" metrics.listen: "Separate address and port for /metrics and /healthz. The relay's address then serves /healthz, but not /metrics.\nEmpty: the relay's address serves both.";
             "metrics_allow" metrics.allow: "Addresses and networks that may read /metrics, e.g. [\"127.0.0.0/8\", \"10.0.0.0/8\"]. A request that comes through a\nproxy is always refused.";
-            "trusted_proxies" proxies.trusted: "Addresses and networks of proxies that Hark trusts to name their clients, e.g. [\"127.0.0.1\"] for a proxy on this\nmachine, also at a Unix socket. List only proxies that set or extend the header in proxy_header themselves. Tor\nand TCP load balancers do not.";
+            "trusted_proxies" proxies.trusted: "Addresses and networks of proxies from which Hark accepts the addresses of clients, e.g. [\"127.0.0.1\"] for a proxy\non this machine, also at a Unix socket. List only proxies that set or extend the header in proxy_header themselves.\nTor and TCP load balancers do not.";
             "proxy_header" proxies.header: "Header in which these proxies name the client: x-forwarded-for, x-real-ip or forwarded. If the header lists\nseveral addresses, the last address that is not a trusted proxy counts.";
             "deflate_from_bytes" deflate_from_bytes [0, BYTES]: "Size in bytes from which messages are compressed for clients that offer permessage-deflate. 0: no compression.";
             "verify_threads" threads.verify [0, THREADS]: "Number of threads that check signatures. 0: one for each core.";
-            "read_threads" threads.read [0, THREADS]: "Number of threads that search the archive. 0: chosen by the number of cores, or postgres.connections_max if the\narchive is in a database.";
+            "read_threads" threads.read [0, THREADS]: "Number of threads that search the archive. 0: one for each core, or postgres.connections_max if the archive is in a\ndatabase.";
         },
     },
     SettingsSection {
@@ -31,16 +31,16 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         settings: settings! {
             "certificate" tls.certificate: "File with the certificate of the relay, followed by the certificates of its authority, in PEM, e.g. certbot's\nfullchain.pem. A relative path is in the directory of this file. A running server reads both files again within\na minute after a change, and at `hark reload`. Empty: no TLS.";
             "key" tls.key: "File with the private key of the certificate, in PEM and without a password, e.g. certbot's privkey.pem.";
-            "acme_domains" tls.acme_domains: "Names of the relay, e.g. [\"relay.example\"], for which the server itself orders a certificate by ACME, and renews\nthe certificate. The authority connects to port 443 of each name (TLS-ALPN-01). The certificate and its key are in\nthe folder acme in the archive's directory. Empty: no certificate is ordered.";
-            "acme_contact" tls.acme_contact: "URL at which the authority reaches the operator, e.g. \"mailto:me@relay.example\". Empty: none.";
-            "acme_directory" tls.acme_directory: "URL at which the authority describes its service. Let's Encrypt's service for trials is\nhttps://acme-staging-v02.api.letsencrypt.org/directory.";
-            "relay" tls.relay: "Whether the relay speaks TLS. If not, all addresses in server.listen speak ws:// and http://, for a proxy, and the\ncertificate is only for the REST APIs, if rest is set, and for the secure WebSockets (/wss) in waku.listen.";
+            "acme_domains" tls.acme_domains: "Names of the relay, e.g. [\"relay.example\"], for which the server itself orders and renews a certificate by ACME.\nThe authority connects to port 443 of each name (TLS-ALPN-01). The certificate and its key are in the folder acme\nin the archive's directory. Empty: no certificate is ordered.";
+            "acme_contact" tls.acme_contact: "URL at which the certificate authority reaches the operator, e.g. \"mailto:me@relay.example\". Empty: none.";
+            "acme_directory" tls.acme_directory: "URL at which the certificate authority describes its service. Let's Encrypt's service for tests is\nhttps://acme-staging-v02.api.letsencrypt.org/directory.";
+            "relay" tls.relay: "Whether the relay speaks TLS. If false, all addresses in server.listen speak ws:// and http://, for a proxy, and\nthe certificate is only for the REST APIs, if rest is set, and for the secure WebSockets (/wss) in waku.listen.";
             "rest" tls.rest: "Whether the REST APIs of Waku and Whisper speak https:// with this certificate, too.";
         },
     },
     SettingsSection {
         name: "archive",
-        doc: "The location of the archive, and the grouping of writes.",
+        doc: "The location of the archive, and the sizes of its batches and segments.",
         settings: settings! {
             "data" data: "Directory of the archive. --data and HARK_DATA override this setting.";
             "store" store: "Where events are stored: `embedded` for files in the data directory, or postgres://user:password@host/database.";
@@ -49,9 +49,9 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "batch_wait_ms" batch.batch_wait [0, 60_000]: "Milliseconds that a batch waits for further events after its first event. 0: no wait; batches then grow with the\nload.";
             // The queue is allocated as a whole.
             "queue_writes_max" batch.queue_max [1, 1 << 20]: "Maximum number of events that wait for the writer. Above this number, senders wait.";
-            "seal_records" seal_records [1, SEAL_RECORDS_MAX as u64]: "Number of events in memory at which these events are sealed into a segment.";
-            "log_bytes_max" log_bytes_max [1, LOG_BYTES_MAX] live: "Size of the log in bytes at which the events in memory are sealed, if this bound is reached first. A change\ntakes effect while the server runs.";
-            "head_bytes_max" head_bytes_max [1 << 20, BYTES]: "Approximate size in bytes of the memory at which the events in memory are sealed, if this bound is reached\nfirst. Events with many tags take more memory. While events arrive faster than segments are written, up to four\ntimes as much memory is in use; above that, writers wait.";
+            "seal_records" seal_records [1, SEAL_RECORDS_MAX as u64]: "Number of events in memory at which the server writes these events into a segment (sealing).";
+            "log_bytes_max" log_bytes_max [1, LOG_BYTES_MAX] live: "Size of the log in bytes at which the events in memory are sealed, if the log reaches this size before\nseal_records.";
+            "head_bytes_max" head_bytes_max [1 << 20, BYTES]: "Approximate size in bytes of the events in memory at which these events are sealed, if this size is reached first.\nEvents with many tags take more memory. While events arrive faster than segments are written, up to four times as\nmuch memory is in use; above that, writers wait.";
             "scrub_days" scrub_days [0, 3_650]: "Days within which a running server reads the whole archive once, a little at a time, and compares the indices\nwith the records (\"scrubbing\"). Damaged indices are rebuilt, and damaged records are reported. 0: no scrubbing.";
         },
     },
@@ -65,13 +65,13 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             // disk. The database stores the timeout as a signed 32-bit integer.
             "statement_timeout_ms" postgres.statement_timeout [1_000, 2_147_483_647]: "Maximum time in milliseconds that Hark waits for the database: for one statement, and for all statements together that\na question needs for its next results. A large batch of events may take twice as long. Then the answer is an error.";
             "part_days" postgres.part_days [1, DAYS]: "Days that one part of the tables covers. The number is fixed when the tables are created.";
-            "shards" postgres.shards [1, 64_000]: "Number of shards of each table if the database is a Citus cluster, whose tables have no parts. The number is\nfixed when the tables are created: choose several shards for each worker that there will ever be. A question\nthat is not for single authors, ids or tags is sent to every shard.";
-            "migrate" postgres.migrate: "Whether `hark serve` applies missing migrations to the tables at its start. If not, `hark migrate up` applies\nthe missing migrations.";
+            "shards" postgres.shards [1, 64_000]: "Number of shards of each table if the database is a Citus cluster, whose tables have no parts. The number is fixed\nwhen the tables are created: choose several shards for each worker that you expect. A question that names no\nauthors, ids or tags is sent to every shard.";
+            "migrate" postgres.migrate: "Whether `hark serve` applies missing migrations to the tables at its start. If false, `hark migrate up` applies the\nmissing migrations.";
         },
     },
     SettingsSection {
         name: "limits",
-        doc: "Limits, and the behaviour at each limit. Changes of this file take effect while the server runs.",
+        doc: "Limits, and the behaviour at each limit. Changes of this section take effect while the server runs, except\n# intake_bytes_max.",
         settings: settings! {
             "connections_max" limits.connections_max [1, ANY] live: "Maximum number of connections at a time. Further connections are answered with HTTP status 503.";
             "connections_per_address_max" limits.connections_per_address_max [1, ANY] live: "Maximum number of connections of one address (of IPv6, of its first 64 bits) at a time. Further connections are\nanswered with HTTP status 429.";
@@ -85,7 +85,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "subscription_id_chars_max" limits.subscription_id_chars_max [1, ANY] live: "Maximum length of a subscription's name in characters. Longer names are refused.";
             "filters_max" limits.filters.filters_max [1, ANY] live: "Maximum number of filters in a REQ or COUNT. A message with more filters is answered with CLOSED.";
             "filter_values_max" limits.filters.filter_values_max [1, ANY] live: "Maximum number of values in a filter: ids, authors, kinds and tag values together. A filter with more values is\nanswered with CLOSED.";
-            "limit_default" limits.filters.limit_default [0, ANY] live: "Number of stored events that are sent for a filter without a limit. The remaining events of the same second as\nthe last event follow, up to limit_max events in all.";
+            "limit_default" limits.filters.limit_default [0, ANY] live: "Number of stored events that are sent for a filter without a limit. All other events of the last event's second\nfollow, up to limit_max events in all.";
             "limit_max" limits.filters.limit_max [1, ANY] live: "Maximum number of stored events that are sent for a filter. A higher limit in a filter is lowered to this\nnumber.";
             "negentropy_per_connection_max" limits.negentropy_per_connection_max [0, ANY] live: "Maximum number of comparisons (NIP-77, negentropy) of a connection at a time. Further comparisons are answered\nwith NEG-ERR. 0: NIP-77 is not offered.";
             "negentropy_events_max" limits.negentropy_events_max [1, ANY] live: "Maximum number of events in a comparison. A filter that matches more events is answered with NEG-ERR, which\nnames this bound.";
@@ -93,7 +93,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "negentropy_bytes_max" limits.negentropy_bytes_max [0, BYTES] live: "Maximum memory in bytes for the comparisons of all connections. One address may use a quarter of this memory.\nFurther comparisons are answered with NEG-ERR.";
             // The minimum is a message of 4 KiB as hex digits, and 1 KiB for the JSON around the digits.
             "negentropy_message_bytes_max" limits.negentropy_message_bytes_max [9_216, 4 * MESSAGE] live: "Maximum size of a NEG-MSG to a client in bytes. The rest is sent in the next NEG-MSG.";
-            "negentropy_idle_s" limits.negentropy_idle_s [1, SECONDS] live: "Seconds after which a comparison is ended with NEG-ERR if its client does not continue.";
+            "negentropy_idle_s" limits.negentropy_idle_s [1, SECONDS] live: "Seconds without a message of the client after which a comparison is ended with NEG-ERR.";
             "event_bytes_max" limits.events.event_bytes_max [1, MESSAGE] live: "Maximum size of a stored event in bytes, from clients and in imports. Larger events are refused.";
             "content_chars_max" limits.events.content_chars_max [0, ANY] live: "Maximum length of the content of an event from a client in characters. Events with longer content are refused.";
             "event_tags_max" limits.events.event_tags_max [0, ANY] live: "Maximum number of tags of an event from a client. Events with more tags are refused.";
@@ -118,14 +118,14 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             // Each connection's queue is allocated as a whole.
             "control_window" limits.control_window [1, 1 << 16] live: "Maximum number of events without an answer on a connection to control.sock. Above this number, nothing more is\nread from the connection.";
             "drain_timeout_ms" limits.drain_timeout_ms [0, MILLISECONDS] live: "Milliseconds that a shutdown waits for work in progress. After that time, the remaining work is dropped.";
-            "takeover_wait_ms" limits.takeover_wait_ms [0, MILLISECONDS] live: "Milliseconds that a server waits for each step of a new server that takes over. Writes wait meanwhile. After\nthat time, the old server continues as before or, if the new server may already write, refuses writes.";
+            "takeover_wait_ms" limits.takeover_wait_ms [0, MILLISECONDS] live: "Milliseconds that a server waits for each step of a new server that takes over. Writes wait meanwhile. After that\ntime, the old server continues as before; if the new server may already write, the old server refuses writes.";
             "takeover_drain_s" limits.takeover_drain_s [0, SECONDS] live: "Seconds for which a server serves its connections after another server has taken over. After that time, the\nconnections are closed.";
             "takeover_records_max" limits.takeover_records_max [0, ANY] live: "Maximum number of events that a server receives and keeps in memory after another server has taken over. Above\nthis number, the server closes its connections.";
         },
     },
     SettingsSection {
         name: "privacy",
-        doc: "Kinds whose events are sent only to their author and recipients, once these have authenticated (NIP-42). Changes\n# of this file take effect while the server runs, for subscriptions that are opened after the change.",
+        doc: "Kinds whose events are sent only to their author and recipients, after these have authenticated (NIP-42). Changes\n# of this file take effect while the server runs, for subscriptions that are opened after the change.",
         settings: settings! {
             "kinds" private_kinds live: "Kinds whose events only the author and the keys in the `p` tags receive: direct messages (NIP-04), gift wraps\n(NIP-59) and ephemeral gift wraps. []: everyone receives every kind.";
         },
@@ -135,26 +135,26 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         doc: "Maximum rates of messages: [number a minute, number at once after a pause]. Faster messages are refused with\n# `rate-limited:`. [0, 0]: no limit. `hark serve --unlimited` lifts all rates. Changes of this file take effect\n# while the server runs.",
         settings: settings! {
             "events_per_address" limits.rates.events_per_address [0, ANY] live: "EVENT and AUTH messages from one address, accepted or not. A message counts once more for every 64 KiB.";
-            "events_per_key" limits.rates.events_per_key [0, ANY] live: "Events of one key.";
+            "events_per_key" limits.rates.events_per_key [0, ANY] live: "Events of one key that have a valid signature and are stored. An ephemeral event counts only on a connection that\nhas proved its key.";
             "questions_per_address" limits.rates.questions_per_address [0, ANY] live: "REQs, COUNTs and all other messages that are answered, from one address. A REQ or COUNT counts once more for\nevery 64 KiB.";
             "questions_per_key" limits.rates.questions_per_key [0, ANY] live: "REQs and COUNTs of one key that was proved with AUTH.";
             "rows_per_connection" limits.rates.rows_per_connection [0, ANY] live: "Rows that the searches and comparisons of one connection visit. Each event that is sent counts as ten further\nrows.";
             "rows_per_address" limits.rates.rows_per_address [0, ANY] live: "Rows that the searches of one address visit, counted in the same way.";
             "spared_addresses" lists.spared_addresses live: "Clients at these addresses and networks have no rates on any network, e.g. [\"192.0.2.7\", \"@peers.txt\"]: relays that send their\nhistory, bridges, your own crawlers. An entry that starts with @ names a file, as in [policy].";
             "spared_keys" lists.spared_keys live: "Connections that have proved one of these public keys with AUTH have no rates, e.g. [\"npub1…\", \"@members.txt\"].\nEvents of these keys on other connections keep their rates.";
-            "groups" rate_groups live: "Groups of clients or kinds with other rates; also written as [[rates.groups]]. The first group that matches\napplies, e.g.\n  groups = [{ name = \"members\", keys = [\"@members.txt\"], times = 10 },\n    { name = \"tor\", addresses = [\"@exits.txt\"], times = 0.1, connections_per_address_max = 1000 },\n    { name = \"wraps\", kinds = [1059], events_per_address = [30, 60] }]\nA group has keys or addresses, times (a factor of all rates of all networks), rates that stand in for those above,\nand connections_per_address_max. With kinds, a group has events_per_address and events_per_key, which bound the\nevents of these kinds in addition.";
+            "groups" rate_groups live: "Groups of clients or kinds with other rates; also written as [[rates.groups]]. The first group that matches\napplies, e.g.\n  groups = [{ name = \"members\", keys = [\"@members.txt\"], times = 10 },\n    { name = \"tor\", addresses = [\"@exits.txt\"], times = 0.1, connections_per_address_max = 1000 },\n    { name = \"wraps\", kinds = [1059], events_per_address = [30, 60] }]\nA group has keys or addresses, times (a factor of all rates of all networks), rates that replace the rates above,\nand connections_per_address_max. With kinds, a group has events_per_address and events_per_key, which also limit\nthe events of these kinds.";
         },
     },
     SettingsSection {
         name: "policy",
-        doc: "Clients that may connect, events that may be published, and questions that are answered. \"*\" in an allow list stands\n# for all; an allow list without entries allows nothing. An entry that starts with @ names a file with one entry per\n# line. A relative path starts at the folder of this file, and # starts a comment in the named file. Changes of this\n# file and of the named files take effect while the server runs, after one second without further changes, or after\n# ten seconds if the end of a file may be missing. A file that has lost all its entries is not used. Deletions and\n# requests to vanish concern their author's own data: no setting of this section refuses such a request if its author\n# has events in the archive.",
+        doc: "The clients that may connect, the events that they may publish, and the questions that are answered. \"*\" in an\n# allow list stands for everything; an allow list without entries allows nothing. An entry that starts with @ names a\n# file with one entry per line. A relative path starts at the folder of this file, and # starts a comment in the\n# named file. Changes of this file and of the named files take effect while the server runs, after one second without\n# further changes, or after ten seconds if the end of a file may be missing. If a file has lost all its entries, the\n# earlier list stays in force. Deletions and requests to vanish concern their author's own data: no setting of this\n# section refuses such an event if its author has events in the archive.",
         settings: settings! {
             "allow_addresses" lists.allow_addresses live: "Only clients at these addresses and networks are served, e.g. [\"192.0.2.0/24\"]. [\"*\"]: all addresses.";
             "deny_addresses" lists.deny_addresses live: "Clients at these addresses and networks are refused with HTTP status 403.";
             "allow_keys" lists.allow_keys live: "Only events of these public keys (hex or npub1…) are accepted, e.g. [\"@members.txt\"], and events that the next\ntwo settings accept. [\"*\"]: all keys.";
-            "addressed_kinds" lists.addressed_kinds live: "In addition to allow_keys, events of these kinds are accepted from any key if a `p` tag names a key of\nallow_keys: gift wraps, whose key is made for a single message, zap receipts, and messages of wallets (NWC) and\nof remote signers. []: none.";
-            "open_kinds" lists.open_kinds live: "In addition to allow_keys, events of these kinds are accepted from any key, e.g. [3, 10002].";
-            "deny_keys" lists.deny_keys live: "Events of these public keys are refused with OK false `blocked:`. The lists below refuse events in the same way.";
+            "addressed_kinds" lists.addressed_kinds live: "Events of these kinds are accepted from any key, in addition to allow_keys, if a `p` tag names a key of allow_keys:\ngift wraps, whose key is made for a single message, zap receipts, and messages of wallets (NWC) and of remote\nsigners. []: none.";
+            "open_kinds" lists.open_kinds live: "Events of these kinds are accepted from any key, in addition to allow_keys, e.g. [3, 10002].";
+            "deny_keys" lists.deny_keys live: "Events of these public keys are refused with OK false `blocked:`, like events that the lists below refuse.";
             "allow_kinds" lists.allow_kinds live: "Only events of these kinds are accepted, e.g. [0, 1, \"30000-39999\"]. [\"*\"]: all kinds.";
             "deny_kinds" lists.deny_kinds live: "Events of these kinds are refused.";
             "allow_words" lists.allow_words live: "Only events with one of these words in content or tags are accepted. [\"*\"]: all events.";
@@ -162,8 +162,8 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             // More work than 128 bits is not feasible.
             "pow_bits_min" lists.pow_bits_min [0, 128] live: "Minimum proof of work of an event (NIP-13), as the number of leading zero bits of its id. An event whose nonce\ntag commits to less work is refused, too. 0: none.";
             "wraps_need_auth" lists.wraps_need_auth live: "Whether gift wraps (NIP-59) are accepted only from clients that have authenticated with some key (NIP-42). The\nkey of a gift wrap is made for a single message, so no other list stops floods of gift wraps.";
-            "members_only_kinds" lists.members_only_kinds live: "Only members may read events of these kinds, at most 1,000, e.g. [4, 30078]. [\"*\"]: only members may read\nanything. A member is a client that has proved a key of allow_keys (NIP-42), or any key if that is [\"*\"].";
-            "members_only_except_own" lists.members_only_except_own live: "Whether a client that has proved another key may read those events of members_only_kinds that this key wrote, or\nthat name this key in a `p` tag.";
+            "members_only_kinds" lists.members_only_kinds live: "Only members may read events of these kinds, at most 1,000, e.g. [4, 30078]. [\"*\"]: only members may read anything.\nA member is a client that has proved a key of allow_keys (NIP-42), or any key if allow_keys is [\"*\"].";
+            "members_only_except_own" lists.members_only_except_own live: "Whether a client whose key is not a member's may read the events of members_only_kinds that this key wrote, or that\nname this key in a `p` tag.";
             "question_kinds" lists.question_kinds live: "Only events of these kinds, at most 1,000, are sent in answers, e.g. [0, 3, 10002]. A question that names only\nother kinds is refused with `blocked:`. [\"*\"]: all kinds.";
             "narrow_questions" lists.narrow_questions live: "Whether every filter of a question must name ids, authors or the values of a tag. Other questions are refused\nwith `blocked:`, so that nobody reads the whole archive.";
         },
@@ -173,9 +173,9 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         doc: "A program that decides about the events of clients, with the interface of strfry's write-policy plugins. The\n# program has the rights of the server. Changes of this section take effect while the server runs.",
         settings: settings! {
             "command" plugin.command live: "Command that a shell runs in the folder of this file, e.g. \"./policy.py\" or \"exec node policy.js --strict\". If\nthe command is a path, the plugin is started again when its file changes. Empty: no plugin.";
-            "processes" plugin.processes [1, 64] live: "Maximum number of processes that run the command. Each process decides about one event at a time. A further\nprocess gets events only while the earlier ones have not answered for 20 ms, and the events of one address never\noccupy the last process. 1: a single process sees all events, as plugins that count events need.";
+            "processes" plugin.processes [1, 64] live: "Maximum number of processes that run the command. Each process decides about one event at a time. Another process\ngets events only while the earlier processes have not answered for 20 ms, and the events of one address never\noccupy the last process. 1: one process gets all events, which plugins that count events need.";
             "timeout_ms" plugin.timeout_ms [1, MILLISECONDS] live: "Milliseconds that an event may wait for a process, and that a process may take for its answer, including its\nstart. After that time, the process is killed.";
-            "on_failure" plugin.on_failure live: "What happens to an event if the plugin fails, or does not answer in time: refuse (with `error:`) or accept.";
+            "on_failure" plugin.on_failure live: "The decision about an event if the plugin fails or does not answer in time: refuse (with `error:`) or accept.";
         },
     },
     SettingsSection {
@@ -183,13 +183,13 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         doc: "The keys that may manage the relay from a client (NIP-86). Each request is signed by a key (NIP-98). Without an entry in this\n# section, every such request is refused. Changes of this file take effect while the server runs.",
         settings: settings! {
             "keys" lists.manager_keys live: "Public keys (hex or npub1…) that may call every method of NIP-86, e.g. [\"npub1…\", \"@managers.txt\"]. An entry that\nstarts with @ names a file, as in [policy].";
-            "page" managers.has_page live: "Whether the relay has the page /admin, on which managers ban, allow, and see clients, reports and the state of the\nserver in a browser. They log in with a key of this section, or with a link of `hark admin link`.";
-            "roles" managers.roles live: "Roles whose keys may call some methods, e.g.\n  roles = [{ id = \"moderator\", methods = [\"banevent\", \"listbannedevents\"], keys = [\"npub1…\"] }]\nmethods has names of methods of NIP-86. keys may be missing, since the method `assignrole` gives a role to further\nkeys.";
+            "page" managers.has_page live: "Whether the relay has the page /admin, on which managers ban and allow in a browser, and see clients, reports and\nthe state of the server. They log in with a key of this section, or with a link of `hark admin link`.";
+            "roles" managers.roles live: "Roles whose keys may call some methods, e.g.\n  roles = [{ id = \"moderator\", methods = [\"banevent\", \"listbannedevents\"], keys = [\"npub1…\"] }]\nmethods has names of methods of NIP-86. keys may be left out, since the method `assignrole` also gives a role to\nkeys.";
         },
     },
     SettingsSection {
         name: "search",
-        doc: "Full-text search (NIP-50), which is not available on a Citus cluster. After a change, all events are indexed\n# anew in the background; until the end of that work, searches read the events that are not indexed yet. Servers\n# that share a database need the same settings in this section.",
+        doc: "Full-text search (NIP-50), which is not available on a Citus cluster. After a change, all events are indexed again\n# in the background; until an event is indexed, searches read its text. Servers that share a database need the same\n# settings in this section.",
         settings: settings! {
             "enabled" search.enabled: "Whether words are indexed and searched for.";
             "kinds" search.kinds: "Kinds of events whose words are indexed. Private kinds ([privacy] kinds) are never indexed.";
@@ -205,7 +205,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "url" info.url live: "Public address of the relay, e.g. \"wss://relay.example\". AUTH and requests to vanish name this address. Empty:\nclients can authenticate only with the address of this server itself, such as ws://127.0.0.1:7777, and requests\nto vanish that name this relay are refused.";
             "other_urls" info.other_urls live: "Further addresses of the relay, e.g. [\"ws://….onion\"]. AUTH and requests to vanish may name these addresses,\ntoo.";
             "pubkey" info.pubkey live: "The operator's public key, in hex or as npub1…";
-            "self" info.self_key live: "The relay's own public key, in hex or as npub1…, if a program beside Hark signs events on its behalf. With\n[self] key_file, this setting confirms a change of the key: the archive then notes the new key.";
+            "self" info.self_key live: "The relay's own public key, in hex or as npub1…, if a program beside Hark signs events on its behalf. With [self]\nkey_file, this setting confirms a change of the key: the archive then stores the new public key.";
             "contact" info.contact live: "Address for messages to the operator, e.g. \"mailto:me@relay.example\".";
             "icon" info.icon live: "URL of a square picture. The relay's page shows the picture, and visitors of the page load it from this URL.";
             "banner" info.banner live: "URL of a wide picture, which the page shows, too.";
@@ -215,16 +215,16 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "joining" info.joining live: "Text on the relay's page about the way to become a member. Empty: a sentence that follows from the settings.";
             "client_url" info.client_url live: "URL at which a web client opens the relay, with {url} for the relay's URL or {host} for the URL without its scheme.\nThe relay's page has a button with this link if `url` is set. Empty: no button.";
             "payments_url" info.payments_url live: "URL of a page at which users pay the fees.";
-            "fees" info.fees live: "Fees that clients are told, e.g.\n  fees = [{ for = \"admission\", amount = 1000000, unit = \"msats\" }]\nfor is admission, subscription or publication; period_s is the time that the fee covers, in seconds, and kinds are\nthe kinds of events that it is for. Hark collects no fees: put the keys of those who have paid into allow_keys. An\nadmission fee sets payment_required.";
+            "fees" info.fees live: "Fees that the NIP-11 document and the relay's page list, e.g.\n  fees = [{ for = \"admission\", amount = 1000000, unit = \"msats\" }]\nfor is admission, subscription or publication; period_s is the time that the fee covers, in seconds, and kinds are\nthe kinds of events that the fee is for. Hark collects no fees: put the keys of paying users into allow_keys. An\nadmission fee sets payment_required.";
         },
     },
     SettingsSection {
         name: "self",
         doc: "The relay's own key, with which the relay signs events of its own.",
         settings: settings! {
-            "key_file" own_key: "File with the relay's own secret key, in hex, e.g. \"relay.key\". A missing file is created, for its owner only. All\nservers of an archive need a copy of the same file, which is part of no backup. A relative path is in the\ndirectory of this file. Empty: the relay has no key, and signs nothing.";
+            "key_file" own_key: "File with the relay's own secret key, in hex, e.g. \"relay.key\". A missing file is created, for its owner only. All\nservers of an archive need a copy of the same file. Backups do not contain this file. A relative path is in the\ndirectory of this file. Empty: the relay has no key, and signs nothing.";
             "report" own_events.report live: "Whether the relay publishes a report about itself (NIP-66): the contents of its NIP-11 document as tags that clients\nof other relays can search. The report needs info.url.";
-            "members" own_events.members live: "Whether the relay publishes its members and their roles (NIP-43): the keys of allow_keys and of `hark allow`. A\nrunning server applies a change. Everybody who may read the relay can read the list.";
+            "members" own_events.members live: "Whether the relay publishes its members and their roles (NIP-43): the keys of allow_keys and of `hark allow`.\nEverybody who may read the relay can read the list.";
         },
     },
     SettingsSection {
@@ -233,23 +233,23 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         settings: settings! {
             "bytes_max" retention.bytes_max [0, u64::MAX] live: "Size on disk in bytes above which the oldest events are deleted, e.g. \"50GB\". 0: no limit.";
             "free_bytes_min" retention.free_bytes_min [0, BYTES] live: "Free space on the disk in bytes below which the oldest records of every network are deleted, even if other files\nfill the disk. Choose several times archive.log_bytes_max. 0: no limit. This setting is only for archives in\nfiles.";
-            "erase_within" erase_within live: "Time within which deleted, expired and vanished records are gone from the files of every network, in s, m, h, d,\nw or y. Twice in that time, Hark rewrites the log files that have such records. \"0s\": the records stay until their\nspace is needed.";
-            "spared_kinds" retention.spared_kinds live: "Kinds that neither rules nor bytes_max delete. Deletions (5) and requests to vanish (62) are kept even if they\nare not listed, and do not expire, because they keep deleted events from coming back.";
+            "erase_within" erase_within live: "Time within which deleted, expired and vanished records are gone from the files of every network, in s, m, h, d, w\nor y. Hark rewrites the log files that have such records twice within this time. \"0s\": the records stay until their\nspace is needed.";
+            "spared_kinds" retention.spared_kinds live: "Kinds that neither rules nor bytes_max delete. Deletions (5) and requests to vanish (62) are kept even if they are\nnot listed, and do not expire, because they prevent deleted events from being stored again.";
             "every_s" retention_every [1, SECONDS] live: "Seconds between two rounds of retention.";
             // The records that one write deletes are collected in memory first.
             "batch_max" retention.batch_max [1, 65_536] live: "Maximum number of events that one write deletes.";
-            "clock_ahead_max_s" retention.clock_ahead_max_s [0, SECONDS] live: "Seconds that the clock may be ahead of the time at which the archive was last in use. If the clock is further\nahead, nothing is deleted by age, because a wrong clock would delete all events that a rule names. 0: the clock\nis always trusted.";
-            "delete_brought" retention.delete_brought live: "Whether rules by age also delete records that were already older than the rules allow on their arrival by an\nimport, an adoption or a copy. The setting applies to every network. While this setting is false, such records\nare kept, and the log and /healthz report the kept records.";
+            "clock_ahead_max_s" retention.clock_ahead_max_s [0, SECONDS] live: "Seconds that the clock may be ahead of the time at which the archive was last in use. If the clock is further\nahead, nothing is deleted by age, because with a wrong clock, every event could be old enough for a rule. 0: the\nclock is always trusted.";
+            "delete_brought" retention.delete_brought live: "Whether rules by age also delete imported, adopted or copied records that were already older on arrival than the\nrules allow. The setting applies to every network. While this setting is false, such records are kept, and the log\nand /healthz report the kept records.";
             "rules" retention.rules live: "Rules by which old events are deleted, e.g.\n  rules = [{ kinds = [7], older_than = \"90d\" }, { not_kinds = [0, 3], older_than = \"5y\" }]\nkinds, not_kinds and authors (hex or npub1…) narrow a rule; older_than is an age in s, m, h, d, w or y.";
         },
     },
     SettingsSection {
         name: "mirror",
-        doc: "A second store that receives every event that the first store accepts, for a move to the second store without a\n# loss, and back.",
+        doc: "A second store that receives every event that the first store accepts, so that you can move to the second store,\n# and back, without losing events.",
         settings: settings! {
             "store" mirror.store: "Address of the second store: a directory or a postgres:// URL. Empty: no second store. The second store first\nreceives the events of the first store, then every write; the first store never waits for the second store.\n`hark stats` shows the progress.";
             "stuck_after_s" mirror.stuck_after_s [0, SECONDS] live: "Seconds without progress after which /healthz reports that the mirror is stuck, with status 503. 0: never.";
-            "queue_bytes_max" mirror.queue_bytes_max [0, BYTES]: "Maximum size in bytes of the writes that wait for the second store. Above this size, the waiting writes are\ndiscarded, and a comparison of both stores finds them again.";
+            "queue_bytes_max" mirror.queue_bytes_max [0, BYTES]: "Maximum size in bytes of the writes that wait for the second store. Above this size, the waiting writes are\ndiscarded, and a comparison of both stores later finds these writes.";
         },
     },
     waku::SECTION,
@@ -260,9 +260,9 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         settings: settings! {
             "level" log.level live: "Level of the log: error, warn, info, debug or trace; or a filter such as \"warn,hark_server=debug\".";
             "format" log.format live: "Format of the log: text or json.";
-            "slow_question_ms" log.slow_question_ms [0, MILLISECONDS] live: "Milliseconds from which the answer to a REQ or COUNT is slow. Slow REQs and COUNTs are logged with their filters\nand plan. 0: none are logged.";
-            "refusals_from" log.refusals_from [0, ANY] live: "Number of messages and connections of an address that must be refused within a minute until the log names the\naddress. Further refusals of the address are logged at most once a minute, with their number. 0: none are logged.";
-            "addresses" log.addresses live: "Form of clients' addresses in the log and in `hark clients`: whole; prefix for networks (/24 of IPv4, /48 of\nIPv6); or hash for hashes, whose key the server makes at its start.";
+            "slow_question_ms" log.slow_question_ms [0, MILLISECONDS] live: "Milliseconds from which the answer to a REQ or COUNT is slow. Slow REQs and COUNTs are logged with their filters\nand plan. 0: no slow questions are logged.";
+            "refusals_from" log.refusals_from [0, ANY] live: "Number of messages and connections of an address that must be refused within a minute before the log names the\naddress. Further refusals of the address are logged at most once a minute, with their number. 0: no refusals are\nlogged.";
+            "addresses" log.addresses live: "Form of clients' addresses in the log and in `hark clients`: whole; prefix, for networks (/24 of IPv4, /48 of\nIPv6); or hash, for hashes whose key the server makes at its start.";
         },
     },
 ];
