@@ -56,8 +56,8 @@ Documentation: docs/README.md, or /usr/share/doc/hark/docs of a package";
 /// Keeps the messages of open messaging networks and returns any part of the history, fast.
 ///
 /// One binary manages one archive. Commands work beside a running server: they read the same files,
-/// and the server does their writes. Stop the server only for `restore`, `salvage` and the
-/// `rebuild` of an archive in files.
+/// and the server does their writes. Stop the server only for `restore`, `salvage` and, if the
+/// archive is in files, `rebuild`.
 #[derive(Debug, Parser)]
 #[command(name = "hark", version = VERSION, after_help = AFTER, max_term_width = 100)]
 #[command(arg_required_else_help = true)]
@@ -74,8 +74,8 @@ Examples:
   hark compact
   hark --data /var/lib/hark compact --network waku
 
-If a server runs, it does the work and serves meanwhile. Deleted events are then gone from the
-files. The command works on one network, by default Nostr.";
+If a server runs, it does the work, and keeps serving meanwhile. Afterwards, deleted events are gone
+from the files. The command works on one network, by default Nostr.";
 
 /// The examples of `hark check`.
 const CHECK: &str = "\
@@ -94,11 +94,12 @@ Examples:
   hark --data /var/lib/hark rebuild --network waku
   hark rebuild --store postgres://hark@localhost/hark
 
-In an archive in files, segments are made again from the logs, and so is MANIFEST if it is missing.
-A damaged log is not repaired: use `hark salvage`.
+In an archive in files, the command makes the segments again from the logs, and also MANIFEST if it
+is missing. It does not repair a damaged log: use `hark salvage`.
 
-In an archive in PostgreSQL, the faults that `hark check` finds are repaired from the events, while
-the servers run. Damaged events are listed, and stay as they are. Citus clusters are not rebuilt.
+In an archive in PostgreSQL, the command repairs the faults that `hark check` finds, from the
+events, while the servers run. Damaged events are listed, and not changed. The command refuses Citus
+clusters.
 
 The command works on one network, by default Nostr.
 

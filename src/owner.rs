@@ -57,8 +57,8 @@ pub(crate) fn report_to_root(dir: &Path, source: Option<&Path>) {
     let dir_shown = dir.display();
     match (owner(dir), source.map_or(0, owner)) {
         (0, 0) => print::note!(
-            "hark: {dir_shown} belongs to root; if the server runs as another user, give it to that \
-             user: chown -R USER: {dir_shown}"
+            "hark: {dir_shown} belongs to root; if the server runs as another user, make that \
+             user the owner: chown -R USER: {dir_shown}"
         ),
         (0, source) => print::note!(
             "hark: {dir_shown} belongs to root, and its source to {}; if the server runs as that \

@@ -31,7 +31,7 @@ Examples:
   hark --data /var/lib/hark admin link
 
 Open the link in a browser within 10 minutes, and press the button. The link works once. The browser
-stays logged in for 12 hours, or until the server restarts, and may change everything on the page:
+stays logged in for 12 hours, or until the server restarts. It may change everything on the page:
 bans and allows, members, roles, reports and connections. The audit log (`hark log`) names the user
 who has made the link.
 

@@ -35,14 +35,14 @@ Examples:
   hark backup - | zstd | ssh elsewhere 'cat > monday.hark.zst'
   hark --data /var/lib/hark restore /mnt/backup/hark
 
-A backup has the records of all networks at one moment. A running server never waits for the backup.
-Every copied record is compared with its checksum. An interrupted backup leaves the previous backup
-unchanged; run the command again to continue. Only a directory can be updated (--incremental); a
-file is always written as a whole.
+For each network, a backup has the records of one moment. A running server never waits for the
+backup. Every copied record is compared with its checksum. An interrupted backup leaves the previous
+backup unchanged; run the command again to continue. Only a directory can be updated
+(--incremental); a file is always written anew.
 
-The archive may be in PostgreSQL. Its backup is one consistent snapshot, and has the form of any
-other backup: `hark restore` restores the backup into files or into a database. Commits never wait
-for the backup. With --incremental, the backup reads the numbers of all records, and only new
+An archive in PostgreSQL is read in one consistent snapshot. Its backup has the form of any other
+backup: `hark restore` restores it into files or into a database. Commits never wait for the backup.
+With --incremental, the command reads the sequence numbers of all records, and then only the new
 records.
 
 A name that ends in .hark is a file, and - is stdout. A name that ends in / or has no ending is a
@@ -74,8 +74,8 @@ pub(crate) fn run(args: &BackupArgs, location: &ArchiveLocation) -> anyhow::Resu
     let form = BackupForm::to_write(&args.to)?;
     if form != BackupForm::Directory && (args.incremental || args.verify) {
         bail!(
-            "{} is one file, which is written whole each time: --incremental and --verify are for \
-             a directory, such as {}/",
+            "{} is one file, which each backup writes anew: --incremental and --verify are for a \
+             directory, such as {}/",
             args.to.display(),
             args.to.with_extension("").display()
         );

@@ -128,7 +128,7 @@ pub(super) fn print(
         bail!("a backup is not for a terminal: send stdout to a file or to another program");
     }
     from.pack((&mut StdoutFile, Path::new(STDOUT)), progress)
-        .context("the backup on stdout is incomplete, and of no use")
+        .context("the backup on stdout is incomplete, and cannot be restored")
 }
 
 /// Reads the catalog of a backup in a directory.
@@ -166,7 +166,7 @@ pub(super) fn write_small_files<'a>(
 pub(super) fn unpack(path: &Path, into: &Path) -> anyhow::Result<BackupCatalog> {
     let (mut from, path, bytes): (Box<dyn Read>, PathBuf, u64) = if path.as_os_str() == STREAM {
         if io::stdin().is_terminal() {
-            bail!("a backup cannot be typed: have stdin come from a file or from another program");
+            bail!("a backup cannot be typed: redirect stdin from a file or from another program");
         }
         (Box::new(io::stdin()), STDIN.into(), 0)
     } else {

@@ -25,9 +25,9 @@ From nothing to a comparison:
   hark bench ingest events.jsonl --pid $(pgrep -x hark)
   hark bench query events.jsonl --pid $(pgrep -x hark) --html report.html
 
-The benchmarks are in a separate program, hark-bench, which is run with these arguments. `hark bench
---help` lists the benchmarks. docs/benchmarks.md describes the measurements, how to repeat them, and
-the JSON."
+The benchmarks are in a separate program, hark-bench, which this command runs with the same
+arguments. `hark bench --help` lists the benchmarks. docs/benchmarks.md describes the measurements,
+how to repeat them, and the JSON."
 )]
 pub(crate) struct BenchProgramArgs {
     /// The benchmark and its flags

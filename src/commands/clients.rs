@@ -31,8 +31,7 @@ were accepted / refused, the questions that were asked / the messages without an
 refused, the rows that the questions have visited, the bytes from and to the client, and the time
 since the connection was opened. `hark kick` closes connections.
 
-If the server has taken over from an earlier process that still serves its connections, those
-connections are not listed.
+The list has no connections of an earlier process that still serves clients after a takeover.
 
 With --json, each line is an object with the fields of a row, and --limit is 0 by default.")]
 pub(crate) struct ClientsArgs {

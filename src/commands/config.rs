@@ -30,7 +30,7 @@ that a preset can set with its origin.
 With --json, the object of --check has the `file`, its `faults`, and the other lines as `notes`. The
 exit code is the same.")]
 pub(crate) struct ConfigArgs {
-    /// Check this file: report whether Hark would start with it as its configuration
+    /// Check this file: report whether Hark would start with this configuration
     #[arg(long, value_name = "FILE")]
     pub(crate) check: Option<PathBuf>,
     /// Print the settings in force: flags, environment, file and defaults together

@@ -25,10 +25,10 @@ Examples:
   hark copy --from postgres://hark@127.0.0.1/hark --to data --delete
 
 Both archives are read side by side, oldest records first, and missing records are copied unchanged:
-exports of both archives are then equal byte for byte. Servers may run on both archives. If the
-source is written meanwhile, another walk copies the new records. An interrupted copy continues when
-it is run again, because existing records are only compared. To switch to the copy without losing a
-record, use [mirror] (docs/moving.md).")]
+exports of both archives are then equal byte for byte. Servers may run on both archives. If new
+records are written to the source meanwhile, the archives are compared again to copy these records,
+at most three times in all. To continue an interrupted copy, run it again: existing records are only
+compared. To switch to the copy without losing a record, use [mirror] (docs/moving.md).")]
 pub(crate) struct CopyArgs {
     /// The archive to read: a directory or a postgres:// URL
     #[arg(long, value_name = "STORE")]
@@ -199,7 +199,7 @@ fn put(
             Err(words) => {
                 return Err(anyhow::anyhow!("{words}")).context(
                     "the server of the target could not store what it was given; look at its log, \
-                     then run the copy again: it copies what is still missing",
+                     then run the copy again: it copies the missing records",
                 );
             }
         }

@@ -20,8 +20,8 @@ Examples:
   hark delete '{\"kinds\":[4],\"until\":1700000000}' --yes    deletes all of them
 
 Deleted events may come back from other relays, because the archive does not remember deleted
-events. Deletions and requests to vanish keep other events away, so they are deleted only if a
-filter names their kinds or ids.")]
+events. Deletions and requests to vanish prevent other events from being stored again, so they are
+deleted only if a filter names their kinds or ids.")]
 pub(crate) struct DeleteArgs {
     /// Filters of the network, as JSON
     #[arg(value_name = "FILTER", required = true)]

@@ -25,12 +25,13 @@ Examples:
   hark export '{\"kinds\":[30023]}' --since 2024-01-01 --until 2024-12-31T23:59:59
   hark export --since 7d
 
-The oldest events come first, so that an import applies versions and deletions in the order in which
-they were made. If an export is imported into an empty archive and exported again, the bytes are the
+The oldest events come first, so that an import applies versions and deletions in the order of their
+times. If you import an export into an empty archive and export this archive, the bytes are the
 same. Expired events are left out. A file gets its name only when it is complete. A file whose name
 ends in .gz or .zst is compressed.")]
 pub(crate) struct ExportArgs {
-    /// Filters of the network, as JSON; a record is written if it matches any [default: everything]
+    /// Filters of the network, as JSON; a record is written if it matches one of them [default: all
+    /// records]
     #[arg(value_name = "FILTER")]
     pub(crate) filters: Vec<String>,
     /// The earliest time: seconds since 1970, a date (UTC), or an age like 12h or 7d
@@ -113,7 +114,7 @@ pub(crate) fn run(args: &ExportArgs, location: &ArchiveLocation) -> anyhow::Resu
     );
     meter.finish();
     if stop.load(Ordering::Relaxed) && written.is_err() {
-        print::note!("hark: stopped; what was under {} before is unchanged", path.display());
+        print::note!("hark: stopped; the earlier content of {} is unchanged", path.display());
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
     let written = written.map_err(|error| {

@@ -34,7 +34,7 @@ pub(crate) struct HealthzArgs {
     /// Seconds after which a server that does not answer counts as unhealthy
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
-    /// Print one JSON object, also if the server does not answer
+    /// Print one JSON object, even if the server does not answer
     #[arg(long)]
     json: bool,
 }

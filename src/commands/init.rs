@@ -34,11 +34,11 @@ Examples:
   hark init --output hark.toml --data /srv/hark --url wss://relay.example --name 'My relay'
   hark init --store postgres://hark@localhost/hark --output -
 
-Asks on a terminal for the values without a flag; an empty answer stands for the default in brackets. Without a terminal, \
-these values are the defaults. --data and --store give the place of the archive.
+On a terminal, asks for each value that no flag gives; an empty answer stands for the default in brackets. Without a \
+terminal, these values are the defaults. --data and --store name the location of the archive.
 
-The file has every setting with its documentation. It is checked as by `hark config --check`, and replaces no other \
-file without --force.")]
+The file has every setting with its documentation. The command checks the file as `hark config --check` does, \
+and replaces an existing file only with --force.")]
 pub(crate) struct InitArgs {
     #[arg(long, value_name = "NAMES", help = NETWORKS)]
     networks: Option<String>,

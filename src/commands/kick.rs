@@ -22,12 +22,12 @@ Examples:
   hark kick 4711
 
 Closes all open connections of an address, of a network of addresses, or of a key that the client
-has proved (AUTH; of a node, the id that `hark clients` shows), or the connection with a number of
-`hark clients`. A client of the relay gets the reason in a NOTICE and in the close frame (code
-1008).
+has proved (AUTH; for a node, the id that `hark clients` shows), or the one connection that has this
+number in `hark clients`. A client of the relay gets the reason in a NOTICE and in the close frame
+(code 1008).
 
 The client may connect again at once. `hark ban` closes the connections of an address or a key, and
-keeps the client away.
+also refuses new connections.
 
 Exit codes: 0 connections are closed, 1 no connection matches or the command failed, 2 wrong flags.")]
 pub(crate) struct KickArgs {

@@ -26,13 +26,13 @@ Examples:
   hark migrate distribute --store postgres://hark@coordinator/hark
 
 `hark serve` applies missing migrations at its start, unless postgres.migrate is false. In the
-background, it also indexes the words that [search] selects; `index-words` indexes them at once,
-with or without running servers. Both continue after an interruption. `drop-words` frees the space
-of the index once [search] is off for good.
+background, it also indexes the words that [search] selects; `index-words` indexes all words at
+once, with or without running servers. Both continue after an interruption. After you have disabled
+[search] for good, `drop-words` frees the space of the index.
 
 `distribute` is for an archive that was created before its database server became the coordinator of
-a Citus cluster; stop Hark's servers first. It can be interrupted at any time, and continues when it
-is run again. Until it has finished, the archive has its old tables.")]
+a Citus cluster; stop Hark's servers first. You can interrupt it at any time, and run it again to
+continue. Until it has finished, the archive has its old tables.")]
 pub(crate) struct MigrateArgs {
     /// The action
     #[arg(value_enum)]

@@ -19,10 +19,10 @@ Examples:
 
 The server reads its configuration file, the files that the configuration names, and its
 environment. It also does so by itself when one of these files changes, and on SIGHUP; this command
-waits for the result. A configuration with faults changes nothing: the faults are printed, and the
-exit code is 1. The exit code is also 1 if only the certificate could not be put in force.
+waits for the result. If the configuration has faults, nothing changes: the faults are printed, and
+the exit code is 1. The exit code is also 1 if only the certificate cannot be used.
 
-With --json, the object tells whether the configuration is `in_force`, and has its `changes` and its \
+With --json, the object shows whether the configuration is `in_force`, and has its `changes` and its \
 `faults`. The exit code is the same.")]
 pub(crate) struct ReloadArgs {
     /// Print one JSON object

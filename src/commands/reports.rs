@@ -27,11 +27,11 @@ Examples:
   hark allow id:<hex id>
 
 Lists the events and keys that reports (NIP-56, kind 1984) name: the time of the newest report, the
-number of reporters, the event or key, and the types of the reports with a comment. The most
-recently reported is first. A ban or an allow of the event or key, by `hark ban`, `hark allow` or a
-client (NIP-86), decides the reports and removes the line. Reports by banned keys do not count, and
-neither do reports of events that are not stored, unless --absent is given. At most 20,000 reports
-are read, the newest first.
+number of reporters, the event or key, and the types of the reports with a comment. The newest
+report is first. Once the event or key is banned or allowed, by `hark ban`, `hark allow` or a client
+(NIP-86), its line is no longer listed. Reports by banned keys do not count, and neither do reports
+of events that are not stored, unless --absent is given. At most 20,000 reports are read, the newest
+first.
 
 With --json, each line is an object. Its fields are `id` or `pubkey`, `author` of a stored event,
 `reports`, `reporters`, `types` (the number of reports of each type), `latest` (seconds since 1970)
@@ -40,7 +40,7 @@ pub(crate) struct ReportsArgs {
     /// Maximum number of lines; 0: all [default: 50, with --json 0]
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// List reported events that are not stored, too
+    /// Also list reported events that are not stored
     #[arg(long)]
     absent: bool,
     /// Print one JSON object per line

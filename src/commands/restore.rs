@@ -44,13 +44,14 @@ The archive's directory must have no archive. With --move-aside, an existing arc
 the folder before-restore in this directory, once the backup has been read. Remove that folder when
 it is no longer needed.
 
-All networks are restored, and the keys by which peers know the node. Every byte is compared with
-its checksum, and the backup is only read. If the command is interrupted, run it again. Files that
-root restores into a new directory belong to the owner of the backup.
+The command restores all networks, and the keys by which peers know the nodes. It compares every
+byte with its checksum, and does not change the backup. If the command is interrupted, run it again.
+Files that root restores into a new directory belong to the owner of the backup.
 
-With --store, any backup is restored into a database. The database must have no records, unless
---merge is given: then the records are added that the database lacks, and the database's newer
-versions and deletions stay in force. The keys are written into the archive's directory.")]
+With --store, the backup is restored into a database. The database must have no records. With
+--merge, it may have records: the command adds the records that the database lacks, and the
+database's newer versions and deletions stay in force. The keys are written into the archive's
+directory.")]
 pub(crate) struct RestoreArgs {
     /// The backup: a directory or file written by `hark backup`, or - for stdin
     #[arg(value_name = "DIR|FILE")]
@@ -146,8 +147,8 @@ fn must_be_without_archive(data: &Path) -> anyhow::Result<()> {
     let mut names = setups().iter().map(|setup| setup.network.name());
     if let Some(shelf) = names.find(|name| data.join(name).exists()) {
         bail!(
-            "there is an archive in {} already ({shelf}); have it moved with --move-aside, or name \
-             another directory with --data",
+            "there is an archive in {} already ({shelf}); move it aside with --move-aside, or \
+             name another directory with --data",
             data.display()
         );
     }
@@ -168,8 +169,8 @@ fn must_be_without_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
     }
     if before.exists() && !restoring.exists() {
         bail!(
-            "{} is there already, of an earlier restore; remove it if nothing of it is needed, or move \
-             it away",
+            "{} is there already, of an earlier restore; remove it if you no longer need its \
+             archive, or move it away",
             before.display()
         );
     }

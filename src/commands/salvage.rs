@@ -28,10 +28,11 @@ use crate::stores::embedded::SALVAGE;
 Examples:
   hark salvage --from /var/lib/hark --to /mnt/new
 
-For an archive with a damaged log, which `hark serve` refuses or serves without some records.
-Nothing in the damaged archive is changed, and its disk may be read-only. Records that were deleted
-or replaced stay so, as far as the files still show it. Lost records are listed with the ids that
-are known: other servers may have these records. If the command is interrupted, run it again.")]
+For an archive with a damaged log, which `hark serve` refuses or serves without some records. The
+damaged archive is not changed, and its disk may be read-only. Deleted and replaced records are left
+out, as far as the undamaged files show that they were deleted or replaced. Lost records are listed,
+with their ids if they are known: other servers may have these records. If the command is
+interrupted, run it again.")]
 pub(crate) struct SalvageArgs {
     /// The directory of the damaged archive; stop its server first
     #[arg(long, value_name = "DIR")]
@@ -73,8 +74,8 @@ pub(crate) fn run(
     if args.to.join(SALVAGE.finished).exists() {
         SALVAGE.finish(&args.to)?;
         bail!(
-            "{} has the archive of the salvage that was interrupted, which is whole; that one has \
-             listed the parts that are lost. To list them again, salvage into another directory",
+            "{} has the complete archive of an interrupted salvage, which has listed the lost \
+             parts already. To list the lost parts again, salvage into another directory",
             args.to.display()
         );
     }

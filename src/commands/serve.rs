@@ -47,13 +47,13 @@ The first line on stdout, `listening on ws://...`, is printed once connections a
 goes to stderr. After SIGTERM or Ctrl-C, the server finishes the answers in progress and closes the
 archive. After a second signal the server ends at once; no acknowledged event is lost.
 
-SIGUSR2 starts the program again, from the same path and with the same flags, and the new process
-takes over from this process. To upgrade a service, put the new program in place and send SIGUSR2.
+On SIGUSR2, the server starts the program at its own path with the same flags, and the new process
+takes over from the server. To upgrade a service, put the new program in place and send SIGUSR2.
 
 With --takeover, the new server gets the sockets and the archive of the running server. The running
-server then serves its open connections to their end (at most limits.takeover_drain_s) and exits. If
-the new server does not come up, the old server continues as before. --takeover works only for the
-embedded archive.")]
+server then serves its open connections until they end (at most limits.takeover_drain_s), and exits.
+If the new server fails to start, the old server continues as before. --takeover works only for an
+archive in files.")]
 pub(crate) struct ServeArgs {
     /// Address and port to listen on, several separated by commas [default: 127.0.0.1:7777]
     #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
@@ -281,7 +281,7 @@ async fn serve(
         });
     };
     server.run(stop).await.context(
-        "the server ended by itself; what was acknowledged is safe. The log above says more",
+        "the server ended by itself; acknowledged events are safe. The log above has the reason",
     )?;
     Ok(ExitCode::SUCCESS)
 }

@@ -23,12 +23,12 @@ Examples:
 
 For the largest kinds, authors and days, shows the number of events, their bytes, and both as
 percentages of the total. A day is the UTC day of an event's own time. The bytes are those of the
-events as they are stored, without indices and without deleted events. Expired events and events of
-banned keys count until they are deleted. A server may run.
+stored events, without indices and without deleted events. Expired events and events of banned keys
+count until they are deleted. A server may run.
 
 The command reads the events of an archive in files, or the fields of the events in a database, some
-thousands at a time, so it takes long for a large archive. Events that are deleted meanwhile may
-count.
+thousands at a time, so it takes long for a large archive. Events that are deleted while the command
+runs may count.
 
 With --json, the output is one object. It has the number of all `records` and `bytes`, and an object
 for each of `kind`, `author` and `day`, with the number of all `groups`, and the largest in `top`,

@@ -19,10 +19,10 @@ Examples:
   hark --data /var/lib/hark waku
   hark waku --json | jq .reach
 
-The output shows what the node is, whether other nodes can reach it and why, the addresses for
-browsers or why there are none, and which peers the node knows: whether a peer is connected and who
-has dialled, the source of its address, its program, its shards (those in the gossip mesh in
-brackets), its services, and the last error.
+The output shows the node's identity, whether other nodes can reach it and why, the addresses for
+browsers or why there are none, and the peers that the node knows. A peer's row shows whether it is
+connected and which side has dialled, the source of its address, its program, its shards (those in
+the gossip mesh in brackets), its services, and the last error.
 
 With --json, the output is one object with the same fields, and with at most 1,000 peers.")]
 pub(crate) struct WakuArgs {

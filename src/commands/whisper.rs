@@ -20,7 +20,7 @@ pub(crate) struct WhisperArgs {
 
 #[derive(Debug, Subcommand)]
 enum WhisperCommand {
-    /// Print the mail server's enode address, which clients are configured with
+    /// Print the mail server's enode address, for the configuration of clients
     ///
     /// The address contains the public key of the file whisper.key in the archive's directory. A
     /// missing file is created, so the address is known before the server runs for the first time.
@@ -41,11 +41,13 @@ pub(crate) fn run(args: &WhisperArgs, location: &ArchiveLocation) -> anyhow::Res
     let WhisperCommand::Enode(EnodeArgs { at, json }) = &args.command;
     let listen = location.config.whisper.listen;
     let at = at.or(listen).context(
-        "the mail server has no address for peers: set `listen` in [whisper], or name one with --at",
+        "the mail server has no address for peers: set `listen` in [whisper], or pass an address \
+         with --at",
     )?;
     if at.port() == 0 {
         bail!(
-            "the port of {at} is chosen at each start; name the one that clients reach with --at"
+            "the port of {at} is chosen at each start; pass the address that clients reach with \
+             --at"
         );
     }
     let key = peers::load_key(&location.data.join("whisper.key"))?;

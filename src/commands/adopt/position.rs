@@ -33,7 +33,7 @@ impl PositionFile {
                 .with_context(|| {
                     format!(
                         "{file} has the position of an earlier run, and cannot be read; remove it \
-                         to start over: what is stored already is skipped"
+                         to start from the beginning: stored records are skipped"
                     )
                 }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

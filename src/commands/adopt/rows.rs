@@ -49,7 +49,7 @@ pub(super) fn put(
         for (outcome, id) in writer.put(records)?.into_iter().zip(ids) {
             let outcome = outcome.map_err(anyhow::Error::msg).context(
                 "the server could not store what it was given; look at its log, then run the \
-                 adoption again: it continues where it stopped",
+                 adoption again to continue",
             )?;
             tally.outcome(outcome, &id);
         }

@@ -41,9 +41,9 @@ pub(super) enum ClusterAction {
 #[command(after_help = "\
 The exit code is 1 if a node does not answer.
 
-`behind` is the amount of data that a standby has not made durable yet: this data would be lost with
-the standby's node. A transaction that has been prepared for a long time waits until the coordinator
-ends it, which happens every citus.recover_2pc_interval.")]
+`behind` is the amount of data that a standby has not made durable yet, and that would be lost if
+its node were lost. A transaction that has been prepared for a long time waits until the coordinator
+ends it, which the coordinator does every citus.recover_2pc_interval.")]
 pub(super) struct ClusterStatusArgs {
     /// Print one JSON object
     #[arg(long)]
@@ -82,12 +82,12 @@ Examples:
   hark cluster add db3:5432
   hark cluster add db3 --no-rebalance      shards come with the next `hark cluster rebalance`
 
-First, versions and settings are checked, and whether the nodes reach each other. The database and
-the extension are created on the node if they are missing and the user may create them. A node that
-is already in the cluster is not added again, but gets its share of the shards. If a drain of the
-node was begun, the drain is undone.")]
+First, the command checks versions and settings, and whether the nodes reach each other. The
+database and the extension are created on the node if they are missing and the user may create them.
+A node that is already in the cluster is not added again, but gets its share of the shards. If a
+drain of the node has begun, the command undoes the drain.")]
 pub(super) struct ClusterAddArgs {
-    /// The new node, as the others reach it [default port: 5432]
+    /// The new node, by the address at which the other nodes reach it [default port: 5432]
     #[arg(value_name = "HOST[:PORT]")]
     pub(super) node: NodeAddress,
     /// Do not move shards to the new node yet
@@ -141,11 +141,11 @@ Examples:
   hark cluster replace db2 --with db2-standby:5432
 
 The command refuses to work while DEAD accepts connections: if two nodes accept writes for the same
-shards, some writes are lost. A frozen machine accepts connections, too, and may go on at any moment:
-stop this machine first. Make sure that DEAD cannot come back by itself. Later DEAD may become
-the standby of the new worker (pg_rewind). STANDBY must be a copy of DEAD with all of its shards.
-STANDBY is promoted if necessary, and the cluster then uses STANDBY under the number of DEAD.
-Transactions in doubt are ended.")]
+shards, some writes are lost. A frozen machine accepts connections, too, and may resume at any
+moment: stop this machine first. Make sure that DEAD cannot come back by itself. Later DEAD may
+become the standby of the new worker (pg_rewind). STANDBY must be a copy of DEAD with all of its
+shards. The command promotes STANDBY if necessary, gives it the number of DEAD in the cluster, and
+ends transactions in doubt.")]
 pub(super) struct ClusterReplaceArgs {
     /// The lost worker [default port: 5432]
     #[arg(value_name = "DEAD")]
@@ -169,8 +169,8 @@ pub(super) struct ClusterReplaceArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The exit code is 1 if a worker has no standby that streams. Each problem is printed with the
-statements that repair it.")]
+The exit code is 1 if a worker has no streaming standby. Each problem is printed with the statements
+that solve it.")]
 pub(super) struct ClusterStandbyArgs {
     /// The node; without it, all nodes [default port: 5432]
     #[arg(value_name = "HOST[:PORT]")]

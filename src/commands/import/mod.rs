@@ -46,9 +46,9 @@ Examples:
 A file has one event a line, or any other JSON that contains events: events over several lines, in
 arrays, in the messages of a relay or a client ([\"EVENT\",{...}]), or in an object around an array
 ({\"events\":[...]}). Every id and signature is checked, on all cores. gzip and zstd are recognised by
-content, not by name. An interrupted import continues when it is run again: events that are stored
-already are skipped before their signatures are checked. Refused events are counted by reason and do
-not make the import fail.")]
+content, not by name. To continue an interrupted import, run it again: events that are stored
+already are skipped before their signatures are checked. Refused events are counted by reason, and
+do not make the import fail.")]
 pub(crate) struct ImportArgs {
     /// Files to read, in this order; `-` is stdin
     #[arg(value_name = "FILE", default_value = "-")]
@@ -146,8 +146,8 @@ pub(crate) fn run(args: &ImportArgs, location: &ArchiveLocation) -> anyhow::Resu
     }
     if total.is_foreign() {
         anyhow::bail!(
-            "not one line could be read as a record of this network ({}); nothing was stored. Is it \
-             another file, or another --network?",
+            "not one line could be read as a record of this network ({}); nothing was stored. \
+             Pass another file, or another --network",
             location.network.records()
         );
     }
@@ -226,12 +226,12 @@ fn file(
     if let Err(error) = &ended
         && error.kind() == io::ErrorKind::Unsupported
     {
-        anyhow::bail!("{}: {error}; nothing of it was stored", path.display());
+        anyhow::bail!("{}: {error}; nothing of this file was stored", path.display());
     }
     ended.with_context(|| {
         format!(
             "{} could not be read to its end; what came before is stored. Repair the file and run \
-             the import again: it skips what is stored",
+             the import again: stored records are skipped",
             path.display()
         )
     })

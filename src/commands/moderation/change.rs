@@ -27,13 +27,14 @@ A subject is a key (npub1…, or 64 hex digits), an event (note1…, nevent1…,
 word:TEXT with a * for further letters, an address, or a network of addresses. `-` reads one
 subject per line from stdin.
 
-The ban is kept in the archive, and is in force at once on all servers of the archive: new events of
-a banned key, id, kind or word are refused with the reason, also from `hark import`, `sync`, `stream`
-and `router`. Stored events of a banned key or id are hidden from clients. Connections of a banned
-address or key are closed with the reason. The lists in the configuration ([policy]) stay in force.
+The ban is stored in the archive, and is in force at once on all servers of the archive: new events
+with a banned key, id, kind or word are refused with the reason, also from `hark import`, `sync`,
+`stream` and `router`. Stored events of a banned key or id are hidden from clients. Connections of a
+banned address or key are closed with the reason. The lists in the configuration ([policy]) stay in
+force.
 
 --purge also deletes the stored events of banned keys, ids and kinds: it shows their number, and
-deletes them with --yes. Without --purge, `hark unban` shows them again.
+deletes them with --yes. Without --purge, `hark unban` makes the stored events visible again.
 
 Exit codes: 0 the subjects are banned, 1 failed, 2 wrong flags or subjects.")]
 pub(crate) struct BanArgs {
@@ -56,9 +57,10 @@ Examples:
   hark allow 203.0.113.0/24
 
 An allow adds a key, kind, word, address or network to the allow list of [policy] with the same
-name. If that list allows everything, the allow changes nothing: an allow never closes a server. A
-ban, or a deny list of [policy], still refuses an allowed subject. An allowed event (note1…,
-nevent1… or id:HEX) is accepted in spite of all lists and bans; only [policy] pow_bits_min applies.
+name. If that list allows everything, the allow has no effect, so an allow never makes an open
+server closed. A ban, or a deny list of [policy], still refuses an allowed subject. An allowed event
+(note1…, nevent1… or id:HEX) is accepted in spite of all lists and bans; only [policy] pow_bits_min
+applies.
 
 Exit codes: 0 the subjects are allowed, 1 failed, 2 wrong flags or subjects.")]
 pub(crate) struct AllowArgs {
@@ -90,7 +92,8 @@ Examples:
   hark unban 198.51.100.0/24 kind:1984
   hark unallow 203.0.113.0/24
 
-A network is lifted as a whole: the ban of 198.51.100.0/24 stays if only 198.51.100.7 is lifted.
+The ban of a network can only be lifted as a whole: `hark unban 198.51.100.7` does not change a ban
+of 198.51.100.0/24.
 
 Exit codes: 0 lifted, 1 no subject had an entry or the command failed, 2 wrong flags or subjects.")]
 pub(crate) struct LiftArgs {

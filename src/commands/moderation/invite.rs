@@ -21,12 +21,12 @@ Examples:
   hark invite --list
   hark invite --revoke 5f0c4a1be2d94e5f8a3c7d6b9e0f1a2b
 
-Prints a code. A client joins the relay with the code (NIP-43): its key is then allowed, as by
-`hark allow`, and `hark log` names the key and the first characters of the code. The relay answers
-requests to join if it has a key of its own ([self] key_file).
+Prints a code with which a client can join the relay (NIP-43). The client's key is then allowed, as
+by `hark allow`, and `hark log` names the key and the first characters of the code. The relay
+answers requests to join only if it has a key of its own ([self] key_file).
 
-The codes are kept in the archive, so all servers of the archive know them. A code is a secret:
-everybody who has the code can use it.
+The codes are stored in the archive, so all servers of the archive know the codes. A code is a
+secret: everybody who has the code can use it.
 
 Exit codes: 0 done, 1 failed or no such code, 2 wrong flags.")]
 pub(crate) struct InviteArgs {

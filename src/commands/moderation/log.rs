@@ -27,7 +27,7 @@ This is not the server's own log, which goes to stderr.
 
 With --json, each line is an object, times are in seconds since 1970, and --limit is 0 by default.")]
 pub(crate) struct AuditArgs {
-    /// Only acts from this time on: seconds since 1970, a UTC date, or an age like 7d
+    /// Only acts since this time: seconds since 1970, a UTC date, or an age like 7d
     #[arg(long, value_name = "TIME", value_parser = when::parse)]
     since: Option<u64>,
     /// Maximum number of rows; 0: all [default: 100]

@@ -50,9 +50,9 @@ A file of streams:
 
 Each stream works like `hark stream`. The file is read again when it changes: removed streams end,
 new and changed streams begin, and all other streams continue. Changes of the key files, and of
-[limits], [policy] and [privacy] in the configuration, take effect in the same way. A file with
-faults changes nothing, and the log gives the reason. Start the router after the archive's server.
-If the server restarts, the router waits until the server is back.
+[limits], [policy] and [privacy] in the configuration, take effect in the same way. If the file has
+faults, nothing changes, and the log gives the reason. Start the archive's server before the router.
+While the server restarts, the router waits.
 
 With --json, the object of --check has the `file`, its `streams` and its `faults`. The exit code is the same.
 

@@ -27,15 +27,16 @@ Examples:
   hark stream wss://a.example wss://b.example --filter '{\"kinds\":[0,1]}' --dir both
   hark stream ws://10.0.0.2:7777 --dir up --catch-up all
 
-New events are passed on at once. The archive and the relay are compared (NIP-77) after each
-connection, after an event was missed, and every six hours, as far back as --catch-up says. A relay
-that does not compare is read page by page; after the first time, reading begins a day before the
-archive and the relay were last in step. A lost connection is made again, after a growing wait. An
-event never goes back to the relay from which it came.
+New events are sent at once. The archive and the relay are compared (NIP-77), as far back as
+--catch-up, when a connection is made, after an event was missed, and every six hours. A relay that
+cannot compare is read page by page: the first time as far back as --catch-up, later as far back as
+a day before the archive and the relay were last in step. After a lost connection, the command
+connects again, after a growing wait. An event is never sent back to the relay from which it came.
 
-The command runs until Ctrl-C or SIGTERM. It works beside the archive's server, and waits for the
-server during a restart. If no server runs at the start, the command holds the archive itself.
-Checks and bounds are those of `hark sync`; `hark router` runs many streams that a file defines.
+The command runs until Ctrl-C or SIGTERM. It works beside the archive's server, and waits while the
+server restarts. If no server runs at the start, the command locks the archive itself, and no server
+can start. Checks and bounds are those of `hark sync`; `hark router` runs many streams that a file
+defines.
 
 Exit codes: 0 stopped, 1 failed, 2 wrong flags or filter.")]
 pub(crate) struct StreamArgs {
@@ -45,7 +46,7 @@ pub(crate) struct StreamArgs {
     /// The events to stream [default: all]
     #[arg(long, value_name = "FILTER")]
     pub(crate) filter: Option<String>,
-    /// Where events go
+    /// The direction in which events are sent
     #[arg(long, value_enum, default_value_t = DirectionArg::Down)]
     pub(crate) dir: DirectionArg,
     /// How far back to compare: an age like 12h or 7d, `all`, or 0 for no comparison

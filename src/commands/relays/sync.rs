@@ -30,16 +30,15 @@ Examples:
   hark sync ws://10.0.0.2:7777 --dir up --private --key-file relay.key
   hark sync wss://relay.example --dry-run --json
 
-The archive and the relay compare which events they have (NIP-77), and only the differences are
-sent, while the comparison continues. A relay that does not compare is read page by page. Every id
-and signature is checked, on all cores. Events that clients may not publish here ([policy] and
-[limits]) are not accepted from relays either. A server may run on the archive: it does the writes,
-and its subscribers get the events. A run that was interrupted or lost its connection continues when
-it is run again.
+The archive and the relay compare which events they have (NIP-77), and send only the missing events,
+while the comparison continues. A relay that cannot compare is read page by page. Every id and
+signature is checked, on all cores. Events that [policy] and [limits] refuse from clients are also
+refused from relays. A server may run on the archive: it does the writes, and its subscribers get
+the events. To continue a run that was interrupted or lost its connection, run the command again.
 
 Exit codes: 0 the archive and the relay are in step (events that one of them has deleted, let expire
 or replaced may differ), 1 failed, 2 wrong flags or filter, 3 done, but some events were refused or
-not reached: the report says which, 130 interrupted. Private events that are not exchanged are
+not reached, which the report lists, 130 interrupted. Private events that are not exchanged are
 counted, and do not change the exit code.")]
 pub(crate) struct SyncArgs {
     /// The relay: wss://host or ws://host:port
@@ -48,7 +47,7 @@ pub(crate) struct SyncArgs {
     /// The events to synchronise; several filters are handled one after the other [default: all]
     #[arg(long, value_name = "FILTER")]
     pub(crate) filter: Vec<String>,
-    /// Where events go
+    /// The direction in which events are sent
     #[arg(long, value_enum, default_value_t = DirectionArg::Down)]
     pub(crate) dir: DirectionArg,
     /// Only count the missing events
@@ -64,7 +63,7 @@ pub(crate) struct SyncArgs {
     pub(crate) json: bool,
 }
 
-/// Where events go, as typed.
+/// The direction of events, as typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DirectionArg {
     /// From the relay into the archive

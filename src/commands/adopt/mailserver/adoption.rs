@@ -21,13 +21,13 @@ Examples:
 
 The source is a LevelDB directory, which has a file CURRENT, or a database with the table
 `envelopes`. The source is only read, and the mail server may keep running. Entries in LevelDB's
-logs are read as well.
+logs are also read.
 
 Envelopes are copied in the order of their time, in batches. The position is saved with each batch,
 so an interrupted run continues where it was, and nothing is stored twice. At the end, all keys are
 compared with the archive, and envelopes that arrived late are copied. Every envelope must have the
-hash in its key. Refused envelopes are counted by reason. Keys that no mail server makes are skipped
-and counted.")]
+hash in its key. Refused envelopes are counted by reason. Keys that do not have the form of a mail
+server's keys are skipped and counted.")]
 pub(in crate::commands::adopt) struct AdoptMailserverArgs {
     /// The mail server's directory, or its database: postgres://user:password@host:port/database
     #[arg(value_name = "DIR|URL")]

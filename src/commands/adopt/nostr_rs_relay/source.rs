@@ -77,8 +77,9 @@ impl NostrRsSource {
     fn error(&self, error: rusqlite::Error) -> anyhow::Error {
         let file = self.path.display().to_string();
         let advice = advice(&error, &file, SERVER);
-        anyhow::Error::new(error)
-            .context(format!("{file} cannot be read on; what was brought over is safe. {advice}"))
+        anyhow::Error::new(error).context(format!(
+            "the rest of {file} cannot be read; what was brought over is safe. {advice}"
+        ))
     }
 
     fn rows_after(&self, after: i64, limit: u32) -> rusqlite::Result<Vec<RelayRow>> {

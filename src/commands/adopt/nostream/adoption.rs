@@ -30,8 +30,8 @@ continues where it was, and nothing is stored twice. At the end, all ids are com
 archive, and missing events are copied.
 
 With --follow, newly published events are copied until Ctrl-C; then all ids are compared once more,
-and the run ends. New events with an old date are copied later than others: to find them, Hark reads
-the whole table again and again, for a tenth of the time.
+and the run ends. New events with an old date are copied later than other events: to find them, Hark
+reads the whole table again and again, for at most a tenth of the time.
 
 Every id must be the hash of its event, so no value can be copied wrongly. Signatures are not
 checked, because nostream has checked them; --verify-signatures checks them again, in some 30 us for

@@ -33,7 +33,7 @@ Examples:
 
 The source is the value of the node's --store-message-db-url: a PostgreSQL database with schema
 version 1 to 8, or an SQLite file with schema version 7 to 10. The source is only read, in short
-statements, and the node may keep running. Several nodes that share one database are adopted once.
+statements, and the node may keep running. If several nodes share one database, adopt it once.
 SQLite needs the files store.sqlite3-wal and store.sqlite3-shm beside the database for reading, so
 run this as root or as the node's user.
 
