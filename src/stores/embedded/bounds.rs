@@ -44,16 +44,17 @@ mod tests {
     #[test]
     fn logs_are_small_enough_for_the_bounds_of_the_space() {
         const MB: u64 = 1_000_000;
+        let config = Config::default();
+        let whole = config.log_bytes_max;
         let table = [
-            (None, None, 256 * MB),
+            (None, None, whole),
             (Some(4_000 * MB), None, 100 * MB),
-            (None, Some(5_000 * MB), 256 * MB),
+            (None, Some(5_000 * MB), whole),
             (None, Some(100 * MB), 25 * MB),
             (Some(400 * MB), Some(100 * MB), 10 * MB),
             (Some(1), Some(1), LOG_BYTES_MIN),
-            (None, Some(0), 256 * MB),
+            (None, Some(0), whole),
         ];
-        let config = Config { log_bytes_max: 256 * MB, ..Config::default() };
         for (bytes_max, free_bytes_min, expected) in table {
             let retention =
                 RetentionPolicy { bytes_max, free_bytes_min, ..RetentionPolicy::default() };
