@@ -122,7 +122,8 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
             fs::remove_dir_all(&restoring)
                 .with_context(|| format!("{} could not be removed", restoring.display()))?;
         }
-        time = Some(make(args, location, catalog, &restoring)?);
+        let made = make(args, location, catalog, &restoring);
+        time = Some(made.map_err(|error| withdraw(data, &restoring, error))?);
         if args.move_aside {
             move_aside(data, &restoring)?;
         }
@@ -143,9 +144,14 @@ pub(crate) fn run(args: &RestoreArgs, location: &ArchiveLocation) -> anyhow::Res
     Ok(ExitCode::SUCCESS)
 }
 
-fn must_be_without_archive(data: &Path) -> anyhow::Result<()> {
+/// Returns the name of a shelf of the archive in `data`.
+fn existing_shelf(data: &Path) -> Option<&'static str> {
     let mut names = setups().iter().map(|setup| setup.network.name());
-    if let Some(shelf) = names.find(|name| data.join(name).exists()) {
+    names.find(|name| data.join(name).exists())
+}
+
+fn must_be_without_archive(data: &Path) -> anyhow::Result<()> {
+    if let Some(shelf) = existing_shelf(data) {
         bail!(
             "there is an archive in {} already ({shelf}); move it aside with --move-aside, or \
              name another directory with --data",
@@ -175,6 +181,24 @@ fn must_be_without_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Removes `restoring` after a failure if the existing archive is still in its place, so that
+/// other commands open the archive. Once a part of the archive may have been moved aside,
+/// `restoring` stays, and only another restore goes on.
+fn withdraw(data: &Path, restoring: &Path, error: anyhow::Error) -> anyhow::Error {
+    if existing_shelf(data).is_none() || data.join(BEFORE).exists() {
+        return error;
+    }
+    let unchanged = format!("the archive in {} is unchanged", data.display());
+    match fs::remove_dir_all(restoring) {
+        Err(left) if left.kind() != ErrorKind::NotFound => error.context(format!(
+            "{unchanged}, but {} could not be removed ({left}); remove it, so that other commands \
+             open the archive",
+            restoring.display()
+        )),
+        _ => error.context(unchanged),
+    }
 }
 
 /// Moves all shelves in `data` aside, and those small files that `restoring` will replace, that

@@ -248,6 +248,30 @@ fn what_a_backup_in_one_file_cannot_be_is_said() {
     assert!(output.status.code() == Some(1) && said.contains("of no use"), "{said}");
 }
 
+/// Files of the unfinished restore locked out the archive that was still in its place.
+#[test]
+fn an_archive_is_served_after_the_restore_that_was_to_replace_it_has_failed() {
+    let place = Place::new("backup-aside-failed");
+    place.hark_fed(&["import"], notes(30).as_bytes()).text();
+    let before = place.hark(&["export"]).text();
+    let file = place.path("it.hark");
+    place.hark(&["backup", &file]).text();
+    let bytes = std::fs::read(&file).unwrap();
+    let cut = place.file("cut.hark", &bytes[..bytes.len() - 1]);
+    let run = place.hark(&["restore", "--move-aside", &cut]);
+    assert!(run.code == 1 && run.stderr.contains("is unchanged: nothing was restored"), "{run:?}");
+    assert!(place.hark(&["export"]).text() == before);
+    // Once the archive may have been moved aside, only another restore goes on.
+    let data = place.data();
+    std::fs::create_dir(data.join("restoring")).unwrap();
+    std::fs::create_dir(data.join("before-restore")).unwrap();
+    assert_eq!(place.hark(&["restore", "--move-aside", &cut]).code, 1);
+    let run = place.hark(&["export"]);
+    assert!(run.code == 1 && run.stderr.contains("was interrupted"), "{run:?}");
+    assert_eq!(place.hark(&["restore", "--move-aside", &file]).code, 0);
+    assert!(place.hark(&["export"]).text() == before);
+}
+
 #[test]
 fn what_is_no_archive_is_not_backed_up_and_odd_names_harm_no_backup() {
     let place = Place::new("backup-odd");
