@@ -65,8 +65,8 @@ pub struct StreamOptions {
     pub private_kinds: Vec<u32>,
     /// Whether protected events (NIP-70) leave this archive.
     pub send_protected: bool,
-    /// The first comparison of a connection is limited to events of the last `catch_up_s` seconds;
-    /// `None` compares all events.
+    /// The first comparison of a connection begins this number of seconds before the archive and
+    /// the relay were last in step, or before the start of the stream; `None` compares all events.
     pub catch_up_s: Option<u64>,
     /// Maximum number of events per second from the relay; `None` for no limit.
     pub events_per_s_max: Option<u32>,
@@ -101,10 +101,11 @@ pub struct StreamEnds {
 struct StreamMemory {
     seen: Arc<SeenIds>,
     missed: Arc<MissedEvents>,
-    last: Mutex<Option<LastStep>>,
+    last: Mutex<LastStep>,
 }
 
-/// The last time at which the archive and the relay were in step.
+/// The last time at which the archive and the relay were in step; at first, the start of the
+/// stream.
 #[derive(Clone, Copy)]
 struct LastStep {
     at_s: u64,
@@ -130,7 +131,7 @@ impl RelayStream {
         let memory = StreamMemory {
             seen: self.ends.feed.seen_of(&self.address),
             missed: Arc::default(),
-            last: Mutex::default(),
+            last: Mutex::new(LastStep { at_s: now_s(), paged: false }),
         };
         let mut back_off = BACK_OFF;
         loop {
@@ -339,7 +340,11 @@ impl LiveStream<'_> {
                 let is_written = !self.stream.ends.waits.load(Ordering::Relaxed);
                 status.set_in_step(!has_failed && is_written);
                 status.waiting.store(up.map_or(0, FeedOutlet::waiting) as u64, Ordering::Relaxed);
-                *last.lock() = Some(LastStep { at_s: now_s(), paged });
+                // While received events cannot be written, the stream stops reading. The comparison
+                // of a later connection then finds the events that the relay has dropped.
+                if is_written {
+                    *last.lock() = LastStep { at_s: now_s(), paged };
+                }
                 tokio::select! {
                     () = missed.any() => {
                         tracing::warn!(
@@ -371,26 +376,22 @@ impl LiveStream<'_> {
     /// unknown which events were missed. Returns `None` if no comparison is needed.
     fn since(&self) -> Option<u64> {
         let last = *self.memory.last.lock();
-        let now_s = now_s();
-        match (self.stream.options.catch_up_s, last) {
-            (Some(0), _) => None,
-            (Some(back_s), last) => {
-                Some(last.map_or(now_s, |last| last.at_s.min(now_s)).saturating_sub(back_s))
-            }
-            (None, Some(LastStep { at_s, paged: true })) => Some(at_s.saturating_sub(PAGED_BACK_S)),
-            (None, _) => Some(0),
+        match self.stream.options.catch_up_s {
+            Some(0) => None,
+            Some(back_s) => Some(last.at_s.min(now_s()).saturating_sub(back_s)),
+            None if last.paged => Some(last.at_s.saturating_sub(PAGED_BACK_S)),
+            None => Some(0),
         }
     }
 
     /// Returns the time at which the comparison for missed events begins.
     fn missed(&self) -> Option<u64> {
         let from = self.memory.missed.take();
-        match (from, *self.memory.last.lock()) {
+        let LastStep { at_s, paged } = *self.memory.last.lock();
+        match from {
             // Any event may have been missed, but reading all pages of the relay again would take
             // too long.
-            (Some(0), Some(LastStep { at_s, paged: true })) => {
-                Some(at_s.saturating_sub(PAGED_BACK_S))
-            }
+            Some(0) if paged => Some(at_s.saturating_sub(PAGED_BACK_S)),
             _ => from,
         }
     }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hark_peers::{Direction, PeerError};
+use hark_testkit::clock::now_s;
 use hark_testkit::nostr::keys;
+use hark_testkit::wait::until_async;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -142,6 +144,48 @@ async fn what_was_not_asked_for_or_is_forged_is_not_stored() {
     assert_eq!(totals.refused_here.of("bad signature"), 1);
     assert_eq!(totals.refused_here.of("bad id"), 1);
     assert!(totals.refused_here.of("malformed") >= 1 && totals.unasked >= 2, "{totals:?}");
+}
+
+/// While received events cannot be written, the relay may drop events. They are found at the next
+/// connection.
+#[tokio::test]
+async fn a_comparison_begins_before_the_time_in_which_nothing_was_written() {
+    let compared: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let (asked, live) = (Arc::clone(&compared), Mutex::new(Value::Null));
+    let url = play(move |message| match message[0].as_str() {
+        Some("NEG-OPEN") => {
+            asked.lock().push(message[2]["since"].as_u64().unwrap());
+            paged(message, &[], 100)
+        }
+        Some("EVENT") => {
+            vec![json!(["CLOSED", *live.lock(), "error: the relay is tired"]).to_string()]
+        }
+        _ => {
+            if message[2]["limit"] == 0 {
+                *live.lock() = message[1].clone();
+            }
+            paged(message, &[], 100)
+        }
+    })
+    .await;
+    let here = Here::with(&[]);
+    let (mut stream, status) = here.stream(&url);
+    (stream.options.direction, stream.options.catch_up_s) = (Direction::Both, Some(60));
+    let (feed, waits) = (Arc::clone(&stream.ends.feed), Arc::clone(&stream.ends.waits));
+    let as_expected = async {
+        until_async("it is in step", async || status.is_in_step()).await;
+        waits.store(true, Ordering::Relaxed);
+        until_async("it is behind", async || !status.is_in_step()).await;
+        let behind_from = now_s();
+        until_async("time passes", async || now_s() > behind_from + 2).await;
+        Here::publish(&feed, &[event(1, 1_700_000_000)]);
+        until_async("it compares again", async || compared.lock().len() > 1).await;
+        assert!(compared.lock()[1] <= behind_from - 60, "{:?} {behind_from}", compared.lock());
+    };
+    tokio::select! {
+        error = stream.run() => panic!("{error}"),
+        () = as_expected => {}
+    }
 }
 
 /// A relay is disconnected after a bounded time if it lists events but does not send them, sends
