@@ -22,8 +22,17 @@ impl OpenBrackets {
 
     /// Whether the innermost level is a bracket.
     pub(super) fn is_array(&self) -> bool {
-        let bit = self.depth.checked_sub(1).and_then(Self::bit);
-        bit.is_some_and(|bit| self.arrays & bit != 0)
+        self.innermost().is_some_and(|bit| self.arrays & bit != 0)
+    }
+
+    /// Whether the innermost level is a brace.
+    pub(super) fn is_object(&self) -> bool {
+        self.innermost().is_some_and(|bit| self.arrays & bit == 0)
+    }
+
+    /// Returns the bit of the innermost level; `None` outside, and beyond the outermost 64 levels.
+    fn innermost(&self) -> Option<u64> {
+        self.depth.checked_sub(1).and_then(Self::bit)
     }
 
     pub(super) fn bit(level: usize) -> Option<u64> {

@@ -68,6 +68,8 @@ pub(super) struct RecordLines<R> {
     from: R,
     form: Form,
     open: OpenBrackets,
+    /// The last byte between records that was not white space.
+    last: u8,
     /// Number of bytes of the byte order mark found at the start of the source; `None` after the
     /// start.
     mark: Option<usize>,
@@ -84,6 +86,7 @@ impl<R: Read> RecordLines<R> {
             from,
             form: Form::Between,
             open: OpenBrackets::default(),
+            last: 0,
             mark: Some(0),
             input: vec![0; READ_BYTES],
             lines: Vec::new(),
@@ -123,14 +126,13 @@ impl<R: Read> RecordLines<R> {
         }
         match self.form {
             Form::Between => self.between(byte),
+            // No string in JSON has a line break.
+            Form::String { .. } if byte == b'\n' => self.cut_off(byte),
             Form::String { escaped } => {
                 self.form = match byte {
                     b'"' if !escaped => Form::Between,
                     _ => Form::String { escaped: byte == b'\\' && !escaped },
                 };
-                if byte == b'\n' {
-                    self.lines.push(byte);
-                }
             }
             Form::Opened => match byte {
                 b'"' => {
@@ -167,10 +169,16 @@ impl<R: Read> RecordLines<R> {
 
     fn between(&mut self, byte: u8) {
         let is_outermost = self.open.depth == 0;
+        let last = self.last;
+        if !byte.is_ascii_whitespace() {
+            self.last = byte;
+        }
         match byte {
             b'{' if is_outermost || self.open.is_array() => self.begin(byte, true),
             b'[' if is_outermost || self.open.is_array() => self.form = Form::Opened,
             b' ' | b'\t' | b'\r' | b'\n' | b',' | RECORD_END => self.skip(byte),
+            // In an object, a value follows a colon.
+            b'{' | b'[' if self.open.is_object() && last != b':' => self.cut_off(byte),
             b'{' | b'[' => self.open.open(byte),
             b'}' | b']' if !is_outermost => {
                 self.open.close();
@@ -184,6 +192,15 @@ impl<R: Read> RecordLines<R> {
             b'"' => self.form = Form::String { escaped: false },
             _ => {}
         }
+    }
+
+    /// Ends an object or array around records that is cut off before this byte. The records behind
+    /// the cut are outside, and a bracket stands for the cut: it counts as a malformed record.
+    fn cut_off(&mut self, byte: u8) {
+        self.open.depth = 0;
+        self.form = Form::Between;
+        self.lines.extend([b'{', RECORD_END]);
+        self.byte(byte);
     }
 
     fn begin(&mut self, byte: u8, is_object: bool) {
@@ -442,6 +459,16 @@ mod tests {
             ("{\"a\":1,\n{}\n", &[(0, "{\"a\":1,"), (1, "{}")]),
             ("[\n{\"a\":1\n{},\n{}]", &[(1, "{\"a\":1"), (2, "{}"), (3, "{}")]),
             ("{}}\n{}", &[(0, "{}"), (0, "}"), (1, "{}")]),
+            // An object around an array that is cut off.
+            (
+                "{\"m\":[{\"a\":1}],\"n\":\"cut\n{}\n{\"b\":\"{\"}",
+                &[(0, "{\"a\":1}"), (0, "{"), (1, "{}"), (2, "{\"b\":\"{\"}")],
+            ),
+            ("{\"m\":[{}],\"n\":\"cut\\\n[\"x\"]", &[(0, "{}"), (0, "{"), (1, "[\"x\"]")]),
+            ("{\"m\":[{}]\n{}\n{}", &[(0, "{}"), (1, "{"), (1, "{}"), (2, "{}")]),
+            ("{\"m\":[{}],\n\n[\"x\"]\n{}", &[(0, "{}"), (2, "{"), (2, "[\"x\"]"), (3, "{}")]),
+            ("{\"m\":[{}],\"n\":1\n{}", &[(0, "{}"), (1, "{"), (1, "{}")]),
+            ("{\"m\":[{}],\"n\":\n{\"o\":[\n{}]}}\n{}", &[(0, "{}"), (2, "{}"), (3, "{}")]),
             ("[{},7]", &[(0, "{}"), (0, "7")]),
             ("[2]", &[(0, "2")]),
             ("[", &[(0, "[")]),
