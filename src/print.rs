@@ -45,8 +45,18 @@ fn of_output(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), OutputError(error))
 }
 
-/// Prints a line to stdout.
+/// Prints a line of a result to stdout. If the reader of stdout has closed its end, the line is
+/// lost, and the command still does its work and ends with its usual exit code.
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
+    match row(text) {
+        Err(error) if is_closed_output(&error) => Ok(()),
+        printed => printed,
+    }
+}
+
+/// Prints a row of a list to stdout. Fails if the reader of stdout has closed its end, so that the
+/// list ends.
+pub(crate) fn row(text: &str) -> anyhow::Result<()> {
     Ok(writeln!(Output::new(), "{text}")?)
 }
 

@@ -20,7 +20,7 @@ pub(crate) const WRONG_USE: u8 = 2;
 pub fn exit_code(ended: anyhow::Result<ExitCode>) -> ExitCode {
     match ended {
         Ok(code) => code,
-        // The reader of the output has closed its end of the pipe.
+        // The reader of a list has closed its end of the pipe, and wants no more of the list.
         Err(error) if print::is_closed_output(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // An error that is in the server's log is not printed again.

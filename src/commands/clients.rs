@@ -109,7 +109,7 @@ pub(crate) fn run(args: &ClientsArgs, location: &ArchiveLocation) -> anyhow::Res
             print_objects(&mut server, &args.filter, limit)?;
         } else {
             for row in list(&mut server, args, limit)?.rows {
-                print::line(&row.to_string())?;
+                print::row(&row.to_string())?;
             }
         }
         return Ok(ExitCode::SUCCESS);
@@ -165,7 +165,7 @@ fn print_objects(server: &mut ControlClient, filter: &str, limit: usize) -> anyh
     let mut left = limit;
     read_pages(server, filter, |rows| {
         for row in rows.iter().take(left) {
-            print::line(&row.to_string())?;
+            print::row(&row.to_string())?;
         }
         left = left.saturating_sub(rows.len());
         Ok(left > 0)
@@ -226,7 +226,7 @@ fn print_table(list: &ClientList) -> anyhow::Result<()> {
             let cell: String = cell.chars().take(width).collect();
             if LEFT.contains(&at) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
         });
-        print::line(cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        print::row(cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
     let ClientList { rows, matching, open, earlier_processes } = list;
     let shown = rows.len() as u64;
@@ -237,9 +237,9 @@ fn print_table(list: &ClientList) -> anyhow::Result<()> {
     if shown < *matching {
         parts.push(format!("the first {} are shown (--limit)", print::number(shown)));
     }
-    print::line(&parts.join(", "))?;
+    print::row(&parts.join(", "))?;
     if *earlier_processes > 0 {
-        print::line("an earlier process still serves connections, which are not listed")?;
+        print::row("an earlier process still serves connections, which are not listed")?;
     }
     Ok(())
 }

@@ -68,7 +68,7 @@ pub(crate) fn run(args: &ReportsArgs, location: &ArchiveLocation) -> anyhow::Res
     // The events of a banned key are hidden already.
     queue.items.retain(|item| item.author.is_none_or(|key| (choice.is_heard)(&key)));
     for item in queue.items.iter().take(limit) {
-        print::line(&if args.json { object(item).to_string() } else { row(item) })?;
+        print::row(&if args.json { object(item).to_string() } else { row(item) })?;
     }
     if !args.json {
         let count = print::count(queue.items.len() as u64, "subject");

@@ -124,7 +124,7 @@ pub(crate) fn run(
         }
     }
     // The report is printed before the archive is moved to its final place. So if an archive is
-    // there, its report has been printed.
+    // there, its report has been printed, as far as the reader of stdout wanted the report.
     SALVAGE.finish(&args.to)?;
     owner::report_to_root(&args.to, Some(&args.from));
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -257,7 +257,7 @@ async fn serve(
     let metrics = server.metrics_addr().map(tracing::field::display);
     let at: Vec<_> = addresses.iter().map(|reached| reached.at.as_str()).collect();
     tracing::info!(at = at.join(", "), metrics, data = %location.data.display(), "serving");
-    let printed = addresses.iter().try_for_each(|reached| print::line(&reached.to_string()));
+    let printed = addresses.iter().try_for_each(|reached| print::row(&reached.to_string()));
     if let Err(error) = printed {
         tracing::warn!(%error, "only this log shows the addresses");
     }

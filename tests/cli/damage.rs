@@ -14,7 +14,7 @@ use serde_json::json;
 use super::support::{Place, command, field, hark, hark_with, notes};
 
 /// Imports notes into an archive of several sealed logs.
-fn archive(test: &str, count: u64) -> Place {
+pub(super) fn archive(test: &str, count: u64) -> Place {
     let place = Place::new(test);
     let file = place.file("hark.toml", b"[archive]\nseal_records = 1000\n");
     let said = place.hark_fed(&["import", "--config", &file], notes(count).as_bytes());
@@ -25,7 +25,7 @@ fn archive(test: &str, count: u64) -> Place {
 }
 
 /// Changes a byte of the record with this text, and returns the log's path.
-fn damage(place: &Place, text: &str) -> PathBuf {
+pub(super) fn damage(place: &Place, text: &str) -> PathBuf {
     let log = place.data().join("nostr").join("log").join("00000001-0.log");
     let mut bytes = fs::read(&log).unwrap();
     let at = bytes.windows(text.len()).position(|part| part == text.as_bytes()).unwrap();

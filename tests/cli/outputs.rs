@@ -12,6 +12,7 @@ use hark_testkit::program::{Process, Program};
 use hark_testkit::server::free_address;
 use hark_testkit::websocket::Socket;
 
+use super::damage::{archive, damage};
 use super::support::{Place, command, health};
 
 /// A running server that a test observes only through its log.
@@ -78,6 +79,47 @@ fn a_command_whose_stderr_is_closed_ends_with_the_code_of_its_fault() {
         let ended = command.spawn().unwrap().wait().unwrap();
         assert_eq!(ended.code(), Some(code), "{args:?}");
     }
+}
+
+/// Runs a command on the archive, with a stdout that nobody reads, and returns its exit code.
+fn code_unread(place: &Place, args: &[&str], stdin: &str) -> Option<i32> {
+    let data = place.data();
+    let mut command = command(&[&["--data", data.to_str().unwrap()], args].concat());
+    let input = place.file("unread", stdin.as_bytes());
+    command.stdin(File::open(input).unwrap()).stdout(Stdio::from(closed_pipe()));
+    command.spawn().unwrap().wait().unwrap().code()
+}
+
+/// A script that runs `hark check | head -1` needs the exit code of the check.
+#[test]
+fn a_command_whose_stdout_is_closed_does_its_work_and_ends_with_its_usual_code() {
+    let place = archive("unread", 3_000);
+    for (args, stdin) in [
+        (&["import"][..], "no event\n"),
+        (&["healthz", "--json", "--at", "127.0.0.1:1"], ""),
+        (&["doctor", "--at", "127.0.0.1:1", "--config", "/dev/null"], ""),
+        (&["invite", "--revoke", &"0".repeat(32)], ""),
+    ] {
+        let code = place.hark_fed(args, stdin.as_bytes()).code;
+        assert_eq!(code_unread(&place, args, stdin), Some(code), "{args:?}");
+    }
+    assert_eq!(code_unread(&place, &["import"], "no event\n"), Some(1));
+    // These need several requests, of which each is followed by output.
+    let kinds: Vec<_> = (20_000..22_500).map(|kind| format!("kind:{kind}")).collect();
+    assert_eq!(code_unread(&place, &["ban", "-"], &kinds.join("\n")), Some(0));
+    assert_eq!(place.hark(&["list", "--json"]).text().lines().count(), 2_500);
+    damage(&place, "note 40\\t");
+    let (from, to) = (place.data(), place.path("salvaged"));
+    for args in [
+        &["check"][..],
+        &["check", "--json"],
+        &["copy", "--from", from.to_str().unwrap(), "--to", &place.path("copy")],
+        &["salvage", "--from", from.to_str().unwrap(), "--to", &to],
+    ] {
+        assert_eq!(code_unread(&place, args, ""), Some(1), "{args:?}");
+    }
+    let salvaged = command(&["--data", &to, "export"]).run_with(b"");
+    assert_eq!(salvaged.text().lines().count(), 2_999);
 }
 
 /// The writing end of a pipe without a reader.

@@ -82,7 +82,7 @@ fn list(json: bool, location: &ArchiveLocation) -> anyhow::Result<ExitCode> {
     let request = |after| ModerationRequest::Invites { after };
     ModerationDesk::read(location)?.pages(usize::MAX, request, |row| {
         shown += 1;
-        print::line(&if json { row.to_string() } else { words(row) })
+        print::row(&if json { row.to_string() } else { words(row) })
     })?;
     if !json {
         let codes = if shown == 1 { "code" } else { "codes" };

@@ -69,7 +69,7 @@ pub(crate) fn run(args: &ListArgs, location: &ArchiveLocation) -> anyhow::Result
     let has_more = ModerationDesk::read(location)?.pages(limit, request, |row| {
         shown += 1;
         if args.json {
-            return print::line(&row.to_string());
+            return print::row(&row.to_string());
         }
         let text = |name: &str| row[name].as_str().unwrap_or_default();
         let until = row["until"].as_u64().map(|at_s| format!(" until {}", shown_time(at_s)));
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &ListArgs, location: &ArchiveLocation) -> anyhow::Result
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         let (ruling, subject, by) = (text("ruling"), text("subject"), text("by"));
         let until = until.unwrap_or_default();
-        print::line(&format!("{ruling} {subject}{until}, by {by} at {since}{reason}"))
+        print::row(&format!("{ruling} {subject}{until}, by {by} at {since}{reason}"))
     })?;
     if !args.json {
         let more = if has_more { "; more follow (--limit)" } else { "" };

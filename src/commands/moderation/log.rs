@@ -48,7 +48,7 @@ pub(crate) fn run(args: &AuditArgs, location: &ArchiveLocation) -> anyhow::Resul
     let request = |after| ModerationRequest::Log { since, after };
     let has_more = ModerationDesk::read(location)?.pages(limit, request, |row| {
         if args.json {
-            return print::line(&row.to_string());
+            return print::row(&row.to_string());
         }
         let text = |name: &str| row[name].as_str().unwrap_or_default();
         let at = row["at"].as_u64().map(shown_time).unwrap_or_default();
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &AuditArgs, location: &ArchiveLocation) -> anyhow::Resul
             (Some(before), None) => format!(", before: {before}"),
             (Some(before), Some(after)) => format!(": {after}, before: {before}"),
         };
-        print::line(&format!("{at} {by}: {act} {subject}{states}"))
+        print::row(&format!("{at} {by}: {act} {subject}{states}"))
     })?;
     if has_more && !args.json {
         print::line("more follow (--limit)")?;
