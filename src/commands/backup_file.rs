@@ -11,7 +11,7 @@ use hark_store_embedded::disk::{Disk as _, DiskFile, RealDisk};
 use hark_store_embedded::permissions;
 
 use super::backup_source::BackedUpArchive;
-use super::unfinished::{lock_and_empty, rename, unfinished};
+use super::unfinished::{open, rename, unfinished};
 use crate::print::{CommandProgress, CountedUnit};
 
 /// The file name extension of single-file backups.
@@ -87,9 +87,7 @@ pub(super) fn write(
     let aside = unfinished(path);
     let context =
         || format!("no backup was taken; what was under {} before is unchanged", path.display());
-    let created = permissions::open_file(&aside).map_err(anyhow::Error::from);
-    let mut file =
-        created.and_then(|file| lock_and_empty(file, &aside, path)).with_context(context)?;
+    let mut file = open(&aside, path).with_context(context)?;
     let whole = (|| {
         let done = from.pack((&mut file, &aside), progress)?;
         rename(&aside, path)?;

@@ -1,6 +1,5 @@
 //! `hark export`: writes events or messages of one snapshot as JSONL, oldest first.
 
-use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 use hark_archive::{Order, Query};
 
-use crate::commands::unfinished::{lock_and_empty, rename, unfinished};
+use crate::commands::unfinished::{open, rename, unfinished};
 use crate::damage;
 use crate::interrupt;
 use crate::location::ArchiveLocation;
@@ -27,8 +26,8 @@ Examples:
 
 The oldest events come first, so that an import applies versions and deletions in the order of their
 times. If you import an export into an empty archive and export this archive, the bytes are the
-same. Expired events are left out. A file gets its name only when it is complete. A file whose name
-ends in .gz or .zst is compressed.")]
+same. Expired events are left out. A file gets its name only when it is complete, and is readable
+only by its owner. A file whose name ends in .gz or .zst is compressed.")]
 pub(crate) struct ExportArgs {
     /// Filters of the network, as JSON; a record is written if it matches one of them [default: all
     /// records]
@@ -168,8 +167,7 @@ fn to_file(
     progress: ExportProgress<'_>,
 ) -> anyhow::Result<u64> {
     let unfinished = unfinished(path);
-    let file = File::options().write(true).create(true).truncate(false).open(&unfinished)?;
-    let file = lock_and_empty(file, &unfinished, path)?;
+    let file = open(&unfinished, path)?;
     let whole = (|| {
         let out = BufWriter::with_capacity(256 << 10, file);
         let (records, out) = match path.extension().and_then(|ending| ending.to_str()) {

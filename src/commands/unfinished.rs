@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use hark_store_embedded::disk::{Disk as _, RealDisk};
+use hark_store_embedded::permissions;
 
 /// Returns the name of a file while it is still being written.
 pub(super) fn unfinished(path: &Path) -> PathBuf {
@@ -16,9 +17,11 @@ pub(super) fn unfinished(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Locks and empties `file`, whose name is `aside`, so that no other process writes `path` at the
-/// same time.
-pub(super) fn lock_and_empty(file: File, aside: &Path, path: &Path) -> anyhow::Result<File> {
+/// Opens an empty file `aside` that only its owner can read, and that is to get the name `path`. The
+/// file is locked, so that no other process writes `path` at the same time.
+pub(super) fn open(aside: &Path, path: &Path) -> anyhow::Result<File> {
+    must_be_replaceable(path)?;
+    let file = permissions::open_file(aside)?;
     let other = || format!("another process writes {}, or has just done so", path.display());
     match file.try_lock() {
         Ok(()) => {}
@@ -35,6 +38,19 @@ pub(super) fn lock_and_empty(file: File, aside: &Path, path: &Path) -> anyhow::R
         file.set_len(0)?;
     }
     Ok(file)
+}
+
+/// Fails if there is anything but a file at `path`, such as a device or a link, which the complete
+/// file would replace.
+fn must_be_replaceable(path: &Path) -> anyhow::Result<()> {
+    match path.symlink_metadata() {
+        Ok(about) if !about.is_file() => bail!(
+            "{} is a link, a directory or a device; name the file itself, or send stdout there",
+            path.display()
+        ),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Gives a complete file its name, durably.

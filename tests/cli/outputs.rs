@@ -10,6 +10,7 @@ use std::process::Stdio;
 use hark_testkit::nostr::event_line;
 use hark_testkit::program::{Process, Program};
 use hark_testkit::server::free_address;
+use hark_testkit::skipped::skip;
 use hark_testkit::websocket::Socket;
 
 use super::damage::{archive, damage};
@@ -230,4 +231,50 @@ fn an_export_does_not_write_a_file_that_another_export_is_writing() {
     assert_eq!(exported.code, 0, "{exported:?}");
     assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1);
     assert!(!Path::new(&unfinished).exists());
+}
+
+/// A complete file would replace a device or a link.
+#[test]
+fn an_export_replaces_nothing_but_a_file() {
+    let place = Place::new("export-target");
+    let line = event_line(1, 1_700_000_000, 1, &[], "kept");
+    assert_eq!(place.hark_fed(&["import"], line.as_bytes()).code, 0);
+    let (file, link, pipe) = (place.path("e.jsonl"), place.path("link"), place.path("pipe"));
+    assert_eq!(place.hark(&["export", "--output", &file]).code, 0);
+    assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    assert!(Program::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let backup = place.path("backup.hark");
+    std::os::unix::fs::symlink(place.path("other.hark"), &backup).unwrap();
+    place.hark(&["backup", &place.path("other.hark")]).text();
+    for args in [
+        &["export", "--output", &link][..],
+        &["export", "--output", &pipe],
+        &["export", "--output", &place.path("")],
+        &["backup", &backup],
+    ] {
+        let refused = place.hark(args);
+        let said = "is a link, a directory or a device";
+        assert!(refused.code == 1 && refused.stderr.contains(said), "{args:?}: {refused:?}");
+    }
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(std::fs::symlink_metadata(&backup).unwrap().is_symlink());
+}
+
+/// A user who may write to the folder could have root empty any file of the machine.
+#[test]
+fn an_export_by_root_follows_no_link_of_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can make the link of another user");
+    }
+    let place = Place::new("export-link");
+    let line = event_line(1, 1_700_000_000, 1, &[], "kept");
+    assert_eq!(place.hark_fed(&["import"], line.as_bytes()).code, 0);
+    let other = place.file("other", b"of the machine");
+    let (path, unfinished) = (place.path("e.jsonl"), place.path("e.jsonl.unfinished"));
+    std::os::unix::fs::symlink(&other, &unfinished).unwrap();
+    std::os::unix::fs::lchown(&unfinished, Some(65_534), Some(65_534)).unwrap();
+    let refused = place.hark(&["export", "--output", &path]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert_eq!(std::fs::read(&other).unwrap(), b"of the machine");
 }
