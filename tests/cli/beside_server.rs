@@ -134,3 +134,16 @@ fn statistics_right_after_a_start_have_no_age_of_zero() {
     assert!(is_age(age) && !age.starts_with('0'), "{table}");
     assert_eq!(server.terminate().0, 0);
 }
+
+/// The longest record of an accepted configuration was longer than the longest frame.
+#[test]
+fn a_long_event_is_imported_beside_a_server() {
+    let place = Place::new("beside-long");
+    let flags = ["--config", &place.file("hark.toml", b"[limits]\nevent_bytes_max = 4000000\n")];
+    let server = place.serve_with(&flags);
+    let event = event_line(1, 1_700_000_000, 1, &[], &"x".repeat(3_000_000));
+    let args = [&["import", "--json"][..], &flags].concat();
+    let report = place.hark_fed(&args, event.as_bytes()).json();
+    assert_eq!(report["stored"], 1, "{report}");
+    assert_eq!(server.terminate().0, 0);
+}

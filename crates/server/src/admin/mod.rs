@@ -13,6 +13,7 @@ pub(crate) mod process;
 pub(crate) mod prometheus;
 mod protocol;
 pub(crate) mod reload;
+mod request_error;
 pub(crate) mod served;
 mod shelf_stats;
 mod socket;

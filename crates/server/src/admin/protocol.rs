@@ -87,7 +87,8 @@ pub(super) const RECORD: u8 = 0x89;
 /// Some new records were left out.
 pub(super) const LAGGED: u8 = 0x8a;
 
-/// Maximum size of a frame between two servers, in bytes: a little more than the largest record.
+/// Maximum size of a frame with a record, and of a frame between two servers, in bytes: a little
+/// more than the largest record.
 pub(super) const PEER_FRAME_BYTES_MAX: usize = 65 << 20;
 
 /// The version of the takeover protocol, and of the file formats that both processes must agree on.
@@ -164,13 +165,22 @@ impl ControlFrame {
 
     /// Reads the next frame into `self`. Returns false at the end of the stream.
     pub(super) fn read(&mut self, from: &mut impl Read, bytes_max: usize) -> io::Result<bool> {
+        self.read_bounded(from, |_| bytes_max)
+    }
+
+    /// Like [`ControlFrame::read`], with a maximum size for each type of frame.
+    pub(super) fn read_bounded(
+        &mut self,
+        from: &mut impl Read,
+        bytes_max: impl FnOnce(u8) -> usize,
+    ) -> io::Result<bool> {
         let mut head = [0; 5];
         match from.read(&mut head[..1])? {
             0 => return Ok(false),
             _ => from.read_exact(&mut head[1..])?,
         }
         let [a, b, c, d, what] = head;
-        let len = length([a, b, c, d], bytes_max)?;
+        let len = length([a, b, c, d], bytes_max(what))?;
         self.what = what;
         self.bytes.clear();
         let read = from.take(len as u64 - 1).read_to_end(&mut self.bytes)?;

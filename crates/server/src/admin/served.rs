@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use hark_archive::effects::Refusal;
 use hark_archive::store::LogPosition;
@@ -16,7 +17,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::clients::{ClientsDesk, ClientsError};
+use super::clients::ClientsDesk;
 use super::feed::{FeedWriter, SiblingFeed};
 use super::handover::TakeoverSource;
 use super::protocol::{
@@ -24,18 +25,21 @@ use super::protocol::{
     LINK, MODERATE, OUTCOME, PEER_FRAME_BYTES_MAX, PROGRESS, PUT, RELOAD, STATS, TAKEOVER, TEXT,
     outcome_bytes,
 };
-use super::reload::{ReloadDesk, ReloadError};
+use super::reload::ReloadDesk;
+use super::request_error::ShelfRequestError;
 use super::shelf_stats::stats;
 use super::socket;
 use super::takeover_parties::Sibling;
-use crate::door::{AdminLinkFault, Door, OpenNetwork};
+use crate::door::{Door, OpenNetwork};
 use crate::moderation::{Moderation, ModerationError};
 use crate::roster::Roster;
 use crate::settings::SharedSettings;
-use crate::shelf::{CompactFault, MovableShelf, Shelf};
+use crate::shelf::{MovableShelf, Shelf};
 
 /// The outcome of a record that a ban refuses.
 const BANNED: Outcome = Outcome::Refused(Refusal::Banned);
+/// The pause after the system did not accept a connection.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// Maximum number of ids that one write deletes.
 const ERASE_BATCH: usize = 512;
 
@@ -184,7 +188,11 @@ fn accept(listener: &UnixListener, streams: &OpenStreams, connection: &ControlCo
         if connection.stopping.load(Ordering::Acquire) {
             return;
         }
-        let Ok(stream) = stream else { continue };
+        let Ok(stream) = stream else {
+            // The most likely cause is a lack of file descriptors, as in `listener`.
+            std::thread::sleep(ACCEPT_AGAIN);
+            continue;
+        };
         let mut open = streams.lock();
         open.retain(|(_, _, thread)| !thread.is_finished());
         if open.len() >= connection.settings.load().limits.control_connections_max {
@@ -237,15 +245,15 @@ impl ControlConnection {
             .name("hark-control-out".into())
             .spawn(move || answer(&promised, &outbox))?;
         let mut frame = ControlFrame::default();
-        let bytes_max = if siblings.is_empty() {
-            self.settings.load().limits.control_frame_bytes_max
-        } else {
-            // The other process has already checked its records against its own settings, so only
-            // the protocol's maximum applies.
-            PEER_FRAME_BYTES_MAX
+        let bytes_max = |what| match what {
+            // A record may be longer than the settings now allow, as when another archive is
+            // copied. So only the protocol's maximum applies to records, and to other servers.
+            PUT | BRING => PEER_FRAME_BYTES_MAX,
+            _ if !siblings.is_empty() => PEER_FRAME_BYTES_MAX,
+            _ => self.settings.load().limits.control_frame_bytes_max,
         };
         let result = loop {
-            match frame.read(&mut from, bytes_max) {
+            match frame.read_bounded(&mut from, bytes_max) {
                 Ok(true) => {}
                 Ok(false) => break Ok(()),
                 Err(_) if self.stopping.load(Ordering::Acquire) => break Ok(()),
@@ -279,8 +287,7 @@ impl ControlConnection {
                 }
                 continue;
             }
-            // The channel has room for some lines of progress, so the work continues while the
-            // client has not read the earlier lines.
+            // The channel has room for some lines of progress.
             let (say, said) = sync_channel(4);
             let network = self.network(frame.shelf());
             let name = network.map_or("", |network| network.shelf.name());
@@ -348,10 +355,8 @@ impl ControlConnection {
             }
             ERASE => self.erase(shelf, frame.body(), &say).map(|count| count.to_string()),
             COMPACT => match shelf.compact() {
-                Some(compact) => compact(&mut |line| {
-                    let _ = say.send((PROGRESS, line.into()));
-                })
-                .map_err(ShelfRequestError::Compact),
+                Some(compact) => compact(&mut |line| report_progress(&say, line))
+                    .map_err(ShelfRequestError::Compact),
                 None => Err(ShelfRequestError::NothingToCompact),
             },
             RELOAD => self.desk.ask().map_err(ShelfRequestError::from),
@@ -404,27 +409,10 @@ impl ControlConnection {
     }
 }
 
-/// Why a request about a shelf failed.
-#[derive(Debug, thiserror::Error)]
-enum ShelfRequestError {
-    #[error("a request to delete has no list of ids")]
-    NoIds,
-    #[error("this network has no report")]
-    NoReport,
-    #[error(transparent)]
-    Write(#[from] Arc<CommitError>),
-    #[error("this store has nothing to compact")]
-    NothingToCompact,
-    #[error(transparent)]
-    Compact(CompactFault),
-    #[error(transparent)]
-    Reload(#[from] ReloadError),
-    #[error(transparent)]
-    Clients(#[from] ClientsError),
-    #[error(transparent)]
-    Link(#[from] AdminLinkFault),
-    #[error("request {0} is not known; is the other end of this version?")]
-    Unknown(u8),
+/// Sends a line of progress, unless the client has not read the earlier lines. The work goes on in
+/// any case, because maintenance waits for a compaction, and writes wait for maintenance.
+fn report_progress(say: &ReplySender, line: &str) {
+    let _ = say.try_send((PROGRESS, line.into()));
 }
 
 /// Writes a record. If `door` is given, the door forwards the record once it is stored.
@@ -480,5 +468,22 @@ fn answer(promised: &Receiver<PendingReply>, to: &FeedWriter) -> io::Result<()> 
                 break;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that was stopped held up the compaction, then the server's maintenance, and in the
+    /// end all writes.
+    #[test]
+    fn progress_waits_for_no_client() {
+        let (say, said) = sync_channel(2);
+        for line in ["first", "second", "third"] {
+            report_progress(&say, line);
+        }
+        let lines: Vec<_> = said.try_iter().collect();
+        assert_eq!(lines, [(PROGRESS, b"first".to_vec()), (PROGRESS, b"second".to_vec())]);
     }
 }
