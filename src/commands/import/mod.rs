@@ -63,6 +63,8 @@ pub(crate) struct ImportArgs {
 
 /// Number of chunks queued for each worker, so that no worker waits for the reader.
 const CHUNKS_PER_WORKER: usize = 4;
+/// A batch ends once its records have at least this number of bytes.
+const BATCH_BYTES: usize = 8 << 20;
 /// Time without input from a pipe after which the records received so far are written.
 const PIPE_PAUSE: Duration = Duration::from_millis(20);
 /// How often an idle worker checks whether the import has ended.
@@ -278,6 +280,20 @@ struct ImportBatch {
     lines: Vec<u64>,
 }
 
+impl ImportBatch {
+    /// Returns the number of records in the next full batch, which has `records_max` records or at
+    /// least [`BATCH_BYTES`]; `None` if too few records wait.
+    fn full(&self, records_max: usize) -> Option<usize> {
+        let mut bytes = 0;
+        let is_last = |(at, size): (usize, usize)| {
+            bytes += size;
+            at + 1 == records_max || bytes >= BATCH_BYTES
+        };
+        let sizes = self.records.iter().map(|record| record.len());
+        sizes.enumerate().position(is_last).map(|last| last + 1)
+    }
+}
+
 /// The state of the thread that writes the records.
 struct ImportWriter<'a, 'l> {
     writer: &'a mut LazyWriter<'l>,
@@ -306,7 +322,7 @@ impl ImportWriter<'_, '_> {
                 Err(RecvTimeoutError::Timeout) => {
                     // The process at the other end of the pipe may send nothing more until these
                     // records are stored.
-                    self.write(1)?;
+                    self.write_all()?;
                     continue;
                 }
             };
@@ -314,12 +330,14 @@ impl ImportWriter<'_, '_> {
                 anyhow::bail!("a thread that checks events failed; run the import again")
             };
             self.add(checked);
-            self.write(self.batch_records)?;
+            while let Some(size) = self.batch.full(self.batch_records) {
+                self.write(size)?;
+            }
             if stop.load(Ordering::Relaxed) {
                 break;
             }
         }
-        self.write(1)
+        self.write_all()
     }
 
     fn add(&mut self, checked: CheckedChunk) {
@@ -337,27 +355,55 @@ impl ImportWriter<'_, '_> {
         self.meter.at(checked.read_to, self.size, &words);
     }
 
-    /// Writes batches while at least `at_least` records are waiting.
-    fn write(&mut self, at_least: usize) -> anyhow::Result<()> {
-        let Self { writer, tally, batch, batch_records, .. } = self;
-        while batch.records.len() >= at_least.max(1) {
-            let size = batch.records.len().min(*batch_records);
-            let records = batch.records.drain(..size).collect();
-            let outcomes = writer.put(records)?;
-            let mut failed = None;
-            for (line, outcome) in batch.lines.drain(..size).zip(outcomes) {
-                match outcome {
-                    Ok(outcome) => tally.outcome(outcome, line),
-                    Err(words) => failed = Some(words),
-                }
-            }
-            if let Some(words) = failed {
-                anyhow::bail!(
-                    "the server could not store what it was given: {words}. What is counted as \
-                     stored is safe; look at the server's log, then run the import again"
-                );
+    /// Writes the waiting records, which are fewer than a full batch.
+    fn write_all(&mut self) -> anyhow::Result<()> {
+        let size = self.batch.records.len();
+        if size > 0 { self.write(size) } else { Ok(()) }
+    }
+
+    /// Writes the first `size` waiting records as one batch.
+    fn write(&mut self, size: usize) -> anyhow::Result<()> {
+        let Self { writer, tally, batch, .. } = self;
+        let outcomes = writer.put(batch.records.drain(..size).collect())?;
+        let mut failed = None;
+        for (line, outcome) in batch.lines.drain(..size).zip(outcomes) {
+            match outcome {
+                Ok(outcome) => tally.outcome(outcome, line),
+                Err(words) => failed = Some(words),
             }
         }
+        if let Some(words) = failed {
+            anyhow::bail!(
+                "the server could not store what it was given: {words}. What is counted as \
+                 stored is safe; look at the server's log, then run the import again"
+            );
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1,024 records of a Waku node or of a relay with long events have gigabytes.
+    #[test]
+    fn a_batch_is_bounded_in_records_and_in_bytes() {
+        let full = |sizes: &[usize]| {
+            let records = sizes.iter().map(|size| vec![0; *size].into()).collect();
+            ImportBatch { records, lines: Vec::new() }.full(4)
+        };
+        let half = BATCH_BYTES / 2;
+        for (sizes, expected) in [
+            (&[][..], None),
+            (&[1, 1, 1], None),
+            (&[1, 1, 1, 1], Some(4)),
+            (&[1, 1, 1, 1, 1], Some(4)),
+            (&[half, half - 1], None),
+            (&[half, half, 1], Some(2)),
+            (&[1, 2 * half, 1, 1], Some(2)),
+        ] {
+            assert_eq!(full(sizes), expected, "{sizes:?}");
+        }
     }
 }
