@@ -120,7 +120,8 @@ fn delete(
     // The ids come from one snapshot, so records that arrive later are not deleted.
     let store = location.read_beside(&writer)?;
     let mut answer = MergedAnswer::new(&*store, queries)?;
-    let total = question::count(&*store, queries)?;
+    let limits = queries.iter().fold(0, |sum: u64, query| sum.saturating_add(query.limit as u64));
+    let total = question::count(&*store, queries)?.min(limits);
     let mut meter = CommandProgress::start("delete", total, CountedUnit::Records);
     let mut ids: Vec<Id> = Vec::with_capacity(BATCH_IDS);
     let (mut seen, mut deleted) = (0, 0);
@@ -143,7 +144,7 @@ fn delete(
     meter.finish();
     let damaged = store.stats().damaged;
     let text = if args.json {
-        serde_json::json!({ "matching": total, "deleted": deleted, "damaged": damaged }).to_string()
+        serde_json::json!({ "matching": seen, "deleted": deleted, "damaged": damaged }).to_string()
     } else {
         let more = if stopped { "; stopped before the end, run it again to continue" } else { "" };
         format!("{} deleted{more}", print::count(deleted, location.network.record()))

@@ -257,6 +257,12 @@ fn a_delete_says_first_what_it_would_do() {
         "{dry}"
     );
     assert_eq!(place.hark(&["count", "{}"]).text(), "1200\n");
+    let limited = [r##"{"#t":["bread"],"limit":2}"##, "--json"];
+    for (yes, deleted) in [(&[][..], 0), (&["--yes"], 2), (&["--yes"], 2)] {
+        let report = place.hark(&[&["delete"], &limited[..], yes].concat()).json();
+        assert_eq!((&report["matching"], &report["deleted"]), (&2.into(), &deleted.into()));
+    }
+    place.hark_fed(&["import"], notes(1200).as_bytes()).text();
     assert_eq!(place.hark(&["delete", "--yes", filter]).text(), "600 events deleted\n");
     assert_eq!(place.hark(&["count", "{}"]).text(), "600\n");
     assert_eq!(place.hark(&["delete", "--yes", "--json", filter]).json()["deleted"], 0);
