@@ -1,19 +1,28 @@
 //! The connection to another server's PostgreSQL database, which is only read.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
+use futures_util::StreamExt as _;
 use hark_store_postgres::DatabaseAddress;
 use tokio::runtime::Runtime;
+use tokio::time::timeout;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error, Row, RowStream};
+use tokio_postgres::{Client, Config, Error, Row};
 
 /// The error message if a query gets no answer.
 pub(super) const LOST: &str = "the database stopped answering; what was brought over is safe. Run \
                                the adoption again: it continues where it stopped";
 
+/// Time after which a host that does not answer counts as lost.
+const LOST_AFTER: Duration = Duration::from_mins(1);
+/// Interval of probes while the host sends nothing.
+const PROBE_EVERY: Duration = Duration::from_secs(15);
+
 /// A connection to a database. A method that runs a statement blocks the thread until the result
 /// arrives.
 pub(super) struct SourceDatabase {
-    pub(super) runtime: Runtime,
+    runtime: Runtime,
     client: Client,
     address: DatabaseAddress,
 }
@@ -23,15 +32,19 @@ impl SourceDatabase {
     /// error messages. Statements can only read. They read rows in the order of an index instead of
     /// sorting a table, and fail after waiting 10 s for a lock.
     pub(super) fn open(url: &str, owner: &str) -> anyhow::Result<Self> {
-        let address = DatabaseAddress::read(url).with_context(|| {
+        let mut address = DatabaseAddress::read(url).with_context(|| {
             "no address of a database; it looks like postgres://user:password@host:5432/database"
         })?;
+        notice_loss(&mut address.config);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .context("the system does not let Hark start its threads")?;
-        let (client, connection) = runtime.block_on(address.connect()).with_context(|| {
+        // A host that hangs may accept a connection and then send nothing.
+        let connected = runtime.block_on(async { timeout(LOST_AFTER, address.connect()).await });
+        let connected = connected.map_err(anyhow::Error::from).and_then(|done| Ok(done?));
+        let (client, connection) = connected.with_context(|| {
             format!(
                 "{owner}'s database could not be reached; nothing was done. Is the address right, \
                  and may this machine connect (pg_hba.conf)?"
@@ -76,15 +89,28 @@ impl SourceDatabase {
         self.runtime.block_on(self.client.query_one(sql, values))
     }
 
-    /// Starts a query and returns a stream of its rows. The caller reads the rows one at a time in
-    /// [`SourceDatabase::runtime`].
-    pub(super) fn stream(
+    /// Returns the rows of a query, as `row` converts them, until the rows have at least `bytes_max`
+    /// bytes. The rows are fetched one at a time, so that a long result is never in memory as a
+    /// whole.
+    pub(super) fn rows<R>(
         &self,
         sql: &str,
         values: &[&(dyn ToSql + Sync)],
-    ) -> Result<RowStream, Error> {
-        let values = values.iter().map(|value| *value as &dyn ToSql);
-        self.runtime.block_on(self.client.query_raw(sql, values.collect::<Vec<_>>()))
+        row: impl Fn(&Row) -> Result<R, Error>,
+        (bytes_of, bytes_max): (impl Fn(&R) -> usize, usize),
+    ) -> Result<Vec<R>, Error> {
+        let values = values.iter().map(|value| *value as &dyn ToSql).collect::<Vec<_>>();
+        self.runtime.block_on(async {
+            let mut found = std::pin::pin!(self.client.query_raw(sql, values).await?);
+            let (mut rows, mut bytes) = (Vec::new(), 0);
+            while bytes < bytes_max {
+                let Some(found) = found.next().await else { break };
+                let row = row(&found?)?;
+                bytes += bytes_of(&row);
+                rows.push(row);
+            }
+            Ok(rows)
+        })
     }
 
     /// Returns the names in `columns` that are not columns of the table; all names if the table
@@ -108,4 +134,13 @@ impl SourceDatabase {
         let rows: i64 = self.query_one(sql, &[&table]).context(LOST)?.get(0);
         Ok(rows.unsigned_abs())
     }
+}
+
+/// Has the system report a host that is gone. Otherwise, a query whose answer can no longer come
+/// would wait for hours.
+fn notice_loss(config: &mut Config) {
+    config.connect_timeout(LOST_AFTER);
+    config.keepalives_idle(PROBE_EVERY);
+    config.keepalives_interval(PROBE_EVERY);
+    config.tcp_user_timeout(LOST_AFTER);
 }

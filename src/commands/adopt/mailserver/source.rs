@@ -6,8 +6,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use futures_util::StreamExt as _;
 use hark_store_postgres::{is_database, shown};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::leveldb::LevelDb;
 use crate::commands::adopt::database::{LOST, SourceDatabase};
@@ -138,25 +139,15 @@ impl MailSource {
     }
 }
 
-/// Returns the rows of the table `envelopes` after a key. The rows are fetched one at a time, so
-/// that the result of a query is never in memory as a whole.
+/// Returns the rows of the table `envelopes` after a key.
 fn rows_after(
     database: &SourceDatabase,
     after: &[u8],
     limit: u32,
 ) -> anyhow::Result<Vec<EnvelopeRow>> {
     let sql = "SELECT id, data FROM envelopes WHERE id > $1 ORDER BY id LIMIT $2";
-    let rows = database.stream(sql, &[&after, &i64::from(limit)]).context(LOST)?;
-    database.runtime.block_on(async {
-        let mut rows = std::pin::pin!(rows);
-        let (mut batch, mut bytes) = (Vec::new(), 0);
-        while bytes < BATCH_BYTES_MAX {
-            let Some(row) = rows.next().await else { break };
-            let row = row.context(LOST)?;
-            let row = EnvelopeRow { key: row.get(0), value: row.get(1) };
-            bytes += row.value.len();
-            batch.push(row);
-        }
-        Ok(batch)
-    })
+    let row = |row: &Row| Ok(EnvelopeRow { key: row.try_get(0)?, value: row.try_get(1)? });
+    let bytes = |row: &EnvelopeRow| row.value.len();
+    let values: [&(dyn ToSql + Sync); 2] = [&after, &i64::from(limit)];
+    database.rows(sql, &values, row, (bytes, BATCH_BYTES_MAX)).context(LOST)
 }

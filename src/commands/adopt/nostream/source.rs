@@ -5,9 +5,11 @@ use std::ops::Range;
 
 use anyhow::{Context as _, bail};
 use hark_archive::Id;
+use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use crate::commands::adopt::database::{LOST, SourceDatabase};
+use crate::commands::adopt::relay::source::BATCH_BYTES_MAX;
 
 /// The columns that every version of nostream has.
 const COLUMNS: [&str; 7] = [
@@ -127,13 +129,14 @@ impl NostreamSource {
         Ok(rows.unsigned_abs())
     }
 
-    /// Returns the next rows after a position, ordered by time and id.
+    /// Returns the next rows after a position, ordered by time and id: at most `limit`, and fewer if
+    /// the events are long.
     pub(super) fn after(&self, at: &RowCursor, limit: u32) -> anyhow::Result<Vec<NostreamRow>> {
         // ORDER BY names the table, because a bare name would mean the result column, which has no
         // index.
         let rest = "event_created_at >= $1::bigint AND (event_created_at, event_id) > ($1::bigint, $2) \
                     ORDER BY events.event_created_at, events.event_id LIMIT $3";
-        self.rows(rest, &[&at.created_at, &&at.id[..], &i64::from(limit)])
+        self.rows(rest, &[&at.created_at, &&at.id[..], &i64::from(limit)], BATCH_BYTES_MAX)
     }
 
     /// Returns the oldest transaction that has not ended. Rows that are not visible yet were
@@ -178,12 +181,12 @@ impl NostreamSource {
     /// Returns the rows with these ids.
     pub(super) fn of_ids(&self, ids: &[Id]) -> anyhow::Result<Vec<NostreamRow>> {
         let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
-        self.rows("event_id = ANY($1)", &[&ids])
+        self.rows("event_id = ANY($1)", &[&ids], usize::MAX)
     }
 
     /// Returns the row with this id, or else the row with the next higher id.
     pub(super) fn near(&self, id: &Id) -> anyhow::Result<Vec<NostreamRow>> {
-        self.rows("event_id >= $1 ORDER BY event_id LIMIT $2", &[&&id[..], &NEAR])
+        self.rows("event_id >= $1 ORDER BY event_id LIMIT $2", &[&&id[..], &NEAR], usize::MAX)
     }
 
     /// Returns the positions of the next rows, ordered by time and id, including deleted rows.
@@ -194,29 +197,36 @@ impl NostreamSource {
                    ORDER BY events.event_created_at, events.event_id LIMIT $3";
         let values: [&(dyn ToSql + Sync); 3] = [&after.created_at, &&after.id[..], &limit];
         let rows = self.database.query(sql, &values)?;
-        let location =
-            |row: &tokio_postgres::Row| RowCursor { created_at: row.get(0), id: id(row.get(1)) };
+        let location = |row: &Row| RowCursor { created_at: row.get(0), id: id(row.get(1)) };
         Ok(rows.iter().map(location).collect())
     }
 
-    fn rows(&self, rest: &str, values: &[&(dyn ToSql + Sync)]) -> anyhow::Result<Vec<NostreamRow>> {
+    /// Returns rows until they have at least `bytes_max` bytes.
+    fn rows(
+        &self,
+        rest: &str,
+        values: &[&(dyn ToSql + Sync)],
+        bytes_max: usize,
+    ) -> anyhow::Result<Vec<NostreamRow>> {
         let sql = format!(
             "SELECT event_id, event_pubkey, event_kind::int, event_created_at::bigint, event_content, \
              event_tags, event_signature FROM events WHERE {} AND {rest}",
             self.alive
         );
-        let rows = self.database.query(&sql, values).context(LOST)?;
-        let row = |row: &tokio_postgres::Row| NostreamRow {
-            id: row.get(0),
-            pubkey: row.get(1),
-            kind: row.get(2),
-            created_at: row.get(3),
-            content: row.get(4),
-            tags: row
-                .get::<_, Option<JsonbColumn>>(5)
-                .map_or_else(|| b"[]".to_vec(), |json| json.0),
-            signature: row.get(6),
+        let row = |row: &Row| {
+            Ok(NostreamRow {
+                id: row.try_get(0)?,
+                pubkey: row.try_get(1)?,
+                kind: row.try_get(2)?,
+                created_at: row.try_get(3)?,
+                content: row.try_get(4)?,
+                tags: row
+                    .try_get::<_, Option<JsonbColumn>>(5)?
+                    .map_or_else(|| b"[]".to_vec(), |json| json.0),
+                signature: row.try_get(6)?,
+            })
         };
-        Ok(rows.iter().map(row).collect())
+        let bytes = |row: &NostreamRow| row.content.len() + row.tags.len();
+        self.database.rows(&sql, values, row, (bytes, bytes_max)).context(LOST)
     }
 }

@@ -9,7 +9,6 @@ use std::error::Error;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use futures_util::StreamExt as _;
 use hark_codec::hex;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -231,8 +230,7 @@ impl NwakuDatabase {
         }
     }
 
-    /// Runs a statement. The rows are fetched one at a time, so that the result is never in memory
-    /// as a whole.
+    /// Runs a statement.
     fn rows_of(
         &self,
         sql: &str,
@@ -241,19 +239,12 @@ impl NwakuDatabase {
         limit: u32,
     ) -> Result<Vec<NwakuRow>, tokio_postgres::Error> {
         let digits_max = i64::try_from(self.bytes_max.saturating_mul(2)).unwrap_or(i64::MAX);
-        let found =
-            self.database.stream(sql, &[&at.time, &key, &end, &i64::from(limit), &digits_max])?;
-        self.database.runtime.block_on(async {
-            let mut found = std::pin::pin!(found);
-            let (mut rows, mut bytes) = (Vec::new(), 0);
-            while bytes < BATCH_BYTES_MAX {
-                let Some(row) = found.next().await else { break };
-                let row = self.row(&row?, at)?;
-                bytes += row.bytes();
-                rows.push(row);
-            }
-            Ok(rows)
-        })
+        self.database.rows(
+            sql,
+            &[&at.time, &key, &end, &i64::from(limit), &digits_max],
+            |row| self.row(row, at),
+            (NwakuRow::bytes, BATCH_BYTES_MAX),
+        )
     }
 
     fn row(&self, row: &Row, after: &NwakuCursor) -> Result<NwakuRow, tokio_postgres::Error> {
