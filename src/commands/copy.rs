@@ -1,5 +1,6 @@
 //! `hark copy`: copies all records of one archive to another, walking through both in parallel.
 
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -7,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use hark_archive::copy::{ComparisonWalk, Difference, WalkTarget};
+use hark_archive::effects::Refusal;
 use hark_archive::{Id, Outcome, Store};
 use serde_json::json;
 
@@ -60,6 +62,8 @@ struct CopyTotals {
     compared: u64,
     copied: u64,
     refused: u64,
+    /// Number of records that a ban of the target refuses.
+    banned: u64,
     extra: u64,
     deleted: u64,
     /// Number of records of the source that could not be read.
@@ -134,10 +138,22 @@ fn walk(
     let mut walk = ComparisonWalk::with(source, target)?;
     let (mut records, mut bytes) = (Vec::new(), 0);
     let mut extra: Vec<Id> = Vec::new();
-    (sum.extra, sum.refused, sum.spared) = (0, 0, 0);
+    (sum.extra, sum.refused, sum.banned, sum.spared) = (0, 0, 0, 0);
     let started = Instant::now();
     let walked = (|| {
-        while let Some(difference) = walk.next_difference()? {
+        loop {
+            let shown = |compared| {
+                let rate = compared as f64 / started.elapsed().as_secs_f64().max(0.001);
+                let words = format!(
+                    "{} brought over, {}/s",
+                    print::number(sum.copied),
+                    print::number(rate as u64)
+                );
+                meter.at(compared, total, &words);
+                let stops = stop.load(Ordering::Relaxed);
+                if stops { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let Some(difference) = walk.next_difference_with(shown)? else { break };
             match difference {
                 Difference::Missing(record) => {
                     bytes += record.len();
@@ -155,20 +171,9 @@ fn walk(
             if records.len() >= BATCH_RECORDS || bytes >= BATCH_BYTES {
                 put(writer, std::mem::take(&mut records), sum)?;
                 bytes = 0;
-                let done = walk.compared();
-                let rate = done as f64 / started.elapsed().as_secs_f64().max(0.001);
-                let words = format!(
-                    "{} brought over, {}/s",
-                    print::number(sum.copied),
-                    print::number(rate as u64)
-                );
-                meter.at(done, total, &words);
             }
             if extra.len() >= BATCH_IDS {
                 sum.deleted += writer.erase(&std::mem::take(&mut extra))?;
-            }
-            if stop.load(Ordering::Relaxed) {
-                break;
             }
         }
         put(writer, std::mem::take(&mut records), sum)?;
@@ -195,6 +200,7 @@ fn put(
             Ok(Outcome::Stored { .. } | Outcome::Erased(_)) => sum.copied += 1,
             // Another writer has stored the record meanwhile.
             Ok(Outcome::Duplicate) => {}
+            Ok(Outcome::Refused(Refusal::Banned)) => sum.banned += 1,
             Ok(Outcome::Superseded | Outcome::Refused(_)) => sum.refused += 1,
             Err(words) => {
                 return Err(anyhow::anyhow!("{words}")).context(
@@ -220,6 +226,7 @@ fn report(
                 "compared": sum.compared,
                 "copied": sum.copied,
                 "refused": sum.refused,
+                "banned": sum.banned,
                 "extra": sum.extra,
                 "deleted": sum.deleted,
                 "damaged": sum.damaged,
@@ -248,6 +255,7 @@ fn report(
             print::number(sum.refused),
             "the target has newer versions or deletions".into(),
         ),
+        ("banned", print::number(sum.banned), "`hark ban` of the target refuses them".into()),
         ("only the target has", print::number(sum.extra), left),
         ("could not be read", print::number(sum.damaged), String::new()),
     ]))

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use hark_archive::Outcome;
+use hark_archive::effects::Refusal;
 use hark_store_embedded::DirectoryLock;
 use hark_store_embedded::backup::{
     BackupCatalog, LogFolder, ShelfBackup, VerifiedShelf, backed_up_records, verify_records,
@@ -37,6 +38,8 @@ struct RestoreTotals {
     present: u64,
     /// Records that newer versions or deletions in the store have replaced.
     refused: u64,
+    /// Records that a ban of the store refuses.
+    banned: u64,
 }
 
 /// A restore of a backup.
@@ -178,6 +181,7 @@ fn put(
         match outcome {
             Ok(Outcome::Stored { .. } | Outcome::Erased(_)) => totals.restored += 1,
             Ok(Outcome::Duplicate) => totals.present += 1,
+            Ok(Outcome::Refused(Refusal::Banned)) => totals.banned += 1,
             Ok(Outcome::Superseded | Outcome::Refused(_)) => totals.refused += 1,
             Err(words) => return Err(anyhow::anyhow!("{words}")).context(AGAIN),
         }
@@ -314,8 +318,14 @@ fn report(
 ) -> anyhow::Result<()> {
     if args.json {
         let shelf = |(name, totals): &(&str, RestoreTotals)| {
-            let RestoreTotals { restored, present, refused } = totals;
-            json!({"network": name, "restored": restored, "present": present, "refused": refused})
+            let RestoreTotals { restored, present, refused, banned } = totals;
+            json!({
+                "network": name,
+                "restored": restored,
+                "present": present,
+                "refused": refused,
+                "banned": banned,
+            })
         };
         let shelves: Vec<_> = totals.iter().map(shelf).collect();
         return print::line(&json!({ "shelves": shelves, "time": catalog.time_s }).to_string());
@@ -324,10 +334,11 @@ fn report(
         let record = setup(name).map_or("record", |known| known.network.record());
         print::note!(
             "{name}: {} restored, {} were there already, {} refused because of newer versions or \
-             deletions",
+             deletions, {} banned",
             print::count(totals.restored, record),
             print::number(totals.present),
-            print::number(totals.refused)
+            print::number(totals.refused),
+            print::number(totals.banned)
         );
     }
     let store = location.store.shown(&location.place());

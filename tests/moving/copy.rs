@@ -50,6 +50,17 @@ fn a_copy_is_the_same_to_the_byte_and_goes_on_where_it_was() {
     assert_eq!(to.hark(&["check", "--json"]).json()["faults"], serde_json::json!([]));
 }
 
+#[test]
+fn records_that_a_ban_of_the_target_refuses_are_counted_as_banned() {
+    let (from, to) = (Place::new("copy-banned-from"), Place::new("copy-banned-to"));
+    let lines = [7, 8].map(|kind| event_line(1, 1_700_000_000, kind, &[], "+")).concat();
+    from.hark_fed(&["import"], lines.as_bytes()).text();
+    to.hark(&["ban", "kind:7"]).text();
+    let done = copy(&from, &to, &[]);
+    let counts = ["copied", "refused", "banned"].map(|name| done[name].as_u64().unwrap());
+    assert_eq!(counts, [1, 0, 1], "{done}");
+}
+
 /// Both requests, to delete and to vanish, have expired.
 #[test]
 fn deleted_events_and_vanished_authors_stay_away_from_the_copy() {

@@ -78,18 +78,20 @@ impl<'a> ComparisonWalk<'a> {
 
     /// Returns the next difference, or `None` at the end of both shelves.
     pub fn next_difference(&mut self) -> Result<Option<Difference>, SearchError> {
-        self.next_difference_with(|| {})
+        self.next_difference_with(|_| ControlFlow::Continue(()))
     }
 
     /// Does the same as [`ComparisonWalk::next_difference`], and calls `progress` before each
-    /// further read from a shelf.
+    /// further read from a shelf, with the number of records of the source passed so far. `progress`
+    /// can end the walk; then the result is `None`.
     pub fn next_difference_with(
         &mut self,
-        progress: impl Fn(),
+        mut progress: impl FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Option<Difference>, SearchError> {
         loop {
-            if self.source.ready.is_empty() || self.target.ready.is_empty() {
-                progress();
+            let reads = self.source.must_read() || self.target.must_read();
+            if reads && progress(self.compared).is_break() {
+                return Ok(None);
             }
             self.source.fill(READY_BYTES, <[u8]>::len, |bytes| bytes.into())?;
             self.target.fill(READY_IDS, |_| 1, |_| ())?;
@@ -119,6 +121,11 @@ impl<'a, T> ComparedSide<'a, T> {
         Ok(Self { search: ResumedSearch::new(store, query)?, ready: VecDeque::new(), done: false })
     }
 
+    /// Whether the next record is not buffered yet.
+    fn must_read(&self) -> bool {
+        self.ready.is_empty() && !self.done
+    }
+
     /// Reads until a record is buffered or the shelf ends. `keep` returns the part of a record to
     /// buffer. `size` returns the size of this part, which counts towards `ready_max`.
     fn fill(
@@ -127,7 +134,7 @@ impl<'a, T> ComparedSide<'a, T> {
         size: impl Fn(&[u8]) -> usize,
         keep: impl Fn(&[u8]) -> T,
     ) -> Result<(), SearchError> {
-        while self.ready.is_empty() && !self.done {
+        while self.must_read() {
             let Self { search, ready, .. } = self;
             let mut taken = 0;
             let progress = search.gather(SLICE_ROWS, ready, &mut |record| {
@@ -185,6 +192,21 @@ mod tests {
         }
         assert_eq!(differences, [('-', 0), ('+', 1), ('+', 3), ('-', 4), ('+', 8), ('-', 10)]);
         assert_eq!(walk.compared(), 6);
+    }
+
+    #[test]
+    fn a_walk_through_equal_shelves_ends_when_it_is_asked_to() {
+        let (source, target) = (shelf(&[1, 2, 3]), shelf(&[1, 2, 3]));
+        let mut walk = ComparisonWalk::new(&source, &target).unwrap();
+        assert_eq!(walk.next_difference_with(|_| ControlFlow::Break(())).unwrap(), None);
+        assert_eq!(walk.compared(), 0);
+        let mut reads = 0;
+        let ended = walk.next_difference_with(|_| {
+            reads += 1;
+            ControlFlow::Continue(())
+        });
+        assert_eq!((ended.unwrap(), walk.compared()), (None, 3));
+        assert!(reads > 0);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The state of a mirror, and the work of its thread.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -244,7 +245,11 @@ impl MirrorState {
         let mut batch = Vec::new();
         let mut rested = Instant::now();
         loop {
-            let difference = walk.next_difference_with(|| self.progress.note()).map_err(failed)?;
+            let noted = |_| {
+                self.progress.note();
+                ControlFlow::Continue(())
+            };
+            let difference = walk.next_difference_with(noted).map_err(failed)?;
             let ended = difference.is_none();
             match difference {
                 Some(Difference::Missing(record)) => batch.push(Write::Put(record)),

@@ -62,12 +62,7 @@ pub(crate) fn run(
     }
     // An interrupt is the normal end of --follow, and all ids are compared. An interrupt before ends
     // the run at once.
-    let swept = if has_followed || !adoption.stopped() {
-        let sample = args.verify.unwrap_or(0);
-        Some(sweep::run(&mut source, &mut writer, location, &mut adoption, sample)?)
-    } else {
-        None
-    };
+    let swept = sweep::run(&mut source, &mut writer, location, &mut adoption, has_followed)?;
     let ids = swept.as_ref().map(|swept| (swept.to_json(), swept.rows()));
     adoption.tally.report(adoption.pace.seconds(), args.json, ids)?;
     writer.report_held();

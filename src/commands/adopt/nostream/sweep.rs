@@ -111,20 +111,27 @@ impl SweepTotals {
     }
 }
 
-/// Compares all ids, stores the missing events, and compares a sample.
+/// Compares all ids, stores the missing events, and compares a sample. An interrupt ends the
+/// comparison, and the result is `None`, unless the run has followed the source until then.
 pub(super) fn run(
     source: &mut NostreamSource,
     writer: &mut HistoryWriter,
     location: &ArchiveLocation,
     adoption: &mut Adoption<'_>,
-    sample: u64,
-) -> anyhow::Result<SweepTotals> {
+    has_followed: bool,
+) -> anyhow::Result<Option<SweepTotals>> {
+    if adoption.stopped() && !has_followed {
+        return Ok(None);
+    }
     let archive = location.read_beside(writer)?;
     let mut swept = SweepTotals::new(source.count()?);
     let total = source.estimate()?;
     let mut meter = CommandProgress::start("compare ids", total, CountedUnit::Records);
     let mut after = RowCursor::default();
     loop {
+        if adoption.stopped() && !has_followed {
+            return Ok(None);
+        }
         let places = source.places(&after, i64::from(adoption.pace.batch(READ)))?;
         let Some(last) = places.last() else { break };
         after = *last;
@@ -141,12 +148,12 @@ pub(super) fn run(
         meter.at(swept.ids, total.max(swept.ids), "");
     }
     meter.finish();
-    if sample > 0 {
+    if let Some(sample) = adoption.args.verify.filter(|sample| *sample > 0) {
         // The archive is opened again, so that the comparison finds the events that were stored
         // meanwhile.
         compare(source, &*location.read_beside(writer)?, adoption, sample, &mut swept)?;
     }
-    Ok(swept)
+    Ok(Some(swept))
 }
 
 /// Appends to `missing` the ids of `places` that the archive lacks. The times of `places` are close
