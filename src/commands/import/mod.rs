@@ -2,7 +2,6 @@
 //! order of the lines. The number of chunks in progress is bounded.
 
 mod begun;
-mod brackets;
 mod check;
 mod cost;
 mod json;
