@@ -25,8 +25,9 @@ pub(super) fn seal_next(shelf: &OpenShelf) -> Result<bool, MaintenanceError> {
     let needs =
         seal::bytes_max(&head, &values, shelf.files.terms()) + shelf.view.load().dead_files_max();
     // Only a sealed log can be rewritten. If most records of the head are dead, sealing and the
-    // rewrite free more space than they take.
-    let is_urgent = head.log.dead_bytes.load(Ordering::Relaxed) > needs;
+    // rewrite free more space than they take. If retention keeps space free, it makes room again.
+    let frees = head.log.dead_bytes.load(Ordering::Relaxed) > needs;
+    let is_urgent = frees || shelf.files.bounds().free_bytes_min > 0;
     let job = JobSpace { name: "sealing a full head", beside: BESIDE_OTHERS, needs, is_urgent };
     let room = room_for((&shelf.files, &shelf.jobs), &job)?;
     let number = shelf.writer.manifest().next_segment;
