@@ -74,8 +74,8 @@ pub(crate) fn run(args: &BackupArgs, location: &ArchiveLocation) -> anyhow::Resu
     let form = BackupForm::to_write(&args.to)?;
     if form != BackupForm::Directory && (args.incremental || args.verify) {
         bail!(
-            "{} is one file, which each backup writes anew: --incremental and --verify are for a \
-             directory, such as {}/",
+            "{} is one file, which is written whole each time: --incremental and --verify are for \
+             a directory, such as {}/",
             args.to.display(),
             args.to.with_extension("").display()
         );

@@ -126,7 +126,7 @@ pub(super) fn print(
         bail!("a backup is not for a terminal: send stdout to a file or to another program");
     }
     from.pack((&mut StdoutFile, Path::new(STDOUT)), progress)
-        .context("the backup on stdout is incomplete, and cannot be restored")
+        .context("the backup on stdout is incomplete, and of no use")
 }
 
 /// Reads the catalog of a backup in a directory.

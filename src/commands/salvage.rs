@@ -74,8 +74,8 @@ pub(crate) fn run(
     if args.to.join(SALVAGE.finished).exists() {
         SALVAGE.finish(&args.to)?;
         bail!(
-            "{} has the complete archive of an interrupted salvage, which has listed the lost \
-             parts already. To list the lost parts again, salvage into another directory",
+            "{} has the archive of an interrupted salvage, which is whole; the interrupted run has \
+             listed the lost parts. To list the lost parts again, salvage into another directory",
             args.to.display()
         );
     }

@@ -204,9 +204,9 @@ pub(super) fn stopped() -> ExitCode {
 pub(super) fn report_faulty(events: u64) {
     if events > 0 {
         print::note!(
-            "hark: rows of the source that are not events, or whose id is not the hash of the \
-             event: {}. They were not brought over; the report has the first row for each reason, \
-             and other relays may have the events",
+            "hark: rows of the source that are no events, or not those that their ids name: {}. They \
+             were not brought over; the report has the first row for each reason, and other relays \
+             may have the events",
             print::number(events)
         );
     }

@@ -96,7 +96,7 @@ impl SpaceState {
     /// Number of bytes that retention keeps free. This is more than `free_min` if `free_min` does
     /// not suffice for the writer, for sealing or for a new reserve. A reserve is made only if
     /// twice its length is free.
-    pub(super) fn bytes_to_keep_free(&self) -> u64 {
+    pub(super) fn free_target(&self) -> u64 {
         if self.free_min == 0 {
             return 0;
         }
@@ -107,7 +107,7 @@ impl SpaceState {
     /// Whether less space is free than retention keeps free, or too little for the writer. Then
     /// urgent jobs may use nearly all space.
     pub(super) fn is_short(&self) -> bool {
-        self.free < self.bytes_to_keep_free() || self.lack(SpaceUse::Puts, DELETIONS) > 0
+        self.free < self.free_target() || self.lack(SpaceUse::Puts, DELETIONS) > 0
     }
 }
 
@@ -164,7 +164,7 @@ mod tests {
         for free_min in amounts {
             for (missing, wanted) in [(0, 0), (4 * MIB, 0), (160 * MIB, 0), (4 * MIB, 90 * MIB)] {
                 let lacking = SpaceState { wanted, ..state(0, free_min, missing) };
-                let enough = SpaceState { free: lacking.bytes_to_keep_free(), ..lacking };
+                let enough = SpaceState { free: lacking.free_target(), ..lacking };
                 let when = format!("{enough:?}");
                 assert!(lacking.is_short() && !enough.is_short(), "{when}");
                 assert!(enough.free >= free_min && enough.free >= wanted, "{when}");
@@ -175,6 +175,6 @@ mod tests {
                 assert_eq!(enough.lack(SpaceUse::Job(&job(BESIDE_OTHERS, false)), 0), 0, "{when}");
             }
         }
-        assert_eq!(SpaceState { wanted: MIB, ..state(0, 0, MIB) }.bytes_to_keep_free(), 0);
+        assert_eq!(SpaceState { wanted: MIB, ..state(0, 0, MIB) }.free_target(), 0);
     }
 }

@@ -103,7 +103,7 @@ pub(crate) fn note_space(shelf: &Arc<OpenShelf>, view: &ShelfView, stats: &Store
     let usage = DiskUse {
         kept: stats.bytes.saturating_sub(reclaimable),
         reclaimable,
-        free_wanted: state.map_or(0, |state| state.bytes_to_keep_free()),
+        free_wanted: state.map_or(0, |state| state.free_target()),
     };
     let Some(reserve) = &files.options().reserve else {
         return DiskUse { reclaimable: reclaimable + lent_bytes(shelf), ..usage };
