@@ -335,7 +335,7 @@ impl Moderation {
     }
 
     /// Puts the changes in force that other processes made before this call.
-    pub(super) fn learn_news(&self) -> Result<(), ModerationError> {
+    pub(crate) fn learn_news(&self) -> Result<(), ModerationError> {
         self.shelf()?.learn_news().map_err(|JobNotRun| ModerationError::Busy)
     }
 

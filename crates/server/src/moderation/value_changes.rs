@@ -30,6 +30,14 @@ impl Moderation {
         self.state.values.get(name)
     }
 
+    /// The names of the values that begin with `prefix`.
+    pub(crate) fn value_names(&self, prefix: &str) -> Vec<String> {
+        self.state.values.with(|values| {
+            let names = values.range(prefix.to_owned()..).map(|(name, _)| name);
+            names.take_while(|name| name.starts_with(prefix)).cloned().collect()
+        })
+    }
+
     /// Sets values, and writes a note of the act into the audit log. `null` removes a value. On
     /// return, the values are durable and in force in this process.
     pub async fn set_values(
@@ -43,7 +51,7 @@ impl Moderation {
     }
 
     /// Does the same as [`Moderation::set_values`], for a thread that may block.
-    pub(super) fn set_values_now(
+    pub(crate) fn set_values_now(
         &self,
         values: &[(String, Value)],
         act: &AuditAct,

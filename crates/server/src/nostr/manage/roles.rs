@@ -8,6 +8,8 @@ use hark_codec::record::Key;
 use serde_json::{Value, json};
 
 use super::call::RoleDefinition;
+use super::method::ManageMethod;
+use crate::moderation::{AuditAct, Moderation, ModerationError, RulingSubject};
 
 /// Maximum number of roles.
 pub(super) const ROLES_MAX: usize = 500;
@@ -70,6 +72,27 @@ pub(super) fn role_name(id: &str) -> String {
 /// The name of the value that gives a role to a key.
 pub(super) fn member_name(id: &str, key: &Key) -> String {
     format!("{MEMBER}{}/{id}", hex::text_32(key))
+}
+
+/// Withdraws all roles that managers have given to a key, with a note for each role in the audit
+/// log. Waits for the archive.
+pub(crate) fn withdraw_roles(
+    moderation: &Moderation,
+    key: &Key,
+    by: &str,
+) -> Result<(), ModerationError> {
+    moderation.learn_news()?;
+    let names = moderation.value_names(&member_name("", key));
+    for (name, id) in names.iter().filter_map(|name| Some((name, member(name)?.1))) {
+        let act = AuditAct {
+            act: ManageMethod::UnassignRole.text().into(),
+            subject: RulingSubject::Key(*key).to_string(),
+            before: json!(id),
+            after: Value::Null,
+        };
+        moderation.set_values_now(&[(name.clone(), Value::Null)], &act, by)?;
+    }
+    Ok(())
 }
 
 fn member(name: &str) -> Option<(Key, &str)> {

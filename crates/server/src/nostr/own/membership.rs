@@ -1,5 +1,5 @@
 //! Requests to join and to leave (NIP-43). A join with a valid invite makes an allow of the key, as
-//! `hark allow` does, and a leave lifts this allow.
+//! `hark allow` does, and a leave lifts this allow and withdraws the roles of the key.
 
 use hark_codec::nostr::Event;
 use hark_codec::nostr::npub;
@@ -12,6 +12,7 @@ use crate::moderation::{
     JoinAnswer, Moderation, ModerationError, Ruling, RulingChange, RulingSubject,
 };
 use crate::nostr::identity::SharedIdentity;
+use crate::nostr::manage::withdraw_roles;
 use crate::nostr::policy::{EventPolicy, SharedPolicy};
 
 /// Kinds of NIP-43: the requests to join and to leave.
@@ -146,13 +147,21 @@ fn leave(
     if !moderation.check().names_member(policy, key) {
         return Ok(MembershipAnswer::NoMember);
     }
-    let lift = RulingChange::Lift(RulingSubject::Key(*key), Ruling::Allow);
-    moderation.change_now(&[lift], &npub::encode(key)).map_err(|error| not_done(&error))?;
-    if moderation.check().names_member(policy, key) {
+    if policy.names_member(key, &()) {
         let words = "your key is in the configuration of this relay; ask its operator";
         return Err(NostrVerdict::Restricted.because(words));
     }
+    part(moderation, key).map_err(|error| not_done(&error))?;
     Ok(MembershipAnswer::Left)
+}
+
+/// Withdraws the roles of a key and lifts its allow. The allow is lifted last, so that a request
+/// that is repeated after an error withdraws the remaining roles.
+fn part(moderation: &Moderation, key: &Key) -> Result<(), ModerationError> {
+    let by = npub::encode(key);
+    withdraw_roles(moderation, key, &by)?;
+    let lift = RulingChange::Lift(RulingSubject::Key(*key), Ruling::Allow);
+    moderation.change_now(&[lift], &by).map(drop)
 }
 
 fn refusal_of(answer: JoinAnswer) -> NostrRefusal {
@@ -166,4 +175,68 @@ fn refusal_of(answer: JoinAnswer) -> NostrRefusal {
 fn not_done(error: &ModerationError) -> NostrRefusal {
     tracing::warn!(%error, "a request of a client to join or to leave was not carried out");
     NostrVerdict::Error.because("the archive could not change the members; try again later")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use hark_archive::clock::Clock;
+    use serde_json::json;
+
+    use super::*;
+    use crate::moderation::AuditAct;
+    use crate::nostr::policy;
+
+    const ALICE: Key = [1; 32];
+    const BOB: Key = [2; 32];
+
+    /// Makes the part of a relay that has these keys in its configuration, with two roles of Alice.
+    fn membership(listed: &[Key]) -> Membership {
+        let moderation = Moderation::in_memory(Clock::System);
+        let role = |key: &Key, id: &str| {
+            let name = format!("member/{}/{id}", hark_codec::hex::text_32(key));
+            moderation
+                .set_values_now(&[(name, json!(true))], &AuditAct::default(), "test")
+                .unwrap();
+        };
+        role(&ALICE, "king");
+        role(&ALICE, "a/b");
+        role(&BOB, "king");
+        let listed: HashSet<Key> = listed.iter().copied().collect();
+        let policy =
+            policy::shared(EventPolicy { allow_keys: Some(listed), ..EventPolicy::default() });
+        Membership::new(SharedIdentity::default(), moderation, policy)
+    }
+
+    fn allow(membership: &Membership, key: &Key) {
+        let (subject, ruling) = (RulingSubject::Key(*key), Ruling::Allow);
+        let set = RulingChange::Set { subject, ruling, reason: String::new(), until_s: None };
+        membership.moderation.change_now(&[set], "test").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_key_that_leaves_has_no_roles_any_more() {
+        let membership = membership(&[]);
+        allow(&membership, &ALICE);
+        let left = membership.carry_out(MembershipRequest::Leave, ALICE).await;
+        assert_eq!(left.unwrap(), "info: you have left this relay.");
+        let names = membership.moderation.value_names("member/");
+        assert_eq!(names, [format!("member/{}/king", hark_codec::hex::text_32(&BOB))]);
+        let notes = membership.moderation.log(0, None, 9).unwrap().notes;
+        let withdrawn = notes.iter().filter(|note| note.act == "unassignrole");
+        let withdrawn: HashSet<&str> = withdrawn.filter_map(|note| note.before.as_str()).collect();
+        assert_eq!(withdrawn, ["king", "a/b"].into());
+        assert!(notes.iter().filter(|note| note.by == npub::encode(&ALICE)).count() == 3);
+    }
+
+    #[tokio::test]
+    async fn a_key_of_the_configuration_stays_as_it_is() {
+        let membership = membership(&[ALICE]);
+        allow(&membership, &ALICE);
+        let refused = membership.carry_out(MembershipRequest::Leave, ALICE).await.unwrap_err();
+        assert_eq!(refused.verdict, NostrVerdict::Restricted);
+        assert_eq!(membership.moderation.value_names("member/").len(), 3);
+        assert_eq!(membership.moderation.allowed_keys(), [ALICE]);
+    }
 }
