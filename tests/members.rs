@@ -20,7 +20,7 @@ fn information(address: &str) -> Value {
 }
 
 /// Waits until the relay names its own key, and returns the key.
-fn own_key(address: &str) -> String {
+pub(crate) fn own_key(address: &str) -> String {
     until("the relay names its key", || information(address)["self"].is_string());
     information(address)["self"].as_str().expect("a key").to_owned()
 }
@@ -83,18 +83,18 @@ allow_keys = []
 ";
 
 /// Runs a command on the archive, and returns its output.
-fn run(place: &Place, args: &[&str]) -> String {
+pub(crate) fn run(place: &Place, args: &[&str]) -> String {
     let output = place.command(args).output().expect("the binary runs");
     assert!(output.status.success(), "{args:?}: {output:?}");
     String::from_utf8(output.stdout).expect("text")
 }
 
 /// A request to join with a code.
-fn join(who: u8, code: &str) -> Value {
+pub(crate) fn join(who: u8, code: &str) -> Value {
     event(who, now_s(), 28_934, &[&["-"], &["claim", code]], "")
 }
 
-async fn connect(address: &str, who: u8) -> Client {
+pub(crate) async fn connect(address: &str, who: u8) -> Client {
     let mut client = Client::connect(&format!("ws://{address}"), now_s()).await;
     client.auth(who).await;
     client
@@ -185,6 +185,9 @@ async fn the_uses_of_a_code_are_exact_with_two_servers() {
     });
     let own = own_key(&servers[0].address);
     assert_eq!(own_key(&servers[1].address), own);
+    // Notices tell the differences from the first list.
+    let mut client = connect(&servers[0].address, 9).await;
+    wait_for_members(&mut client, &own, &[]).await;
     let code = run(&places[0], &["--store", &database.url, "invite", "--uses", "3"]);
     let code = code.trim();
     let mut tasks = Vec::new();
@@ -204,5 +207,7 @@ async fn the_uses_of_a_code_are_exact_with_two_servers() {
     for server in &servers {
         let mut client = connect(&server.address, 9).await;
         wait_for_members(&mut client, &own, &joined).await;
+        let notices = client.find_now(&[json!({ "kinds": [8_000] })]).await;
+        assert_eq!(notices.len(), 3, "each new member has one notice: {notices:?}");
     }
 }

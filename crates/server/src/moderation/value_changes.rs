@@ -30,6 +30,11 @@ impl Moderation {
         self.state.values.get(name)
     }
 
+    /// The time of the newest record of a value that this process knows, in nanoseconds since 1970.
+    pub(crate) fn value_ns(&self, name: &str) -> u64 {
+        self.state.values.time(name)
+    }
+
     /// The names of the values that begin with `prefix`.
     pub(crate) fn value_names(&self, prefix: &str) -> Vec<String> {
         self.state.values.with(|values| {
@@ -89,6 +94,20 @@ impl Moderation {
         }
         self.commit(delete(refused).collect())?;
         Err(ModerationError::Contended)
+    }
+
+    /// Sets a value at a given time, without a note in the audit log. Returns false if the archive
+    /// already has this record, or a newer record of the value. So if several servers set the same
+    /// value with the same time, exactly one server gets true.
+    pub(crate) fn claim(
+        &self,
+        at_ns: u64,
+        name: String,
+        value: Value,
+    ) -> Result<bool, ModerationError> {
+        let record = NamedValue { at_ns, name, value, by: String::new() }.record();
+        let outcomes = self.commit(vec![Write::Put(record)])?;
+        Ok(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Stored { .. })))
     }
 
     /// Returns the time of the newest record of these values. 0 if there is none.

@@ -82,6 +82,12 @@ impl ValueBook {
         self.known.lock().values.get(name).cloned()
     }
 
+    /// The time of the newest record of the value with this name, in nanoseconds since 1970. 0 if no
+    /// record is known.
+    pub(super) fn time(&self, name: &str) -> u64 {
+        self.known.lock().times.get(name).copied().unwrap_or_default()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.known.lock().values.len()
     }

@@ -14,7 +14,7 @@ use super::listen::RelayDoor;
 use super::manage::Management;
 use super::metrics::RelayMetrics;
 use super::outboxes::Outboxes;
-use super::own::{Membership, OwnKey, OwnPublisher, claim_key};
+use super::own::{ListTurns, Membership, OwnKey, OwnPublisher, claim_key};
 use super::readers::Readers;
 use super::threads::RelayThreads;
 use super::{Relay, RelayService, auth, outbox, reading, vanish};
@@ -159,6 +159,7 @@ impl RelayService {
                 identity: relay.identity.clone(),
                 moderation: relay.moderation.clone(),
                 relay: Arc::downgrade(&relay),
+                turns: ListTurns::default(),
             };
             tokio::spawn(vital("the relay's own events", publisher.run()));
         }

@@ -4,7 +4,8 @@
 //! events.
 //!
 //! Each round compares the stored events with the present members. So a round repairs whatever a
-//! crash has left undone, and the second of two servers finds nothing to do.
+//! crash has left undone, and the second of two servers finds nothing to do. If several servers find
+//! the same change at the same time, one of them publishes the change (`turns`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -19,8 +20,9 @@ use super::key::OwnKey;
 use super::members::MemberList;
 use super::options::{OwnEvents, SharedOwnEvents};
 use super::report::report_tags;
+use super::turns::ListTurns;
 use crate::blocking;
-use crate::moderation::Moderation;
+use crate::moderation::{Moderation, ModerationError};
 use crate::nostr::identity::SharedIdentity;
 use crate::nostr::manage::{RoleDefinition, RoleList};
 use crate::nostr::policy::EventPolicy;
@@ -55,6 +57,16 @@ pub(crate) struct OwnPublisher {
     pub(crate) identity: SharedIdentity,
     pub(crate) moderation: Moderation,
     pub(crate) relay: Weak<Relay>,
+    pub(crate) turns: ListTurns,
+}
+
+/// The result of a round.
+#[derive(Default)]
+struct PublishRound {
+    /// Number of listed members.
+    members: usize,
+    /// Whether another server has the turn to publish a change of the members.
+    is_waiting: bool,
 }
 
 /// Why a round was not completed.
@@ -64,6 +76,8 @@ enum PublishError {
     Search(#[from] SearchError),
     #[error(transparent)]
     Commit(#[from] CommitError),
+    #[error(transparent)]
+    Moderation(#[from] ModerationError),
     #[error("the writer is busy or has stopped")]
     NoWriter,
 }
@@ -74,14 +88,14 @@ impl OwnPublisher {
         let this = Arc::new(self);
         loop {
             let (changed, set) = (this.moderation.changed(), this.identity.changed());
-            let mut members = 0;
+            let mut round = PublishRound::default();
             let signs = this.identity.own_key().as_ref() == Some(this.key.public());
             let options = **this.options.load();
-            if signs && options != OwnEvents::default() {
+            if signs && (options.members || options.report) {
                 let Some(relay) = this.relay.upgrade() else { return };
                 let publisher = Arc::clone(&this);
                 match blocking::run(move || publisher.publish(&relay, options)).await {
-                    Ok(Ok(listed)) => members = listed,
+                    Ok(Ok(done)) => round = done,
                     Ok(Err(error)) => {
                         tracing::warn!(%error, "the relay's own events could not be published yet");
                     }
@@ -89,25 +103,35 @@ impl OwnPublisher {
                     Err(_) => return,
                 }
             }
-            tokio::select! {
-                () = changed => {}
-                () = set => {}
-                () = tokio::time::sleep(RECHECK) => {}
+            if !round.is_waiting {
+                tokio::select! {
+                    () = changed => {}
+                    () = set => {}
+                    () = tokio::time::sleep(RECHECK) => {}
+                }
             }
-            let members = u32::try_from(members).unwrap_or(u32::MAX);
+            let members = u32::try_from(round.members).unwrap_or(u32::MAX);
             tokio::time::sleep(PAUSE + PAUSE_FOR_MEMBER * members).await;
         }
     }
 
-    /// Makes one round. Returns the number of listed members.
-    fn publish(&self, relay: &Relay, options: OwnEvents) -> Result<usize, PublishError> {
+    /// Makes one round.
+    fn publish(&self, relay: &Relay, options: OwnEvents) -> Result<PublishRound, PublishError> {
         let (shelf, policy) = (&*relay.shelf, relay.policy.load());
-        let (mut writes, mut members, now_s) = (Vec::new(), 0, shelf.clock().now_s());
+        let (mut writes, mut round) = (Vec::new(), PublishRound::default());
+        let now_s = shelf.clock().now_s();
         if options.members {
+            let stored = self.stored(shelf, LIST_KIND)?.into_iter().next();
+            // The server that has published the stored list may know changes that this server does
+            // not know yet. Without these changes, this server would publish the reverse.
+            self.moderation.learn_news()?;
             let roles = relay.management.roles.load_full();
             let list = MemberList::read(&policy, &self.moderation, &roles);
-            members = list.tags.len();
-            writes = self.list_writes(shelf, &policy, list, now_s)?;
+            round.members = list.tags.len();
+            match self.list_writes(&policy, stored.as_ref(), list, now_s)? {
+                Some(of_list) => writes = of_list,
+                None => round.is_waiting = true,
+            }
             writes.extend(self.role_writes(shelf, &roles, now_s)?);
         }
         if options.report {
@@ -122,37 +146,43 @@ impl OwnPublisher {
                 tracing::debug!(refused, "another server has published the same change");
             }
         }
-        Ok(members)
+        Ok(round)
     }
 
     /// Returns the writes that make the stored list equal to `list`, and the notices of the changes.
+    /// `None` if it is the turn of another server.
     fn list_writes(
         &self,
-        shelf: &Shelf,
         policy: &EventPolicy,
+        stored: Option<&StoredEvent>,
         list: MemberList,
         now_s: u64,
-    ) -> Result<Vec<Write>, PublishError> {
-        let stored = self.stored(shelf, LIST_KIND)?.into_iter().next();
-        let tags_before = stored.as_ref().map(|stored| stored.tags_of("member"));
+    ) -> Result<Option<Vec<Write>>, PublishError> {
+        let tags_before = stored.map(|stored| stored.tags_of("member"));
         if tags_before.as_ref() == Some(&list.tags) {
-            return Ok(Vec::new());
+            return Ok(Some(Vec::new()));
         }
-        let at_s = stored.as_ref().map_or(now_s, |stored| now_s.max(stored.created_at + 1));
-        let mut writes = Vec::new();
+        if let Some(stored) = stored
+            && !self.turns.take(&self.moderation, &stored.id, stored.created_at)?
+        {
+            return Ok(None);
+        }
+        let at_s = stored.map_or(now_s, |stored| now_s.max(stored.created_at + 1));
         let was_cut =
             tags_before.as_ref().is_some_and(|tags| tags.len() >= super::members::LISTED_MAX);
         // A list that is cut tells nothing about the keys after its end.
-        if let Some(before) = tags_before.filter(|_| !list.is_cut && !was_cut) {
-            writes = self.notices(policy, &keys_of(&before), &keys_of(&list.tags), at_s);
-        }
+        let notices = tags_before
+            .filter(|_| !list.is_cut && !was_cut)
+            .map(|before| self.notices(policy, &keys_of(&before), &keys_of(&list.tags), at_s));
         if list.is_cut {
             let listed = list.tags.len();
             tracing::warn!(listed, "the relay has more members than its list may have");
         }
         let tags: Vec<Vec<String>> = protected().chain(list.tags).collect();
-        writes.push(self.put(LIST_KIND, at_s, &tags));
-        Ok(writes)
+        // The list comes first: after a crash between the two, notices may be missing, but are never
+        // published twice.
+        let list = self.put(LIST_KIND, at_s, &tags);
+        Ok(Some(std::iter::once(list).chain(notices.into_iter().flatten()).collect()))
     }
 
     fn notices(
@@ -312,4 +342,72 @@ fn role_tags(role: &RoleDefinition) -> Vec<Vec<String>> {
 /// The keys of `member` tags.
 fn keys_of(tags: &[Vec<String>]) -> BTreeSet<Key> {
     tags.iter().filter_map(|tag| hex::decode_32(tag.get(1)?.as_bytes())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+
+    use hark_archive::store::memory::MemoryStore;
+    use hark_networks::Network as _;
+
+    use super::*;
+    use crate::moderation::ModerationNetwork;
+
+    /// Makes a server of an archive, which does not learn of the changes of other servers.
+    fn server(key: &Arc<OwnKey>, store: &Arc<MemoryStore>) -> OwnPublisher {
+        OwnPublisher {
+            key: Arc::clone(key),
+            options: SharedOwnEvents::default(),
+            identity: SharedIdentity::default(),
+            moderation: Moderation::over(store.clone()).unwrap(),
+            relay: Weak::new(),
+            turns: ListTurns::default(),
+        }
+    }
+
+    /// The kinds of the events in these writes.
+    fn kinds(writes: &[Write]) -> Vec<u32> {
+        let puts = writes.iter().map(|write| match write {
+            Write::Put(bytes) => Record::new(bytes).unwrap().kind(),
+            Write::Erase(query) => panic!("{query:?}"),
+        });
+        puts.collect()
+    }
+
+    #[test]
+    fn of_servers_that_find_a_change_together_one_publishes_its_notices() {
+        let folder = hark_testkit::disk::scratch("own-turns");
+        let key = Arc::new(OwnKey::load(&folder.join("relay.key"), [7; 32]).unwrap());
+        let store = Arc::new(MemoryStore::new(ModerationNetwork.rules()));
+        let [one, two] = [(), ()].map(|()| server(&key, &store));
+        let list = |key: [u8; 32]| MemberList {
+            tags: vec![vec!["member".into(), hex::text_32(&key)]],
+            is_cut: false,
+        };
+        let stored = |id: &str, list: MemberList| {
+            let created_at = if id == "aa" { 100 } else { 200 };
+            StoredEvent { id: id.into(), created_at, tags: list.tags }
+        };
+        // Both have read the same list, and each finds the change in a second of its own.
+        let find = |server: &OwnPublisher, id: &str, now_s: u64| {
+            let before = stored(id, list([1; 32]));
+            server
+                .list_writes(&EventPolicy::default(), Some(&before), list([2; 32]), now_s)
+                .unwrap()
+        };
+        let notices = [LIST_KIND, ADDED_KIND, REMOVED_KIND].map(u32::from);
+        assert_eq!(find(&one, "aa", 200).as_deref().map(kinds), Some(notices.to_vec()));
+        assert!(find(&two, "aa", 202).is_none());
+        // A writer that was busy is asked again.
+        assert!(find(&one, "aa", 203).is_some());
+        let new = stored("bb", list([2; 32]));
+        let new = two.list_writes(&EventPolicy::default(), Some(&new), list([2; 32]), 204);
+        assert_eq!(new.unwrap().map(|writes| writes.len()), Some(0));
+        // The turn of a server that has ended goes to another server.
+        assert!(find(&one, "bb", 300).is_some());
+        let rounds = (300..400).position(|now_s| find(&two, "bb", now_s).is_some());
+        assert_eq!(rounds, Some(10));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }
