@@ -21,6 +21,7 @@ mod fuzz;
 mod go_program;
 mod house;
 mod manage;
+mod member_invites;
 mod members;
 mod moderation;
 mod moving;

@@ -225,6 +225,7 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "key_file" own_key: "File with the relay's own secret key, in hex, e.g. \"relay.key\". A missing file is created, for its owner only. All\nservers of an archive need a copy of the same file. Backups do not contain this file. A relative path is in the\ndirectory of this file. Empty: the relay has no key, and signs nothing.";
             "report" own_events.report live: "Whether the relay publishes a report about itself (NIP-66): the contents of its NIP-11 document as tags that clients\nof other relays can search. The report needs info.url.";
             "members" own_events.members live: "Whether the relay publishes its members and their roles (NIP-43): the keys of allow_keys and of `hark allow`.\nEverybody who may read the relay can read the list.";
+            "member_invites" own_events.member_invites [0, 100] live: "Number of invite codes that a member may make a day (UTC) from a client (NIP-43). One key can join with each code,\nwithin 7 days. 0: only `hark invite` makes codes.";
         },
     },
     SettingsSection {

@@ -26,7 +26,8 @@ by `hark allow`, and `hark log` names the key and the first characters of the co
 answers requests to join only if it has a key of its own ([self] key_file).
 
 The codes are stored in the archive, so all servers of the archive know the codes. A code is a
-secret: everybody who has the code can use it.
+secret: everybody who has the code can use it. With [self] member_invites, members make codes in
+their clients, and the list names the makers.
 
 Exit codes: 0 done, 1 failed or no such code, 2 wrong flags.")]
 pub(crate) struct InviteArgs {

@@ -27,7 +27,8 @@ impl Moderation {
     /// Changes entries, and writes a note of each change into the audit log. On return, the changes
     /// are durable and in force in this process, and every other server of the archive learns of
     /// the changes. Returns the effect of each change, in order. A change without effect writes no
-    /// note. After an error, some of the changes may have been made; making all again is safe.
+    /// note. The invites of keys that are banned, or whose allow is lifted, are removed. After an
+    /// error, some of the changes may have been made; making all again is safe.
     pub async fn change(
         &self,
         changes: Vec<RulingChange>,
@@ -46,11 +47,14 @@ impl Moderation {
         if by.len() > TEXT_BYTES_MAX || changes.iter().any(has_long_reason) {
             return Err(ModerationError::Text);
         }
-        let _changing = self.state.changing.lock();
         let mut effects = Vec::with_capacity(changes.len());
-        for some in changes.chunks(CHANGES_AT_ONCE) {
-            self.change_some(some, by, &mut effects)?;
+        {
+            let _changing = self.state.changing.lock();
+            for some in changes.chunks(CHANGES_AT_ONCE) {
+                self.change_some(some, by, &mut effects)?;
+            }
         }
+        self.remove_invites_after(changes, by)?;
         Ok(effects)
     }
 

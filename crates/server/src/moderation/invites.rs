@@ -7,14 +7,13 @@
 
 use std::collections::BTreeMap;
 
-use hark_archive::{Outcome, Write};
 use hark_codec::hex;
 use hark_codec::nostr::npub;
 use hark_codec::record::Key;
 use serde_json::{Value, json};
 
 use super::entry::{AuditAct, RulingChange};
-use super::records::{NS_PER_S, NamedValue};
+use super::records::NS_PER_S;
 use super::state::{INVITES_MAX, Moderation, ModerationError};
 use super::subject::{Ruling, RulingSubject};
 
@@ -40,7 +39,9 @@ pub struct Invite {
     pub until_s: Option<u64>,
     /// The maker of the invite.
     pub by: String,
-    made_ns: u64,
+    /// The member who has made the invite. `None`: the operator has.
+    pub member: Option<Key>,
+    pub(super) made_ns: u64,
 }
 
 /// The answer to a key that wants to join.
@@ -64,9 +65,14 @@ impl Invite {
             "uses": self.uses,
             "uses_max": self.uses_max,
             "until": self.until_s,
-            "since": self.made_ns / NS_PER_S,
+            "since": self.made_s(),
             "by": self.by,
         })
+    }
+
+    /// When the invite was made, in seconds since 1970.
+    pub(crate) fn made_s(&self) -> u64 {
+        self.made_ns / NS_PER_S
     }
 
     fn is_over(&self, now_s: u64) -> bool {
@@ -83,6 +89,7 @@ impl Invite {
             uses: u32::try_from(uses.count()).unwrap_or(u32::MAX),
             until_s: value["until"].as_u64(),
             by: value["by"].as_str().unwrap_or_default().to_owned(),
+            member: value["member"].as_str().and_then(|key| hex::decode_32(key.as_bytes())),
             made_ns: value["made_ns"].as_u64().unwrap_or_default(),
         }
     }
@@ -100,12 +107,15 @@ impl Invite {
 
     /// The beginning of the code, which names the invite in the audit log.
     fn shown(&self) -> &str {
-        shown(&self.code)
+        self.code.get(..SHOWN_CHARS).unwrap_or(&self.code)
     }
 }
 
-fn shown(code: &str) -> &str {
-    code.get(..SHOWN_CHARS).unwrap_or(code)
+/// Makes a code of 128 random bits.
+pub(super) fn new_code() -> Result<String, ModerationError> {
+    let mut code = [0; 32];
+    getrandom::fill(&mut code).map_err(|error| ModerationError::Interrupted(error.to_string()))?;
+    Ok(hex::text_32(&code)[..32].to_owned())
 }
 
 impl Moderation {
@@ -126,42 +136,60 @@ impl Moderation {
         })
     }
 
-    /// Makes an invite with a new code. Invites that are over are removed. Waits for the archive.
+    /// Makes an invite of the operator with a new code. Invites that are over are removed. Waits for
+    /// the archive.
     pub fn make_invite(
         &self,
         uses_max: Option<u32>,
         until_s: Option<u64>,
         by: &str,
     ) -> Result<Invite, ModerationError> {
-        let mut code = [0; 32];
-        getrandom::fill(&mut code)
-            .map_err(|error| ModerationError::Interrupted(error.to_string()))?;
-        let code = hex::text_32(&code)[..32].to_owned();
-        let (known, now_s) = (self.invites(), self.now_s());
-        let (over, open): (Vec<Invite>, Vec<Invite>) =
-            known.into_iter().partition(|invite| invite.is_over(now_s));
-        if open.len() >= INVITES_MAX {
-            return Err(ModerationError::ManyInvites);
-        }
-        let made_ns = self.next_ns(0)?;
-        let value = json!({ "uses": uses_max, "until": until_s, "by": by, "made_ns": made_ns });
+        self.check_room(false)?;
+        let (code, made_ns) = (new_code()?, self.next_ns(0)?);
+        let by = by.to_owned();
+        self.add_invite(Invite { code, uses_max, uses: 0, until_s, by, member: None, made_ns })
+    }
+
+    /// Fails if there are too many open invites of the operator, or of the members.
+    pub(super) fn check_room(&self, is_of_member: bool) -> Result<(), ModerationError> {
+        let (invites, now_s) = (self.invites(), self.now_s());
+        let open = invites.iter().filter(|invite| !invite.is_over(now_s));
+        let open = open.filter(|invite| invite.member.is_some() == is_of_member).count();
+        if open < INVITES_MAX { Ok(()) } else { Err(ModerationError::ManyInvites) }
+    }
+
+    /// Adds a new invite to the archive, and removes the values that are no longer needed.
+    pub(super) fn add_invite(&self, invite: Invite) -> Result<Invite, ModerationError> {
+        let now_s = self.now_s();
+        let mut over = self.invites();
+        over.retain(|invite| invite.is_over(now_s));
+        let Invite { uses_max, until_s, by, member, made_ns, .. } = &invite;
+        let value = json!({ "uses": uses_max, "until": until_s, "by": by, "made_ns": made_ns,
+                            "member": member.as_ref().map(hex::text_32) });
+        let old_places = self.old_places(now_s).into_iter().map(|name| (name, Value::Null));
         let mut values = self.removals(&over);
-        values.push(([INVITE, &code].concat(), value));
-        let after = json!({ "uses": uses_max, "until": until_s });
+        values.extend(old_places);
+        values.push(([INVITE, &invite.code].concat(), value));
         let act = AuditAct {
             act: "invite".into(),
-            subject: shown(&code).into(),
+            subject: invite.shown().into(),
             before: Value::Null,
-            after,
+            after: json!({ "uses": uses_max, "until": until_s }),
         };
         self.set_values_now(&values, &act, by)?;
-        Ok(Invite { code, uses_max, uses: 0, until_s, by: by.into(), made_ns })
+        Ok(invite)
     }
 
     /// Revokes an invite. Returns false if there is no such invite. Waits for the archive.
     pub fn revoke_invite(&self, code: &str, by: &str) -> Result<bool, ModerationError> {
         self.learn_news()?;
         let Some(invite) = self.invite(code) else { return Ok(false) };
+        self.remove_invite(&invite, by)?;
+        Ok(true)
+    }
+
+    /// Removes an invite, with a note in the audit log.
+    pub(super) fn remove_invite(&self, invite: &Invite, by: &str) -> Result<(), ModerationError> {
         let before = json!({ "uses": invite.uses_max, "until": invite.until_s, "by": invite.by });
         let act = AuditAct {
             act: "uninvite".into(),
@@ -169,8 +197,7 @@ impl Moderation {
             before,
             after: Value::Null,
         };
-        self.set_values_now(&self.removals(&[invite]), &act, by)?;
-        Ok(true)
+        self.set_values_now(&self.removals(std::slice::from_ref(invite)), &act, by)
     }
 
     /// Returns the removals of the values of these invites.
@@ -181,11 +208,20 @@ impl Moderation {
     }
 
     /// Lets a key join with a code: the key is allowed, and the audit log names the key and the
-    /// invite. Waits for the archive. A crash between the two writes can cost a use, but never gives
-    /// an additional use.
-    pub(crate) fn join_now(&self, key: &Key, code: &str) -> Result<JoinAnswer, ModerationError> {
+    /// invite. An invite of a member is valid only while `is_member` is true for its maker. Waits
+    /// for the archive. A crash between the two writes can cost a use, but never gives an additional
+    /// use.
+    pub(crate) fn join_now(
+        &self,
+        key: &Key,
+        code: &str,
+        is_member: impl FnOnce(&Key) -> bool,
+    ) -> Result<JoinAnswer, ModerationError> {
         self.learn_news()?;
-        let Some(invite) = self.invite(code) else { return Ok(JoinAnswer::Unknown) };
+        let is_valid = |invite: &Invite| invite.member.as_ref().is_none_or(is_member);
+        let Some(invite) = self.invite(code).filter(is_valid) else {
+            return Ok(JoinAnswer::Unknown);
+        };
         if invite.until_s.is_some_and(|until_s| until_s <= self.now_s()) {
             return Ok(JoinAnswer::Expired);
         }
@@ -205,15 +241,19 @@ impl Moderation {
     /// Takes one use of an invite. Returns false if all uses are taken.
     fn reserve_use(&self, invite: &Invite) -> Result<bool, ModerationError> {
         let Some(uses_max) = invite.uses_max else { return Ok(true) };
-        for number in 0..uses_max {
-            let name = invite.use_name(number);
-            if self.value(&name).is_some() {
-                continue;
-            }
-            let at_ns = invite.made_ns.saturating_add(1 + u64::from(number));
-            let record = NamedValue { at_ns, name, value: json!(true), by: String::new() }.record();
-            let outcomes = self.commit(vec![Write::Put(record)])?;
-            if outcomes.iter().all(|outcome| matches!(outcome, Outcome::Stored { .. })) {
+        let at_ns = |number: u32| invite.made_ns.saturating_add(1 + u64::from(number));
+        self.reserve_place((0..uses_max).map(|number| (at_ns(number), invite.use_name(number))))
+    }
+
+    /// Takes the first of these places that is free. Returns false if all places are taken. A place
+    /// is a value with its time and its name. Its record is the same from every server, so of
+    /// several servers only one takes the place.
+    pub(super) fn reserve_place(
+        &self,
+        places: impl Iterator<Item = (u64, String)>,
+    ) -> Result<bool, ModerationError> {
+        for (at_ns, name) in places {
+            if self.value(&name).is_none() && self.claim(at_ns, name, json!(true))? {
                 return Ok(true);
             }
         }
@@ -254,25 +294,29 @@ mod tests {
     #[test]
     fn a_key_joins_with_a_code_until_it_ends_or_is_revoked() {
         let moderation = Moderation::in_memory(Clock::System);
+        let join = |key: u8, code: &str| {
+            let is_member = |_: &Key| unreachable!("no member has made an invite");
+            moderation.join_now(&[key; 32], code, is_member).unwrap()
+        };
         let now_s = moderation.now_s();
         let open = moderation.make_invite(None, None, "test").unwrap();
         let ended = moderation.make_invite(Some(1), Some(now_s), "test").unwrap();
         let once = moderation.make_invite(Some(1), Some(now_s + 900), "test").unwrap();
         // The next invite removes invites that are over.
-        assert_eq!(moderation.join_now(&[1; 32], &ended.code).unwrap(), JoinAnswer::Unknown);
-        assert_eq!(moderation.join_now(&[1; 32], "").unwrap(), JoinAnswer::Unknown);
-        assert_eq!(moderation.join_now(&[1; 32], &once.code).unwrap(), JoinAnswer::Joined);
-        assert_eq!(moderation.join_now(&[2; 32], &once.code).unwrap(), JoinAnswer::UsedUp);
+        assert_eq!(join(1, &ended.code), JoinAnswer::Unknown);
+        assert_eq!(join(1, ""), JoinAnswer::Unknown);
+        assert_eq!(join(1, &once.code), JoinAnswer::Joined);
+        assert_eq!(join(2, &once.code), JoinAnswer::UsedUp);
         for key in 2..5 {
-            assert_eq!(moderation.join_now(&[key; 32], &open.code).unwrap(), JoinAnswer::Joined);
+            assert_eq!(join(key, &open.code), JoinAnswer::Joined);
         }
         let allowed = moderation.allowed_keys();
         assert_eq!(allowed.len(), 4);
         let late = moderation.make_invite(Some(1), Some(now_s), "test").unwrap();
-        assert_eq!(moderation.join_now(&[9; 32], &late.code).unwrap(), JoinAnswer::Expired);
+        assert_eq!(join(9, &late.code), JoinAnswer::Expired);
         assert!(moderation.revoke_invite(&open.code, "test").unwrap());
         assert!(!moderation.revoke_invite(&open.code, "test").unwrap());
-        assert_eq!(moderation.join_now(&[9; 32], &open.code).unwrap(), JoinAnswer::Unknown);
+        assert_eq!(join(9, &open.code), JoinAnswer::Unknown);
         let notes = moderation.log(0, None, 50).unwrap().notes;
         let joined = notes.iter().find(|note| note.by == npub::encode(&[1; 32])).unwrap();
         assert!(joined.after["reason"].as_str().unwrap().contains(once.shown()));

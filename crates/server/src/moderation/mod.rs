@@ -8,7 +8,7 @@
 //!
 //! Read in this order: `subject`, `entry`, `records`, `terms`, `lists`, `book`, `state` (the
 //! interface), `changes`, `checks` (the questions that the doors ask), `pages`, `values` (named
-//! values beside the entries), `invites`, `opening`.
+//! values beside the entries), `invites`, `member_invites`, `opening`.
 
 mod address_terms;
 mod book;
@@ -19,6 +19,7 @@ mod filter;
 mod follower;
 mod invites;
 mod lists;
+mod member_invites;
 mod opening;
 mod pages;
 mod records;

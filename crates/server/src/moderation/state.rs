@@ -29,7 +29,7 @@ use crate::shelf::{JobNotRun, Shelf, ShelfOptions, Subscribers};
 
 /// Maximum number of entries. All entries are in memory, about 200 bytes each.
 pub const ENTRIES_MAX: usize = 1_000_000;
-/// Maximum number of open invites.
+/// Maximum number of open invites of the operator, and of the members.
 pub(super) const INVITES_MAX: usize = 2_000;
 /// Number of attempts to make a change while other processes change the same entry.
 pub(super) const ATTEMPTS: usize = 5;

@@ -20,10 +20,12 @@ use super::comparison::{Comparisons, ReceivedComparison};
 use super::cost::QuestionCost;
 use super::count::CountJob;
 use super::hll::HyperLogLog;
+use super::invite_answer::answer_with_invite;
 use super::message_head::{FilterBounds, head_of_long_question, question_bytes_max};
 use super::metrics::Verb;
 use super::outbox::{Outbox, RequestKind};
 use super::page::StoredAnswer;
+use super::question_memory::memory_bytes;
 use super::readers::ReaderJob;
 use super::reading::SessionReader;
 use super::refused::note_refusal;
@@ -44,14 +46,6 @@ const OWN_MAX_NS: u64 = 1_000_000;
 /// A COUNT with more values than this starts on the reader threads, because the archive looks up
 /// all values in one time slice.
 const COUNTED_VALUES_MAX: usize = 256;
-
-/// Memory that a short value of a filter takes in the query and in the live index. In the index, a
-/// list of many filters has two entries for each filter, one for each end of its time range.
-const VALUE_BYTES: usize = 350;
-
-/// Memory that a `search` takes in addition to the filter's values: for its words, the kinds that
-/// have texts, and entries in the live index.
-const SEARCH_BYTES: usize = 2 << 10;
 
 /// Number of bytes of a malformed message for which one visited row is charged.
 const UNREAD_BYTES: u64 = 4;
@@ -297,6 +291,7 @@ impl MessageHandler {
 
     fn req(&mut self, id: &str, filters: &[Filter], bytes: usize) -> Result<(), NostrRefusal> {
         let queries = self.queries(id, filters)?;
+        let invite = self.reader.invite_request(filters)?;
         self.end(id);
         let settings = self.relay.settings();
         let limits = &settings.limits;
@@ -327,7 +322,10 @@ impl MessageHandler {
         let rooms = filters.iter().map(|filter| query::room(filter, &limits.filters));
         let cost = QuestionCost::new(&self.relay, self.rated.clone());
         let answer = StoredAnswer::new(Arc::clone(&self.relay), sub, queries, rooms, cost, permit);
-        self.ask(Box::new(answer));
+        match invite {
+            Some(request) => answer_with_invite(&self.relay, request, answer, self.rated.clone()),
+            None => self.ask(Box::new(answer)),
+        }
         Ok(())
     }
 
@@ -404,17 +402,9 @@ impl MessageHandler {
         Err(NostrVerdict::Invalid.because("comparison message is not lowercase hex"))
     }
 
-    /// Reserves memory for a question of the given bytes and filters, or refuses the question. The
-    /// search needs memory, and a filter takes far more memory than its text: an entry in the live
-    /// index has about the same size for a short value as for a long value.
+    /// Reserves memory for a question of the given bytes and filters, or refuses the question.
     fn memory(&self, bytes: usize, filters: &[Filter]) -> Result<BudgetShare, NostrRefusal> {
-        let values: usize = filters.iter().map(query::values).sum();
-        let of_values = (4 * bytes).max(VALUE_BYTES * values);
-        let searches = filters.iter().filter(|filter| filter.search().is_some()).count();
-        // The rules for questions add kinds to the queries.
-        let rules = &self.relay.policy.load().questions;
-        let of_filters = (512 + VALUE_BYTES * rules.added_values()) * filters.len();
-        self.reserve(1024 + of_values + of_filters + SEARCH_BYTES * searches)
+        self.reserve(memory_bytes(bytes, filters, &self.relay.policy.load().questions))
     }
 
     /// Reserves bytes of the memory for questions, or refuses the question.

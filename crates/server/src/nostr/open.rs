@@ -14,7 +14,7 @@ use super::listen::RelayDoor;
 use super::manage::Management;
 use super::metrics::RelayMetrics;
 use super::outboxes::Outboxes;
-use super::own::{ListTurns, Membership, OwnKey, OwnPublisher, claim_key};
+use super::own::{ListTurns, MemberInvites, Membership, OwnKey, OwnPublisher, claim_key};
 use super::readers::Readers;
 use super::threads::RelayThreads;
 use super::{Relay, RelayService, auth, outbox, reading, vanish};
@@ -125,8 +125,16 @@ impl RelayService {
         let now_s = shelf.clock().now_s();
         let management =
             Management::new(config.managers, host.moderation.clone(), identity.clone(), now_s);
+        let invites = own_key.as_ref().map(|key| MemberInvites {
+            key: Arc::clone(key),
+            options: Arc::clone(&config.own_events),
+            identity: identity.clone(),
+            moderation: host.moderation.clone(),
+            policy: config.policy.clone(),
+        });
         let relay = Arc::new(Relay {
             management,
+            invites,
             outboxes,
             texts: config.texts,
             questions: Arc::default(),

@@ -270,7 +270,14 @@ impl StoredAnswer {
         self.at += 1;
     }
 
-    fn refuse(&self, refusal: &NostrRefusal) {
+    /// Sends an event that the relay has made for this question, before the stored events.
+    pub(super) fn send_made(&self, record: &Record<'_>) {
+        let mut page = EventPage::new(&self.sub);
+        page.add(record.wire());
+        self.put(page);
+    }
+
+    pub(super) fn refuse(&self, refusal: &NostrRefusal) {
         note_refusal(&self.relay.metrics, &self.sub.rated, Verb::Req, refusal);
         self.sub.refuse(refusal, &self.relay.readers);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hark_archive::live::SubscriptionHandle;
 use hark_archive::{Gate, Query};
-use hark_codec::nostr::reply;
+use hark_codec::nostr::{Filter, reply};
 use hark_networks::nostr::question_rules::ReaderStanding;
 use hark_networks::nostr::{NostrRefusal, query};
 use parking_lot::Mutex;
@@ -14,6 +14,7 @@ use super::Relay;
 use super::audience::{AudienceEntry, RuledSession};
 use super::auth::ClientIdentity;
 use super::outbox::Outbox;
+use super::own::InviteRequest;
 use super::policy::EventPolicy;
 use super::subscription::SessionSubscription;
 
@@ -71,6 +72,17 @@ impl SessionReader {
             gate = policy.questions.restrict(standing, &gate, queries)?;
         }
         query::close(queries, &gate)
+    }
+
+    /// Returns the request for an invite in the filters of a REQ. `None` if the filters ask for no
+    /// invite.
+    pub(super) fn invite_request(
+        &self,
+        filters: &[Filter],
+    ) -> Result<Option<InviteRequest>, NostrRefusal> {
+        let Some(invites) = &self.relay.invites else { return Ok(None) };
+        let now_s = self.relay.shelf.clock().now_s();
+        invites.request(filters, &self.caller.gate().readers, now_s)
     }
 
     /// Returns the reason why queries that were allowed so far are now forbidden.

@@ -15,6 +15,7 @@ use super::intake::Intake;
 use super::manage::Management;
 use super::metrics::RelayMetrics;
 use super::outboxes::Outboxes;
+use super::own::MemberInvites;
 use super::policy::SharedPolicy;
 use super::readers::Readers;
 use crate::budget::Budget;
@@ -47,6 +48,8 @@ pub(crate) struct Relay {
     pub(crate) slow: SlowLog,
     pub(crate) identity: SharedIdentity,
     pub(crate) management: Management,
+    /// The part that makes invites for members, if the relay has a key of its own.
+    pub(crate) invites: Option<MemberInvites>,
     pub(crate) connections: Arc<Connections>,
     pub(crate) outboxes: Arc<Outboxes>,
     /// The memory budget for questions.

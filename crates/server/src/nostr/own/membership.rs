@@ -7,6 +7,7 @@ use hark_codec::record::Key;
 use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 use tokio::sync::Mutex;
 
+use super::invites::INVITE_KIND;
 use crate::blocking;
 use crate::moderation::{
     JoinAnswer, Moderation, ModerationError, Ruling, RulingChange, RulingSubject,
@@ -49,10 +50,11 @@ impl Membership {
         Self { identity, moderation, policy, turn: Mutex::default() }
     }
 
-    /// Whether an event is a request that this relay answers. A relay without a key of its own
-    /// passes such events on like all ephemeral events.
+    /// Whether an event is a request that this relay answers, or an invite, which only the relay
+    /// makes. A relay without a key of its own passes such events on like all ephemeral events.
     pub(crate) fn answers(&self, event: &Event<'_>) -> bool {
-        matches!(event.kind(), JOIN_KIND | LEAVE_KIND) && self.identity.own_key().is_some()
+        matches!(event.kind(), JOIN_KIND | INVITE_KIND | LEAVE_KIND)
+            && self.identity.own_key().is_some()
     }
 
     /// Reads a request that the relay answers, or returns the reason for a refusal. The lists of the
@@ -65,6 +67,10 @@ impl Membership {
     ) -> Result<MembershipRequest, NostrRefusal> {
         if let Some(refusal) = self.moderation.check().stranger_refusal(policy, event) {
             return Err(refusal);
+        }
+        if event.kind() == INVITE_KIND {
+            let words = "invite codes are made by this relay, and by nobody else";
+            return Err(NostrVerdict::Restricted.because(words));
         }
         let invalid = |words: &'static str| Err(NostrVerdict::Invalid.because(words));
         if event.created_at().abs_diff(now_s) > AGE_S_MAX {
@@ -133,7 +139,8 @@ fn join(
     if moderation.check().names_member(policy, key) {
         return Ok(MembershipAnswer::Already);
     }
-    match moderation.join_now(key, code).map_err(|error| not_done(&error))? {
+    let is_member = |maker: &Key| moderation.check().names_member(policy, maker);
+    match moderation.join_now(key, code, is_member).map_err(|error| not_done(&error))? {
         JoinAnswer::Joined => Ok(MembershipAnswer::Welcome),
         answer => Err(refusal_of(answer)),
     }

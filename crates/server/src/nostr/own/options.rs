@@ -14,4 +14,6 @@ pub struct OwnEvents {
     pub members: bool,
     /// Whether the relay publishes a report about itself (NIP-66).
     pub report: bool,
+    /// Number of invites that a member may make a day. 0: members make no invites.
+    pub member_invites: u32,
 }
