@@ -33,6 +33,7 @@ pub mod nostr;
 mod page_faults;
 mod patience;
 mod permits;
+mod public_address;
 pub mod ranges;
 mod rate;
 mod reload;

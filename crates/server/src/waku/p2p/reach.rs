@@ -9,9 +9,9 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::Semaphore;
 
-use super::addr::is_public;
 use super::handle::NetworkHandle;
 use super::{addr, ask};
+use crate::public_address::is_public;
 use crate::waku::peer_status::NoPeerAnswer;
 
 /// Permits for concurrent look-ups of names.

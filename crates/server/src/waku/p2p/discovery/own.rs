@@ -11,8 +11,9 @@ use libp2p::multiaddr::Protocol;
 use super::record::{
     ADDRESSES_FIELD, NodeRecord, SERVICES_FIELD, SignedRecord, encode_addresses, encode_shards,
 };
+use crate::public_address::is_public;
 use crate::waku::config::NodeConfig;
-use crate::waku::p2p::addr::{ip, is_local_name, is_public};
+use crate::waku::p2p::addr::{ip, is_local_name};
 use crate::waku::p2p::error::NetworkError;
 
 /// Services in the field `waku2` of a record, one bit each (RFC 31/WAKU2-ENR).

@@ -8,7 +8,8 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 
 use super::book::AddressNetwork;
-use crate::waku::p2p::addr::{ip, is_public};
+use crate::public_address::is_public;
+use crate::waku::p2p::addr::ip;
 
 /// Minimum number of networks of addresses ([`AddressNetwork`]) in which peers must report the same
 /// address of this node.
