@@ -11,6 +11,7 @@ pub mod handshake;
 pub mod light;
 pub mod log;
 pub mod message;
+pub mod names;
 pub mod negentropy;
 pub mod record;
 pub mod request;
@@ -47,7 +48,7 @@ mod tests {
 
     #[test]
     fn all_seeds_hold() {
-        let targets: [Target; 15] = [
+        let targets: [Target; 16] = [
             ("event", super::event::check),
             ("filter", super::filter::check),
             ("message", super::message::check),
@@ -63,6 +64,7 @@ mod tests {
             ("handshake", super::handshake::check),
             ("frame", super::frame::check),
             ("strfry", super::strfry::check),
+            ("names", super::names::check),
         ];
         for (name, check) in targets {
             let root = Path::new(env!("CARGO_MANIFEST_DIR"));

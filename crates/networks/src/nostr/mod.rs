@@ -8,6 +8,7 @@ pub mod admit;
 mod filters;
 pub mod limits;
 mod lines;
+pub mod names;
 pub mod query;
 pub mod question_rules;
 mod refusal;
