@@ -12,11 +12,12 @@ use parking_lot::Mutex;
 use rustls::crypto::ring;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ServerConfig};
 use rustls_acme::acme::ACME_TLS_ALPN_NAME;
 use rustls_acme::{AcmeConfig, AcmeState, EventError, EventOk, ResolvesServerCertAcme};
 
 use super::acme_folder::AcmeFolder;
+use super::authorities::client_config;
 use super::names::CertificateNames;
 use super::{AcmeOptions, TlsError};
 use crate::stop::StopSignal;
@@ -209,20 +210,4 @@ fn log(domains: &str, folder: &AcmeFolder, event: &AcmeEvent) {
             );
         }
     }
-}
-
-/// The TLS settings of connections to the authority. They verify the authority's certificate.
-fn client_config() -> Result<ClientConfig, TlsError> {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
-    if roots.is_empty() {
-        return Err(TlsError::NoAuthorities);
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| TlsError::Protocol(Box::new(error)))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(config)
 }

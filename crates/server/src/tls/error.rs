@@ -33,7 +33,7 @@ pub enum TlsError {
         /// The file of the key.
         key: PathBuf,
     },
-    /// The system has no list of authorities, so the authority of ACME cannot be verified.
+    /// The system has no list of authorities, so no other server can be verified.
     #[error("this system has no list of certificate authorities; install ca-certificates")]
     NoAuthorities,
     /// The library offers no version of TLS.

@@ -8,6 +8,7 @@ mod absent;
 mod acme;
 #[cfg(feature = "tls")]
 mod acme_folder;
+mod authorities;
 #[cfg(feature = "tls")]
 mod certificate;
 #[cfg(feature = "tls")]
@@ -27,6 +28,7 @@ mod presented;
 pub(crate) use absent::EncryptedStream;
 #[cfg(not(feature = "tls"))]
 pub use absent::{connect, read_certificate};
+pub(crate) use authorities::client_config;
 #[cfg(feature = "tls")]
 pub use client::{connect, read_certificate};
 pub(crate) use endpoint::TlsEndpoint;
