@@ -5,6 +5,7 @@ use std::path::Path;
 
 use hark_codec::hex;
 use hark_networks::Network;
+use hark_server::nostr::NameRules;
 
 use super::files::{FileState, FileTexts};
 use super::value::TypedValue;
@@ -131,6 +132,10 @@ impl Config {
         match config.lists.read(folder, &mut texts) {
             Ok(read) => {
                 (config.addresses, config.policy, config.spared, config.managers.admins) = read;
+                let NameRules { domains_allowed, domains_denied, .. } = config.policy.names;
+                let managers = config.managers.clone();
+                config.policy.names =
+                    NameRules { domains_allowed, domains_denied, managers, ..config.names.clone() };
             }
             Err(new) => faults.extend(new.into_iter().map(|fault| placed(fault, &typed))),
         }

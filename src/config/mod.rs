@@ -13,6 +13,7 @@ mod load;
 pub(crate) mod log;
 mod manage;
 mod moderation;
+mod names;
 mod network_setup;
 mod networks;
 mod nostr;

@@ -3,7 +3,7 @@
 use hark_archive::retention::RetentionPolicy;
 use hark_networks::Network as _;
 use hark_server::moderation::{
-    ENTRY_KIND, ModerationNetwork, ModerationService, RECORDS_MAX, VALUE_KIND,
+    ENTRY_KIND, ModerationNetwork, ModerationService, NAME_KIND, RECORDS_MAX, VALUE_KIND,
 };
 
 use super::network_setup::{NetworkService, NetworkSetup, ShelfConfig};
@@ -17,7 +17,7 @@ pub(super) const SETUP: NetworkSetup = NetworkSetup {
     shelf: |config| ShelfConfig {
         retention: config.retention(&RetentionPolicy {
             records_max: Some(RECORDS_MAX),
-            spared_kinds: vec![ENTRY_KIND, VALUE_KIND],
+            spared_kinds: vec![ENTRY_KIND, VALUE_KIND, NAME_KIND],
             units_per_s: ModerationNetwork.nature().units_per_s,
             ..RetentionPolicy::default()
         }),

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use hark_archive::Key;
 use hark_networks::nostr::question_rules::{MembersOnly, QuestionRules, RULE_KINDS_MAX};
 use hark_server::nostr::policy::{ADDRESSED_KINDS, EventPolicy, WordList};
+use hark_server::nostr::{DomainList, NameRules};
 use hark_server::ranges;
 use hark_server::{AddressLists, ListedClients};
 use ipnet::IpNet;
@@ -49,6 +50,8 @@ pub(crate) struct PolicyLists {
     pub(crate) spared_addresses: PolicyList,
     pub(crate) spared_keys: PolicyList,
     pub(crate) manager_keys: PolicyList,
+    pub(crate) name_domains_allowed: PolicyList,
+    pub(crate) name_domains_denied: PolicyList,
 }
 
 impl Default for PolicyLists {
@@ -75,6 +78,8 @@ impl Default for PolicyLists {
             spared_addresses: none(),
             spared_keys: none(),
             manager_keys: none(),
+            name_domains_allowed: all(),
+            name_domains_denied: none(),
         }
     }
 }
@@ -101,6 +106,8 @@ impl PolicyLists {
             &self.spared_addresses,
             &self.spared_keys,
             &self.manager_keys,
+            &self.name_domains_allowed,
+            &self.name_domains_denied,
         ];
         lists.into_iter().flat_map(|list| list.files(folder)).collect()
     }
@@ -117,7 +124,7 @@ impl PolicyLists {
                 .then(|| reader.addresses("allow_addresses", &self.allow_addresses)),
             deny: reader.addresses("deny_addresses", &self.deny_addresses),
         };
-        let policy = EventPolicy {
+        let mut policy = EventPolicy {
             allow_keys: (!self.allow_keys.is_all())
                 .then(|| reader.keys("allow_keys", &self.allow_keys)),
             addressed_kinds: reader.kinds("addressed_kinds", &self.addressed_kinds),
@@ -132,6 +139,7 @@ impl PolicyLists {
             pow_bits_min: u8::try_from(self.pow_bits_min).unwrap_or(u8::MAX),
             wraps_need_auth: self.wraps_need_auth,
             questions: self.read_questions(&mut reader),
+            names: NameRules::default(),
         };
         reader.section = "rates";
         let spared = ListedClients {
@@ -140,6 +148,10 @@ impl PolicyLists {
         };
         reader.section = "manage";
         let managers = reader.keys("keys", &self.manager_keys);
+        reader.section = "names";
+        policy.names.domains_allowed = (!self.name_domains_allowed.is_all())
+            .then(|| reader.domains("domains_allowed", &self.name_domains_allowed));
+        policy.names.domains_denied = reader.domains("domains_denied", &self.name_domains_denied);
         if !reader.faults.is_empty() {
             return Err(reader.faults);
         }
@@ -200,11 +212,23 @@ impl<'a> PolicyReader<'a> {
         self.list(name, list, kinds)
     }
 
+    /// Reads domains.
+    fn domains(&mut self, name: &str, list: &PolicyList) -> DomainList {
+        let mut domains = DomainList::default();
+        self.list(name, list, |text| {
+            let is_domain = domains.add(text);
+            let words =
+                "is no domain like example.com and no list of subdomains like *.example.com";
+            if is_domain { Ok(()) } else { Err(format!("{text:?} {words}")) }
+        });
+        domains
+    }
+
     fn list<T>(
         &mut self,
         name: &str,
         list: &PolicyList,
-        read: impl Fn(&str) -> Result<T, String>,
+        read: impl FnMut(&str) -> Result<T, String>,
     ) -> Vec<T> {
         self.entries(name, list, entry_of, read)
     }
@@ -215,7 +239,7 @@ impl<'a> PolicyReader<'a> {
         name: &str,
         list: &PolicyList,
         without_comment: fn(&str) -> &str,
-        read: impl Fn(&str) -> Result<T, String>,
+        mut read: impl FnMut(&str) -> Result<T, String>,
     ) -> Vec<T> {
         let mut values = Vec::new();
         for entry in &list.0 {
@@ -227,7 +251,7 @@ impl<'a> PolicyReader<'a> {
                 continue;
             }
             let Some(file) = entry.strip_prefix('@') else {
-                self.entry(&format!("[{}] `{name}`", self.section), entry, &read, &mut values);
+                self.entry(&format!("[{}] `{name}`", self.section), entry, &mut read, &mut values);
                 continue;
             };
             let path = self.folder.join(file);
@@ -236,7 +260,7 @@ impl<'a> PolicyReader<'a> {
                     for (line, entry) in (1..).zip(text.lines().map(without_comment)) {
                         if !entry.is_empty() {
                             let origin = format!("{}:{line}", path.display());
-                            self.entry(&origin, entry, &read, &mut values);
+                            self.entry(&origin, entry, &mut read, &mut values);
                         }
                     }
                     self.texts.insert(path, text);
@@ -255,7 +279,7 @@ impl<'a> PolicyReader<'a> {
         &mut self,
         origin: &impl Display,
         entry: &str,
-        read: &impl Fn(&str) -> Result<T, String>,
+        read: &mut impl FnMut(&str) -> Result<T, String>,
         values: &mut Vec<T>,
     ) {
         match read(entry) {

@@ -179,6 +179,21 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
         },
     },
     SettingsSection {
+        name: "names",
+        doc: "Verified names of keys (NIP-05). A profile (kind 0) claims a name like bob@example.com, and the domain of the name must\n# list the author's key at https://example.com/.well-known/nostr.json. Names are checked in the background, only by\n# https and at public addresses. Changes of this section take effect while the server runs.",
+        settings: settings! {
+            "mode" names.mode live: "off: no name is checked. watch: the name of each stored profile is checked, and /metrics counts the events of keys\nwithout a verified name. require: other events of these keys are refused with `restricted:`, too. Profiles are\naccepted, and members (policy.allow_keys, `hark allow`) and managers need no name.";
+            "domains_allowed" lists.name_domains_allowed live: "Only names of these domains count, e.g. [\"example.com\", \"*.example.org\", \"@domains.txt\"]; *.example.org stands for\nthe subdomains of example.org. [\"*\"]: names of all domains.";
+            "domains_denied" lists.name_domains_denied live: "Names of these domains do not count.";
+            "valid_s" names.valid_s [60, SECONDS] live: "Seconds for which a verified name holds after its last check, if its domain does not answer. If the domain answers\nand does not list the key, the name does not hold any longer.";
+            "check_every_s" names.check_every_s [60, SECONDS] live: "Seconds after which a verified name is checked again, at most half of valid_s.";
+            "checks_max" names.checks_max [1, 256] live: "Maximum number of checks at a time. A domain is asked about one name at a time.";
+            "waiting_max" names.waiting_max [1, 100_000] live: "Maximum number of names that wait for a check. One domain may have an eighth of these places. Above this number,\na name is not checked until its owner publishes again.";
+            "answer_bytes_max" names.answer_bytes_max [1, 1 << 20] live: "Maximum size of the answer of a domain in bytes. A longer answer is not used.";
+            "timeout_ms" names.timeout [1, MILLISECONDS] live: "Maximum time of a check in milliseconds.";
+        },
+    },
+    SettingsSection {
         name: "manage",
         doc: "The keys that may manage the relay from a client (NIP-86). Each request is signed by a key (NIP-98). Without an entry in this\n# section, every such request is refused. Changes of this file take effect while the server runs.",
         settings: settings! {

@@ -1,5 +1,8 @@
 //! Tests of the whole configuration.
 
+use hark_server::nostr::{DomainList, NameMode, NameRules};
+use hark_testkit::folder::Folder;
+
 use super::{Config, checks, typed};
 use crate::stores::{StoreAddress, address_forms};
 
@@ -217,4 +220,36 @@ fn rules_are_read_from_either_form() {
     let typed = typed::from_environment([variable].into_iter()).0;
     (typed[0].setting.set)(&mut config, &typed[0].value).unwrap();
     assert_eq!(config.retention.rules[0].older_than_s, 365 * 86_400);
+}
+
+#[test]
+fn rules_about_names_have_the_lists_and_the_managers() {
+    let folder = Folder::new("config-names");
+    folder.file("domains.txt", "example.com # ours\n*.example.org\n");
+    let load = |denied: &str| {
+        let key = "7e".repeat(32);
+        let text = format!(
+            "[names]\nmode = \"require\"\ndomains_allowed = [\"@domains.txt\"]\nvalid_s = 100\n\
+             domains_denied = [{denied}]\n[manage]\nkeys = [\"{key}\"]\n"
+        );
+        Config::load(Some(&folder.file("hark.toml", text)), &address_forms())
+    };
+    let config = load("\"Spam.example\"").unwrap();
+    let (mut allowed, mut denied) = (DomainList::default(), DomainList::default());
+    assert!(
+        allowed.add("example.com") && allowed.add("*.example.org") && denied.add("spam.example")
+    );
+    let expected = NameRules {
+        mode: NameMode::Require,
+        domains_allowed: Some(allowed),
+        domains_denied: denied,
+        valid_s: 100,
+        managers: config.managers.clone(),
+        ..NameRules::default()
+    };
+    assert_eq!(config.policy.names, expected);
+    assert!(config.managers.admins.contains(&[0x7e; 32]) && config.advice().is_empty());
+    let faults = load("\"https://spam.example\"").unwrap_err();
+    let fault = "[names] `domains_denied`: \"https://spam.example\" is no domain like example.com";
+    assert!(faults.list().contains(fault), "{}", faults.list());
 }

@@ -12,7 +12,9 @@ use hark_networks::nostr::admit::host_name;
 use hark_plugin::PluginOptions;
 use hark_server::limits::Limits;
 use hark_server::nostr::policy::{EventPolicy, nothing_allowed, nothing_answered};
-use hark_server::nostr::{DEFLATE_FROM_BYTES, Managers, OwnEvents, RelayInfo, ThreadCounts};
+use hark_server::nostr::{
+    DEFLATE_FROM_BYTES, Managers, NameRules, OwnEvents, RelayInfo, ThreadCounts,
+};
 use hark_server::tls::TlsOptions;
 use hark_server::{
     AddressLists, ListedClients, ListenAddress, MetricsDoor, Proxies, RateGroup, RateGroups,
@@ -60,6 +62,8 @@ pub struct Config {
     pub(super) groups: Vec<RateGroup>,
     pub(crate) policy: EventPolicy,
     pub(crate) plugin: PluginSettings,
+    /// The rules about verified names, without the lists and the managers. `policy` has all rules.
+    pub(super) names: NameRules,
     /// The keys that may manage the relay. The admins are parsed from `lists`.
     pub(crate) managers: Managers,
     /// The configuration file; `None` if no file was named.
@@ -155,6 +159,7 @@ impl Default for Config {
             groups: Vec::new(),
             policy: EventPolicy::default(),
             plugin: PluginSettings::default(),
+            names: NameRules::default(),
             managers: Managers::default(),
             file: None,
             files: Vec::new(),

@@ -47,3 +47,7 @@ pub(crate) const ROLES: [&str; 3] = [
     "[{ id = \"moderator\", methods = [\"banevent\"], keys = [] }]",
     "[{ id = \"moderator\", methods = [\"ban\"] }]",
 ];
+
+/// Lists of domains of names.
+pub(crate) const DOMAINS: [&str; 3] =
+    ["[]", "[\"example.com\", \"*.example.org\"]", "[\"https://example.com\"]"];

@@ -17,8 +17,8 @@ use hark_testkit::server::Server;
 use hark_testkit::wait::{PATIENCE, until_ok};
 
 use crate::setting_values::{
-    CLIENT, DIRECTORY, ENODES, FEES, GROUPS, KEY, KEYS, LINK, LISTEN, ORIGINS, PEERS, ROLES, RULES,
-    SIGNED, URL, WORD,
+    CLIENT, DIRECTORY, DOMAINS, ENODES, FEES, GROUPS, KEY, KEYS, LINK, LISTEN, ORIGINS, PEERS,
+    ROLES, RULES, SIGNED, URL, WORD,
 };
 use crate::world::{forget, number, program, tail};
 
@@ -69,6 +69,9 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("policy", "narrow_questions", ["false", "true", "\"yes\""]),
     ("plugin", "command", ["\"\"", "\"exec cat >/dev/null; echo a long one\"", "\"./missing\""]),
     ("plugin", "on_failure", ["\"accept\"", "\"refuse\"", "\"perhaps\""]),
+    ("names", "mode", ["\"off\"", "\"require\"", "\"always\""]),
+    ("names", "domains_allowed", DOMAINS),
+    ("names", "domains_denied", DOMAINS),
     ("retention", "delete_brought", ["false", "true", "\"yes\""]),
     ("whisper", "envelopes", ["[0, 0]", "[1000000000000, 1000000000000]", "[7, 11]"]),
     ("whisper", "new_topics", ["[0, 0]", "[1000000000000, 1000000000000]", "[7, 11]"]),

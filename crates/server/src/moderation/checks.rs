@@ -11,9 +11,12 @@ use hark_codec::record::{Id, Key};
 use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 
 use super::lists::RulingLists;
+use super::name_book::VerifiedName;
 use super::state::{Moderation, ModerationState};
 use super::subject::Ruling;
 use super::terms::RulingTerm;
+use crate::nostr::NameRules;
+use crate::nostr::manage::member_name;
 use crate::nostr::policy::{EventPolicy, PolicyAllowances};
 use crate::roster::Roster;
 
@@ -229,6 +232,13 @@ impl RulingCheck<'_> {
     }
 }
 
+impl Moderation {
+    /// Whether the author of an event needs a verified name, and has none.
+    pub(crate) fn lacks_name(&self, policy: &EventPolicy, event: &Event<'_>) -> bool {
+        policy.lacks_name(event, &self.check())
+    }
+}
+
 impl PolicyAllowances for RulingCheck<'_> {
     fn allows_key(&self, key: &Key) -> bool {
         self.lists.key(Ruling::Allow, key, &|| self.moderation.now_s()).is_some()
@@ -242,6 +252,15 @@ impl PolicyAllowances for RulingCheck<'_> {
         let now_s = || self.moderation.now_s();
         self.lists.has_words(Ruling::Allow)
             && self.lists.word(Ruling::Allow, event, &now_s).is_some()
+    }
+
+    fn has_name(&self, key: &Key, rules: &NameRules) -> bool {
+        let counts = |known: VerifiedName| {
+            rules.accepts(known.name.domain())
+                && rules.holds(known.checked_s, self.moderation.now_s())
+        };
+        let has_role = |id: &str| self.moderation.value(&member_name(id, key)).is_some();
+        self.moderation.name_of(key).is_some_and(counts) || rules.managers.include(key, has_role)
     }
 }
 

@@ -8,7 +8,8 @@
 //!
 //! Read in this order: `subject`, `entry`, `records`, `terms`, `lists`, `book`, `state` (the
 //! interface), `changes`, `checks` (the questions that the doors ask), `pages`, `values` (named
-//! values beside the entries), `invites`, `member_invites`, `opening`.
+//! values beside the entries), `name_book` and `names` (the verified names of keys), `invites`,
+//! `member_invites`, `opening`. `record_lines` has the lines of the records in exports.
 
 mod address_terms;
 mod book;
@@ -20,8 +21,11 @@ mod follower;
 mod invites;
 mod lists;
 mod member_invites;
+mod name_book;
+mod names;
 mod opening;
 mod pages;
+mod record_lines;
 mod records;
 mod requests;
 mod state;
@@ -38,8 +42,9 @@ pub use entry::{
 };
 pub(crate) use invites::JoinAnswer;
 pub use invites::{INVITE_USES_MAX, Invite};
+pub(crate) use name_book::{NAMES_MAX, VerifiedName};
 pub use opening::ModerationService;
-pub use records::{ENTRY_KIND, ModerationNetwork, RECORDS_MAX, VALUE_KIND};
+pub use records::{ENTRY_KIND, ModerationNetwork, NAME_KIND, RECORDS_MAX, VALUE_KIND};
 pub use requests::{ModerationRequest, ModerationRequestError, SUBJECTS_MAX};
 pub use state::{Moderation, ModerationError};
 pub use subject::{Ruling, RulingSubject, SubjectError, SubjectSort};

@@ -1,19 +1,18 @@
-//! The records of the shelf `moderation`: an entry for each subject and ruling, and the notes of
-//! the audit log. A newer entry replaces the earlier entry of the same subject and ruling; an entry
-//! that was lifted is replaced by a record without an entry, so that other processes learn that it
-//! was lifted.
+//! The records of the shelf `moderation`: an entry for each subject and ruling, named values, the
+//! verified names of keys, and the notes of the audit log. A newer entry replaces the earlier entry
+//! of the same subject and ruling; an entry that was lifted is replaced by a record without an
+//! entry, so that other processes learn that it was lifted.
 //!
 //! A record's message is a line of JSON, and its id is the hash of this line.
 
 use hark_archive::effects::{Effects, Rules};
 use hark_archive::{Id, LabelSet, Query, Record};
 use hark_codec::crypto::sha256;
-use hark_codec::record::{LabelPosition, RecordHeader, write};
+use hark_codec::hex;
+use hark_codec::record::{Key, LabelPosition, RecordHeader, write};
+use hark_networks::nostr::names::InternetName;
 use hark_networks::object::read;
-use hark_networks::{
-    FilterTextError, Filters, LabelValues, LineFault, LineFormat, LineReader, Network, ReadOptions,
-    RecordProperties,
-};
+use hark_networks::{Filters, LineFormat, Network, RecordProperties};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -25,6 +24,8 @@ pub const ENTRY_KIND: u32 = 1;
 pub(super) const NOTE_KIND: u32 = 2;
 /// The kind of a record with a named value.
 pub const VALUE_KIND: u32 = 3;
+/// The kind of a record with the verified name of a key.
+pub const NAME_KIND: u32 = 4;
 /// The label with the ruling and the subject of an entry.
 const SUBJECT: u8 = b's';
 /// Number of nanoseconds of a second, the unit of the records' times.
@@ -41,7 +42,7 @@ pub struct ModerationNetwork;
 /// The message of a record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-enum RecordLine {
+pub(super) enum RecordLine {
     /// An entry, or the end of an entry.
     Entry {
         at: u64,
@@ -77,6 +78,15 @@ enum RecordLine {
         #[serde(default)]
         by: String,
     },
+    /// The verified name of a key, or the end of its verification.
+    Name {
+        at: u64,
+        key: String,
+        #[serde(default)]
+        name: Option<String>,
+        /// The time at which the verification ends, in seconds since 1970.
+        until: u64,
+    },
 }
 
 /// The content of one record: a named value from a time on.
@@ -105,6 +115,39 @@ impl NamedValue {
             RecordLine::Value { at, name, value, by } => Some(Self { at_ns: at, name, value, by }),
             _ => None,
         }
+    }
+}
+
+/// The content of one record: the name of a key from a time on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NameState {
+    pub(super) at_ns: u64,
+    pub(super) key: Key,
+    /// `None` if the verification has ended.
+    pub(super) name: Option<InternetName>,
+    /// The time at which the record expires, in seconds since 1970.
+    pub(super) until_s: u64,
+}
+
+impl NameState {
+    /// Encodes the record.
+    pub(super) fn record(&self) -> Box<[u8]> {
+        let Self { at_ns, key, name, until_s } = self;
+        let name = name.as_ref().map(InternetName::to_string);
+        encode(&RecordLine::Name { at: *at_ns, key: hex::text_32(key), name, until: *until_s })
+    }
+
+    /// Decodes a record. Returns `None` for a record of another kind.
+    pub(super) fn of(record: &Record<'_>) -> Option<Self> {
+        if record.kind() != NAME_KIND {
+            return None;
+        }
+        let RecordLine::Name { at, key, name, until } = read(record.wire()).ok()? else {
+            return None;
+        };
+        let key = hex::decode_32(key.as_bytes())?;
+        let name = name.map(|name| name.parse()).transpose().ok()?;
+        Some(Self { at_ns: at, key, name, until_s: until })
     }
 }
 
@@ -194,6 +237,11 @@ pub(super) fn values() -> Query {
     Query { kinds: Some(vec![VALUE_KIND]), ..Query::default() }
 }
 
+/// Returns the query for all verified names.
+pub(super) fn names() -> Query {
+    Query { kinds: Some(vec![NAME_KIND]), ..Query::default() }
+}
+
 /// Returns the query for the newest records of these values.
 pub(super) fn value_slots<'n>(names: impl Iterator<Item = &'n str>) -> Query {
     let labels = names.map(|name| value_label(name).into_bytes().into()).collect();
@@ -204,14 +252,18 @@ fn value_label(name: &str) -> String {
     format!("value {name}")
 }
 
+fn name_label(key: &str) -> String {
+    format!("name {key}")
+}
+
 fn label(ruling: &str, subject: &str) -> String {
     format!("{ruling} {subject}")
 }
 
-/// Returns the query for the newest record with a label: of an entry or of a value.
+/// Returns the query for the newest record with a label: of an entry, of a value or of a name.
 fn of_label(label: &[u8]) -> Query {
     let labels = vec![LabelSet::one(SUBJECT, label)];
-    Query { kinds: Some(vec![ENTRY_KIND, VALUE_KIND]), labels, ..Query::default() }
+    Query { kinds: Some(vec![ENTRY_KIND, VALUE_KIND, NAME_KIND]), labels, ..Query::default() }
 }
 
 /// Encodes a line as a record.
@@ -224,7 +276,7 @@ fn encode(line: &RecordLine) -> Box<[u8]> {
 }
 
 /// Appends the record of a line to `record`, and returns the record's id.
-fn encode_wire(line: &RecordLine, wire: &[u8], record: &mut Vec<u8>) -> Id {
+pub(super) fn encode_wire(line: &RecordLine, wire: &[u8], record: &mut Vec<u8>) -> Id {
     let id = sha256(wire);
     let after_days = |at: u64| Some(at.saturating_add(NOTES_DAYS * 86_400 * NS_PER_S));
     let (time, kind, expires, label) = match line {
@@ -237,6 +289,9 @@ fn encode_wire(line: &RecordLine, wire: &[u8], record: &mut Vec<u8>) -> Id {
         RecordLine::Value { at, name, value, .. } => {
             let expires = if value.is_null() { after_days(*at) } else { None };
             (*at, VALUE_KIND, expires, Some(value_label(name)))
+        }
+        RecordLine::Name { at, key, until, .. } => {
+            (*at, NAME_KIND, Some(until.saturating_mul(NS_PER_S)), Some(name_label(key)))
         }
     };
     let head = RecordHeader { id, time, author: None, kind, expires };
@@ -278,84 +333,10 @@ impl Rules for ModerationNetwork {
     }
 }
 
-impl LineFormat for ModerationNetwork {
-    fn write(&self, record: &Record<'_>, line: &mut Vec<u8>) {
-        line.extend_from_slice(record.wire());
-    }
-
-    fn reader(&self, options: &ReadOptions) -> Box<dyn LineReader> {
-        Box::new(RulingLineReader { bytes_max: options.record_bytes_max, now_s: options.now_s })
-    }
-}
-
-struct RulingLineReader {
-    bytes_max: usize,
-    now_s: u64,
-}
-
-impl LineReader for RulingLineReader {
-    fn read(
-        &mut self,
-        line: &[u8],
-        is_kept: &dyn Fn(&Id) -> bool,
-        record: &mut Vec<u8>,
-    ) -> Result<(), LineFault> {
-        let line = line.trim_ascii();
-        if line.len() > self.bytes_max {
-            return Err(LineFault::TooLarge(format!("{} bytes", line.len())));
-        }
-        let malformed = |text: &str| LineFault::Malformed(text.into());
-        let read: RecordLine = read(line).map_err(|error| malformed(&error.to_string()))?;
-        if let RecordLine::Entry { ruling, subject, .. } = &read {
-            let is_canonical = |parsed: RulingSubject| parsed.to_string() == *subject;
-            if Ruling::from_name(ruling).is_none() || !subject.parse().is_ok_and(is_canonical) {
-                return Err(malformed("the ruling or the subject has another form"));
-            }
-        }
-        record.clear();
-        let id = encode_wire(&read, line, record);
-        let expires = Record::new(record).ok().and_then(|record| record.expires());
-        if is_kept(&id) {
-            Err(LineFault::Kept)
-        } else if expires.is_some_and(|at| at <= self.now_s.saturating_mul(NS_PER_S)) {
-            Err(LineFault::Expired)
-        } else {
-            Ok(())
-        }
-    }
-}
-
-/// A filter is `entries`, `values`, `log`, or `*` for all records.
-impl Filters for ModerationNetwork {
-    fn query(&self, text: &str, _: LabelValues<'_>) -> Result<Option<Query>, FilterTextError> {
-        match text.trim() {
-            "entries" => Ok(Some(entries())),
-            "values" => Ok(Some(values())),
-            "log" => Ok(Some(notes())),
-            "*" | "{}" => Ok(Some(Query::default())),
-            _ => Err(FilterTextError::new(
-                "a filter of rulings is `entries`, `values`, `log` or `*`",
-            )),
-        }
-    }
-
-    fn text(&self, query: &Query) -> String {
-        match query.kinds.as_deref() {
-            Some([ENTRY_KIND]) => "entries",
-            Some([NOTE_KIND]) => "log",
-            Some([VALUE_KIND]) => "values",
-            _ => "*",
-        }
-        .into()
-    }
-
-    fn example(&self) -> &'static str {
-        "entries"
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use hark_networks::{LineFault, ReadOptions};
+
     use super::*;
 
     fn state(text: &str, at_ns: u64, until_s: Option<u64>) -> RulingState {
@@ -391,10 +372,24 @@ mod tests {
                 Some(state)
             );
         }
+        let named = |name: Option<&str>| NameState {
+            at_ns: 9,
+            key: [7; 32],
+            name: name.map(|name| name.parse().unwrap()),
+            until_s: 4_000_000_000,
+        };
+        let names = [named(Some("bob@example.com")), named(None)];
+        for name in &names {
+            let record = name.record();
+            let record = Record::new(&record).unwrap();
+            assert_eq!(NameState::of(&record).as_ref(), Some(name));
+            assert_eq!((RulingState::of(&record), NamedValue::of(&record)), (None, None));
+        }
         let note_bytes = note_record(&note);
         assert_eq!(note_of(&Record::new(&note_bytes).unwrap()), Some(note));
         let mut check = ModerationNetwork.record_check();
-        for bytes in states.iter().map(RulingState::record).chain([note_bytes]) {
+        let name_bytes = names.iter().map(NameState::record);
+        for bytes in states.iter().map(RulingState::record).chain([note_bytes]).chain(name_bytes) {
             let record = Record::new(&bytes).unwrap();
             assert_eq!(check(&record), Ok(()));
             let (mut line, mut again) = (Vec::new(), Vec::new());
@@ -409,10 +404,17 @@ mod tests {
         let mut record = Vec::new();
         let line = Record::new(&states[0].record()).unwrap().wire().to_owned();
         assert_eq!(reader.read(&line, &|_| false, &mut record), Err(LineFault::Expired));
-        for line in ["{}", "[]", r#"{"type":"entry","at":1,"ruling":"ban","subject":"kind:007"}"#] {
+        let key = "07".repeat(32);
+        for line in [
+            "{}",
+            "[]",
+            r#"{"type":"entry","at":1,"ruling":"ban","subject":"kind:007"}"#,
+            r#"{"type":"name","at":1,"key":"07","name":"a@b.example","until":4000000000}"#,
+            &format!(r#"{{"type":"name","at":1,"key":"{key}","name":"A@b.c","until":4000000000}}"#),
+        ] {
             assert!(reader.read(line.as_bytes(), &|_| false, &mut record).is_err(), "{line}");
         }
-        for filter in ["entries", "values", "log", "*"] {
+        for filter in ["entries", "values", "names", "log", "*"] {
             let query = ModerationNetwork.query(filter, &mut |_| None).unwrap().unwrap();
             assert_eq!(ModerationNetwork.text(&query), filter);
         }

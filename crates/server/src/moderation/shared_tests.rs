@@ -149,3 +149,15 @@ fn a_change_that_is_made_again_has_one_row_in_the_log() {
     search.slice(u64::MAX, &mut count).unwrap();
     assert_eq!(notes, 7);
 }
+
+#[test]
+fn a_name_that_one_process_verifies_or_ends_is_so_for_all() {
+    let [one, two] = two_processes(true);
+    let (key, name) = ([7; 32], "bob@example.com".parse().unwrap());
+    one.verify_name_now(&key, &name, 100).unwrap();
+    two.learn_news().unwrap();
+    assert_eq!(two.name_of(&key).map(|known| known.name), Some(name));
+    assert!(two.end_name_now(&key).unwrap());
+    one.learn_news().unwrap();
+    assert_eq!(one.name_of(&key), None);
+}

@@ -21,7 +21,10 @@ use super::entry::{AuditAct, AuditNote};
 use super::filter::KeyFilter;
 use super::follower::ChangeFollower;
 use super::lists::RulingLists;
-use super::records::{ModerationNetwork, NamedValue, RulingState, entries, note_record, values};
+use super::name_book::NameBook;
+use super::records::{
+    ModerationNetwork, NameState, NamedValue, RulingState, entries, names, note_record, values,
+};
 use super::values::ValueBook;
 use crate::blocking;
 use crate::roster::Roster;
@@ -54,6 +57,10 @@ pub(super) struct ModerationState {
     pub(super) banned_ids: KeyFilter,
     /// The named values that managers have set.
     pub(super) values: ValueBook,
+    /// The verified names of keys.
+    pub(super) names: NameBook,
+    /// Whether entries or values were applied that nobody was notified of.
+    has_news: AtomicBool,
     /// Number of changes that hid further records from readers. See [`Moderation::hidings`].
     pub(super) hidings: AtomicU64,
     archive: OnceLock<ModerationArchive>,
@@ -138,7 +145,9 @@ impl Subscribers for RulingSubscriber {
         if let Some(state) = self.0.upgrade() {
             state.put_in_force();
             state.values.put_in_force();
-            state.changed.notify_waiters();
+            if state.has_news.swap(false, Ordering::AcqRel) {
+                state.changed.notify_waiters();
+            }
         }
     }
 }
@@ -146,11 +155,15 @@ impl Subscribers for RulingSubscriber {
 impl ModerationState {
     /// Applies a record of the shelf. [`ModerationState::put_in_force`] puts it in force.
     fn apply(&self, record: &Record<'_>) {
+        if let Some(name) = NameState::of(record) {
+            return self.names.apply(name);
+        }
         if let Some(ruled) = RulingState::of(record) {
             self.book.lock().apply(ruled);
         } else if let Some(value) = NamedValue::of(record) {
             self.values.apply(value);
         }
+        self.has_news.store(true, Ordering::Release);
     }
 
     pub(super) fn now_s(&self) -> u64 {
@@ -233,7 +246,7 @@ impl Moderation {
         let subscriber = Arc::new(RulingSubscriber(Arc::downgrade(&self.state)));
         // From here on, new records are applied, so no record is missed.
         let shelf = Shelf::open(options, subscriber);
-        for query in [entries(), values()] {
+        for query in [entries(), values(), names()] {
             let query = Query { now: clock.now_ns(), ..query };
             let mut search = shelf.store().search(&query)?;
             search.read_all(&mut |record| self.state.apply(record))?;
@@ -287,7 +300,7 @@ impl Moderation {
     }
 
     /// The present time in seconds since 1970.
-    pub(super) fn now_s(&self) -> u64 {
+    pub(crate) fn now_s(&self) -> u64 {
         self.state.now_s()
     }
 

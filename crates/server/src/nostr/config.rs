@@ -8,6 +8,7 @@ use hark_plugin::SharedPlugin;
 
 use super::identity::SharedIdentity;
 use super::manage::SharedManagers;
+use super::names::NameClient;
 use super::own::SharedOwnEvents;
 use super::policy;
 use crate::service::StoreLocation;
@@ -37,6 +38,8 @@ pub struct RelayConfig {
     pub policy: policy::SharedPolicy,
     /// The plugin that decides about published events. Can change while the server runs.
     pub plugin: SharedPlugin,
+    /// The client that asks domains for the keys of names.
+    pub name_client: NameClient,
     /// The keys that may manage the relay (NIP-86). Can change while the server runs.
     pub managers: SharedManagers,
     /// The relay's description of itself, and its private kinds. Can change while the server runs.
@@ -74,6 +77,7 @@ impl RelayConfig {
             deflate_from_bytes: DEFLATE_FROM_BYTES,
             policy: policy::SharedPolicy::default(),
             plugin: SharedPlugin::default(),
+            name_client: NameClient::default(),
             managers: SharedManagers::default(),
             identity: SharedIdentity::default(),
             own_key: None,

@@ -8,8 +8,9 @@ use hark_plugin::PluginPool;
 
 use super::identity::SharedIdentity;
 use super::metrics::RelayMetrics;
+use super::names::{NameChecks, NameMode};
 use super::own::{Membership, MembershipRequest};
-use super::policy;
+use super::policy::{self, EventPolicy};
 use super::reply_handle::ReplyHandle;
 use crate::moderation::Moderation;
 use crate::settings::SharedSettings;
@@ -25,6 +26,7 @@ pub(crate) struct IntakeContext {
     pub(crate) metrics: Arc<RelayMetrics>,
     pub(crate) plugin: Arc<PluginPool>,
     pub(crate) membership: Arc<Membership>,
+    pub(crate) names: Arc<NameChecks>,
 }
 
 /// The result of the checks.
@@ -78,7 +80,7 @@ pub(super) fn check(
                 Err(refusal) => Some(refusal),
             }
         } else {
-            parts.moderation.event_refusal(&policy, event)
+            operators_refusal(parts, &policy, event)
         };
         let is_heard = || parts.identity.current().own_urls.are_named_by_deletion(event);
         match unwelcome {
@@ -103,6 +105,23 @@ pub(super) fn check(
         (None, Some(refusal)) => PolicyVerdict::PassRequest(refusal),
         (None, None) => membership.map_or(PolicyVerdict::Pass, PolicyVerdict::PassMembership),
     }
+}
+
+/// Returns the reason to refuse an event by the bans and the policy. An event whose author lacks a name
+/// begins a check of the author's name.
+fn operators_refusal(
+    parts: &IntakeContext,
+    policy: &EventPolicy,
+    event: &Event<'_>,
+) -> Option<NostrRefusal> {
+    let refusal = parts.moderation.event_refusal(policy, event);
+    if policy.names.mode == NameMode::Watch
+        && refusal.is_none()
+        && parts.moderation.lacks_name(policy, event)
+    {
+        parts.names.note_unnamed(event.pubkey());
+    }
+    refusal.map(|refusal| parts.names.explain(refusal, event.pubkey()))
 }
 
 /// Returns the reason to refuse a request to vanish that names specific relays. The request is

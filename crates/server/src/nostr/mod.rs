@@ -3,7 +3,8 @@
 //! `listen` accepts connections, `web` answers HTTP, and `session` serves one WebSocket.
 //! `messages` turns the messages of a session into requests. Events go to `intake` (parse, hash,
 //! verify, write), questions to `page` and `count`, and messages of NIP-77 to `comparison`. The
-//! reader threads run `page`, `count` and `comparison`. `page` also sends live events.
+//! reader threads run `page`, `count` and `comparison`. `page` also sends live events. `names` checks the
+//! names of authors in the background.
 
 mod audience;
 mod auth;
@@ -23,10 +24,11 @@ mod intake;
 mod invite_answer;
 mod landing;
 mod listen;
-mod manage;
+pub(crate) mod manage;
 mod message_head;
 mod messages;
 pub mod metrics;
+mod names;
 mod nip11;
 mod open;
 mod outbox;
@@ -58,5 +60,6 @@ pub use config::{DEFLATE_FROM_BYTES, RelayConfig, RelayService, ThreadCounts};
 pub use identity::SharedIdentity;
 pub use info::{FeePurpose, PRIVATE_KINDS, RelayFee, RelayInfo};
 pub use manage::{ManageMethod, ManageResult, ManagerRole, Managers, SharedManagers};
+pub use names::{DomainList, NameClient, NameMode, NameRules};
 pub use own::{OwnEvents, SharedOwnEvents};
 pub(crate) use relay::Relay;

@@ -13,6 +13,7 @@ use super::intake::Intake;
 use super::listen::RelayDoor;
 use super::manage::Management;
 use super::metrics::RelayMetrics;
+use super::names::{NameChecker, NameChecks};
 use super::outboxes::Outboxes;
 use super::own::{ListTurns, MemberInvites, Membership, OwnKey, OwnPublisher, claim_key};
 use super::readers::Readers;
@@ -32,6 +33,7 @@ struct LiveNotifier {
     live: Arc<LiveIndex>,
     runtime: Handle,
     moderation: Moderation,
+    names: Arc<NameChecks>,
 }
 
 impl Subscribers for LiveNotifier {
@@ -39,6 +41,9 @@ impl Subscribers for LiveNotifier {
         // A new ban takes effect only after this notification, which ignores the ban.
         let _before = self.moderation.check();
         self.live.publish(seq, record);
+        if seq.is_some() {
+            self.names.note_stored(record);
+        }
     }
 
     fn together(&self, publish: &mut dyn FnMut()) {
@@ -73,10 +78,12 @@ impl RelayService {
         let nothing = Query { limit: 0, ..Query::default() };
         let seq = shelf.store.search(&nothing).map_or(0, |search| search.seq());
         let live = Arc::new(LiveIndex::since(seq));
+        let names = Arc::new(NameChecks::new(config.policy.clone(), host.moderation.clone()));
         let notifier = LiveNotifier {
             live: Arc::clone(&live),
             runtime: Handle::current(),
             moderation: host.moderation.clone(),
+            names: Arc::clone(&names),
         };
         let shelf = Shelf::open(shelf, Arc::new(notifier));
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -114,7 +121,14 @@ impl RelayService {
                 host.moderation.clone(),
                 config.policy.clone(),
             )),
+            names: Arc::clone(&names),
         };
+        let checker = NameChecker {
+            checks: Arc::clone(&names),
+            client: config.name_client,
+            shelf: Arc::downgrade(&shelf),
+        };
+        tokio::spawn(vital("the checks of names", checker.run()));
         let (intake, mut joined) =
             Intake::start(threads(config.threads.verify), parts).map_err(ServeError::Thread)?;
         let (readers, reader_threads) =
@@ -152,6 +166,7 @@ impl RelayService {
             hidden: host.moderation.hidden(),
             moderation: host.moderation.clone(),
             plugin,
+            names,
             rates,
             metrics,
             identity,

@@ -12,11 +12,18 @@ use hark_codec::hex;
 use hark_codec::nostr::Event;
 use hark_codec::record::Key;
 use hark_networks::nostr::admit::is_wrap;
+use hark_networks::nostr::names::PROFILE_KIND;
 use hark_networks::nostr::question_rules::QuestionRules;
 use hark_networks::nostr::{NostrRefusal, NostrVerdict};
 
+use super::names::NameRules;
 pub use super::word_list::WordList;
 pub(crate) use super::word_list::find_words;
+
+/// The reason for an event whose author needs a verified name.
+pub(crate) const NAME_NEEDED: &str = "only keys with a verified name (NIP-05) may publish here: set nip05 in \
+                                      your profile (kind 0), publish the profile here, and try again in a \
+                                      few seconds";
 
 /// Called after each replacement of the policy.
 type PolicyFollower = Box<dyn Fn() + Send + Sync>;
@@ -41,6 +48,11 @@ impl SharedPolicy {
     /// The policy in force.
     pub fn load(&self) -> Guard<Arc<EventPolicy>> {
         self.0.current.load()
+    }
+
+    /// The policy in force, for work that takes longer.
+    pub(super) fn load_full(&self) -> Arc<EventPolicy> {
+        self.0.current.load_full()
     }
 
     /// Replaces the policy. On return, open subscriptions that the new policy forbids are closed.
@@ -91,6 +103,8 @@ pub struct EventPolicy {
     pub wraps_need_auth: bool,
     /// The rules for questions. The keys of `allow_keys` are the members.
     pub questions: QuestionRules,
+    /// The rules about verified names.
+    pub names: NameRules,
 }
 
 /// Further entries of the allow lists of a policy.
@@ -101,6 +115,9 @@ pub(crate) trait PolicyAllowances {
     fn allows_kind(&self, kind: u16) -> bool;
     /// Whether events with a word of this event are allowed.
     fn allows_word_in(&self, event: &Event<'_>) -> bool;
+    /// Whether the key needs no name: the key has a verified name that counts, or may manage the
+    /// relay.
+    fn has_name(&self, key: &Key, rules: &NameRules) -> bool;
 }
 
 /// Nothing more is allowed.
@@ -116,6 +133,10 @@ impl PolicyAllowances for () {
     fn allows_word_in(&self, _: &Event<'_>) -> bool {
         false
     }
+
+    fn has_name(&self, _: &Key, _: &NameRules) -> bool {
+        false
+    }
 }
 
 impl EventPolicy {
@@ -123,7 +144,7 @@ impl EventPolicy {
     pub(crate) fn restricts_writes(&self) -> bool {
         let Self { allow_keys, allow_kinds, allow_words, pow_bits_min, .. } = self;
         let listed = allow_keys.is_some() || allow_kinds.is_some() || allow_words.is_some();
-        listed || *pow_bits_min > 0
+        listed || *pow_bits_min > 0 || self.names.is_required()
     }
 
     /// Whether a key is the key of a member: events of the key are accepted.
@@ -152,9 +173,10 @@ impl EventPolicy {
     /// is accepted.
     pub fn empty_lists(&self) -> impl Iterator<Item = &'static str> + use<> {
         let lists = [
-            ("allow_keys", self.allow_keys.as_ref().is_some_and(HashSet::is_empty)),
-            ("allow_kinds", self.allow_kinds.as_ref().is_some_and(Vec::is_empty)),
-            ("allow_words", self.allow_words.as_ref().is_some_and(WordList::is_empty)),
+            ("[policy] allow_keys", self.allow_keys.as_ref().is_some_and(HashSet::is_empty)),
+            ("[policy] allow_kinds", self.allow_kinds.as_ref().is_some_and(Vec::is_empty)),
+            ("[policy] allow_words", self.allow_words.as_ref().is_some_and(WordList::is_empty)),
+            ("[names] domains_allowed", self.names.is_required() && self.names.is_empty_list()),
         ];
         lists.into_iter().filter_map(|(name, is_empty)| is_empty.then_some(name))
     }
@@ -202,6 +224,9 @@ impl EventPolicy {
                 NostrVerdict::Blocked.because("this relay takes events of certain keys only"),
             );
         }
+        if self.names.is_required() && self.lacks_name(event, allowed) {
+            return Some(NostrVerdict::Restricted.because(NAME_NEEDED));
+        }
         let is_unlisted = |kinds| !on(kinds) && !allowed.allows_kind(kind);
         if on(&self.deny_kinds) || self.allow_kinds.as_deref().is_some_and(is_unlisted) {
             return Some(
@@ -231,6 +256,23 @@ impl EventPolicy {
             );
         }
         None
+    }
+
+    /// Whether the author of an event needs a verified name, and has none. Members and managers need
+    /// no name, and a profile is the way to a name. Events of the kinds that anybody may publish, or
+    /// may address to a member, need no name in the same way as they need no member.
+    pub(crate) fn lacks_name(&self, event: &Event<'_>, allowed: &impl PolicyAllowances) -> bool {
+        let kind = event.kind();
+        let on = |list: &[RangeInclusive<u16>]| list.iter().any(|kinds| kinds.contains(&kind));
+        let is_welcome = |key: &Key| {
+            self.allow_keys.as_ref().is_some_and(|keys| keys.contains(key))
+                || allowed.allows_key(key)
+                || allowed.has_name(key, &self.names)
+        };
+        kind != PROFILE_KIND
+            && !is_welcome(event.pubkey())
+            && !on(&self.open_kinds)
+            && !(on(&self.addressed_kinds) && is_addressed(event, is_welcome))
     }
 
     /// The reason for refusing an event with too little proof of work.
@@ -271,7 +313,7 @@ fn leading_zero_bits(id: &[u8; 32]) -> u32 {
 
 /// Returns the warning for the operator about an empty allow list.
 pub fn nothing_allowed(name: &str) -> String {
-    format!("[policy] {name} has no entry, so nothing is accepted; [\"*\"] would accept all")
+    format!("{name} has no entry, so nothing is accepted; [\"*\"] would accept all")
 }
 
 /// Returns the warning for the operator about rules for questions that leave nothing to read.

@@ -19,6 +19,30 @@ pub(super) fn write(page: &mut MetricsPage, relay: &Relay) {
     if relay.plugin.options().is_on() {
         plugin(page, relay.plugin.counters());
     }
+    if relay.policy.load().names.is_on() {
+        names(page, relay);
+    }
+}
+
+fn names(page: &mut MetricsPage, relay: &Relay) {
+    let metrics = &relay.names.metrics;
+    page.counters(
+        "hark_name_checks_total",
+        "Checks of names (NIP-05), by result.",
+        "result",
+        &metrics.results,
+    );
+    page.counter(
+        "hark_unnamed_events_total",
+        "Events whose authors need a verified name and have none, refused or not.",
+        &metrics.unnamed,
+    );
+    page.gauge(
+        "hark_name_checks_waiting",
+        "Names that wait for a check now.",
+        relay.names.waiting_len(),
+    );
+    page.gauge("hark_verified_names", "Keys with a verified name.", relay.moderation.names_len());
 }
 
 fn plugin(page: &mut MetricsPage, counters: &PluginCounters) {

@@ -14,6 +14,7 @@ use super::identity::SharedIdentity;
 use super::intake::Intake;
 use super::manage::Management;
 use super::metrics::RelayMetrics;
+use super::names::NameChecks;
 use super::outboxes::Outboxes;
 use super::own::MemberInvites;
 use super::policy::SharedPolicy;
@@ -43,6 +44,7 @@ pub(crate) struct Relay {
     /// The records that the bans hide from readers.
     pub(crate) hidden: HiddenRecords,
     pub(crate) plugin: Arc<PluginPool>,
+    pub(crate) names: Arc<NameChecks>,
     pub(crate) rates: RateLimiter,
     pub(crate) metrics: Arc<RelayMetrics>,
     pub(crate) slow: SlowLog,

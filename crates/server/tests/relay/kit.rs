@@ -10,6 +10,8 @@ use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Store, writer};
 use hark_networks::nostr::Nostr;
 use hark_networks::nostr::rules::NostrRules;
+use hark_server::door::ServableNetwork;
+use hark_server::moderation::{ModerationNetwork, ModerationService};
 use hark_server::nostr::{self, policy};
 use hark_server::ranges::LOOPBACK;
 use hark_server::{Server, SettingsHandle, shelf};
@@ -42,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) server: hark_server::ServerConfig,
     pub(crate) relay: nostr::RelayConfig,
     pub(crate) policy: policy::EventPolicy,
+    /// The store of the bans and the verified names. `None`: the server has no shelf for bans.
+    pub(crate) moderation: Option<Arc<dyn Store>>,
 }
 
 impl Deref for Config {
@@ -78,12 +82,13 @@ impl Relay {
             server: hark_server::ServerConfig::default(),
             relay: nostr::RelayConfig::new(vec!["127.0.0.1:0".parse().unwrap()]),
             policy: policy::EventPolicy::default(),
+            moderation: None,
         };
         // Bounds apply to each connection of a test, and not to the address that all connections
         // share.
         config.proxies.trusted = LOOPBACK.to_vec();
         change(&mut config);
-        let Config { server, mut relay, policy } = config;
+        let Config { server, mut relay, policy, moderation } = config;
         relay.policy = policy::shared(policy);
         let policy = relay.policy.clone();
         let shelf = shelf::ShelfOptions {
@@ -98,8 +103,21 @@ impl Relay {
             })),
             handover: None,
         };
-        let serving = nostr::RelayService { config: relay, shelf };
-        let server = Server::bind(server, vec![Box::new(serving)]).await.unwrap();
+        let mut serving: Vec<Box<dyn ServableNetwork>> =
+            vec![Box::new(nostr::RelayService { config: relay, shelf })];
+        if let Some(store) = moderation {
+            let shelf = shelf::ShelfOptions {
+                network: &ModerationNetwork,
+                store,
+                writer: writer::WriterOptions::default(),
+                clock: clock.clone(),
+                retention: RetentionPolicy::default(),
+                compact: None,
+                handover: None,
+            };
+            serving.push(Box::new(ModerationService { shelf }));
+        }
+        let server = Server::bind(server, serving).await.unwrap();
         let urls: Vec<_> = server.addresses().into_iter().map(|reached| reached.at).collect();
         let url = urls[0].clone();
         let (metrics, reload) = (server.metrics_addr(), server.reload());

@@ -13,6 +13,7 @@ mod kit;
 mod limits;
 mod listen;
 mod live;
+mod names;
 mod operators;
 mod outboxes;
 mod plugin;

@@ -33,6 +33,7 @@ pub(super) fn access(
 
 fn publishers(policy: &EventPolicy, has_plugin: bool) -> String {
     let mut words = vec![match &policy.allow_keys {
+        None if policy.names.is_required() => "keys with a verified name (NIP-05)".to_owned(),
         None => "everyone".to_owned(),
         Some(_) if policy.addressed_kinds.is_empty() => "members".to_owned(),
         Some(_) => "members, and those who write to members".to_owned(),
@@ -135,6 +136,7 @@ fn rate(rate: Option<Rate>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nostr::NameMode;
 
     #[test]
     fn who_may_publish_and_read_is_told_from_the_policy() {
@@ -147,6 +149,9 @@ mod tests {
         ] {
             assert!(told.contains(row), "{row}: {told}");
         }
+        policy.names.mode = NameMode::Require;
+        let told = access(&policy, none, (true, false)).into_text();
+        assert!(told.contains("<dd>keys with a verified name (NIP-05)</dd>"), "{told}");
         policy.allow_keys = Some([[1; 32]].into());
         policy.addressed_kinds = vec![1_059..=1_059];
         policy.open_kinds = vec![3..=3];

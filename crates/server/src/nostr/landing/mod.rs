@@ -204,6 +204,9 @@ fn joining(info: &RelayInfo, policy: &EventPolicy) -> Html {
     match (has_members, &info.payments_url) {
         (true, Some(url)) => html!("<p>To become a member, pay the fee at {}.</p>\n", link(url)),
         (true, None) => html!("<p>Ask the operator to become a member.</p>\n"),
+        (false, _) if policy.names.is_required() => html!(
+            "<p>To publish, set a verified name (NIP-05) in your profile, and publish the profile here.</p>\n"
+        ),
         (false, _) => html!("<p>Everyone can begin at once, without an account.</p>\n"),
     }
 }

@@ -45,6 +45,12 @@ impl Managers {
         self.admins.is_empty() && self.roles.is_empty()
     }
 
+    /// Whether a key may manage the relay. `is_assigned` returns whether `assignrole` has given the key
+    /// the role with an id.
+    pub(crate) fn include(&self, key: &Key, is_assigned: impl Fn(&str) -> bool) -> bool {
+        self.permissions(key, is_assigned).is_some()
+    }
+
     /// The role with this id, if the settings have such a role.
     pub(super) fn role(&self, id: &str) -> Option<&ManagerRole> {
         self.roles.iter().find(|role| role.id == id)

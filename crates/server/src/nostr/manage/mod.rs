@@ -23,5 +23,5 @@ pub use fault::ManageResult;
 pub use managers::{ManagerRole, Managers, SharedManagers};
 pub use method::ManageMethod;
 pub(crate) use page::{AdminRequest, answer as answer_page, is_path, link_path};
-pub(crate) use roles::{RoleList, withdraw_roles};
+pub(crate) use roles::{RoleList, member_name, withdraw_roles};
 pub(crate) use state::Management;

@@ -70,7 +70,7 @@ pub(super) fn role_name(id: &str) -> String {
 }
 
 /// The name of the value that gives a role to a key.
-pub(super) fn member_name(id: &str, key: &Key) -> String {
+pub(crate) fn member_name(id: &str, key: &Key) -> String {
     format!("{MEMBER}{}/{id}", hex::text_32(key))
 }
 
