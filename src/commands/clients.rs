@@ -25,8 +25,8 @@ Examples:
   hark clients --sort bytes --watch
   hark clients --json | wc -l
 
-Each row is a connection: its number, the address, the network, the first proved key, the group in
-[rates] whose rates apply, the name of the client's program, the open subscriptions, the events that
+Each row is a connection: its number, the address, the network, the first proved key, or its verified
+name (NIP-05), the group in [rates] whose rates apply, the name of the client's program, the open subscriptions, the events that
 were accepted / refused, the questions that were asked / the messages without an event that were
 refused, the rows that the questions have visited, the bytes from and to the client, and the time
 since the connection was opened. `hark kick` closes connections.
@@ -73,7 +73,7 @@ const COLUMNS: [(&str, usize); 13] = [
     ("number", 12),
     ("address", 39),
     ("network", 8),
-    ("key", 16),
+    ("key", 24),
     ("group", 12),
     ("program", 20),
     ("subs", 6),
@@ -250,11 +250,12 @@ fn cells(row: &Value, now_s: u64) -> [String; COLUMNS.len()] {
     let text = |name: &str| printable(row[name].as_str().unwrap_or_default());
     let keys: Vec<&str> =
         row["keys"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let name = row["names"].get(0).and_then(Value::as_str);
     [
         number(row, "number").to_string(),
         text("address"),
         text("network"),
-        keys.first().map_or_else(String::new, |key| shortened(key)),
+        name.map_or_else(|| keys.first().map_or_else(String::new, |key| shortened(key)), printable),
         text("group"),
         text("agent"),
         count("subscriptions"),
@@ -302,6 +303,8 @@ mod tests {
         });
         let cells = cells(&row, 8_300);
         assert_eq!(cells[3], "key10123456…cdef");
+        let named = json!({ "keys": ["key10123456789abcdef"], "names": ["bob@example.com"] });
+        assert_eq!(super::cells(&named, 8_300)[3], "bob@example.com");
         assert_eq!(cells[5], "a?[2Jb??");
         assert_eq!((cells[7].as_str(), cells[12].as_str()), ("1,234 / 5", "2h"));
         assert_eq!((age(0), age(59), age(86_400 * 3)), ("0s".into(), "59s".into(), "3d".into()));

@@ -7,12 +7,13 @@
 
 use std::sync::Arc;
 
+use hark_codec::hex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::moderation::{Moderation, ModerationRequestError};
-use crate::roster::{ConnectionPattern, Roster, is_listed};
+use crate::roster::{ConnectionPattern, KEYS_MAX, OpenConnection, Roster, is_listed};
 use crate::settings::SharedSettings;
 
 /// Maximum number of connections of a page. The longest row has about 1,700 bytes, so a page fits
@@ -73,7 +74,9 @@ impl ClientsDesk {
             }
             last = connection.number();
             if is_listed(connection, &filter, privacy) {
-                let row = connection.row(privacy, groups).to_string();
+                let mut row = connection.row(privacy, groups);
+                row["names"] = self.verified_names(connection).into();
+                let row = row.to_string();
                 bytes += row.len();
                 rows.push(row);
             }
@@ -85,6 +88,19 @@ impl ClientsDesk {
         Ok(format!(
             "{{\"connections\":[{rows}],\"next\":{next},\"open\":{open},\"earlier_processes\":{earlier}}}"
         ))
+    }
+
+    /// Returns the verified names of the keys that a client has proved.
+    fn verified_names(&self, connection: &OpenConnection) -> Vec<String> {
+        let mut names = Vec::new();
+        connection.facts_match(|_, keys| {
+            let keys = keys.iter().take(KEYS_MAX);
+            let keys = keys.filter_map(|key| hex::decode_32(key.digits.as_bytes()));
+            let found = keys.filter_map(|key| self.moderation.name_of(&key));
+            names.extend(found.map(|verified| verified.name.to_string()));
+            true
+        });
+        names
     }
 
     /// Answers a request about bans and allows.

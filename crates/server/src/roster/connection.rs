@@ -19,7 +19,7 @@ use crate::rate::{ClientRates, GroupMembership, RateGroups};
 /// Maximum number of characters of a client's program name that are stored.
 const AGENT_CHARS_MAX: usize = 120;
 /// Maximum number of keys of one connection that `hark clients` shows.
-const KEYS_MAX: usize = 8;
+pub(crate) const KEYS_MAX: usize = 8;
 
 /// The protocol that a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ mod refusals;
 mod serving;
 mod shown;
 
-pub(crate) use connection::{ConnectionForm, KeyName, OpenConnection};
+pub(crate) use connection::{ConnectionForm, KEYS_MAX, KeyName, OpenConnection};
 pub(crate) use lines::{AddressLines, LogBudget};
 pub(crate) use list::{Roster, RosterEntry};
 pub(crate) use pattern::{ConnectionPattern, UnclearPattern, is_listed};
