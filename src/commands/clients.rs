@@ -25,11 +25,12 @@ Examples:
   hark clients --sort bytes --watch
   hark clients --json | wc -l
 
-Each row is a connection: its number, the address, the network, the first proved key, or its verified
-name (NIP-05), the group in [rates] whose rates apply, the name of the client's program, the open subscriptions, the events that
-were accepted / refused, the questions that were asked / the messages without an event that were
-refused, the rows that the questions have visited, the bytes from and to the client, and the time
-since the connection was opened. `hark kick` closes connections.
+Each row is a connection: its number, the address, the network, the verified name (NIP-05) of a
+proved key or else the first proved key, the group in [rates] whose rates apply, the name of the
+client's program, the open subscriptions, the events that were accepted / refused, the questions
+that were asked / the messages without an event that were refused, the rows that the questions have
+visited, the bytes from and to the client, and the time since the connection was opened. `hark kick`
+closes connections.
 
 The list has no connections of an earlier process that still serves clients after a takeover.
 
