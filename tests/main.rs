@@ -35,5 +35,6 @@ mod stores;
 mod takeover;
 #[cfg(feature = "tls")]
 mod tls;
+mod trust;
 mod waku;
 mod whisper;

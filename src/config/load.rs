@@ -123,6 +123,7 @@ impl Config {
         let folder = path.and_then(Path::parent).unwrap_or(Path::new(""));
         let mut named = config.lists.files(folder);
         named.extend(config.rate_groups.files(folder));
+        named.extend(config.trust_settings.files(folder));
         files.extend(named.into_iter().map(FileState::new));
         config.files.clone_from(&files);
         // An invalid value was replaced by the default, so its setting causes no second fault.
@@ -141,6 +142,10 @@ impl Config {
         }
         match config.rate_groups.read(folder, &mut texts) {
             Ok(groups) => config.groups = groups,
+            Err(new) => faults.extend(new.into_iter().map(|fault| placed(fault, &typed))),
+        }
+        match config.trust_settings.read(folder, &mut texts) {
+            Ok(options) => config.trust = options,
             Err(new) => faults.extend(new.into_iter().map(|fault| placed(fault, &typed))),
         }
         config.texts = texts;

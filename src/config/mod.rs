@@ -32,6 +32,7 @@ mod sizes;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod trust;
 mod typed;
 mod unused;
 mod value;

@@ -6,7 +6,7 @@ use hark_archive::retention::RetentionPolicy;
 use hark_networks::Network as _;
 use hark_networks::nostr::Nostr;
 use hark_plugin::SharedPlugin;
-use hark_server::nostr::{RelayConfig, RelayService, SharedIdentity, policy};
+use hark_server::nostr::{RelayConfig, RelayService, SharedIdentity, Trust, policy};
 use hark_server::{StoreLocation, shelf};
 
 use super::doors::DoorFacts;
@@ -47,10 +47,11 @@ fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &DoorFacts<'_>) -> Net
     }
     warn(config);
     relay.policy = policy::shared(config.policy.clone());
+    relay.trust = Trust::new(config.trust.clone());
     relay.plugin = SharedPlugin::new(config.plugin_options());
     relay.managers.store(Arc::new(config.managers.clone()));
     let (in_force, managers) = (relay.policy.clone(), Arc::clone(&relay.managers));
-    let plugin = relay.plugin.clone();
+    let (plugin, trust) = (relay.plugin.clone(), Arc::clone(&relay.trust));
     relay.own_events.store(Arc::new(config.own_events));
     let own_events = Arc::clone(&relay.own_events);
     NetworkService {
@@ -60,6 +61,8 @@ fn serve(config: &Config, shelf: shelf::ShelfOptions, at: &DoorFacts<'_>) -> Net
             plugin.set(config.plugin_options());
             in_force.store(Arc::new(config.policy.clone()));
             managers.store(Arc::new(config.managers.clone()));
+            // After the policy, whose denied keys are no followers.
+            trust.set(config.trust.clone());
             own_events.store(Arc::new(config.own_events));
             // The last step, because it wakes the tasks that follow all of these settings.
             identity.set(config.info.clone(), config.private_kinds.clone());

@@ -3,6 +3,7 @@
 //! (`live`), and its documentation. The default file, the check of a file, and the names of
 //! environment variables are derived from this table.
 
+use hark_server::nostr::TRUST_DEPTH_MAX;
 use hark_store_embedded::{LOG_BYTES_MAX, SEAL_RECORDS_MAX};
 
 use super::bounds::{ANY, BYTES, DAYS, MESSAGE, MILLISECONDS, SECONDS, THREADS};
@@ -166,6 +167,18 @@ pub(crate) static SECTIONS: &[SettingsSection] = &[
             "members_only_except_own" lists.members_only_except_own live: "Whether a client whose key is not a member's may read the events of members_only_kinds that this key wrote, or that\nname this key in a `p` tag.";
             "question_kinds" lists.question_kinds live: "Only events of these kinds, at most 1,000, are sent in answers, e.g. [0, 3, 10002]. A question that names only\nother kinds is refused with `blocked:`. [\"*\"]: all kinds.";
             "narrow_questions" lists.narrow_questions live: "Whether every filter of a question must name ids, authors or the values of a tag. Other questions are refused\nwith `blocked:`, so that nobody reads the whole archive.";
+        },
+    },
+    SettingsSection {
+        name: "trust",
+        doc: "Web of trust: people whom trusted people follow may publish. The follow lists (kind 3) are those in the archive.\n# Changes of this file and of the files that it names take effect while the server runs.",
+        settings: settings! {
+            "mode" trust_settings.mode live: "off: no follow lists are read. watch: events that require would refuse are counted in hark_trust_events_total and\nin the log, and are accepted. require: only trusted keys may publish, besides members, keys of `hark allow`,\nmanagers and the relay's own key. Kinds of policy.addressed_kinds and policy.open_kinds are not refused.";
+            "roots" trust_settings.roots live: "Public keys (hex or npub1…) that are trusted in any case, and with which the trust begins, e.g. [\"npub1…\",\n\"@roots.txt\"].";
+            "depth" trust_settings.depth [1, TRUST_DEPTH_MAX as u64] live: "Number of rings around the roots. 1: the keys that the roots follow are trusted. 2: also the keys that these\npeople follow, and so on.";
+            "followers_min" trust_settings.followers_min [1, 1_000_000] live: "Number of followers in the inner rings that a key needs: among the roots for the first ring, and among the roots\nand the keys of the first ring for the second ring. If there are fewer roots, all roots must follow a key of the\nfirst ring.";
+            "follows_max" trust_settings.follows_max [1, 100_000] live: "Maximum number of keys of a follow list that count. The log warns if a list is longer.";
+            "bytes_max" trust_settings.bytes_max [1 << 20, BYTES] live: "Maximum memory for keys and follow lists in bytes, approximately. Further keys are not trusted, and the log warns.";
         },
     },
     SettingsSection {

@@ -13,7 +13,7 @@ use hark_plugin::PluginOptions;
 use hark_server::limits::Limits;
 use hark_server::nostr::policy::{EventPolicy, nothing_allowed, nothing_answered};
 use hark_server::nostr::{
-    DEFLATE_FROM_BYTES, Managers, NameRules, OwnEvents, RelayInfo, ThreadCounts,
+    DEFLATE_FROM_BYTES, Managers, NameRules, OwnEvents, RelayInfo, ThreadCounts, TrustOptions,
 };
 use hark_server::tls::TlsOptions;
 use hark_server::{
@@ -28,6 +28,7 @@ use super::rate_groups::TypedRateGroups;
 use super::retention::{EraseBound, IntervalSeconds};
 use super::search::SearchSettings;
 use super::tls::TlsSettings;
+use super::trust::TrustSettings;
 use super::value::ValueOrigin;
 use super::waku::WakuSettings;
 use super::whisper::WhisperSettings;
@@ -61,6 +62,10 @@ pub struct Config {
     /// These groups with the entries of their files.
     pub(super) groups: Vec<RateGroup>,
     pub(crate) policy: EventPolicy,
+    /// The rule about trusted keys, as typed.
+    pub(super) trust_settings: TrustSettings,
+    /// This rule with the entries of its files.
+    pub(crate) trust: TrustOptions,
     pub(crate) plugin: PluginSettings,
     /// The rules about verified names, without the lists and the managers. `policy` has all rules.
     pub(super) names: NameRules,
@@ -158,6 +163,8 @@ impl Default for Config {
             rate_groups: TypedRateGroups::default(),
             groups: Vec::new(),
             policy: EventPolicy::default(),
+            trust_settings: TrustSettings::default(),
+            trust: TrustOptions::default(),
             plugin: PluginSettings::default(),
             names: NameRules::default(),
             managers: Managers::default(),
@@ -225,9 +232,17 @@ impl Config {
         let addresses = self.addresses.warn_if_none_allowed().map(str::to_owned);
         let lists = self.policy.empty_lists().map(nothing_allowed);
         let unanswered = nothing_answered(&self.policy.questions, self.limits.auth_keys_max);
+        let trust = self.trust.advice(self.policy.allow_keys.is_some());
         let plugin = self.plugin_options().fault();
         let tls = self.unused_certificate();
-        addresses.into_iter().chain(lists).chain(unanswered).chain(plugin).chain(tls).collect()
+        addresses
+            .into_iter()
+            .chain(lists)
+            .chain(unanswered)
+            .chain(trust)
+            .chain(plugin)
+            .chain(tls)
+            .collect()
     }
 
     /// Returns a line if the server has a certificate that no door presents.

@@ -52,6 +52,8 @@ const WORDS: &[(&str, &str, [&str; 3])] = &[
     ("policy", "deny_kinds", ["[]", "[\"0-65535\"]", "[\"7-3\"]"]),
     ("policy", "allow_words", ["[\"*\"]", "[\"a\", \"ü*\", \"*x*\"]", "[\"\"]"]),
     ("policy", "deny_words", ["[]", "[\"a\", \"ü*\", \"*x*\"]", "[\"*\"]"]),
+    ("trust", "mode", ["\"off\"", "\"require\"", "\"watch\""]),
+    ("trust", "roots", ["[]", KEYS, "[\"npub1x\"]"]),
     ("rates", "spared_addresses", ["[]", "[\"0.0.0.0/0\", \"::/0\"]", "[\"192.0.2.7\"]"]),
     ("rates", "groups", GROUPS),
     ("rates", "spared_keys", ["[]", KEYS, "[\"npub1x\"]"]),

@@ -93,6 +93,12 @@ impl Moderation {
         Some(because(KEY_BANNED, &term.reason))
     }
 
+    /// Whether a key is banned.
+    pub fn bans_key(&self, key: &Key) -> bool {
+        let lists = self.state.lists.load();
+        lists.key(Ruling::Ban, key, &|| self.now_s()).is_some()
+    }
+
     /// Returns the reason to close a connection from a banned address.
     pub(crate) fn address_ban(&self, ip: IpAddr) -> Option<String> {
         let (lists, now_s) = (self.state.lists.load(), || self.now_s());
@@ -185,6 +191,11 @@ impl RulingCheck<'_> {
             return Some(refusal("the event has a word that this relay does not take", term));
         }
         policy.refusal_beside(event, self)
+    }
+
+    /// Whether an event with this id is allowed.
+    pub(crate) fn allows_id(&self, id: &Id) -> bool {
+        self.lists.id(Ruling::Allow, id, &|| self.moderation.now_s()).is_some()
     }
 
     /// Whether a key is a member: the allow list of the policy or an allow names the key, and

@@ -35,7 +35,7 @@ mod value_changes;
 mod values;
 mod word_terms;
 
-pub(crate) use checks::AddressRuling;
+pub(crate) use checks::{AddressRuling, RulingCheck};
 pub use entry::{
     AuditAct, AuditNote, AuditPage, ChangedRuling, EntryFilter, EntryPage, RulingChange,
     RulingEntry,

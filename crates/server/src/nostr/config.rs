@@ -11,6 +11,7 @@ use super::manage::SharedManagers;
 use super::names::NameClient;
 use super::own::SharedOwnEvents;
 use super::policy;
+use super::trust::Trust;
 use crate::service::StoreLocation;
 use crate::{ListenAddress, shelf};
 
@@ -36,6 +37,8 @@ pub struct RelayConfig {
     pub deflate_from_bytes: usize,
     /// The policy for published events. Can change while the server runs.
     pub policy: policy::SharedPolicy,
+    /// The rule about trusted keys. Can change while the server runs.
+    pub trust: Arc<Trust>,
     /// The plugin that decides about published events. Can change while the server runs.
     pub plugin: SharedPlugin,
     /// The client that asks domains for the keys of names.
@@ -76,6 +79,7 @@ impl RelayConfig {
             listen,
             deflate_from_bytes: DEFLATE_FROM_BYTES,
             policy: policy::SharedPolicy::default(),
+            trust: Arc::default(),
             plugin: SharedPlugin::default(),
             name_client: NameClient::default(),
             managers: SharedManagers::default(),

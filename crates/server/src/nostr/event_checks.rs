@@ -12,6 +12,7 @@ use super::names::{NameChecks, NameMode};
 use super::own::{Membership, MembershipRequest};
 use super::policy::{self, EventPolicy};
 use super::reply_handle::ReplyHandle;
+use super::trust::TrustGate;
 use crate::moderation::Moderation;
 use crate::settings::SharedSettings;
 use crate::shelf::Shelf;
@@ -27,6 +28,20 @@ pub(crate) struct IntakeContext {
     pub(crate) plugin: Arc<PluginPool>,
     pub(crate) membership: Arc<Membership>,
     pub(crate) names: Arc<NameChecks>,
+    pub(crate) trust: TrustGate,
+}
+
+impl IntakeContext {
+    /// Returns the reason to refuse an event by the bans and by the operator's rules for published
+    /// events.
+    pub(super) fn publishing_refusal(
+        &self,
+        policy: &EventPolicy,
+        event: &Event<'_>,
+    ) -> Option<NostrRefusal> {
+        let refusal = self.moderation.event_refusal(policy, event);
+        refusal.or_else(|| self.trust.refusal(policy, event))
+    }
 }
 
 /// The result of the checks.
@@ -107,14 +122,14 @@ pub(super) fn check(
     }
 }
 
-/// Returns the reason to refuse an event by the bans and the policy. An event whose author lacks a name
-/// begins a check of the author's name.
+/// Returns the reason to refuse an event by the bans and by the operator's rules. An event whose
+/// author lacks a name begins a check of the author's name.
 fn operators_refusal(
     parts: &IntakeContext,
     policy: &EventPolicy,
     event: &Event<'_>,
 ) -> Option<NostrRefusal> {
-    let refusal = parts.moderation.event_refusal(policy, event);
+    let refusal = parts.publishing_refusal(policy, event);
     if policy.names.mode == NameMode::Watch
         && refusal.is_none()
         && parts.moderation.lacks_name(policy, event)

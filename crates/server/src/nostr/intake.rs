@@ -367,7 +367,7 @@ impl<'a> VerifyWorker<'a> {
         };
         let record = Record::new(record).ok().filter(|_| !event.is_own_request)?;
         let parsed = Event::parse(record.wire(), &mut self.arena).ok()?;
-        self.parts.moderation.event_refusal(&self.parts.policy.load(), &parsed)
+        self.parts.publishing_refusal(&self.parts.policy.load(), &parsed)
     }
 
     /// Carries out the plugin's decision about an event.

@@ -129,7 +129,8 @@ impl Door for RelayDoor {
         let plugin = self.relay.plugin.options().fault();
         let bans = self.relay.moderation.is_lacking().then(|| NO_BANS.to_owned());
         let lists = lists.map(nothing_allowed).chain(unanswered);
-        lists.chain(plugin).chain(url).chain(bans).collect()
+        let trust = self.relay.trust.advice(policy.allow_keys.is_some());
+        lists.chain(trust).chain(plugin).chain(url).chain(bans).collect()
     }
 
     fn check_load(&self) {
@@ -142,6 +143,8 @@ impl Door for RelayDoor {
 
     fn serve(self: Arc<Self>, operators: Operators, stop: StopSignal) -> door::DoorFuture {
         Box::pin(async move {
+            // Only now does the archive have all records of a process that was taken over.
+            self.relay.trust.begin();
             if let Some(sockets) = self.listener.take() {
                 serve_all(sockets, &self.relay, operators, stop).await;
             }
@@ -152,6 +155,7 @@ impl Door for RelayDoor {
         self.relay.intake.close();
         self.relay.readers.close();
         self.relay.outboxes.close();
+        self.relay.trust.close();
         self.threads.join();
         self.relay.plugin.close();
         self.relay.slow.close();

@@ -52,6 +52,7 @@ mod session;
 mod subscription;
 mod text_parts;
 mod threads;
+mod trust;
 mod vanish;
 mod web;
 mod word_list;
@@ -59,7 +60,11 @@ mod word_list;
 pub use config::{DEFLATE_FROM_BYTES, RelayConfig, RelayService, ThreadCounts};
 pub use identity::SharedIdentity;
 pub use info::{FeePurpose, PRIVATE_KINDS, RelayFee, RelayInfo};
-pub use manage::{ManageMethod, ManageResult, ManagerRole, Managers, SharedManagers};
+pub use manage::{ManageMethod, ManageResult, ManagerKeys, ManagerRole, Managers, SharedManagers};
 pub use names::{DomainList, NameClient, NameMode, NameRules};
 pub use own::{OwnEvents, SharedOwnEvents};
 pub(crate) use relay::Relay;
+pub use trust::{
+    OpenStore, TRUST_DEPTH_MAX, Trust, TrustGate, TrustMode, TrustOptions, TrustRules, TrustSource,
+    TrustStats,
+};

@@ -83,12 +83,13 @@ pub(crate) fn nips(
 /// The project's homepage, from Cargo.toml.
 const SOFTWARE: &str = env!("CARGO_PKG_HOMEPAGE");
 
-/// The NIP-11 document. `has_plugin` tells whether a plugin decides about events.
+/// The NIP-11 document. `has_further_rules` tells whether other rules than the policy
+/// decide about events.
 pub(crate) fn document(
     info: &RelayInfo,
     limits: &Limits,
     policy: &EventPolicy,
-    has_plugin: bool,
+    has_further_rules: bool,
     private_kinds: &[u32],
     services: OfferedServices,
 ) -> String {
@@ -133,7 +134,7 @@ pub(crate) fn document(
         "min_pow_difficulty": policy.pow_bits_min,
         "auth_required": policy.questions.needs_auth(),
         "payment_required": info.fees.iter().any(|fee| fee.purpose == FeePurpose::Admission),
-        "restricted_writes": has_plugin || policy.restricts_writes(),
+        "restricted_writes": has_further_rules || policy.restricts_writes(),
     });
     if let (Some(bound), Some(fields)) =
         (limits.events.created_at_behind_s_max, limitation.as_object_mut())

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use hark_archive::live::LiveIndex;
 use hark_archive::{Query, Record};
@@ -16,8 +17,10 @@ use super::metrics::RelayMetrics;
 use super::names::{NameChecker, NameChecks};
 use super::outboxes::Outboxes;
 use super::own::{ListTurns, MemberInvites, Membership, OwnKey, OwnPublisher, claim_key};
+use super::policy::SharedPolicy;
 use super::readers::Readers;
 use super::threads::RelayThreads;
+use super::trust::{Trust, TrustGate, TrustSource};
 use super::{Relay, RelayService, auth, outbox, reading, vanish};
 use crate::ServeError;
 use crate::door::{Host, OpenFuture, OpenNetwork, ServableNetwork};
@@ -34,16 +37,19 @@ struct LiveNotifier {
     runtime: Handle,
     moderation: Moderation,
     names: Arc<NameChecks>,
+    trust: Arc<Trust>,
 }
 
 impl Subscribers for LiveNotifier {
     fn publish(&self, seq: Option<u64>, record: &Record<'_>) {
         // A new ban takes effect only after this notification, which ignores the ban.
-        let _before = self.moderation.check();
+        let before = self.moderation.check();
         self.live.publish(seq, record);
         if seq.is_some() {
             self.names.note_stored(record);
         }
+        drop(before);
+        self.trust.note(record);
     }
 
     fn together(&self, publish: &mut dyn FnMut()) {
@@ -58,6 +64,33 @@ fn load_key(path: &Path) -> Result<Arc<OwnKey>, ServeError> {
     getrandom::fill(&mut new).map_err(ServeError::Random)?;
     let key = OwnKey::load(path, new).map_err(|error| ServeError::Door(error.into()))?;
     Ok(Arc::new(key))
+}
+
+/// Starts the thread that keeps the trusted keys up to date.
+fn start_trust(
+    trust: &Arc<Trust>,
+    shelf: &Shelf,
+    moderation: &Moderation,
+    policy: &SharedPolicy,
+) -> std::io::Result<JoinHandle<()>> {
+    let (bans, denied, store) = (moderation.clone(), policy.clone(), Arc::clone(shelf.store()));
+    let source = TrustSource {
+        open: Box::new(move || Ok(Arc::clone(&store))),
+        clock: shelf.clock().clone(),
+        hidden: Some(moderation.hidden()),
+        is_barred: Box::new(move |key| denied.load().deny_keys.contains(key) || bans.bans_key(key)),
+    };
+    let (bans, noted) = (moderation.clone(), Arc::downgrade(trust));
+    tokio::spawn(vital("the bans of trusted keys", async move {
+        loop {
+            let changed = bans.changed();
+            let Some(trust) = noted.upgrade() else { return };
+            trust.note_bans();
+            drop(trust);
+            changed.await;
+        }
+    }));
+    trust.start(source)
 }
 
 impl ServableNetwork for RelayService {
@@ -84,6 +117,7 @@ impl RelayService {
             runtime: Handle::current(),
             moderation: host.moderation.clone(),
             names: Arc::clone(&names),
+            trust: Arc::clone(&config.trust),
         };
         let shelf = Shelf::open(shelf, Arc::new(notifier));
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -108,6 +142,9 @@ impl RelayService {
         let (plugin, running) = PluginPool::new(config.plugin, bytes_max);
         tokio::spawn(vital("the plugin", running));
         let plugin = Arc::new(plugin);
+        let now_s = shelf.clock().now_s();
+        let management =
+            Management::new(config.managers, host.moderation.clone(), identity.clone(), now_s);
         let parts = IntakeContext {
             shelf: Arc::clone(&shelf),
             settings: Arc::clone(&settings),
@@ -122,6 +159,12 @@ impl RelayService {
                 config.policy.clone(),
             )),
             names: Arc::clone(&names),
+            trust: TrustGate::new(
+                Arc::clone(&config.trust),
+                host.moderation.clone(),
+                management.keys(),
+                identity.clone(),
+            ),
         };
         let checker = NameChecker {
             checks: Arc::clone(&names),
@@ -135,10 +178,9 @@ impl RelayService {
             Readers::start(threads(config.threads.read), config.store_at)
                 .map_err(ServeError::Thread)?;
         joined.extend(reader_threads);
+        let trust = start_trust(&config.trust, &shelf, &host.moderation, &config.policy);
+        joined.push(trust.map_err(ServeError::Thread)?);
         let outboxes = Outboxes::new(Arc::clone(&metrics), Arc::clone(&live), Arc::clone(&readers));
-        let now_s = shelf.clock().now_s();
-        let management =
-            Management::new(config.managers, host.moderation.clone(), identity.clone(), now_s);
         let invites = own_key.as_ref().map(|key| MemberInvites {
             key: Arc::clone(key),
             options: Arc::clone(&config.own_events),
@@ -165,6 +207,7 @@ impl RelayService {
             policy: config.policy,
             hidden: host.moderation.hidden(),
             moderation: host.moderation.clone(),
+            trust: config.trust,
             plugin,
             names,
             rates,

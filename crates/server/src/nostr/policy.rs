@@ -195,6 +195,18 @@ impl EventPolicy {
         !on(&self.deny_kinds) && self.allow_kinds.as_deref().is_none_or(on)
     }
 
+    /// Whether the event may come from a key that may not publish other events: its kind is open, or
+    /// its kind is addressed and a `p` tag names a key that may publish.
+    pub(crate) fn takes_from_strangers(
+        &self,
+        event: &Event<'_>,
+        may_publish: impl Fn(&Key) -> bool,
+    ) -> bool {
+        let on =
+            |list: &[RangeInclusive<u16>]| list.iter().any(|kinds| kinds.contains(&event.kind()));
+        on(&self.open_kinds) || on(&self.addressed_kinds) && is_addressed(event, may_publish)
+    }
+
     /// The reason for refusing an event. `None` if the policy allows the event.
     pub fn refusal(&self, event: &Event<'_>) -> Option<NostrRefusal> {
         self.refusal_beside(event, &())
@@ -216,9 +228,8 @@ impl EventPolicy {
         if let Some(keys) = &self.allow_keys
             && !keys.contains(key)
             && !allowed.allows_key(key)
-            && !on(&self.open_kinds)
-            && !(on(&self.addressed_kinds)
-                && is_addressed(event, |key| keys.contains(key) || allowed.allows_key(key)))
+            && !self
+                .takes_from_strangers(event, |key| keys.contains(key) || allowed.allows_key(key))
         {
             return Some(
                 NostrVerdict::Blocked.because("this relay takes events of certain keys only"),

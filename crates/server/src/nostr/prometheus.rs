@@ -3,6 +3,7 @@
 use hark_plugin::PluginCounters;
 
 use super::Relay;
+use super::trust::{Trust, TrustMode};
 use crate::metrics::MetricsPage;
 
 /// Writes the relay's metrics.
@@ -16,6 +17,9 @@ pub(super) fn write(page: &mut MetricsPage, relay: &Relay) {
         &relay.metrics.verify,
     );
     page.counter("hark_verified_events_total", "Signatures checked.", &relay.metrics.verified);
+    if relay.trust.mode() != TrustMode::Off {
+        trust(page, &relay.trust);
+    }
     if relay.plugin.options().is_on() {
         plugin(page, relay.plugin.counters());
     }
@@ -81,6 +85,34 @@ fn plugin(page: &mut MetricsPage, counters: &PluginCounters) {
         "Time of the plugin's answer to an event, in seconds.",
         &counters.answers,
     );
+}
+
+fn trust(page: &mut MetricsPage, trust: &Trust) {
+    let stats = trust.stats();
+    let name = "hark_trust_keys";
+    page.head(name, "gauge", "Trusted keys, by ring: 0 for the roots.");
+    for (ring, keys) in stats.rings.iter().enumerate() {
+        page.line(name, &format!("ring=\"{ring}\""), *keys as u64);
+    }
+    for (name, help, value) in [
+        ("hark_trust_lists", "Follow lists that decide about trusted keys.", stats.lists as u64),
+        ("hark_trust_bytes", "Memory of trusted keys and follow lists.", stats.bytes as u64),
+    ] {
+        page.gauge(name, help, value);
+    }
+    let name = "hark_trust_events_total";
+    page.head(
+        name,
+        "counter",
+        "Events of keys that are not trusted, by result: refused, deferred while follow lists are read, \
+         or accepted in the mode watch.",
+    );
+    let counts = trust.counts();
+    for (result, count) in
+        [("refused", &counts.refused), ("deferred", &counts.deferred), ("watched", &counts.watched)]
+    {
+        page.line(name, &format!("result=\"{result}\""), count.get());
+    }
 }
 
 fn write_messages(page: &mut MetricsPage, relay: &Relay) {

@@ -19,6 +19,7 @@ use super::outboxes::Outboxes;
 use super::own::MemberInvites;
 use super::policy::SharedPolicy;
 use super::readers::Readers;
+use super::trust::{Trust, TrustMode};
 use crate::budget::Budget;
 use crate::connections::Connections;
 use crate::moderation::Moderation;
@@ -43,6 +44,7 @@ pub(crate) struct Relay {
     pub(crate) moderation: Moderation,
     /// The records that the bans hide from readers.
     pub(crate) hidden: HiddenRecords,
+    pub(crate) trust: Arc<Trust>,
     pub(crate) plugin: Arc<PluginPool>,
     pub(crate) names: Arc<NameChecks>,
     pub(crate) rates: RateLimiter,
@@ -71,5 +73,10 @@ impl Relay {
     /// The settings in force now.
     pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
         self.settings.load()
+    }
+
+    /// Whether other rules than the policy may refuse an event: trusted keys, or a plugin.
+    pub(crate) fn has_further_rules(&self) -> bool {
+        self.trust.mode() == TrustMode::Require || self.plugin.options().is_on()
     }
 }

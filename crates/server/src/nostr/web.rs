@@ -215,7 +215,7 @@ async fn respond(web: WebState, context: ConnectionContext, request: Request) ->
             &identity.info,
             &settings.limits,
             &relay.policy.load(),
-            relay.plugin.options().is_on(),
+            relay.has_further_rules(),
             identity.private_kinds(),
             nip11::OfferedServices::of(relay),
         );

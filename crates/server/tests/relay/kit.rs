@@ -8,15 +8,17 @@ use hark_archive::clock::Clock;
 use hark_archive::retention::RetentionPolicy;
 use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Store, writer};
+use hark_networks::Network as _;
 use hark_networks::nostr::Nostr;
 use hark_networks::nostr::rules::NostrRules;
 use hark_server::door::ServableNetwork;
-use hark_server::moderation::{ModerationNetwork, ModerationService};
+use hark_server::moderation::{Moderation, ModerationNetwork, ModerationService};
 use hark_server::nostr::{self, policy};
 use hark_server::ranges::LOOPBACK;
 use hark_server::{Server, SettingsHandle, shelf};
 use hark_testkit::http::HttpReply;
 use hark_testkit::nostr::client::Client;
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -35,6 +37,7 @@ pub(crate) struct Relay {
     pub(crate) clock: Clock,
     pub(crate) reload: SettingsHandle,
     pub(crate) policy: policy::SharedPolicy,
+    pub(crate) moderation: Moderation,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<()>,
 }
@@ -121,11 +124,46 @@ impl Relay {
         let urls: Vec<_> = server.addresses().into_iter().map(|reached| reached.at).collect();
         let url = urls[0].clone();
         let (metrics, reload) = (server.metrics_addr(), server.reload());
+        let moderation = server.moderation().clone();
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(async move {
             server.run(async { drop(stopped.await) }).await.unwrap();
         });
-        Self { url, urls, metrics, store, clock, reload, policy, stop: Some(stop), running }
+        Self {
+            url,
+            urls,
+            metrics,
+            store,
+            clock,
+            reload,
+            policy,
+            moderation,
+            stop: Some(stop),
+            running,
+        }
+    }
+
+    /// Opens the bans and allows, in memory.
+    pub(crate) fn open_moderation(&self) {
+        let options = shelf::ShelfOptions {
+            network: &ModerationNetwork,
+            store: Arc::new(MemoryStore::new(ModerationNetwork.rules())),
+            writer: writer::WriterOptions::default(),
+            clock: self.clock.clone(),
+            retention: RetentionPolicy::default(),
+            compact: None,
+            handover: None,
+        };
+        self.moderation.open_late(options).unwrap();
+    }
+
+    /// Carries out an act about a subject, such as a ban.
+    pub(crate) async fn rule(&self, act: &str, subject: &str) {
+        let request =
+            json!({ "request": "change", "act": act, "subjects": [subject], "by": "test" });
+        let moderation = self.moderation.clone();
+        let answer = move || moderation.answer(request.to_string().as_bytes());
+        tokio::task::spawn_blocking(answer).await.unwrap().unwrap();
     }
 
     pub(crate) fn begin_stop(&mut self) {

@@ -21,4 +21,5 @@ mod policy;
 mod publish;
 mod transport;
 mod trouble;
+mod trust;
 mod wire;

@@ -15,15 +15,25 @@ use crate::words::{age, number, size_set};
 /// Maximum number of kinds that are listed.
 const KINDS_SHOWN_MAX: usize = 12;
 
+/// Rules for published events beside the policy.
+#[derive(Clone, Copy)]
+pub(super) struct FurtherRules {
+    /// Whether only trusted keys may publish.
+    pub(super) needs_trust: bool,
+    /// Whether a plugin decides.
+    pub(super) has_plugin: bool,
+}
+
 /// The rows about publishing, reading, the search for words, and the fees.
 pub(super) fn access(
     policy: &EventPolicy,
     fees: &[RelayFee],
-    (searches, has_plugin): (bool, bool),
+    searches: bool,
+    rules: FurtherRules,
 ) -> Html {
     let search = if searches { "by words (NIP-50)" } else { "not offered" };
     let mut rows = vec![
-        ("Who may publish", publishers(policy, has_plugin)),
+        ("Who may publish", publishers(policy, rules)),
         ("Who may read", readers(&policy.questions)),
         ("Search", search.to_owned()),
     ];
@@ -31,7 +41,7 @@ pub(super) fn access(
     facts(rows.into_iter())
 }
 
-fn publishers(policy: &EventPolicy, has_plugin: bool) -> String {
+fn publishers(policy: &EventPolicy, rules: FurtherRules) -> String {
     let mut words = vec![match &policy.allow_keys {
         None if policy.names.is_required() => "keys with a verified name (NIP-05)".to_owned(),
         None => "everyone".to_owned(),
@@ -47,7 +57,10 @@ fn publishers(policy: &EventPolicy, has_plugin: bool) -> String {
     if policy.allow_words.is_some() {
         words.push("only about the topic of the relay".into());
     }
-    if has_plugin {
+    if rules.needs_trust {
+        words.push("if people whom the relay trusts follow the author".into());
+    }
+    if rules.has_plugin {
         words.push("if a program of the operator agrees".into());
     }
     words.join("; ")
@@ -141,7 +154,8 @@ mod tests {
     #[test]
     fn who_may_publish_and_read_is_told_from_the_policy() {
         let (mut policy, none) = (EventPolicy::default(), [].as_slice());
-        let told = access(&policy, none, (true, false)).into_text();
+        let rules = FurtherRules { needs_trust: false, has_plugin: false };
+        let told = access(&policy, none, true, rules).into_text();
         for row in [
             "<dt>Who may publish</dt><dd>everyone</dd>",
             "<dt>Who may read</dt><dd>everyone</dd>",
@@ -162,9 +176,11 @@ mod tests {
         let purpose = FeePurpose::Subscription;
         let fee =
             RelayFee { purpose, amount: 5_000, unit, period_s: Some(86_400), kinds: Vec::new() };
-        let told = access(&policy, &[fee], (false, true)).into_text();
+        let rules = FurtherRules { needs_trust: true, has_plugin: true };
+        let told = access(&policy, &[fee], false, rules).into_text();
         for row in [
-            "<dd>members, and those who write to members; everyone kinds 3; only kinds 0-3, 7; if a program",
+            "<dd>members, and those who write to members; everyone kinds 3; only kinds 0-3, 7; \
+             if people whom the relay trusts follow the author; if a program",
             "<dd>members, who authenticate (NIP-42); only by ids, authors or tags</dd>",
             "<dd>not offered</dd>",
             "<dd>5,000 &lt;msats&gt; for access for 1 day</dd>",

@@ -14,6 +14,7 @@ use tokio::sync::Mutex;
 
 use super::html::{Html, html, link};
 use super::policy::EventPolicy;
+use super::trust::TrustMode;
 use super::{Relay, RelayInfo, nip11};
 use crate::admin::http::Operators;
 use crate::blocking;
@@ -23,7 +24,7 @@ mod access;
 mod kept;
 mod pictures;
 
-use access::{access, bounds};
+use access::{FurtherRules, access, bounds};
 use kept::describe_retention;
 use pictures::{Picture, security};
 
@@ -83,7 +84,10 @@ impl LandingPage {
         let nips: Vec<_> = nips.iter().map(u16::to_string).collect();
         let banner = info.banner.as_deref().and_then(Picture::new);
         let icon = info.icon.as_deref().and_then(Picture::new);
-        let plugin = relay.plugin.options().is_on();
+        let rules = FurtherRules {
+            needs_trust: relay.trust.mode() == TrustMode::Require,
+            has_plugin: relay.plugin.options().is_on(),
+        };
         let name = nip11::name(info);
         let description = Some(info.description.as_str()).filter(|text| !text.is_empty());
         let admin = relay
@@ -121,7 +125,7 @@ impl LandingPage {
             client = client_link(info),
             counts = show_counts(&counts),
             joining = joining(info, &policy),
-            access = access(&policy, &info.fees, (services.searches, plugin)),
+            access = access(&policy, &info.fees, services.searches, rules),
             kept = describe_retention(&relay.shelf.retention(), private_kinds),
             networks = other_networks(relay.shelf.name(), operators),
             operator = operator(info),

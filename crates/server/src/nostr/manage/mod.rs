@@ -25,3 +25,4 @@ pub use method::ManageMethod;
 pub(crate) use page::{AdminRequest, answer as answer_page, is_path, link_path};
 pub(crate) use roles::{RoleList, member_name, withdraw_roles};
 pub(crate) use state::Management;
+pub use state::ManagerKeys;

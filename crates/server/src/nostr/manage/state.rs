@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use hark_codec::record::Key;
 use serde_json::Value;
 
 use super::call::InfoField;
@@ -16,6 +17,26 @@ use super::roles::RoleList;
 use crate::metrics::ByLabel;
 use crate::moderation::Moderation;
 use crate::nostr::identity::{InfoChanges, SharedIdentity};
+
+/// The keys of all managers, which can change while the relay runs.
+#[derive(Clone, Default)]
+pub struct ManagerKeys {
+    managers: SharedManagers,
+    roles: Arc<ArcSwap<RoleList>>,
+}
+
+impl ManagerKeys {
+    /// The keys of these managers, without roles that are kept in an archive.
+    pub fn new(managers: SharedManagers) -> Self {
+        Self { managers, roles: Arc::default() }
+    }
+
+    /// Whether a key is the key of a manager.
+    pub(crate) fn have(&self, key: &Key) -> bool {
+        let roles = self.roles.load();
+        self.managers.load().permissions(key, |role| roles.is_assigned(role, key)).is_some()
+    }
+}
 
 /// The state of the relay management API.
 pub(crate) struct Management {
@@ -48,6 +69,11 @@ impl Management {
         let (seen, results) = (SeenSignatures::new(now_s), ByLabel::default());
         let sessions = AdminSessions::default();
         Self { managers, seen, roles, moderation, sessions, results }
+    }
+
+    /// The keys of the managers.
+    pub(crate) fn keys(&self) -> ManagerKeys {
+        ManagerKeys { managers: Arc::clone(&self.managers), roles: Arc::clone(&self.roles) }
     }
 
     /// Whether the page for managers is on.

@@ -253,7 +253,7 @@ impl OwnPublisher {
             &identity.info,
             &settings.limits,
             &policy,
-            relay.plugin.options().is_on(),
+            relay.has_further_rules(),
             identity.private_kinds(),
             nip11::OfferedServices::of(relay),
         );
