@@ -32,6 +32,7 @@ struct TypedRateGroup {
     name: String,
     keys: Option<PolicyList>,
     addresses: Option<PolicyList>,
+    trusted: Option<bool>,
     kinds: Option<PolicyList>,
     times: Option<RateFactor>,
     rates: Vec<(RateName, Option<Rate>)>,
@@ -65,12 +66,13 @@ impl TypedRateGroup {
     fn read(&self, reader: &mut PolicyReader<'_>) -> RateGroup {
         let (keys, addresses) = (self.keys.as_ref(), self.addresses.as_ref());
         // A list that is set and has no entries has no clients. It does not stand for all clients.
-        let clients = (keys.is_some() || addresses.is_some()).then(|| ListedClients {
+        let clients = self.has_clients().then(|| ListedClients {
             addresses: addresses.map(|list| reader.addresses("groups", list)).unwrap_or_default(),
             keys: keys.map(|list| reader.keys("groups", list)).unwrap_or_default(),
         });
         RateGroup {
             clients,
+            trusted: self.trusted.unwrap_or(false),
             kinds: self.kinds.as_ref().map(|list| reader.kinds("groups", list)),
             times: self.times.unwrap_or(RateFactor::ONE),
             rates: self.rates.clone(),
@@ -79,12 +81,16 @@ impl TypedRateGroup {
         }
     }
 
+    /// Whether the group is of some clients only.
+    fn has_clients(&self) -> bool {
+        self.keys.is_some() || self.addresses.is_some() || self.trusted.is_some()
+    }
+
     /// Returns the fault of settings that do not fit together.
     fn fault(&self) -> Option<&'static str> {
         let is_of_kinds = self.kinds.is_some();
-        let has_clients = self.keys.is_some() || self.addresses.is_some();
-        if !is_of_kinds && !has_clients {
-            return Some("names neither keys nor addresses nor kinds");
+        if !is_of_kinds && !self.has_clients() {
+            return Some("names no clients: set `keys`, `addresses` or `trusted`, or `kinds`");
         }
         if is_of_kinds {
             let has_others = self.times.is_some() || self.connections_per_address_max.is_some();
@@ -114,6 +120,7 @@ impl TypedRateGroup {
         let lists = [("keys", &self.keys), ("addresses", &self.addresses), ("kinds", &self.kinds)];
         let lists = lists.into_iter().filter_map(|(key, list)| Some((key, list.as_ref()?)));
         parts.extend(lists.map(|(key, list)| format!("{key} = {}", list.show())));
+        parts.extend(self.trusted.map(|trusted| format!("trusted = {trusted}")));
         parts.extend(self.times.map(|times| format!("times = {}", show_factor(times))));
         for (key, rate) in RateName::all().filter_map(|(name, key)| {
             Some((key, &self.rates.iter().find(|(own, _)| *own == name)?.1))
@@ -161,6 +168,7 @@ fn group(value: &TypedValue) -> Result<TypedRateGroup, String> {
             "name" => name_of(value).map(|name| group.name = name),
             "keys" => list().map(|keys| group.keys = keys),
             "addresses" => list().map(|addresses| group.addresses = addresses),
+            "trusted" => bool::read(value).map(|trusted| group.trusted = Some(trusted)),
             "kinds" => list().map(|kinds| group.kinds = kinds),
             "times" => factor(value).map(|times| group.times = Some(times)),
             "connections_per_address_max" => {
@@ -183,8 +191,8 @@ fn group(value: &TypedValue) -> Result<TypedRateGroup, String> {
 }
 
 fn rate_name(key: &str) -> Result<RateName, String> {
-    const KEYS: [&str; 6] =
-        ["name", "keys", "addresses", "kinds", "times", "connections_per_address_max"];
+    const KEYS: [&str; 7] =
+        ["name", "keys", "addresses", "trusted", "kinds", "times", "connections_per_address_max"];
     let found = RateName::all().find(|(_, name)| *name == key);
     found.map(|(name, _)| name).ok_or_else(|| {
         let known = KEYS.into_iter().chain(RateName::all().map(|(_, key)| key));
@@ -252,7 +260,8 @@ mod tests {
                     { name = \"tor-1\", addresses = [\"192.0.2.0/24\"], times = 0.1, \
                     events_per_key = [0, 0], rows_per_address = [5, 6], \
                     connections_per_address_max = 1000 }, \
-                    { name = \"wraps\", kinds = [\"1059\"], events_per_address = [30, 60] }]";
+                    { name = \"wraps\", kinds = [\"1059\"], events_per_address = [30, 60] }, \
+                    { name = \"known\", trusted = true, times = 2 }]";
         assert_eq!(read(text).unwrap().show(), text);
         assert_eq!(read("[]").unwrap().show(), "[]");
     }
@@ -271,7 +280,7 @@ mod tests {
             ("[{ name = \"A\", keys = [], times = 2 }]", "small letters"),
             ("[{ name = \"spared\", keys = [], times = 2 }]", "without rates"),
             ("[{ name = \"a\", keys = [] }]", "changes nothing"),
-            ("[{ name = \"a\", times = 2 }]", "neither keys nor addresses nor kinds"),
+            ("[{ name = \"a\", times = 2 }]", "names no clients"),
             ("[{ name = \"a\", keys = [], times = 0 }]", "0.001 to 1000"),
             ("[{ name = \"a\", keys = [], times = nan }]", "0.001 to 1000"),
             ("[{ name = \"a\", keys = [], times = 1001 }]", "0.001 to 1000"),

@@ -62,7 +62,7 @@ pub use clients::Clients;
 pub use error::ServeError;
 use limits::Limits;
 pub use listen_address::{ListenAddress, ListenAddressFault};
-pub use rate::{ListedClients, RateFactor, RateGroup, RateGroups, RateName};
+pub use rate::{ListedClients, RateFactor, RateGroup, RateGroups, RateName, TrustedKeys};
 pub use reload::{ReloadError, ReloadHandle, ReloadRequest};
 pub use rest::WebAccess;
 pub use roster::AddressPrivacy;

@@ -76,7 +76,7 @@ impl SettingsHandle {
     pub fn set(&self, mut settings: Settings) -> Result<(), LimitsConflict> {
         let before = self.shared.load();
         settings.limits.intake_bytes_max = before.limits.intake_bytes_max;
-        Arc::make_mut(&mut settings.rate_groups).continue_counts(&before.rate_groups);
+        Arc::make_mut(&mut settings.rate_groups).inherit_from(&before.rate_groups);
         self.shared.store(Arc::new(settings.in_force(self.unlimited)?));
         Ok(())
     }

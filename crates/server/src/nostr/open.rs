@@ -25,8 +25,9 @@ use super::{Relay, RelayService, auth, outbox, reading, vanish};
 use crate::ServeError;
 use crate::door::{Host, OpenFuture, OpenNetwork, ServableNetwork};
 use crate::moderation::Moderation;
-use crate::rate::RateLimiter;
+use crate::rate::{RateLimiter, TrustedKeys};
 use crate::service::SlowLog;
+use crate::settings::{Settings, SharedSettings};
 use crate::shelf::{Shelf, Subscribers};
 use crate::vital::vital;
 use crate::websocket::DeflateOptions;
@@ -64,6 +65,15 @@ fn load_key(path: &Path) -> Result<Arc<OwnKey>, ServeError> {
     getrandom::fill(&mut new).map_err(ServeError::Random)?;
     let key = OwnKey::load(path, new).map_err(|error| ServeError::Door(error.into()))?;
     Ok(Arc::new(key))
+}
+
+/// Lets the groups of trusted clients follow the trusted keys.
+fn trust_clients(settings: &SharedSettings, trust: &Arc<Trust>) {
+    settings.rcu(|settings| {
+        let trusted: Arc<dyn TrustedKeys> = Arc::clone(trust) as _;
+        let rate_groups = Arc::new(settings.rate_groups.trusting(trusted));
+        Settings { rate_groups, ..Settings::clone(settings) }
+    });
 }
 
 /// Starts the thread that keeps the trusted keys up to date.
@@ -142,6 +152,7 @@ impl RelayService {
         let (plugin, running) = PluginPool::new(config.plugin, bytes_max);
         tokio::spawn(vital("the plugin", running));
         let plugin = Arc::new(plugin);
+        trust_clients(&settings, &config.trust);
         let now_s = shelf.clock().now_s();
         let management =
             Management::new(config.managers, host.moderation.clone(), identity.clone(), now_s);

@@ -17,6 +17,7 @@ use ipnet::IpNet;
 use super::buckets::{RateBuckets, RateMeter, RateSubject};
 use super::limits::{Rate, RateLimits};
 use super::name::RateName;
+use super::trusted::{TrustedClients, TrustedKeys};
 use crate::ranges;
 
 /// The name that `hark clients` shows for clients without rates.
@@ -67,6 +68,8 @@ pub struct RateGroup {
     pub name: Box<str>,
     /// The clients; `None` for all clients.
     pub clients: Option<ListedClients>,
+    /// Whether the connections that have proved a trusted key are clients of the group as well.
+    pub trusted: bool,
     /// The kinds of events; `None` for a group of clients.
     pub kinds: Option<Vec<RangeInclusive<u16>>>,
     /// The factor of the rates for everyone, on every network.
@@ -85,6 +88,7 @@ impl RateGroup {
         Self {
             name: name.into(),
             clients: None,
+            trusted: false,
             kinds: None,
             times: RateFactor::ONE,
             rates: Vec::new(),
@@ -108,8 +112,9 @@ impl RateGroup {
         }
     }
 
-    fn has(&self, ip: Option<IpAddr>, keys: &[Key]) -> bool {
+    fn has(&self, ip: Option<IpAddr>, keys: &[Key], trusted: &TrustedClients) -> bool {
         self.clients.as_ref().is_none_or(|clients| clients.have(ip, keys))
+            || self.trusted && trusted.have_some(keys)
     }
 
     fn has_kind(&self, kind: u16) -> bool {
@@ -126,12 +131,14 @@ impl RateGroup {
 pub struct RateGroups {
     spared: ListedClients,
     groups: Vec<Arc<RateGroup>>,
+    trusted: TrustedClients,
 }
 
 impl RateGroups {
     /// The clients `spared` have no rates, whichever groups they are in.
     pub fn new(spared: ListedClients, groups: Vec<RateGroup>) -> Self {
-        Self { spared, groups: groups.into_iter().map(Arc::new).collect() }
+        let groups = groups.into_iter().map(Arc::new).collect();
+        Self { spared, groups, trusted: TrustedClients::default() }
     }
 
     /// Whether the rates are the same for all clients and kinds.
@@ -139,8 +146,15 @@ impl RateGroups {
         self.spared.is_empty() && self.groups.is_empty()
     }
 
-    /// Continues the counters of the groups that had the same names before.
-    pub(crate) fn continue_counts(&mut self, before: &Self) {
+    /// The same groups, with these trusted keys.
+    pub(crate) fn trusting(&self, trusted: Arc<dyn TrustedKeys>) -> Self {
+        Self { trusted: TrustedClients(Some(trusted)), ..self.clone() }
+    }
+
+    /// Keeps the trusted keys, and continues the counters of the groups that had the same names
+    /// before.
+    pub(crate) fn inherit_from(&mut self, before: &Self) {
+        self.trusted.clone_from(&before.trusted);
         for group in &mut self.groups {
             if let Some(old) = before.groups.iter().find(|old| old.name == group.name) {
                 Arc::make_mut(group).refused = Arc::clone(&old.refused);
@@ -155,7 +169,7 @@ impl RateGroups {
 
     /// Maximum number of connections of the address `ip`. `general` is the number for everyone.
     pub(crate) fn connections_max(&self, ip: IpAddr, general: usize) -> usize {
-        let own = self.of_clients().find(|group| group.has(Some(ip), &[]));
+        let own = self.of_clients().find(|group| group.has(Some(ip), &[], &self.trusted));
         own.and_then(|group| group.connections_per_address_max).unwrap_or(general)
     }
 
@@ -168,9 +182,10 @@ impl RateGroups {
         if self.spared.have(ip, keys) {
             return ClientRates { is_spared: true, group: None, of_kinds: Vec::new() };
         }
-        let group = self.of_clients().find(|group| group.has(ip, keys)).map(Arc::clone);
+        let has = |group: &&Arc<RateGroup>| group.has(ip, keys, &self.trusted);
+        let group = self.of_clients().find(has).map(Arc::clone);
         let of_kinds = self.groups.iter().filter(|group| group.kinds.is_some());
-        let of_kinds = of_kinds.filter(|group| group.has(ip, keys)).map(Arc::clone).collect();
+        let of_kinds = of_kinds.filter(has).map(Arc::clone).collect();
         ClientRates { is_spared: false, group, of_kinds }
     }
 }
@@ -217,11 +232,20 @@ impl ClientRates {
 }
 
 /// The keys that a connection has proved, and the groups of its client. The groups are found anew
-/// only if the operator's lists, the keys or the address change.
+/// only if the operator's lists, the trusted keys, the keys or the address change.
 #[derive(Debug, Default)]
 pub(crate) struct GroupMembership {
     keys: Vec<Key>,
-    judged: Option<(Arc<RateGroups>, Arc<ClientRates>)>,
+    judged: Option<JudgedRates>,
+}
+
+/// The groups of a client, and the lists by which they were found.
+#[derive(Debug)]
+struct JudgedRates {
+    groups: Arc<RateGroups>,
+    /// The generation of the trusted keys.
+    generation: u64,
+    rates: Arc<ClientRates>,
 }
 
 impl GroupMembership {
@@ -244,19 +268,24 @@ impl GroupMembership {
         groups: &Arc<RateGroups>,
         ip: impl FnOnce() -> Option<IpAddr>,
     ) -> Arc<ClientRates> {
-        if let Some((by, rates)) = &self.judged
-            && Arc::ptr_eq(by, groups)
+        let generation = groups.trusted.generation();
+        if let Some(judged) = &self.judged
+            && Arc::ptr_eq(&judged.groups, groups)
+            && judged.generation == generation
         {
-            return Arc::clone(rates);
+            return Arc::clone(&judged.rates);
         }
         let rates = Arc::new(groups.judge(ip(), &self.keys));
-        self.judged = Some((Arc::clone(groups), Arc::clone(&rates)));
+        let groups = Arc::clone(groups);
+        self.judged = Some(JudgedRates { groups, generation, rates: Arc::clone(&rates) });
         rates
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     #[test]
@@ -329,6 +358,48 @@ mod tests {
         }
     }
 
+    /// Trusts key 1 in even generations.
+    #[derive(Default)]
+    struct Alternating(AtomicU64);
+
+    impl TrustedKeys for Alternating {
+        fn have(&self, key: &Key) -> bool {
+            *key == [1; 32] && self.generation().is_multiple_of(2)
+        }
+
+        fn generation(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn a_group_of_trusted_clients_follows_the_trusted_keys() {
+        let group = RateGroup {
+            clients: Some(ListedClients::default()),
+            trusted: true,
+            ..RateGroup::new("trusted")
+        };
+        let plain = RateGroups::new(ListedClients::default(), vec![group.clone()]);
+        let trusted = Arc::new(Alternating::default());
+        let keys: Arc<dyn TrustedKeys> = Arc::clone(&trusted) as _;
+        let mut after_reload = RateGroups::new(ListedClients::default(), vec![group]);
+        after_reload.inherit_from(&plain.trusting(keys));
+        let (mut member, mut stranger) = (GroupMembership::default(), GroupMembership::default());
+        member.prove(&[1; 32]);
+        stranger.prove(&[2; 32]);
+        let groups = Arc::new(after_reload);
+        let name = |of: &mut GroupMembership| of.rates(&groups, || None).name().map(str::to_owned);
+        assert_eq!(name(&mut member).as_deref(), Some("trusted"));
+        assert_eq!(name(&mut stranger), None);
+        trusted.0.store(1, Ordering::Relaxed);
+        assert_eq!(name(&mut member), None);
+        let plain = Arc::new(plain);
+        assert!(
+            member.rates(&plain, || None).name().is_none(),
+            "without a rule, nobody is trusted"
+        );
+    }
+
     #[test]
     fn the_counters_go_on_after_a_reload() {
         let groups = |names: &[&str]| {
@@ -337,7 +408,7 @@ mod tests {
         };
         let (before, mut after) = (groups(&["a", "b"]), groups(&["c", "a"]));
         before.groups[0].count_refusal();
-        after.continue_counts(&before);
+        after.inherit_from(&before);
         assert_eq!(after.refusals().collect::<Vec<_>>(), [("c", 0), ("a", 1)]);
     }
 }

@@ -6,6 +6,7 @@ mod groups;
 mod limiter;
 mod limits;
 mod name;
+mod trusted;
 
 pub(crate) use buckets::{RateBuckets, RateSource, RateSubject};
 pub(crate) use client::RatedConnection;
@@ -14,3 +15,4 @@ pub use groups::{ListedClients, RateFactor, RateGroup, RateGroups};
 pub(crate) use limiter::{RateExceeded, RateLimiter};
 pub use limits::{Rate, RateLimits};
 pub use name::RateName;
+pub use trusted::TrustedKeys;

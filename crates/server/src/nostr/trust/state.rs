@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use super::graph::{TrustGraph, TrustStats};
 use super::lists::FOLLOW_LIST;
 use super::rules::{TrustMode, TrustOptions};
+use crate::rate::TrustedKeys;
 
 /// The trusted keys, and the rule in force.
 #[derive(Default)]
@@ -267,5 +268,15 @@ impl Trust {
     /// Number of events that the mode `watch` has accepted, and the author of the last.
     pub(super) fn watched(&self) -> (u64, Option<Key>) {
         (self.counts.watched.get(), *self.counts.last_watched.lock())
+    }
+}
+
+impl TrustedKeys for Trust {
+    fn have(&self, key: &Key) -> bool {
+        self.mode() != TrustMode::Off && self.verdict(key) == TrustVerdict::Trusted
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 }
