@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use hark_testkit::clock::now_s;
-use hark_testkit::nostr::event_line;
+use hark_testkit::nostr::{event_line, pubkey};
+use hark_testkit::wait::until;
 
 use super::nodes::{Node, Running, notes};
 
@@ -104,4 +105,32 @@ fn old_events_in_quantity_are_not_left_behind() {
     let stored = here.ids("{}").len();
     there.wait_for(stored);
     assert_eq!(running.stop().code, 0);
+}
+
+/// A stream learns of a follow list that the server of its archive has stored.
+#[test]
+fn a_stream_takes_events_of_keys_that_are_trusted_since_it_began() {
+    let settings = format!("[trust]\nmode = \"require\"\nroots = [\"{}\"]\n", pubkey(1));
+    let here = Node::served("stream-trust-here", &settings, &[]);
+    let there = Node::served("stream-trust-there", "", &[]);
+    let running =
+        Running::start(here.command(&["stream", &there.url(), "--dir", "down", "--json"]));
+    let import = |node: &Node, line: String| {
+        let path = node.path("one.jsonl");
+        super::nodes::write(&path, &line);
+        let done = node.run(&["import", &path.to_string_lossy()]);
+        assert_eq!(done.code, 0, "{done:?}");
+    };
+    import(&there, event_line(1, now_s(), 1, &[], "of the root"));
+    here.wait_for(1);
+    import(&there, event_line(2, now_s(), 1, &[], "of a stranger"));
+    import(&here, event_line(1, now_s(), 3, &[&["p", &pubkey(2)]], ""));
+    // A refused event is not offered again, so each attempt is a new event.
+    let mut attempts = 0;
+    until("an event of the followed key comes", || {
+        attempts += 1;
+        import(&there, event_line(2, now_s(), 1, &[], &format!("attempt {attempts}")));
+        !here.ids(&format!("{{\"authors\":[\"{}\"]}}", pubkey(2))).is_empty()
+    });
+    running.stop();
 }

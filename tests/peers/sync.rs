@@ -324,3 +324,24 @@ fn requests_of_strangers_and_events_of_members_are_judged_like_those_of_clients(
         assert_eq!(here.ids("{}"), expected, "{name}: {done:?}");
     }
 }
+
+/// The rule of trusted keys applies as for a client, with the follow lists of this archive.
+#[test]
+fn events_of_trusted_keys_come_from_another_relay_and_others_do_not() {
+    let list = event_line(1, START, 3, &[&["p", &pubkey(2)]], "");
+    let line = |who, text| event_line(who, START + 1, 1, &[], text);
+    let taken = [line(1, "of the root"), line(2, "of a followed key")];
+    let refused = line(3, "of a stranger");
+    let there =
+        Node::served("trust-there", "", &[&taken[..], std::slice::from_ref(&refused)].concat());
+    let settings = format!("[trust]\nmode = \"require\"\nroots = [\"{}\"]\n", pubkey(1));
+    for (name, is_served) in [("trust-served", true), ("trust-alone", false)] {
+        let mut here = Node::new(name, &settings, std::slice::from_ref(&list));
+        if is_served {
+            here.serve();
+        }
+        let done = here.run(&["sync", &there.url(), "--dir", "down", "--json"]);
+        let expected = taken.iter().chain([&list]).map(|line| id(line)).collect();
+        assert_eq!(here.ids("{}"), expected, "{name}: {done:?}");
+    }
+}

@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
-use hark_archive::{Record, vital};
+use hark_archive::{Record, SearchError, vital};
 use hark_networks::Network;
 use hark_peers::{EventIntake, LocalEnd, LocalFeed, SnapshotOpener, StreamEnds};
 use hark_server::control::FedRecord;
 use hark_server::moderation::{Moderation, ModerationNetwork};
+use hark_server::nostr::OpenStore;
 
 use super::RelayRules;
 use super::waiting::{LOOK_EVERY, WaitingWriter};
@@ -53,10 +54,10 @@ impl StreamArchive {
             }),
         };
         let store = own.as_ref().map(|own| Arc::clone(&own.store));
-        let rules = RelayRules::new(&location.config, bans);
+        let rules = RelayRules::start(&location.config, bans, open_store(location, own.as_ref()))?;
         let mut following = Vec::new();
         if is_served {
-            following.push(follow_events(location, &feed, stop)?);
+            following.push(follow_events(location, &feed, &rules, stop)?);
         }
         // Only a snapshot of the bans does not learn of later changes.
         if is_served && own.is_none() && location.facts().is_in_directory {
@@ -66,8 +67,11 @@ impl StreamArchive {
         // A server reports the events that it stores, so this listener is used only without a
         // server.
         let stored = {
-            let feed = Arc::clone(&feed);
-            Arc::new(move |record: &Record<'_>| feed.publish(record)) as hark_peers::StoredListener
+            let (feed, rules) = (Arc::clone(&feed), rules.clone());
+            Arc::new(move |record: &Record<'_>| {
+                rules.note(record);
+                feed.publish(record);
+            }) as hark_peers::StoredListener
         };
         let stored = (!is_served).then_some(stored);
         let waits = Arc::<AtomicBool>::default();
@@ -144,15 +148,29 @@ fn opener(location: &ArchiveLocation, own: Option<LocalEnd>, rules: RelayRules) 
     })
 }
 
+/// Returns a function that opens the archive for follow lists: the store that this process writes,
+/// or a new snapshot of the server's files.
+fn open_store(location: &ArchiveLocation, own: Option<&LocalEnd>) -> OpenStore {
+    let (location, own) = (location.of(location.network), own.map(|own| Arc::clone(&own.store)));
+    Box::new(move || match &own {
+        Some(store) => Ok(Arc::clone(store)),
+        None => location.read().map_err(|error| SearchError::Failed(format!("{error:#}"))),
+    })
+}
+
 /// Starts a thread that passes on the new events that the server reports.
 fn follow_events(
     location: &ArchiveLocation,
     feed: &Arc<LocalFeed>,
+    rules: &RelayRules,
     stop: &Arc<AtomicBool>,
 ) -> anyhow::Result<JoinHandle<()>> {
-    let feed = Arc::clone(feed);
+    let (feed, rules) = (Arc::clone(feed), rules.clone());
     follow(location, location.network, stop, move |said| match said {
-        FedRecord::Record(record) => feed.publish(&record),
+        FedRecord::Record(record) => {
+            rules.note(&record);
+            feed.publish(&record);
+        }
         // A comparison finds the events that were not reported.
         FedRecord::Lagged => feed.lagged(),
         FedRecord::Quiet => {}

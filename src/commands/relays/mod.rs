@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
-use hark_archive::Store;
+use hark_archive::clock::Clock;
+use hark_archive::{Key, Record, Store};
 use hark_codec::crypto::KeyPair;
 use hark_codec::hex;
 use hark_codec::nostr::{EventArena, npub};
@@ -30,6 +31,10 @@ use hark_peers::{
 
 use hark_server::moderation::Moderation;
 use hark_server::nostr::policy::EventPolicy;
+use hark_server::nostr::{
+    ManagerKeys, OpenStore, SharedIdentity, SharedManagers, Trust, TrustGate, TrustMode,
+    TrustSource,
+};
 use parking_lot::{Mutex, RwLock};
 
 use crate::config::{Config, LogFormat, setup};
@@ -42,6 +47,9 @@ use crate::wrong_use::WrongUse;
 /// Exit code of a command that ran to its end, but could not transfer all events. The command's
 /// report lists these events.
 pub(crate) const IN_PART: u8 = 3;
+
+/// How long events wait until the follow lists are read.
+const TRUST_MAX: Duration = Duration::from_mins(1);
 
 /// The flags for connections to relays.
 #[derive(Clone, Debug, Args)]
@@ -127,37 +135,99 @@ pub(super) struct RelayRules(Arc<RwLock<RulesInForce>>);
 struct RulesInForce {
     limits: EventLimits,
     policy: EventPolicy,
+    managers: SharedManagers,
     own_urls: OwnUrls,
     /// The bans and allows of the archive. The allows extend the policy.
     bans: Option<Moderation>,
+    trust: Arc<Trust>,
+    gate: TrustGate,
 }
 
 impl RulesInForce {
-    fn new(config: &Config, bans: Option<Moderation>) -> Self {
+    fn new(config: &Config, bans: Option<Moderation>, trust: Arc<Trust>) -> Self {
         let (limits, policy) = (config.limits.events.clone(), config.policy.clone());
-        Self { limits, policy, own_urls: OwnUrls::new(config.info.urls()), bans }
+        let (managers, own_urls) = (SharedManagers::default(), OwnUrls::new(config.info.urls()));
+        managers.store(Arc::new(config.managers.clone()));
+        let gate = gate(&trust, bans.as_ref(), &managers);
+        Self { limits, policy, managers, own_urls, bans, trust, gate }
+    }
+
+    /// Whether the follow list of a key does not count.
+    fn are_closed_to(&self, key: &Key) -> bool {
+        let is_banned = |bans: &Moderation| bans.bans_key(key);
+        self.policy.deny_keys.contains(key) || self.bans.as_ref().is_some_and(is_banned)
+    }
+}
+
+/// Returns the gate for events of keys that are not trusted.
+fn gate(trust: &Arc<Trust>, bans: Option<&Moderation>, managers: &SharedManagers) -> TrustGate {
+    let managers = ManagerKeys::new(Arc::clone(managers));
+    let bans = bans.cloned().unwrap_or_default();
+    TrustGate::new(Arc::clone(trust), bans, managers, SharedIdentity::default())
+}
+
+impl Drop for RulesInForce {
+    fn drop(&mut self) {
+        self.trust.close();
     }
 }
 
 impl RelayRules {
-    fn new(config: &Config, bans: Option<Moderation>) -> Self {
-        Self(Arc::new(RwLock::new(RulesInForce::new(config, bans))))
+    /// Starts to apply the rules of `config`. `open` opens the archive with the follow lists.
+    fn start(config: &Config, bans: Option<Moderation>, open: OpenStore) -> anyhow::Result<Self> {
+        let trust = Trust::new(config.trust.clone());
+        let rules = RulesInForce::new(config, bans, Arc::clone(&trust));
+        let rules = Arc::new(RwLock::new(rules));
+        // The thread ends with the rules.
+        let of_thread = Arc::downgrade(&rules);
+        let source = TrustSource {
+            open,
+            clock: Clock::System,
+            hidden: None,
+            is_barred: Box::new(move |key| {
+                of_thread.upgrade().is_some_and(|rules| rules.read().are_closed_to(key))
+            }),
+        };
+        trust.start(source).context("the thread that reads follow lists could not be started")?;
+        trust.begin();
+        Ok(Self(rules))
     }
 
     /// Replaces the rules with the rules of `config`.
     fn set(&self, config: &Config) {
         let mut rules = self.0.write();
-        let bans = rules.bans.take();
-        *rules = RulesInForce::new(config, bans);
+        let (limits, policy) = (config.limits.events.clone(), config.policy.clone());
+        (rules.limits, rules.policy) = (limits, policy);
+        rules.own_urls = OwnUrls::new(config.info.urls());
+        rules.managers.store(Arc::new(config.managers.clone()));
+        rules.trust.set(config.trust.clone());
     }
 
     /// Replaces the bans and allows of the archive.
     fn set_bans(&self, bans: Option<Moderation>) {
-        self.0.write().bans = bans;
+        let mut rules = self.0.write();
+        rules.gate = gate(&rules.trust, bans.as_ref(), &rules.managers);
+        rules.bans = bans;
+        rules.trust.note_bans();
+    }
+
+    /// Notes a record that was stored, which may be a follow list.
+    fn note(&self, record: &Record<'_>) {
+        let trust = Arc::clone(&self.0.read().trust);
+        trust.note(record);
+    }
+
+    /// Waits until the follow lists are read, if they decide about events. Events that are refused
+    /// for now would not be offered again.
+    fn wait_for_trust(&self) {
+        let trust = Arc::clone(&self.0.read().trust);
+        if trust.mode() == TrustMode::Require && !trust.wait_until_read(TRUST_MAX) {
+            tracing::debug!("the follow lists are not read yet");
+        }
     }
 
     fn of_events(&self) -> EventRules {
-        let rules = Arc::clone(&self.0);
+        let rules = self.clone();
         Arc::new(move |event, bytes, protected| {
             let author = [*event.pubkey()];
             let proven = if protected { &author[..] } else { &[] };
@@ -166,7 +236,9 @@ impl RelayRules {
                 let reason = ("protected", "only its author may publish it".into());
                 return Some(RuleRefusal { reason, is_of_request: false });
             }
-            let RulesInForce { limits, policy, own_urls, bans } = &*rules.read();
+            rules.wait_for_trust();
+            let rules = rules.0.read();
+            let RulesInForce { limits, policy, own_urls, bans, gate, .. } = &*rules;
             if let Some(refusal) =
                 admit::refusal(event, bytes, limits, when::now_s(), proven, &mut arena)
             {
@@ -177,6 +249,7 @@ impl RelayRules {
                 Some(bans) => bans.policy_refusal(policy, event),
                 None => policy.refusal(event),
             };
+            let refusal = refusal.or_else(|| gate.refusal(policy, event));
             refusal.map(|refusal| RuleRefusal {
                 reason: ("policy", refusal.to_string()),
                 is_of_request: own_urls.are_named_by_deletion(event),
@@ -214,7 +287,9 @@ pub(crate) fn intake(
     (store, bans): (Arc<dyn Store>, Option<Moderation>),
     stored: Option<StoredListener>,
 ) -> anyhow::Result<EventIntake> {
-    let rules = RelayRules::new(&location.config, bans);
+    let of_rules = Arc::clone(&store);
+    let open: OpenStore = Box::new(move || Ok(Arc::clone(&of_rules)));
+    let rules = RelayRules::start(&location.config, bans, open)?;
     let mut options = intake_options(location, &rules, Some(Arc::clone(&store)));
     let is_near = !location.facts().is_remote;
     (options.known, options.stored) = (is_near.then_some(store), stored);
