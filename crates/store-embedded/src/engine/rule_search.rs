@@ -237,7 +237,7 @@ impl RuleSearches {
             }
             if known.is_some() {
                 // Since the first step, other writes may have deleted some of these records. The
-                // search has an early snapshot, in which even records are live that it finds now.
+                // search reads the snapshot of the first step, in which such records are live.
                 self.left = self.left.saturating_sub(search.found.len() as u64);
                 search.found.retain(|at| among.locate(&at.id).is_some());
             }
