@@ -273,17 +273,14 @@ impl EventPolicy {
     /// no name, and a profile is the way to a name. Events of the kinds that anybody may publish, or
     /// may address to a member, need no name in the same way as they need no member.
     pub(crate) fn lacks_name(&self, event: &Event<'_>, allowed: &impl PolicyAllowances) -> bool {
-        let kind = event.kind();
-        let on = |list: &[RangeInclusive<u16>]| list.iter().any(|kinds| kinds.contains(&kind));
         let is_welcome = |key: &Key| {
             self.allow_keys.as_ref().is_some_and(|keys| keys.contains(key))
                 || allowed.allows_key(key)
                 || allowed.has_name(key, &self.names)
         };
-        kind != PROFILE_KIND
+        event.kind() != PROFILE_KIND
             && !is_welcome(event.pubkey())
-            && !on(&self.open_kinds)
-            && !(on(&self.addressed_kinds) && is_addressed(event, is_welcome))
+            && !self.takes_from_strangers(event, is_welcome)
     }
 
     /// The reason for refusing an event with too little proof of work.
