@@ -1,7 +1,9 @@
-//! The fields of new messages that the archive does not keep. Live clients receive a message with
-//! these fields once the message is durable.
+//! The messages that this node has accepted and that are not durable yet, with the fields that the
+//! archive does not keep. Live clients receive a message with these fields once the message is
+//! durable.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use hark_codec::record::Id;
@@ -11,7 +13,7 @@ use parking_lot::Mutex;
 /// Maximum size of a proof that clients get, in bytes. Rate-limit proofs have 300 bytes.
 const PROOF_BYTES_MAX: usize = 1_024;
 
-/// The messages that are being stored, by hash. Only messages with fields that their records lack.
+/// The messages that are being stored, by hash.
 #[derive(Debug, Default)]
 pub(super) struct ArrivingMessages(Mutex<HashMap<Id, Arrival>>);
 
@@ -21,56 +23,76 @@ struct Arrival {
     proof: Option<Box<[u8]>>,
     ephemeral: Option<bool>,
     is_old: bool,
+    /// Number of guards: the same message may arrive several times at once.
+    guards: usize,
 }
 
-/// Keeps the fields of a message in memory until the guard is dropped.
+/// How a durable message came to the archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MessageArrival {
+    /// This node has accepted the message as new.
+    New,
+    /// This node has fetched the old message from another store.
+    FromStore,
+    /// Another node of the database has accepted the message, or an import.
+    Elsewhere,
+}
+
+/// Keeps a message in the list until the guard is dropped.
 pub(super) struct ArrivalGuard<'a>(&'a ArrivingMessages, Id);
 
 impl Drop for ArrivalGuard<'_> {
     fn drop(&mut self) {
-        self.0.0.lock().remove(&self.1);
+        if let Entry::Occupied(mut arrival) = self.0.0.lock().entry(self.1) {
+            arrival.get_mut().guards -= 1;
+            if arrival.get().guards == 0 {
+                arrival.remove();
+            }
+        }
     }
 }
 
 impl ArrivingMessages {
-    /// Keeps the fields of a message that will be durable soon. `is_old` means that the message is
-    /// from another store. Returns `None` if the record has all of the message.
-    pub(super) fn expect(
-        &self,
-        hash: Id,
-        message: &Message<'_>,
-        is_old: bool,
-    ) -> Option<ArrivalGuard<'_>> {
+    /// Lists a message that will be durable soon. `is_old` means that the message is from another
+    /// store.
+    pub(super) fn expect(&self, hash: Id, message: &Message<'_>, is_old: bool) -> ArrivalGuard<'_> {
         let is_short = |proof: &&[u8]| !proof.is_empty() && proof.len() <= PROOF_BYTES_MAX;
-        let proof = message.proof.filter(is_short);
-        if proof.is_none() && message.ephemeral.is_none() && !is_old {
-            return None;
-        }
-        let (proof, ephemeral) = (proof.map(Box::from), message.ephemeral);
+        let proof = message.proof.filter(is_short).map(Box::from);
         let mut arriving = self.0.lock();
+        let new = || Arrival { proof: None, ephemeral: None, is_old: true, guards: 0 };
         // The same message may be arriving from a peer and from another store.
-        let known = arriving.remove(&hash);
-        let is_old = is_old && known.as_ref().is_none_or(|known| known.is_old);
-        let proof = proof.or_else(|| known.and_then(|known| known.proof));
-        arriving.insert(hash, Arrival { proof, ephemeral, is_old });
+        let arrival = arriving.entry(hash).or_insert_with(new);
+        arrival.proof = proof.or_else(|| arrival.proof.take());
+        arrival.ephemeral = message.ephemeral.or(arrival.ephemeral);
+        arrival.is_old &= is_old;
+        arrival.guards += 1;
         drop(arriving);
-        Some(ArrivalGuard(self, hash))
+        ArrivalGuard(self, hash)
     }
 
-    /// Returns the message of a record with all fields that are known, and whether the message is
-    /// from another store.
-    pub(super) fn complete(&self, record: &MessageRecord<'_>) -> (Arc<[u8]>, bool) {
+    /// Returns how a message that is durable now came to the archive.
+    pub(super) fn arrival(&self, hash: &Id) -> MessageArrival {
+        match self.0.lock().get(hash) {
+            Some(Arrival { is_old: false, .. }) => MessageArrival::New,
+            Some(_) => MessageArrival::FromStore,
+            None => MessageArrival::Elsewhere,
+        }
+    }
+
+    /// Returns the message of a record with all fields that are known.
+    pub(super) fn complete(&self, record: &MessageRecord<'_>) -> Arc<[u8]> {
         let arriving = self.0.lock();
         let stored = record.message();
-        let (Some(arrival), Ok(parsed)) = (arriving.get(record.hash()), Message::parse(stored))
+        let known = arriving.get(record.hash());
+        let known = known.filter(|known| known.proof.is_some() || known.ephemeral.is_some());
+        let (Some(Arrival { proof, ephemeral, .. }), Ok(parsed)) = (known, Message::parse(stored))
         else {
-            return (stored.into(), false);
+            return stored.into();
         };
-        let Arrival { proof, ephemeral, is_old } = arrival;
         let mut wire =
             Vec::with_capacity(stored.len() + proof.as_ref().map_or(0, |p| p.len()) + 16);
         Message { proof: proof.as_deref(), ephemeral: *ephemeral, ..parsed }.write(&mut wire);
-        (wire.into(), *is_old)
+        wire.into()
     }
 }
 
@@ -91,20 +113,25 @@ mod tests {
         let record = MessageRecord::new(Record::new(&record).unwrap());
         let complete = |sent: &Message<'_>, is_old| {
             let _guard = arriving.expect(hash, sent, is_old);
-            let (bytes, is_old) = arriving.complete(&record);
-            assert_eq!(Message::parse(&bytes).unwrap(), *sent);
-            is_old
+            assert_eq!(Message::parse(&arriving.complete(&record)).unwrap(), *sent);
+            arriving.arrival(&hash)
         };
         let proved = Message { proof: Some(b"proof"), ephemeral: Some(true), ..plain };
-        assert!(!complete(&proved, false));
-        assert!(!complete(&plain, false), "the guard has gone");
-        assert!(complete(&plain, true));
-        assert!(arriving.expect(hash, &plain, false).is_none());
+        assert_eq!(complete(&proved, false), MessageArrival::New);
+        assert_eq!(complete(&plain, false), MessageArrival::New, "the guard has gone");
+        assert_eq!(complete(&plain, true), MessageArrival::FromStore);
         let long = [7; PROOF_BYTES_MAX + 1];
         for proof in [&b""[..], &long] {
-            let sent = Message { proof: Some(proof), ..plain };
-            assert!(arriving.expect(hash, &sent, false).is_none());
+            let _guard = arriving.expect(hash, &Message { proof: Some(proof), ..plain }, false);
+            assert_eq!(Message::parse(&arriving.complete(&record)).unwrap(), plain);
         }
+        assert_eq!(arriving.arrival(&hash), MessageArrival::Elsewhere);
+        // The message comes from a store, and then from a peer, which fails.
+        let fetched = arriving.expect(hash, &plain, true);
+        let relayed = arriving.expect(hash, &proved, false);
+        drop(relayed);
+        assert_eq!(arriving.arrival(&hash), MessageArrival::New);
+        drop(fetched);
         assert!(arriving.0.lock().is_empty());
     }
 }

@@ -6,16 +6,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use hark_archive::Record;
-use hark_archive::clock::Clock;
 use hark_codec::waku::MessageRecord;
 #[cfg(feature = "libp2p")]
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
-use super::arriving::ArrivingMessages;
-use super::config::{NodeConfig, SharedNodeSettings};
+use super::config::NodeConfig;
 use super::metrics::{AnswerStatus, MessageFate};
 use super::node::{INTAKE, PEER_QUESTIONS_MAX, PEER_QUESTIONS_PER_ADDRESS_MAX, WakuNode};
+use super::notifier::MessageNotifier;
 use super::nullifiers::NullifierLog;
 use super::poll::{self, PollQueues};
 use super::{metrics, prometheus, report, rest};
@@ -31,7 +30,7 @@ use crate::metrics::MetricsPage;
 use crate::permits::Shares;
 use crate::runtime::DoorRuntime;
 use crate::service::Service;
-use crate::shelf::{self, Subscribers};
+use crate::shelf;
 use crate::stop::StopSignal;
 use crate::vital::vital;
 use crate::words::number;
@@ -52,55 +51,6 @@ pub(super) struct WakuDoor {
     /// The network task, until [`WakuDoor::run`] takes and runs the task.
     #[cfg(feature = "libp2p")]
     network: Mutex<Option<p2p::NetworkTask>>,
-}
-
-/// How long after its admission a message may become durable, and still counts as new.
-const DELAY_MAX_NS: u64 = 60_000_000_000;
-
-/// Queues new messages for clients that poll, and for peers that have subscribed.
-struct MessageNotifier {
-    arriving: Arc<ArrivingMessages>,
-    poll: Arc<PollQueues>,
-    #[cfg(feature = "libp2p")]
-    filter: Arc<p2p::FilterSubscribers>,
-    settings: SharedNodeSettings,
-    clock: Clock,
-}
-
-impl MessageNotifier {
-    /// Whether a message is older than a message that this node or another node has admitted just
-    /// now. Such a message comes from an import, or another node of this database has it from a
-    /// store.
-    fn is_past(&self, record: &Record<'_>) -> bool {
-        let Some(window_ns) = self.settings.load().window_ns else { return false };
-        let admitted_until_ns = record.time().saturating_add(window_ns);
-        admitted_until_ns.saturating_add(DELAY_MAX_NS) < self.clock.now_ns()
-    }
-}
-
-impl Subscribers for MessageNotifier {
-    fn publish(&self, _: Option<u64>, record: &Record<'_>) {
-        // Old messages would push new ones out of the queues.
-        if self.is_past(record) {
-            return;
-        }
-        let record = MessageRecord::new(*record);
-        let topics = (
-            std::str::from_utf8(record.pubsub_topic()),
-            std::str::from_utf8(record.content_topic()),
-        );
-        if let (Ok(pubsub_topic), Ok(content_topic)) = topics {
-            let (message, is_old) = self.arriving.complete(&record);
-            self.poll.add(pubsub_topic, content_topic, &message);
-            // Filter subscribers expect only newly published messages.
-            #[cfg(feature = "libp2p")]
-            if !is_old {
-                self.filter.publish(pubsub_topic, content_topic, &message);
-            }
-            #[cfg(not(feature = "libp2p"))]
-            let _ = is_old;
-        }
-    }
 }
 
 impl ServableNetwork for NodeService {
@@ -162,6 +112,7 @@ impl NodeService {
             filter: Arc::clone(&filter),
             settings: Arc::clone(&config.settings),
             clock: shelf.clock.clone(),
+            not_announced: Arc::clone(&metrics.not_announced),
         });
         let service = Service::open(host, shelf, notifier, INTAKE, config.store_at);
         let waku = Arc::new(WakuNode {

@@ -9,6 +9,7 @@ use hark_codec::waku::filter::FilterAction;
 use hark_codec::waku::store::Status;
 use hark_networks::waku::admit::MessageRefusal;
 
+pub use super::value_histogram::ValueHistogram;
 use crate::metrics::{ByLabel, MetricLabel, labels};
 
 labels! {
@@ -302,39 +303,6 @@ impl LightPushStatus {
     }
 }
 
-/// A histogram of numbers.
-#[derive(Debug)]
-pub struct ValueHistogram {
-    /// Upper bounds of the histogram's buckets, ascending.
-    pub bounds: &'static [u64],
-    /// A count for each bound, and a last count for numbers above all bounds.
-    classes: Box<[Counter]>,
-    sum: Counter,
-}
-
-impl ValueHistogram {
-    fn new(bounds: &'static [u64]) -> Self {
-        let classes = (0..=bounds.len()).map(|_| Counter::default()).collect();
-        Self { bounds, classes, sum: Counter::default() }
-    }
-
-    /// Adds a number to the histogram.
-    pub fn note(&self, number: u64) {
-        self.classes[self.bounds.partition_point(|bound| *bound < number)].add(1);
-        self.sum.add(number);
-    }
-
-    /// Returns how many numbers were in each bucket.
-    pub fn classes(&self) -> Vec<u64> {
-        self.classes.iter().map(Counter::get).collect()
-    }
-
-    /// Returns the sum of all numbers.
-    pub fn sum(&self) -> u64 {
-        self.sum.get()
-    }
-}
-
 /// Bucket bounds for the size of a message's payload, in bytes. All bucket bounds are those of
 /// nwaku.
 const PAYLOAD_BYTES: [u64; 13] = [
@@ -398,6 +366,9 @@ pub struct NodeMetrics {
     pub damaged: Counter,
     /// See [`FilterMetrics`].
     pub filter: Arc<FilterMetrics>,
+    /// Number of messages of imports and of other nodes of the database that subscribers did not
+    /// get, because the messages were too old.
+    pub not_announced: Arc<Counter>,
     /// Number of messages that peers have published by light push.
     pub light_pushes: ByLabel<LightPushVersion, ByLabel<LightPushStatus>>,
     /// Number of peers that are connected.
@@ -434,6 +405,7 @@ impl NodeMetrics {
             sent: Counter::default(),
             damaged: Counter::default(),
             filter: Arc::default(),
+            not_announced: Arc::default(),
             light_pushes: ByLabel::default(),
             peers: Counter::default(),
             gossip_losses: ByLabel::default(),
@@ -478,15 +450,6 @@ impl NodeMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_number_is_counted_in_the_first_class_that_holds_it() {
-        let tally = ValueHistogram::new(&[0, 10, 20]);
-        for number in [0, 1, 10, 11, 20, 21, 1_000] {
-            tally.note(number);
-        }
-        assert_eq!((tally.classes(), tally.sum()), (vec![1, 2, 2, 2], 1_063));
-    }
 
     #[test]
     fn shards_are_counted_once_each_and_no_others_are() {

@@ -14,6 +14,7 @@ mod intake;
 pub mod metrics;
 mod neighbours;
 mod node;
+mod notifier;
 mod nullifiers;
 #[cfg(feature = "libp2p")]
 pub mod p2p;
@@ -25,6 +26,7 @@ mod report;
 mod rest;
 #[cfg(feature = "libp2p")]
 mod resume;
+mod value_histogram;
 
 pub use config::{
     NodeConfig, NodeSettings, RestAccess, SelectedPreset, SharedNodeSettings, can_forward, shared,

@@ -218,6 +218,12 @@ fn light_clients(page: &mut MetricsPage, waku: &WakuNode) {
          seconds.",
         &filter.push,
     );
+    page.counter(
+        "waku_not_announced_messages_total",
+        "Messages of imports and of other servers of the database that subscribers did not get, \
+         because the messages were too old.",
+        &waku.metrics.not_announced,
+    );
     page.head(
         "waku_lightpush_v3_messages_total",
         "counter",
