@@ -60,6 +60,14 @@ pub(crate) fn create(path: &Path) -> io::Result<std::fs::File> {
     options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed()).open(path)
 }
 
+/// Replaces a small file of this server atomically. Only the owner can read the file.
+pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".unfinished");
+    create(Path::new(&unfinished))?.write_all(content)?;
+    std::fs::rename(&unfinished, path)
+}
+
 /// Writes a new key atomically to a file that only its owner can read.
 fn write(path: &Path, key: &[u8; 32]) -> io::Result<String> {
     let text = hex::text_32(key);

@@ -40,6 +40,7 @@ mod exchanges;
 mod gossip;
 mod light;
 mod questions;
+mod resume;
 mod silent;
 mod subscribed;
 mod transfers;

@@ -123,7 +123,7 @@ async fn publish(pair: &Pair, payload: &[u8]) {
 }
 
 /// Waits until `holds` returns true.
-async fn wait_until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub(super) async fn wait_until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !holds().await {
             tokio::time::sleep(Duration::from_millis(20)).await;
