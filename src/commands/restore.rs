@@ -202,7 +202,7 @@ fn withdraw(data: &Path, restoring: &Path, error: anyhow::Error) -> anyhow::Erro
 }
 
 /// Moves all shelves in `data` aside, and those small files that `restoring` will replace, that
-/// promise messages of the moved archive, or that have its earlier sizes.
+/// promise messages of the moved archive, or that have its earlier sizes or the peers of its node.
 fn move_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
     let before = data.join(BEFORE);
     let mut names: Vec<OsString> =
@@ -213,7 +213,8 @@ fn move_aside(data: &Path, restoring: &Path) -> anyhow::Result<()> {
         }
         for entry in fs::read_dir(data)? {
             let name = entry?.file_name();
-            if is_promise(Path::new(&name)) || name == growth::FILE {
+            let has_peers = Path::new(&name).extension().is_some_and(|ending| ending == "nodes");
+            if is_promise(Path::new(&name)) || has_peers || name == growth::FILE {
                 names.push(name);
             }
         }

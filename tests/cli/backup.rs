@@ -316,9 +316,13 @@ fn a_restored_archive_does_not_inherit_the_promise_of_another() {
     backup(&place, &file, &[]).json();
     let promise = |place: &Place| place.data().join("waku.online");
     std::fs::write(promise(&place), "1700000000").unwrap();
+    std::fs::write(place.data().join("waku.nodes"), "enr:x").unwrap();
     let restored = place.hark(&["restore", "--move-aside", &file]);
     assert_eq!(restored.code, 0, "{restored:?}");
-    assert!(!promise(&place).exists() && place.data().join("before-restore/waku.online").exists());
+    for name in ["waku.online", "waku.nodes"] {
+        assert!(!place.data().join(name).exists(), "{name}");
+        assert!(place.data().join("before-restore").join(name).exists(), "{name}");
+    }
     let fresh = Place::new("backup-promise-fresh");
     std::fs::create_dir_all(fresh.data()).unwrap();
     std::fs::write(promise(&fresh), "1700000000").unwrap();

@@ -70,6 +70,39 @@ fn nodes_find_each_other_by_the_peer_exchange_alone() {
 }
 
 #[test]
+fn a_restarted_node_dials_the_nodes_that_it_reached_before() {
+    let other = Node::start("nodes-1", &[FINDS[0]]);
+    let mut list = NodeList::new("nodes.example");
+    let of_other = record(&other);
+    let entries = [list.add(&of_other)];
+    let (entries, links) = (list.branch(&entries), list.branch(&[]));
+    list.sign(&entries, &links, 1);
+    let server = DnsServer::with(list.texts.clone());
+    let (url, at) = (list.url(), server.at.to_string());
+    let finds = [FINDS[0], FINDS[1], ("peer_exchange", "false")];
+    let settings: Vec<_> =
+        finds.into_iter().chain([("entry_nodes", &*url), ("dns_servers", &at)]).collect();
+    let mut node = Node::start("nodes-2", &settings);
+    let file = node.data.join("waku.nodes");
+    until("the other node is remembered", || {
+        std::fs::read_to_string(&file).is_ok_and(|text| text == format!("{of_other}\n"))
+    });
+    node.stop();
+    // Garbage in the file is ignored.
+    std::fs::write(&file, format!("\0\nenr:x\n{of_other}\n")).expect("is written");
+    let node = Node::on(node.data.clone(), &finds);
+    until("the other node is reached again", || connected(&report(&node), &id(&other)).is_some());
+    let found = report(&node);
+    let entry = connected(&found, &id(&other)).expect("is connected");
+    assert_eq!(entry["source"], "file", "{found}");
+    let discovery = &found["discovery"];
+    assert_eq!((&discovery["known"]["file"], &discovery["refused"]), (&1.into(), &2.into()));
+    let log = std::fs::read_to_string(node.data.join("log")).expect("is there");
+    assert_eq!(log.matches("not all records of the file").count(), 1, "{log}");
+    gossips(&other, &node);
+}
+
+#[test]
 fn a_node_finds_others_by_a_list_in_the_dns_alone() {
     let first = Node::start("list-1", &[FINDS[0]]);
     let second = Node::start("list-2", &[FINDS[0]]);

@@ -61,6 +61,7 @@ pub(crate) fn create(path: &Path) -> io::Result<std::fs::File> {
 }
 
 /// Replaces a small file of this server atomically. Only the owner can read the file.
+#[cfg(feature = "libp2p")]
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".unfinished");

@@ -139,6 +139,7 @@ impl WakuSettings {
             },
             resume_max_s: self.resume_max_s,
             online: data.join("waku.online"),
+            nodes: data.join("waku.nodes"),
             sync: hark_server::waku::p2p::SyncPlan {
                 every: self.sync_every_s.map(Duration::from_secs),
                 range_s: self.sync_range_s,

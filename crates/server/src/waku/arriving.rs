@@ -34,7 +34,7 @@ pub(super) enum MessageArrival {
     New,
     /// This node has fetched the old message from another store.
     FromStore,
-    /// Another node of the database has accepted the message, or an import.
+    /// An import or another node of the database has stored the message.
     Elsewhere,
 }
 

@@ -156,6 +156,8 @@ labels! {
         PeerExchange = "peer_exchange",
         /// The table of discv5.
         Discv5 = "discv5",
+        /// The file with the nodes that this node reached before it was restarted.
+        File = "file",
     }
 
     /// Why the record of another node is refused.

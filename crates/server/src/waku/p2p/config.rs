@@ -36,6 +36,8 @@ pub struct P2pConfig {
     pub discovery: DiscoveryConfig,
     /// The file with the time up to which this node has missed no message.
     pub online: PathBuf,
+    /// The file with the nodes that this node has reached lately.
+    pub nodes: PathBuf,
     /// Interval and time span of the comparisons with `stores`.
     pub sync: SyncPlan,
     /// Maximum number of connections.

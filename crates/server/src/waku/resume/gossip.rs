@@ -46,9 +46,10 @@ impl GossipWatch {
         Self { last: now, expected }
     }
 
-    /// Whether messages were missed since the last look: this node could not store messages, a peer
-    /// fell silent, or a shard was not relayed and is relayed now.
-    pub(super) fn look(&mut self, now: GossipState) -> bool {
+    /// Compares the state of gossip with the last state. Returns whether messages were missed in
+    /// between: this node could not store messages, a peer fell silent, or a shard was not relayed
+    /// and is relayed now.
+    pub(super) fn compare(&mut self, now: GossipState) -> bool {
         let was_silent = (now.unkept, now.silent) != (self.last.unkept, self.last.silent);
         let has_missed = was_silent || !now.relayed.is_subset(&self.last.relayed);
         let gone: Vec<_> = self.last.relayed.difference(&now.relayed).collect();
@@ -97,21 +98,21 @@ mod tests {
             (&[0, 1], true, true),
             (&[0, 1], true, false),
         ] {
-            let missed = gossip.look(relaying(shards));
+            let missed = gossip.compare(relaying(shards));
             assert_eq!((gossip.is_whole(), missed), (is_whole, has_missed), "{shards:?}");
         }
         assert_eq!(gossip.expected(), &BTreeSet::from([0, 1]));
         let later = [(1, 0), (1, 1)];
         for (unkept, silent) in later {
-            assert!(gossip.look(GossipState { unkept, silent, ..relaying(&[0, 1]) }));
+            assert!(gossip.compare(GossipState { unkept, silent, ..relaying(&[0, 1]) }));
         }
-        assert!(!gossip.look(GossipState { unkept: 1, silent: 1, ..relaying(&[0]) }));
+        assert!(!gossip.compare(GossipState { unkept: 1, silent: 1, ..relaying(&[0]) }));
     }
 
     #[test]
     fn a_shard_that_was_relayed_before_a_restart_is_expected() {
         let mut gossip = GossipWatch::new(relaying(&[]), BTreeSet::from([3]));
-        assert!(gossip.look(relaying(&[0])) && !gossip.is_whole());
-        assert!(gossip.look(relaying(&[0, 3])) && gossip.is_whole());
+        assert!(gossip.compare(relaying(&[0])) && !gossip.is_whole());
+        assert!(gossip.compare(relaying(&[0, 3])) && gossip.is_whole());
     }
 }

@@ -71,22 +71,22 @@ impl HistoryFetch {
         let (mut has_missed, mut fetch, mut noted) = (true, None, Instant::now());
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            has_missed |= gossip.look(GossipState::of(waku).await);
+            has_missed |= gossip.compare(GossipState::of(waku).await);
             if waku.metrics.peers.get() == 0 {
                 has_missed = true;
                 continue;
             }
             if has_missed && fetch.is_none() {
                 tokio::time::sleep(GOSSIP_WAIT).await;
-                // Messages that were missed before this look are fetched now.
-                gossip.look(GossipState::of(waku).await);
+                // Messages that were missed until now are fetched.
+                gossip.compare(GossipState::of(waku).await);
                 has_missed = false;
                 fetch = Some(SpanFetch::new(self.missed(waku.now_ns()), &self.stores));
             }
             if let Some(fetching) = &mut fetch {
                 let mut step = fetching.step(waku).await;
                 while step == FetchStep::Page {
-                    has_missed |= gossip.look(GossipState::of(waku).await);
+                    has_missed |= gossip.compare(GossipState::of(waku).await);
                     step = fetching.step(waku).await;
                 }
                 if step == FetchStep::Done {

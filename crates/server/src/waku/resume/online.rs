@@ -29,9 +29,9 @@ impl OnlineNote {
 
     /// Replaces the file.
     pub(super) fn write(&self, file: &Path) -> io::Result<()> {
-        let shards = self.shards.iter().map(|shard| format!(" {shard}"));
-        let line = format!("{}{}\n", self.time_ns, shards.collect::<String>());
-        key_file::replace(file, line.as_bytes())
+        let time = std::iter::once(self.time_ns.to_string());
+        let words: Vec<_> = time.chain(self.shards.iter().map(u16::to_string)).collect();
+        key_file::replace(file, format!("{}\n", words.join(" ")).as_bytes())
     }
 }
 

@@ -89,7 +89,7 @@ struct FetchTotals {
 }
 
 impl StorePages {
-    /// Fetches the next page and stores its messages. Returns whether the page is the last one.
+    /// Fetches the next page and stores its messages. Returns true after the last page.
     /// After a fault, the same page is fetched again.
     pub(super) async fn fetch(
         &mut self,

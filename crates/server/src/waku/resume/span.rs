@@ -125,7 +125,7 @@ mod tests {
 
     /// Returns the store that is asked after each of these faults, and the pause before the store
     /// that had the fault may be asked again, in seconds.
-    fn after(faults: &[&dyn Fn() -> FetchFault]) -> Vec<(usize, u64)> {
+    fn after(faults: &[fn() -> FetchFault]) -> Vec<(usize, u64)> {
         let stores = ["/ip4/192.0.2.1/tcp/1", "/ip4/192.0.2.2/tcp/1"];
         let stores = stores.map(|addr| addr.parse().unwrap());
         let mut fetch = SpanFetch::new(TimeSpan { from_ns: 0, until_ns: 9 }, &stores);
@@ -141,19 +141,19 @@ mod tests {
 
     #[test]
     fn a_store_is_asked_again_before_another_store_is() {
-        let slow = || FetchFault::from(AskFault::Slow(20));
-        assert_eq!(after(&[&slow; 4]), [(0, 10), (0, 10), (1, 10), (1, 10)]);
-        let busy = || FetchFault::Status(429, String::new());
+        let slow: fn() -> FetchFault = || FetchFault::from(AskFault::Slow(20));
+        assert_eq!(after(&[slow; 4]), [(0, 10), (0, 10), (1, 10), (1, 10)]);
+        let busy: fn() -> FetchFault = || FetchFault::Status(429, String::new());
         let pauses = [(0, 10), (0, 20), (1, 40), (1, 10), (1, 20), (0, 40), (1, 80), (0, 80)];
-        assert_eq!(after(&[&busy; 8]), pauses);
+        assert_eq!(after(&[busy; 8]), pauses);
         // The archive of this node is at fault, or a store that will not answer soon.
-        let own = || FetchFault::from(MessageRejection::Down);
-        assert_eq!(after(&[&own; 5]), [(0, 10); 5]);
-        let wrong = || FetchFault::Status(300, String::new());
-        assert_eq!(after(&[&wrong, &wrong, &wrong]), [(1, 10), (0, 10), (1, 10)]);
-        let away = || FetchFault::NoPeers;
+        let own: fn() -> FetchFault = || FetchFault::from(MessageRejection::Down);
+        assert_eq!(after(&[own; 5]), [(0, 10); 5]);
+        let wrong: fn() -> FetchFault = || FetchFault::Status(300, String::new());
+        assert_eq!(after(&[wrong, wrong, wrong]), [(1, 10), (0, 10), (1, 10)]);
+        let away: fn() -> FetchFault = || FetchFault::NoPeers;
         assert_eq!(
-            after(&[&away, &slow, &slow, &slow, &away]),
+            after(&[away, slow, slow, slow, away]),
             [(1, 10), (1, 10), (1, 10), (0, 10), (0, 10)]
         );
     }

@@ -165,7 +165,8 @@ impl AddressBook {
         self.nodes.remove(&peer).is_some()
     }
 
-    /// Returns nodes to dial: first nodes from lists, then others, each group in random order.
+    /// Returns nodes to dial: first nodes from lists and nodes that were reached before a restart,
+    /// then others, each group in random order.
     /// `may_dial` decides for each node. The caller reports the outcome of each attempt.
     pub(super) fn due(
         &mut self,
@@ -175,7 +176,7 @@ impl AddressBook {
     ) -> Vec<DialCandidate> {
         let due = self.nodes.iter_mut().filter(|(_, node)| node.next.is_some_and(|at| at <= now));
         let mut due = shuffled(due);
-        due.sort_by_key(|(_, node)| node.source != NodeSource::Dns);
+        due.sort_by_key(|(_, node)| !matches!(node.source, NodeSource::Dns | NodeSource::File));
         let mut picked = Vec::new();
         for (peer, node) in due {
             if picked.len() >= max {
@@ -222,6 +223,12 @@ impl AddressBook {
         {
             node.proven = Some(now);
         }
+    }
+
+    /// Returns the records of those of these peers that are reachable at an address of the record.
+    pub(super) fn proven<'a>(&self, peers: impl Iterator<Item = &'a PeerId>) -> Vec<NodeRecord> {
+        let nodes = peers.filter_map(|peer| self.nodes.get(peer));
+        nodes.filter(|node| node.proven.is_some()).map(|node| node.record.clone()).collect()
     }
 
     /// Returns up to `max` records of reachable nodes in random order.

@@ -18,6 +18,7 @@ use super::directory::ListStatus;
 use super::discv5;
 use super::list::{ListFault, ListReader};
 use super::record::NodeRecord;
+use super::remembered::RememberedNodes;
 use crate::stop::StopSignal;
 use crate::waku::metrics::{DialOutcome, Direction, ExchangeStatus, NodeSource, RecordRefusal};
 use crate::waku::node::WakuNode;
@@ -53,16 +54,23 @@ pub(in crate::waku) async fn run(waku: Arc<WakuNode>, mut stop: StopSignal) {
     if discovery.nodes_max == 0 && !discovery.exchange && discovery.discv5.is_none() {
         return;
     }
+    // A node that dials no discovered nodes remembers none.
+    let file = config.nodes.clone();
+    let mut remembered =
+        (discovery.nodes_max > 0).then(|| RememberedNodes::read(&waku, file, discovery.private));
     let working = async {
         tokio::join!(
             read_lists(&waku, &discovery),
             discv5::query_table(&waku, &discovery),
-            NodeFinder::new(&waku, &discovery).run()
+            NodeFinder::new(&waku, &discovery, remembered.as_mut()).run()
         )
     };
     tokio::select! {
         () = stop.accepting() => {}
         _ = working => {}
+    }
+    if let Some(remembered) = &mut remembered {
+        remembered.write(Instant::now());
     }
 }
 
@@ -132,10 +140,15 @@ struct NodeFinder<'a> {
     /// When each connected peer may be asked again, and the length of the pause before that time.
     asked: HashMap<PeerId, (Instant, Duration)>,
     dialled: HashMap<PeerId, DialledNode>,
+    remembered: Option<&'a mut RememberedNodes>,
 }
 
 impl<'a> NodeFinder<'a> {
-    fn new(waku: &'a Arc<WakuNode>, discovery: &'a DiscoveryConfig) -> Self {
+    fn new(
+        waku: &'a Arc<WakuNode>,
+        discovery: &'a DiscoveryConfig,
+        remembered: Option<&'a mut RememberedNodes>,
+    ) -> Self {
         Self {
             waku,
             discovery,
@@ -144,6 +157,7 @@ impl<'a> NodeFinder<'a> {
             asking: 0,
             asked: HashMap::new(),
             dialled: HashMap::new(),
+            remembered,
         }
     }
 
@@ -185,11 +199,32 @@ impl<'a> NodeFinder<'a> {
                 }
             }
         }
+        self.remember(network, &connected, now);
         self.drop_useless(network, &connected, now).await;
         if self.discovery.exchange {
             self.ask_peers(network, &connected, now);
         }
         self.dial(network, |peer| connected.contains_key(peer) || configured.contains(peer), now);
+    }
+
+    /// Whether a connected peer has subscribed to a shard of this node.
+    fn is_useful(&self, peer: &PeerStatus) -> bool {
+        peer.shards.iter().any(|shard| self.waku.config.shards.contains(shard))
+    }
+
+    /// Remembers the connected peers that are reachable and useful.
+    fn remember(
+        &mut self,
+        network: &NetworkHandle,
+        connected: &HashMap<PeerId, &PeerStatus>,
+        now: Instant,
+    ) {
+        let useful = connected.iter().filter(|(_, peer)| self.is_useful(peer)).map(|(id, _)| id);
+        let reached = network.directory.book.lock().proven(useful);
+        if let Some(remembered) = &mut self.remembered {
+            remembered.note(&reached);
+            remembered.write_if_due(now);
+        }
     }
 
     /// Disconnects discovered nodes that have subscribed to no shard of this node.
@@ -199,12 +234,9 @@ impl<'a> NodeFinder<'a> {
         connected: &HashMap<PeerId, &PeerStatus>,
         now: Instant,
     ) {
-        let shards = &self.waku.config.shards;
         let is_useless = |peer: &PeerId, node: &DialledNode| {
             now.duration_since(node.since) >= USEFUL_AFTER
-                && connected
-                    .get(peer)
-                    .is_some_and(|peer| !peer.shards.iter().any(|shard| shards.contains(shard)))
+                && connected.get(peer).is_some_and(|peer| !self.is_useful(peer))
         };
         let useless: Vec<PeerId> = self
             .dialled

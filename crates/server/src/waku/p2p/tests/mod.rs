@@ -98,6 +98,7 @@ impl Pair {
                 resume_max_s: 0,
                 discovery: DiscoveryConfig { exchange: true, ..DiscoveryConfig::default() },
                 online: folder.join("waku.online"),
+                nodes: folder.join("waku.nodes"),
                 sync: SyncPlan::default(),
                 connections_max: 100,
                 connections_per_address_max: 3,

@@ -35,7 +35,7 @@ impl ScriptedStore {
             let sender = sender.clone();
             async move {
                 let request = frame::read(&mut stream, 1 << 20).await.unwrap().unwrap();
-                let (reply, answer) = oneshot::channel();
+                let (reply, answer) = oneshot::channel::<Vec<u8>>();
                 // The test may have ended.
                 let _ = sender.send((request, reply));
                 if let Ok(answer) = answer.await {
