@@ -2,9 +2,9 @@
 //!
 //! `record` reads the records of nodes (ENR), and `own` signs this node's record. `tree` and `list`
 //! fetch lists of nodes from the DNS, and `discv5` queries the table of nodes by UDP. `book` holds
-//! the known nodes, and `remembered` keeps those that were reached lately in a file. `finder` dials known nodes, and asks peers for further records by the peer
-//! exchange (module `exchange` of the parent). `sightings` collects evidence on whether other nodes
-//! can reach this node.
+//! the known nodes, and `remembered` keeps a file of the nodes that were reached lately. `finder`
+//! dials known nodes, and asks peers for further records by the peer exchange (module `exchange` of
+//! the parent). `sightings` collects evidence on whether other nodes can reach this node.
 
 mod add;
 mod book;
