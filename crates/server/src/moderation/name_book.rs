@@ -1,4 +1,4 @@
-//! The verified names of keys (NIP-05), as one process knows them.
+//! The verified names (NIP-05) that one process knows.
 
 use std::collections::HashMap;
 

@@ -14,9 +14,10 @@ use libp2p::PeerId;
 use super::add::add;
 use super::record::NodeRecord;
 use crate::key_file;
+use crate::public_address::is_public;
 use crate::waku::metrics::{NodeSource, RecordRefusal};
 use crate::waku::node::WakuNode;
-use crate::waku::p2p::addr;
+use crate::waku::p2p::addr::ip;
 
 /// Maximum number of nodes in the file.
 const NODES_MAX: usize = 64;
@@ -131,7 +132,7 @@ fn read(file: &std::path::Path) -> io::Result<String> {
 /// may be dialled: a public address, or any address if `private` is set.
 fn usable(line: &str, own: Option<PeerId>, private: bool) -> Result<NodeRecord, RecordRefusal> {
     let record = NodeRecord::parse(line).map_err(|_| RecordRefusal::Invalid)?;
-    let may_dial = |addr| private || addr::ip(addr).is_none_or(addr::is_public);
+    let may_dial = |addr| private || ip(addr).is_none_or(is_public);
     if own == Some(record.peer) || !record.addrs.iter().any(may_dial) {
         return Err(RecordRefusal::Address);
     }
