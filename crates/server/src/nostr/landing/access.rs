@@ -164,7 +164,7 @@ mod tests {
             assert!(told.contains(row), "{row}: {told}");
         }
         policy.names.mode = NameMode::Require;
-        let told = access(&policy, none, (true, false)).into_text();
+        let told = access(&policy, none, true, rules).into_text();
         assert!(told.contains("<dd>keys with a verified name (NIP-05)</dd>"), "{told}");
         policy.allow_keys = Some([[1; 32]].into());
         policy.addressed_kinds = vec![1_059..=1_059];
