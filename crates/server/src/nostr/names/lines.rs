@@ -207,7 +207,7 @@ mod tests {
             assert_eq!(lines.pop(now), Some(check(1, "a@one.example")));
             let dropped = lines.finish("one.example", true, now);
             assert_eq!((dropped, lines.len()), (vec![check(2, "b@one.example")], 0));
-            now += Duration::from_secs(pause_s) - Duration::from_millis(1);
+            now += Duration::from_millis(pause_s * 1_000 - 1);
             let postponed = lines.push(check(1, "a@one.example"), MANY, now);
             assert_eq!(postponed, Queued::Postponed, "{pause_s}");
             lines.remove_old(now);
