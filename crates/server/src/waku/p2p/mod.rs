@@ -4,7 +4,8 @@
 //! task of its own. The number of these tasks is bounded.
 //!
 //! `swarm` sets up the connections, `secure_web` accepts those of secure WebSockets, and `admission`
-//! decides which connections are admitted. `own_addresses` has the addresses that others learn.
+//! decides which connections are admitted. `yamux` and `mplex` divide a connection into streams.
+//! `own_addresses` has the addresses that others learn.
 //! `relayed` handles gossip messages. `incoming` accepts streams, and `frame` reads and writes
 //! their frames. `store`, `metadata`, `filter`, `light_push`, `sync`, `transfer` and `exchange` are
 //! the served protocols. `subscribers` holds the subscriptions of filter clients, and `push` sends
@@ -52,6 +53,7 @@ mod sync_fault;
 mod task;
 mod transfer;
 mod watched;
+mod yamux;
 
 pub(super) use addr::id as peer_id;
 pub use config::{P2pConfig, SyncPlan, addresses, fault, is_list, is_secure_web, list_fault};

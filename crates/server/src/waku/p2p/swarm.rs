@@ -11,7 +11,7 @@ use libp2p::core::upgrade::{SelectUpgrade, Version};
 use libp2p::identity::Keypair;
 use libp2p::{
     Multiaddr, PeerId, Swarm, SwarmBuilder, Transport as _, dns, identify, noise, ping, tcp,
-    websocket, yamux,
+    websocket,
 };
 
 use super::admission::PeerAdmission;
@@ -23,6 +23,7 @@ use super::patience::PatientMuxer;
 use super::secure_web::SecureWeb;
 use super::served::ServedTopics;
 use super::watched::WatchedGossip;
+use super::yamux::BoundedYamux;
 use super::{ask, exchange, filter, gossip, light_push, metadata, sync, transfer};
 use crate::Clients;
 use crate::tls::TlsEndpoint;
@@ -96,11 +97,8 @@ fn transport(
             tcp::Config::default().nodelay(true),
         ))
     };
-    let muxers = || {
-        let mut yamux = yamux::Config::default();
-        yamux.set_max_num_streams(STREAMS_MAX);
-        SelectUpgrade::new(yamux, BoundedMplex::new(STREAMS_MAX))
-    };
+    let muxers =
+        || SelectUpgrade::new(BoundedYamux::new(STREAMS_MAX), BoundedMplex::new(STREAMS_MAX));
     let web = websocket::Config::new(tcp()?)
         .upgrade(Version::V1Lazy)
         .authenticate(noise::Config::new(key)?)
