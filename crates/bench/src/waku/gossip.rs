@@ -9,31 +9,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use futures_util::{AsyncReadExt as _, AsyncWriteExt as _, StreamExt as _};
+use futures_util::StreamExt as _;
 use hark_codec::crypto::sha256;
 use hark_codec::waku::Shard;
-use hark_codec::waku::protobuf::{put_bytes, put_number, put_varint};
 use libp2p::gossipsub::{self, IdentTopic, PublishError};
 use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
-use libp2p::{
-    Multiaddr, Stream, StreamProtocol, Swarm, SwarmBuilder, identify, noise, ping, tcp, yamux,
-};
+use libp2p::{Multiaddr, Swarm, SwarmBuilder, identify, noise, ping, tcp, yamux};
 use serde::Deserialize;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 
 use super::messages::{MessageDraft, now_ns};
+use super::metadata::PublisherMetadata;
 use super::rest::{RestClient, RestFailure};
 use crate::args::WakuBenchArgs;
 use crate::websocket::Url;
 
 /// The protocol by which messages are relayed.
 const RELAY: &str = "/vac/waku/relay/2.0.0";
-/// The protocol by which a peer announces its shards (RFC 66/WAKU2-METADATA). nwaku disconnects
-/// peers that do not announce shards.
-const METADATA: &str = "/vac/waku/metadata/1.0.0";
 /// Maximum number of bytes that gossip adds to a payload.
 const FRAME: usize = 64 << 10;
 /// The lower bound of the frame limit in bytes: a single frame of a node may name 5,000 messages.
@@ -80,7 +75,7 @@ struct PublisherBehaviour {
     gossip: gossipsub::Behaviour,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
-    streams: libp2p_stream::Behaviour,
+    metadata: PublisherMetadata,
 }
 
 impl GossipEndpoint {
@@ -115,11 +110,8 @@ impl GossipEndpoint {
     }
 
     async fn connect(&self) -> anyhow::Result<Swarm<PublisherBehaviour>> {
-        let mut swarm = swarm(self.payload_max)?;
+        let mut swarm = swarm(self.payload_max, self.topic.parse().ok())?;
         swarm.behaviour_mut().gossip.subscribe(&IdentTopic::new(&self.topic))?;
-        if let Ok(shard) = self.topic.parse() {
-            serve_metadata(&swarm, shard)?;
-        }
         swarm.dial(self.addr.clone())?;
         let mut others = BTreeSet::new();
         let listens =
@@ -241,7 +233,7 @@ fn closed(cause: Option<impl std::fmt::Display>) -> String {
 }
 
 /// Creates a peer with a new key, which behaves like the peers of a Waku network.
-fn swarm(payload_max: usize) -> anyhow::Result<Swarm<PublisherBehaviour>> {
+fn swarm(payload_max: usize, shard: Option<Shard>) -> anyhow::Result<Swarm<PublisherBehaviour>> {
     let gossip = gossipsub::ConfigBuilder::default()
         .protocol_id(RELAY, gossipsub::Version::V1_1)
         .validation_mode(gossipsub::ValidationMode::Anonymous)
@@ -264,46 +256,11 @@ fn swarm(payload_max: usize) -> anyhow::Result<Swarm<PublisherBehaviour>> {
                 key.public(),
             )),
             ping: ping::Behaviour::default(),
-            streams: libp2p_stream::Behaviour::new(),
+            metadata: PublisherMetadata::new(shard),
         })?
         .with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_MAX))
         .build();
     Ok(swarm)
-}
-
-/// Answers the node's metadata requests: this peer serves the same shard.
-fn serve_metadata(swarm: &Swarm<PublisherBehaviour>, shard: Shard) -> anyhow::Result<()> {
-    let mut control = swarm.behaviour().streams.new_control();
-    let mut asking = control.accept(StreamProtocol::new(METADATA))?;
-    let answer = metadata(shard);
-    tokio::spawn(async move {
-        while let Some((_, stream)) = asking.next().await {
-            // The error is ignored: if the node closes the connection, the next publication reports
-            // the reason.
-            let _ = answer_with(&answer, stream).await;
-        }
-    });
-    Ok(())
-}
-
-async fn answer_with(answer: &[u8], mut stream: Stream) -> std::io::Result<()> {
-    // All requests get the same answer.
-    if stream.read(&mut [0; 1_024]).await? > 0 {
-        stream.write_all(answer).await?;
-    }
-    stream.close().await
-}
-
-/// Encodes the metadata with a length prefix: the cluster, and the shard in the packed field 3,
-/// which nwaku reads.
-fn metadata(shard: Shard) -> Vec<u8> {
-    let (mut out, mut said, mut packed) = (Vec::new(), Vec::new(), Vec::new());
-    put_number(&mut said, 1, shard.cluster.into());
-    put_varint(&mut packed, shard.index.into());
-    put_bytes(&mut said, 3, &packed);
-    put_varint(&mut out, said.len() as u64);
-    out.extend(said);
-    out
 }
 
 /// The information that a node gives about itself.
@@ -366,35 +323,5 @@ mod tests {
         assert_eq!(found(&["/ip6/::/tcp/60000"]), is("/ip4/10.0.0.7/tcp/60000"));
         assert_eq!(found(&["/dns4/node/tcp/60000"]), is("/dns4/node/tcp/60000"));
         assert_eq!(found(&["nonsense", ws, "/ip4/1.2.3.4/udp/9000/quic-v1"]), None);
-    }
-
-    #[tokio::test]
-    async fn a_node_that_asks_is_sent_the_shard() {
-        let (mut node, mut peer) = (swarm(0).unwrap(), swarm(0).unwrap());
-        node.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
-        let addr = loop {
-            if let SwarmEvent::NewListenAddr { address, .. } = node.select_next_some().await {
-                break address;
-            }
-        };
-        serve_metadata(&peer, Shard { cluster: 16, index: 200 }).unwrap();
-        peer.dial(addr).unwrap();
-        while !node.is_connected(peer.local_peer_id()) {
-            tokio::select! {
-                _ = node.select_next_some() => {}
-                _ = peer.select_next_some() => {}
-            }
-        }
-        let mut control = node.behaviour().streams.new_control();
-        let id = *peer.local_peer_id();
-        let (_orders, none) = mpsc::channel(1);
-        tokio::spawn(drive(node, IdentTopic::new("a"), none));
-        let (_orders, none) = mpsc::channel(1);
-        tokio::spawn(drive(peer, IdentTopic::new("a"), none));
-        let mut stream = control.open_stream(id, StreamProtocol::new(METADATA)).await.unwrap();
-        stream.write_all(&[0]).await.unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await.unwrap();
-        assert_eq!(answer, [6, 8, 16, 26, 2, 200, 1]);
     }
 }

@@ -5,6 +5,8 @@
 mod gossip;
 mod load;
 mod messages;
+#[cfg(feature = "libp2p")]
+mod metadata;
 mod publisher;
 mod questions;
 mod rest;

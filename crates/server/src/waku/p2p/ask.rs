@@ -5,11 +5,11 @@ use std::time::Duration;
 use hark_codec::waku::StoreResponse;
 use hark_codec::waku::store::PAGE_MAX;
 use hark_networks::waku::history::MessageRequest;
-use libp2p::{PeerId, StreamProtocol};
-use libp2p_stream::Control;
+use libp2p::PeerId;
 
 use super::error::AskFault;
 use super::frame;
+use super::outgoing::StreamOpener;
 
 /// The name of the protocol.
 pub(super) const PROTOCOL: &str = "/vac/waku/store-query/3.0.0";
@@ -39,7 +39,7 @@ pub(super) fn page_max(message_bytes: usize) -> u64 {
 /// Sends a request to a peer in a network with messages of up to `message_bytes` bytes. Returns the
 /// bytes of a valid answer, or the reason why there is no valid answer.
 pub(super) async fn ask(
-    mut control: Control,
+    opener: &StreamOpener,
     peer: PeerId,
     request: &MessageRequest,
     message_bytes: usize,
@@ -47,7 +47,7 @@ pub(super) async fn ask(
     let mut bytes = Vec::new();
     request.write(&mut bytes);
     let asking = async {
-        let mut stream = control.open_stream(peer, StreamProtocol::new(PROTOCOL)).await?;
+        let mut stream = opener.open(peer, PROTOCOL).await?;
         frame::write(&mut stream, &bytes).await?;
         frame::end(&mut stream).await?;
         let answer = frame::read(&mut stream, answer_max(message_bytes)).await?;

@@ -5,6 +5,7 @@ use libp2p::{identify, ping};
 
 use super::admission::PeerAdmission;
 use super::incoming::IncomingStreams;
+use super::outgoing::OutgoingStreams;
 use super::watched::WatchedGossip;
 
 /// The behaviours of a node, one for each protocol or group of protocols.
@@ -15,6 +16,5 @@ pub(super) struct NodeBehaviour {
     pub(super) identify: identify::Behaviour,
     pub(super) ping: ping::Behaviour,
     pub(super) incoming: IncomingStreams,
-    /// Streams that this node opens.
-    pub(super) streams: libp2p_stream::Behaviour,
+    pub(super) outgoing: OutgoingStreams,
 }

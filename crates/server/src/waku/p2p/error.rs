@@ -5,9 +5,9 @@ use std::io;
 use hark_codec::waku::ProtobufError;
 use hark_codec::waku::store::PAGE_MAX;
 use libp2p::Multiaddr;
-use libp2p_stream::OpenStreamError;
 
 use super::key::KeyError;
+use super::outgoing::OpenFault;
 
 /// Why the network does not start.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +93,7 @@ pub(in crate::waku) enum AskFault {
     Connect(#[from] ConnectFault),
     /// No stream of the protocol could be opened to the peer.
     #[error(transparent)]
-    Stream(#[from] OpenStreamError),
+    Stream(#[from] OpenFault),
     /// The stream broke.
     #[error("the peer did not answer: {0}")]
     Broken(#[from] io::Error),

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use futures_util::AsyncReadExt as _;
 use hark_codec::waku::ProtobufError;
 use hark_codec::waku::protobuf::{ProtobufFields, put_bytes, put_number};
-use libp2p::{PeerId, StreamProtocol};
-use libp2p_stream::Control;
+use libp2p::PeerId;
 
 use super::discovery::NodeRecord;
 use super::frame;
 use super::incoming::{IncomingStreams, StreamPeer};
+use super::outgoing::StreamOpener;
 use crate::limits::Rate;
 use crate::rate::{RateBuckets, RateSubject};
 use crate::waku::metrics::{Direction, ExchangeStatus};
@@ -102,12 +102,12 @@ fn answer(
 
 /// Requests records from a connected peer. Returns the bytes of each record.
 pub(super) async fn ask(
-    mut control: Control,
+    opener: &StreamOpener,
     peer: PeerId,
     count: usize,
 ) -> Result<Vec<Vec<u8>>, ExchangeFault> {
     let asking = async {
-        let opened = control.open_stream(peer, StreamProtocol::new(PROTOCOL)).await;
+        let opened = opener.open(peer, PROTOCOL).await;
         let mut stream = opened.map_err(|_| ExchangeStatus::DialFailure)?;
         let away = |_| ExchangeStatus::Unavailable;
         frame::write(&mut stream, &encode_request(count)).await.map_err(away)?;

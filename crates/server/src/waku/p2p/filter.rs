@@ -8,10 +8,10 @@ use hark_codec::record::Key;
 use hark_codec::waku::filter::FilterAction;
 use hark_codec::waku::{FilterRequest, FilterResponse, Shard};
 use libp2p::{PeerId, Stream};
-use libp2p_stream::Control;
 
 use super::frame;
 use super::incoming::{IncomingStreams, StreamPeer};
+use super::outgoing::StreamOpener;
 use super::push::{self, PushTarget};
 use super::requests::{RequestBounds, UnreadRequest};
 use crate::rate::RateSubject;
@@ -32,12 +32,12 @@ const TOPICS_MAX: usize = 100;
 type FilterOutcome = (FilterStatus, String);
 
 /// Answers the requests of all peers.
-pub(super) fn serve(incoming: &IncomingStreams, control: &Control, waku: &Arc<WakuNode>) {
+pub(super) fn serve(incoming: &IncomingStreams, opener: &StreamOpener, waku: &Arc<WakuNode>) {
     let bounds = RequestBounds::new(REQUEST_MAX, REQUESTS_MAX);
-    let (waku, control) = (Arc::clone(waku), control.clone());
+    let (waku, opener) = (Arc::clone(waku), opener.clone());
     incoming.serve(PROTOCOL, move |peer, stream| {
-        let (waku, bounds, control) = (Arc::clone(&waku), bounds.clone(), control.clone());
-        async move { serve_one(&waku, &bounds, &control, &peer, stream).await }
+        let (waku, bounds, opener) = (Arc::clone(&waku), bounds.clone(), opener.clone());
+        async move { serve_one(&waku, &bounds, &opener, &peer, stream).await }
     });
 }
 
@@ -45,13 +45,13 @@ pub(super) fn serve(incoming: &IncomingStreams, control: &Control, waku: &Arc<Wa
 async fn serve_one(
     waku: &WakuNode,
     bounds: &RequestBounds,
-    control: &Control,
+    opener: &StreamOpener,
     peer: &StreamPeer,
     mut stream: Stream,
 ) {
     let read = bounds.read(&mut stream, peer.source).await;
     let (request_id, (status, words)) = match &read {
-        Ok(request) => answer(waku, control, peer, &request.bytes),
+        Ok(request) => answer(waku, opener, peer, &request.bytes),
         Err(UnreadRequest::Left) => return,
         Err(UnreadRequest::Busy) => {
             let words = "TOO_MANY_REQUESTS: too many long requests at a time; try again";
@@ -99,7 +99,7 @@ fn refuse(status: FilterStatus, words: &str) {
 /// Carries out a request. Returns its id and its outcome.
 fn answer<'r>(
     waku: &WakuNode,
-    control: &Control,
+    opener: &StreamOpener,
     peer: &StreamPeer,
     bytes: &'r [u8],
 ) -> (&'r str, FilterOutcome) {
@@ -117,12 +117,12 @@ fn answer<'r>(
         }
     };
     waku.metrics.filter.requests.of(request.action.into()).add(1);
-    (request.request_id, carry_out(waku, control, peer, &request))
+    (request.request_id, carry_out(waku, opener, peer, &request))
 }
 
 fn carry_out(
     waku: &WakuNode,
-    control: &Control,
+    opener: &StreamOpener,
     peer: &StreamPeer,
     request: &FilterRequest<'_>,
 ) -> FilterOutcome {
@@ -132,7 +132,7 @@ fn carry_out(
         Some(FilterAction::UnsubscribeAll) => waku.filter.remove(peer.id),
         Some(FilterAction::Subscribe) => {
             return match shard(waku, request) {
-                Ok(shard) => subscribe(waku, control, peer, shard, request),
+                Ok(shard) => subscribe(waku, opener, peer, shard, request),
                 Err(outcome) => outcome,
             };
         }
@@ -150,14 +150,14 @@ fn carry_out(
 
 fn subscribe(
     waku: &WakuNode,
-    control: &Control,
+    opener: &StreamOpener,
     peer: &StreamPeer,
     shard: u16,
     request: &FilterRequest<'_>,
 ) -> FilterOutcome {
     let start = |number, waiting| {
-        let (listed, control) = (Arc::clone(&peer.listed), control.clone());
-        let target = PushTarget { peer: peer.id, number, listed, control };
+        let (listed, opener) = (Arc::clone(&peer.listed), opener.clone());
+        let target = PushTarget { peer: peer.id, number, listed, opener };
         tokio::spawn(push::run(Arc::clone(&waku.filter), target, waiting));
     };
     match waku.filter.subscribe(peer, shard, request.content_topics(), start) {

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::discovery::{NodeDirectory, NodeRecord};
 use super::error::{AskFault, ConnectFault, WebFault};
+use super::outgoing::StreamOpener;
 use super::own_addresses::OwnAddresses;
 use super::secure_web::SecureForm;
 use super::sent::SentMessages;
@@ -29,7 +30,7 @@ pub(super) enum NetworkCommand {
 /// A handle to the network task, for the rest of the node.
 pub(in crate::waku) struct NetworkHandle {
     pub(super) orders: mpsc::Sender<NetworkCommand>,
-    pub(super) control: libp2p_stream::Control,
+    pub(super) opener: StreamOpener,
     pub(super) addresses: watch::Receiver<Vec<Multiaddr>>,
     pub(super) sent: SentMessages,
     /// See [`NetworkHandle::silent_peers`].
@@ -149,6 +150,6 @@ impl NetworkHandle {
         request: &MessageRequest,
     ) -> Result<Vec<u8>, AskFault> {
         let peer = self.connect(addr).await?;
-        ask::ask(self.control.clone(), peer, request, self.message_bytes_max).await
+        ask::ask(&self.opener, peer, request, self.message_bytes_max).await
     }
 }

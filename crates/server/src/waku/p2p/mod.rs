@@ -6,12 +6,13 @@
 //! `swarm` sets up the connections, `secure_web` accepts those of secure WebSockets, and `admission`
 //! decides which connections are admitted. `yamux` and `mplex` divide a connection into streams.
 //! `own_addresses` has the addresses that others learn.
-//! `relayed` handles gossip messages. `incoming` accepts streams, and `frame` reads and writes
-//! their frames. `store`, `metadata`, `filter`, `light_push`, `sync`, `transfer` and `exchange` are
-//! the served protocols. `subscribers` holds the subscriptions of filter clients, and `push` sends
-//! new messages to these clients. `peers` holds the peers to dial, `discovery` finds further nodes,
-//! and `served` holds the topics whose gossip is read. `handle` is the interface for the rest of
-//! the node.
+//!
+//! `relayed` handles gossip messages. `incoming` accepts streams, `outgoing` opens streams, and
+//! `frame` reads and writes their frames. `store`, `metadata`, `filter`, `light_push`, `sync`,
+//! `transfer` and `exchange` are the served protocols. `subscribers` holds the subscriptions of
+//! filter clients, and `push` sends new messages to these clients. `peers` holds the peers to dial,
+//! `discovery` finds further nodes, and `served` holds the topics whose gossip is read. `handle` is
+//! the interface for the rest of the node.
 
 mod addr;
 mod admission;
@@ -32,6 +33,7 @@ mod known;
 mod light_push;
 mod metadata;
 mod mplex;
+mod outgoing;
 mod own_addresses;
 mod own_messages;
 mod patience;

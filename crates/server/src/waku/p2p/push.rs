@@ -16,11 +16,11 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{
     AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, FutureExt as _, StreamExt as _,
 };
-use libp2p::{PeerId, Stream, StreamProtocol};
-use libp2p_stream::{Control, OpenStreamError};
+use libp2p::{PeerId, Stream};
 use tokio::sync::mpsc;
 
 use super::frame;
+use super::outgoing::{NewestConnection, OpenFault, StreamOpener};
 use super::subscribers::{FilterSubscribers, WaitingPush};
 use crate::roster::OpenConnection;
 use crate::waku::metrics::{FilterMetrics, PushOutcome};
@@ -48,7 +48,7 @@ pub(super) struct PushTarget {
     pub(super) number: u64,
     /// The connection by which the peer subscribed.
     pub(super) listed: Arc<OpenConnection>,
-    pub(super) control: Control,
+    pub(super) opener: StreamOpener,
 }
 
 /// Why a message was not sent.
@@ -67,12 +67,13 @@ impl From<io::Error> for PushFault {
     }
 }
 
-impl From<OpenStreamError> for PushFault {
-    fn from(error: OpenStreamError) -> Self {
-        match error {
-            OpenStreamError::UnsupportedProtocol(_) => Self::Unsupported,
-            OpenStreamError::Io(error) => error.into(),
-            _ => Self::Broken,
+impl From<OpenFault> for PushFault {
+    fn from(fault: OpenFault) -> Self {
+        match fault {
+            OpenFault::Unsupported(_) => Self::Unsupported,
+            OpenFault::Time => Self::Unread,
+            OpenFault::Broken(error) => error.into(),
+            OpenFault::NotConnected | OpenFault::Ended => Self::Broken,
         }
     }
 }
@@ -80,18 +81,22 @@ impl From<OpenStreamError> for PushFault {
 /// The stream over which all messages are sent, unless the client reads one message from a stream.
 struct Line {
     stream: Stream,
+    /// The connection of the stream.
+    connection: NewestConnection,
     /// The end of the time within which a client that reads one message closes the stream.
     closing_until: Instant,
     /// The messages written up to `closing_until`.
     written: Vec<WaitingPush>,
 }
 
-/// How a client has ended a stream.
+/// Why no further message is written to a stream.
 enum StreamEnd {
     /// The end of the client's data was read.
     Closed,
     /// An error was returned.
     Broken,
+    /// The client has a newer connection.
+    Replaced,
 }
 
 impl StreamEnd {
@@ -102,6 +107,7 @@ impl StreamEnd {
         match self {
             Self::Closed => matches!(stream.write(&[]).now_or_never(), Some(Err(_))),
             Self::Broken => true,
+            Self::Replaced => false,
         }
     }
 }
@@ -132,7 +138,7 @@ impl PushStreams {
             let closing_until = line.closing_until.into();
             tokio::select! {
                 next = waiting.recv() => return next,
-                end = ended(&mut line.stream) => {
+                end = ended(&mut line.stream, &mut line.connection) => {
                     self.end_line(&end).await;
                     if let Some(push) = self.again.pop_front() {
                         return Some(push);
@@ -155,7 +161,7 @@ impl PushStreams {
         mut push: WaitingPush,
     ) -> Result<(), PushFault> {
         if self.line.is_none() {
-            let (stream, closing_max) = match open(target).await {
+            let (stream, connection, closing_max) = match open(target).await {
                 // The stream was reset while its protocol was negotiated.
                 Err(PushFault::Broken) if !self.was_reset => {
                     self.was_reset = true;
@@ -166,18 +172,20 @@ impl PushStreams {
                 opened => opened?,
             };
             let closing_until = Instant::now() + closing_max;
-            self.line = Some(Line { stream, closing_until, written: Vec::new() });
+            self.line = Some(Line { stream, connection, closing_until, written: Vec::new() });
         }
         let Some(line) = &mut self.line else { return Ok(()) };
         let end = {
             let (mut reader, mut writer) = (&mut line.stream).split();
             tokio::select! {
+                // A message is not written to a line that has ended.
+                biased;
+                end = ended(&mut reader, &mut line.connection) => Some(end),
                 written = write(target, metrics, &mut writer, &mut push) => match written {
                     Ok(()) => None,
                     Err(PushFault::Broken) => Some(StreamEnd::Broken),
                     Err(fault) => return Err(fault),
                 },
-                end = ended(&mut reader) => Some(end),
             }
         };
         if end.is_some() || Instant::now() < line.closing_until {
@@ -189,13 +197,20 @@ impl PushStreams {
         Ok(())
     }
 
-    /// Decides which messages to send again after the client has ended a line. If the client closed
-    /// the line, it has read the first message. If the client reset a second line in a row, it may
-    /// have read the first message, so this message is not sent again. After a single reset, all
-    /// messages are sent again: the client had too many streams, or was not yet ready to accept
-    /// streams.
+    /// Decides which messages to send again after a line has ended. If the client closed the line, it
+    /// has read the first message. If the client reset a second line in a row, it may have read the
+    /// first message, so this message is not sent again. After a single reset, all messages are sent
+    /// again: the client had too many streams, or was not yet ready to accept streams. If the client
+    /// has a newer connection, all messages are sent again, as the earlier connection may be dead.
     async fn end_line(&mut self, end: &StreamEnd) {
         let Some(mut line) = self.line.take() else { return };
+        if matches!(end, StreamEnd::Replaced) {
+            self.again.extend(line.written);
+            // If the earlier connection is not dead, the client reads the stream to its end. An
+            // error affects only this stream, so the error is ignored.
+            tokio::spawn(async move { frame::end(&mut line.stream).await });
+            return;
+        }
         let is_new = Instant::now() < line.closing_until;
         let is_reset = end.is_reset(&mut line.stream);
         self.is_single = !is_reset || self.was_reset;
@@ -209,13 +224,22 @@ impl PushStreams {
     }
 }
 
-/// Waits until the client has ended a stream.
-async fn ended(reader: &mut (impl AsyncRead + Unpin)) -> StreamEnd {
-    match reader.read(&mut [0; 64]).await {
-        Ok(0) => StreamEnd::Closed,
-        // A client must not send data on this stream, so no further data is read.
-        Ok(_) => std::future::pending().await,
-        Err(_) => StreamEnd::Broken,
+/// Waits until the client has ended a stream, or has a newer connection.
+async fn ended(
+    reader: &mut (impl AsyncRead + Unpin),
+    connection: &mut NewestConnection,
+) -> StreamEnd {
+    let ended = async {
+        match reader.read(&mut [0; 64]).await {
+            Ok(0) => StreamEnd::Closed,
+            // A client must not send data on this stream, so no further data is read.
+            Ok(_) => std::future::pending().await,
+            Err(_) => StreamEnd::Broken,
+        }
+    };
+    tokio::select! {
+        end = ended => end,
+        () = connection.replaced() => StreamEnd::Replaced,
     }
 }
 
@@ -269,14 +293,12 @@ pub(super) async fn run(
     }
 }
 
-/// Opens a stream. Returns the stream, and the time after its first message within which a client
-/// that reads one message closes the stream.
-async fn open(target: &PushTarget) -> Result<(Stream, Duration), PushFault> {
-    let (began, mut control) = (Instant::now(), target.control.clone());
-    let opening = control.open_stream(target.peer, StreamProtocol::new(PROTOCOL));
-    let opened = tokio::time::timeout(PUSH_MAX, opening).await;
-    let stream = opened.unwrap_or(Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
-    Ok((stream, CLOSING_MAX.max(began.elapsed() * CLOSING_FACTOR)))
+/// Opens a stream. Returns the stream, its connection, and the time after the stream's first message
+/// within which a client that reads one message closes the stream.
+async fn open(target: &PushTarget) -> Result<(Stream, NewestConnection, Duration), PushFault> {
+    let began = Instant::now();
+    let (stream, connection) = target.opener.open_watched(target.peer, PROTOCOL).await?;
+    Ok((stream, connection, CLOSING_MAX.max(began.elapsed() * CLOSING_FACTOR)))
 }
 
 /// Sends a message over a stream of its own. If the client resets the stream, the message is sent
@@ -311,12 +333,18 @@ async fn send_once(
     metrics: &FilterMetrics,
     push: &mut WaitingPush,
 ) -> Result<bool, PushFault> {
-    let (mut stream, closing_max) = open(target).await?;
-    write(target, metrics, &mut stream, push).await?;
+    let (mut stream, mut connection, closing_max) = open(target).await?;
+    tokio::select! {
+        written = write(target, metrics, &mut stream, push) => written?,
+        () = connection.replaced() => return Err(PushFault::Broken),
+    }
     // A client that does not close the stream in time has read the message.
-    let end = tokio::time::timeout(closing_max, ended(&mut stream)).await;
-    if end.is_ok_and(|end| end.is_reset(&mut stream)) {
-        return Ok(true);
+    let end = tokio::time::timeout(closing_max, ended(&mut stream, &mut connection)).await;
+    match end {
+        // The earlier connection may be dead.
+        Ok(StreamEnd::Replaced) => return Err(PushFault::Broken),
+        Ok(end) if end.is_reset(&mut stream) => return Ok(true),
+        _ => {}
     }
     // An error affects only this stream, so the error is ignored.
     let _ = frame::end(&mut stream).await;

@@ -26,7 +26,7 @@ impl NetworkHandle {
         request: &MessageRequest,
     ) -> Result<Vec<u8>, NoPeerAnswer> {
         let peer = self.reach(addr, any).await?;
-        let asked = ask::ask(self.control.clone(), peer, request, self.message_bytes_max).await;
+        let asked = ask::ask(&self.opener, peer, request, self.message_bytes_max).await;
         asked.map_err(|fault| NoPeerAnswer::Broken(fault.to_string()))
     }
 

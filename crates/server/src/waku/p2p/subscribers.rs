@@ -72,14 +72,12 @@ struct SubscriptionCount {
 }
 
 impl SubscriptionCount {
-    /// Sets the number of subscriptions, and the connection that has the subscriptions. Returns the
-    /// earlier connection if the connection has changed.
-    fn set(&mut self, listed: &Arc<OpenConnection>, count: usize) -> Option<Arc<OpenConnection>> {
+    /// Sets the number of subscriptions, and the connection that has the subscriptions.
+    fn set(&mut self, listed: &Arc<OpenConnection>, count: usize) {
         self.listed.counts.subscriptions.sub(self.count);
-        let earlier = std::mem::replace(&mut self.listed, Arc::clone(listed));
+        self.listed = Arc::clone(listed);
         self.count = count as u64;
         self.listed.counts.subscriptions.add(self.count);
-        (!Arc::ptr_eq(&earlier, listed)).then_some(earlier)
     }
 }
 
@@ -142,34 +140,27 @@ impl FilterSubscribers {
             let subscribed = index.subscribe(peer.id, (shard, topics), (&bounds, now), outbox);
             subscribed.map(|subscriber| {
                 let topics = subscriber.topics();
-                subscriber.outbox.count.set(&peer.listed, topics)
+                subscriber.outbox.count.set(&peer.listed, topics);
             })
         };
-        let earlier = {
-            let mut index = self.index.lock();
-            let mut subscribed = subscribe(&mut index, topics.clone());
-            // A page that is loaded again has a new id, and its earlier subscriber is gone.
-            if matches!(subscribed, Err(SubscriptionRefusal::Address))
-                && index.remove_oldest_disconnected(|outbox| outbox.source == source)
-            {
-                subscribed = subscribe(&mut index, topics);
-            }
-            subscribed?
-        };
-        end_earlier(earlier);
-        Ok(())
+        let mut index = self.index.lock();
+        let subscribed = subscribe(&mut index, topics.clone());
+        // A page that is loaded again has a new id, and its earlier subscriber is gone.
+        if matches!(subscribed, Err(SubscriptionRefusal::Address))
+            && index.remove_oldest_disconnected(|outbox| outbox.source == source)
+        {
+            return subscribe(&mut index, topics);
+        }
+        subscribed
     }
 
     /// Extends the lifetime of a peer's subscriptions. Returns false if there are none.
     pub(super) fn ping(&self, peer: &StreamPeer) -> bool {
-        let earlier = {
-            let mut index = self.index.lock();
-            let subscriber = index.ping(peer.id, LIFETIME, Instant::now());
-            let Some(subscriber) = subscriber else { return false };
-            let topics = subscriber.topics();
-            subscriber.outbox.count.set(&peer.listed, topics)
-        };
-        end_earlier(earlier);
+        let mut index = self.index.lock();
+        let subscriber = index.ping(peer.id, LIFETIME, Instant::now());
+        let Some(subscriber) = subscriber else { return false };
+        let topics = subscriber.topics();
+        subscriber.outbox.count.set(&peer.listed, topics);
         true
     }
 
@@ -241,14 +232,6 @@ impl FilterSubscribers {
                 self.metrics.pushes.of(PushOutcome::Dropped).add(1);
             }
         }
-    }
-}
-
-/// Ends the connection that a subscriber used before its last request. The earlier connection may
-/// be dead without an end, and messages sent over it would be lost.
-fn end_earlier(earlier: Option<Arc<OpenConnection>>) {
-    if let Some(earlier) = earlier {
-        earlier.kick("the peer uses another connection for its subscriptions");
     }
 }
 

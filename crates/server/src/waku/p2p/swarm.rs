@@ -19,6 +19,7 @@ use super::behaviour::NodeBehaviour;
 use super::error::NetworkError;
 use super::incoming::IncomingStreams;
 use super::mplex::BoundedMplex;
+use super::outgoing::OutgoingStreams;
 use super::patience::PatientMuxer;
 use super::secure_web::SecureWeb;
 use super::served::ServedTopics;
@@ -28,8 +29,7 @@ use super::{ask, exchange, filter, gossip, light_push, metadata, sync, transfer}
 use crate::Clients;
 use crate::tls::TlsEndpoint;
 
-/// The protocols of the streams that peers may always open, and the protocol that the settings can
-/// disable.
+/// The protocols of the streams that peers may always open.
 const PROTOCOLS: [&str; 7] = [
     ask::PROTOCOL,
     metadata::PROTOCOL,
@@ -39,7 +39,6 @@ const PROTOCOLS: [&str; 7] = [
     light_push::PROTOCOL,
     light_push::LEGACY_PROTOCOL,
 ];
-const EXCHANGE: [&str; 1] = [exchange::PROTOCOL];
 /// Maximum duration of a connection's handshake, in which both sides authenticate.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long an unused connection stays open.
@@ -59,9 +58,16 @@ pub(super) struct PeerBounds {
     pub(super) strangers: usize,
     /// Maximum number of connections opened by strangers at one address.
     pub(super) per_address: usize,
-    /// Whether peers may ask for the records of other nodes.
-    pub(super) has_exchange: bool,
+    /// The protocols of the streams that peers may open.
+    pub(super) protocols: Vec<&'static str>,
     pub(super) clients: Clients,
+}
+
+/// Returns the protocols of the streams that peers may open. `has_exchange`: whether peers may ask
+/// for the records of other nodes.
+pub(super) fn protocols(has_exchange: bool) -> Vec<&'static str> {
+    let exchange = has_exchange.then_some(exchange::PROTOCOL);
+    PROTOCOLS.into_iter().chain(exchange).collect()
 }
 
 /// Sets up the connections of a node. With `tls`, the node can listen on secure WebSockets.
@@ -130,21 +136,19 @@ fn behaviour(
     let agent = concat!("hark/", env!("CARGO_PKG_VERSION"));
     // The addresses of this node are the external addresses (`own_addresses`).
     //
-    // The addresses that a peer states are not kept. Otherwise a stream to a peer that has left
-    // would dial these addresses, which a stranger may choose within this node's private network.
+    // The addresses that a peer states are not kept, and so never dialled: a stranger may choose
+    // addresses within this node's private network.
     let identify = identify::Config::new("/ipfs/0.1.0".into(), key.public())
         .with_agent_version(agent.into())
         .with_hide_listen_addrs(true)
         .with_cache_size(0);
-    let exchange = EXCHANGE.into_iter().filter(|_| bounds.has_exchange);
-    let protocols: Vec<_> = PROTOCOLS.into_iter().chain(exchange).collect();
     let admitted = (bounds.strangers, bounds.per_address);
     Ok(NodeBehaviour {
         admission: PeerAdmission::new(bounds.clients.clone(), &bounds.configured, admitted),
         gossip: WatchedGossip::new(gossip),
         identify: identify::Behaviour::new(identify),
         ping: ping::Behaviour::default(),
-        incoming: IncomingStreams::new(&protocols, bounds.clients, Waku.name()),
-        streams: libp2p_stream::Behaviour::new(),
+        incoming: IncomingStreams::new(&bounds.protocols, bounds.clients, Waku.name()),
+        outgoing: OutgoingStreams::default(),
     })
 }

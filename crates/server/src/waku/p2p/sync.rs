@@ -9,12 +9,12 @@ use std::time::Duration;
 use hark_codec::waku::sync::{PayloadWriter, SyncPayload, fingerprint};
 use hark_networks::waku::NS_PER_S;
 use hark_networks::waku::history::HistoryError;
-use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol};
-use libp2p_stream::Control;
+use libp2p::{Multiaddr, PeerId, Stream};
 use tokio::sync::Semaphore;
 
 use super::handle::NetworkHandle;
 use super::incoming::IncomingStreams;
+use super::outgoing::StreamOpener;
 use super::own_messages::{ITEMS_MAX, ITEMS_STEP, OwnMessages, payload_query, span, topics};
 use super::reconcile::{self, Reconciliation};
 use super::sync_fault::SyncFault;
@@ -88,12 +88,12 @@ struct SessionPeer {
 }
 
 /// Serves the comparisons that peers begin.
-pub(super) fn serve(incoming: &IncomingStreams, sending: Control, waku: &Arc<WakuNode>) {
+pub(super) fn serve(incoming: &IncomingStreams, opener: StreamOpener, waku: &Arc<WakuNode>) {
     let waku = Arc::clone(waku);
     let of_configured = Arc::new(SyncPermits::new(false));
     let of_others = Arc::new(SyncPermits::new(true));
     incoming.serve(PROTOCOL, move |peer, stream| {
-        let (waku, control) = (Arc::clone(&waku), sending.clone());
+        let (waku, opener) = (Arc::clone(&waku), opener.clone());
         let is_configured = waku.knows(peer.id);
         let permits = Arc::clone(if is_configured { &of_configured } else { &of_others });
         async move {
@@ -103,7 +103,7 @@ pub(super) fn serve(incoming: &IncomingStreams, sending: Control, waku: &Arc<Wak
                 (PAYLOAD_TIME_MAX, SESSION_TIME_MAX)
             };
             let peer = SessionPeer { id: peer.id, source: peer.source, payload_time };
-            let serving = serve_session(&waku, control, peer, stream, &permits);
+            let serving = serve_session(&waku, &opener, peer, stream, &permits);
             let ended = tokio::time::timeout(time, serving).await;
             if let Err(fault) = ended.unwrap_or(Err(SyncFault::Time)) {
                 let why = fault.to_string();
@@ -117,7 +117,7 @@ pub(super) fn serve(incoming: &IncomingStreams, sending: Control, waku: &Arc<Wak
 /// arrived.
 async fn serve_session(
     waku: &Arc<WakuNode>,
-    control: Control,
+    opener: &StreamOpener,
     peer: SessionPeer,
     mut stream: Stream,
     permits: &SyncPermits,
@@ -136,7 +136,7 @@ async fn serve_session(
     let _session = session.ok_or(SyncFault::Sessions)?;
     let within = waku.service.questions.may_search(peer.source);
     within.map_err(|TooManyQuestions| SyncFault::Refused(HistoryError::TooMany))?;
-    answer(waku, control, peer, stream, first, Arc::clone(&permits.items)).await
+    answer(waku, opener, peer, stream, first, Arc::clone(&permits.items)).await
 }
 
 /// Compares with each configured store in turn, until `stop`.
@@ -171,8 +171,8 @@ async fn compare(
     store: &Multiaddr,
 ) -> Result<(), SyncFault> {
     let peer = network.connect(store.clone()).await?;
-    let mut control = network.control.clone();
-    let mut stream = control.open_stream(peer, StreamProtocol::new(PROTOCOL)).await?;
+    let opener = &network.opener;
+    let mut stream = opener.open(peer, PROTOCOL).await?;
     let sync = waku.config.p2p.as_ref().map(|config| config.sync).unwrap_or_default();
     let stop = waku.now_ns().saturating_sub(sync.jitter_s * NS_PER_S);
     let start = stop.saturating_sub(sync.range_s * NS_PER_S);
@@ -186,13 +186,13 @@ async fn compare(
     first.fingerprint((stop, [0; 32]), &fingerprint(&own.items));
     send_payload(waku, &mut stream, &first.finish().0).await?;
     let received = next_payload(&mut stream, PAYLOAD_MAX, WAIT).await?;
-    session(waku, control, peer, stream, received, (start, own)).await
+    session(waku, opener, peer, stream, received, (start, own)).await
 }
 
 /// Answers a comparison that a peer has begun with the payload `first`.
 async fn answer(
     waku: &Arc<WakuNode>,
-    control: Control,
+    opener: &StreamOpener,
     peer: SessionPeer,
     stream: Stream,
     first: Vec<u8>,
@@ -204,14 +204,14 @@ async fn answer(
         None => return Ok(()),
     };
     let own = OwnMessages::load(waku, peer.source, query, items).await?;
-    session(waku, control, peer, stream, Some(first), (start, own)).await
+    session(waku, opener, peer, stream, Some(first), (start, own)).await
 }
 
 /// Runs a comparison to its end, starting with the peer's payload `received`. Then sends the peer
 /// the messages that the peer lacks.
 async fn session(
     waku: &Arc<WakuNode>,
-    control: Control,
+    opener: &StreamOpener,
     peer: SessionPeer,
     mut stream: Stream,
     mut received: Option<Vec<u8>>,
@@ -251,7 +251,7 @@ async fn session(
     let sent = if lacks.is_empty() {
         0
     } else {
-        transfer::send(waku, control, (peer.id, peer.source), &lacks).await?
+        transfer::send(waku, opener, (peer.id, peer.source), &lacks).await?
     };
     network.sent.note(peer.id, lacks.into_iter());
     tracing::info!(peer = %peer.id, lacks = count, sent, "sent another store the missing messages");

@@ -6,9 +6,9 @@ use std::time::Duration;
 use hark_codec::waku::sync::SyncError;
 use hark_networks::search::SearchStop;
 use hark_networks::waku::history::HistoryError;
-use libp2p_stream::OpenStreamError;
 
 use super::error::ConnectFault;
+use super::outgoing::OpenFault;
 use crate::service::{NotAsked, TurnAnswer};
 
 /// Why a comparison ends early. The texts are for operators.
@@ -43,7 +43,7 @@ pub(super) enum SyncFault {
     Connect(#[from] ConnectFault),
     /// No stream of the protocol could be opened to the peer.
     #[error(transparent)]
-    Stream(#[from] OpenStreamError),
+    Stream(#[from] OpenFault),
     /// The lists of all sessions together are too long.
     #[error("all comparisons together have too many messages")]
     Room,

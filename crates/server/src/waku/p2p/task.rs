@@ -23,7 +23,7 @@ use super::peers::Peers;
 use super::relayed::{self, GossipVerdict};
 use super::sent::SentMessages;
 use super::served::ServedTopics;
-use super::swarm::{PeerBounds, swarm};
+use super::swarm::{PeerBounds, protocols, swarm};
 use super::watched::GossipEvent;
 use super::{exchange, filter, key, light_push, metadata, store, sync, transfer};
 use crate::Clients;
@@ -86,7 +86,7 @@ impl NetworkTask {
             configured: configured.clone(),
             strangers: config.connections_max as usize,
             per_address: config.connections_per_address_max,
-            has_exchange,
+            protocols: protocols(has_exchange),
             clients,
         };
         let mut swarm = swarm(key, bounds, tls)?;
@@ -111,11 +111,11 @@ impl NetworkTask {
         let peers = Peers::new(configured.clone()).map_err(NetworkError::Peer)?;
         let (addresses, seen) = watch::channel(reached);
         let (order, orders) = mpsc::channel(QUEUE_MAX);
-        let control = swarm.behaviour().streams.new_control();
+        let opener = swarm.behaviour().outgoing.opener();
         let sent = SentMessages::default();
         let handle = NetworkHandle {
             orders: order,
-            control,
+            opener,
             addresses: seen,
             sent,
             silent_peers: AtomicU64::new(0),
@@ -146,12 +146,12 @@ impl NetworkTask {
 
     /// Serves until `stop`.
     pub(in crate::waku) async fn run(mut self, waku: Arc<WakuNode>, mut stop: StopSignal) {
-        let NodeBehaviour { incoming, streams, .. } = self.swarm.behaviour();
+        let NodeBehaviour { incoming, outgoing, .. } = self.swarm.behaviour();
         store::serve(incoming, Arc::clone(&waku));
         metadata::serve(incoming, &waku);
-        filter::serve(incoming, &streams.new_control(), &waku);
+        filter::serve(incoming, &outgoing.opener(), &waku);
         light_push::serve(incoming, &waku);
-        sync::serve(incoming, streams.new_control(), &waku);
+        sync::serve(incoming, outgoing.opener(), &waku);
         transfer::receive(incoming, &waku);
         if waku.config.p2p.as_ref().is_some_and(|config| config.discovery.exchange) {
             exchange::serve(incoming, &waku);

@@ -13,13 +13,13 @@ use hark_codec::record::Id;
 use hark_codec::waku::protobuf::{ProtobufFields, put_bytes};
 use hark_codec::waku::sync::MessagePosition;
 use hark_codec::waku::{Message, MessageRecord};
-use libp2p::{PeerId, Stream, StreamProtocol};
-use libp2p_stream::Control;
+use libp2p::{PeerId, Stream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::frame::{self, ReadFrame};
 use super::incoming::IncomingStreams;
+use super::outgoing::StreamOpener;
 use super::own_messages::SLICE_ROWS;
 use super::sync_fault::{SyncFault, answered};
 use crate::rate::RateSource;
@@ -58,11 +58,11 @@ pub(super) fn receive(incoming: &IncomingStreams, waku: &Arc<WakuNode>) {
 /// another stream, because the peer may end a stream with a long message.
 pub(super) async fn send(
     waku: &Arc<WakuNode>,
-    mut control: Control,
+    opener: &StreamOpener,
     (peer, source): (PeerId, RateSource),
     positions: &[MessagePosition],
 ) -> Result<usize, SyncFault> {
-    let mut stream = control.open_stream(peer, StreamProtocol::new(PROTOCOL)).await?;
+    let mut stream = opener.open(peer, PROTOCOL).await?;
     let (mut sent, mut long) = (0, Vec::new());
     for some in positions.chunks(READ_AT_ONCE) {
         let ids = some.iter().map(|position| position.1).collect();
@@ -78,7 +78,7 @@ pub(super) async fn send(
     frame::end(&mut stream).await.map_err(SyncFault::Transfer)?;
     if !long.is_empty() {
         let count = long.len();
-        if let Err(fault) = send_long(waku, control, (peer, source), &long, &mut sent).await {
+        if let Err(fault) = send_long(waku, opener, (peer, source), &long, &mut sent).await {
             let why = fault.to_string();
             tracing::debug!(%peer, count, why, "another store did not take the long messages");
         }
@@ -89,12 +89,12 @@ pub(super) async fn send(
 /// Sends long messages on a stream of their own. Adds the number of messages sent to `sent`.
 async fn send_long(
     waku: &Arc<WakuNode>,
-    mut control: Control,
+    opener: &StreamOpener,
     (peer, source): (PeerId, RateSource),
     long: &[Id],
     sent: &mut usize,
 ) -> Result<(), SyncFault> {
-    let mut stream = control.open_stream(peer, StreamProtocol::new(PROTOCOL)).await?;
+    let mut stream = opener.open(peer, PROTOCOL).await?;
     for some in long.chunks(READ_AT_ONCE) {
         for (_, message) in load_frames(waku, source, some.to_vec()).await? {
             send_frame(waku, &mut stream, &message).await?;

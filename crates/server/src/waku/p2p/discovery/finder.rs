@@ -270,10 +270,10 @@ impl<'a> NodeFinder<'a> {
             // The answer sets an earlier time.
             *next = now + ASK_MAX;
             self.asking += 1;
-            let (id, control) = (*id, network.control.clone());
+            let (id, opener) = (*id, network.opener.clone());
             let teller = peer.remote.map(AddressNetwork::of_ip);
             self.tasks.spawn(async move {
-                let answer = exchange::ask(control, id, exchange::RECORDS_MAX).await;
+                let answer = exchange::ask(&opener, id, exchange::RECORDS_MAX).await;
                 FinderOutcome::Asked(id, teller, answer)
             });
         }

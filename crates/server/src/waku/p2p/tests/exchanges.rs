@@ -3,6 +3,7 @@
 use super::*;
 use crate::waku::metrics::{Direction, ExchangeStatus};
 use crate::waku::p2p::discovery::NodeRecord;
+use crate::waku::p2p::outgoing::OpenFault;
 
 impl Pair {
     /// Sends the bytes of a request, and returns the records of the answer.
@@ -59,8 +60,7 @@ async fn a_node_without_peer_exchange_offers_none() {
         p2p.discovery.exchange = false;
     };
     let pair = Pair::shaped("waku-no-exchange", Clients::default(), shape).await;
-    let mut control = pair.control.clone();
-    let opened = control.open_stream(pair.peer, StreamProtocol::new(exchange::PROTOCOL)).await;
-    assert!(opened.is_err());
+    let opened = pair.opener.open(pair.peer, exchange::PROTOCOL).await;
+    assert!(matches!(opened, Err(OpenFault::Unsupported(_))));
     pair.end().await;
 }

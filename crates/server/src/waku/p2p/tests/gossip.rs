@@ -4,10 +4,10 @@ use hark_codec::waku::protobuf::{put_bytes, put_number};
 use libp2p::gossipsub::{self, IdentTopic};
 use libp2p::swarm::{NetworkBehaviour, SwarmEvent};
 use libp2p::{SwarmBuilder, noise, ping, tcp, yamux};
-use tokio::sync::mpsc;
 
 use super::*;
 use crate::waku::metrics::{GossipLoss, MessageFate, MessageOrigin};
+use crate::waku::p2p::outgoing::OutgoingStreams;
 use crate::waku::p2p::relayed::{GossipVerdict, accept};
 use crate::waku::p2p::swarm::IDLE_MAX;
 use crate::waku::{NodeConfig, NodeSettings};
@@ -152,19 +152,28 @@ fn raw<B: NetworkBehaviour>(behaviour: impl FnOnce() -> B) -> Swarm<B> {
         .build()
 }
 
+#[derive(NetworkBehaviour)]
+struct RawStreams {
+    incoming: IncomingStreams,
+    outgoing: OutgoingStreams,
+}
+
 /// A peer that writes its gossip frames itself.
 struct RawPeer {
-    control: Control,
+    opener: StreamOpener,
     /// Streams that the node has opened.
-    streams: libp2p_stream::IncomingStreams,
+    streams: mpsc::UnboundedReceiver<Stream>,
     closed: oneshot::Receiver<()>,
 }
 
 impl RawPeer {
     async fn start(pair: &Pair) -> Self {
-        let mut swarm = raw(libp2p_stream::Behaviour::new);
-        let mut control = swarm.behaviour().new_control();
-        let streams = control.accept(StreamProtocol::new(RELAY)).unwrap();
+        let mut swarm = raw(|| RawStreams {
+            incoming: IncomingStreams::new(&[RELAY], Clients::default(), "waku"),
+            outgoing: OutgoingStreams::default(),
+        });
+        let opener = swarm.behaviour().outgoing.opener();
+        let streams = super::accept(&swarm.behaviour().incoming, RELAY);
         swarm.dial(pair.addr.clone()).unwrap();
         let (open, opened) = oneshot::channel();
         let (close, closed) = oneshot::channel();
@@ -183,12 +192,11 @@ impl RawPeer {
             }
         });
         opened.await.unwrap();
-        Self { control, streams, closed }
+        Self { opener, streams, closed }
     }
 
     async fn stream(&self, pair: &Pair) -> Stream {
-        let protocol = StreamProtocol::new(RELAY);
-        self.control.clone().open_stream(pair.peer, protocol).await.unwrap()
+        self.opener.open(pair.peer, RELAY).await.unwrap()
     }
 }
 
@@ -311,10 +319,7 @@ async fn a_connection_whose_gossip_has_ended_is_closed_and_counted() {
     let peer = RawPeer::start(&pair).await;
     for _ in 0..5 {
         // The last stream may find the connection closed already.
-        let protocol = StreamProtocol::new(RELAY);
-        let Ok(mut stream) = peer.control.clone().open_stream(pair.peer, protocol).await else {
-            break;
-        };
+        let Ok(mut stream) = peer.opener.open(pair.peer, RELAY).await else { break };
         // These bytes are not a gossip frame.
         let _ = stream.write_all(&[2, 0xff, 0xff]).await;
         let _ = stream.flush().await;
@@ -339,7 +344,7 @@ async fn one_who_takes_nothing_is_disconnected_and_those_who_read_get_all() {
     // None of the node's streams is read.
     tokio::spawn(async move {
         let mut unread = Vec::new();
-        while let Some((_, stream)) = deaf.streams.next().await {
+        while let Some(stream) = deaf.streams.recv().await {
             unread.push(stream);
         }
     });

@@ -136,7 +136,7 @@ async fn requests_above_a_rate_and_peers_above_the_bound_are_refused() {
     // A second peer, from the same address.
     let (entered, mut swarm) = pair.enters().await;
     assert!(entered);
-    let mut control = swarm.behaviour().streams.new_control();
+    let opener = swarm.behaviour().outgoing.opener();
     let client = tokio::spawn(async move {
         loop {
             swarm.select_next_some().await;
@@ -150,8 +150,7 @@ async fn requests_above_a_rate_and_peers_above_the_bound_are_refused() {
     };
     let mut bytes = Vec::new();
     request.write([CONTENT].into_iter(), &mut bytes);
-    let protocol = StreamProtocol::new(filter::PROTOCOL);
-    let mut stream = control.open_stream(pair.peer, protocol).await.unwrap();
+    let mut stream = opener.open(pair.peer, filter::PROTOCOL).await.unwrap();
     frame::write(&mut stream, &bytes).await.unwrap();
     let answer = frame::read(&mut stream, 1 << 20).await.unwrap().unwrap();
     let answer = FilterResponse::parse(&answer).unwrap();
@@ -227,15 +226,14 @@ async fn a_light_push_gets_the_statuses_of_the_protocol() {
 /// A client that accepts pushes. It resets the first `refused` streams, reads `per_stream` messages
 /// of each further stream, and then closes this stream.
 async fn receive(
-    mut control: Control,
+    mut pushes: mpsc::UnboundedReceiver<Stream>,
     (refused, per_stream): (usize, usize),
-    messages: tokio::sync::mpsc::UnboundedSender<Vec<u8>>,
+    messages: mpsc::UnboundedSender<Vec<u8>>,
 ) {
-    let mut incoming = control.accept(StreamProtocol::new(push::PROTOCOL)).unwrap();
     for _ in 0..refused {
-        drop(incoming.next().await);
+        drop(pushes.recv().await);
     }
-    while let Some((_, mut stream)) = incoming.next().await {
+    while let Some(mut stream) = pushes.recv().await {
         let messages = messages.clone();
         tokio::spawn(async move {
             for _ in 0..per_stream {
@@ -256,9 +254,9 @@ async fn receive(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_client_receives_all_messages_however_many_it_reads_from_a_stream() {
     for per_stream in [1, usize::MAX] {
-        let pair = Pair::shaped("filter-push", Clients::default(), with(unlimited())).await;
-        let (sender, mut messages) = tokio::sync::mpsc::unbounded_channel();
-        let client = tokio::spawn(receive(pair.control.clone(), (0, per_stream), sender));
+        let mut pair = Pair::shaped("filter-push", Clients::default(), with(unlimited())).await;
+        let (sender, mut messages) = mpsc::unbounded_channel();
+        let client = tokio::spawn(receive(pair.take_pushes(), (0, per_stream), sender));
         assert_eq!(pair.filter(1, Some(TOPIC), &[CONTENT]).await.0, 200);
         let mut expected = Vec::new();
         for n in 0..100_u32 {
@@ -302,9 +300,9 @@ async fn each_client_receives_all_messages_however_many_it_reads_from_a_stream()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_reaches_each_client_however_it_ends_its_streams() {
     for (refused, per_stream) in [(0, 1), (0, usize::MAX), (1, 1), (1, usize::MAX)] {
-        let pair = Pair::shaped("filter-burst", Clients::default(), with(unlimited())).await;
-        let (sender, mut messages) = tokio::sync::mpsc::unbounded_channel();
-        let client = tokio::spawn(receive(pair.control.clone(), (refused, per_stream), sender));
+        let mut pair = Pair::shaped("filter-burst", Clients::default(), with(unlimited())).await;
+        let (sender, mut messages) = mpsc::unbounded_channel();
+        let client = tokio::spawn(receive(pair.take_pushes(), (refused, per_stream), sender));
         assert_eq!(pair.filter(1, Some(TOPIC), &[CONTENT]).await.0, 200);
         let mut expected = std::collections::BTreeSet::new();
         for n in 0..400_u32 {
@@ -341,14 +339,6 @@ async fn a_burst_reaches_each_client_however_it_ends_its_streams() {
 async fn a_subscriber_that_never_reads_is_dropped_and_counted() {
     let pair = Pair::shaped("filter-unread", Clients::default(), with(unlimited())).await;
     // The streams are accepted, but not read.
-    let mut control = pair.control.clone();
-    let mut incoming = control.accept(StreamProtocol::new(push::PROTOCOL)).unwrap();
-    let held = tokio::spawn(async move {
-        let mut held = Vec::new();
-        while let Some(stream) = incoming.next().await {
-            held.push(stream);
-        }
-    });
     assert_eq!(pair.filter(1, Some(TOPIC), &[CONTENT]).await.0, 200);
     let publish = async |payload: &[u8]| {
         let message = Message { payload, content_topic: CONTENT, ..Message::default() };
@@ -373,13 +363,13 @@ async fn a_subscriber_that_never_reads_is_dropped_and_counted() {
     while pair.waku.metrics.peers.get() > 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    held.abort();
     let (waku, stored) = (Arc::clone(&pair.waku), n as usize + 1);
     let page = waku.service.shelf.store().stats().records;
     assert_eq!(page, stored as u64, "with the message of the fixture");
     pair.end().await;
 
-    let pair = Pair::shaped("filter-unsupported", Clients::default(), with(unlimited())).await;
+    let node = (Clients::default(), with(unlimited()));
+    let pair = Pair::of("filter-unsupported", node, (without_pushes(), no_streams())).await;
     assert_eq!(pair.filter(1, Some(TOPIC), &[CONTENT]).await.0, 200);
     assert_eq!(pair.push(Some(TOPIC), Some(&encoded(b"x", CONTENT))).await.0, 200);
     while pair.waku.filter.count() == 1 {

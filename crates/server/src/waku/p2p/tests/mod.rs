@@ -11,19 +11,20 @@ use hark_archive::store::memory::MemoryStore;
 use hark_archive::{Write, writer};
 use hark_codec::waku::{Message, MessageEncoder, StoreRequest, StoreResponse};
 use hark_testkit::disk::scratch;
-use libp2p::{Stream, StreamProtocol};
-use libp2p_stream::Control;
+use libp2p::Stream;
 
 use futures_util::StreamExt as _;
 use libp2p::gossipsub::IdentTopic;
 use libp2p::identity::Keypair;
 use libp2p::swarm::SwarmEvent;
 use libp2p::{Multiaddr, PeerId, Swarm, identify};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::behaviour::{NodeBehaviour, NodeBehaviourEvent};
+use super::incoming::IncomingStreams;
+use super::outgoing::StreamOpener;
 use super::served::ServedTopics;
-use super::swarm::{PeerBounds, swarm};
+use super::swarm::{PeerBounds, protocols, swarm};
 use super::*;
 use crate::Clients;
 use crate::answers::Answers;
@@ -36,14 +37,18 @@ use crate::waku::NodeService;
 use crate::waku::node::WakuNode;
 
 mod admission;
+mod comparisons;
 mod exchanges;
 mod gossip;
 mod light;
+mod outgoing;
 mod questions;
 mod resume;
 mod silent;
 mod subscribed;
 mod transfers;
+
+use comparisons::{Comparing, nothing_there};
 
 const STORE: &str = "/vac/waku/store-query/3.0.0";
 
@@ -52,7 +57,9 @@ struct Pair {
     waku: Arc<WakuNode>,
     peer: PeerId,
     addr: Multiaddr,
-    control: Control,
+    opener: StreamOpener,
+    /// The streams by which the node pushes messages to the peer.
+    pushes: mpsc::UnboundedReceiver<Stream>,
     phase: watch::Sender<Phase>,
     node: tokio::task::JoinHandle<()>,
     client: tokio::task::JoinHandle<()>,
@@ -73,6 +80,17 @@ impl Pair {
         name: &str,
         clients: Clients,
         shape: impl FnOnce(&mut crate::waku::NodeConfig),
+    ) -> Self {
+        let swarm = stranger();
+        let pushes = accept(&swarm.behaviour().incoming, push::PROTOCOL);
+        Self::of(name, (clients, shape), (swarm, pushes)).await
+    }
+
+    /// Starts a node with a configuration that `shape` changes, and connects this peer.
+    async fn of(
+        name: &str,
+        (clients, shape): (Clients, impl FnOnce(&mut crate::waku::NodeConfig)),
+        (mut swarm, pushes): (Swarm<NodeBehaviour>, mpsc::UnboundedReceiver<Stream>),
     ) -> Self {
         let store = MemoryStore::new(KeepAll);
         let message = Message {
@@ -134,8 +152,7 @@ impl Pair {
         let phase = watch::Sender::new(Phase::Open);
         let stop = StopSignal(phase.subscribe());
         let node = tokio::spawn(async move { door.run(stop).await });
-        let mut swarm = stranger();
-        let control = swarm.behaviour().streams.new_control();
+        let opener = swarm.behaviour().outgoing.opener();
         let peer = addr::id(&addr).unwrap();
         swarm.dial(addr.clone()).unwrap();
         let (sender, mut receiver) = oneshot::channel();
@@ -151,27 +168,22 @@ impl Pair {
         tokio::time::timeout(Duration::from_secs(30), &mut receiver).await.unwrap().unwrap();
         // The node has the key in memory by now.
         let _ = std::fs::remove_dir_all(folder);
-        Self { waku, peer, addr, control, phase, node, client }
+        Self { waku, peer, addr, opener, pushes, phase, node, client }
+    }
+
+    /// Returns the streams by which the node pushes messages to the peer.
+    fn take_pushes(&mut self) -> mpsc::UnboundedReceiver<Stream> {
+        std::mem::replace(&mut self.pushes, no_streams())
     }
 
     async fn stream(&self, protocol: &'static str) -> Stream {
-        let mut control = self.control.clone();
-        control.open_stream(self.peer, StreamProtocol::new(protocol)).await.unwrap()
+        self.opener.open(self.peer, protocol).await.unwrap()
     }
 
     /// Returns the answer to these bytes: status, description and number of messages. Fails if the
     /// stream is reset.
     async fn try_say(&self, bytes: &[u8]) -> std::io::Result<(u32, String, usize)> {
-        let mut stream = self.stream(STORE).await;
-        stream.write_all(bytes).await?;
-        stream.flush().await?;
-        let answer = frame::read(&mut stream, 1 << 20).await?;
-        let answer = answer.ok_or(std::io::ErrorKind::UnexpectedEof)?;
-        let answer = StoreResponse::parse(&answer).unwrap();
-        // The stream ends after the answer.
-        assert_eq!(frame::read(&mut stream, 1).await?, None);
-        let words = answer.status_desc.unwrap().to_owned();
-        Ok((answer.status_code.unwrap(), words, answer.messages().count()))
+        say_on(self.stream(STORE).await, bytes).await
     }
 
     async fn send_text(&self, bytes: &[u8]) -> (u32, String, usize) {
@@ -180,6 +192,12 @@ impl Pair {
 
     async fn ask(&self, request: &StoreRequest<'_>) -> (u32, String, usize) {
         self.send_text(&framed(request)).await
+    }
+
+    /// Returns the answer to a question that another peer asks the node.
+    async fn ask_by(&self, opener: &StreamOpener) -> (u32, String, usize) {
+        let stream = opener.open(self.peer, STORE).await.unwrap();
+        say_on(stream, &framed(&good())).await.unwrap()
     }
 
     /// Whether the node accepts one more peer. The peer stays connected until its swarm is dropped.
@@ -216,16 +234,59 @@ fn with_key(key: Keypair) -> Swarm<NodeBehaviour> {
 
 /// Creates a peer that may subscribe to these topics of gossip.
 fn serving(key: Keypair, topics: &[IdentTopic]) -> Swarm<NodeBehaviour> {
+    let mut protocols = protocols(true);
+    protocols.push(push::PROTOCOL);
+    speaking(key, topics, protocols)
+}
+
+/// Creates a peer with the protocols of a node, and without pushes.
+fn without_pushes() -> Swarm<NodeBehaviour> {
+    speaking(Keypair::generate_secp256k1(), &[], protocols(true))
+}
+
+fn speaking(
+    key: Keypair,
+    topics: &[IdentTopic],
+    protocols: Vec<&'static str>,
+) -> Swarm<NodeBehaviour> {
     let bounds = PeerBounds {
         served: ServedTopics::new(topics),
         message_bytes: 1_000,
         configured: Vec::new(),
         strangers: 10,
         per_address: 10,
-        has_exchange: true,
+        protocols,
         clients: Clients::default(),
     };
     swarm(key, bounds, None).unwrap()
+}
+
+/// Returns the streams of a protocol that peers open from now on.
+fn accept(incoming: &IncomingStreams, protocol: &'static str) -> mpsc::UnboundedReceiver<Stream> {
+    let (sender, streams) = mpsc::unbounded_channel();
+    incoming.serve(protocol, move |_, stream| {
+        // The test may have ended.
+        let _ = sender.send(stream);
+        std::future::ready(())
+    });
+    streams
+}
+
+/// Returns the answer to these bytes, as [`Pair::try_say`] does.
+async fn say_on(mut stream: Stream, bytes: &[u8]) -> std::io::Result<(u32, String, usize)> {
+    stream.write_all(bytes).await?;
+    stream.flush().await?;
+    let answer = frame::read(&mut stream, 1 << 20).await?;
+    let answer = answer.ok_or(std::io::ErrorKind::UnexpectedEof)?;
+    let answer = StoreResponse::parse(&answer).unwrap();
+    // The stream ends after the answer.
+    assert_eq!(frame::read(&mut stream, 1).await?, None);
+    let words = answer.status_desc.unwrap().to_owned();
+    Ok((answer.status_code.unwrap(), words, answer.messages().count()))
+}
+
+fn no_streams() -> mpsc::UnboundedReceiver<Stream> {
+    mpsc::unbounded_channel().1
 }
 
 /// Encodes a request as bytes on a stream.
@@ -373,127 +434,5 @@ async fn addresses_to_announce_are_sent_to_peers() {
     let received = tokio::time::timeout(Duration::from_secs(30), identified).await.unwrap();
     let all: Vec<String> = received.iter().map(Multiaddr::to_string).collect();
     assert!(all.contains(&announced), "{all:?}");
-    pair.end().await;
-}
-
-/// A peer that compares, and counts the messages that it receives.
-struct Comparing {
-    control: Control,
-    sent: Arc<Semaphore>,
-    client: tokio::task::JoinHandle<()>,
-}
-
-impl Comparing {
-    async fn start(pair: &Pair, key: Keypair) -> Self {
-        let swarm = with_key(key);
-        let (control, sent) =
-            (swarm.behaviour().streams.new_control(), Arc::new(Semaphore::new(0)));
-        let counted = Arc::clone(&sent);
-        swarm.behaviour().incoming.serve(transfer::PROTOCOL, move |_, mut stream| {
-            let counted = Arc::clone(&counted);
-            async move {
-                while let Ok(Some(_)) = frame::read(&mut stream, 1 << 20).await {
-                    counted.add_permits(1);
-                }
-            }
-        });
-        Self::connect(pair, swarm, (control, sent)).await
-    }
-
-    /// Connects a peer whose transfers are served already.
-    async fn connect(
-        pair: &Pair,
-        mut swarm: Swarm<NodeBehaviour>,
-        (control, sent): (Control, Arc<Semaphore>),
-    ) -> Self {
-        swarm.dial(pair.addr.clone()).unwrap();
-        let (sender, receiver) = oneshot::channel();
-        let client = tokio::spawn(async move {
-            let mut sender = Some(sender);
-            loop {
-                if let SwarmEvent::ConnectionEstablished { .. } = swarm.select_next_some().await {
-                    // Only the first connection is reported.
-                    sender.take().map(|sender| sender.send(()));
-                }
-            }
-        });
-        tokio::time::timeout(Duration::from_secs(30), receiver).await.unwrap().unwrap();
-        Self { control, sent, client }
-    }
-
-    /// Sends a payload, and returns the answer. Returns `None` if the stream is reset.
-    async fn send_text(&self, pair: &Pair, payload: &[u8]) -> Option<Vec<u8>> {
-        let mut control = self.control.clone();
-        let protocol = StreamProtocol::new(sync::PROTOCOL);
-        let mut stream = control.open_stream(pair.peer, protocol).await.unwrap();
-        frame::write(&mut stream, payload).await.unwrap();
-        frame::read(&mut stream, 8 << 20).await.ok().flatten()
-    }
-
-    /// Waits until the node sends this peer a message.
-    async fn is_sent_one(&self) {
-        let sent = tokio::time::timeout(Duration::from_secs(30), self.sent.acquire());
-        sent.await.unwrap().unwrap().forget();
-    }
-}
-
-/// Returns a payload that lists no messages up to time 100.
-fn nothing_there() -> Vec<u8> {
-    let mut writer = hark_codec::waku::sync::PayloadWriter::new(&[], 1, 1_000);
-    writer.items((100, [0; 32]), &[], true);
-    writer.finish().0
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_peer_was_sent_is_not_sent_to_it_again() {
-    let pair = Pair::start("again").await;
-    let key = Keypair::generate_secp256k1();
-    let peer = Comparing::start(&pair, key.clone()).await;
-    let done = || pair.waku.metrics.sync.differences.classes().iter().sum::<u64>();
-    for round in 1..=5 {
-        assert_eq!(peer.send_text(&pair, &nothing_there()).await.as_deref(), Some(&[0][..]));
-        if round == 1 {
-            peer.is_sent_one().await;
-        }
-        while done() < round {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-    assert_eq!(peer.sent.available_permits(), 0);
-    let sent = || pair.waku.metrics.sync.messages.of(crate::waku::metrics::Direction::Sent).get();
-    assert_eq!(sent(), 1);
-    // A disconnected peer may have lost the message, so the message is sent again.
-    peer.client.abort();
-    let _ = peer.client.await;
-    let again = Comparing::start(&pair, key).await;
-    again.send_text(&pair, &nothing_there()).await;
-    again.is_sent_one().await;
-    // The message is counted after it has been sent. The peer may receive the message earlier.
-    while sent() < 2 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    assert_eq!(sent(), 2);
-    pair.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_payload_of_millions_of_ranges_is_answered_with_a_few_bytes() {
-    let pair = Pair::start("ranges").await;
-    let peer = Comparing::start(&pair, Keypair::generate_secp256k1()).await;
-    // From time 1 on, each range is 1 ns long, and is skipped.
-    let mut ranges = vec![0, 0, 1];
-    ranges.extend([1, 0].iter().cycle().take(4_000_000));
-    assert_eq!(peer.send_text(&pair, &ranges).await.as_deref(), Some(&[0][..]));
-    // Each range has a fingerprint that differs from the store's fingerprint.
-    let print = [&[1, 1][..], &[7; 32]].concat();
-    let prints: Vec<u8> =
-        [0, 0, 1].into_iter().chain(print.iter().copied().cycle().take(3_400_000)).collect();
-    let answer = peer.send_text(&pair, &prints).await.unwrap();
-    assert!(answer.len() <= 4 << 20, "{} bytes", answer.len());
-    // Too many topics are refused.
-    let mut topics = vec![0x80, 0x80, 0x80, 1];
-    topics.resize(4_000_000, 0);
-    assert_eq!(peer.send_text(&pair, &topics).await, None);
-    assert_eq!(pair.ask(&good()).await.0, 200);
     pair.end().await;
 }

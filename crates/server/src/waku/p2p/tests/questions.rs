@@ -56,7 +56,7 @@ async fn questions_of_the_gone_leave_the_line() {
     half.close().await.unwrap();
     // A connection that ends.
     let mut swarm = stranger();
-    let mut control = swarm.behaviour().streams.new_control();
+    let opener = swarm.behaviour().outgoing.opener();
     swarm.dial(pair.addr.clone()).unwrap();
     let peer = pair.peer;
     let client = tokio::spawn(async move {
@@ -65,7 +65,7 @@ async fn questions_of_the_gone_leave_the_line() {
         }
     });
     let mut stream = loop {
-        if let Ok(stream) = control.open_stream(peer, StreamProtocol::new(STORE)).await {
+        if let Ok(stream) = opener.open(peer, STORE).await {
             break stream;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -88,12 +88,12 @@ async fn questions_of_the_gone_leave_the_line() {
 async fn long_requests_of_one_address_leave_others_theirs() {
     let pair = Pair::start("long").await;
     let mut held = Vec::new();
-    let mut peers = vec![pair.control.clone()];
+    let mut peers = vec![pair.opener.clone()];
     let mut clients = Vec::new();
     for _ in 0..2 {
         let (entered, mut swarm) = pair.enters().await;
         assert!(entered);
-        peers.push(swarm.behaviour().streams.new_control());
+        peers.push(swarm.behaviour().outgoing.opener());
         clients.push(tokio::spawn(async move {
             loop {
                 swarm.select_next_some().await;
@@ -102,10 +102,9 @@ async fn long_requests_of_one_address_leave_others_theirs() {
     }
     // The beginning of a request of 100,000 bytes.
     let mut refused = 0;
-    for control in &mut peers {
+    for opener in &peers {
         for _ in 0..15 {
-            let protocol = StreamProtocol::new(STORE);
-            let mut stream = control.open_stream(pair.peer, protocol).await.unwrap();
+            let mut stream = opener.open(pair.peer, STORE).await.unwrap();
             stream.write_all(&[0xa0, 0x8d, 6, 1]).await.unwrap();
             stream.flush().await.unwrap();
             let early =
@@ -160,9 +159,7 @@ impl Comparing {
         let mut payload = PayloadWriter::new(&[], 1, 1_000);
         // The fingerprint differs from the node's fingerprint, so the node lists its messages.
         payload.fingerprint((100, [0; 32]), &[7; 32]);
-        let mut control = self.control.clone();
-        let protocol = StreamProtocol::new(sync::PROTOCOL);
-        let mut stream = control.open_stream(pair.peer, protocol).await.unwrap();
+        let mut stream = self.opener.open(pair.peer, sync::PROTOCOL).await.unwrap();
         frame::write(&mut stream, &payload.finish().0).await.unwrap();
         let answer = frame::read(&mut stream, 1 << 20).await.ok().flatten();
         answer.map(|_| stream)

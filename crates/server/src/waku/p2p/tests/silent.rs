@@ -6,7 +6,6 @@ use hark_codec::waku::filter::FilterAction;
 use hark_codec::waku::{FilterPush, FilterRequest, FilterResponse};
 use libp2p::multiaddr::Protocol;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
 
 use super::*;
 use crate::waku::config::{NodeSettings, shared};
@@ -17,16 +16,16 @@ const CONTENT: &str = "/a/1/b/proto";
 
 /// Forwards the bytes of one connection with a node. Once the forwarder is silent, no byte is
 /// forwarded any more, but both sides of the connection stay open.
-struct Forwarder {
+pub(super) struct Forwarder {
     /// The address at which a peer reaches the node through the forwarder.
-    addr: Multiaddr,
-    silence: oneshot::Sender<()>,
+    pub(super) addr: Multiaddr,
+    pub(super) silence: oneshot::Sender<()>,
     /// Receives a value when the node has closed the silent connection.
-    closed: oneshot::Receiver<()>,
+    pub(super) closed: oneshot::Receiver<()>,
 }
 
 impl Forwarder {
-    async fn start(pair: &Pair) -> Self {
+    pub(super) async fn start(pair: &Pair) -> Self {
         let port = pair.addr.iter().find_map(|part| match part {
             Protocol::Tcp(port) => Some(port),
             _ => None,
@@ -55,18 +54,18 @@ impl Forwarder {
 }
 
 /// A peer that receives pushes.
-struct Subscriber {
-    control: Control,
+pub(super) struct Subscriber {
+    pub(super) opener: StreamOpener,
     /// The payloads of the received messages.
     pushed: mpsc::UnboundedReceiver<Vec<u8>>,
-    client: tokio::task::JoinHandle<()>,
+    pub(super) client: tokio::task::JoinHandle<()>,
 }
 
 impl Subscriber {
     /// Connects a peer to the node at this address.
-    async fn connect(mut swarm: Swarm<NodeBehaviour>, addr: &Multiaddr) -> Self {
-        let mut control = swarm.behaviour().streams.new_control();
-        let mut incoming = control.accept(StreamProtocol::new(push::PROTOCOL)).unwrap();
+    pub(super) async fn connect(mut swarm: Swarm<NodeBehaviour>, addr: &Multiaddr) -> Self {
+        let opener = swarm.behaviour().outgoing.opener();
+        let mut pushes = accept(&swarm.behaviour().incoming, push::PROTOCOL);
         swarm.dial(addr.clone()).unwrap();
         let connecting = async {
             while !matches!(
@@ -80,7 +79,7 @@ impl Subscriber {
             loop {
                 tokio::select! {
                     _ = swarm.select_next_some() => {}
-                    Some((_, mut stream)) = incoming.next() => {
+                    Some(mut stream) = pushes.recv() => {
                         let sender = sender.clone();
                         tokio::spawn(async move {
                             while let Ok(Some(bytes)) = frame::read(&mut stream, 1 << 20).await {
@@ -93,7 +92,7 @@ impl Subscriber {
                 }
             }
         });
-        Self { control, pushed, client }
+        Self { opener, pushed, client }
     }
 
     /// Returns the payload of the next message.
@@ -104,13 +103,12 @@ impl Subscriber {
 }
 
 /// Sends a request for [`CONTENT`] to the filter of the node. Returns the status.
-async fn ask_filter(pair: &Pair, control: &Control, action: FilterAction) -> u32 {
+async fn ask_filter(pair: &Pair, opener: &StreamOpener, action: FilterAction) -> u32 {
     let (request_id, pubsub_topic) = ("1", Some(TOPIC));
     let request = FilterRequest { request_id, action: Some(action), pubsub_topic, bytes: &[] };
     let mut bytes = Vec::new();
     request.write([CONTENT].into_iter(), &mut bytes);
-    let protocol = StreamProtocol::new(filter::PROTOCOL);
-    let mut stream = control.clone().open_stream(pair.peer, protocol).await.unwrap();
+    let mut stream = opener.open(pair.peer, filter::PROTOCOL).await.unwrap();
     frame::write(&mut stream, &bytes).await.unwrap();
     let answer = frame::read(&mut stream, 1 << 20).await.unwrap().unwrap();
     FilterResponse::parse(&answer).unwrap().status_code
@@ -169,14 +167,13 @@ async fn a_subscriber_that_connects_again_gets_the_messages_on_its_new_connectio
     let forwarder = Forwarder::start(&pair).await;
     let key = Keypair::generate_secp256k1();
     let mut first = Subscriber::connect(with_key(key.clone()), &forwarder.addr).await;
-    assert_eq!(ask_filter(&pair, &first.control, FilterAction::Subscribe).await, 200);
+    assert_eq!(ask_filter(&pair, &first.opener, FilterAction::Subscribe).await, 200);
     publish(&pair, b"0").await;
     assert_eq!(first.receive().await, b"0");
     forwarder.silence.send(()).unwrap();
     let mut second = Subscriber::connect(with_key(key), &pair.addr).await;
-    assert_eq!(ask_filter(&pair, &second.control, FilterAction::Ping).await, 200);
-    let closed = tokio::time::timeout(Duration::from_secs(30), forwarder.closed).await;
-    closed.expect("the node closes the earlier connection").unwrap();
+    // The node has the new connection by now.
+    assert_eq!(pair.ask_by(&second.opener).await.0, 200);
     let expected: BTreeSet<Vec<u8>> = [b"1", b"2", b"3"].map(|payload| payload.to_vec()).into();
     for payload in &expected {
         publish(&pair, payload).await;
@@ -209,17 +206,17 @@ async fn a_subscriber_that_has_left_makes_room_for_another_of_its_address() {
     let leaving = Subscriber::connect(stranger(), &pair.addr).await;
     let staying = Subscriber::connect(stranger(), &pair.addr).await;
     for subscriber in [&leaving, &staying] {
-        assert_eq!(ask_filter(&pair, &subscriber.control, FilterAction::Subscribe).await, 200);
+        assert_eq!(ask_filter(&pair, &subscriber.opener, FilterAction::Subscribe).await, 200);
     }
-    assert_eq!(ask_filter(&pair, &pair.control, FilterAction::Subscribe).await, 503);
+    assert_eq!(ask_filter(&pair, &pair.opener, FilterAction::Subscribe).await, 503);
     assert_eq!(pair.waku.filter.count(), 2, "a connected subscriber keeps its place");
     leaving.client.abort();
     wait_until("there is room", async || {
-        ask_filter(&pair, &pair.control, FilterAction::Subscribe).await == 200
+        ask_filter(&pair, &pair.opener, FilterAction::Subscribe).await == 200
     })
     .await;
-    assert_eq!(ask_filter(&pair, &staying.control, FilterAction::Ping).await, 200);
-    assert_eq!(ask_filter(&pair, &pair.control, FilterAction::Ping).await, 200);
+    assert_eq!(ask_filter(&pair, &staying.opener, FilterAction::Ping).await, 200);
+    assert_eq!(ask_filter(&pair, &pair.opener, FilterAction::Ping).await, 200);
     assert_eq!(pair.waku.filter.count(), 2);
     staying.client.abort();
     pair.end().await;
@@ -234,7 +231,7 @@ async fn the_addresses_that_a_subscriber_states_are_not_dialled() {
     let mut swarm = stranger();
     swarm.add_external_address(format!("/ip4/127.0.0.1/tcp/{port}").parse().unwrap());
     let mut subscriber = Subscriber::connect(swarm, &pair.addr).await;
-    assert_eq!(ask_filter(&pair, &subscriber.control, FilterAction::Subscribe).await, 200);
+    assert_eq!(ask_filter(&pair, &subscriber.opener, FilterAction::Subscribe).await, 200);
     let stated = format!("/tcp/{port}/");
     wait_until("the address is known", async || {
         pair.waku.peers().await.unwrap().iter().any(|peer| peer.addr.contains(&stated))

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use hark_codec::waku::filter::FilterAction;
 use hark_codec::waku::{FilterPush, FilterRequest, FilterResponse};
-use tokio::sync::mpsc;
 
 use super::*;
 use crate::waku::config::{NodeSettings, shared};
@@ -30,13 +29,13 @@ async fn subscriber(
 ) -> tokio::task::JoinHandle<()> {
     let (entered, mut swarm) = pair.enters().await;
     assert!(entered);
-    let mut control = swarm.behaviour().streams.new_control();
-    let mut incoming = control.accept(StreamProtocol::new(push::PROTOCOL)).unwrap();
+    let opener = swarm.behaviour().outgoing.opener();
+    let mut pushes = accept(&swarm.behaviour().incoming, push::PROTOCOL);
     let client = tokio::spawn(async move {
         loop {
             tokio::select! {
                 _ = swarm.select_next_some() => {}
-                Some((_, mut stream)) = incoming.next() => {
+                Some(mut stream) = pushes.recv() => {
                     let received = received.clone();
                     tokio::spawn(async move {
                         while let Ok(Some(bytes)) = frame::read(&mut stream, 1 << 20).await {
@@ -61,8 +60,7 @@ async fn subscriber(
     };
     let mut bytes = Vec::new();
     request.write(topics.iter().map(String::as_str), &mut bytes);
-    let protocol = StreamProtocol::new(filter::PROTOCOL);
-    let mut stream = control.open_stream(pair.peer, protocol).await.unwrap();
+    let mut stream = opener.open(pair.peer, filter::PROTOCOL).await.unwrap();
     frame::write(&mut stream, &bytes).await.unwrap();
     let answer = frame::read(&mut stream, 1 << 20).await.unwrap().unwrap();
     assert_eq!(FilterResponse::parse(&answer).unwrap().status_code, 200);

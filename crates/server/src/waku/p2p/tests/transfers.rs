@@ -1,7 +1,6 @@
 //! Tests of transfers after comparisons, with messages that are too long for a store.
 
 use hark_codec::waku::protobuf::put_bytes;
-use tokio::sync::mpsc;
 
 use super::*;
 use crate::waku::intake::AcceptResult;
@@ -34,8 +33,7 @@ async fn a_message_that_is_too_long_does_not_end_a_transfer() {
     })
     .await;
     let store = Comparing::start(&pair, key).await;
-    let protocol = StreamProtocol::new(transfer::PROTOCOL);
-    let mut stream = store.control.clone().open_stream(pair.peer, protocol).await.unwrap();
+    let mut stream = store.opener.open(pair.peer, transfer::PROTOCOL).await.unwrap();
     let too_long = pair.waku.config.message_bytes_max + 2_000;
     for payload_bytes in [10, too_long, 20, too_long, 30] {
         let payload = vec![7; payload_bytes];
@@ -69,7 +67,7 @@ async fn long_messages_are_sent_last_and_on_another_stream() {
         assert!(matches!(taken, Ok(AcceptResult::Stored)));
     }
     let swarm = stranger();
-    let control = swarm.behaviour().streams.new_control();
+    let opener = swarm.behaviour().outgoing.opener();
     let (sender, mut received) = mpsc::unbounded_channel();
     swarm.behaviour().incoming.serve(transfer::PROTOCOL, move |_, mut stream| {
         let sender = sender.clone();
@@ -82,7 +80,7 @@ async fn long_messages_are_sent_last_and_on_another_stream() {
         }
     });
     let counted = Arc::new(Semaphore::new(0));
-    let store = Comparing::connect(&pair, swarm, (control, counted)).await;
+    let store = Comparing::connect(&pair, swarm, (opener, counted)).await;
     assert!(store.send_text(&pair, &nothing_there()).await.is_some());
     let mut streams = Vec::new();
     for _ in 0..2 {
