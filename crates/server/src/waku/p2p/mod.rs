@@ -3,9 +3,10 @@
 //! One task drives all connections (`task`). Each gossip message and each stream is handled by a
 //! task of its own. The number of these tasks is bounded.
 //!
-//! `swarm` sets up the connections, `secure_web` accepts those of secure WebSockets, and `admission`
-//! decides which connections are admitted. `yamux` and `mplex` divide a connection into streams.
-//! `own_addresses` has the addresses that others learn.
+//! `swarm` sets up the connections, `secure_web` and `secure_dial` those of secure WebSockets, and
+//! `admission` decides which connections are admitted. `web` bounds the messages of WebSockets, and
+//! `yamux` and `mplex` divide a connection into streams. `own_addresses` has the addresses that
+//! others learn.
 //!
 //! `relayed` handles gossip messages. `incoming` accepts streams, `outgoing` opens streams, and
 //! `frame` reads and writes their frames. `store`, `metadata`, `filter`, `light_push`, `sync`,
@@ -43,6 +44,7 @@ mod reach;
 mod reconcile;
 mod relayed;
 mod requests;
+mod secure_dial;
 mod secure_web;
 mod sent;
 mod served;
@@ -55,6 +57,7 @@ mod sync_fault;
 mod task;
 mod transfer;
 mod watched;
+mod web;
 mod yamux;
 
 pub(super) use addr::id as peer_id;

@@ -1,10 +1,11 @@
-//! Secure WebSockets (`/wss`, `/tls/ws`) on which this node listens, with the certificate of the
-//! server.
+//! Secure WebSockets (`/wss`, `/tls/ws`): this node listens with the certificate of the server, and
+//! dials other nodes.
 //!
 //! The library's transport for WebSockets has TLS of its own, but its certificate cannot be
-//! replaced while the node runs. So it listens on plain WebSockets here, over connections whose
-//! handshakes [`TlsEndpoint`] has performed, within the time limit and with the counters of all
-//! doors. [`SecureWeb`] translates the addresses.
+//! replaced while the node runs, and its messages cannot be bounded ([`BoundedMessages`]). So it
+//! listens on plain WebSockets here, over connections whose handshakes [`TlsEndpoint`] has performed,
+//! within the time limit and with the counters of all doors. It dials plain WebSockets over
+//! connections with TLS, too ([`TlsDial`]). [`SecureWeb`] translates the addresses.
 
 use std::collections::HashMap;
 use std::future::Pending;
@@ -18,11 +19,14 @@ use futures_util::{AsyncRead, AsyncWrite};
 use libp2p::core::Transport;
 use libp2p::core::transport::{DialOpts, ListenerId, TransportError, TransportEvent};
 use libp2p::multiaddr::Protocol;
+use libp2p::websocket::error::Error;
 use libp2p::{Multiaddr, tcp, websocket};
 use tokio::io::ReadBuf;
-use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
-use crate::tls::{EncryptedStream, TlsEndpoint};
+use super::secure_dial::{SharedTcp, TlsDial, server_name};
+use super::web::BoundedMessages;
+use crate::tls::TlsEndpoint;
 
 /// How an address names a secure WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,10 +87,10 @@ pub(super) struct TlsTcp {
 }
 
 impl Transport for TlsTcp {
-    type Output = TlsPeerStream;
+    type Output = BoundedMessages<TlsPeerStream>;
     type Error = io::Error;
-    type ListenerUpgrade = BoxFuture<'static, io::Result<TlsPeerStream>>;
-    type Dial = Pending<io::Result<TlsPeerStream>>;
+    type ListenerUpgrade = BoxFuture<'static, io::Result<Self::Output>>;
+    type Dial = Pending<io::Result<Self::Output>>;
 
     fn listen_on(
         &mut self,
@@ -124,15 +128,28 @@ impl Transport for TlsTcp {
 async fn open(
     tls: Arc<TlsEndpoint>,
     accepted: Ready<io::Result<tcp::tokio::TcpStream>>,
-) -> io::Result<TlsPeerStream> {
+) -> io::Result<BoundedMessages<TlsPeerStream>> {
     let stream = accepted.await?;
     // The endpoint has counted the cause of a failure.
     let stream = tls.accept(stream.0).await.ok_or(io::ErrorKind::ConnectionAborted)?;
-    Ok(TlsPeerStream(Box::new(stream)))
+    Ok(BoundedMessages::new(TlsPeerStream::new(stream)))
 }
 
+/// Both sides of a connection with TLS: the server's and the client's.
+trait TlsStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
+
+impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> TlsStream for S {}
+
 /// The connection of a peer, with TLS.
-pub(super) struct TlsPeerStream(Box<EncryptedStream<TcpStream>>);
+pub(super) struct TlsPeerStream(Box<dyn TlsStream>);
+
+impl TlsPeerStream {
+    pub(super) fn new(
+        stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+    ) -> Self {
+        Self(Box::new(stream))
+    }
+}
 
 impl AsyncRead for TlsPeerStream {
     fn poll_read(
@@ -164,21 +181,29 @@ impl AsyncWrite for TlsPeerStream {
     }
 }
 
-/// Listens on secure WebSockets. Dials no address.
+/// Listens on secure WebSockets, and dials secure WebSockets.
 pub(super) struct SecureWeb {
     /// Listens on plain WebSockets over TLS. `None` if the server has no certificate.
     web: Option<websocket::Config<TlsTcp>>,
     /// How the address of each listener names a secure WebSocket.
     forms: HashMap<ListenerId, SecureForm>,
+    /// Dials the connections below TLS.
+    tcp: SharedTcp,
+    connector: TlsConnector,
 }
 
 type PlainWeb = websocket::Config<TlsTcp>;
 
 impl SecureWeb {
-    pub(super) fn new(tls: Option<Arc<TlsEndpoint>>) -> Self {
+    /// Listens with `tls`, and dials with `connector`, through `dialled`.
+    pub(super) fn new(
+        tls: Option<Arc<TlsEndpoint>>,
+        connector: TlsConnector,
+        dialled: SharedTcp,
+    ) -> Self {
         let tcp = || tcp::tokio::Transport::new(tcp::Config::default().nodelay(true));
         let web = tls.map(|tls| websocket::Config::new(TlsTcp { tcp: tcp(), tls }));
-        Self { web, forms: HashMap::new() }
+        Self { web, forms: HashMap::new(), tcp: dialled, connector }
     }
 }
 
@@ -186,7 +211,7 @@ impl Transport for SecureWeb {
     type Output = <PlainWeb as Transport>::Output;
     type Error = <PlainWeb as Transport>::Error;
     type ListenerUpgrade = <PlainWeb as Transport>::ListenerUpgrade;
-    type Dial = Pending<Result<Self::Output, Self::Error>>;
+    type Dial = <websocket::Config<TlsDial> as Transport>::Dial;
 
     fn listen_on(
         &mut self,
@@ -215,16 +240,31 @@ impl Transport for SecureWeb {
     fn dial(
         &mut self,
         addr: Multiaddr,
-        _: DialOpts,
+        opts: DialOpts,
     ) -> Result<Self::Dial, TransportError<Self::Error>> {
-        Err(TransportError::MultiaddrNotSupported(addr))
+        if SecureForm::of(&addr).is_none() {
+            return Err(TransportError::MultiaddrNotSupported(addr));
+        }
+        // No other transport may dial this address: the library's TLS has no bound for messages.
+        let Some(name) = server_name(&addr) else {
+            return Err(TransportError::Other(Error::InvalidMultiaddr(addr)));
+        };
+        let below = TlsDial::new(Arc::clone(&self.tcp), self.connector.clone(), name);
+        let plain = SecureForm::remove(&addr);
+        let plain = plain.iter().filter(|part| !matches!(part, Protocol::Sni(_))).collect();
+        websocket::Config::new(below).dial(plain, opts).map_err(|error| match error {
+            TransportError::MultiaddrNotSupported(_) => {
+                TransportError::Other(Error::InvalidMultiaddr(addr))
+            }
+            other @ TransportError::Other(_) => other,
+        })
     }
 
     fn poll(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<TransportEvent<Self::ListenerUpgrade, Self::Error>> {
-        let Self { web: Some(web), forms } = &mut *self else { return Poll::Pending };
+        let Self { web: Some(web), forms, .. } = &mut *self else { return Poll::Pending };
         let mut event = ready!(Pin::new(web).poll(cx));
         let translate = |id: &ListenerId, addr: &mut Multiaddr| {
             if let Some(form) = forms.get(id) {

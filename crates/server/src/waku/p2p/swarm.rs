@@ -13,6 +13,7 @@ use libp2p::{
     Multiaddr, PeerId, Swarm, SwarmBuilder, Transport as _, dns, identify, noise, ping, tcp,
     websocket,
 };
+use parking_lot::Mutex;
 
 use super::admission::PeerAdmission;
 use super::behaviour::NodeBehaviour;
@@ -24,8 +25,9 @@ use super::patience::PatientMuxer;
 use super::secure_web::SecureWeb;
 use super::served::ServedTopics;
 use super::watched::WatchedGossip;
+use super::web::BoundedMessages;
 use super::yamux::BoundedYamux;
-use super::{ask, exchange, filter, gossip, light_push, metadata, sync, transfer};
+use super::{ask, exchange, filter, gossip, light_push, metadata, secure_dial, sync, transfer};
 use crate::Clients;
 use crate::tls::TlsEndpoint;
 
@@ -92,8 +94,7 @@ pub(super) fn swarm(
 type SetUp<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Creates the transport: TCP, and WebSockets over TCP, to IP addresses and DNS names. See
-/// [`SecureWeb`] for the secure WebSockets on which the node listens, and [`PatientMuxer`] for the
-/// streams.
+/// [`SecureWeb`] for secure WebSockets, and [`PatientMuxer`] for the streams.
 fn transport(
     key: &Keypair,
     tls: Option<Arc<TlsEndpoint>>,
@@ -103,19 +104,20 @@ fn transport(
             tcp::Config::default().nodelay(true),
         ))
     };
+    let bounded = tcp()?.map(|socket, _| BoundedMessages::new(socket));
     let muxers =
         || SelectUpgrade::new(BoundedYamux::new(STREAMS_MAX), BoundedMplex::new(STREAMS_MAX));
-    let web = websocket::Config::new(tcp()?)
+    let web = websocket::Config::new(bounded)
         .upgrade(Version::V1Lazy)
         .authenticate(noise::Config::new(key)?)
         .multiplex(muxers());
-    let secure = SecureWeb::new(tls)
+    let secure = SecureWeb::new(tls, secure_dial::connector()?, Arc::new(Mutex::new(tcp()?)))
         .upgrade(Version::V1Lazy)
         .authenticate(noise::Config::new(key)?)
         .multiplex(muxers());
     let plain =
         tcp()?.upgrade(Version::V1Lazy).authenticate(noise::Config::new(key)?).multiplex(muxers());
-    // The plain WebSockets would listen on the address of a secure WebSocket, too.
+    // The plain WebSockets would listen on the address of a secure WebSocket, and dial it, too.
     Ok(secure
         .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
         .or_transport(web.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer))))

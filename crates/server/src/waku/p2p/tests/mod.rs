@@ -47,6 +47,7 @@ mod resume;
 mod silent;
 mod subscribed;
 mod transfers;
+mod web;
 
 use comparisons::{Comparing, nothing_there};
 
