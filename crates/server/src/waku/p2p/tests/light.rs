@@ -369,7 +369,8 @@ async fn a_subscriber_that_never_reads_is_dropped_and_counted() {
     pair.end().await;
 
     let node = (Clients::default(), with(unlimited()));
-    let pair = Pair::of("filter-unsupported", node, (without_pushes(), no_streams())).await;
+    let peer = (without_pushes(), no_streams());
+    let pair = Box::pin(Pair::of("filter-unsupported", node, peer)).await;
     assert_eq!(pair.filter(1, Some(TOPIC), &[CONTENT]).await.0, 200);
     assert_eq!(pair.push(Some(TOPIC), Some(&encoded(b"x", CONTENT))).await.0, 200);
     while pair.waku.filter.count() == 1 {

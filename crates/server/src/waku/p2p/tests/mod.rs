@@ -84,7 +84,7 @@ impl Pair {
     ) -> Self {
         let swarm = stranger();
         let pushes = accept(&swarm.behaviour().incoming, push::PROTOCOL);
-        Self::of(name, (clients, shape), (swarm, pushes)).await
+        Box::pin(Self::of(name, (clients, shape), (swarm, pushes))).await
     }
 
     /// Starts a node with a configuration that `shape` changes, and connects this peer.
